@@ -89,3 +89,11 @@ clients url="http://127.0.0.1:8080":
     python3 -m venv target/clients
     target/clients/bin/pip install --quiet openai anthropic langchain-openai
     target/clients/bin/python scripts/check_clients.py {{url}}
+
+# Drive the page of `forerun serve` in headless Chromium, with screenshots in target/page-check/screenshots
+page screenshots="target/page-check/screenshots":
+    cargo build --release --locked -p forerun-cli
+    python3 -m venv target/page-check
+    target/page-check/bin/pip install --quiet playwright
+    [ -d target/page-check/package ] || (cd target/page-check && tar -xzf "$(npm pack --silent axe-core)")
+    target/page-check/bin/python scripts/check_page.py target/release/forerun target/page-check/package/axe.min.js {{screenshots}}

@@ -32,6 +32,8 @@ pub struct AnswerToken {
     pub token: TokenId,
     /// Where it comes from.
     pub origin: TokenOrigin,
+    /// The index of its verification in [`Answer::verifications`].
+    pub round: usize,
     /// The log-probabilities at its position, if requested.
     pub logprob: Option<TokenLogprob>,
 }
@@ -41,8 +43,12 @@ pub struct AnswerToken {
 pub enum TokenOrigin {
     /// A drafter proposed it, and the target accepted it.
     Draft,
-    /// The target itself: a correction, a bonus token, or plain decoding.
-    Target,
+    /// The target's own token in place of a rejected draft token.
+    Correction,
+    /// The target's own token after a draft that was accepted completely.
+    Bonus,
+    /// The target's own token in a round without a draft.
+    Plain,
 }
 
 /// An answer in progress: an iterator of its events (see [`Forerun::stream`]).
@@ -121,25 +127,34 @@ impl AnswerStream<'_> {
         let text = self.sink.push(token);
         let number = position - self.prompt_tokens;
         let logprob = self.sequence.logprobs().and_then(|all| all.get(number)).cloned();
-        let origin = self.origin(number);
-        self.events.push_back(AnswerEvent::Token(AnswerToken { token, origin, logprob }));
+        let (round, origin) = self.round_and_origin(number);
+        let token = AnswerToken { token, origin, round, logprob };
+        self.events.push_back(AnswerEvent::Token(token));
         if !text.is_empty() {
             self.events.push_back(AnswerEvent::Text(text));
         }
     }
 
-    /// Returns the origin of a token of the last commits, given its number in the answer.
-    fn origin(&self, number: usize) -> TokenOrigin {
+    /// Returns the round and the origin of a token of the last commits, given its number in the answer.
+    fn round_and_origin(&self, number: usize) -> (usize, TokenOrigin) {
         let mut end = self.sequence.generated().len();
-        for record in self.sequence.verifications().iter().rev() {
+        for (round, record) in self.sequence.verifications().iter().enumerate().rev() {
             let start = end - record.committed;
             if number >= start {
-                let drafted = number - start < record.accepted;
-                return if drafted { TokenOrigin::Draft } else { TokenOrigin::Target };
+                let origin = if number - start < record.accepted {
+                    TokenOrigin::Draft
+                } else if !record.rejected.is_empty() {
+                    TokenOrigin::Correction
+                } else if record.accepted > 0 {
+                    TokenOrigin::Bonus
+                } else {
+                    TokenOrigin::Plain
+                };
+                return (round, origin);
             }
             end = start;
         }
-        TokenOrigin::Target
+        (0, TokenOrigin::Plain)
     }
 
     fn finish(&mut self, finish: Finish) {

@@ -94,12 +94,20 @@ fn the_events_are_the_parts_of_the_answer() {
             assert!(tokens.iter().map(|token| token.token).eq(answer.tokens.iter().copied()));
             let logprobs = tokens.iter().map(|token| token.logprob.clone().unwrap());
             assert_eq!(Some(logprobs.collect::<Vec<_>>()), answer.logprobs);
-            let of_draft = tokens.iter().map(|token| token.origin == TokenOrigin::Draft);
-            let expected = answer
-                .verifications
-                .iter()
-                .flat_map(|record| (0..record.committed).map(|number| number < record.accepted));
-            assert!(of_draft.eq(expected), "{method}");
+            let origins = tokens.iter().map(|token| (token.round, token.origin));
+            let rounds = answer.verifications.iter().enumerate();
+            let expected = rounds.flat_map(|(round, record)| {
+                let own = match (record.accepted, record.rejected.len()) {
+                    (0, 0) => TokenOrigin::Plain,
+                    (_, 0) => TokenOrigin::Bonus,
+                    _ => TokenOrigin::Correction,
+                };
+                let is_own = move |number| number >= record.accepted;
+                (0..record.committed).map(move |number| {
+                    (round, if is_own(number) { own } else { TokenOrigin::Draft })
+                })
+            });
+            assert!(origins.eq(expected), "{method}");
         }
     }
 }

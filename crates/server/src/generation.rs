@@ -4,7 +4,8 @@ use crate::admission::Places;
 use crate::chat_output::ChatSyntax;
 use crate::metrics::Metrics;
 use forerun::{
-    Answer, AnswerEvent, Canceller, ChatTemplate, Forerun, ForerunError, Method, Request, TokenId,
+    Answer, AnswerEvent, Canceller, ChatTemplate, Forerun, ForerunError, Method, Request,
+    SamplingOptions, TokenId,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,6 +62,16 @@ impl Generator {
     ) -> Self {
         let (next, running) = (AtomicU64::new(0), Mutex::default());
         Self { forerun, template, syntax, metrics, next, running }
+    }
+
+    /// Returns the sampling options of requests that set none: those that the model suggests, or else temperature 1.
+    pub(crate) fn default_sampling(&self) -> SamplingOptions {
+        let mut request = Request::default();
+        request.sampling.temperature = 1.0;
+        match self.forerun.config().suggested_sampling {
+            Some(suggested) => request.sampled_as(suggested).sampling,
+            None => request.sampling,
+        }
     }
 
     /// Starts an answer. It holds its places until it has ended.

@@ -2,7 +2,7 @@
 //!
 //! Each answer is a stream of the engine on a thread of its own. The engine's workers compute everything that
 //! is queued for them in one pass, and a row's numbers do not depend on the other rows of a pass. So answers
-//! share passes, and their texts do not depend on one another.
+//! share passes, and their texts do not depend on one another. `/` is a page to try the server and to watch it.
 
 mod admission;
 mod api;
@@ -10,6 +10,7 @@ mod chat_output;
 mod generation;
 mod metrics;
 mod options;
+mod page;
 
 pub use chat_output::{ChatSyntax, UnknownSyntax};
 pub use options::ServerOptions;
@@ -43,7 +44,7 @@ pub enum ServerError {
     Run(std::io::Error),
 }
 
-/// A server that listens. Until its model is loaded, it answers every request with 503.
+/// A server that listens. Until its model is loaded, it serves the page and answers other requests with 503.
 pub struct Server {
     address: SocketAddr,
     options: ServerOptions,

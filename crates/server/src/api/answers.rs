@@ -117,6 +117,8 @@ impl Answers {
 /// Appends a part, or extends the last one.
 fn append(parts: &mut Vec<Part>, part: Part) {
     match (parts.last_mut(), part) {
+        // Tokens without text.
+        (_, Part::Text(text)) if text.is_empty() => {}
         (Some(Part::Text(all)), Part::Text(more))
         | (Some(Part::Reasoning(all)), Part::Reasoning(more))
         | (Some(Part::Arguments(all)), Part::Arguments(more)) => all.push_str(&more),
@@ -176,8 +178,7 @@ impl Choice {
             AnswerEvent::Finished(answer) => {
                 let mut parts = self.parser.finish();
                 // Tokens without text of their own, such as the end of the text.
-                let reports = self.tokens.iter().any(|token| token.logprob.is_some());
-                if parts.is_empty() && reports {
+                if parts.is_empty() && !self.tokens.is_empty() {
                     parts.push(Part::Text(String::new()));
                 }
                 let mut events = self.events_of(parts);

@@ -5,9 +5,11 @@ pub(crate) mod answers;
 mod anthropic;
 pub(crate) mod error;
 mod openai;
+mod props;
 pub(crate) mod state;
 mod tokens;
 
+use crate::page;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Request};
@@ -36,12 +38,14 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(models))
         .route("/v1/models/{id}", get(model))
+        .route("/props", get(props::props))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&state), require_key))
         .layer(DefaultBodyLimit::max(state.options.max_body_bytes));
     let router = Router::new()
         .merge(guarded)
+        .merge(page::router())
         .route("/health", get(async || Json(json!({"status": "ok"}))))
         .route("/metrics", get(metrics))
         .fallback(async |request: Request| {
@@ -60,18 +64,16 @@ pub(crate) fn router(state: Arc<State>) -> Router {
     router.layer(axum::middleware::from_fn(access_log::log_request)).with_state(state)
 }
 
-/// Returns routes that lead to `routes` as soon as they are there. Before, the model is still being loaded.
+/// Returns routes that lead to `routes` as soon as they are there. Before, the model is still being loaded, and only the
+/// page is served.
 pub(crate) fn when_loaded(routes: Arc<OnceLock<Router>>) -> Router {
+    let before = page::router().fallback(async || {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the model is being loaded")
+            .with_code("loading")
+    });
     Router::new().fallback(move |request: Request| {
-        let routes = routes.get().cloned();
-        async move {
-            match routes {
-                Some(routes) => routes.oneshot(request).await.into_response(),
-                None => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the model is being loaded")
-                    .with_code("loading")
-                    .into_response(),
-            }
-        }
+        let routes = routes.get().unwrap_or(&before).clone();
+        async move { routes.oneshot(request).await.into_response() }
     })
 }
 

@@ -211,6 +211,7 @@ impl StreamWriter for MessageWriter {
 
     fn part(&mut self, _choice: usize, part: Part, _tokens: &[AnswerToken]) -> Vec<Event> {
         match part {
+            Part::Text(text) if text.is_empty() => Vec::new(),
             Part::Text(text) => self.extend(OpenBlock::Text, &text),
             Part::Reasoning(text) => self.extend(OpenBlock::Thinking, &text),
             Part::Call(name) => self.open_block(OpenBlock::ToolUse, &name),

@@ -58,6 +58,8 @@ pub(crate) struct Body {
     /// Further variables of the chat template, as in vLLM.
     pub(crate) chat_template_kwargs: Map<String, Value>,
     pub(crate) reasoning_effort: Option<String>,
+    /// The extension that reports where tokens come from.
+    pub(crate) token_details: Option<bool>,
     #[serde(skip)]
     pub(crate) structure: StructureFields,
     #[serde(skip)]
@@ -114,6 +116,11 @@ impl Body {
     /// Returns whether a stream ends with the usage.
     pub(crate) fn includes_usage(&self) -> bool {
         self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
+    }
+
+    /// Returns whether the response says where tokens come from.
+    pub(crate) fn details(&self) -> bool {
+        self.token_details.unwrap_or(false)
     }
 
     /// Returns whether the answer is a stream.
@@ -305,11 +312,8 @@ impl Body {
         logprobs: Option<usize>,
     ) -> Result<Request, ApiError> {
         let forerun = &state.generator.forerun;
-        let mut request = Request { max_tokens, logprobs, ..Request::default() };
-        request.sampling.temperature = 1.0;
-        if let Some(suggested) = forerun.config().suggested_sampling {
-            request = request.sampled_as(suggested);
-        }
+        let sampling = state.generator.default_sampling();
+        let mut request = Request { max_tokens, logprobs, sampling, ..Request::default() };
         let sampling = &mut request.sampling;
         for (field, place) in [
             (self.temperature, &mut sampling.temperature),

@@ -1,8 +1,9 @@
 //! `/v1/chat/completions`.
 
 use super::body::Body;
-use super::envelope::{Envelope, Usage, finish_reason, statistics};
+use super::envelope::{Envelope, StreamOptions, Usage, finish_reason, statistics};
 use super::logprobs::chat_logprobs;
+use super::token_details::{add_measurements, token_details};
 use crate::api::answers::{Answers, Collected, StreamWriter, new_id, prepare, stream};
 use crate::api::body_of;
 use crate::api::error::ApiError;
@@ -35,8 +36,11 @@ pub(crate) async fn chat_completions(
         let writer = ChatWriter {
             envelope: Envelope::new(&state, "chatcmpl-", "chat.completion.chunk"),
             calls: vec![0; answers.count],
-            with_usage: body.includes_usage(),
-            choices_per_prompt,
+            options: StreamOptions {
+                usage: body.includes_usage(),
+                details: body.details(),
+                choices_per_prompt,
+            },
             state,
         };
         return Ok(stream(answers, writer));
@@ -51,7 +55,11 @@ pub(crate) async fn chat_completions(
     let choices: Vec<Value> = collected.iter().enumerate().map(choice).collect();
     let mut response = Envelope::new(&state, "chatcmpl-", "chat.completion").with(&choices);
     response["usage"] = usage.value();
-    response["forerun"] = statistics(collected.iter().map(|choice| &*choice.answer));
+    let answers = || collected.iter().map(|choice| &*choice.answer);
+    response["forerun"] = statistics(answers());
+    if body.details() {
+        add_measurements(&mut response["forerun"], answers(), tokenizer);
+    }
     Ok(axum::Json(response).into_response())
 }
 
@@ -110,26 +118,27 @@ struct ChatWriter {
     state: Arc<State>,
     /// The number of calls of each choice so far.
     calls: Vec<usize>,
-    with_usage: bool,
-    choices_per_prompt: usize,
-}
-
-impl ChatWriter {
-    fn chunk(&self, choice: usize, delta: &Value, logprobs: &Value, reason: Option<&str>) -> Event {
-        self.envelope.event(&[json!({
-            "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason,
-        })])
-    }
+    options: StreamOptions,
 }
 
 impl StreamWriter for ChatWriter {
     fn begin(&mut self) -> Vec<Event> {
         let delta = json!({"role": "assistant", "content": ""});
         let choices = 0..self.calls.len();
-        choices.map(|choice| self.chunk(choice, &delta, &Value::Null, None)).collect()
+        let event = |choice| {
+            self.envelope.event(&[json!({
+                "index": choice, "delta": delta, "logprobs": null, "finish_reason": null,
+            })])
+        };
+        choices.map(event).collect()
     }
 
     fn part(&mut self, choice: usize, part: Part, tokens: &[AnswerToken]) -> Vec<Event> {
+        let tokenizer = self.state.generator.forerun.tokenizer();
+        let text = match &part {
+            Part::Text(text) | Part::Reasoning(text) | Part::Arguments(text) => text.clone(),
+            Part::Call(_) => String::new(),
+        };
         let delta = match part {
             Part::Text(text) => json!({"content": text}),
             Part::Reasoning(text) => json!({"reasoning_content": text}),
@@ -148,18 +157,31 @@ impl StreamWriter for ChatWriter {
             tokens.iter().filter_map(|token| token.logprob.clone()).collect();
         let logprobs = match &logprobs[..] {
             [] => Value::Null,
-            logprobs => chat_logprobs(logprobs, self.state.generator.forerun.tokenizer()),
+            logprobs => chat_logprobs(logprobs, tokenizer),
         };
-        vec![self.chunk(choice, &delta, &logprobs, None)]
+        let reports = self.options.details && !tokens.is_empty();
+        if delta["content"] == "" && logprobs.is_null() && !reports {
+            return Vec::new();
+        }
+        let mut value = json!({
+            "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": null,
+        });
+        if reports {
+            value["forerun"] = token_details(tokens, &text, tokenizer);
+        }
+        vec![self.envelope.event(&[value])]
     }
 
     fn end_choice(&mut self, choice: usize, answer: &Answer) -> Vec<Event> {
         let reason = reason(answer.finish, self.calls[choice] > 0);
-        vec![self.chunk(choice, &json!({}), &Value::Null, Some(reason))]
+        let choice =
+            json!({"index": choice, "delta": {}, "logprobs": null, "finish_reason": reason});
+        vec![self.envelope.event(&[choice])]
     }
 
     fn end(&mut self, answers: &[Box<Answer>]) -> Vec<Event> {
-        self.envelope.end(answers, self.choices_per_prompt, self.with_usage)
+        let tokenizer = self.state.generator.forerun.tokenizer();
+        self.envelope.end(answers, self.options, tokenizer)
     }
 
     fn error(&mut self, error: &ApiError) -> Vec<Event> {

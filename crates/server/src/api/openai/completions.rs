@@ -1,8 +1,9 @@
 //! `/v1/completions`.
 
 use super::body::Body;
-use super::envelope::{Envelope, Usage, finish_reason, statistics};
+use super::envelope::{Envelope, StreamOptions, Usage, finish_reason, statistics};
 use super::logprobs::completion_logprobs;
+use super::token_details::{add_measurements, token_details};
 use crate::api::answers::{Answers, Collected, StreamWriter, prepare, stream};
 use crate::api::body_of;
 use crate::api::error::ApiError;
@@ -35,8 +36,11 @@ pub(crate) async fn completions(
     if body.streams() {
         let writer = CompletionWriter {
             positions: vec![0; answers.count],
-            with_usage: body.includes_usage(),
-            choices_per_prompt: candidates,
+            options: StreamOptions {
+                usage: body.includes_usage(),
+                details: body.details(),
+                choices_per_prompt: candidates,
+            },
             envelope,
             state,
         };
@@ -64,7 +68,11 @@ pub(crate) async fn completions(
     let choices: Vec<Value> = collected.iter().enumerate().map(choice).collect();
     let mut response = envelope.with(&choices);
     response["usage"] = usage.value();
-    response["forerun"] = statistics(collected.iter().map(|choice| &*choice.answer));
+    let answers = || collected.iter().map(|choice| &*choice.answer);
+    response["forerun"] = statistics(answers());
+    if body.details() {
+        add_measurements(&mut response["forerun"], answers(), tokenizer);
+    }
     Ok(axum::Json(response).into_response())
 }
 
@@ -92,23 +100,7 @@ struct CompletionWriter {
     state: Arc<State>,
     /// The number of characters of each choice so far.
     positions: Vec<usize>,
-    with_usage: bool,
-    choices_per_prompt: usize,
-}
-
-impl CompletionWriter {
-    fn chunk(
-        &self,
-        choice: usize,
-        text: &str,
-        logprobs: &Value,
-        reason: Option<&str>,
-    ) -> Vec<Event> {
-        let choice = json!({
-            "index": choice, "text": text, "logprobs": logprobs, "finish_reason": reason,
-        });
-        vec![self.envelope.event(&[choice])]
-    }
+    options: StreamOptions,
 }
 
 impl StreamWriter for CompletionWriter {
@@ -127,15 +119,29 @@ impl StreamWriter for CompletionWriter {
             [] => Value::Null,
             logprobs => completion_logprobs(logprobs, position, tokenizer),
         };
-        self.chunk(choice, &text, &logprobs, None)
+        let reports = self.options.details && !tokens.is_empty();
+        if text.is_empty() && logprobs.is_null() && !reports {
+            return Vec::new();
+        }
+        let mut value = json!({
+            "index": choice, "text": text, "logprobs": logprobs, "finish_reason": null,
+        });
+        if reports {
+            value["forerun"] = token_details(tokens, &text, tokenizer);
+        }
+        vec![self.envelope.event(&[value])]
     }
 
     fn end_choice(&mut self, choice: usize, answer: &Answer) -> Vec<Event> {
-        self.chunk(choice, "", &Value::Null, Some(finish_reason(answer.finish)))
+        let reason = finish_reason(answer.finish);
+        let choice =
+            json!({"index": choice, "text": "", "logprobs": null, "finish_reason": reason});
+        vec![self.envelope.event(&[choice])]
     }
 
     fn end(&mut self, answers: &[Box<Answer>]) -> Vec<Event> {
-        self.envelope.end(answers, self.choices_per_prompt, self.with_usage)
+        let tokenizer = self.state.generator.forerun.tokenizer();
+        self.envelope.end(answers, self.options, tokenizer)
     }
 
     fn error(&mut self, error: &ApiError) -> Vec<Event> {

@@ -1,9 +1,10 @@
 //! What completions and chat completions have in common: what surrounds their choices.
 
+use super::token_details::add_measurements;
 use crate::api::answers::new_id;
 use crate::api::state::{State, unix_seconds};
 use axum::response::sse::Event;
-use forerun::{Answer, Finish};
+use forerun::{Answer, Finish, Tokenizer};
 use serde_json::{Value, json};
 use std::time::SystemTime;
 
@@ -42,23 +43,37 @@ impl Envelope {
     pub(super) fn end(
         &self,
         answers: &[Box<Answer>],
-        choices_per_prompt: usize,
-        with_usage: bool,
+        options: StreamOptions,
+        tokenizer: &Tokenizer,
     ) -> Vec<Event> {
         let mut events = Vec::new();
-        if with_usage {
+        if options.usage {
             let mut usage = Usage::default();
             for (index, answer) in answers.iter().enumerate() {
-                usage.add(answer, index % choices_per_prompt == 0);
+                usage.add(answer, index % options.choices_per_prompt == 0);
             }
             let mut chunk = self.with(&[]);
             chunk["usage"] = usage.value();
-            chunk["forerun"] = statistics(answers.iter().map(|answer| &**answer));
+            let answers = || answers.iter().map(|answer| &**answer);
+            chunk["forerun"] = statistics(answers());
+            if options.details {
+                add_measurements(&mut chunk["forerun"], answers(), tokenizer);
+            }
             events.push(Event::default().data(chunk.to_string()));
         }
         events.push(Event::default().data("[DONE]"));
         events
     }
+}
+
+/// What a stream reports besides the text.
+#[derive(Clone, Copy)]
+pub(super) struct StreamOptions {
+    /// Whether it ends with the usage.
+    pub(super) usage: bool,
+    /// Whether it says where tokens come from.
+    pub(super) details: bool,
+    pub(super) choices_per_prompt: usize,
 }
 
 /// The tokens of one request.

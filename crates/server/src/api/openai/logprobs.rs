@@ -43,6 +43,6 @@ pub(super) fn chat_logprobs(logprobs: &[TokenLogprob], tokenizer: &Tokenizer) ->
 }
 
 /// JSON has no infinities, and OpenAI's API writes the least probability as this number.
-fn finite(logprob: f32) -> Value {
+pub(super) fn finite(logprob: f32) -> Value {
     json!(logprob.max(-9999.0))
 }

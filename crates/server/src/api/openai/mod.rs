@@ -8,4 +8,5 @@ mod logprobs;
 pub(crate) mod messages;
 pub(crate) mod responses;
 pub(crate) mod structured;
+mod token_details;
 pub(crate) mod tools;

@@ -472,6 +472,7 @@ impl StreamWriter for ResponseWriter {
 
     fn part(&mut self, _choice: usize, part: Part, _tokens: &[AnswerToken]) -> Vec<Event> {
         match part {
+            Part::Text(text) if text.is_empty() => Vec::new(),
             Part::Text(text) => self.extend(OpenItem::Message, &text),
             Part::Reasoning(text) => self.extend(OpenItem::Reasoning, &text),
             Part::Call(name) => self.open_item(OpenItem::Call, &name),
