@@ -19,6 +19,7 @@ import time
 import commandline
 import files
 import invented
+import misuse
 import server
 from harness import Runner
 
@@ -42,7 +43,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
     binary = str(pathlib.Path(options.binary).resolve())
-    everything = [case for module in (commandline, files, server, invented) for case in module.cases()]
+    everything = [case for module in (commandline, files, server, misuse, invented) for case in module.cases()]
     chosen = [case for case in everything if not options.area or options.area in case.area]
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(binary, models(binary, options.data.resolve(), pathlib.Path(folder)))
