@@ -89,6 +89,14 @@ clients url="http://127.0.0.1:8080":
     python3 -m venv target/clients
     target/clients/bin/pip install --quiet openai anthropic langchain-openai
     target/clients/bin/python scripts/check_clients.py {{url}}
+    cp scripts/check_clients.mjs target/clients/
+    cd target/clients && npm install --silent --no-save openai && node check_clients.mjs {{url}}
+
+# Compare a running server with its OpenAPI document. The document does not say which fields exclude one another.
+openapi url="http://127.0.0.1:8080" examples="200":
+    python3 -m venv target/openapi
+    target/openapi/bin/pip install --quiet schemathesis
+    target/openapi/bin/schemathesis run {{url}}/openapi.json --max-examples {{examples}} --exclude-checks positive_data_acceptance
 
 # Drive the page of `forerun serve` in headless Chromium, with screenshots in target/page-check/screenshots
 page screenshots="target/page-check/screenshots":

@@ -1,4 +1,4 @@
-//! `forerun serve`: an HTTP server with OpenAI's API.
+//! `forerun serve`: an HTTP server with OpenAI's and Anthropic's APIs.
 
 use crate::arguments::{LogFormat, ServeArguments};
 use crate::generate::{TRANSLATED, demonstration, options};

@@ -114,7 +114,7 @@ pub(crate) enum Command {
     /// lists the commands. Messages can also be piped in, one per line.
     #[command(allow_negative_numbers = true)]
     Chat(Box<ChatArguments>),
-    /// Serve a model over HTTP, with OpenAI's API.
+    /// Serve a model over HTTP, with OpenAI's and Anthropic's APIs.
     ///
     /// Answers to several clients share forward passes. A client's text does not depend on the others.
     ///
@@ -122,7 +122,7 @@ pub(crate) enum Command {
     #[cfg(feature = "server")]
     #[command(allow_negative_numbers = true)]
     Serve(Box<ServeArguments>),
-    /// Serve a model over HTTP, with OpenAI's API (needs the feature `server`).
+    /// Serve a model over HTTP, with OpenAI's and Anthropic's APIs (needs the feature `server`).
     #[cfg(not(feature = "server"))]
     #[command(disable_help_flag = true)]
     Serve(Missing),

@@ -48,6 +48,7 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .merge(page::router())
         .route("/health", get(async || Json(json!({"status": "ok"}))))
         .route("/metrics", get(metrics))
+        .route("/openapi.json", get(openapi))
         .fallback(async |request: Request| {
             let (method, path) = (request.method(), request.uri().path());
             ApiError::new(StatusCode::NOT_FOUND, format!("there is no {method} {path}"))
@@ -174,6 +175,11 @@ async fn model(
 async fn embeddings() -> ApiError {
     let message = "this server's model gives no embeddings";
     ApiError::new(StatusCode::NOT_IMPLEMENTED, message).with_code("unsupported")
+}
+
+/// The description of the API in the form of OpenAPI 3.1.
+async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], include_str!("openapi.json")).into_response()
 }
 
 async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
