@@ -24,7 +24,8 @@ PATIENCE = 120_000
 @contextlib.contextmanager
 def server(*options):
     """Runs a server, and returns its URL."""
-    command = [BINARY, "serve", "--port", "0", "--log-level", "warn", *options]
+    # By default, drafting pauses when it does not pay, which depends on how busy the machine is.
+    command = [BINARY, "serve", "--port", "0", "--log-level", "warn", "--draft-tokens", "4", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield re.search(r"http://\S+", process.stdout.readline()).group()
