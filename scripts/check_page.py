@@ -24,7 +24,8 @@ PATIENCE = 120_000
 @contextlib.contextmanager
 def server(*options):
     """Runs a server, and returns its URL."""
-    command = [BINARY, "serve", "--port", "0", "--log-level", "warn", *options]
+    # By default, drafting pauses when it does not pay, which depends on how busy the machine is.
+    command = [BINARY, "serve", "--port", "0", "--log-level", "warn", "--draft-tokens", "4", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield re.search(r"http://\S+", process.stdout.readline()).group()
@@ -297,10 +298,11 @@ def take_screenshots(browser, url):
             expect(page.locator(".tokens .token").nth(90)).to_be_visible(timeout=PATIENCE)
             shoot("streaming")
             visit.wait_for_answer()
-            if width < 500:
-                page.locator(".tokens .correction").nth(3).tap()
-            else:
-                page.locator(".tokens .correction").nth(3).hover()
+            token = page.locator(".tokens .correction").nth(3)
+            # Scrolling hides the tooltip.
+            token.scroll_into_view_if_needed()
+            page.wait_for_timeout(200)
+            token.tap() if width < 500 else token.hover()
             shoot("answer")
             page.click("#rounds summary")
             visit.check_accessibility(f"after an answer, {name}")
@@ -309,6 +311,7 @@ def take_screenshots(browser, url):
             page.select_option("#order", "in-turn")
             page.click("#new-chat")
             visit.ask("Once upon a time")
+            expect(page.locator(".verdict")).to_be_in_viewport()
             page.mouse.move(5, 5)
             shoot("side-by-side")
             page.screenshot(path=SCREENSHOTS / f"{name}-whole.png", full_page=True)

@@ -182,17 +182,17 @@ async function send(message) {
   showEnd(answers, turn);
 }
 
-/** Whether the end of the conversation is in view, so that the view follows it. */
-function nearEnd() {
-  const end = document.querySelector("main").getBoundingClientRect().bottom;
-  return end - window.innerHeight < 200;
+/** Whether nobody has scrolled up from the end of an answer, so that the view follows it. */
+function isFollowed(view) {
+  return view.footer.getBoundingClientRect().bottom < window.innerHeight;
 }
 
 async function runAnswer(body, answer, view) {
   try {
     await receive(body, answer, stopper.signal, (tokens) => {
+      const follows = isFollowed(view);
       view.add(tokens);
-      if (nearEnd()) view.footer.scrollIntoView({ block: "nearest" });
+      if (follows) view.footer.scrollIntoView({ block: "nearest" });
     });
     view.finish();
   } catch (error) {
@@ -226,7 +226,7 @@ function showEnd(answers, turn) {
   part("measure-plain").disabled = false;
   const complete = answers.every((answer) => answer.measured);
   if (answers.length > 1 && complete) turn.verdict.textContent = comparison(answers);
-  if (nearEnd()) turn.verdict.scrollIntoView({ block: "nearest" });
+  if (isFollowed(turn.views.at(-1))) turn.verdict.scrollIntoView({ block: "nearest" });
   const verdict = turn.verdict.textContent;
   announce(complete ? `Answer: ${latest.text} ${verdict}` : "The answer has ended.");
 }

@@ -31,6 +31,9 @@ export function showAcceptance(answer) {
   part("accepted").textContent = tested > 0 ? percent(accepted / tested) : "–";
   part("round-count").textContent = answer.roundCount > 0 ? answer.roundCount : "–";
   part("no-positions").hidden = positions.length > 0;
+  part("no-positions").textContent = answer.isPlain
+    ? "Plain decoding drafts nothing."
+    : "Nothing has been drafted. Drafting pauses when it does not pay.";
   part("positions").replaceChildren(...positions.map(positionRow));
 }
 

@@ -13,6 +13,8 @@ const LIVE_WINDOW = 20_000;
 const JOB_WIDTH = 4;
 const MOST_ZOOM = 256;
 const MARKS = 6;
+/** The width of a mark with its text, in pixels. */
+const MARK_WIDTH = 44;
 
 let zoom = 1;
 let shown = { rows: [], start: 0, end: 1 };
@@ -103,7 +105,8 @@ function draw({ rows, start, end }) {
   const length = Math.max(end - start, 1e-6);
   const place = (node, from, to) => {
     node.style.left = `${((Math.max(from, start) - start) / length) * 100}%`;
-    node.style.width = `${((to - Math.max(from, start)) / length) * 100}%`;
+    // A gap separates jobs that follow one another immediately.
+    node.style.width = `max(1px, calc(${((to - Math.max(from, start)) / length) * 100}% - 0.5px))`;
     return node;
   };
   const track = element("div", "track");
@@ -132,7 +135,8 @@ function axis(length) {
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= wanted);
   const inSeconds = length / zoom >= 2000;
   const digits = Math.max(0, -Math.floor(Math.log10(inSeconds ? step / 1000 : step) + 1e-9));
-  for (let time = 0; time === 0 || time < length - step / 2; time += step) {
+  const last = length * (1 - MARK_WIDTH / Math.max(lanes.clientWidth * zoom, 2 * MARK_WIDTH));
+  for (let time = 0; time <= last; time += step) {
     const mark = element("span", "mark", `${(inSeconds ? time / 1000 : time).toFixed(digits)}${time === 0 ? (inSeconds ? " s" : " ms") : ""}`);
     mark.style.left = `${(time / length) * 100}%`;
     scale.append(mark);
