@@ -138,6 +138,8 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
         ignore_eos: arguments.ignore_eos,
         special_tokens: false,
         logprobs: None,
+        // The engine's own, which has the same option.
+        draft_tokens: None,
         grammar: grammar(&arguments.structure)?,
     })
 }

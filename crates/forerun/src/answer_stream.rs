@@ -64,8 +64,8 @@ pub struct AnswerStream<'a> {
     pub(crate) method: Method,
     pub(crate) sink: Sink<'a>,
     pub(crate) canceller: Canceller,
-    /// Whether draft lengths must not depend on measured times.
-    pub(crate) reproducible: bool,
+    /// Whether the next answers start with the draft lengths that this one arrives at.
+    pub(crate) learns: bool,
     /// Whether to free the sequence's caches in the end, because no other answer continues it.
     pub(crate) releases: bool,
     pub(crate) prompt_tokens: usize,
@@ -191,7 +191,7 @@ impl AnswerStream<'_> {
     fn end(&mut self) -> Trace {
         let Some(mut decoder) = self.decoder.take() else { return Trace::default() };
         decoder.stop(&mut *self.cluster);
-        if !self.reproducible {
+        if self.learns {
             self.engine.learn(self.method, decoder);
         }
         self.cluster.cancel_and_wait();

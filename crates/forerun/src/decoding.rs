@@ -1,6 +1,7 @@
 //! The decoders of an engine's answers, and the draft lengths that they learn from earlier answers.
 
 use crate::plan::{Method, Plan};
+use forerun_core::DraftShape;
 use forerun_decode::{AnswerDecoder, DecoderOptions, DraftLength, DraftPattern};
 
 /// The decoders of the last answers, by method. Each answer starts with what its method's last
@@ -31,13 +32,23 @@ impl LearnedDecoders {
 
     /// Returns a decoder for an answer to a prompt of `prompt_tokens` tokens. It starts with the
     /// learned draft lengths, unless the answer must be `reproducible`: then nothing may depend on
-    /// measured times.
+    /// measured times. `draft_tokens` is a length for this answer alone.
     pub(crate) fn decoder(
         &self,
         method: Method,
         prompt_tokens: usize,
         reproducible: bool,
+        draft_tokens: Option<usize>,
     ) -> Box<dyn AnswerDecoder> {
+        if let Some(length) = draft_tokens {
+            return method.decoder(&DecoderOptions {
+                shape: DraftShape::Chain { length },
+                draft_tokens: length,
+                length: DraftLength::Fixed,
+                reproducible,
+                ..self.options.clone()
+            });
+        }
         if reproducible {
             return method.decoder(&self.reproducible_options());
         }

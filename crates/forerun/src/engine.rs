@@ -460,7 +460,14 @@ impl Forerun {
         if self.plan.drafter().needs(Need::Feedback) && method.offers(Need::Feedback) {
             sequence = sequence.with_draft_feedback();
         }
-        let decoder = self.lock_learned().decoder(method, prompt_tokens, reproducible);
+        let draft_tokens = request.draft_tokens.filter(|_| method.drafts());
+        if let Some(length) = draft_tokens {
+            self.check_draft_tokens(length)?;
+        }
+        let decoder =
+            self.lock_learned().decoder(method, prompt_tokens, reproducible, draft_tokens);
+        // A length that was chosen for one answer says nothing about the next one.
+        let learns = !reproducible && draft_tokens.is_none();
         Ok(AnswerStream {
             engine: self,
             sequence,
@@ -470,7 +477,7 @@ impl Forerun {
             method,
             sink,
             canceller: canceller.clone(),
-            reproducible,
+            learns,
             releases: false,
             prompt_tokens,
             verification,

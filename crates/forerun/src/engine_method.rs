@@ -3,6 +3,7 @@
 use crate::engine::Forerun;
 use crate::plan::Method;
 use crate::registry::DrafterKind;
+use crate::request::RequestError;
 use forerun_core::{DraftShape, Need};
 
 /// Why an engine cannot use a method.
@@ -25,6 +26,21 @@ pub enum MethodError {
 }
 
 impl Forerun {
+    /// Checks the number of draft tokens of one answer ([`Request::draft_tokens`](crate::Request)).
+    ///
+    /// # Errors
+    /// If the engine drafts trees, or shorter drafts.
+    pub fn check_draft_tokens(&self, count: usize) -> Result<(), RequestError> {
+        let most = match *self.plan().shape() {
+            DraftShape::Chain { length } => length,
+            _ => 0,
+        };
+        match (1..=most).contains(&count) {
+            true => Ok(()),
+            false => Err(RequestError::DraftTokens { count, most }),
+        }
+    }
+
     /// Checks that answers can use a method. Nothing is loaded for it, and every device keeps its models. A
     /// drafter's device is idle while a method does not draft.
     ///

@@ -79,6 +79,9 @@ pub struct Request {
     /// These are the target's own log-probabilities, before any of the sampling options. They do not
     /// depend on the drafter.
     pub logprobs: Option<usize>,
+    /// The number of tokens of a draft, instead of the engine's. It changes the speed, not the distribution of the
+    /// text.
+    pub draft_tokens: Option<usize>,
     /// What the answer's text must look like. It ends when it is complete; the end token is the
     /// answer's last token.
     pub grammar: Option<Grammar>,
@@ -99,6 +102,7 @@ impl Default for Request {
             ignore_eos: false,
             special_tokens: false,
             logprobs: None,
+            draft_tokens: None,
             grammar: None,
         }
     }
@@ -116,6 +120,21 @@ pub enum RequestError {
     /// More log-probabilities are requested than [`MAX_LOGPROBS`].
     #[error("`logprobs` is {0}, but it must be from 0 (the token alone) to {MAX_LOGPROBS}")]
     Logprobs(usize),
+    /// The number of draft tokens is not possible with this engine.
+    #[error(
+        "`draft_tokens` is {count}, but {}",
+        if *most == 0 {
+            "the engine drafts trees, whose size is the same for all answers".to_owned()
+        } else {
+            format!("it must be from 1 to {most} for this engine")
+        }
+    )]
+    DraftTokens {
+        /// The number.
+        count: usize,
+        /// The largest possible number; 0 if there is none.
+        most: usize,
+    },
 }
 
 impl Request {

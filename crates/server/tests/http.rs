@@ -126,6 +126,27 @@ fn answers_do_not_depend_on_who_else_is_served() {
 }
 
 #[test]
+fn a_request_may_choose_the_number_of_draft_tokens() {
+    let pair = RandomPair::make().unwrap();
+    let server = serve(&pair);
+    let answer = |speculation: Value| {
+        let fields = json!({"speculation": speculation, "temperature": 0.5, "seed": 3});
+        server.post("/v1/completions", &with(completion("Once upon", 40), fields)).json()
+    };
+    let plain = answer(json!("off"));
+    for count in [1, 3, 7] {
+        let drafted = answer(json!({"method": "speculative", "draft_tokens": count}));
+        assert_eq!(drafted["choices"][0]["text"], plain["choices"][0]["text"]);
+        let statistics = &drafted["forerun"]["choices"][0];
+        let number = |name: &str| statistics[name].as_u64().unwrap();
+        assert!(number("draft_tokens") > 0, "{statistics}");
+        assert!(number("draft_tokens") <= count * number("target_forwards"), "{statistics}");
+    }
+    let wrong = answer(json!({"draft_tokens": 99}));
+    assert_eq!(wrong["error"]["param"], "speculation.draft_tokens", "{wrong}");
+}
+
+#[test]
 fn several_choices_have_seeds_of_their_own() {
     let pair = RandomPair::make().unwrap();
     let server = serve(&pair);

@@ -101,10 +101,10 @@ pub(crate) struct StreamOptions {
 
 /// The extension that chooses how an answer is decoded, which does not change its distribution.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged, expecting = "expected \"off\" or an object with \"method\"")]
+#[serde(untagged, expecting = "expected \"off\" or an object with \"method\" and \"draft_tokens\"")]
 pub(crate) enum Speculation {
     Named(String),
-    Options { method: String },
+    Options { method: Option<String>, draft_tokens: Option<usize> },
 }
 
 impl Body {
@@ -352,19 +352,35 @@ impl Body {
         Ok(request)
     }
 
-    fn method(&self, state: &State) -> Result<Method, ApiError> {
+    /// Returns the method of the answers, and the number of draft tokens if the request chooses it.
+    fn speculation(&self, state: &State) -> Result<(Method, Option<usize>), ApiError> {
         let forerun = &state.generator.forerun;
-        let (param, name) = match &self.speculation {
-            None => return Ok(forerun.plan().method()),
-            Some(Speculation::Named(name)) if name == "off" => return Ok(Method::Autoregressive),
-            Some(Speculation::Named(name)) => ("speculation", name),
-            Some(Speculation::Options { method }) => ("speculation.method", method),
+        let own = forerun.plan().method();
+        let wrong =
+            |param: &str, message: String| ApiError::field(param, message.replace('`', "'"));
+        let method = |param: &str, name: &str| {
+            let method: Result<Method, UnknownValue> = name.parse();
+            let method = method.map_err(|error| wrong(param, error.to_string()))?;
+            forerun.check_method(method).map_err(|error| wrong(param, error.to_string()))?;
+            Ok(method)
         };
-        let wrong = |message: String| ApiError::field(param, message.replace('`', "'"));
-        let method: Method =
-            name.parse().map_err(|error: UnknownValue| wrong(error.to_string()))?;
-        forerun.check_method(method).map_err(|error| wrong(error.to_string()))?;
-        Ok(method)
+        let (name, draft_tokens) = match &self.speculation {
+            None => return Ok((own, None)),
+            Some(Speculation::Named(name)) if name == "off" => {
+                return Ok((Method::Autoregressive, None));
+            }
+            Some(Speculation::Named(name)) => return Ok((method("speculation", name)?, None)),
+            Some(Speculation::Options { method, draft_tokens }) => (method, *draft_tokens),
+        };
+        let method = match name {
+            None => own,
+            Some(name) => method("speculation.method", name)?,
+        };
+        if let Some(count) = draft_tokens {
+            let param = "speculation.draft_tokens";
+            forerun.check_draft_tokens(count).map_err(|error| wrong(param, error.to_string()))?;
+        }
+        Ok((method, draft_tokens))
     }
 
     /// Returns the choices of each prompt. The seeds of a prompt's choices follow one another.
@@ -376,11 +392,11 @@ impl Body {
         prompt_field: &'static str,
         parser: impl Fn() -> ChatParser,
     ) -> Result<Prepared, ApiError> {
-        let method = self.method(state)?;
+        let (method, draft_tokens) = self.speculation(state)?;
         let choices_per_prompt = self.candidates();
         let task = |prompt: &Vec<TokenId>, choice: usize| {
             let seed = request.seed.map(|seed| seed.wrapping_add(choice as u64));
-            let request = Request { seed, ..request.clone() };
+            let request = Request { seed, draft_tokens, ..request.clone() };
             (Task { prompt: prompt.clone(), request, method }, parser())
         };
         let of_prompt = |prompt| (0..choices_per_prompt).map(move |choice| (prompt, choice));
