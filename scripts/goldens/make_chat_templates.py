@@ -70,7 +70,47 @@ CONVERSATIONS = {
     "two questions in a row": chat("a") + chat("b"),
     "two system messages": chat("a", "b", system="s") + chat("c", system="t"),
     "an unknown role": [{"role": "narrator", "content": "Night falls."}],
+    "tools": chat("What is the weather in Zürich?", system="Use tools."),
+    "calls and their results": [
+        *chat("Weather and time in \"Paris\"?"),
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {
+                    "id": "call00001",
+                    "type": "function",
+                    "function": {"name": "get_weather", "arguments": {"city": "Paris", "days": 2}},
+                }
+            ],
+        },
+        {"role": "tool", "name": "get_weather", "tool_call_id": "call00001", "content": "Rain & 9 °C"},
+        {"role": "assistant", "content": "It rains."},
+        *chat("Thanks."),
+    ],
 }
+
+# The tools of conversations that have any.
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Returns the weather of a <city>.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "description": "Größe"},
+                "days": {"type": "integer", "minimum": 1},
+            },
+            "required": ["city"],
+        },
+    },
+}
+TIME = {
+    "type": "function",
+    "function": {"name": "get_time", "description": "The time", "parameters": {"type": "object", "properties": {}}},
+}
+TOOLS = {"tools": [WEATHER], "calls and their results": [WEATHER, TIME]}
 
 
 class Clock(datetime.datetime):
@@ -89,11 +129,11 @@ def tokenizer(template, bos, eos):
     )
 
 
-def render(tokenizer, messages, answer):
+def render(tokenizer, messages, tools, answer):
     """Return the text, or the template's own error message, or another error."""
     try:
         text = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=answer
+            messages, tools=tools, tokenize=False, add_generation_prompt=answer
         )
         return {"text": text}
     except jinja2.exceptions.TemplateError as error:
@@ -124,7 +164,7 @@ def main():
         for name, messages in CONVERSATIONS.items():
             for answer in [True, False]:
                 record = {"template": file.stem, "conversation": name, "answer": answer}
-                records.append(record | render(peer, messages, answer))
+                records.append(record | render(peer, messages, TOOLS.get(name), answer))
     header = {
         "peer": f"transformers {transformers.__version__}, jinja2 {jinja2.__version__}",
         "today": TODAY.isoformat(),
@@ -133,6 +173,7 @@ def main():
             for name, (bos, eos) in TOKENS.items()
         },
         "conversations": CONVERSATIONS,
+        "tools": TOOLS,
     }
     with arguments.out.open("w", encoding="utf-8") as out:
         out.write('{"header": ' + json.dumps(header, ensure_ascii=False) + ',\n"records": [\n')

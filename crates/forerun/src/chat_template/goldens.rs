@@ -2,7 +2,7 @@
 
 use super::files::Source;
 use super::jinja::Jinja;
-use super::{ChatTemplate, ChatTemplateError, Message};
+use super::{ChatTemplate, ChatTemplateError, Message, TemplateArguments};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -36,7 +36,13 @@ fn templates_render_as_transformers_renders_them() -> Outcome {
     let conversations = header["conversations"].as_object().ok_or("no conversations")?;
     let messages = |conversation: &Value| -> Vec<Message> {
         let messages = conversation.as_array().into_iter().flatten();
-        messages.map(|m| Message::new(text(&m["role"]), text(&m["content"]))).collect()
+        let message = |fields: &Value| {
+            let mut fields = fields.as_object().cloned().unwrap_or_default();
+            let mut take = |name| fields.remove(name).as_ref().map(text).unwrap_or_default();
+            let (role, content) = (take("role"), take("content"));
+            Message { role, content, fields }
+        };
+        messages.map(message).collect()
     };
     let conversations: HashMap<&String, Vec<Message>> =
         conversations.iter().map(|(name, conversation)| (name, messages(conversation))).collect();
@@ -48,7 +54,10 @@ fn templates_render_as_transformers_renders_them() -> Outcome {
             templates.insert(name.clone(), template(&name, header)?);
         }
         let answer = record["answer"] == true;
-        let rendered = templates[&name].render(&conversations[&conversation], answer);
+        let tools = header["tools"][&conversation].as_array().cloned().unwrap_or_default();
+        let arguments = TemplateArguments { tools, ..TemplateArguments::default() };
+        let messages = &conversations[&conversation];
+        let rendered = templates[&name].render_with(messages, &arguments, answer);
         let place = format!("{name}, {conversation}, answer: {answer}");
         match rendered {
             Ok(rendered) => {

@@ -132,13 +132,15 @@ fn reasoning_of(calls: ToolSyntax) -> ReasoningTags {
 }
 
 impl ChatSyntax {
-    /// Recognises the syntax by the tags in a model's chat template. A template without tools gets the syntax of
+    /// Recognises the syntax by the tags in a model's chat template. For a template that reads no tools, it is that of
     /// Hermes, which the server then explains to the model.
     pub(crate) fn of_template(template: &ChatTemplate) -> Self {
         let text = template.text();
         let has = |tag: &str| text.contains(tag);
         let calls = if has("<|channel|>") {
             return Self(Family::Harmony);
+        } else if !template.reads_tools() {
+            ToolSyntax::Hermes
         } else if has("tool▁call▁begin") {
             ToolSyntax::DeepSeek
         } else if has("[TOOL_CALLS]") {
@@ -147,7 +149,7 @@ impl ChatSyntax {
             ToolSyntax::Glm
         } else if has("<function=") {
             ToolSyntax::QwenCoder
-        } else if has("<|python_tag|>") || has("<|start_header_id|>") && template.reads_tools() {
+        } else if has("<|python_tag|>") || has("<|start_header_id|>") {
             ToolSyntax::Llama3
         } else {
             ToolSyntax::Hermes
@@ -178,6 +180,17 @@ impl ChatSyntax {
         match self.0 {
             Family::Harmony => true,
             Family::Markup { reasoning, .. } => reasoning.is_some() || !tools.is_empty(),
+        }
+    }
+
+    /// Returns whether both have the same syntax of calls.
+    #[cfg(test)]
+    pub(super) fn calls_like(self, other: Self) -> bool {
+        match (self.0, other.0) {
+            (Family::Markup { calls, .. }, Family::Markup { calls: of_other, .. }) => {
+                calls == of_other
+            }
+            (one, other) => one == other,
         }
     }
 

@@ -206,6 +206,28 @@ fn harmony_has_channels() {
 }
 
 #[test]
+fn syntaxes_are_recognised_by_the_template() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../forerun/tests/chat_templates");
+    let syntax = |file: &str| {
+        let file = std::path::Path::new(folder).join(file);
+        let template = forerun::ChatTemplate::choose(&file, file.to_str().unwrap_or_default());
+        ChatSyntax::of_template(&template.unwrap_or_else(|error| panic!("{error}")))
+    };
+    for (file, name) in [
+        ("llama-3.1-8b-instruct.jinja", "llama3_json"),
+        ("mistral-nemo-instruct-2407.jinja", "mistral"),
+        ("qwen3-0.6b.jinja", "hermes"),
+        ("vicuna-13b-v1.1.jinja", "hermes"),
+    ] {
+        let named: ChatSyntax = name.parse().unwrap_or_else(|error| panic!("{error}"));
+        assert!(syntax(file).calls_like(named), "{file}: {:?}", syntax(file));
+    }
+    // Templates without reasoning leave such text alone.
+    assert!(syntax("qwen3-0.6b.jinja").has_special_tags(&[]));
+    assert!(!syntax("llama-3.1-8b-instruct.jinja").has_special_tags(&[]));
+}
+
+#[test]
 fn unknown_names_are_refused() {
     let error = "gpt".parse::<ChatSyntax>().err().map(|error| error.to_string());
     assert!(
