@@ -58,6 +58,12 @@ class Visit:
     def ready(self):
         expect(self.page.locator("#send")).to_be_enabled(timeout=PATIENCE)
 
+    def limit_speed(self, kilobytes_per_second):
+        """Slows the connection down, so that an answer is still in progress when it is looked at."""
+        throughput = kilobytes_per_second * 1000
+        conditions = {"offline": False, "latency": 0, "downloadThroughput": throughput, "uploadThroughput": -1}
+        self.context.new_cdp_session(self.page).send("Network.emulateNetworkConditions", conditions)
+
     def ask(self, message):
         self.page.fill("#message", message)
         self.page.press("#message", "Enter")
@@ -106,6 +112,7 @@ def check_answer(browser, url):
     page.fill("#temperature", "0.8")
     page.fill("#seed", "7")
     page.fill("#max-tokens", "160")
+    visit.limit_speed(60)
     page.fill("#message", "Once upon a time")
     page.press("#message", "Enter")
     # It streams: there are tokens and rounds before the answer is complete.
@@ -132,9 +139,11 @@ def check_answer(browser, url):
     page.locator(".tokens .correction").first.hover()
     said = visit.text("#tooltip")
     assert re.search(r"Correction.*Probability [\d.]+ %, round \d+.*The draft was", said), said
+    # Drafts take little time.
+    for _ in range(4):
+        page.click("#zoom-in")
     page.locator("#lanes .job.draft").nth(2).hover()
     assert re.search(r"Draft: .*ms", visit.text("#tooltip")), visit.text("#tooltip")
-    page.click("#zoom-in")
     page.click("#rounds summary")
     rows = page.locator("#rounds-table tbody tr").count()
     assert rows == int(visit.text("#round-count")), (rows, visit.text("#round-count"))
@@ -172,6 +181,7 @@ def check_switches(browser, url):
     # An answer that is stopped stays.
     page.click("#new-chat")
     page.fill("#max-tokens", "400")
+    visit.limit_speed(60)
     page.fill("#message", "Once")
     page.press("#message", "Enter")
     expect(page.locator(".tokens .token").nth(3)).to_be_visible(timeout=PATIENCE)
@@ -293,6 +303,7 @@ def take_screenshots(browser, url):
             page.fill("#temperature", "0.7")
             shoot("parameters")
             page.click("#settings summary")
+            visit.limit_speed(60)
             page.fill("#message", "The old man looked at the sea")
             page.press("#message", "Enter")
             expect(page.locator(".tokens .token").nth(90)).to_be_visible(timeout=PATIENCE)
