@@ -877,6 +877,7 @@ def terminal(runner, folder, argv, keys, env=None, size=(24, 80), stop=None, cod
     def session():
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     process = start(runner, folder, argv, {"HOME": str(folder), "XDG_STATE_HOME": None, "TERM": "xterm", **(env or {})}, before=session,
                     stdin=slave, stdout=slave, stderr=slave)
     shown, began, keys, hung_up = b"", time.monotonic(), list(keys), False
@@ -927,7 +928,8 @@ def terminals():
         "half a line and Ctrl-D": [(0.4, b"Hel"), (0.1, b"\x04"), (0.1, b"\n"), (0.5, b"\x04")], "arrows": [(0.4, b"\x1b[A\x1b[B\x1b[C\x1b[D\x1b[H\x1b[F\n"), (0.5, b"\x04")],
         "broken escapes": [(0.4, b"\x1b[999999999999999999A\x1b[;;;;\x1b]0;x\x07\x1bOP\n"), (0.5, b"\x04")], "binary": [(0.4, bytes(range(128, 256)) + b"\n"), (0.5, b"\x04")],
         "a paste": [(0.4, b"\x1b[200~one\ntwo\nthree\x1b[201~\n"), (0.8, b"\x04")], "an open paste": [(0.4, b"\x1b[200~one\ntwo\n"), (0.4, b"\x04"), (0.2, b"\x1b[201~\n"), (0.5, b"\x04")],
-        "50000 letters": [(0.4, b"word " * 10_000 + b"\n"), (1, b"\x04")], "combining marks": [(0.4, ("e" + "\u0301" * 500 + "\U0001f468\u200d\U0001f469" * 50 + "\n").encode()), (0.6, b"\x04")],
+        "4000 letters": [(0.4, b"word " * 800 + b"\n"), (1, b"\x04")],
+        "50000 letters in a paste": [(0.4, b"\x1b[200~" + b"word " * 10_000 + b"\x1b[201~\n"), (1, b"\x04")], "combining marks": [(0.4, ("e" + "\u0301" * 500 + "\U0001f468\u200d\U0001f469" * 50 + "\n").encode()), (0.6, b"\x04")],
         "deleting nothing": [(0.4, b"\x7f" * 200 + b"\x15\x17\x0b\x19" * 50 + b"\n"), (0.5, b"\x04")], "tabs": [(0.4, b"/\t\t/m\t\t\n"), (0.5, b"\x04")],
         "searching": [(0.4, b"\x12abc\x12\x12\x07\n"), (0.5, b"\x04")], "backslashes": [(0.4, b"a\\\nb\\\n\\\n"), (0.3, b"\n"), (0.5, b"\x04")],
         "suspending": [(0.4, b"\x1a"), (0.3, signal.SIGCONT), (0.2, b"\n"), (0.3, b"\x04")], "SIGTERM": [(0.5, signal.SIGTERM)], "SIGHUP": [(0.5, signal.SIGHUP)], "SIGINT": [(0.4, signal.SIGINT)] * 3 + [(0.3, b"\x04")],
@@ -989,6 +991,265 @@ def terminals():
         yield case(f"chat: {name}", ["chat", "-n", "2"], SURVIVES, stdin=text)
 
 
+def request(port, data, pause=0, timeout=20, shut=False):
+    """Sends raw bytes, piece by piece; returns what comes back until the end or `timeout`."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection, contextlib.suppress(OSError):
+        for piece in data if isinstance(data, list) else [data]:
+            connection.sendall(piece)
+            time.sleep(pause)
+        if shut:
+            connection.shutdown(socket.SHUT_WR)
+        while part := connection.recv(65536):
+            answer += part
+    return answer
+
+
+def message(path, body, extra="", method="POST"):
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{extra}\r\n".encode() + body
+
+
+def loaded(port):
+    """Waits for the model, during whose loading the server answers with status 503; returns the port."""
+    for _ in range(400):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as response:
+            if response.status == 200:
+                return port
+        time.sleep(0.05)
+    raise TimeoutError("the model is not loaded")
+
+
+def served(name, check, *options, env=None, before=None):
+    """Runs `check(port, folder)` with a server, which must answer afterwards."""
+    def run(runner, folder):
+        if not env and not before:
+            with server(runner, folder, *options) as port:
+                return check(loaded(port), folder) or healthy(port, folder)
+        with open(folder / "log", "w") as log:
+            process = start(runner, folder, ["serve", "--port", "0", *options], env, before, stderr=log, text=True)
+        try:
+            port = loaded(int(process.stdout.readline().rsplit(":", 1)[1]))
+            return check(port, folder) or healthy(port, folder)
+        finally:
+            process.kill()
+            process.wait()
+    return running(f"server: {name}", run)
+
+
+def clients():
+    completion, chat = "/v1/completions", "/v1/chat/completions"
+    base = {"prompt": "Once", "max_tokens": 3}
+    talk = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
+
+    def body(name, path, value, statuses=(200, 400), field=None):
+        def check(port, _folder):
+            began = time.monotonic()
+            status, answer = post(port, path, value, timeout=LIMIT)
+            if status not in statuses or time.monotonic() - began > 30:
+                return f"status {status} after {time.monotonic() - began:.0f} s: {answer[:300]}"
+            if status >= 400:
+                error = json.loads(answer)["error"]
+                if not error["message"] or len(answer) > 20_000 or field and field not in str(error.get("param")) + error["message"]:
+                    return f"{answer[:300]}"
+            return None
+        return served(name, check)
+    nested = functools.reduce(lambda inner, _: {"type": "object", "properties": {"a": inner}, "required": ["a"]}, range(60), {"type": "null"})
+    circle = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+    for name, path, value, statuses in (
+        ("a lone surrogate", completion, b'{"prompt": "\\ud800", "max_tokens": 3}', (200, 400)), ("surrogates in the wrong order", completion, b'{"prompt": "\\udc00\\ud800", "max_tokens": 3}', (200, 400)),
+        ("a surrogate in a stop", completion, b'{"prompt": "a", "stop": "\\ud800", "max_tokens": 3}', (400,)), ("the same field twice", completion, b'{"prompt": "a", "max_tokens": 3, "prompt": "b"}', (200, 400)),
+        ("a byte-order mark", completion, b'\xef\xbb\xbf{"prompt": "a", "max_tokens": 3}', (200, 400)), ("text after the JSON", completion, b'{"prompt": "a", "max_tokens": 3} x', (400,)),
+        ("a comment", completion, b'{"prompt": "a", /* b */ "max_tokens": 3}', (400,)), ("NaN", completion, b'{"prompt": "a", "temperature": NaN}', (400,)), ("1e999", completion, b'{"prompt": "a", "max_tokens": 3, "temperature": 1e999}', (400,)),
+        ("-0", completion, b'{"prompt": "a", "max_tokens": 3, "temperature": -0.0, "seed": -0}', (200, 400)), ("2 as 2.0", completion, b'{"prompt": "a", "max_tokens": 2.0}', (200, 400)), ("deep in an unknown field", completion, b'{"prompt": "a", "max_tokens": 3, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", (200, 400)),
+        ("100000 unknown fields", completion, json.dumps({**base, **{f"x{i}": i for i in range(100_000)}}).encode(), (200, 400)), ("a NUL in the prompt", completion, {**base, "prompt": "a\0b"}, (200, 400)),
+        ("a prompt of special tokens", completion, {**base, "prompt": "<s></s>" * 50}, (200, 400)), ("1000 prompts", completion, {**base, "prompt": ["a"] * 1000}, (200, 400, 429)), ("8 choices of 8 prompts", completion, {**base, "prompt": ["a"] * 8, "n": 8}, (200, 400, 429)),
+        ("128 choices", completion, {**base, "n": 128, "temperature": 1}, (200, 400, 429)), ("fewer of more", completion, {**base, "n": 3, "best_of": 2}, (400,)), ("the best of a stream", completion, {**base, "best_of": 3, "stream": True}, (400,)),
+        ("no tokens", completion, {**base, "max_tokens": 0}, (200, 400)), ("logit biases for all", completion, {**base, "logit_bias": {str(i): -100 for i in range(4096)}}, (200, 400)), ("the bias of one", completion, {**base, "logit_bias": {"-0": 1, "00": 1, "+1": 1}}, (200, 400)),
+        ("a stop of 1 MB", completion, {**base, "stop": "x" * 1_000_000}, (200, 400)), ("an empty stop", completion, {**base, "stop": [""]}, (200, 400)), ("a prompt of 10^6 tokens", completion, {**base, "prompt": [1] * 1_000_000}, (400,)),
+        ("a seed at the limit", completion, {**base, "seed": 2**64 - 1, "n": 4, "temperature": 1}, (200, 400)), ("speculation of tables", completion, {**base, "speculation": {"method": {"method": "pearl"}}}, (400,)), ("speculation by dsi", completion, {**base, "speculation": {"method": "dsi"}}, (200, 400)),
+        ("a schema in a circle", chat, {**talk, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": circle}}}, (400,)), ("a schema of 60 levels", chat, {**talk, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": nested}}}, (200, 400)),
+        ("a schema of text", chat, {**talk, "response_format": {"type": "json_schema", "json_schema": "x"}}, (400,)), ("no schema", chat, {**talk, "response_format": {"type": "json_schema"}}, (400,)), ("an unknown form", chat, {**talk, "response_format": {"type": "xml"}}, (400,)),
+        ("a form of text", chat, {**talk, "response_format": "json"}, (400,)), ("a schema of 7 MB", chat, {**talk, "json_schema": {"enum": [f"{i:070}" for i in range(90_000)]}}, (200, 400)), ("two structures", completion, {**base, "guided_regex": "a", "guided_choice": ["a"]}, (400,)),
+        ("no choices", completion, {**base, "guided_choice": []}, (400,)), ("an empty choice", completion, {**base, "guided_choice": [""]}, (200, 400)), ("100000 choices", completion, {**base, "guided_choice": [f"choice {i}" for i in range(100_000)]}, (200, 400)),
+        ("choices of numbers", completion, {**base, "guided_choice": [1, None]}, (400,)), ("a regex bomb", completion, {**base, "max_tokens": 50, "guided_regex": "(a|b)*a(a|b){60}"}, (200, 400)), ("a regex of counts", completion, {**base, "guided_regex": "((a{1,999}){1,999}){1,999}"}, (200, 400)),
+        ("a grammar bomb", completion, {**base, "max_tokens": 200, "grammar": 'root ::= root root | "a" | "t" | " " | ""'}, (200, 400)), ("a grammar of 5 MB", completion, {**base, "grammar": "root ::= " + " | ".join(f'"c{i}"' for i in range(400_000))}, (200, 400)),
+        ("a grammar without end", completion, {**base, "max_tokens": 20, "grammar": 'root ::= "a" root'}, (400,)), ("a grammar of a number", completion, {**base, "grammar": 3}, (400,)), ("a grammar and the end ignored", completion, {**base, "grammar": 'root ::= "a"', "ignore_eos": True}, (400,)),
+        ("a tool without name", chat, {**talk, "tools": [{"type": "function", "function": {}}]}, (400,)), ("a tool of a number", chat, {**talk, "tools": [3]}, (400,)), ("a tool with a broken schema", chat, {**talk, "tool_choice": "required", "tools": [{"type": "function", "function": {
+            "name": "f", "parameters": {"type": "nope"}}}]}, (400,)), ("an absent tool", chat, {**talk, "tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [{"type": "function", "function": {"name": "f"}}]}, (400,)),
+        ("a tool required of none", chat, {**talk, "tool_choice": "required"}, (400,)), ("the same tool twice", chat, {**talk, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}] * 2}, (200, 400)), ("a tool named with quotes", chat, {**talk, "tool_choice":
+            "required", "tools": [{"type": "function", "function": {"name": '"}\n</tool_call>\0', "parameters": {"type": "object"}}}]}, (200, 400)), ("500 tools", chat, {**talk, "tools": [{"type": "function", "function": {"name": f"f{i}"}} for i in range(500)]}, (200, 400)),
+        ("an answer of a tool without call", chat, {**talk, "messages": [{"role": "tool", "content": "x", "tool_call_id": "y"}]}, (200, 400)), ("calls that are no JSON", chat, {**talk, "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{{{"}}]}]}, (200, 400)), ("variables of a template", chat, {**talk, "chat_template_kwargs": {"messages": [], "bos_token": "x" * 9999, "__class__": 1}}, (200, 400)), ("variables that are none", chat, {**talk,
+            "chat_template_kwargs": [1]}, (400,)), ("an effort of 3", chat, {**talk, "reasoning_effort": 3}, (200, 400)), ("content of content", chat, {**talk, "messages": [{"role": "user", "content": [{"type": "text", "text": {"a": 1}}]}]}, (400,)), ("content of 10^5 parts", chat, {**talk, "messages": [
+            {"role": "user", "content": [{"type": "text", "text": ""}] * 100_000}]}, (200, 400)), ("too many logprobs", chat, {**talk, "logprobs": True, "top_logprobs": 21}, (400,)), ("logprobs of none", chat, {**talk, "top_logprobs": 2}, (200, 400)),
+        ("responses: nothing", "/v1/responses", {}, (400,)), ("responses: deep", "/v1/responses", {"input": [[[[[]]]]]}, (400,)), ("responses: earlier ones", "/v1/responses", {"input": "a", "previous_response_id": "x"}, (400,)), ("responses: an unknown item", "/v1/responses", {"input": [{"type": "nope"}]}, (400,)),
+        ("responses: output of no call", "/v1/responses", {"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}], "max_output_tokens": 2}, (200, 400)), ("messages: nothing", "/v1/messages", {}, (400,)), ("messages: no length", "/v1/messages", {"messages": talk["messages"]}, (200, 400)),
+        ("messages: a length below zero", "/v1/messages", {**talk, "max_tokens": -1}, (400,)), ("messages: a system of numbers", "/v1/messages", {**talk, "system": [3]}, (400,)), ("messages: a picture", "/v1/messages", {**talk, "messages": [{"role": "user", "content": [
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}]}]}, (400,)), ("messages: a tool without schema", "/v1/messages", {**talk, "tools": [{"name": "f"}], "tool_choice": {"type": "any"}}, (200, 400)),
+        ("messages: counting nothing", "/v1/messages/count_tokens", {}, (400,)), ("messages: counting 8 MB", "/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "word " * 1_600_000}]}, (200, 400)), ("tokens of surrogates", "/tokenize", b'{"content": "\\udfff"}', (200, 400)),
+        ("tokens of 8 MB of spaces", "/tokenize", {"content": " " * 8_000_000}, (200, 400)), ("tokens of one word of 8 MB", "/tokenize", {"content": "a" * 8_000_000}, (200, 400)), ("tokens of 2 MB of marks", "/tokenize", {"content": "\u0301" * 1_000_000}, (200, 400)),
+        ("text of 10^6 tokens", "/detokenize", {"tokens": [5] * 1_000_000}, (200, 400)), ("text of half tokens", "/detokenize", {"tokens": [1.5]}, (400,)), ("text of half a character", "/detokenize", {"tokens": [200, 201]}, (200, 400)),
+    ):
+        yield body(name, path, value, statuses)
+
+    def raw(name, data, expected, pause=0, shut=False, options=(), closes=True):
+        """`expected`: a pattern of the answer, or None for 50 good answers."""
+        def check(port, _folder):
+            answer = request(port, data, pause, timeout=20 if closes else 3, shut=shut)
+            found = re.search(expected, answer, re.S) if expected else answer.count(b"HTTP/1.1 200") == 50
+            return None if found else f"{answer[:300]!r}"
+        return served(name, check, *options)
+    closing = "Connection: close\r\n"
+    one = message(completion, base, closing)
+    yield raw("a byte at a time", [one[i:i + 1] for i in range(len(one))], rb"^HTTP/1.1 200", pause=0.005)
+    yield raw("the body before it is asked for", message(completion, base, closing + "Expect: 100-continue\r\n"), rb"HTTP/1.1 200")
+    yield raw("an expectation of nonsense", message(completion, base, closing + "Expect: nonsense\r\n"), rb"HTTP/1.1 (200|417)")
+    yield raw("50 requests at once", message(completion, base) * 49 + one, None)
+    yield raw("a wrong request behind a right one", message(completion, base) + b"\0\0\0\r\n\r\n", rb"^HTTP/1.1 200.*HTTP/1.1 400")
+    yield raw("a request in another's body", message(completion, message(completion, base), closing), rb"^HTTP/1.1 400(?!.*HTTP/1.1 200)")
+    yield raw("two kinds of lengths", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v1/models HTTP/1.1\r\n\r\n", rb"^HTTP/1.1 4\d\d(?!.*HTTP/1.1 200)", closes=False)
+    yield raw("a compressed body", message(completion, gzip.compress(json.dumps(base).encode()), closing + "Content-Encoding: gzip\r\n"), rb"HTTP/1.1 4(00|15)")
+    yield raw("a body in chunks of a byte", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(
+        b"1\r\n%c\r\n" % byte for byte in json.dumps(base).encode()) + b"0\r\n\r\n", rb"^HTTP/1.1 200")
+    yield raw("a trailer of 1 MB", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n", rb"^(HTTP/1.1 4|$)", closes=False)
+    yield raw("chunks of 9 MB", [b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"100000\r\n" + b" " * 2**20 + b"\r\n"] * 9, b"0\r\n\r\n"], rb"^(HTTP/1.1 413|$)")
+    yield raw("a client that stops sending", one, rb"^HTTP/1.1 200", shut=True)
+    yield raw("no type of the content", one.replace(b"Content-Type: application/json\r\n", b""), rb"^HTTP/1.1 (200|4\d\d)")
+    yield raw("another type of the content", one.replace(b"application/json", b"text/plain; charset=\xff"), rb"^HTTP/1.1 (200|4\d\d)")
+    for method in ("HEAD", "OPTIONS", "DELETE", "PATCH", "TRACE", "CONNECT", "BREW", "post", "X" * 5000):
+        yield raw(f"the method {method[:9]}", message(completion, b"", closing, method), rb"^HTTP/1.1 (200|204|4\d\d|501)", closes=False)
+    for path in ("http://evil/v1/models", "//v1/models", "/v1/models?x=" + "y" * 5000, "/%00", "/%", "/%2e%2e/%2e%2e/etc/passwd", "/v1/models#x", "*", "/\xe9", "/v1/models/" + "x" * 3000):
+        yield raw(f"the path {path[:30]}", f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode("latin-1"), rb"^HTTP/1.1 (200|4\d\d)")
+    for name, value in (("long", "x" * 8000), ("empty", ""), ("of escapes", "\x1b[31m\x07"), ("of another line", "a\tb  c"), ("in Latin-1", "\xe9\xff"), ("of JSON", '"}],"x')):
+        def check(port, folder, value=value):
+            answer = request(port, b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: " + value.encode("latin-1") + b"\r\n\r\n")
+            lines = [line for line in (folder / "log").read_text(errors="replace").splitlines() if line.startswith("{")]
+            for line in lines:
+                json.loads(line)
+            if "\x1b" in (folder / "log").read_text(errors="replace"):
+                return "escapes in the log"
+            return None if re.match(rb"HTTP/1.1 (200|400)", answer) else f"{answer[:200]!r}"
+        yield served(f"a request id {name}", check, "--log-format", "json")
+        yield served(f"a request id {name}, in the text log", check)
+    for word in ('a"b\\c', "a\nb", "{}", "é\U0001f98a", "x" * 5000):
+        def check(port, _folder, word=word):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+                lines = response.read().decode().splitlines()
+            pattern = r'(#.*|[a-zA-Z_:][a-zA-Z0-9_:]*(\{([a-zA-Z_]+="([^"\\]|\\[\\"n])*",?)*\})? [-+0-9.eEInfNa]+)?'
+            wrong = [line for line in lines if not re.fullmatch(pattern, line)]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models") as response:
+                name = json.load(response)["data"][0]["id"]
+            return f"metrics: {wrong[:2]}" if wrong else None if name == word else f"the name is {name!r}"
+        yield served(f"a model named {word[:9]!r}", check, "--served-model-name", word)
+
+    def together(name, bomb, path=completion, options=()):
+        """Other clients are served while one sends `bomb`."""
+        def check(port, _folder):
+            thread = threading.Thread(target=lambda: contextlib.suppress(OSError).__enter__() or post(port, path, bomb, timeout=LIMIT))
+            thread.start()
+            slowest = 0
+            for _ in range(10):
+                began = time.monotonic()
+                status, answer = post(port, completion, base)
+                slowest = max(slowest, time.monotonic() - began)
+                if status != 200:
+                    return f"another client: {status} {answer[:200]}"
+            thread.join(LIMIT)
+            return f"another client waited {slowest:.0f} s" if slowest > 10 else "the bomb has no end" if thread.is_alive() else None
+        return served(f"another client beside {name}", check, *options)
+    yield together("a regex bomb", {**base, "max_tokens": 100, "guided_regex": "(a|b| |t|h|e)*a(a|b| |t|h|e){60}"})
+    yield together("a grammar bomb", {**base, "max_tokens": 300, "grammar": 'root ::= root root root | root root | "a" | "t" | "h" | "e" | " " | ""'})
+    yield together("a large schema", {**base, "json_schema": {"type": "object", "properties": {f"p{i}": {"type": "string", "pattern": "^[a-z]{1,99}$"} for i in range(9000)}}})
+    yield together("8 MB of tokens", {"content": "ab" * 3_900_000}, "/tokenize")
+    yield together("a long template", {"messages": [{"role": "user", "content": "x"}] * 200_000, "max_tokens": 2}, chat)
+    yield together("a batch", {**base, "prompt": ["Once"] * 40, "max_tokens": 100, "ignore_eos": True})
+
+    def few_files(port, _folder):
+        held = []
+        with contextlib.suppress(OSError):
+            for _ in range(120):
+                held.append(socket.create_connection(("127.0.0.1", port), timeout=2))
+        time.sleep(1)
+        [connection.close() for connection in held]
+        time.sleep(0.5)
+    yield served("more connections than files", few_files, env={"A": "b"}, before=limited(resource.RLIMIT_NOFILE, 40))
+
+    def busy(port, folder):
+        few_files(port, folder)
+        size = (folder / "log").stat().st_size
+        return f"a log of {size} bytes" if size > 200_000 else None
+    yield served("a short log of too many connections", busy, env={"A": "b"}, before=limited(resource.RLIMIT_NOFILE, 40))
+
+    def ends(name, number, prepare, within, options=()):
+        """A server that gets a signal ends `within` seconds, whatever its clients do."""
+        def run(runner, folder):
+            with open(folder / "log", "w") as log:
+                process = start(runner, folder, ["serve", "--port", "0", *options], stderr=log, text=True)
+            port = loaded(int(process.stdout.readline().rsplit(":", 1)[1]))
+            held = prepare(port)
+            process.send_signal(number)
+            try:
+                process.wait(within)
+            except subprocess.TimeoutExpired:
+                return f"no end after {within} s"
+            finally:
+                process.kill()
+                process.wait()
+                [connection.close() for connection in held]
+            return judge(process.returncode, (folder / "log").read_text(), (0, -number, 128 + number))
+        return running(f"server: {name}", run)
+
+    def hold(data, count=1):
+        def prepare(port):
+            held = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+            [connection.sendall(data) for connection in held]
+            time.sleep(0.3)
+            return held
+        return prepare
+    stream = message(completion, {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True})
+    drain = ("--drain-seconds", "2")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        for name, data, count in (("silent clients", b"", 5), ("half a header", b"GET / HT", 5), ("half a body", message(completion, base)[:-3], 5), ("streams nobody reads", stream, 20), ("kept connections", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", 5)):
+            yield ends(f"{number.name} beside {name}", number, hold(data, count), 15, drain)
+    yield ends("SIGHUP", signal.SIGHUP, hold(b""), 15, drain)
+
+    def deaf(runner, folder):
+        process = start(runner, folder, ["serve", "--port", "0", "--log-level", "debug"], text=True)
+        port = loaded(int(process.stdout.readline().rsplit(":", 1)[1]))
+        process.stderr.close(), process.stdout.close()
+        try:
+            for _ in range(5):
+                status, answer = post(port, completion, base)
+                if status != 200:
+                    return f"status {status}: {answer[:200]}"
+            return None if process.poll() is None else f"it ended with {process.returncode}"
+        finally:
+            process.kill()
+            process.wait()
+    yield running("server: nobody reads its log", deaf)
+
+    def again(runner, folder):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        for _ in range(3):
+            process = start(runner, folder, ["serve", "--port", str(port)], stderr=subprocess.DEVNULL)
+            line = process.stdout.readline()
+            held = hold(stream, 3)(port) if line else []
+            process.kill()
+            process.communicate()
+            [connection.close() for connection in held]
+            if not line:
+                return "it cannot listen again"
+        return None
+    yield running("server: killed and started on the same port", again)
+    yield served("in IPv6", lambda port, folder: None, "--host", "127.0.0.1", "--cors-origin", "*", "--cors-origin", "*")
+    for extra, says in ((["--host", "::1%lo"], ["host"]), (["--host", "1.2.3.4:80"], ["host"]), (["--host", ""], ["host"]), (["--cors-origin", "https://x/path"], ["cors-origin"]), (["--log-level", "loud"], ["log"]), (["--parallel", "0"], ["parallel"]),
+                        (["--request-seconds", "0"], ["request-seconds"]), (["--tool-parser", "nope"], ["tool-parser"]), (["--served-model-name", ""], ["served-model-name"]), (["--api-key", "é"], ["api-key"]), (["--api-key", " "], ["api-key"]), (["--cache-bytes", "1"], ["cache-bytes"])):
+        yield running(f"serve {' '.join(extra)}", functools.partial(refuses_to_serve, options=extra, says=says))
+
+
 def cases():
     yield from environments()
     yield from structured()
@@ -997,3 +1258,4 @@ def cases():
     yield from laboratory()
     yield from hubs()
     yield from terminals()
+    yield from clients()
