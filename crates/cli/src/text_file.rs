@@ -29,6 +29,7 @@ fn read_from(source: impl Read, longest: u64) -> std::io::Result<String> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

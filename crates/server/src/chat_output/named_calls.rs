@@ -69,7 +69,7 @@ impl CallParser for NamedCalls {
             let Some(piece) = self.scanner.next(tags) else { return };
             match (&mut self.state, piece) {
                 (State::Head(head) | State::Fenced(head), Piece::Text(text)) => {
-                    head.push_str(&text)
+                    head.push_str(&text);
                 }
                 (State::Head(head), Piece::Tag(_)) if head.trim() == "function" => {
                     self.state = State::Fenced(String::new());

@@ -196,7 +196,7 @@ impl Body {
         let choice = self.tools.choice()?;
         let mut messages = self.messages()?;
         let mut arguments = TemplateArguments {
-            tools: choice.tools.iter().map(|tool| tool.to_value()).collect(),
+            tools: choice.tools.iter().map(crate::chat_output::Tool::to_value).collect(),
             variables: self.chat_template_kwargs.clone(),
         };
         if let Some(effort) = &self.reasoning_effort {
