@@ -55,6 +55,10 @@ pub fn configurations(
     sweeps: &[Sweep],
     unequal_cores: bool,
 ) -> Result<Vec<Configuration>, BenchError> {
+    let count = sweeps.iter().map(most_combinations).fold(0, usize::saturating_add);
+    if count > MOST_COMBINATIONS {
+        return Err(BenchError::TooManyCombinations { count, most: MOST_COMBINATIONS });
+    }
     let mut choices = Vec::new();
     for sweep in sweeps {
         choices.extend(combinations(models, sweep));
@@ -105,6 +109,27 @@ pub fn configurations(
         configurations.push(with_unique_name(configuration, &configurations));
     }
     Ok(configurations)
+}
+
+/// The most combinations of the values of all sweeps.
+const MOST_COMBINATIONS: usize = 100_000;
+
+/// Returns the number of combinations of a sweep's values, as if every value concerned every method and drafter.
+fn most_combinations(sweep: &Sweep) -> usize {
+    let lengths = [
+        sweep.methods.len(),
+        sweep.drafters.len(),
+        sweep.draft_models.len(),
+        sweep.draft_tokens.len(),
+        sweep.trees.len(),
+        sweep.pearl.len(),
+        sweep.placements.len(),
+        sweep.weight_types.len(),
+        sweep.layers.len(),
+        sweep.calibrations.len(),
+        sweep.temperatures.len(),
+    ];
+    lengths.into_iter().map(|length| length.max(1)).fold(1, usize::saturating_mul)
 }
 
 /// Adds a number to the name of a configuration if another one has the same name. Names must be unique,

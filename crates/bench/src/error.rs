@@ -15,6 +15,16 @@ pub enum BenchError {
         /// The system's error.
         cause: std::io::Error,
     },
+    /// The combinations of a sweep's values are too many.
+    #[error(
+        "the sweeps have up to {count} combinations of their values, and at most {most} are possible: give shorter lists"
+    )]
+    TooManyCombinations {
+        /// The number of combinations, or more than there are.
+        count: usize,
+        /// The largest number.
+        most: usize,
+    },
     /// A file cannot be written.
     #[error(
         "cannot write {file}: {cause}; the answers so far are kept, so run the same command again to \

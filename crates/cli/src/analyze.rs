@@ -1,6 +1,7 @@
 //! `forerun analyze layers`: compares the strategies of EasySpec's drafter.
 
 use crate::arguments::{Analyze, LayersArguments};
+use crate::export::ensure_not_part_of;
 use crate::generate::cannot_write;
 use crate::{bench, note, progress};
 use anyhow::{Context, bail};
@@ -23,6 +24,7 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
     check(arguments)?;
     if let Some(file) = &arguments.search {
         forerun_output::check(file).with_context(|| cannot_write(file))?;
+        ensure_not_part_of(file, [&arguments.model])?;
     }
     let threads = bench::threads(arguments.threads)?;
     let mut prompts =
@@ -57,8 +59,8 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn check(arguments: &LayersArguments) -> anyhow::Result<()> {
-    if arguments.depth == 0 || arguments.rows == 0 || arguments.lp.contains(&0) {
-        bail!("--depth, --rows and the sizes of --lp must be at least 1");
+    if arguments.depth == 0 || arguments.lp.contains(&0) {
+        bail!("--depth and the sizes of --lp must be at least 1");
     }
     if !(0.0..=1.0).contains(&arguments.least_overlap) {
         bail!("--least-overlap is {}, but it must be from 0 to 1", arguments.least_overlap);

@@ -11,8 +11,16 @@ use std::process::ExitCode;
 /// Numbers of rows that are compared with one row.
 const ROWS: [usize; 8] = [2, 4, 8, 12, 16, 32, 64, 256];
 
+/// The most weights of a layer that `bench kernels` measures.
+const MOST_WEIGHTS: usize = 1 << 28;
+
 /// Prints memory bandwidth, and the time of one layer by weight type and rows.
 pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCode> {
+    let weights = arguments.outputs.saturating_mul(arguments.inputs);
+    anyhow::ensure!(
+        weights <= MOST_WEIGHTS,
+        "--outputs and --inputs make a layer of {weights} weights, and at most {MOST_WEIGHTS} are measured: choose smaller numbers"
+    );
     let isa = Isa::from_environment()?;
     let team = team(Some(arguments.threads))?;
     let mut out = std::io::stdout().lock();

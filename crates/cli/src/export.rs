@@ -30,11 +30,7 @@ pub(crate) fn write(
     offline: bool,
 ) -> anyhow::Result<()> {
     forerun_output::check(file).with_context(|| cannot_write(file))?;
-    ensure!(
-        !is_part_of(file, model),
-        "{} is a file of the model itself: choose another name",
-        file.display()
-    );
+    ensure_not_part_of(file, [model])?;
     let mut loader = progress::loader(offline, true);
     let written = export_gguf(model, file, options, &mut loader)?;
     let (types, size) = (options.types.gguf_name(), written.bytes as f64 / 1e6);
@@ -46,6 +42,19 @@ pub(crate) fn write(
              differently there. The weights are not affected.",
         );
     }
+    Ok(())
+}
+
+/// Refuses an output that would replace a file of a model.
+pub(crate) fn ensure_not_part_of<'a>(
+    file: &Path,
+    models: impl IntoIterator<Item = &'a ModelSource>,
+) -> anyhow::Result<()> {
+    ensure!(
+        !models.into_iter().any(|model| is_part_of(file, model)),
+        "{} is a file of the model itself: choose another name",
+        file.display()
+    );
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `forerun generate`: continues a prompt and prints one line of statistics.
 
 use crate::arguments::{AnswerArguments, EngineArguments, GenerateArguments, StructureArguments};
+use crate::export::ensure_not_part_of;
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::shown_drafts::ShownDrafts;
 use crate::{note, progress, text_file};
@@ -43,6 +44,10 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     let mut request = request(&arguments.answers)?;
     request.logprobs = arguments.logprobs;
     request.validate()?;
+    if let Some(trace) = &arguments.trace {
+        let EngineArguments { model, draft_model, .. } = &arguments.answers.engine;
+        ensure_not_part_of(trace, model.iter().chain(draft_model))?;
+    }
     let trace = arguments.trace.as_deref().map(TraceFile::create).transpose()?;
     let prompt = prompt(&arguments)?;
     if prompt.is_empty() {

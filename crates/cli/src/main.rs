@@ -34,6 +34,7 @@ mod serve;
 mod shown_drafts;
 #[cfg(feature = "laboratory")]
 mod simulate;
+mod terminal;
 mod text_file;
 #[cfg(feature = "train")]
 mod train;

@@ -5,6 +5,7 @@ use crate::generate::DEMONSTRATION_TARGET;
 use crate::{export, note, progress};
 use forerun::{CalibrationStep, Config, ResidualCalibration, SyntheticPairOptions, make_pair};
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,9 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
             "{} already exists: choose another --out, or overwrite it with --force",
             part.display()
         );
+        ensure_is_model(&part)?;
     }
+    check_heads(arguments)?;
     let options = options(arguments);
     let started = Instant::now();
     let mut steps = 0;
@@ -76,6 +79,21 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Checks that the heads have the same, even number of values, and that they share keys and values evenly.
+fn check_heads(arguments: &MakePairArguments) -> anyhow::Result<()> {
+    let MakePairArguments { hidden, heads, kv_heads, .. } = *arguments;
+    anyhow::ensure!(
+        hidden % (2 * heads) == 0,
+        "--hidden is {hidden}, but it must be a multiple of 2 × --heads, {}",
+        2 * heads
+    );
+    anyhow::ensure!(
+        heads % kv_heads == 0,
+        "--heads is {heads}, but it must be a multiple of --kv-heads, {kv_heads}"
+    );
+    Ok(())
+}
+
 fn options(arguments: &MakePairArguments) -> SyntheticPairOptions {
     // The tokenizer of the demonstration pair, if it fits the vocabulary size.
     let tokenizer = (arguments.vocab_size == 4096).then_some(DEMONSTRATION_TARGET);
@@ -88,7 +106,7 @@ fn options(arguments: &MakePairArguments) -> SyntheticPairOptions {
         num_hidden_layers: arguments.layers,
         num_attention_heads: arguments.heads,
         num_key_value_heads: arguments.kv_heads,
-        head_dim: arguments.hidden / arguments.heads.max(1),
+        head_dim: arguments.hidden / arguments.heads,
         vocab_size: arguments.vocab_size,
         max_position_embeddings: arguments.context,
         bos_token_id: Some(bos),
@@ -127,4 +145,22 @@ fn step_line(step: &CalibrationStep) -> String {
             which(*other_prompts),
         ),
     }
+}
+
+/// Refuses to replace a folder with anything but the files of a model.
+fn ensure_is_model(folder: &Path) -> anyhow::Result<()> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_known = [".json", ".safetensors", ".gguf", ".md", ".jinja"]
+            .iter()
+            .any(|extension| name.ends_with(extension));
+        anyhow::ensure!(
+            is_known && entry.path().is_file(),
+            "{} is not a file of a model: --force replaces only models, so move it or choose another --out",
+            entry.path().display()
+        );
+    }
+    Ok(())
 }

@@ -20,6 +20,24 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     if arguments.api_key.iter().any(|key| key.trim().is_empty()) {
         bail!("--api-key is empty: give a key, or leave it out");
     }
+    // Headers, which keys are sent in, have no other characters.
+    if arguments.api_key.iter().any(|key| !key.trim().chars().all(|one| one.is_ascii_graphic())) {
+        bail!(
+            "--api-key has spaces, line breaks or letters beyond ASCII, which no request can send"
+        );
+    }
+    for origin in &arguments.cors_origin {
+        let address = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        let is_host = |host: &str| {
+            !host.is_empty() && host.chars().all(|one| one.is_ascii_graphic() && one != '/')
+        };
+        if origin != "*" && !address.is_some_and(is_host) {
+            bail!("--cors-origin is {origin:?}: give an origin such as https://example.com, or *");
+        }
+    }
+    if arguments.served_model_name.as_ref().is_some_and(|name| name.trim().is_empty()) {
+        bail!("--served-model-name is empty: give a name, or leave it out");
+    }
     start_log(&arguments);
     let plan = Plan::new(options(&arguments.engine))?;
     let server = Server::bind(server_options(&arguments))?;

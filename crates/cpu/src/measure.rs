@@ -96,6 +96,9 @@ pub struct LinearProbe {
     out: Vec<f32>,
 }
 
+/// The most copies of a layer. Very small ones need more to exceed the caches, but nobody measures their bandwidth.
+const MOST_COPIES: usize = 4096;
+
 impl LinearProbe {
     /// Creates a layer of pseudo-random weights, with enough copies to exceed the CPU's caches.
     #[must_use]
@@ -119,7 +122,7 @@ impl LinearProbe {
         let value = |index: usize| ((index * 7_919 + 13) % 1_009) as f32 / 1_009.0 - 0.5;
         let weights: Vec<f32> = (0..outputs * inputs).map(value).collect();
         let first = PackedMatrix::pack(weight_type, &weights, inputs);
-        let count = min_bytes.div_ceil(first.bytes());
+        let count = min_bytes.div_ceil(first.bytes().max(1)).min(MOST_COPIES);
         let mut copies = vec![first];
         copies.resize_with(count, || PackedMatrix::pack(weight_type, &weights, inputs));
         Self {

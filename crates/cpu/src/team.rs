@@ -220,7 +220,11 @@ impl Team {
             }
         };
         let name = format!("forerun-team-{number}");
-        let handle = thread::Builder::new().name(name).spawn(body).map_err(TeamError::Spawn)?;
+        let handle = thread::Builder::new()
+            .name(name)
+            .stack_size(2 << 20)
+            .spawn(body)
+            .map_err(TeamError::Spawn)?;
         self.helpers.push(handle.thread().clone());
         self.handles.push(handle);
         self.cursors.push(Cursor::default());

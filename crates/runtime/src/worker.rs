@@ -50,6 +50,9 @@ impl TeamSpec {
     }
 }
 
+/// The stack of a worker. Only what is used takes memory.
+const STACK_BYTES: usize = 8 << 20;
+
 /// A message to a worker.
 pub(crate) enum Message {
     Run(Box<Assignment>),
@@ -147,7 +150,9 @@ pub(crate) fn start(
             WorkerLoop::new(engine, lane, name, clock, recorder).serve(&messages);
         }
     };
-    let thread = thread::Builder::new().name(format!("forerun-worker-{lane}")).spawn(body)?;
+    let thread = thread::Builder::new().name(format!("forerun-worker-{lane}"));
+    // `RUST_MIN_STACK` may ask for less than the worker needs.
+    let thread = thread.stack_size(STACK_BYTES).spawn(body)?;
     Ok(Worker { queue, thread, ready })
 }
 

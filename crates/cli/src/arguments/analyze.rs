@@ -1,7 +1,7 @@
 //! Options of `forerun analyze`.
 
-use super::headings;
 use super::values::{ChosenTypes, layer_groups, weight_types_or_auto};
+use super::{headings, values};
 use clap::{Args, Subcommand};
 use forerun::{LayerStrategy, ModelSource};
 use std::path::PathBuf;
@@ -84,7 +84,7 @@ pub(crate) struct LayersArguments {
     pub(crate) data: Option<PathBuf>,
 
     /// Use N prompts of each category, evenly chosen.
-    #[arg(long, value_name = "N", help_heading = headings::PROMPTS)]
+    #[arg(long, value_name = "N", value_parser = values::count(1..), help_heading = headings::PROMPTS)]
     pub(crate) limit: Option<usize>,
 
     /// Maximum number of tokens of each prompt.
@@ -96,13 +96,13 @@ pub(crate) struct LayersArguments {
     pub(crate) threads: Option<usize>,
 
     /// Number of rows of the timed forward passes.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::MEASUREMENT)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::count(1..=4096), help_heading = headings::MEASUREMENT)]
     pub(crate) rows: usize,
 
     /// Number of times each forward pass is measured; 0 measures none.
     ///
     /// Each pass is measured on all threads and on one, with the layers of a group on parts of the
     /// threads and with their projections as one product.
-    #[arg(long, value_name = "N", default_value_t = 51, help_heading = headings::MEASUREMENT)]
+    #[arg(long, value_name = "N", default_value_t = 51, value_parser = values::count(0..=1_000_000), help_heading = headings::MEASUREMENT)]
     pub(crate) rounds: usize,
 }

@@ -1,5 +1,6 @@
 //! Options of `forerun bench serve`.
 
+use super::values;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -20,15 +21,15 @@ pub(crate) struct ServeBenchArguments {
     pub(crate) api_key: Option<String>,
 
     /// Numbers of clients, separated by commas. Each client sends one request after another.
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,4,16", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,4,16", value_parser = values::count(1..=1024))]
     pub(crate) clients: Vec<usize>,
 
     /// Number of requests of each client.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = values::count(1..))]
     pub(crate) requests: usize,
 
     /// Tokens of each answer.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 64, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 64, value_parser = values::count(1..))]
     pub(crate) max_tokens: usize,
 
     /// Temperature.
@@ -36,7 +37,7 @@ pub(crate) struct ServeBenchArguments {
     pub(crate) temperature: f64,
 
     /// Measurements of each server and number of clients. The table shows the one with the median speed.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::count(1..))]
     pub(crate) repeats: usize,
 
     /// Prompts: suites and files, as in `forerun bench run`

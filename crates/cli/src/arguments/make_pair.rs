@@ -43,15 +43,15 @@ pub(crate) struct MakePairArguments {
     pub(crate) fuzzy_overlap: Option<f64>,
 
     /// Number of prompts to continue for each measurement of the acceptance.
-    #[arg(long, value_name = "N", default_value_t = 24)]
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = values::count(1..=100_000))]
     pub(crate) prompts: usize,
 
     /// Number of tokens of each continuation.
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 96)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 96, value_parser = values::count(1..=1_000_000))]
     pub(crate) max_tokens: usize,
 
     /// Number of layers of the target.
-    #[arg(long, value_name = "N", default_value_t = 12, help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = values::count(1..=4_096), help_heading = headings::MODEL)]
     pub(crate) layers: usize,
 
     /// Number of layers of the drafter; they are the target's first layers.
@@ -59,19 +59,19 @@ pub(crate) struct MakePairArguments {
     pub(crate) draft_layers: usize,
 
     /// Width of the hidden states of both models.
-    #[arg(long, value_name = "N", default_value_t = 1024, help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = values::count(1..=1_048_576), help_heading = headings::MODEL)]
     pub(crate) hidden: usize,
 
     /// Width of the MLPs.
-    #[arg(long, value_name = "N", default_value_t = 2816, help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 2816, value_parser = values::count(1..=16_777_216), help_heading = headings::MODEL)]
     pub(crate) intermediate: usize,
 
     /// Number of query heads.
-    #[arg(long, value_name = "N", default_value_t = 16, help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = values::count(1..=65_536), help_heading = headings::MODEL)]
     pub(crate) heads: usize,
 
     /// Number of key and value heads.
-    #[arg(long, value_name = "N", default_value_t = 8, help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = values::count(1..=65_536), help_heading = headings::MODEL)]
     pub(crate) kv_heads: usize,
 
     /// Vocabulary size, at least 258.
@@ -82,7 +82,7 @@ pub(crate) struct MakePairArguments {
     pub(crate) vocab_size: usize,
 
     /// Context length.
-    #[arg(long, value_name = "N", default_value_t = 2048, help_heading = headings::MODEL)]
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = values::count(1..=268_435_456), help_heading = headings::MODEL)]
     pub(crate) context: usize,
 
     /// Type in which the weights are stored.

@@ -211,7 +211,7 @@ pub(crate) struct DevicesArguments {
     pub(crate) past: usize,
 
     /// Number of measurements of each kind.
-    #[arg(long, value_name = "N", default_value_t = 15)]
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = values::count(1..=1_000_000))]
     pub(crate) rounds: usize,
 
     /// Use only hub models that are already in the cache.
@@ -265,11 +265,11 @@ pub(crate) struct KernelBenchArguments {
     pub(crate) dtype: Vec<WeightType>,
 
     /// Number of outputs of the layer.
-    #[arg(long, value_name = "N", default_value_t = 5632)]
+    #[arg(long, value_name = "N", default_value_t = 5632, value_parser = values::count(1..=1_048_576))]
     pub(crate) outputs: usize,
 
     /// Number of inputs of the layer.
-    #[arg(long, value_name = "N", default_value_t = 2048)]
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = values::count(1..=1_048_576))]
     pub(crate) inputs: usize,
 
     /// Number of cores to use.
@@ -277,7 +277,7 @@ pub(crate) struct KernelBenchArguments {
     pub(crate) threads: usize,
 
     /// Number of measurements of each kind.
-    #[arg(long, value_name = "N", default_value_t = 15)]
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = values::count(1..=1_000_000))]
     pub(crate) rounds: usize,
 }
 

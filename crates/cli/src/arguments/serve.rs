@@ -1,10 +1,10 @@
 //! The options of `forerun serve`.
 
-use super::{EngineArguments, headings};
+use super::{EngineArguments, headings, values};
 use clap::{Args, ValueEnum};
 use forerun_server::ChatSyntax;
 use std::net::IpAddr;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// How the log of a server is written.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -54,7 +54,7 @@ pub(crate) struct ServeArguments {
     pub(crate) cors_origin: Vec<String>,
 
     /// Number of answers that are generated at the same time.
-    #[arg(long, value_name = "N", env = "FORERUN_PARALLEL", default_value_t = 8, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024), help_heading = headings::LIMITS)]
+    #[arg(long, value_name = "N", env = "FORERUN_PARALLEL", default_value_t = 8, value_parser = values::count(1..=1024), help_heading = headings::LIMITS)]
     pub(crate) parallel: usize,
 
     /// Number of answers that may wait for a place. Further requests are refused with status 429.
@@ -62,11 +62,11 @@ pub(crate) struct ServeArguments {
     pub(crate) queue: usize,
 
     /// Longest body of a request, such as `8M`.
-    #[arg(long, value_name = "BYTES", env = "FORERUN_MAX_BODY_BYTES", default_value = "8M", value_parser = super::values::bytes, help_heading = headings::LIMITS)]
+    #[arg(long, value_name = "BYTES", env = "FORERUN_MAX_BODY_BYTES", default_value = "8M", value_parser = values::bytes, help_heading = headings::LIMITS)]
     pub(crate) max_body_bytes: usize,
 
     /// Longest time of a request, with waiting.
-    #[arg(long, value_name = "SECONDS", env = "FORERUN_REQUEST_SECONDS", default_value_t = 600, help_heading = headings::LIMITS)]
+    #[arg(long, value_name = "SECONDS", env = "FORERUN_REQUEST_SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..), help_heading = headings::LIMITS)]
     pub(crate) request_seconds: u64,
 
     /// How long answers may take to finish when the server is stopped with Ctrl-C or SIGTERM.
@@ -75,7 +75,7 @@ pub(crate) struct ServeArguments {
 
     /// What the server reports on standard error: `error`, `warn`, `info`, `debug`, or `off`; also by crate, such
     /// as `warn,forerun_server=debug`.
-    #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "info", help_heading = headings::SERVER)]
+    #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "info", value_parser = log_level, help_heading = headings::SERVER)]
     pub(crate) log_level: Targets,
 
     /// Form of the reports.
@@ -84,4 +84,16 @@ pub(crate) struct ServeArguments {
 
     #[command(flatten)]
     pub(crate) engine: EngineArguments,
+}
+
+/// Parses levels such as `info` or `warn,forerun_server=debug`.
+fn log_level(text: &str) -> Result<Targets, String> {
+    let unknown =
+        text.split(',').find(|part| !part.contains('=') && part.parse::<LevelFilter>().is_err());
+    match unknown {
+        Some(part) => {
+            Err(format!("{part:?} is no level: use error, warn, info, debug, off, or CRATE=LEVEL"))
+        }
+        None => text.parse().map_err(|error| format!("{error}")),
+    }
 }

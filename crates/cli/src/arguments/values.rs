@@ -3,12 +3,14 @@
 #[cfg(feature = "laboratory")]
 pub(crate) mod laboratory;
 
-use clap::builder::{PossibleValue, TypedValueParser};
+use clap::builder::{PossibleValue, RangedU64ValueParser, TypedValueParser};
 use forerun::{
     CacheType, CalibrationPolicy, DrafterKind, LayerStrategy, Method, TokenId, UnknownCacheType,
     VerificationChoice, WeightType, WeightTypes,
 };
 use std::ffi::OsStr;
+use std::num::NonZero;
+use std::ops::RangeBounds;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -95,6 +97,16 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for NamedValue<T> {
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         Some(Box::new(self.names.iter().map(|(name, help)| PossibleValue::new(*name).help(*help))))
     }
+}
+
+/// A number of things, in this range.
+pub(crate) fn count(range: impl RangeBounds<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
+}
+
+/// A number of things: at least one, and at most `most`.
+pub(crate) fn nonzero_count(most: u64) -> impl TypedValueParser<Value = NonZero<usize>> {
+    count(1..=most).try_map(|count| NonZero::new(count).ok_or("it must be at least 1"))
 }
 
 fn parse<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {

@@ -1,6 +1,6 @@
 //! Input of a chat: a terminal, with line editing and history, or a pipe.
 
-use crate::note;
+use crate::{note, terminal};
 use anyhow::Context;
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
@@ -10,7 +10,7 @@ use rustyline::history::FileHistory;
 use rustyline::validate::Validator;
 use rustyline::{Config, Editor, Helper};
 use std::cell::Cell;
-use std::io::{BufRead, IsTerminal};
+use std::io::{BufRead, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 
 /// Number of lines kept in the history.
@@ -96,9 +96,17 @@ impl Terminal {
             Config::builder().max_history_size(HISTORY).map(rustyline::config::Builder::build);
         let config = config.context("cannot set up line editing")?;
         let mut editor = Editor::with_config(config).context("cannot use the terminal")?;
+        terminal::remember();
         editor.set_helper(Some(TypingDetector::default()));
+        // The file does not exist before the first chat. A pipe or a device may have no end.
+        let history = history.filter(|file| {
+            let is_usable = !file.exists() || file.is_file();
+            if !is_usable {
+                note(format_args!("history is not saved: {} is no regular file", file.display()));
+            }
+            is_usable
+        });
         if let Some(file) = &history {
-            // The file does not exist before the first chat.
             drop(editor.load_history(file));
         }
         Ok(Self { editor, history, leaving: false })
@@ -127,6 +135,10 @@ impl Terminal {
                     return Ok(Line::Empty);
                 }
                 Err(ReadlineError::Eof) => return Ok(Line::End),
+                Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                    note("(the line is discarded: it is not UTF-8)");
+                    return Ok(Line::Empty);
+                }
                 Err(error) => return Err(error).context("cannot read from the terminal"),
             }
         }

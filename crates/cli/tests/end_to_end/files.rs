@@ -56,7 +56,22 @@ fn a_model_is_not_overwritten_by_its_export() {
         let finished = export().with_path("--gguf", &file).finish();
         finished.assert_refused(name, &["is a file of the model itself", "choose another name"]);
         assert_eq!(fs::read(&file).unwrap(), before);
+        let generate = Run::generate(&models).with(&["-p", "Hello"]).with_path("--trace", &file);
+        generate.finish().assert_refused(name, &["is a file of the model itself"]);
+        assert_eq!(fs::read(&file).unwrap(), before);
     }
+}
+
+/// Beyond the limit of `ulimit -f`, the system sends a signal that ends a process by default.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_beyond_the_limit_of_the_process_is_an_error() {
+    let models = Models::pair();
+    let outputs = tempfile::tempdir().unwrap();
+    let export = Run::forerun().with(&["export"]).with_path("--model", &models.target());
+    let export = export.with_path("--gguf", &outputs.path().join("model.gguf"));
+    export.with_file_limit().finish().assert_refused("ulimit -f", &["model.gguf", "too large"]);
+    assert!(names(outputs.path()).is_empty());
 }
 
 #[test]
@@ -78,7 +93,7 @@ fn an_interrupted_answer_keeps_its_trace_and_a_killed_one_is_cleaned_up_later() 
         let run = Run::generate(&models).on_one_core().with(&["-p", "Hello", "--ignore-eos"]);
         run.with(&["--max-tokens", "1000000"]).with_path("--trace", &trace)
     };
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let mut running = generate().start();
         running.wait_for_output();
         assert!(has_partial(outputs.path()));

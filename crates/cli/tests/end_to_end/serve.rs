@@ -32,3 +32,19 @@ fn it_serves_until_a_signal() {
         assert!(TcpStream::connect(address).is_err());
     }
 }
+
+#[test]
+fn wrong_options_of_a_server_are_refused() {
+    for (option, value, words) in [
+        ("--api-key", "é", &["--api-key", "ASCII"][..]),
+        ("--api-key", "two\nlines", &["--api-key", "line breaks"]),
+        ("--cors-origin", "example.com", &["--cors-origin", "https://example.com"]),
+        ("--cors-origin", "https://example.com/page", &["--cors-origin", "https://example.com"]),
+        ("--served-model-name", " ", &["--served-model-name is empty"]),
+        ("--log-level", "loud", &["\"loud\"", "info", "CRATE=LEVEL"]),
+        ("--request-seconds", "0", &["--request-seconds"]),
+    ] {
+        let run = Run::forerun().with(&["serve", "--port", "0", option, value]);
+        run.finish().assert_refused(option, words);
+    }
+}

@@ -169,9 +169,15 @@ fn invalid_simulations_are_refused() {
         ("--drafters=1000000", "drafters"),
         ("--method=magic", "speculative"),
         ("--calibration=nowhere.toml", "nowhere.toml"),
-        ("--max-tokens=0", "--max-tokens is 0"),
+        ("--max-tokens=0", "0 is not in 1..=1000000"),
         ("--layers=0", "set --layers to"),
     ] {
         simulate(&[option]).finish().assert_refused(option, &[word]);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for option in ["--steps=18446744073709551615", "--threads=1000000"] {
+        let run = Run::forerun().with(&["simulate", "heatmaps", option]);
+        let run = run.with_path("--out", &folder.path().join("table.csv"));
+        run.finish().assert_refused(option, &["is not in 1..="]);
     }
 }

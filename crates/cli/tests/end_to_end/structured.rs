@@ -61,7 +61,8 @@ fn answers_follow_the_grammar_of_every_option_with_every_method() {
 #[test]
 fn wrong_grammars_are_refused() {
     let models = Models::pair();
-    let table: [(&[&str], &[&str]); 6] = [
+    let table: [(&[&str], &[&str]); 7] = [
+        (&["--regex", ""], &["the regular expression cannot be used", "empty"]),
         (&["--regex", "(a"], &["the regular expression cannot be used", "unclosed"]),
         (&["--json-schema", "{\"type\": \"text\"}"], &["the JSON schema cannot be used", "text"]),
         (&["--json-schema", "none.json"], &["cannot read the --json-schema file none.json"]),
@@ -73,4 +74,7 @@ fn wrong_grammars_are_refused() {
         let run = Run::generate(&models).with(&["--prompt", "Hello"]).with(options);
         run.finish().assert_refused(&options.join(" "), words);
     }
+    // Spaces are an expression.
+    let run = Run::generate(&models).with(&["--prompt", "Hello", "--regex", " "]);
+    assert_eq!(run.succeed().output(), " \n");
 }

@@ -160,11 +160,20 @@ fn invalid_pairs_are_refused() {
         (&["--fuzzy-overlap", "1"], &["--fuzzy-overlap is 1", "0.99"]),
         (&["--fuzzy-overlap", "0.9"], &["--draft-layers is 1", "4 or more"]),
         (&["-n", "200"], &["context is 160"]),
-        (&["--heads", "5"], &["num_key_value_heads"]),
+        (&["--heads", "6"], &["--hidden is 64", "multiple of 2 × --heads, 12"]),
+        (&["--kv-heads", "3"], &["--heads is 4", "multiple of --kv-heads, 3"]),
+        (&["--prompts", "0"], &["--prompts"]),
         (&["--dtype", "q4"], &["f32, bf16, f16"]),
     ] {
         make_pair(&out, more).finish().assert_refused(&more.join(" "), words);
     }
+    // `--force` does not remove other files.
+    let letter = out.join("target").join("letter.txt");
+    fs::create_dir_all(out.join("target")).unwrap();
+    fs::write(&letter, "kept").unwrap();
+    let finished = make_pair(&out, &["--force"]).finish();
+    finished.assert_refused("another file", &["letter.txt is not a file of a model"]);
+    assert_eq!(fs::read(&letter).unwrap(), b"kept");
     let models = Models::pair();
     let file = models.folder().join("model.gguf");
     let export = || Run::forerun().with(&["export"]).with_path("--gguf", &file);

@@ -169,3 +169,36 @@ fn invalid_prompts_are_refused() {
         run.finish().assert_refused(what, words);
     }
 }
+
+#[test]
+fn measurements_without_a_size_or_an_end_are_refused() {
+    for (option, words) in [
+        ("--outputs=0", &["--outputs", "1..="][..]),
+        ("--inputs=0", &["--inputs", "1..="]),
+        ("--rounds=0", &["--rounds", "1..="]),
+        ("--inputs=1000000", &["--outputs and --inputs", "at most"]),
+    ] {
+        Run::forerun().with(&["bench", "kernels", option]).finish().assert_refused(option, words);
+    }
+}
+
+#[cfg(feature = "laboratory")]
+#[test]
+fn sweeps_with_too_many_combinations_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sweep.toml");
+    let list = |value: &str| [value; 1000].join(", ");
+    let (lengths, temperatures) = (list("4"), list("0.5"));
+    let sweep = format!("[[sweep]]\ndraft-tokens = [{lengths}]\ntemperature = [{temperatures}]\n");
+    fs::write(&file, sweep).unwrap();
+    let run = Run::forerun().with(&["bench", "run"]).with_path("--sweep", &file);
+    let run = run.with_path("--out", &folder.path().join("out"));
+    run.finish().assert_refused("a long sweep", &["1000000 combinations", "at most 100000"]);
+}
+
+#[test]
+fn a_small_stack_for_threads_does_not_matter() {
+    let models = Models::pair();
+    let run = Run::generate_with_drafter(&models).with(&["-p", "Hello", "-n", "4"]);
+    run.variable("RUST_MIN_STACK", "1").succeed();
+}

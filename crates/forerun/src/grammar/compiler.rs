@@ -227,7 +227,11 @@ fn source(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
     if text.len() > most {
         return Err(format!("it has {} bytes, more than {most}", text.len()));
     }
-    if text.trim().is_empty() {
+    let is_empty = match has_rules {
+        true => text.trim().is_empty(),
+        false => text.is_empty(),
+    };
+    if is_empty {
         return Err("it is empty".into());
     }
     Ok(match grammar.kind {

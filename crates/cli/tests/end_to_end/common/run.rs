@@ -65,6 +65,12 @@ impl Run {
         self.through("sh", &["-c", &script])
     }
 
+    /// Limits the size of written files to 512 or 1,024 bytes, as `ulimit -f` does.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn with_file_limit(self) -> Self {
+        self.through("sh", &["-c", "ulimit -f 1 && exec \"$0\" \"$@\""])
+    }
+
     /// Starts the binary through another program, which gets these arguments before the command line.
     #[cfg(target_os = "linux")]
     fn through(self, program: &str, arguments: &[&str]) -> Self {
