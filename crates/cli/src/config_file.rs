@@ -121,7 +121,7 @@ fn words_of(argument: &Arg, name: &str, value: &Value) -> anyhow::Result<Vec<OsS
         Value::Boolean(true) if !takes_value => vec![format!("--{long}").into()],
         Value::Boolean(false) if !takes_value => Vec::new(),
         _ if !takes_value => bail!("{name} must be true or false"),
-        Value::Array(values) => {
+        Value::Array(values) if !values.iter().any(Value::is_array) => {
             let words = values.iter().map(|value| words_of(argument, name, value));
             words.collect::<anyhow::Result<Vec<_>>>()?.concat()
         }
@@ -129,7 +129,7 @@ fn words_of(argument: &Arg, name: &str, value: &Value) -> anyhow::Result<Vec<OsS
         Value::Integer(number) => vec![format!("--{long}={number}").into()],
         Value::Float(number) => vec![format!("--{long}={number}").into()],
         Value::Boolean(yes) => vec![format!("--{long}={yes}").into()],
-        Value::Datetime(_) | Value::Table(_) => {
+        Value::Array(_) | Value::Datetime(_) | Value::Table(_) => {
             return Err(anyhow!("{name} must be a text, a number, or an array of these"));
         }
     })
@@ -180,6 +180,7 @@ mod tests {
             ("[generate]\nignore-eos = 3", "ignore-eos must be true or false"),
             ("seed = {a = 1}", "[seed]"),
             ("seed = 1979-05-27", "seed must be"),
+            ("stop = [[\"a\"]]", "stop must be"),
             ("config = \"x\"", "config"),
             ("seed = ", "line 1"),
         ] {

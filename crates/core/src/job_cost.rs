@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// // A pass of 10 rows for four sequences takes 1,200 ns: 1,000 and 20 for each row. One of the
 /// // rows is the job's own.
 /// let cost =
-///     JobCost { passes: 1, own_rows: 1, batch_rows: 10, batch_sequences: 4, busy_ns: 1_200 };
+///     JobCost { passes: 1, own_rows: 1, batch_rows: 10, batch_sequences: 4, busy_ns: 1_200, ..JobCost::default() };
 /// // Its share is its own row and a quarter of the rest.
 /// assert_eq!(cost.share(20.0) * 1_200.0, 20.0 + 1_000.0 / 4.0);
 /// // Without the other nine rows, the pass would have taken 1,020 ns.
@@ -35,6 +35,9 @@ pub struct JobCost {
     pub batch_sequences: u64,
     /// The time of the passes in nanoseconds.
     pub busy_ns: u64,
+    /// The number of sequences that the worker serves at present, including the job's own, in these passes or
+    /// in others; 0 if it is unknown.
+    pub active_sequences: u64,
 }
 
 impl JobCost {

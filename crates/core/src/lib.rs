@@ -7,6 +7,7 @@
 //! Start with [`TokenTree`] (candidates), [`Distribution`] (a row of probabilities), [`verify()`]
 //! (which candidates the target accepts), and [`Cluster`] (where [`Job`]s run).
 
+mod active_sequences;
 mod batch;
 mod constraint;
 mod coupling;
@@ -31,6 +32,7 @@ pub mod trace;
 mod tree;
 mod verify;
 
+pub use active_sequences::ActiveSequences;
 pub use batch::{MAX_BATCH, QueuedJob, may_join, next_batch};
 pub use constraint::{CompileConstraint, Constraint, TokenConstraint, TokenMask};
 pub use distribution::{Distribution, InvalidDistribution};

@@ -93,6 +93,8 @@ pub(crate) struct BatchCosts {
     recent_rows: DecayingMean,
     /// The number of sequences in a pass.
     sequences: DecayingMean,
+    /// The number of sequences that the worker serves, in these passes or in others.
+    active: DecayingMean,
 }
 
 /// The variance of the number of rows that is needed to measure the time of a row.
@@ -113,6 +115,9 @@ impl BatchCosts {
             let usual = UNUSUAL_FACTOR * self.recent_rows.value_or(rows) + UNUSUAL_ROWS;
             self.recent_rows.add(rows);
             self.sequences.add(per_pass(cost.batch_sequences));
+            if cost.active_sequences > 0 {
+                self.active.add(cost.active_sequences as f64);
+            }
             if per_pass(cost.neighbour_rows()) > usual {
                 return None;
             }
@@ -141,10 +146,11 @@ impl BatchCosts {
         time.duration_ns as f64 * time.cost.share(self.row_ns)
     }
 
-    /// Returns a job's share at the present load. Without its neighbours' rows, the job would
-    /// compute `rows` rows in `ns` nanoseconds.
+    /// Returns a job's share at the present load, if all sequences that the worker serves do the same, in one pass.
+    /// Without its neighbours' rows, the job would compute `rows` rows in `ns` nanoseconds.
     pub(crate) fn share_at_load(&self, ns: f64, rows: f64) -> f64 {
-        let part = 1.0 / self.sequences.value_or(1.0);
+        let together = self.sequences.value_or(1.0);
+        let part = 1.0 / together.max(self.active.value_or(together));
         ns * part + (self.row_ns * rows).min(ns) * (1.0 - part)
     }
 }

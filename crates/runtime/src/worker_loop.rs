@@ -6,7 +6,8 @@ use crate::shared_device::{DeviceUseLog, DeviceUseTiming};
 use crate::timed::{ForwardLog, ForwardTiming};
 use crate::worker::{Assignment, Message, Reply, panic_message};
 use forerun_core::{
-    Completion, Job, JobCost, JobError, JobOutput, QueuedJob, Role, SequenceId, next_batch,
+    ActiveSequences, Completion, Job, JobCost, JobError, JobOutput, QueuedJob, Role, SequenceId,
+    next_batch,
 };
 use forerun_lm::{ModelError, Progress};
 use std::collections::VecDeque;
@@ -80,7 +81,8 @@ impl WorkerLoop {
         recorder: Arc<Recorder>,
     ) -> Self {
         let (forwards, device_uses) = engine.logs();
-        let answers = Answers { lane, name, clock, recorder, forwards, device_uses };
+        let active = ActiveSequences::default();
+        let answers = Answers { lane, name, clock, recorder, forwards, device_uses, active };
         Self { engine, answers, last_batch: 0, last_duration: Duration::ZERO }
     }
 
@@ -132,6 +134,7 @@ impl WorkerLoop {
                     unfinished.into_iter().for_each(|job| queue.push_front(job));
                 }
                 self.engine.release(sequence);
+                self.answers.active.release(sequence);
             }
             Message::Run(assignment) => {
                 let Assignment { role, job, cancel, reply } = *assignment;
@@ -258,21 +261,23 @@ struct Answers {
     recorder: Arc<Recorder>,
     forwards: ForwardLog,
     device_uses: DeviceUseLog,
+    active: ActiveSequences,
 }
 
 impl Answers {
     /// Answers a job that has run.
-    fn end(&self, job: &Job, mut answer: PendingAnswer, output: Result<JobOutput, ModelError>) {
+    fn end(&mut self, job: &Job, mut answer: PendingAnswer, output: Result<JobOutput, ModelError>) {
         answer.device_uses.extend(self.device_uses.take());
         self.complete(job, answer, output.map_err(|error| job_error(&error, job, &self.name)));
     }
 
-    fn complete(&self, job: &Job, answer: PendingAnswer, output: Result<JobOutput, JobError>) {
+    fn complete(&mut self, job: &Job, answer: PendingAnswer, output: Result<JobOutput, JobError>) {
         let PendingAnswer { reply, started, mut forwards, device_uses } = answer;
         let finished_ns = self.to_ns(Instant::now());
         let started_ns = started.map_or(finished_ns, |started| self.to_ns(started));
         forwards.extend(self.forwards.take_of(job.sequence()));
-        let mut cost = JobCost::default();
+        let mut cost =
+            JobCost { active_sequences: self.active.complete(job), ..JobCost::default() };
         for forward in &forwards {
             let ns = forward.finished.duration_since(forward.started).as_nanos() as u64;
             cost.add_pass(forward.tokens, forward.batch_tokens, forward.sequences, ns);

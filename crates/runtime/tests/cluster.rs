@@ -466,7 +466,14 @@ fn jobs_and_completions_survive_serialisation() {
         output: Ok(JobOutput::Draft(Draft::empty())),
         started_ns: 1,
         finished_ns: 2,
-        cost: JobCost { passes: 3, own_rows: 4, batch_rows: 9, batch_sequences: 6, busy_ns: 1 },
+        cost: JobCost {
+            passes: 3,
+            own_rows: 4,
+            batch_rows: 9,
+            batch_sequences: 6,
+            busy_ns: 1,
+            active_sequences: 8,
+        },
     };
     let panicked = JobError::Panicked { worker: "w".into(), message: "m".into() };
     let failed = Completion { output: Err(panicked), ..draft.clone() };

@@ -6,8 +6,8 @@ use crate::pipeline::{DeviceSchedule, SharedDevices};
 use crate::{Cost, Device, Fault, FaultKind, Oracle, SimError};
 use forerun_core::trace::{Span, Trace};
 use forerun_core::{
-    Cluster, ClusterError, Completion, Job, JobCost, JobError, Outcome, QueuedJob, Role,
-    SequenceId, Ticket, may_join, next_batch,
+    ActiveSequences, Cluster, ClusterError, Completion, Job, JobCost, JobError, Outcome, QueuedJob,
+    Role, SequenceId, Ticket, may_join, next_batch,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -115,6 +115,7 @@ struct State {
     counted_ns: u64,
     queue: VecDeque<Waiting>,
     cache: CacheState,
+    active: ActiveSequences,
     usage: Usage,
 }
 
@@ -363,7 +364,8 @@ impl SimCluster {
         state.usage.busy_ns += ends_ns.saturating_sub(state.counted_ns);
         state.counted_ns = state.counted_ns.max(ends_ns);
         state.usage.wasted_ns += if output.is_err() { ran_ns / state.batch_jobs } else { 0 };
-        let cost = passes.cost_after(ran_ns);
+        let mut cost = passes.cost_after(ran_ns);
+        cost.active_sequences = state.active.complete(&job);
         let completion = Completion { ticket, output, started_ns, finished_ns: ends_ns, cost };
         if self.records_trace {
             self.trace.spans.push(Span::of(index, &job, &completion));
@@ -499,6 +501,7 @@ impl Cluster for SimCluster {
     fn release(&mut self, sequence: SequenceId) {
         for (_, state) in &mut self.devices {
             state.cache.release(sequence);
+            state.active.release(sequence);
         }
     }
 }

@@ -125,6 +125,7 @@ impl Case {
                 batch_rows: 9,
                 batch_sequences: 1,
                 busy_ns: 9_876_543,
+                active_sequences: 1,
             },
         };
         [(draft, completion(2_000, drafted)), (score, completion(2_001, scored))]
