@@ -59,12 +59,18 @@ impl AcceptanceEstimate {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct JobTime {
     pub(crate) duration_ns: u64,
+    /// When the job ended, on the cluster's clock.
+    pub(crate) finished_ns: u64,
     pub(crate) cost: JobCost,
 }
 
 impl From<&Completion> for JobTime {
     fn from(completion: &Completion) -> Self {
-        Self { duration_ns: completion.duration_ns(), cost: completion.cost }
+        Self {
+            duration_ns: completion.duration_ns(),
+            finished_ns: completion.finished_ns,
+            cost: completion.cost,
+        }
     }
 }
 
@@ -89,8 +95,8 @@ pub(crate) struct BatchCosts {
     rows_times_ns: DecayingMean,
     /// The time of a row, as it was last measured.
     row_ns: f64,
-    /// The number of rows of all passes.
-    recent_rows: DecayingMean,
+    /// The number of rows of the smallest recent passes.
+    recent_rows: f64,
     /// The number of sequences in a pass.
     sequences: DecayingMean,
     /// The number of sequences that the worker serves, in these passes or in others.
@@ -102,6 +108,8 @@ const MIN_ROW_VARIANCE: f64 = 0.25;
 /// Neighbours with this many times the rows of recent passes, and 32 more, are reading a prompt.
 const UNUSUAL_FACTOR: f64 = 4.0;
 const UNUSUAL_ROWS: f64 = 32.0;
+/// How quickly larger passes become usual.
+const RECENT_GROWTH: f64 = 1.05;
 
 impl BatchCosts {
     /// Learns from the passes of a job. Returns the nanoseconds that the job would have taken
@@ -112,9 +120,12 @@ impl BatchCosts {
         if cost.passes > 0 {
             let per_pass = |count: u64| count as f64 / cost.passes as f64;
             let (rows, ns) = (per_pass(cost.batch_rows), per_pass(cost.busy_ns));
-            let usual = UNUSUAL_FACTOR * self.recent_rows.value_or(rows) + UNUSUAL_ROWS;
-            self.recent_rows.add(rows);
-            self.sequences.add(per_pass(cost.batch_sequences));
+            let sequences = per_pass(cost.batch_sequences);
+            // The neighbours may do as this sequence does, or as in recent passes.
+            let alike = per_pass(cost.own_rows) * sequences;
+            let usual = UNUSUAL_FACTOR * self.recent_rows.max(alike) + UNUSUAL_ROWS;
+            self.recent_rows = rows.min(self.recent_rows * RECENT_GROWTH + 1.0);
+            self.sequences.add(sequences);
             if cost.active_sequences > 0 {
                 self.active.add(cost.active_sequences as f64);
             }

@@ -1,6 +1,8 @@
 //! The registry of decoding methods. Each method's entry stands in the file of its decoder.
 
-use crate::{Decoder, DraftLength, PearlOptions, autoregressive, dsi, pearl, speculative};
+use crate::{
+    Decoder, DraftLength, PearlOptions, SharedGoodput, autoregressive, dsi, pearl, speculative,
+};
 use forerun_core::{DraftShape, Need};
 
 /// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
@@ -44,6 +46,8 @@ pub struct DecoderOptions {
     pub draft_tokens: usize,
     /// How the number of draft tokens adapts.
     pub length: DraftLength,
+    /// The goodput of all sequences, by which an automatic number of draft tokens knows the load.
+    pub goodput: SharedGoodput,
     /// What the drafter can draft in a forward pass.
     pub pattern: DraftPattern,
     /// The variant of PEARL.

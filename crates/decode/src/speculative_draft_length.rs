@@ -1,5 +1,6 @@
 //! The draft length of speculative decoding: fixed, or chosen from measured times and acceptance.
 
+use crate::SharedGoodput;
 use crate::estimates::{AcceptanceEstimate, BatchCosts, DecayingMean, JobTime, OneRowTime};
 use forerun_core::DraftShape;
 
@@ -26,11 +27,13 @@ pub enum DraftLength {
 ///
 /// If other sequences share the passes, times are the job's share of them
 /// ([`JobCost::share`](forerun_core::JobCost::share)). So a draft is as long as is good for all
-/// sequences together, if the others do the same.
+/// sequences together, if the others do the same. Whether they draft at all, they decide together
+/// ([`SharedGoodput`]).
 #[derive(Clone, Debug)]
 pub struct SpeculativeDraftLength {
     shape: DraftShape,
     length: DraftLength,
+    goodput: SharedGoodput,
     estimates: Estimates,
     phase: Phase,
     /// Whether the next round is the answer's first one, which computes the prompt.
@@ -97,6 +100,7 @@ impl SpeculativeDraftLength {
         Self {
             shape,
             length,
+            goodput: SharedGoodput::default(),
             estimates: Estimates::default(),
             phase: Phase::Plain,
             first_round: true,
@@ -116,6 +120,12 @@ impl SpeculativeDraftLength {
         Self { in_one_forward: true, ..self }
     }
 
+    /// Returns a copy that decides by the goodput of all sequences with the same `goodput`.
+    #[must_use]
+    pub fn with_goodput(self, goodput: SharedGoodput) -> Self {
+        Self { goodput, ..self }
+    }
+
     /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
     /// learned times and acceptance.
     #[must_use]
@@ -131,6 +141,7 @@ impl SpeculativeDraftLength {
             (DraftLength::Fixed, _) => self.shape.length(),
             (DraftLength::Assisted, _) => self.assisted,
             (DraftLength::Auto, Phase::Plain | Phase::Pause) => 0,
+            (DraftLength::Auto, _) if !self.goodput.drafts() => 0,
             (DraftLength::Auto, Phase::Trial(_)) if chain => {
                 self.best_length(true).max(TRIAL_LENGTH)
             }
@@ -155,6 +166,10 @@ impl SpeculativeDraftLength {
         let caught_up = if round.requested { self.unread_tokens } else { 0 };
         self.unread_tokens =
             if round.requested { 0 } else { self.unread_tokens + round.accepted + 1 };
+        let (sequences, now_ns) = (round.score.cost.active_sequences, round.score.finished_ns);
+        if sequences > 0 && self.length == DraftLength::Auto {
+            self.goodput.observe(sequences, round.accepted + 1, now_ns);
+        }
         if std::mem::take(&mut self.first_round) {
             return;
         }
@@ -171,7 +186,7 @@ impl SpeculativeDraftLength {
             self.since_plain = 0;
         }
         // A round with an empty draft does not show whether drafting pays.
-        if round.drafted > 0 || !round.requested {
+        if round.drafted > 0 || (!round.requested && self.goodput.drafts()) {
             self.update_phase(round.drafted > 0 && caught_up == 0);
         }
     }

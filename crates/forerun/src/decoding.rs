@@ -2,7 +2,7 @@
 
 use crate::plan::{Method, Plan};
 use forerun_core::DraftShape;
-use forerun_decode::{AnswerDecoder, DecoderOptions, DraftLength, DraftPattern};
+use forerun_decode::{AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, SharedGoodput};
 
 /// The decoders of the last answers, by method. Each answer starts with what its method's last
 /// decoder learned.
@@ -21,6 +21,7 @@ impl LearnedDecoders {
             shape: plan.shape().clone(),
             draft_tokens: plan.shape().length(),
             length: plan.length(),
+            goodput: SharedGoodput::default(),
             pattern,
             pearl: plan.pearl(),
             targets: plan.placement().replicas(),
