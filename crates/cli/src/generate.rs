@@ -145,6 +145,7 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
         logprobs: None,
         // The engine's own, which has the same option.
         draft_tokens: None,
+        tree: forerun::Tree::None,
         grammar: grammar(&arguments.structure)?,
     })
 }

@@ -33,18 +33,18 @@ impl LearnedDecoders {
 
     /// Returns a decoder for an answer to a prompt of `prompt_tokens` tokens. It starts with the
     /// learned draft lengths, unless the answer must be `reproducible`: then nothing may depend on
-    /// measured times. `draft_tokens` is a length for this answer alone.
+    /// measured times. `shape` is that of this answer's drafts alone.
     pub(crate) fn decoder(
         &self,
         method: Method,
         prompt_tokens: usize,
         reproducible: bool,
-        draft_tokens: Option<usize>,
+        shape: Option<DraftShape>,
     ) -> Box<dyn AnswerDecoder> {
-        if let Some(length) = draft_tokens {
+        if let Some(shape) = shape {
             return method.decoder(&DecoderOptions {
-                shape: DraftShape::Chain { length },
-                draft_tokens: length,
+                draft_tokens: shape.length(),
+                shape,
                 length: DraftLength::Fixed,
                 reproducible,
                 ..self.options.clone()

@@ -460,14 +460,10 @@ impl Forerun {
         if self.plan.drafter().needs(Need::Feedback) && method.offers(Need::Feedback) {
             sequence = sequence.with_draft_feedback();
         }
-        let draft_tokens = request.draft_tokens.filter(|_| method.drafts());
-        if let Some(length) = draft_tokens {
-            self.check_draft_tokens(length)?;
-        }
-        let decoder =
-            self.lock_learned().decoder(method, prompt_tokens, reproducible, draft_tokens);
-        // A length that was chosen for one answer says nothing about the next one.
-        let learns = !reproducible && draft_tokens.is_none();
+        let shape = self.draft_shape(method, request)?;
+        // A shape that was chosen for one answer says nothing about the next one.
+        let learns = !reproducible && shape.is_none();
+        let decoder = self.lock_learned().decoder(method, prompt_tokens, reproducible, shape);
         Ok(AnswerStream {
             engine: self,
             sequence,

@@ -1,9 +1,9 @@
 //! Methods other than that of the plan.
 
 use crate::engine::Forerun;
-use crate::plan::Method;
+use crate::plan::{DraftTokens, Method, Options, Tree, drafts};
 use crate::registry::DrafterKind;
-use crate::request::RequestError;
+use crate::request::{Request, RequestError};
 use forerun_core::{DraftShape, Need};
 
 /// Why an engine cannot use a method.
@@ -26,19 +26,49 @@ pub enum MethodError {
 }
 
 impl Forerun {
-    /// Checks the number of draft tokens of one answer ([`Request::draft_tokens`](crate::Request)).
+    /// Returns the shape of one answer's drafts ([`Request::draft_tokens`] and [`Request::tree`]); `None` is the
+    /// engine's. `method` is that of the answer.
     ///
     /// # Errors
-    /// If the engine drafts trees, or shorter drafts.
-    pub fn check_draft_tokens(&self, count: usize) -> Result<(), RequestError> {
+    /// If the engine or the method drafts no trees, or if a draft would be too large.
+    pub fn draft_shape(
+        &self,
+        method: Method,
+        request: &Request,
+    ) -> Result<Option<DraftShape>, RequestError> {
+        if !method.drafts() {
+            return Ok(None);
+        }
+        if request.tree != Tree::None {
+            return self.tree_shape(method, request).map(Some);
+        }
+        let Some(length) = request.draft_tokens else { return Ok(None) };
         let most = match *self.plan().shape() {
             DraftShape::Chain { length } => length,
             _ => 0,
         };
-        match (1..=most).contains(&count) {
-            true => Ok(()),
-            false => Err(RequestError::DraftTokens { count, most }),
+        match (1..=most).contains(&length) {
+            true => Ok(Some(DraftShape::Chain { length })),
+            false => Err(RequestError::DraftTokens { count: length, most }),
         }
+    }
+
+    fn tree_shape(&self, method: Method, request: &Request) -> Result<DraftShape, RequestError> {
+        let refused =
+            |reason: String| RequestError::Tree { tree: request.tree.to_string(), reason };
+        if !method.offers(Need::Trees) {
+            return Err(refused(format!("the method {method} drafts chains")));
+        }
+        if self.translates_drafts() {
+            return Err(refused(
+                "drafts are translated between vocabularies, which are chains".into(),
+            ));
+        }
+        let drafter = self.plan().drafter();
+        let draft_tokens = request.draft_tokens.map_or(DraftTokens::Auto, DraftTokens::Fixed);
+        let options = Options { draft_tokens, tree: request.tree.clone(), ..Options::default() };
+        let shape = drafts::shape(&options, drafter);
+        shape.map(|(shape, _)| shape).map_err(|error| refused(error.to_string()))
     }
 
     /// Checks that answers can use a method. Nothing is loaded for it, and every device keeps its models. A

@@ -2,7 +2,7 @@
 
 mod cores;
 mod drafters;
-mod drafts;
+pub(crate) mod drafts;
 mod effects;
 mod error;
 mod method;

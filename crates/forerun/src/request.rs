@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 
 use crate::grammar::Grammar;
+use crate::plan::Tree;
 use crate::unknown_value::UnknownValue;
 
 /// The choice of how drafts are verified above temperature 0.
@@ -82,6 +83,9 @@ pub struct Request {
     /// The number of tokens of a draft, instead of the engine's. It changes the speed, not the distribution of the
     /// text.
     pub draft_tokens: Option<usize>,
+    /// The shape of a draft, instead of the engine's; [`Tree::None`] is the engine's. It changes the speed, not the
+    /// distribution of the text.
+    pub tree: Tree,
     /// What the answer's text must look like. It ends when it is complete; the end token is the
     /// answer's last token.
     pub grammar: Option<Grammar>,
@@ -103,6 +107,7 @@ impl Default for Request {
             special_tokens: false,
             logprobs: None,
             draft_tokens: None,
+            tree: Tree::None,
             grammar: None,
         }
     }
@@ -120,6 +125,14 @@ pub enum RequestError {
     /// More log-probabilities are requested than [`MAX_LOGPROBS`].
     #[error("`logprobs` is {0}, but it must be from 0 (the token alone) to {MAX_LOGPROBS}")]
     Logprobs(usize),
+    /// A tree is not possible with this engine.
+    #[error("`tree` is {tree}, but {reason}")]
+    Tree {
+        /// The tree.
+        tree: String,
+        /// Why it is not possible.
+        reason: String,
+    },
     /// The number of draft tokens is not possible with this engine.
     #[error(
         "`draft_tokens` is {count}, but {}",

@@ -126,11 +126,13 @@ fn answers_do_not_depend_on_who_else_is_served() {
 }
 
 #[test]
-fn a_request_may_choose_the_number_of_draft_tokens() {
+fn a_request_may_choose_the_shape_of_its_drafts() {
     let pair = RandomPair::make().unwrap();
     let server = serve(&pair);
     let answer = |speculation: Value| {
-        let fields = json!({"speculation": speculation, "temperature": 0.5, "seed": 3});
+        let fields = json!({
+            "speculation": speculation, "temperature": 0.5, "seed": 3, "token_details": true
+        });
         server.post("/v1/completions", &with(completion("Once upon", 40), fields)).json()
     };
     let plain = answer(json!("off"));
@@ -142,8 +144,20 @@ fn a_request_may_choose_the_number_of_draft_tokens() {
         assert!(number("draft_tokens") > 0, "{statistics}");
         assert!(number("draft_tokens") <= count * number("target_forwards"), "{statistics}");
     }
-    let wrong = answer(json!({"draft_tokens": 99}));
-    assert_eq!(wrong["error"]["param"], "speculation.draft_tokens", "{wrong}");
+    let tree = answer(json!({"method": "speculative", "drafter": "model", "tree": "top:2x3"}));
+    assert_eq!(tree["choices"][0]["text"], plain["choices"][0]["text"]);
+    let statistics = &tree["forerun"]["choices"][0];
+    assert_eq!(statistics["tested_by_position"].as_array().unwrap().len(), 3, "{statistics}");
+    for (speculation, param) in [
+        (json!({"draft_tokens": 99}), "speculation.draft_tokens"),
+        (json!({"method": "speculative", "tree": "bush"}), "speculation.tree"),
+        (json!({"method": "speculative", "tree": "top:99x99"}), "speculation.tree"),
+        (json!({"method": "pearl", "tree": "top:2x3"}), "speculation.tree"),
+        (json!({"drafter": "eagle"}), "speculation.drafter"),
+    ] {
+        let wrong = answer(speculation);
+        assert_eq!(wrong["error"]["param"], param, "{wrong}");
+    }
 }
 
 #[test]

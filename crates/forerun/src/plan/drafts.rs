@@ -67,7 +67,7 @@ pub enum Tree {
 }
 
 /// Returns the shape of drafts, and whether their length adapts.
-pub(super) fn shape(
+pub(crate) fn shape(
     options: &Options,
     drafter: DrafterKind,
 ) -> Result<(DraftShape, DraftLength), PlanError> {

@@ -11,7 +11,7 @@ use crate::chat_output::ChatParser;
 use crate::generation::Task;
 use axum::body::Bytes;
 use axum::http::StatusCode;
-use forerun::{Method, Request, TemplateArguments, TokenId, UnknownValue};
+use forerun::{Method, Request, TemplateArguments, TokenId, Tree, UnknownValue};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -101,10 +101,21 @@ pub(crate) struct StreamOptions {
 
 /// The extension that chooses how an answer is decoded, which does not change its distribution.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged, expecting = "expected \"off\" or an object with \"method\" and \"draft_tokens\"")]
+#[serde(
+    untagged,
+    expecting = "expected \"off\" or an object with \"method\", \"drafter\", \"draft_tokens\" and \"tree\""
+)]
 pub(crate) enum Speculation {
     Named(String),
-    Options { method: Option<String>, draft_tokens: Option<usize> },
+    Options(SpeculationOptions),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct SpeculationOptions {
+    method: Option<String>,
+    drafter: Option<String>,
+    draft_tokens: Option<usize>,
+    tree: Option<String>,
 }
 
 impl Body {
@@ -352,8 +363,8 @@ impl Body {
         Ok(request)
     }
 
-    /// Returns the method of the answers, and the number of draft tokens if the request chooses it.
-    fn speculation(&self, state: &State) -> Result<(Method, Option<usize>), ApiError> {
+    /// Returns the method of the answers, and writes the shape of drafts to their request.
+    fn speculation(&self, state: &State, request: &mut Request) -> Result<Method, ApiError> {
         let forerun = &state.generator.forerun;
         let own = forerun.plan().method();
         let wrong =
@@ -364,23 +375,32 @@ impl Body {
             forerun.check_method(method).map_err(|error| wrong(param, error.to_string()))?;
             Ok(method)
         };
-        let (name, draft_tokens) = match &self.speculation {
-            None => return Ok((own, None)),
-            Some(Speculation::Named(name)) if name == "off" => {
-                return Ok((Method::Autoregressive, None));
-            }
-            Some(Speculation::Named(name)) => return Ok((method("speculation", name)?, None)),
-            Some(Speculation::Options { method, draft_tokens }) => (method, *draft_tokens),
+        let options = match &self.speculation {
+            None => return Ok(own),
+            Some(Speculation::Named(name)) if name == "off" => return Ok(Method::Autoregressive),
+            Some(Speculation::Named(name)) => return method("speculation", name),
+            Some(Speculation::Options(options)) => options,
         };
-        let method = match name {
+        let method = match &options.method {
             None => own,
             Some(name) => method("speculation.method", name)?,
         };
-        if let Some(count) = draft_tokens {
-            let param = "speculation.draft_tokens";
-            forerun.check_draft_tokens(count).map_err(|error| wrong(param, error.to_string()))?;
+        let drafter = forerun.plan().drafter();
+        if let Some(name) = options.drafter.as_ref().filter(|name| **name != drafter.name()) {
+            let message = format!("this server has the drafter {drafter}, not {name:?}");
+            return Err(wrong("speculation.drafter", message));
         }
-        Ok((method, draft_tokens))
+        request.draft_tokens = options.draft_tokens;
+        if let Some(tree) = &options.tree {
+            let tree: Result<Tree, UnknownValue> = tree.parse();
+            request.tree = tree.map_err(|error| wrong("speculation.tree", error.to_string()))?;
+        }
+        let param = match request.tree {
+            Tree::None => "speculation.draft_tokens",
+            _ => "speculation.tree",
+        };
+        forerun.draft_shape(method, request).map_err(|error| wrong(param, error.to_string()))?;
+        Ok(method)
     }
 
     /// Returns the choices of each prompt. The seeds of a prompt's choices follow one another.
@@ -392,11 +412,12 @@ impl Body {
         prompt_field: &'static str,
         parser: impl Fn() -> ChatParser,
     ) -> Result<Prepared, ApiError> {
-        let (method, draft_tokens) = self.speculation(state)?;
+        let mut request = request.clone();
+        let method = self.speculation(state, &mut request)?;
         let choices_per_prompt = self.candidates();
         let task = |prompt: &Vec<TokenId>, choice: usize| {
             let seed = request.seed.map(|seed| seed.wrapping_add(choice as u64));
-            let request = Request { seed, draft_tokens, ..request.clone() };
+            let request = Request { seed, ..request.clone() };
             (Task { prompt: prompt.clone(), request, method }, parser())
         };
         let of_prompt = |prompt| (0..choices_per_prompt).map(move |choice| (prompt, choice));
