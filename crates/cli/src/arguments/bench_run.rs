@@ -32,7 +32,7 @@ pub(crate) struct RunBenchArguments {
         long,
         value_name = "TYPES",
         value_delimiter = ',',
-        value_parser = values::weight_types(),
+        value_parser = values::laboratory::weight_types(),
         help_heading = headings::MODEL
     )]
     pub(crate) dtype: Vec<WeightTypes>,

@@ -69,15 +69,15 @@ pub(crate) struct HeatmapArguments {
     pub(crate) out: PathBuf,
 
     /// Number of drafter latencies, up to the target's, and of acceptance rates, from 0 to 1.
-    #[arg(long, value_name = "N", default_value = "100", value_parser = values::nonzero_count(1_000))]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = values::laboratory::nonzero_count(1_000))]
     pub(crate) steps: NonZero<usize>,
 
     /// Largest lookahead; each method uses its best one from 1 to N.
-    #[arg(long, value_name = "N", default_value = "200", value_parser = values::nonzero_count(10_000))]
+    #[arg(long, value_name = "N", default_value = "200", value_parser = values::laboratory::nonzero_count(10_000))]
     pub(crate) lookaheads: NonZero<usize>,
 
     /// Number of tokens to generate.
-    #[arg(long, value_name = "N", default_value = "50", value_parser = values::nonzero_count(1_000_000))]
+    #[arg(long, value_name = "N", default_value = "50", value_parser = values::laboratory::nonzero_count(1_000_000))]
     pub(crate) max_tokens: NonZero<usize>,
 
     /// Number of texts to average over.
@@ -85,7 +85,7 @@ pub(crate) struct HeatmapArguments {
     pub(crate) repeats: NonZero<u64>,
 
     /// Number of threads; the results do not depend on it [default: one per core]
-    #[arg(long, value_name = "N", value_parser = values::nonzero_count(1024))]
+    #[arg(long, value_name = "N", value_parser = values::laboratory::nonzero_count(1024))]
     pub(crate) threads: Option<NonZero<usize>>,
 }
 
@@ -220,7 +220,7 @@ pub(crate) struct SweepArguments {
     pub(crate) out: Option<PathBuf>,
 
     /// Number of threads; the results do not depend on it [default: one per core]
-    #[arg(long, value_name = "N", value_parser = values::nonzero_count(1024))]
+    #[arg(long, value_name = "N", value_parser = values::laboratory::nonzero_count(1024))]
     pub(crate) threads: Option<NonZero<usize>>,
 }
 
@@ -243,7 +243,7 @@ pub(crate) struct CalibrateArguments {
     #[arg(
         long,
         value_name = "TYPE",
-        value_parser = values::weight_types(),
+        value_parser = values::laboratory::weight_types(),
         help_heading = headings::MODEL
     )]
     pub(crate) dtype: Option<WeightTypes>,

@@ -9,7 +9,6 @@ use forerun::{
     VerificationChoice, WeightType, WeightTypes,
 };
 use std::ffi::OsStr;
-use std::num::NonZero;
 use std::ops::RangeBounds;
 use std::path::Path;
 use std::str::FromStr;
@@ -104,11 +103,6 @@ pub(crate) fn count(range: impl RangeBounds<u64>) -> RangedU64ValueParser<usize>
     RangedU64ValueParser::new().range(range)
 }
 
-/// A number of things: at least one, and at most `most`.
-pub(crate) fn nonzero_count(most: u64) -> impl TypedValueParser<Value = NonZero<usize>> {
-    count(1..=most).try_map(|count| NonZero::new(count).ok_or("it must be at least 1"))
-}
-
 fn parse<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
 }
@@ -160,11 +154,6 @@ pub(crate) fn weight_types_or_auto() -> NamedValue<ChosenTypes> {
         _ => parse(text).map(Some),
     };
     NamedValue { parse, names: [&[AUTO_TYPE], &WEIGHT_TYPES[..], &MIXES].concat() }
-}
-
-pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
-    let names = [&WEIGHT_TYPES[..], &MIXES].concat();
-    NamedValue { parse: |text| parse_types(text, "int8"), names }
 }
 
 /// One choice of weight types, or `all` of them.
@@ -271,7 +260,8 @@ mod tests {
         assert_all_names_are_described(&gguf_types());
         assert_all_names_are_described(&weight_types_or_auto());
         assert_all_names_are_described(&weight_type());
-        assert_all_names_are_described(&weight_types());
+        #[cfg(feature = "laboratory")]
+        assert_all_names_are_described(&laboratory::weight_types());
         assert_all_names_are_described(&cache_type_or_auto());
     }
 }

@@ -1,10 +1,14 @@
 //! Parsers of values for the laboratory's commands.
 
-use super::{BF16, F16, F32, Name, NamedValue, not_one_of, parse};
-use forerun::Dtype;
+use super::{
+    BF16, F16, F32, MIXES, Name, NamedValue, WEIGHT_TYPES, count, not_one_of, parse, parse_types,
+};
+use clap::builder::TypedValueParser;
+use forerun::{Dtype, WeightTypes};
 use forerun_bench::{Preset, PromptStyle};
 use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::PaperTable;
+use std::num::NonZero;
 
 const PROMPT_STYLES: [Name; 3] = [
     ("auto", "As chat if the checkpoint ships a chat template, otherwise as text"),
@@ -35,6 +39,16 @@ const SIMULATED_METHODS: [Name; 7] = [
          lookahead",
     ),
 ];
+
+/// A number of things: at least one, and at most `most`.
+pub(crate) fn nonzero_count(most: u64) -> impl TypedValueParser<Value = NonZero<usize>> {
+    count(1..=most).try_map(|count| NonZero::new(count).ok_or("it must be at least 1"))
+}
+
+pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
+    let names = [&WEIGHT_TYPES[..], &MIXES].concat();
+    NamedValue { parse: |text| parse_types(text, "int8"), names }
+}
 
 const PAPER_TABLES: [Name; 15] = [
     ("pearl-1", "PEARL, table 1: speed"),
