@@ -36,7 +36,7 @@ def turn(url, messages):
 
 def long_message(url, number, tokens):
     """Returns a text of about this many tokens, different for each number."""
-    words = f"Conversation {number}. " + " ".join(f"Item {item} costs {item * 7 % 91} coins." for item in range(tokens))
+    words = f"Conversation {number}. " + " ".join(f"Item {item} costs {item * 7 % 91} coins." for item in range(tokens // 4))
     with post(url, "/tokenize", {"content": words}) as response:
         count = len(json.load(response)["tokens"])
     return words[: len(words) * tokens // count]
