@@ -83,6 +83,12 @@ impl PoolUsage {
         let in_use = self.in_use.load(Ordering::Relaxed);
         in_use as f64 / self.budget.load(Ordering::Relaxed).max(1) as f64
     }
+
+    /// Returns the number of tokens for which the budget has room.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.budget.load(Ordering::Relaxed).saturating_mul(PAGE_ROWS)
+    }
 }
 
 /// The caches of all sequences of a model, on pages of a device's storage.

@@ -75,6 +75,11 @@ pub struct AnswerStream<'a> {
 }
 
 impl AnswerStream<'_> {
+    /// Frees the answer's caches. They are computed again with the next event. The text does not change.
+    pub fn free_caches(&self) {
+        self.engine.release(self.sequence.id());
+    }
+
     /// Ends the answer after the last event. The events that remain are [`AnswerEvent::Finished`] and
     /// nothing else.
     pub fn stop(&mut self) {

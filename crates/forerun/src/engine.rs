@@ -199,6 +199,13 @@ impl Forerun {
         self.cache_usage.iter().map(|usage| usage.share()).max_by(f64::total_cmp)
     }
 
+    /// Returns the number of tokens for which the target's cache memory has room, of the smallest replica. `None` if
+    /// the target's workers are in other processes.
+    #[must_use]
+    pub fn cache_tokens(&self) -> Option<usize> {
+        self.cache_usage.iter().map(|usage| usage.tokens()).min()
+    }
+
     /// Returns a handle to the workers, for your own jobs and decoders.
     ///
     /// The engine numbers its own sequences from 0 upwards. Number yours from `u64::MAX` downwards.

@@ -1,6 +1,7 @@
 //! Answers that are generated on threads of their own. The engine's workers compute all of them together.
 
 use crate::admission::Places;
+use crate::cache_room::CacheRoom;
 use crate::chat_output::ChatSyntax;
 use crate::metrics::Metrics;
 use forerun::{
@@ -22,6 +23,7 @@ pub(crate) struct Generator {
     /// How the model writes reasoning and tool calls.
     pub(crate) syntax: ChatSyntax,
     metrics: Arc<Metrics>,
+    room: CacheRoom,
     next: AtomicU64,
     /// The cancellers of the answers in progress.
     running: Mutex<HashMap<u64, Canceller>>,
@@ -61,7 +63,9 @@ impl Generator {
         metrics: Arc<Metrics>,
     ) -> Self {
         let (next, running) = (AtomicU64::new(0), Mutex::default());
-        Self { forerun, template, syntax, metrics, next, running }
+        // Hidden states that a drafter has read are not computed again.
+        let room = CacheRoom::new(forerun.cache_tokens().filter(|_| !forerun.reads_features()));
+        Self { forerun, template, syntax, metrics, room, next, running }
     }
 
     /// Returns the sampling options of requests that set none: those that the model suggests, or else temperature 1.
@@ -84,7 +88,7 @@ impl Generator {
         let (this, events) = (Arc::clone(self), Events { receiver, canceller: canceller.clone() });
         tokio::task::spawn_blocking(move || {
             let (_places, _span) = (places, span.entered());
-            this.run(task, &canceller, &sender);
+            this.run(id, task, &canceller, &sender);
             this.lock().remove(&id);
         });
         events
@@ -92,18 +96,20 @@ impl Generator {
 
     fn run(
         &self,
+        number: u64,
         Task { prompt, request, method }: Task,
         canceller: &Canceller,
         sender: &mpsc::Sender<Result<AnswerEvent, ForerunError>>,
     ) {
-        let stream = match self.forerun.stream_tokens(prompt, &request, method, canceller) {
+        let room = self.waiting(|| self.room.enter(number, prompt.len(), canceller));
+        let mut stream = match self.forerun.stream_tokens(prompt, &request, method, canceller) {
             Ok(stream) => stream,
             Err(error) => {
                 self.failed(&error);
                 return drop(sender.blocking_send(Err(error)));
             }
         };
-        for event in stream {
+        while let Some(event) = stream.next() {
             match &event {
                 Ok(AnswerEvent::Finished(answer)) if canceller.is_cancelled() => {
                     self.metrics.cancelled.add(1);
@@ -113,6 +119,11 @@ impl Generator {
                     self.metrics.finished(answer);
                     log(answer);
                 }
+                Ok(AnswerEvent::Token(_)) if room.grow() => {
+                    self.metrics.paused.add(1);
+                    stream.free_caches();
+                    self.waiting(|| room.wait(canceller));
+                }
                 Ok(_) => {}
                 Err(error) => self.failed(error),
             }
@@ -121,6 +132,18 @@ impl Generator {
                 canceller.cancel();
             }
         }
+    }
+
+    /// Waits, and counts the answer as waiting for so long.
+    fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let count = |waiting: i64| {
+            self.metrics.waiting.add(waiting);
+            self.metrics.running.add(-waiting);
+        };
+        count(1);
+        let outcome = wait();
+        count(-1);
+        outcome
     }
 
     fn failed(&self, error: &ForerunError) {

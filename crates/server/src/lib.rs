@@ -6,6 +6,7 @@
 
 mod admission;
 mod api;
+mod cache_room;
 mod chat_output;
 mod generation;
 mod metrics;

@@ -64,6 +64,7 @@ pub(crate) struct Metrics {
     pub(crate) answers: Counter,
     /// Answers whose client went away, or that the server ended.
     pub(crate) cancelled: Counter,
+    pub(crate) paused: Counter,
     /// Answers that failed.
     pub(crate) failed: Counter,
     prompt_tokens: Counter,
@@ -126,6 +127,7 @@ impl Metrics {
                 "Answers whose client went away, or that timed out.",
                 &self.cancelled,
             ),
+            ("pauses", "Times that an answer paused because the caches were full.", &self.paused),
             ("answers_failed", "Answers that failed.", &self.failed),
             ("prompt_tokens", "Tokens of prompts.", &self.prompt_tokens),
             ("generated_tokens", "Tokens of answers.", &self.generated_tokens),

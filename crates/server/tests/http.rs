@@ -5,7 +5,9 @@
 mod common;
 
 use common::*;
-use forerun::{ChatTemplate, Message, RandomPair, Request, SamplingOptions};
+use forerun::{
+    ChatTemplate, Forerun, Message, Options, Plan, RandomPair, Request, SamplingOptions,
+};
 use forerun_server::{Server, ServerOptions};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
@@ -466,4 +468,36 @@ fn answers_follow_their_grammar() {
         server.post("/v1/completions", &body).json()["choices"][0]["finish_reason"],
         "length"
     );
+}
+
+/// Eight answers on caches with room for about three: they wait and pause, and have the same text.
+#[test]
+fn answers_that_outgrow_the_caches_pause_and_keep_their_text() {
+    let pair = RandomPair::make().unwrap();
+    let with_cache = |cache_bytes: usize| {
+        let (model, draft_model) = (pair.target().into(), Some(pair.drafter().into()));
+        let cache_bytes = Some(cache_bytes);
+        let options = Options { model, draft_model, cache_bytes, ..Options::default() };
+        Forerun::open(&Plan::new(options).unwrap()).unwrap()
+    };
+    // The bytes of three answers of about 200 tokens.
+    let bytes = (600 << 20) / with_cache(1 << 20).cache_tokens().unwrap();
+    let (roomy, tight) = (serve(&pair), serve_engine(with_cache(bytes), |_| ()));
+    let body = |seed: usize| {
+        let fields = json!({"temperature": 1, "seed": seed, "ignore_eos": true});
+        with(completion(&"Once upon a ".repeat(6), 120), fields)
+    };
+    let text = |server: &Running, seed: usize| -> String {
+        let answer = server.post("/v1/completions", &body(seed)).json();
+        answer["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let expected: Vec<String> = (0..8).map(|seed| text(&roomy, seed)).collect();
+    std::thread::scope(|scope| {
+        for (seed, expected) in expected.iter().enumerate() {
+            let (tight, text) = (&tight, &text);
+            scope.spawn(move || assert_eq!(text(tight, seed), *expected, "{seed}"));
+        }
+    });
+    assert!(tight.metric("forerun_pauses_total") > 0.0);
+    assert_eq!(roomy.metric("forerun_pauses_total"), 0.0);
 }
