@@ -108,6 +108,7 @@ impl Drop for Room<'_> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use std::sync::mpsc;
