@@ -42,7 +42,10 @@ fn generate_accepts_the_groups_that_an_analysis_proposes() {
     for name in ["lp 1 ", "lp 2 ", "lp 4 ", "0,1-6,7 "] {
         let row = row(costs, name);
         assert!(row.len() == 2 || row.len() == 6, "{output}");
-        assert!(row.iter().all(|cost| *cost > 0.0), "a pass takes time: {output}");
+        // Beside other busy threads, a team may shrink to one thread, which has no barriers.
+        let times = if row.len() == 6 { &[0, 2, 4, 5][..] } else { &[0, 1] };
+        assert!(times.iter().all(|&at| row[at] > 0.0), "a pass takes time: {output}");
+        assert!(row.iter().all(|cost| *cost >= 0.0), "{output}");
     }
     assert!(!costs.contains("MLPs too"), "{output}");
     assert!(output.contains("lp 4, by layer\n0 "), "{output}");
