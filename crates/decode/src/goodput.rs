@@ -1,9 +1,10 @@
 //! Whether sequences that share passes draft at all: what gives them more tokens per second together.
 //!
 //! Among many sequences, a draft costs the others time, and sequences that draft are spread over several
-//! passes. So a sequence by itself cannot know whether drafting pays for all. This measures it: tokens per second of all
-//! sequences together, their *goodput* (*Optimizing Speculative Decoding for Serving Large Language Models
-//! Using Goodput*, Liu et al. 2024, arXiv 2406.14066), with drafts and without, for each level of the load.
+//! passes. So a sequence by itself cannot know whether drafting pays for all. This measures it: tokens per
+//! second of all sequences together, their *goodput* (*Optimizing Speculative Decoding for Serving Large
+//! Language Models Using Goodput*, Liu et al. 2024, arXiv 2406.14066), with drafts and without, for each
+//! level of the load.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -82,7 +83,7 @@ const NEWEST: f64 = 0.3;
 const NEWEST_COUNT: f64 = 0.05;
 /// The number of sequences must be beyond a level by this factor to leave it.
 const HYSTERESIS: f64 = 1.1;
-/// A pause that ends a window, in nanoseconds, and as a part of the time that is measured so far.
+/// A time without tokens that ends a window, in nanoseconds. In a long window, half of its length does.
 const PAUSE_NS: u64 = 200_000_000;
 
 impl Goodput {

@@ -148,6 +148,10 @@ fn a_request_may_choose_the_shape_of_its_drafts() {
     }
     let tree = answer(json!({"method": "speculative", "drafter": "model", "tree": "top:2x3"}));
     assert_eq!(tree["choices"][0]["text"], plain["choices"][0]["text"]);
+    let tokens = tree["choices"][0]["forerun"]["tokens"].as_array().unwrap();
+    let text: String = tokens.iter().map(|token| token["text"].as_str().unwrap()).collect();
+    assert_eq!(tree["choices"][0]["text"], text);
+    assert!(tokens.iter().any(|token| token["origin"] == "draft"), "{tokens:?}");
     let statistics = &tree["forerun"]["choices"][0];
     assert_eq!(statistics["tested_by_position"].as_array().unwrap().len(), 3, "{statistics}");
     for (speculation, param) in [

@@ -47,6 +47,8 @@ pub(crate) struct Answers {
 /// A whole choice.
 pub(crate) struct Collected {
     pub(crate) parts: Vec<Part>,
+    /// The tokens, with the texts that they appeared in.
+    pub(crate) tokens: Vec<(String, Vec<AnswerToken>)>,
     pub(crate) answer: Box<Answer>,
 }
 
@@ -101,16 +103,20 @@ impl Answers {
     /// Waits for the end of all choices.
     pub(crate) async fn collect(mut self) -> Result<Vec<Collected>, ApiError> {
         let mut parts: Vec<Vec<Part>> = (0..self.count).map(|_| Vec::new()).collect();
+        let mut tokens: Vec<Vec<_>> = (0..self.count).map(|_| Vec::new()).collect();
         let mut answers: Vec<Option<Box<Answer>>> = (0..self.count).map(|_| None).collect();
         while let Some((index, event)) = self.next().await {
             match event? {
-                ChoiceEvent::Part(part, _) => append(&mut parts[index], part),
+                ChoiceEvent::Part(part, more) => {
+                    tokens[index].push((part.text().to_owned(), more));
+                    append(&mut parts[index], part);
+                }
                 ChoiceEvent::Finished(answer) => answers[index] = Some(answer),
             }
         }
-        let whole = |(parts, answer): (_, Option<_>)| Some(Collected { parts, answer: answer? });
-        let all: Option<Vec<Collected>> = parts.into_iter().zip(answers).map(whole).collect();
-        all.ok_or_else(ended_early)
+        let answers = answers.into_iter().collect::<Option<Vec<_>>>().ok_or_else(ended_early)?;
+        let whole = |((parts, tokens), answer)| Collected { parts, tokens, answer };
+        Ok(parts.into_iter().zip(tokens).zip(answers).map(whole).collect())
     }
 }
 

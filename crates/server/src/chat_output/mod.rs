@@ -33,6 +33,16 @@ pub(crate) enum Part {
     Arguments(String),
 }
 
+impl Part {
+    /// Returns the piece of the answer's text that the part shows: none for the beginning of a call.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Reasoning(text) | Self::Arguments(text) => text,
+            Self::Call(_) => "",
+        }
+    }
+}
+
 /// Reads the parts of one answer.
 pub(crate) struct ChatParser {
     kind: Kind,

@@ -3,7 +3,7 @@
 use super::body::Body;
 use super::envelope::{Envelope, StreamOptions, Usage, finish_reason, statistics};
 use super::logprobs::chat_logprobs;
-use super::token_details::{add_measurements, token_details};
+use super::token_details::{add_measurements, add_tokens, token_details};
 use crate::api::answers::{Answers, Collected, StreamWriter, new_id, prepare, stream};
 use crate::api::body_of;
 use crate::api::error::ApiError;
@@ -59,6 +59,7 @@ pub(crate) async fn chat_completions(
     response["forerun"] = statistics(answers());
     if body.details() {
         add_measurements(&mut response["forerun"], answers(), tokenizer);
+        add_tokens(&mut response["choices"], &collected, tokenizer);
     }
     Ok(axum::Json(response).into_response())
 }
@@ -135,10 +136,7 @@ impl StreamWriter for ChatWriter {
 
     fn part(&mut self, choice: usize, part: Part, tokens: &[AnswerToken]) -> Vec<Event> {
         let tokenizer = self.state.generator.forerun.tokenizer();
-        let text = match &part {
-            Part::Text(text) | Part::Reasoning(text) | Part::Arguments(text) => text.clone(),
-            Part::Call(_) => String::new(),
-        };
+        let text = part.text().to_owned();
         let delta = match part {
             Part::Text(text) => json!({"content": text}),
             Part::Reasoning(text) => json!({"reasoning_content": text}),

@@ -3,7 +3,7 @@
 use super::body::Body;
 use super::envelope::{Envelope, StreamOptions, Usage, finish_reason, statistics};
 use super::logprobs::completion_logprobs;
-use super::token_details::{add_measurements, token_details};
+use super::token_details::{add_measurements, add_tokens, token_details};
 use crate::api::answers::{Answers, Collected, StreamWriter, prepare, stream};
 use crate::api::body_of;
 use crate::api::error::ApiError;
@@ -72,6 +72,7 @@ pub(crate) async fn completions(
     response["forerun"] = statistics(answers());
     if body.details() {
         add_measurements(&mut response["forerun"], answers(), tokenizer);
+        add_tokens(&mut response["choices"], &collected, tokenizer);
     }
     Ok(axum::Json(response).into_response())
 }

@@ -66,7 +66,7 @@ impl Envelope {
     }
 }
 
-/// What a stream reports besides the text.
+/// What a stream reports in addition to the text.
 #[derive(Clone, Copy)]
 pub(super) struct StreamOptions {
     /// Whether it ends with the usage.

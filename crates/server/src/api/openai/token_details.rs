@@ -1,11 +1,26 @@
 //! The extension `token_details`: where each token of an answer comes from, and what the devices did meanwhile.
 
 use super::logprobs::finite;
+use crate::api::answers::Collected;
 use forerun::{Answer, AnswerToken, TokenOrigin, Tokenizer, Trace, VerificationRecord};
 use serde_json::{Map, Value, json};
 
 /// Returns where the tokens of a streamed part come from. `text` is the text of the part.
 pub(super) fn token_details(tokens: &[AnswerToken], text: &str, tokenizer: &Tokenizer) -> Value {
+    json!({"tokens": details(tokens, text, tokenizer)})
+}
+
+/// Adds to each choice of a whole response where its tokens come from.
+pub(super) fn add_tokens(choices: &mut Value, collected: &[Collected], tokenizer: &Tokenizer) {
+    let choices = choices.as_array_mut().into_iter().flatten();
+    for (choice, collected) in choices.zip(collected) {
+        let parts = collected.tokens.iter();
+        let tokens = parts.flat_map(|(text, tokens)| details(tokens, text, tokenizer));
+        choice["forerun"] = json!({"tokens": tokens.collect::<Vec<_>>()});
+    }
+}
+
+fn details(tokens: &[AnswerToken], text: &str, tokenizer: &Tokenizer) -> Vec<Value> {
     let mut pieces: Vec<String> = tokens.iter().map(|token| tokenizer.piece(token.token)).collect();
     if pieces.concat() != text {
         // A character of several tokens belongs to the last of them.
@@ -26,7 +41,7 @@ pub(super) fn token_details(tokens: &[AnswerToken], text: &str, tokenizer: &Toke
         }
         value
     });
-    json!({"tokens": tokens.collect::<Vec<_>>()})
+    tokens.collect()
 }
 
 fn origin_name(origin: TokenOrigin) -> &'static str {
