@@ -20,7 +20,7 @@ jobs="${JOBS:-$(nproc)}"
 [ -x "$folder/venv/bin/python" ] || python3 -m venv "$folder/venv"
 pip=("$folder/venv/bin/python" -m pip --disable-pip-version-check --quiet)
 
-declare -A targets=([llama.cpp]="llama_peer llama_logits" [llama-server]=llama-server)
+declare -A targets=([llama.cpp]="llama_peer llama_logits llama_passes" [llama-server]=llama-server)
 for peer in $peers; do
     case "$peer" in
     llama.cpp | llama-server)

@@ -10,9 +10,6 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Numbers of rows of the measured forward passes.
-const ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-
 /// Prints the cores and the default placements or, with a model, the costs of its forward pass.
 pub(crate) fn run(arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
     match &arguments.model {
@@ -39,17 +36,22 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
     let bandwidth = BandwidthProbe::new();
     let read = || (0..5).map(|_| bandwidth.read(&team)).fold(0.0, f64::max);
     let before = read();
-    let most_rows = ROWS[ROWS.len() - 1];
+    let most_rows = arguments.rows.iter().copied().max().unwrap_or(1);
+    let context = weights.architecture().context_length;
+    anyhow::ensure!(
+        most_rows <= context,
+        "a pass of {most_rows} rows does not fit the model's context of {context} tokens: use fewer `--rows`"
+    );
     let weights = Arc::new(weights);
     let probe = |past| ModelProbe::new(Arc::clone(&weights), Arc::clone(&team), past, most_rows);
     let (mut probe, mut fresh) = (probe(arguments.past), probe(0));
     let rounds = arguments.rounds.max(1);
     let mut measured = Vec::new();
     // A measurement computes the rows twice, and one row.
-    let all_rows: usize = ROWS.iter().map(|rows| rounds * (2 * rows + 1)).sum();
+    let all_rows: usize = arguments.rows.iter().map(|rows| rounds * (2 * rows + 1)).sum();
     let mut task = Task::new("measuring", Unit::Pieces("rows"), all_rows as u64);
     let mut measured_rows = 0;
-    for rows in ROWS {
+    for &rows in &arguments.rows {
         let mut passes = Passes { rows, ..Passes::default() };
         for _ in 0..rounds {
             let one = probe.run(1);

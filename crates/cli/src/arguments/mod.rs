@@ -210,6 +210,16 @@ pub(crate) struct DevicesArguments {
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub(crate) past: usize,
 
+    /// Numbers of rows of the measured passes, separated by commas.
+    #[arg(
+        long,
+        value_name = "NUMBERS",
+        value_delimiter = ',',
+        default_value = "1,2,4,8,16,32,64",
+        value_parser = values::count(1..=4096)
+    )]
+    pub(crate) rows: Vec<usize>,
+
     /// Number of measurements of each kind.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = values::count(1..=1_000_000))]
     pub(crate) rounds: usize,

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{Finished, Run};
+use crate::common::{Finished, Models, Run};
 use forerun::{DeviceGroup, Placement, Topology};
 use std::fs;
 use std::io::Write;
@@ -85,6 +85,21 @@ impl Drop for CgroupWithQuota {
     fn drop(&mut self) {
         drop(fs::remove_dir(&self.0));
     }
+}
+
+#[test]
+fn devices_measures_passes_of_the_given_numbers_of_rows() {
+    let models = Models::pair();
+    let devices = |rows: &str| {
+        let run = Run::forerun().with(&["devices", "--rounds", "1", "--past", "4", "--rows", rows]);
+        run.with_path("--model", &models.target()).finish()
+    };
+    let output = devices("3,10").output();
+    let rows = output.lines().filter(|line| line.contains(" of one row"));
+    let rows: Vec<&str> = rows.map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert_eq!(rows, ["3", "10"], "{output}");
+    devices("4096").assert_refused("--rows", &["4096 rows", "context"]);
+    devices("0").assert_refused("--rows", &["0"]);
 }
 
 #[test]

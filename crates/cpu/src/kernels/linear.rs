@@ -134,6 +134,7 @@ impl<'a> PackedProduct<'a> {
         for pair in piece * pairs_per_piece..pairs.min((piece + 1) * pairs_per_piece) {
             match activations.blocks() {
                 1 => multiply::<1>(isa, weights, pair, activations, out),
+                2 => multiply::<2>(isa, weights, pair, activations, out),
                 _ => multiply::<GROUP_BLOCKS>(isa, weights, pair, activations, out),
             }
         }
@@ -235,7 +236,10 @@ fn store(
             let at = (first_row + row) * stride + first_column + tile * LANES;
             // SAFETY: each tile is computed by one member, so no other member writes these outputs.
             let out = unsafe { out.range_mut(at..at + width) };
-            out.copy_from_slice(&sums[..width]);
+            match out.as_chunks_mut() {
+                ([whole], []) => *whole = *sums,
+                _ => out.copy_from_slice(&sums[..width]),
+            }
             if let Some(bias) = weights.bias() {
                 let bias = &bias[tile * LANES..][..width];
                 out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
