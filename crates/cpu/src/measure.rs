@@ -54,7 +54,7 @@ impl BandwidthProbe {
 /// Sums the words, which only takes the time of reading them, with the widest available loads.
 fn sum_words(team: &Team, words: &[u64]) -> u64 {
     #[cfg(target_arch = "x86_64")]
-    if team.isa() == crate::kernels::Isa::Avx512 {
+    if team.isa() >= crate::kernels::Isa::Avx512 {
         // SAFETY: the processor supports the team's `Isa`: `Team::with_isa` checks it.
         return unsafe { sum_avx512(words) };
     }

@@ -2,8 +2,9 @@
 
 use crate::matrix::{Matrix, MatrixRow};
 use forerun_formats::blocks::UnpackedBlock;
-use forerun_formats::{BlockType, ModelTypes, QUANT_BLOCK as BLOCK};
+use forerun_formats::{BlockType, ModelTypes, QUANT_BLOCK as BLOCK, WeightType};
 use forerun_vector::Isa;
+use half::bf16;
 
 /// How a device adds and rounds. Each device documents its own order, and the reference repeats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +13,9 @@ pub struct Arithmetic {
     pub types: ModelTypes,
     /// Whether the products of linear layers and of attention are added without being rounded first.
     pub fused: bool,
+    /// Whether products with bf16 weights round the activations to bf16, and add the products of two
+    /// inputs at a time, the second one first. Subnormal numbers are zeros there (`VDPBF16PS`).
+    pub bf16_pairs: bool,
     /// Number of partial sums of a linear layer's products: product `i` belongs to sum `i mod n`. It is a
     /// power of two; 1 adds the products in ascending order.
     pub product_lanes: usize,
@@ -24,8 +28,13 @@ impl Arithmetic {
     /// Returns the arithmetic of the CPU's kernels with an instruction set.
     #[must_use]
     pub fn cpu(types: impl Into<ModelTypes>, isa: Isa) -> Self {
-        let (types, fused) = (types.into(), isa.is_fused());
-        Self { types, fused, product_lanes: 1, sum_lanes: 16 }
+        Self {
+            types: types.into(),
+            fused: isa.is_fused(),
+            bf16_pairs: isa.rounds_to_bf16(),
+            product_lanes: 1,
+            sum_lanes: 16,
+        }
     }
 
     /// Computes `sum + a · b`.
@@ -49,6 +58,11 @@ impl Arithmetic {
     pub fn linear(&self, weights: &Matrix, x: &[f32]) -> Vec<f32> {
         let rows = x.chunks(weights.inputs());
         let output = |x: &[f32], output: usize| match weights.row(output) {
+            MatrixRow::Floats(row)
+                if self.bf16_pairs && weights.weight_type() == WeightType::Bf16 =>
+            {
+                bf16_dot(row, x)
+            }
             MatrixRow::Floats(row) => self.float_dot(row, x),
             MatrixRow::Blocks(block_type, bytes) => self.block_dot(block_type, bytes, x),
         };
@@ -96,6 +110,23 @@ impl Arithmetic {
         }
         sum
     }
+}
+
+/// Adds the products of bf16 numbers, two inputs at a time.
+fn bf16_dot(weights: &[f32], x: &[f32]) -> f32 {
+    let product = |sum: f32, weight: Option<&f32>, x: Option<&f32>| {
+        let x = bf16::from_f32(*x.unwrap_or(&0.0)).to_f32();
+        let weight = *weight.unwrap_or(&0.0);
+        without_subnormals(without_subnormals(x).mul_add(without_subnormals(weight), sum))
+    };
+    weights.chunks(2).zip(x.chunks(2)).fold(0.0, |sum, (weights, x)| {
+        let sum = product(sum, weights.get(1), x.get(1));
+        product(sum, weights.first(), x.first())
+    })
+}
+
+fn without_subnormals(value: f32) -> f32 {
+    if value.is_subnormal() { 0.0_f32.copysign(value) } else { value }
 }
 
 /// Adds the upper half of partial sums to the lower half until one is left.

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 ///
 /// Results are equal bit for bit on the same instruction set. AVX-512, AVX2 and NEON use fused
 /// multiply-add in linear layers and in attention (scores and weighted sums of values); the portable
-/// kernels round each product before the addition. All other kernels give the same bits on every
-/// instruction set.
+/// kernels round each product before the addition. With BF16, products with bf16 weights round the
+/// activations to bf16. All other kernels give the same bits on every instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// Plain loops, for any processor.
@@ -20,6 +20,9 @@ pub enum Isa {
     /// AVX-512 F, BW, DQ, VL and VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// The same, and AVX-512 BF16: products of two bf16 numbers each.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
     /// NEON, with the products of bytes that the processor has (none, DotProd or I8MM). These are exact,
     /// so the bits do not depend on them.
     #[cfg(target_arch = "aarch64")]
@@ -48,7 +51,7 @@ pub enum IsaError {
 impl Isa {
     /// The instruction sets of this kind of processor, the best one last.
     #[cfg(target_arch = "x86_64")]
-    const ALL: &[Self] = &[Self::Portable, Self::Avx2, Self::Avx512];
+    const ALL: &[Self] = &[Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
     #[cfg(target_arch = "aarch64")]
     const ALL: &[Self] = &[Self::Portable, Self::Neon];
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -73,6 +76,7 @@ impl Isa {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni");
         match (avx512, avx2) {
+            (true, _) if is_x86_feature_detected!("avx512bf16") => Self::Avx512Bf16,
             (true, _) => Self::Avx512,
             (_, true) => Self::Avx2,
             _ => Self::Portable,
@@ -121,7 +125,16 @@ impl Isa {
         self != Self::Portable
     }
 
-    /// Returns the names of the instruction sets, such as `avx512, avx2 or portable`.
+    /// Returns whether activations are rounded to bf16 before their products with bf16 weights.
+    #[must_use]
+    pub fn rounds_to_bf16(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Self::Avx512Bf16;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Returns the names of the instruction sets, such as `avx2 or portable`.
     fn names() -> String {
         let names = Self::ALL.iter().rev().map(ToString::to_string);
         let names: Vec<String> = names.collect();
@@ -140,6 +153,8 @@ impl fmt::Display for Isa {
             Self::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => "avx512bf16",
             #[cfg(target_arch = "aarch64")]
             Self::Neon => "neon",
         })
@@ -153,7 +168,7 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_names_of_this_kind_of_processor() {
         let names = if cfg!(target_arch = "x86_64") {
-            "avx512, avx2 or portable"
+            "avx512bf16, avx512, avx2 or portable"
         } else if cfg!(target_arch = "aarch64") {
             "neon or portable"
         } else {

@@ -44,7 +44,7 @@ pub fn vectorize(isa: Isa, work: impl Vectorized) {
         }
         match isa {
             // SAFETY: `Isa::best` checked that the processor supports these features.
-            Isa::Avx512 => return unsafe { avx512(work) },
+            Isa::Avx512 | Isa::Avx512Bf16 => return unsafe { avx512(work) },
             // SAFETY: as above.
             Isa::Avx2 => return unsafe { avx2(work) },
             Isa::Portable => (),

@@ -1,36 +1,51 @@
 //! Activations in the layout of the linear kernels: in blocks of rows, transposed or quantised.
 
-use super::Isa;
+use super::LANES;
+use super::operands::MAX_ROW_BLOCK;
+use super::shared::SharedSlice;
+use crate::team::Team;
 use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType, round_to_i8};
 use forerun_vector::{Lanes, Vectorized, vectorize};
 use std::ops::Range;
 
+/// Number of activations from which on the members of a team share the packing.
+const MIN_SHARED_NUMBERS: usize = 16 << 10;
+
 /// The input of a linear layer, packed so that a kernel reads it sequentially.
 ///
 /// Rows are grouped in blocks (see [`Activations::pack`]). For float weights, a block of R rows is
-/// `[inputs][R]`, with the inputs zero-padded to an even number. For quantised weights, it is quants
-/// `[inputs/32][R][32]`, with a scale and sums for each block of inputs and row.
+/// `[inputs][R]`, with the inputs zero-padded to an even number. For products of bf16 numbers, it is
+/// `[inputs/2][R][2]`. For quantised weights, it is quants `[inputs/32][R][32]`, with a scale and sums for
+/// each block of inputs and row.
 #[derive(Default)]
 pub(crate) struct Activations {
     rows: usize,
     row_block: usize,
     inputs: usize,
     pub(crate) floats: Vec<f32>,
-    pub(crate) quants: Vec<i8>,
-    pub(crate) scales: Vec<f32>,
+    /// Two bf16 numbers each, the first one in the lower half.
+    pub(crate) pairs: Vec<u32>,
+    quantized: QuantizedBlocks,
+}
+
+/// Blocks of quantised activations.
+#[derive(Default)]
+struct QuantizedBlocks {
+    quants: Vec<[i8; BLOCK]>,
+    scales: Vec<f32>,
     /// The negative sum of each block's quants.
-    pub(crate) negative_sums: Vec<i32>,
+    negative_sums: Vec<i32>,
     /// The sum of each block's activations: the sum of its quants, times their scale.
-    pub(crate) scaled_sums: Vec<f32>,
+    scaled_sums: Vec<f32>,
     /// The negative sums of each block's first and last 16 quants.
-    pub(crate) negative_half_sums: Vec<[i32; 2]>,
+    negative_half_sums: Vec<[i32; 2]>,
 }
 
 impl Activations {
     /// Packs `x`: `[rows, inputs]` for weights of type `weight_type`, in blocks of up to `row_block` rows.
     pub(crate) fn pack(
         &mut self,
-        isa: Isa,
+        team: &Team,
         weight_type: WeightType,
         x: &[f32],
         inputs: usize,
@@ -43,8 +58,9 @@ impl Activations {
             _ => inputs.next_multiple_of(2),
         };
         match weight_type {
-            WeightType::Quantized(_) => self.quantize(isa, x, inputs),
-            _ => self.transpose(isa, x, inputs),
+            WeightType::Quantized(_) => self.quantize(team, x, inputs),
+            WeightType::Bf16 if team.isa().rounds_to_bf16() => self.round_to_bf16(team, x, inputs),
+            _ => self.transpose(team, x, inputs),
         }
     }
 
@@ -70,57 +86,109 @@ impl Activations {
     /// # Panics
     /// If there are no such blocks.
     pub(super) fn quantized(&self, places: Range<usize>) -> QuantizedRows<'_> {
+        let blocks = &self.quantized;
         QuantizedRows {
-            quants: &self.quants[places.start * BLOCK..places.end * BLOCK],
-            scales: &self.scales[places.clone()],
-            negative_sums: &self.negative_sums[places.clone()],
-            scaled_sums: &self.scaled_sums[places.clone()],
-            negative_half_sums: &self.negative_half_sums[places],
+            quants: blocks.quants[places.clone()].as_flattened(),
+            scales: &blocks.scales[places.clone()],
+            negative_sums: &blocks.negative_sums[places.clone()],
+            scaled_sums: &blocks.scaled_sums[places.clone()],
+            negative_half_sums: &blocks.negative_half_sums[places],
         }
+    }
+
+    /// Returns the quants of a block.
+    pub(super) fn quants(&self, place: usize) -> &[i8; BLOCK] {
+        &self.quantized.quants[place]
+    }
+
+    /// Returns the scale of a block.
+    pub(super) fn scale(&self, place: usize) -> f32 {
+        self.quantized.scales[place]
     }
 
     /// Returns the sum of the activations in one of `parts` equal parts of a block: one or two.
     pub(super) fn scaled_sum(&self, place: usize, part: usize, parts: usize) -> f32 {
+        let blocks = &self.quantized;
         match parts {
-            1 => self.scaled_sums[place],
-            _ => -self.negative_half_sums[place][part] as f32 * self.scales[place],
+            1 => blocks.scaled_sums[place],
+            _ => -blocks.negative_half_sums[place][part] as f32 * blocks.scales[place],
         }
     }
 
-    fn transpose(&mut self, isa: Isa, x: &[f32], inputs: usize) {
-        self.floats.resize(self.rows * self.inputs, 0.0);
-        for block in 0..self.blocks() {
+    /// Calls `work` with each row block's first row and number of rows: on the team, if there is much to do.
+    fn for_each_block(&self, team: &Team, work: impl Fn(Range<usize>) + Sync) {
+        let work = |block| {
             let (rows, first_row) = self.block(block);
-            let x = &x[first_row * inputs..(first_row + rows) * inputs];
-            let start = first_row * self.inputs;
-            let packed = &mut self.floats[start..start + rows * self.inputs];
-            vectorize(isa, Transpose { x, inputs, rows, packed });
+            work(first_row..first_row + rows);
+        };
+        match self.blocks() {
+            count @ 2.. if self.rows * self.inputs >= MIN_SHARED_NUMBERS => {
+                team.for_each_piece(count, |_, block| work(block));
+            }
+            count => (0..count).for_each(work),
         }
     }
 
-    fn quantize(&mut self, isa: Isa, x: &[f32], inputs: usize) {
-        let blocks = self.inputs / BLOCK;
-        self.quants.resize(self.rows * self.inputs, 0);
-        self.scales.resize(self.rows * blocks, 0.0);
-        self.negative_sums.resize(self.rows * blocks, 0);
-        self.scaled_sums.resize(self.rows * blocks, 0.0);
-        self.negative_half_sums.resize(self.rows * blocks, [0; 2]);
-        for block in 0..self.blocks() {
-            let (rows, first_row) = self.block(block);
-            let places = first_row * blocks..(first_row + rows) * blocks;
-            let (quants, _) = self.quants.as_chunks_mut();
-            let quantize = Quantize {
-                x: &x[first_row * inputs..(first_row + rows) * inputs],
-                inputs,
-                rows,
-                quants: &mut quants[places.clone()],
-                scales: &mut self.scales[places.clone()],
-                negative_sums: &mut self.negative_sums[places.clone()],
-                scaled_sums: &mut self.scaled_sums[places.clone()],
-                negative_half_sums: &mut self.negative_half_sums[places],
+    fn transpose(&mut self, team: &Team, x: &[f32], inputs: usize) {
+        let mut floats = std::mem::take(&mut self.floats);
+        floats.resize(self.rows * self.inputs, 0.0);
+        let packed = SharedSlice::new(&mut floats);
+        self.for_each_block(team, |rows| {
+            let x = &x[rows.start * inputs..rows.end * inputs];
+            // SAFETY: each block of rows has a range of its own.
+            let packed =
+                unsafe { packed.range_mut(rows.start * self.inputs..rows.end * self.inputs) };
+            vectorize(team.isa(), Transpose { x, inputs, rows: rows.len(), packed });
+        });
+        self.floats = floats;
+    }
+
+    fn round_to_bf16(&mut self, team: &Team, x: &[f32], inputs: usize) {
+        let in_row = self.inputs / 2;
+        let mut pairs = std::mem::take(&mut self.pairs);
+        pairs.resize(self.rows * in_row, 0);
+        let packed = SharedSlice::new(&mut pairs);
+        self.for_each_block(team, |rows| {
+            let x = &x[rows.start * inputs..rows.end * inputs];
+            // SAFETY: each block of rows has a range of its own.
+            let packed = unsafe { packed.range_mut(rows.start * in_row..rows.end * in_row) };
+            vectorize(team.isa(), RoundToBf16 { x, inputs, rows: rows.len(), packed });
+        });
+        self.pairs = pairs;
+    }
+
+    fn quantize(&mut self, team: &Team, x: &[f32], inputs: usize) {
+        let in_row = self.inputs / BLOCK;
+        let count = self.rows * in_row;
+        let mut blocks = std::mem::take(&mut self.quantized);
+        blocks.quants.resize(count, [0; BLOCK]);
+        blocks.scales.resize(count, 0.0);
+        blocks.negative_sums.resize(count, 0);
+        blocks.scaled_sums.resize(count, 0.0);
+        blocks.negative_half_sums.resize(count, [0; 2]);
+        let quants = SharedSlice::new(&mut blocks.quants);
+        let scales = SharedSlice::new(&mut blocks.scales);
+        let negative_sums = SharedSlice::new(&mut blocks.negative_sums);
+        let scaled_sums = SharedSlice::new(&mut blocks.scaled_sums);
+        let negative_half_sums = SharedSlice::new(&mut blocks.negative_half_sums);
+        self.for_each_block(team, |rows| {
+            let places = rows.start * in_row..rows.end * in_row;
+            // SAFETY: each block of rows has places of its own.
+            let quantize = unsafe {
+                Quantize {
+                    x: &x[rows.start * inputs..rows.end * inputs],
+                    inputs,
+                    rows: rows.len(),
+                    quants: quants.range_mut(places.clone()),
+                    scales: scales.range_mut(places.clone()),
+                    negative_sums: negative_sums.range_mut(places.clone()),
+                    scaled_sums: scaled_sums.range_mut(places.clone()),
+                    negative_half_sums: negative_half_sums.range_mut(places),
+                }
             };
-            vectorize(isa, quantize);
-        }
+            vectorize(team.isa(), quantize);
+        });
+        self.quantized = blocks;
     }
 }
 
@@ -196,16 +264,84 @@ impl Vectorized for Transpose<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let Self { x, inputs, rows, packed } = self;
-        if rows == 1 {
-            packed[..inputs].copy_from_slice(x);
-        } else {
-            for (row, x) in x.chunks_exact(inputs).enumerate() {
-                for (packed, &value) in packed[row..].iter_mut().step_by(rows).zip(x) {
-                    *packed = value;
+        let mut tile = [[0.0; LANES]; MAX_ROW_BLOCK];
+        for (index, packed) in packed.chunks_mut(LANES * rows).enumerate() {
+            let start = index * LANES;
+            let end = inputs.min(start + LANES);
+            for (tile, x) in tile.iter_mut().zip(x.chunks_exact(inputs)) {
+                let x = &x[start..end];
+                tile[..x.len()].copy_from_slice(x);
+                tile[x.len()..].fill(0.0);
+            }
+            transpose(&tile, rows, packed);
+        }
+    }
+}
+
+/// Rounds one row block from `[rows, inputs]` to pairs of bf16 numbers `[inputs/2, rows]`.
+struct RoundToBf16<'a> {
+    x: &'a [f32],
+    inputs: usize,
+    rows: usize,
+    packed: &'a mut [u32],
+}
+
+impl Vectorized for RoundToBf16<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Self { x, inputs, rows, packed } = self;
+        let mut tile = [[0; LANES]; MAX_ROW_BLOCK];
+        for (index, packed) in packed.chunks_mut(LANES * rows).enumerate() {
+            let start = index * 2 * LANES;
+            let end = inputs.min(start + 2 * LANES);
+            for (tile, x) in tile.iter_mut().zip(x.chunks_exact(inputs)) {
+                let mut values = [[0.0; 2]; LANES];
+                let x = &x[start..end];
+                values.as_flattened_mut()[..x.len()].copy_from_slice(x);
+                for (pair, [first, second]) in tile.iter_mut().zip(values) {
+                    *pair = bf16_bits(first) | bf16_bits(second) << 16;
                 }
             }
+            transpose(&tile, rows, packed);
         }
-        packed[inputs * rows..].fill(0.0);
+    }
+}
+
+/// Rounds to bf16, to even if two numbers are equally near.
+#[inline(always)]
+fn bf16_bits(value: f32) -> u32 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    // Rounding must not turn NaN into infinity.
+    let quiet = bits >> 16 | 0x40;
+    if value.is_nan() { quiet } else { rounded }
+}
+
+/// Writes `[rows][16]` as `[16][rows]`; fewer columns if `packed` is shorter.
+#[inline(always)]
+fn transpose<T: Copy>(tile: &[[T; LANES]; MAX_ROW_BLOCK], rows: usize, packed: &mut [T]) {
+    #[inline(always)]
+    fn rows_of<const R: usize, T: Copy>(tile: &[[T; LANES]; MAX_ROW_BLOCK], packed: &mut [T]) {
+        let (columns, _) = packed.as_chunks_mut::<R>();
+        for (column, packed) in columns.iter_mut().take(LANES).enumerate() {
+            for (row, packed) in packed.iter_mut().enumerate() {
+                *packed = tile[row][column];
+            }
+        }
+    }
+    match rows {
+        1 => rows_of::<1, T>(tile, packed),
+        2 => rows_of::<2, T>(tile, packed),
+        3 => rows_of::<3, T>(tile, packed),
+        4 => rows_of::<4, T>(tile, packed),
+        5 => rows_of::<5, T>(tile, packed),
+        6 => rows_of::<6, T>(tile, packed),
+        7 => rows_of::<7, T>(tile, packed),
+        8 => rows_of::<8, T>(tile, packed),
+        9 => rows_of::<9, T>(tile, packed),
+        10 => rows_of::<10, T>(tile, packed),
+        11 => rows_of::<11, T>(tile, packed),
+        _ => rows_of::<12, T>(tile, packed),
     }
 }
 

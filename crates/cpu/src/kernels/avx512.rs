@@ -29,6 +29,34 @@ pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) 
     }
 }
 
+/// Computes as [`compute`] does, with the instructions for bf16.
+///
+/// # Safety
+/// The processor must have AVX-512 F, BW, DQ, VL, VNNI and BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")]
+pub(crate) unsafe fn compute_with_bf16(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+    // SAFETY: as in `compute`.
+    unsafe {
+        if operands.weight_type != WeightType::Bf16 {
+            return compute(operands, sums);
+        }
+        match operands.rows {
+            1 => bf16_pairs::<1>(operands, sums),
+            2 => bf16_pairs::<2>(operands, sums),
+            3 => bf16_pairs::<3>(operands, sums),
+            4 => bf16_pairs::<4>(operands, sums),
+            5 => bf16_pairs::<5>(operands, sums),
+            6 => bf16_pairs::<6>(operands, sums),
+            7 => bf16_pairs::<7>(operands, sums),
+            8 => bf16_pairs::<8>(operands, sums),
+            9 => bf16_pairs::<9>(operands, sums),
+            10 => bf16_pairs::<10>(operands, sums),
+            11 => bf16_pairs::<11>(operands, sums),
+            _ => bf16_pairs::<12>(operands, sums),
+        }
+    }
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn by_rows_of_floats<W: Widen>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     // SAFETY: as in `compute`.
@@ -165,6 +193,40 @@ unsafe fn floats<const R: usize, W: Widen>(operands: &Operands<'_>, sums: &mut [
                     left[row] = _mm512_fmadd_ps(x, l[odd], left[row]);
                     right[row] = _mm512_fmadd_ps(x, r[odd], right[row]);
                 }
+            }
+        }
+    }
+    store(&[left, right], sums);
+}
+
+/// Adds the products of two inputs at a time, with the activations rounded to bf16.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")]
+unsafe fn bf16_pairs<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+    const PAIR_BYTES: usize = 4 * LANES;
+    let Operands { tiles, inputs, start, ref input_range, .. } = *operands;
+    let plan = operands.prefetch_plan();
+    let (pairs, first_pair) = (inputs / 2, input_range.start / 2);
+    let x = &operands.activations.pairs[start / 2..start / 2 + R * pairs];
+    debug_assert!(tiles.iter().all(|tile| tile.len() >= pairs * PAIR_BYTES));
+    let x = x[first_pair * R..input_range.end / 2 * R].as_ptr();
+    let [first, second] = tiles.map(|tile| tile[first_pair * PAIR_BYTES..].as_ptr());
+    let [mut left, mut right] = load::<R>(input_range, sums);
+    for pair in 0..input_range.len() / 2 {
+        // SAFETY: both tiles hold the inputs of the range, and `x` holds R pairs for each two inputs. A
+        // prefetch may use any address.
+        unsafe {
+            prefetch(plan, pair, 1);
+            let x = x.add(pair * R);
+            _mm_prefetch::<_MM_HINT_T0>(x.cast::<i8>().wrapping_add(PREFETCH_X));
+            let load = |tile: *const u8| -> __m512bh {
+                std::mem::transmute(_mm512_load_si512(tile.add(pair * PAIR_BYTES).cast()))
+            };
+            let (l, r) = (load(first), load(second));
+            for row in 0..R {
+                let x: __m512bh =
+                    std::mem::transmute(_mm512_set1_epi32((*x.add(row)).cast_signed()));
+                left[row] = _mm512_dpbf16_ps(left[row], l, x);
+                right[row] = _mm512_dpbf16_ps(right[row], r, x);
             }
         }
     }

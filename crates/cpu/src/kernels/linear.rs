@@ -1,6 +1,8 @@
 //! Linear layers for any number of rows, with the same order of additions in every case.
 //!
-//! An output adds its products in ascending order of inputs. With quantised weights it adds blocks of 32 or
+//! An output adds its products in ascending order of inputs. With the instruction set BF16 and bf16 weights,
+//! the activations are rounded to bf16, and of each two inputs the second one is added first, as
+//! `VDPBF16PS` does; subnormal numbers are zeros there. With quantised weights it adds blocks of 32 or
 //! 16 inputs in ascending order, each an exact integer sum times its two scales; then the block's minimum
 //! times the sum of its activations. Rows and tiles are independent of
 //! each other, so a kernel may compute as many of both at a time as its registers can hold.
@@ -45,17 +47,17 @@ impl<'a> Product<'a> {
     /// Computes the product on a team.
     pub(crate) fn compute(self, team: &Team) {
         match self.weights {
-            [_] => run_products(team, &[self.pack(team.isa()).next()]),
+            [_] => run_products(team, &[self.pack(team).next()]),
             _ => linear_group(team, [self]),
         }
     }
 
     /// Packs the activations. Returns the product with each matrix.
-    fn pack(self, isa: Isa) -> impl Iterator<Item = PackedProduct<'a>> {
+    fn pack(self, team: &Team) -> impl Iterator<Item = PackedProduct<'a>> {
         let Product { x, weights, activations, out } = self;
         if let Some(first) = weights.first() {
             let (weight_type, inputs) = (first.weight_type(), first.inputs());
-            activations.pack(isa, weight_type, x, inputs, row_block(isa));
+            activations.pack(team, weight_type, x, inputs, row_block(team.isa()));
             let outputs: usize = weights.iter().map(PackedMatrix::outputs).sum();
             debug_assert_eq!(out.len(), x.len() / inputs * outputs);
         }
@@ -89,7 +91,7 @@ pub(crate) fn linear(
 /// Computes several products, with one barrier for up to eight of them. Each has the same bits as when
 /// it is computed alone.
 pub(crate) fn linear_group<'a>(team: &Team, products: impl IntoIterator<Item = Product<'a>>) {
-    let mut products = products.into_iter().flat_map(|product| product.pack(team.isa())).fuse();
+    let mut products = products.into_iter().flat_map(|product| product.pack(team)).fuse();
     loop {
         // An array, because a forward pass must not allocate.
         let batch: [Option<PackedProduct<'_>>; MAX_GROUPED_PRODUCTS] =
@@ -252,7 +254,7 @@ fn store(
 fn row_block(isa: Isa) -> usize {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => MAX_ROW_BLOCK,
+        Isa::Avx512 | Isa::Avx512Bf16 => MAX_ROW_BLOCK,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => 4,
         #[cfg(target_arch = "aarch64")]
@@ -265,7 +267,7 @@ fn row_block(isa: Isa) -> usize {
 fn takes_ranges(isa: Isa) -> bool {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => true,
+        Isa::Avx512 | Isa::Avx512Bf16 => true,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => false,
         #[cfg(target_arch = "aarch64")]
@@ -279,6 +281,9 @@ fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
         // SAFETY: a team's `Isa` is one that the processor supports (`Team::with_isa` checks this).
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::compute(operands, sums) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 => unsafe { super::avx512::compute_with_bf16(operands, sums) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { super::avx2::compute(operands, sums) },
@@ -405,6 +410,33 @@ mod tests {
                     packed.unpack_row(output, &mut row);
                     prop_assert_eq!(bits(&row), bits(&slow.weights(output)), "{}", block_type);
                 }
+            }
+        }
+    }
+
+    /// Numbers of all magnitudes: subnormal ones, and products that overflow.
+    #[test]
+    fn extreme_bf16_numbers_equal_the_reference() {
+        let (rows, inputs, outputs) = (3, 70, 16);
+        let extreme = |count: usize, seed: u32| -> Vec<f32> {
+            let powers = [-140, -127, -126, -100, -63, -1, 0, 1, 62, 100];
+            let scaled = values(count, seed).into_iter().zip(powers.into_iter().cycle());
+            scaled
+                .map(|(value, power)| {
+                    value * 2.0_f32.powi(power / 2) * 2.0_f32.powi(power - power / 2)
+                })
+                .collect()
+        };
+        for seed in 0..20 {
+            let (x, matrix) = (extreme(rows * inputs, seed), extreme(inputs * outputs, seed ^ 77));
+            let packed = PackedMatrix::pack(WeightType::Bf16, &matrix, inputs);
+            let slow = Matrix::new(WeightType::Bf16, matrix, inputs);
+            for isa in Isa::available() {
+                let team = Team::single_thread().with_isa(isa);
+                let mut out = vec![f32::NAN; rows * outputs];
+                linear(&team, &x, &packed, &mut Activations::default(), &mut out);
+                let expected = Arithmetic::cpu(WeightType::Bf16, isa).linear(&slow, &x);
+                assert_eq!(bits(&out), bits(&expected), "{isa}, {seed}");
             }
         }
     }

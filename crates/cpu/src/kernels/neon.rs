@@ -683,6 +683,7 @@ mod tests {
     use crate::kernels::activations::Activations;
     use crate::kernels::operands::MAX_ROW_BLOCK;
     use crate::kernels::{Isa, PackedMatrix};
+    use crate::team::Team;
 
     fn values(count: usize) -> Vec<f32> {
         let value = |index: u32| {
@@ -704,8 +705,9 @@ mod tests {
         {
             let weight_type = WeightType::Quantized(block_type);
             let weights = PackedMatrix::pack(weight_type, &values(32 * inputs), inputs);
+            let team = Team::single_thread().with_isa(Isa::Neon);
             let mut activations = Activations::default();
-            activations.pack(Isa::Neon, weight_type, &values(rows * inputs), inputs, rows);
+            activations.pack(&team, weight_type, &values(rows * inputs), inputs, rows);
             let operands = Operands {
                 weight_type,
                 tiles: [weights.tile(0), weights.tile(1)],

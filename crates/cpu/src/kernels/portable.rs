@@ -61,10 +61,10 @@ fn blocks(block_type: BlockType, operands: &Operands<'_>, tile: &[u8], sums: &mu
             let [scale, minimum] = format.scale(tile, place, first_input, lane);
             for (row, sums) in sums.iter_mut().enumerate().take(rows) {
                 let place = start / BLOCK + block * rows + row;
-                let x = &activations.quants[place * BLOCK + within * part_inputs..][..part_inputs];
+                let x = &activations.quants(place)[within * part_inputs..][..part_inputs];
                 let products = weights.iter().zip(x).map(|(weight, &x)| weight * i32::from(x));
                 let dot: i32 = products.sum();
-                sums[lane] += dot as f32 * (scale * activations.scales[place]);
+                sums[lane] += dot as f32 * (scale * activations.scale(place));
                 if format.scales.has_minima() {
                     sums[lane] += minimum * activations.scaled_sum(place, within, parts);
                 }
