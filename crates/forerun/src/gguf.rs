@@ -94,8 +94,8 @@ impl<T: Into<WeightTypes>> From<T> for GgufOptions<'_> {
     }
 }
 
-/// Exports a model (a Hugging Face directory with a byte-level BPE tokenizer, or a llama2.c file) as a GGUF
-/// file, with its matrices in these types and its default chat template.
+/// Exports a model (a Hugging Face directory with a byte-level BPE tokenizer, a llama2.c file, or another GGUF
+/// file) as a GGUF file, with its matrices in these types and its default chat template.
 ///
 /// # Errors
 /// If the model cannot be opened, has an option that llama.cpp does not compute, has an unsupported tokenizer,
@@ -123,10 +123,8 @@ pub fn export_gguf<'a>(
     }
     let opened = open_model(model, loader)?;
     let TokenizerMetadata { entries, pre_tokenizer_unsupported } = tokenizer_metadata(&opened)?;
-    let name = ("general.name", GgufValue::Text(model.name()));
-    let mut metadata: Vec<_> =
-        std::iter::once(name).chain(entries).map(|(key, value)| (key.to_owned(), value)).collect();
-    metadata.extend(chat_template(&opened)?);
+    let name = ("general.name".to_owned(), GgufValue::Text(model.name()));
+    let metadata: Vec<_> = std::iter::once(name).chain(entries).collect();
     let importance = text.map(|text| importance(&opened, text)).transpose()?;
     let weights = GgufWeights { types, importance: importance.as_ref() };
     let name = model.to_string();
@@ -156,17 +154,20 @@ fn importance(model: &OpenModel, text: &str) -> Result<Importance, ExportError> 
     Ok(probe.importance())
 }
 
-/// What describes a tokenizer in a GGUF file.
+/// What describes a tokenizer and its chat template in a GGUF file.
 struct TokenizerMetadata {
-    entries: Vec<(&'static str, GgufValue)>,
+    entries: Vec<(String, GgufValue)>,
     pre_tokenizer_unsupported: bool,
 }
 
-/// Returns the metadata of a model's tokenizer.
+/// Returns the metadata of a model's tokenizer and chat template. Those of a GGUF file are copied.
 fn tokenizer_metadata(model: &OpenModel) -> Result<TokenizerMetadata, ExportError> {
     let file = model.tokenizer.file();
-    if model.checkpoint.gguf().is_some() {
-        return Err(unsupported(file, "the form of a GGUF file"));
+    if let Some(metadata) = model.checkpoint.gguf() {
+        let keys = metadata.keys().filter(|key| key.starts_with("tokenizer."));
+        let entries = keys.filter_map(|key| Some((key.to_owned(), metadata.stored(key)?)));
+        let entries = entries.collect();
+        return Ok(TokenizerMetadata { entries, pre_tokenizer_unsupported: false });
     }
     let read = |cause| LoadError::Read { path: file.to_owned(), cause };
     let vocab_size = model.checkpoint.config().vocab_size;
@@ -176,8 +177,13 @@ fn tokenizer_metadata(model: &OpenModel) -> Result<TokenizerMetadata, ExportErro
     } else {
         byte_level(&std::fs::read_to_string(file).map_err(read)?, file, vocab_size)?
     };
-    metadata.entries.extend(ends(model)?);
+    metadata.entries.extend(named(ends(model)?));
+    metadata.entries.extend(chat_template(model)?);
     Ok(metadata)
+}
+
+fn named(entries: Vec<(&str, GgufValue)>) -> impl Iterator<Item = (String, GgufValue)> {
+    entries.into_iter().map(|(key, value)| (key.to_owned(), value))
 }
 
 fn unsupported(file: &Path, found: &str) -> ExportError {
@@ -218,6 +224,7 @@ fn byte_level(
         // For engines that can use any rule.
         entries.push((JSON, GgufValue::Text(text.to_owned())));
     }
+    let entries = named(entries).collect();
     Ok(TokenizerMetadata { entries, pre_tokenizer_unsupported: splitting.is_none() })
 }
 
@@ -254,7 +261,7 @@ fn scored_pieces(pieces: &[llama2c::Piece], vocab_size: usize) -> TokenizerMetad
         ("tokenizer.ggml.unknown_token_id", GgufValue::U32(0)),
         ("tokenizer.ggml.add_space_prefix", GgufValue::Bool(starts_with_space)),
     ];
-    TokenizerMetadata { entries, pre_tokenizer_unsupported: false }
+    TokenizerMetadata { entries: named(entries).collect(), pre_tokenizer_unsupported: false }
 }
 
 /// Returns the text of an id without a token.

@@ -117,10 +117,33 @@ fn types_that_do_not_fit_are_refused_and_mixes_fit() {
     assert_eq!(block_type(Tensor::Layer(0, LayerTensor::Query)), Some(BlockType::Q5_0));
     assert_eq!(block_type(Tensor::Head), Some(BlockType::Q8_0));
     assert_eq!(block_type(Tensor::FinalNorm), None);
-    // The tokenizer of a GGUF file is not exported again.
-    let [file, other] = ["model.gguf", "again.gguf"].map(|name| model.0.path().join(name));
-    let again = export_gguf(&file.into(), &other, Mix::Q4_K_M, &mut Loader::new());
-    assert!(again.unwrap_err().to_string().contains("the form of a GGUF file"));
+}
+
+/// Stored blocks and everything about the tokenizer are copied.
+#[test]
+fn a_gguf_file_that_is_exported_again_is_the_same() {
+    let model = Model::new(96, 160);
+    model.export(Mix::Q4_K_M).unwrap();
+    let file = model.0.path().join("model.gguf");
+    let again = tempfile::tempdir().unwrap();
+    let other = again.path().join("model.gguf");
+    export_gguf(&file.clone().into(), &other, Mix::Q4_K_M, &mut Loader::new()).unwrap();
+    let [first, second] = [file, other].map(|file| Checkpoint::open(&file).unwrap());
+    let architecture = first.config().architecture();
+    assert_eq!(first.config(), second.config());
+    for tensor in architecture.tensors() {
+        let [first, second] = [&first, &second].map(|checkpoint| checkpoint.rows(tensor).unwrap());
+        assert_eq!(first.block_type(), second.block_type());
+        for row in 0..first.len() {
+            assert_eq!(first.stored(row).unwrap(), second.stored(row).unwrap());
+        }
+        assert_eq!(first.read_all().unwrap(), second.read_all().unwrap());
+    }
+    let [first, second] = [&first, &second].map(|checkpoint| checkpoint.gguf().unwrap());
+    for key in first.keys().filter(|key| key.starts_with("tokenizer.")) {
+        assert_eq!(first.stored(key), second.stored(key), "{key}");
+    }
+    assert!(first.keys().eq(second.keys()));
 }
 
 #[test]

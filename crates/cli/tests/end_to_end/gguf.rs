@@ -95,9 +95,13 @@ fn a_chat_uses_the_template_in_the_file() {
         let run = Run::forerun().with(&["chat", "-n", "12", "--seed", "1", "--no-history"]);
         run.with_path("--model", model).input("Hello\nWhy?\n").succeed()
     };
-    let (folder, gguf) = (chat(&models.target()), chat(&file));
-    assert_eq!(gguf.output(), folder.output());
-    assert!(!gguf.errors.contains("no chat template"), "{}", gguf.errors);
+    let again = models.folder().join("again.gguf");
+    export(&file, &again, "f32");
+    let folder = chat(&models.target());
+    for gguf in [chat(&file), chat(&again)] {
+        assert_eq!(gguf.output(), folder.output());
+        assert!(!gguf.errors.contains("no chat template"), "{}", gguf.errors);
+    }
 }
 
 /// Writes a random llama2.c model of version 0 and its tokenizer.

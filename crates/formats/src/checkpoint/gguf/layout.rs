@@ -27,6 +27,8 @@ pub enum GgufValue {
     F32s(Vec<f32>),
     /// An array of strings.
     Texts(Vec<String>),
+    /// A value of any type, as another file stores it.
+    Stored(Vec<u8>),
 }
 
 impl GgufValue {
@@ -42,6 +44,7 @@ impl GgufValue {
                 out.extend(ValueType::U32.code().to_le_bytes());
                 out.extend(value.to_le_bytes());
             }
+            Self::Stored(bytes) => out.extend(bytes),
             Self::F32(value) => {
                 out.extend(ValueType::F32.code().to_le_bytes());
                 out.extend(value.to_le_bytes());

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::layout::GgufValue;
 use super::parse::{invalid, option};
 use super::value::{Scalar, StoredValue, ValueType};
 use crate::checkpoint::WeightFile;
@@ -116,6 +117,23 @@ impl<'a> GgufMetadata<'a> {
         key: &str,
     ) -> Result<Option<impl ExactSizeIterator<Item = bool> + use<'a>>, LoadError> {
         self.array(key, "booleans", Scalar::bool)
+    }
+
+    /// Returns a value as the file stores it, to be written to another file.
+    #[must_use]
+    pub fn stored(&self, key: &str) -> Option<GgufValue> {
+        let StoredValue { value_type, array_length, bytes } = self.values.get(key)?;
+        let mut stored = Vec::new();
+        if array_length.is_some() {
+            stored.extend(ValueType::Array.code().to_le_bytes());
+        }
+        stored.extend(value_type.code().to_le_bytes());
+        let text_length = (*value_type == ValueType::Text).then_some(bytes.len());
+        if let Some(length) = array_length.or(text_length) {
+            stored.extend((length as u64).to_le_bytes());
+        }
+        stored.extend(&self.file.bytes()[bytes.clone()]);
+        Some(GgufValue::Stored(stored))
     }
 
     /// Whether there is an option with this name, of any type.
