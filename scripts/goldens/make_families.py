@@ -57,11 +57,21 @@ SMALL = {
     "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
 }
 
+# The factors of the Granite checkpoints. Each must change the logits.
+GRANITE_FACTORS = {
+    "embedding_multiplier": 1.6, "attention_multiplier": 0.19,
+    "residual_multiplier": 0.7, "logits_scaling": 0.75}
+GRANITE_WITHOUT = {
+    name: {name: 1.0} for name in GRANITE_FACTORS}
+
+# SmolLM3's default padding token is not in the small vocabulary.
+SMOLLM3 = {"pad_token_id": None}
+
 # For each family: the configuration's class, changes to SMALL, and the dtype
 # of the file. `old_spelling` rewrites config.json in the spelling of
 # transformers before version 5, and `set` then sets options in it. `without`
-# lists changes to the configuration that must change the logits. `shard` is
-# the maximum size of a shard.
+# lists changes to the configuration that must change the logits, and `cancels`
+# the biases that cannot change them. `shard` is the maximum size of a shard.
 FAMILIES = {
     # Llama 2, Vicuna, TinyLlama: one file, separate head.
     "llama2": {
@@ -153,6 +163,61 @@ FAMILIES = {
             "window": {"use_sliding_window": False, "layer_types": None},
             "layer types": {"layer_types": [
                 "full_attention", "sliding_attention"]}},
+    },
+    # Granite 3: factors of embeddings, scores, residuals and logits. Three
+    # checkpoints: tied, with biases, and with scaled RoPE.
+    "granite": {
+        "config": transformers.GraniteConfig, "dtype": torch.bfloat16,
+        "options": {"tie_word_embeddings": True} | GRANITE_FACTORS,
+        "without": GRANITE_WITHOUT,
+    },
+    "granite-bias": {
+        "config": transformers.GraniteConfig, "dtype": torch.float16,
+        "options": {"attention_bias": True, "mlp_bias": True,
+                    "hidden_size": 28, "head_dim": 6} | GRANITE_FACTORS,
+        "old_spelling": True,
+        "without": GRANITE_WITHOUT | {
+            "attention biases": {"attention_bias": False},
+            "MLP biases": {"mlp_bias": False}},
+    },
+    "granite-linear": {
+        "config": transformers.GraniteConfig, "dtype": torch.float32,
+        "options": {"num_key_value_heads": 1, "vocab_size": 101,
+                    "rope_parameters": {
+                        "rope_type": "linear", "rope_theta": 100000.0,
+                        "factor": 4.0}} | GRANITE_FACTORS,
+        "without": GRANITE_WITHOUT | {"scaling": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 100000.0}}},
+    },
+    # SmolLM3: layers without RoPE. Three checkpoints: tied, with a window in
+    # the layers without RoPE and every bias, and with layers of its own list.
+    "smollm3": {
+        "config": transformers.SmolLM3Config, "dtype": torch.bfloat16,
+        "options": SMOLLM3 | {"tie_word_embeddings": True, "num_hidden_layers": 4},
+        "without": {"layers without RoPE": {"no_rope_layers": [1] * 4}},
+    },
+    "smollm3-window": {
+        "config": transformers.SmolLM3Config, "dtype": torch.float16,
+        "options": SMOLLM3 | {"tie_word_embeddings": False, "attention_bias": True,
+                    "mlp_bias": True, "no_rope_layer_interval": 2,
+                    "use_sliding_window": True, "sliding_window": 14},
+        "without": {
+            "layers without RoPE": {"no_rope_layers": [1, 1]},
+            "window": {"use_sliding_window": False, "layer_types": None},
+            "attention biases": {"attention_bias": False},
+            "MLP biases": {"mlp_bias": False}},
+        # Without RoPE, a bias of the keys adds the same to all scores of a
+        # row, and softmax cancels it.
+        "cancels": ["model.layers.1.self_attn.k_proj.bias"],
+    },
+    "smollm3-list": {
+        "config": transformers.SmolLM3Config, "dtype": torch.float32,
+        "options": SMOLLM3 | {"tie_word_embeddings": False, "hidden_size": 20,
+                    "head_dim": 14, "no_rope_layers": [0, 1],
+                    "rope_parameters": {
+                        "rope_type": "default", "rope_theta": 5000000.0}},
+        "old_spelling": True,
+        "without": {"layers without RoPE": {"no_rope_layers": [1, 1]}},
     },
 }
 
@@ -256,6 +321,8 @@ def check_sensitivity(folder, name, family, token_ids):
     changed = {feature: logits(load(changes))
                for feature, changes in family["without"].items()}
     for tensor, parameter in model.named_parameters():
+        if tensor in family.get("cancels", ()):
+            continue
         if tensor.endswith(("bias", "q_norm.weight", "k_norm.weight")):
             stored = parameter.clone()
             parameter.fill_(0.0 if tensor.endswith("bias") else 1.0)
@@ -346,8 +413,8 @@ def main():
         "--out", type=Path, required=True, metavar="DIR",
         help="output folder, which gets a folder for each family")
     parser.add_argument(
-        "--only", metavar="FAMILY", choices=FAMILIES,
-        help="make only this family")
+        "--only", metavar="FAMILY", choices=FAMILIES, nargs="+",
+        default=list(FAMILIES), help="make only these families")
     arguments = parser.parse_args()
 
     transformers.utils.logging.disable_progress_bar()
@@ -357,7 +424,7 @@ def main():
     torch.use_deterministic_algorithms(True)
 
     for name, family in FAMILIES.items():
-        if arguments.only in (None, name):
+        if name in arguments.only:
             make_family(name, family, arguments.out / name)
 
 

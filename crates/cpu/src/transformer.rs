@@ -7,7 +7,9 @@ pub use attention_block::GroupParallelism;
 pub(crate) use observed::{Observed, STATES};
 
 use crate::cpu_pages::CpuPages;
-use crate::kernels::{Activations, Product, TreeMask, add, linear, rms_norm, silu_times};
+use crate::kernels::{
+    Activations, Product, TreeMask, add_scaled, divide, linear, rms_norm, silu_times,
+};
 use crate::team::{SubTeams, Team};
 use crate::weights::Weights;
 use attention_block::{AttentionBlock, AttentionInput, Group};
@@ -336,7 +338,9 @@ impl Transformer {
     fn mlp_blocks(&mut self, layers: Range<usize>) {
         for (index, layer) in layers.enumerate() {
             let scratch = &mut self.scratch;
-            add(self.team.isa(), &mut scratch.hidden, &scratch.blocks[index].delta);
+            let (factor, delta) =
+                (self.weights.architecture().factors.residual, &scratch.blocks[index].delta);
+            add_scaled(self.team.isa(), &mut scratch.hidden, delta, factor);
             self.mlp_block(layer);
         }
     }
@@ -344,7 +348,8 @@ impl Transformer {
     /// Computes `hidden += down(silu(gate(norm(hidden))) · up(norm(hidden)))`.
     fn mlp_block(&mut self, layer: usize) {
         let Self { weights, team, scratch, .. } = self;
-        let (epsilon, weights) = (weights.architecture().norm_epsilon, &weights.layers[layer]);
+        let (architecture, weights) = (weights.architecture(), &weights.layers[layer]);
+        let epsilon = architecture.norm_epsilon;
         let (rows, size) = (scratch.tree_mask.rows(), weights.down.inputs());
         scratch.gate_up.resize(rows * 2 * size, 0.0);
         scratch.inner.resize(rows * size, 0.0);
@@ -360,7 +365,8 @@ impl Transformer {
         let product =
             Product { x: inner, weights: weights.down.matrices(), activations, out: delta };
         product.compute(team);
-        add(team.isa(), &mut scratch.hidden, &scratch.delta);
+        let factor = architecture.factors.residual;
+        add_scaled(team.isa(), &mut scratch.hidden, &scratch.delta, factor);
     }
 
     /// Computes `normed[to + i] = norm(hidden[rows.start + i])`, for all of `rows`.
@@ -383,6 +389,10 @@ impl Transformer {
         if rows > 0 {
             let normed = &normed[..rows * weights.architecture().hidden_size];
             linear(team, normed, &weights.head, activations, logits);
+            let divisor = weights.architecture().factors.logit_divisor;
+            if divisor != 1.0 {
+                divide(team.isa(), logits, divisor);
+            }
         }
     }
 }

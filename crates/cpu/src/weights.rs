@@ -39,8 +39,8 @@ pub(crate) struct LayerWeights {
     pub(crate) attention_norm: PackedNorm,
     /// The shape of the attention, with its window.
     pub(crate) shape: AttentionShape,
-    /// The index of the layer's position embedding.
-    pub(crate) rope: usize,
+    /// The index of the layer's position embedding, if it has one.
+    pub(crate) rope: Option<usize>,
     pub(crate) qkv: Projection, // [(n_heads + 2 · n_kv_heads) · head_dim, inputs]
     pub(crate) qk_norms: Option<[Vec<f32>; 2]>, // [head_dim] of queries, of keys
     pub(crate) output: Projection, // [hidden, n_heads · head_dim]
@@ -220,11 +220,13 @@ impl LayerPacker<'_> {
     fn pack(&self, ropes: &mut Vec<Rope>) -> Result<LayerWeights, LoadError> {
         use LayerTensor as T;
         let attention = &self.layer.attention;
-        let rope = Rope::new(attention);
-        let rope_index = ropes.iter().position(|other| *other == rope).unwrap_or_else(|| {
-            ropes.push(rope);
-            ropes.len() - 1
-        });
+        let index_of = |rope| {
+            ropes.iter().position(|other| *other == rope).unwrap_or_else(|| {
+                ropes.push(rope);
+                ropes.len() - 1
+            })
+        };
+        let rope = Rope::new(attention).map(index_of);
         let head_norms =
             || Ok::<_, LoadError>([self.vector(T::QueryNorm)?, self.vector(T::KeyNorm)?]);
         let qkv_biases = [T::QueryBias, T::KeyBias, T::ValueBias];
@@ -238,7 +240,7 @@ impl LayerPacker<'_> {
                 },
             },
             shape: AttentionShape::new(attention),
-            rope: rope_index,
+            rope,
             qkv: self.projection(LayerTensor::PROJECTIONS[0], &qkv_biases)?,
             qk_norms: attention.head_norms.then(head_norms).transpose()?,
             output: self.projection(LayerTensor::PROJECTIONS[1], &[T::OutputBias])?,
@@ -450,7 +452,11 @@ impl Weights {
     /// Writes a token's embedding to `row`: `[hidden]`.
     pub(crate) fn embed(&self, token: TokenId, row: &mut [f32]) {
         match (token as usize).checked_sub(self.architecture.vocab_size) {
-            None => self.embedding.unpack_row(token as usize, row),
+            None => {
+                self.embedding.unpack_row(token as usize, row);
+                let factor = self.architecture.factors.embedding;
+                row.iter_mut().for_each(|value| *value *= factor);
+            }
             Some(mask) => row.copy_from_slice(&self.masks[mask * row.len()..][..row.len()]),
         }
     }

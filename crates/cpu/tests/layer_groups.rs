@@ -37,6 +37,9 @@ fn models() -> &'static [Models] {
         {
             layers.resize(LAYERS, true);
         }
+        if let Some(has_rope) = &mut config.rope_layers {
+            has_rope.resize(LAYERS, true);
+        }
         let dir = tempfile::tempdir().unwrap();
         write_random_checkpoint(dir.path(), &config, 5, RandomDtype::F32).unwrap();
         let checkpoint = Checkpoint::open(dir.path()).unwrap();

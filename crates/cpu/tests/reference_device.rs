@@ -12,7 +12,7 @@ use forerun_formats::checkpoint::random::{
 use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use forerun_formats::checkpoint::{LayerTensor, Tensor, TensorRows};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, BlockType, Checkpoint, Config, DraftHeads,
+    Architecture, Attention, AttentionNorm, BlockType, Checkpoint, Config, DraftHeads, Factors,
     FeatureSource, Head, Input, Layer, LoadError, MatrixTypes, Mix, Mlp, ModelTypes, Rope,
     RopeScaling, Speculator, SpeculatorArchitecture, TensorSource, WeightType,
 };
@@ -197,7 +197,8 @@ impl TensorSource for PartlyQuantised {
 }
 
 /// A family that nobody has published: every second layer has a window, more heads, faster rotations and
-/// norms of the heads; MLPs grow with depth, and there is no final norm. It is data, so no device changes.
+/// norms of the heads; the last layer has no RoPE, MLPs grow with depth, there is no final norm, and
+/// constant factors scale embeddings, residuals and logits. It is data, so no device changes.
 fn made_up_family(layers: usize) -> Architecture {
     let layer = |index: usize| {
         let is_local = index % 2 == 1;
@@ -208,14 +209,15 @@ fn made_up_family(layers: usize) -> Architecture {
                 n_kv_heads: if is_local { 3 } else { 1 },
                 head_dim: if is_local { 8 } else { 12 },
                 window: is_local.then_some(5),
-                rope: Rope {
+                score_scale: if is_local { 0.4 } else { Attention::default_scale(12) },
+                rope: (index < 3).then_some(Rope {
                     theta: if is_local { 1e3 } else { 1e6 },
                     scaling: if is_local {
                         RopeScaling::None
                     } else {
                         RopeScaling::Linear { factor: 4.0 }
                     },
-                },
+                }),
                 head_norms: is_local,
                 qkv_bias: !is_local,
                 output_bias: is_local,
@@ -228,6 +230,7 @@ fn made_up_family(layers: usize) -> Architecture {
         vocab_size: 260,
         context_length: 500,
         norm_epsilon: 1e-5,
+        factors: Factors { embedding: 1.7, residual: 0.6, logit_divisor: 0.7 },
         input: Input::Embedding,
         mask_tokens: 0,
         shares_embedding: false,

@@ -25,7 +25,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 9] = [
+const FAMILIES: [&str; 15] = [
+    "granite",
+    "granite-bias",
+    "granite-linear",
     "llama-bias",
     "llama-linear",
     "llama2",
@@ -35,6 +38,9 @@ const FAMILIES: [&str; 9] = [
     "qwen2-window",
     "qwen3",
     "qwen3-window",
+    "smollm3",
+    "smollm3-list",
+    "smollm3-window",
 ];
 
 /// The tolerance of logits. The peer adds in another order.

@@ -554,6 +554,16 @@ fn all_options_give_the_tokens_of_a_target_of_another_family() {
     run_matrix(&Pair::of_another_family(), cells());
 }
 
+#[test]
+fn all_options_give_the_tokens_of_a_granite_target() {
+    run_matrix(&Pair::of_granite(), cells());
+}
+
+#[test]
+fn all_options_give_the_tokens_of_a_smollm3_target() {
+    run_matrix(&Pair::of_smollm3(), cells());
+}
+
 /// The target is a GGUF file with several block types, also within a projection.
 #[test]
 fn a_target_of_mixed_block_types_gives_its_tokens() {

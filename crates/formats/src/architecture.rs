@@ -26,6 +26,8 @@ pub struct Architecture {
     pub context_length: usize,
     /// The constant that RMS norms add to the mean square.
     pub norm_epsilon: f32,
+    /// The constant factors of embeddings, residuals and logits.
+    pub factors: Factors,
     /// What the first layer reads.
     pub input: Input,
     /// Number of mask tokens. They have the ids after the vocabulary, and their own embeddings.
@@ -41,6 +43,22 @@ pub struct Architecture {
     /// The vocabulary's tokens in the order of the head's outputs, if the head does not have all of them
     /// (EAGLE-3).
     pub head_tokens: Option<Arc<[TokenId]>>,
+}
+
+/// Constant factors of a model (Granite). All are 1 in most models.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors {
+    /// The factor of embeddings.
+    pub embedding: f32,
+    /// The factor of what attention and the MLP add to the residual stream.
+    pub residual: f32,
+    /// The divisor of logits.
+    pub logit_divisor: f32,
+}
+
+impl Factors {
+    /// All factors are 1.
+    pub const ONE: Self = Self { embedding: 1.0, residual: 1.0, logit_divisor: 1.0 };
 }
 
 /// What the first layer of a model reads.
@@ -60,7 +78,8 @@ pub enum Input {
     UnprojectedFeature,
 }
 
-/// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`.
+/// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`. What is added is multiplied
+/// by [`Factors::residual`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     /// The norm before attention.
@@ -82,7 +101,7 @@ pub enum AttentionNorm {
     EmbeddingAndHidden,
 }
 
-/// Causal attention with grouped queries and RoPE.
+/// Causal attention with grouped queries, with or without RoPE.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// Number of query heads.
@@ -93,8 +112,10 @@ pub struct Attention {
     pub head_dim: usize,
     /// The number of positions that a row attends to, including its own; `None` for all of them.
     pub window: Option<usize>,
-    /// The rotary position embedding of queries and keys.
-    pub rope: Rope,
+    /// The factor of scores. Most models use 1/√head_dim ([`Attention::default_scale`]).
+    pub score_scale: f32,
+    /// The rotary position embedding of queries and keys, if the layer has one (SmolLM3).
+    pub rope: Option<Rope>,
     /// Whether an RMS norm is applied to each head of queries and keys before RoPE.
     pub head_norms: bool,
     /// Whether the projections to queries, keys and values have a bias.
@@ -199,6 +220,12 @@ impl Rope {
 }
 
 impl Attention {
+    /// Returns the factor of scores of most models: 1/√head_dim.
+    #[must_use]
+    pub fn default_scale(head_dim: usize) -> f32 {
+        1.0 / (head_dim as f32).sqrt()
+    }
+
     /// Returns the width of all query heads.
     #[must_use]
     pub fn q_size(&self) -> usize {

@@ -138,7 +138,8 @@ impl<'a> JsonOptions<'a> {
         convert(value).map(Some).ok_or_else(invalid)
     }
 
-    fn get(&self, option: &str) -> Option<&Value> {
+    /// Returns the value of an option.
+    pub(crate) fn get(&self, option: &str) -> Option<&Value> {
         self.values.get(option).filter(|value| !value.is_null())
     }
 

@@ -1,6 +1,6 @@
 //! The reference as a device: passes over batches and pages, one row after another.
 
-use crate::weights::{ReferenceModel, add_assign};
+use crate::weights::ReferenceModel;
 use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
 use forerun_core::{FeatureRows, TokenId};
 use forerun_formats::{Architecture, FeatureSource, Input};
@@ -170,7 +170,7 @@ impl Forward for ReferenceDevice {
                 group.clone().map(|layer| self.attention(layer, &rows, storage)).collect();
             for (layer, deltas) in group.clone().zip(deltas) {
                 for (row, delta) in rows.iter_mut().zip(deltas) {
-                    add_assign(&mut row.hidden, &delta);
+                    self.model.add_residual(&mut row.hidden, &delta);
                     self.model.add_mlp(layer, &mut row.hidden);
                 }
             }

@@ -60,7 +60,7 @@ impl ReferenceHeads {
         };
         let mut x = row.state.to_vec();
         if self.architecture.reads_tokens {
-            let tokens = row.tokens.iter().flat_map(|&token| self.target.embed(token));
+            let tokens = row.tokens.iter().flat_map(|&token| self.target.stored_embedding(token));
             let inputs: Vec<f32> = row.state.iter().copied().chain(tokens).collect();
             x = self.project(row.head, HeadTensor::FirstResidual, &inputs);
             add_activated(&mut x, self.project(row.head, HeadTensor::First, &inputs));

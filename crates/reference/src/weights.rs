@@ -113,6 +113,14 @@ impl ReferenceModel {
         if let Some(mask) = (token as usize).checked_sub(self.architecture.vocab_size) {
             return self.values(Tensor::MaskEmbeddings)[mask * size..][..size].to_vec();
         }
+        let mut row = self.stored_embedding(token);
+        let factor = self.architecture.factors.embedding;
+        row.iter_mut().for_each(|value| *value *= factor);
+        row
+    }
+
+    /// Returns the embedding of a token without the model's factor, as draft heads read it.
+    pub(crate) fn stored_embedding(&self, token: TokenId) -> Vec<f32> {
         self.matrix(Tensor::Embedding).weights(token as usize)
     }
 
@@ -202,9 +210,9 @@ impl ReferenceModel {
         rows: &[[&[f32]; 2]],
         first: usize,
     ) -> Vec<f32> {
-        let Attention { n_heads, n_kv_heads, head_dim: dim, .. } =
+        let Attention { n_heads, n_kv_heads, head_dim: dim, score_scale: scale, .. } =
             self.architecture.layers[layer].attention;
-        let (arithmetic, scale) = (&self.arithmetic, 1.0 / (dim as f32).sqrt());
+        let arithmetic = &self.arithmetic;
         let head_output = |(head, query): (usize, &[f32])| -> Vec<f32> {
             let kv_head = head / (n_heads / n_kv_heads) * dim;
             let dot = |[key, _]: &[&[f32]; 2]| {
@@ -231,6 +239,12 @@ impl ReferenceModel {
         self.project(output, bias, &attended)
     }
 
+    /// Adds what attention or the MLP computed to the hidden state.
+    pub(crate) fn add_residual(&self, hidden: &mut [f32], delta: &[f32]) {
+        let factor = self.architecture.factors.residual;
+        hidden.iter_mut().zip(delta).for_each(|(hidden, delta)| *hidden += delta * factor);
+    }
+
     /// Computes `hidden += mlp(norm(hidden))`.
     pub(crate) fn add_mlp(&self, layer: usize, hidden: &mut [f32]) {
         use LayerTensor as T;
@@ -241,7 +255,7 @@ impl ReferenceModel {
         let gate = project(T::Gate, T::GateBias, &normed);
         let up = project(T::Up, T::UpBias, &normed);
         let inner: Vec<f32> = gate.into_iter().zip(up).map(|(gate, up)| silu(gate) * up).collect();
-        add_assign(hidden, &project(T::Down, T::DownBias, &inner));
+        self.add_residual(hidden, &project(T::Down, T::DownBias, &inner));
     }
 
     /// Computes the head's input from the last hidden state.
@@ -254,7 +268,10 @@ impl ReferenceModel {
 
     /// Computes the logits of a row from the head's input.
     pub(crate) fn head(&self, normed: &[f32]) -> Vec<f32> {
-        self.arithmetic.linear(self.matrix(Tensor::Head), normed)
+        let divisor = self.architecture.factors.logit_divisor;
+        let mut logits = self.arithmetic.linear(self.matrix(Tensor::Head), normed);
+        logits.iter_mut().for_each(|logit| *logit /= divisor);
+        logits
     }
 
     /// Applies a projection, with its bias if the model has one.
@@ -288,12 +305,14 @@ impl ReferenceModel {
     }
 }
 
-/// Rotates the pairs `(i, i + head_dim/2)` of every head by `position` times their frequency.
+/// Rotates the pairs `(i, i + head_dim/2)` of every head by `position` times their frequency, if the layer
+/// has RoPE.
 fn rotate(attention: &Attention, heads: &mut [f32], position: usize) {
+    let Some(rope) = &attention.rope else { return };
     let dim = attention.head_dim;
     for head in heads.chunks_mut(dim) {
         for pair in 0..dim / 2 {
-            let angle = f64::from(position as f32 * attention.rope.frequency(pair, dim));
+            let angle = f64::from(position as f32 * rope.frequency(pair, dim));
             let (sine, cosine) = (angle.sin() as f32, angle.cos() as f32);
             let (a, b) = (head[pair], head[pair + dim / 2]);
             head[pair] = a * cosine - b * sine;

@@ -1,6 +1,6 @@
 //! The logits of a whole sequence, without a cache.
 
-use crate::weights::{ReferenceModel, add_assign};
+use crate::weights::ReferenceModel;
 use forerun_core::TokenId;
 use forerun_lm::LayerOrder;
 
@@ -44,7 +44,7 @@ impl ReferenceModel {
                 let visible = cached[first..=position].iter();
                 let visible: Vec<[&[f32]; 2]> = visible.map(|[k, v]| [&k[..], &v[..]]).collect();
                 let queries = self.queries(index, &inputs[position], position);
-                add_assign(row, &self.attend(index, &queries, &visible, first));
+                self.add_residual(row, &self.attend(index, &queries, &visible, first));
             }
             hidden.iter_mut().for_each(|row| self.add_mlp(index, row));
         }

@@ -114,6 +114,8 @@ impl Llama {
             (config.qkv_bias || config.output_bias || config.mlp_bias, "biases"),
             (config.qk_norm, "norms of queries and keys"),
             (config.sliding_window.is_some(), "a sliding window"),
+            (config.rope_layers.is_some(), "layers without RoPE"),
+            (config.has_factors(), "constant factors (Granite)"),
         ];
         if let Some(&(_, feature)) = unsupported.iter().find(|(present, _)| *present) {
             return Err(ModelError::Unsupported(feature));

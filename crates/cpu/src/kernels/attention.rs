@@ -337,7 +337,7 @@ impl<C: Cached> Task<'_, C> {
                 }
             }
         }
-        let scale = L::splat(1.0 / (dim as f32).sqrt());
+        let scale = L::splat(self.shape.score_scale);
         for (index, sums) in sums.iter().enumerate() {
             let at = (query + index) * self.score_stride + block * LANES;
             let (scores, _) = self.scores[at..].as_chunks_mut();
@@ -562,7 +562,8 @@ mod tests {
             window in prop::option::of(1..70_usize),
         ) {
             let n_heads = n_kv_heads * group;
-            let shape = AttentionShape { n_heads, n_kv_heads, head_dim, window };
+            let score_scale = 1.0 / (head_dim as f32).sqrt();
+            let shape = AttentionShape { n_heads, n_kv_heads, head_dim, score_scale, window };
             // Each node's parent is an earlier node, mostly the last one, or the end of the prefix.
             let mut paths: Vec<Vec<usize>> = Vec::new();
             for (node, index) in parents.iter().enumerate() {

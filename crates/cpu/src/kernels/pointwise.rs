@@ -61,21 +61,41 @@ impl Vectorized for NormHeads<'_> {
     }
 }
 
-/// Computes `x += y`.
-pub(crate) fn add(isa: Isa, x: &mut [f32], y: &[f32]) {
-    vectorize(isa, Add { x, y });
+/// Computes `x += y · factor`. The product is rounded.
+pub(crate) fn add_scaled(isa: Isa, x: &mut [f32], y: &[f32], factor: f32) {
+    vectorize(isa, AddScaled { x, y, factor });
 }
 
-struct Add<'a> {
+struct AddScaled<'a> {
     x: &'a mut [f32],
     y: &'a [f32],
+    factor: f32,
 }
 
-impl Vectorized for Add<'_> {
+impl Vectorized for AddScaled<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         for (x, &y) in self.x.iter_mut().zip(self.y) {
-            *x += y;
+            *x += y * self.factor;
+        }
+    }
+}
+
+/// Computes `x /= divisor`.
+pub(crate) fn divide(isa: Isa, x: &mut [f32], divisor: f32) {
+    vectorize(isa, Divide { x, divisor });
+}
+
+struct Divide<'a> {
+    x: &'a mut [f32],
+    divisor: f32,
+}
+
+impl Vectorized for Divide<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for x in self.x.iter_mut() {
+            *x /= self.divisor;
         }
     }
 }
@@ -120,11 +140,11 @@ pub(crate) struct Rope {
 }
 
 impl Rope {
-    /// Creates the position embedding of an attention layer.
-    pub(crate) fn new(attention: &Attention) -> Self {
-        let head_dim = attention.head_dim;
-        let frequencies = (0..head_dim / 2).map(|pair| attention.rope.frequency(pair, head_dim));
-        Self { frequencies: frequencies.collect(), head_dim }
+    /// Creates the position embedding of an attention layer, if it has one.
+    pub(crate) fn new(attention: &Attention) -> Option<Self> {
+        let (rope, head_dim) = (attention.rope.as_ref()?, attention.head_dim);
+        let frequencies = (0..head_dim / 2).map(|pair| rope.frequency(pair, head_dim));
+        Some(Self { frequencies: frequencies.collect(), head_dim })
     }
 
     /// Writes the cosines, then the sines, of one position to `table`: `[2, head_dim/2]`.

@@ -115,18 +115,21 @@ impl AttentionBlock {
         cached: &mut KeysValues,
     ) {
         let AttentionInput { epsilon, tree_mask, .. } = *input;
-        let (rope, shape) = (&input.ropes[weights.rope], weights.shape);
+        let shape = weights.shape;
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
         let width = q_width + 2 * kv_width;
-        let tables = input.rope_tables[weights.rope].chunks_exact(rope.table_len());
-        for (row, (table, qkv)) in tables.zip(self.qkv.chunks_exact_mut(width)).enumerate() {
+        for (row, qkv) in self.qkv.chunks_exact_mut(width).enumerate() {
             let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
             if let Some([query_norm, key_norm]) = &weights.qk_norms {
                 let (queries, keys) = rotated.split_at_mut(q_width);
                 norm_heads(team.isa(), queries, query_norm, epsilon);
                 norm_heads(team.isa(), keys, key_norm, epsilon);
             }
-            rope.rotate(team.isa(), rotated, table);
+            if let Some(index) = weights.rope {
+                let (rope, tables) = (&input.ropes[index], &input.rope_tables[index]);
+                let table = &tables[row * rope.table_len()..][..rope.table_len()];
+                rope.rotate(team.isa(), rotated, table);
+            }
             let place = tree_mask.place(row);
             let overflow = cached.write(team.isa(), place, &rotated[q_width..], values);
             self.overflows.extend(overflow.map(|part| (row, part)));

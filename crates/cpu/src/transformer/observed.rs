@@ -3,7 +3,7 @@
 
 use super::Transformer;
 use crate::cpu_pages::CpuPages;
-use crate::kernels::add;
+use crate::kernels::add_scaled;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_model::Pass;
 use std::ops::Range;
@@ -94,13 +94,13 @@ impl Transformer {
     /// Computes `hidden += Σ (attention + mlp(hidden + attention))`, where every layer of the group
     /// reads the same hidden state.
     fn parallel_mlp_blocks(&mut self, layers: Range<usize>) {
-        let isa = self.team.isa();
+        let (isa, factor) = (self.team.isa(), self.weights.architecture().factors.residual);
         let shared = self.scratch.hidden.clone();
         let mut sum = shared.clone();
         for (index, layer) in layers.enumerate() {
             let scratch = &mut self.scratch;
             scratch.hidden.clone_from(&shared);
-            add(isa, &mut scratch.hidden, &scratch.blocks[index].delta);
+            add_scaled(isa, &mut scratch.hidden, &scratch.blocks[index].delta, factor);
             self.mlp_block(layer);
             let added =
                 self.scratch.hidden.iter().zip(&shared).map(|(after, before)| after - before);

@@ -138,9 +138,7 @@ impl Pair {
     /// Writes a pair with everything that a plain Llama lacks: biases, norms of queries and keys, scaled
     /// RoPE, and a sliding window shorter than the prompts.
     pub(crate) fn of_another_family() -> Self {
-        let folder = TempDir::new().unwrap();
-        let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
-        let config = Config {
+        Self::of_config(&Config {
             family: Family::Qwen3,
             num_hidden_layers: 1,
             qkv_bias: true,
@@ -149,8 +147,37 @@ impl Pair {
             rope_scaling: RopeScaling::Linear { factor: 2.0 },
             sliding_window: Some(SlidingWindow { size: 7, layers: SlidingLayers::From(0) }),
             ..example_config()
-        };
-        write_random_pair(&target, &drafter, &config, 2, 0.3, 3).unwrap();
+        })
+    }
+
+    /// Writes a pair of Granite models: factors of embeddings, scores, residuals and logits.
+    pub(crate) fn of_granite() -> Self {
+        Self::of_config(&Config {
+            family: Family::Granite,
+            num_hidden_layers: 1,
+            attention_multiplier: Some(0.25),
+            embedding_multiplier: 1.3,
+            residual_multiplier: 0.8,
+            logits_scaling: 0.9,
+            ..example_config()
+        })
+    }
+
+    /// Writes a pair of SmolLM3 models, whose first layer has no RoPE.
+    pub(crate) fn of_smollm3() -> Self {
+        Self::of_config(&Config {
+            family: Family::SmolLm3,
+            num_hidden_layers: 1,
+            rope_layers: Some(vec![false]),
+            ..example_config()
+        })
+    }
+
+    /// Writes a random pair. The drafter has this configuration, and the target two layers more.
+    fn of_config(config: &Config) -> Self {
+        let folder = TempDir::new().unwrap();
+        let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
+        write_random_pair(&target, &drafter, config, 2, 0.3, 3).unwrap();
         Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
     }
 

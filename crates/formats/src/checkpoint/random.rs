@@ -57,7 +57,8 @@ pub fn example_config() -> Config {
 }
 
 /// Returns variants of [`example_config`] of every family that together have every supported feature:
-/// both kinds of scaled RoPE, every bias, norms of queries and keys, and sliding windows (shorter than a
+/// both kinds of scaled RoPE, layers without RoPE, every bias, norms of queries and keys, constant
+/// factors, and sliding windows (shorter than a
 /// SIMD width, and not a multiple of one) in some and in all layers.
 pub fn example_families() -> Vec<Config> {
     let llama = Config {
@@ -95,7 +96,26 @@ pub fn example_families() -> Vec<Config> {
         sliding_window: Some(SlidingWindow { size: 33, layers }),
         ..example_config()
     };
-    vec![llama, mistral, qwen2, qwen3]
+    let granite = Config {
+        family: Family::Granite,
+        attention_multiplier: Some(0.21),
+        embedding_multiplier: 1.7,
+        residual_multiplier: 0.6,
+        logits_scaling: 0.7,
+        mlp_bias: true,
+        ..example_config()
+    };
+    let smollm3 = Config {
+        family: Family::SmolLm3,
+        tie_word_embeddings: true,
+        rope_layers: Some(vec![true, false]),
+        sliding_window: Some(SlidingWindow {
+            size: 19,
+            layers: SlidingLayers::Listed(vec![false, true]),
+        }),
+        ..example_config()
+    };
+    vec![llama, mistral, qwen2, qwen3, granite, smollm3]
 }
 
 /// Writes a Hugging Face directory (`config.json`, `generation_config.json`, `model.safetensors`,
@@ -140,7 +160,8 @@ pub fn scale_tensor(file: &Path, tensor: &str, factor: f32) -> Result<(), LoadEr
 }
 
 /// Writes a target and a drafter for it, in f32. The drafter is that of [`write_random_checkpoint`]. The
-/// target has the same layers, embedding, norm and head, followed by `extra_layers` more layers with
+/// target has the same layers, embedding, norm and head, followed by `extra_layers` more layers (with RoPE)
+/// with
 /// output and down projections scaled by `epsilon`. At 0 the two models agree exactly. The larger
 /// `epsilon` is, the more of the drafter's tokens the target rejects.
 ///
@@ -159,6 +180,9 @@ pub fn write_random_pair(
     let damped_from = drafter_config.num_hidden_layers;
     let mut config = drafter_config.clone();
     config.num_hidden_layers = damped_from.saturating_add(extra_layers);
+    if let Some(has_rope) = &mut config.rope_layers {
+        has_rope.resize(config.num_hidden_layers, true);
+    }
     let weights = RandomWeights::new(&config, seed, RandomDtype::F32);
     RandomWeights { damped_from, epsilon, ..weights }.write(target_dir)
 }

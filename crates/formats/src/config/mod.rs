@@ -14,7 +14,9 @@ mod write;
 
 use std::path::Path;
 
-use crate::architecture::{Architecture, Attention, AttentionNorm, Head, Input, Layer, Mlp, Rope};
+use crate::architecture::{
+    Architecture, Attention, AttentionNorm, Factors, Head, Input, Layer, Mlp, Rope,
+};
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
 
@@ -54,6 +56,17 @@ pub struct Config {
     pub rope_theta: f32,
     /// Scaling of RoPE's frequencies.
     pub rope_scaling: RopeScaling,
+    /// Whether each layer has RoPE, in order; `None` if all have it. This is `no_rope_layers` in
+    /// `config.json`, where 1 means that the layer has RoPE.
+    pub rope_layers: Option<Vec<bool>>,
+    /// The factor of attention scores; `None` for 1/√head_dim.
+    pub attention_multiplier: Option<f32>,
+    /// The factor of embeddings.
+    pub embedding_multiplier: f32,
+    /// The factor of what attention and the MLP add to the residual stream.
+    pub residual_multiplier: f32,
+    /// The divisor of logits.
+    pub logits_scaling: f32,
     /// The sliding window and the layers that use it, if any.
     pub sliding_window: Option<SlidingWindow>,
     /// Whether the projections to queries, keys and values have a bias.
@@ -110,6 +123,11 @@ impl Config {
             rms_norm_eps: 1e-5,
             rope_theta: 10_000.0,
             rope_scaling: RopeScaling::None,
+            rope_layers: None,
+            attention_multiplier: None,
+            embedding_multiplier: 1.0,
+            residual_multiplier: 1.0,
+            logits_scaling: 1.0,
             sliding_window: None,
             qkv_bias: false,
             output_bias: false,
@@ -165,13 +183,26 @@ impl Config {
         if !self.head_dim.is_multiple_of(2) {
             return invalid("head_dim", &self.head_dim, "an even number: RoPE rotates pairs");
         }
-        let constants = [("rms_norm_eps", self.rms_norm_eps), ("rope_theta", self.rope_theta)];
+        let constants = [
+            ("rms_norm_eps", self.rms_norm_eps),
+            ("rope_theta", self.rope_theta),
+            ("attention_multiplier", self.score_scale()),
+            ("embedding_multiplier", self.embedding_multiplier),
+            ("residual_multiplier", self.residual_multiplier),
+            ("logits_scaling", self.logits_scaling),
+        ];
         for (option, value) in constants {
             if !(value.is_finite() && value > 0.0) {
                 return invalid(option, &value, "a positive, finite number");
             }
         }
         self.rope_scaling.validate(self.head_dim, file)?;
+        if let Some(listed) = &self.rope_layers
+            && listed.len() != self.num_hidden_layers
+        {
+            let expected = format!("one for each of the {} layers", self.num_hidden_layers);
+            return invalid("no_rope_layers", &format!("{} entries", listed.len()), &expected);
+        }
         if let Some(SlidingWindow { size, layers }) = &self.sliding_window {
             if *size == 0 || *size > MAX_SIZE {
                 return invalid("sliding_window", size, &format!("a size from 1 to {MAX_SIZE}"));
@@ -240,7 +271,8 @@ impl Config {
                 n_kv_heads: self.num_key_value_heads,
                 head_dim: self.head_dim,
                 window: self.window(index),
-                rope: self.rope(),
+                score_scale: self.score_scale(),
+                rope: self.has_rope(index).then(|| self.rope()),
                 head_norms: self.qk_norm,
                 qkv_bias: self.qkv_bias,
                 output_bias: self.output_bias,
@@ -252,6 +284,7 @@ impl Config {
             vocab_size: self.vocab_size,
             context_length: self.max_position_embeddings,
             norm_epsilon: self.rms_norm_eps,
+            factors: self.architecture_factors(),
             input: Input::Embedding,
             mask_tokens: 0,
             shares_embedding: false,
@@ -284,7 +317,34 @@ impl Config {
         slides.then_some(*size)
     }
 
-    /// Returns the rotary position embedding of queries and keys.
+    /// Returns whether a layer has RoPE.
+    #[must_use]
+    pub fn has_rope(&self, layer: usize) -> bool {
+        let listed = self.rope_layers.as_ref();
+        listed.is_none_or(|layers| layers.get(layer).copied().unwrap_or(true))
+    }
+
+    /// Returns whether the model has a constant factor that a Llama does not have.
+    #[must_use]
+    pub fn has_factors(&self) -> bool {
+        self.attention_multiplier.is_some() || self.architecture_factors() != Factors::ONE
+    }
+
+    fn architecture_factors(&self) -> Factors {
+        Factors {
+            embedding: self.embedding_multiplier,
+            residual: self.residual_multiplier,
+            logit_divisor: self.logits_scaling,
+        }
+    }
+
+    /// Returns the factor of attention scores.
+    #[must_use]
+    pub fn score_scale(&self) -> f32 {
+        self.attention_multiplier.unwrap_or_else(|| Attention::default_scale(self.head_dim))
+    }
+
+    /// Returns the rotary position embedding of queries and keys, in the layers that have it.
     #[must_use]
     pub fn rope(&self) -> Rope {
         Rope { theta: self.rope_theta, scaling: self.rope_scaling.clone() }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Config, Family, SlidingLayers, SlidingWindow, rope, unread};
+use super::{Config, Family, MAX_LAYERS, SlidingLayers, SlidingWindow, rope, unread};
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 
@@ -29,17 +29,31 @@ impl Config {
             Some(head_dim) => head_dim,
             None => divided_head_dim(hidden_size, num_attention_heads, file)?,
         };
-        let (rope_theta, rope_scaling) = rope::read(&options)?;
+        let (rope_theta, rope_scaling) = rope::read(&options, defaults.rope_theta)?;
         let flag = |option| Ok::<_, LoadError>(options.flag(option)?.unwrap_or(false));
         let attention_bias = match family {
-            Family::Llama | Family::Qwen3 => flag("attention_bias")?,
+            Family::Llama | Family::Qwen3 | Family::Granite | Family::SmolLm3 => {
+                flag("attention_bias")?
+            }
             Family::Mistral | Family::Qwen2 => false,
         };
+        let num_hidden_layers = options.required_size("num_hidden_layers")?;
+        let rope_layers = match family {
+            Family::SmolLm3 => Some(rope_layers(&options, num_hidden_layers)?),
+            _ => None,
+        };
+        // Only Granite has these options. For other families `unread` refuses them.
+        let factor = |option| match family {
+            Family::Granite => Ok(options.number(option)?.unwrap_or(1.0)),
+            _ => Ok::<_, LoadError>(1.0),
+        };
+        let attention_multiplier =
+            (family == Family::Granite).then(|| factor("attention_multiplier")).transpose()?;
         let config = Self {
             family,
             hidden_size,
             intermediate_size: options.required_size("intermediate_size")?,
-            num_hidden_layers: options.required_size("num_hidden_layers")?,
+            num_hidden_layers,
             num_attention_heads,
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
             head_dim,
@@ -50,12 +64,22 @@ impl Config {
             rms_norm_eps: options.number("rms_norm_eps")?.unwrap_or(1e-6),
             rope_theta,
             rope_scaling,
-            sliding_window: sliding_window(&options, family)?,
+            sliding_window: sliding_window(&options, family, rope_layers.as_deref())?,
+            rope_layers,
+            attention_multiplier,
+            embedding_multiplier: factor("embedding_multiplier")?,
+            residual_multiplier: factor("residual_multiplier")?,
+            logits_scaling: factor("logits_scaling")?,
             qkv_bias: attention_bias || family == Family::Qwen2,
             output_bias: attention_bias,
-            mlp_bias: family == Family::Llama && flag("mlp_bias")?,
+            mlp_bias: match family {
+                Family::Llama | Family::Granite | Family::SmolLm3 => flag("mlp_bias")?,
+                Family::Mistral | Family::Qwen2 | Family::Qwen3 => false,
+            },
             qk_norm: family == Family::Qwen3,
-            tie_word_embeddings: flag("tie_word_embeddings")?,
+            tie_word_embeddings: options
+                .flag("tie_word_embeddings")?
+                .unwrap_or(defaults.tie_word_embeddings),
             bos_token_id: options
                 .token_id("bos_token_id")?
                 .or(token("bos_token_id", defaults.bos_token_id)),
@@ -70,7 +94,7 @@ impl Config {
     }
 }
 
-const FAMILIES: &str = "\"llama\", \"mistral\", \"qwen2\", \"qwen3\"";
+const FAMILIES: &str = "\"llama\", \"mistral\", \"qwen2\", \"qwen3\", \"granite\", \"smollm3\"";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
     let Some(model_type) = options.string("model_type")? else {
@@ -116,23 +140,32 @@ fn divided_head_dim(hidden_size: usize, heads: usize, file: &Path) -> Result<usi
 
 /// Returns the sliding window and the layers that use it. Mistral uses its window unless it is `null`,
 /// Qwen only if `use_sliding_window` is true. `layer_types` lists the layers one by one. Without it
-/// Mistral's window applies to all layers, and Qwen's to those from `max_window_layers` on. A Llama has
-/// no window.
+/// Mistral's window applies to all layers, Qwen's to those from `max_window_layers` on, and SmolLM3's to
+/// those without RoPE. Llama and Granite have no window.
 fn sliding_window(
     options: &JsonOptions<'_>,
     family: Family,
+    rope_layers: Option<&[bool]>,
 ) -> Result<Option<SlidingWindow>, LoadError> {
     let size = || size_or(options, "sliding_window", Some(4096));
     let (size, first) = match family {
-        Family::Llama => (None, 0),
+        Family::Llama | Family::Granite => (None, 0),
         Family::Mistral => (size()?, 0),
         Family::Qwen2 | Family::Qwen3 => {
             let used = options.flag("use_sliding_window")?.unwrap_or(false);
             let first = options.size("max_window_layers")?.unwrap_or(28);
             (if used { size()? } else { None }, first)
         }
+        Family::SmolLm3 => {
+            let used = options.flag("use_sliding_window")?.unwrap_or(false);
+            (if used { options.size("sliding_window")? } else { None }, 0)
+        }
     };
-    let listed = layer_types(options)?;
+    let without_rope = || Some(rope_layers?.iter().map(|has_rope| !has_rope).collect::<Vec<_>>());
+    let listed = match layer_types(options)? {
+        None if size.is_some() => without_rope(),
+        listed => listed,
+    };
     match (size, listed) {
         (None, Some(listed)) if listed.contains(&true) => {
             let supported = "only \"full_attention\", because no sliding window is in use";
@@ -144,6 +177,34 @@ fn sliding_window(
         }
         (Some(size), None) => Ok(Some(SlidingWindow { size, layers: SlidingLayers::From(first) })),
     }
+}
+
+/// Returns whether each layer of a SmolLM3 has RoPE: as `no_rope_layers` lists, where 1 means that it has,
+/// or all but the last of every `no_rope_layer_interval` layers.
+fn rope_layers(options: &JsonOptions<'_>, layers: usize) -> Result<Vec<bool>, LoadError> {
+    const OPTION: &str = "no_rope_layers";
+    let layers = layers.min(MAX_LAYERS);
+    let Some(listed) = options.get(OPTION) else {
+        let interval = options.size("no_rope_layer_interval")?.unwrap_or(4);
+        if interval == 0 {
+            let expected = "a number of layers of at least 1";
+            return Err(options.invalid("no_rope_layer_interval", &interval, expected));
+        }
+        return Ok((1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect());
+    };
+    let has_rope = |entry: &serde_json::Value| match entry.as_u64() {
+        Some(number) => Some(number != 0),
+        None => entry.as_bool(),
+    };
+    let listed = listed.as_array().and_then(|list| list.iter().map(has_rope).collect());
+    // transformers ignores entries after those of the layers.
+    let listed: Option<Vec<bool>> = listed.filter(|list: &Vec<bool>| list.len() >= layers);
+    let Some(mut listed) = listed else {
+        let expected = format!("a list with 0 or 1 for each of the {layers} layers");
+        return Err(options.invalid(OPTION, &options.displayed(OPTION), &expected));
+    };
+    listed.truncate(layers);
+    Ok(listed)
 }
 
 /// Returns whether each layer uses the window, if the configuration lists its layers.
@@ -164,6 +225,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::architecture::Factors;
     use crate::config::{RopeScaling, SuggestedSampling};
     use crate::json_options::MAX_SIZE;
 
@@ -321,6 +383,64 @@ mod tests {
             |model_type| config(json!({"model_type": model_type, "num_attention_heads": 32}));
         assert_eq!(heads("qwen2").unwrap().num_key_value_heads, 32);
         assert_eq!(heads("mistral").unwrap().num_key_value_heads, 8);
+    }
+
+    #[test]
+    fn granite_has_constant_factors() {
+        let granite = |changes: Value| {
+            let mut all = json!({"model_type": "granite"});
+            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            config(all)
+        };
+        let absent = granite(json!({})).unwrap();
+        assert!(absent.has_factors(), "transformers' default factor of scores is 1");
+        assert_eq!((absent.score_scale(), absent.logits_scaling), (1.0, 1.0));
+        let factors = granite(json!({
+            "attention_multiplier": 0.015_625, "embedding_multiplier": 12, "logits_scaling": 8.0,
+            "residual_multiplier": 0.22, "attention_bias": true, "mlp_bias": true,
+        }));
+        let architecture = factors.unwrap().architecture();
+        let expected = Factors { embedding: 12.0, residual: 0.22, logit_divisor: 8.0 };
+        assert_eq!(architecture.factors, expected);
+        assert_eq!(architecture.layers[0].attention.score_scale, 0.015_625);
+        let invalid = granite(json!({"logits_scaling": 0})).unwrap_err().to_string();
+        assert!(invalid.contains("\"logits_scaling\" is 0; expected a positive"), "{invalid}");
+        let of_llama = message(json!({"logits_scaling": 8.0}));
+        assert!(of_llama.contains("\"logits_scaling\" is 8.0"), "{of_llama}");
+    }
+
+    #[test]
+    fn smollm3_has_layers_without_rope() {
+        let smollm3 = |changes: Value| {
+            let mut all = json!({"model_type": "smollm3", "num_hidden_layers": 5,
+                                 "bos_token_id": 1, "eos_token_id": 2});
+            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            config(all)
+        };
+        let layers = |changes| smollm3(changes).unwrap().rope_layers.unwrap();
+        let absent = smollm3(json!({})).unwrap();
+        assert_eq!(absent.rope_layers, Some(vec![true, true, true, false, true]));
+        assert_eq!((absent.rope_theta, absent.num_key_value_heads), (2e6, 4));
+        assert!(absent.tie_word_embeddings);
+        let every_second = json!({"no_rope_layer_interval": 2});
+        assert_eq!(layers(every_second), [true, false, true, false, true]);
+        let listed = json!({"no_rope_layers": [0, 1, 1, 1, 0, 0], "no_rope_layer_interval": 4});
+        assert_eq!(layers(listed.clone()), [false, true, true, true, false]);
+        let ropes = smollm3(listed).unwrap().architecture().layers;
+        assert!(ropes[0].attention.rope.is_none() && ropes[1].attention.rope.is_some());
+        let window = json!({"use_sliding_window": true, "sliding_window": 9});
+        let window = smollm3(window).unwrap();
+        assert_eq!([2, 3, 4].map(|layer| window.window(layer)), [None, Some(9), None]);
+        for (changes, words) in [
+            (json!({"no_rope_layers": [1, 0]}), "a list with 0 or 1 for each of the 5 layers"),
+            (json!({"no_rope_layers": [1, 0, 1, 1, "x"]}), "\"no_rope_layers\" is [1,0,1,1,"),
+            (json!({"no_rope_layer_interval": 0}), "\"no_rope_layer_interval\" is 0"),
+        ] {
+            let message = smollm3(changes).unwrap_err().to_string();
+            assert!(message.contains(words), "{message}");
+        }
+        let of_llama = message(json!({"no_rope_layer_interval": 4}));
+        assert!(of_llama.contains("\"no_rope_layer_interval\" is 4"), "{of_llama}");
     }
 
     #[test]

@@ -106,7 +106,10 @@ impl RopeScaling {
 
 /// Reads the base and the scaling of RoPE. The base is a separate option or, since transformers 5, part
 /// of `rope_parameters`. `rope_scaling` is the older name of the same object.
-pub(super) fn read(options: &JsonOptions<'_>) -> Result<(f32, RopeScaling), LoadError> {
+pub(super) fn read(
+    options: &JsonOptions<'_>,
+    default_theta: f32,
+) -> Result<(f32, RopeScaling), LoadError> {
     let outer = ("rope_theta", options.number("rope_theta")?);
     let (mut theta, mut scaling) = (outer, None);
     for name in ["rope_parameters", "rope_scaling"] {
@@ -127,7 +130,7 @@ pub(super) fn read(options: &JsonOptions<'_>) -> Result<(f32, RopeScaling), Load
         }
         scaling = Some(found);
     }
-    Ok((theta.1.unwrap_or(10_000.0), scaling.unwrap_or_default()))
+    Ok((theta.1.unwrap_or(default_theta), scaling.unwrap_or_default()))
 }
 
 /// Reads the scaling from `object`, the value of the option `name`.
@@ -205,7 +208,7 @@ mod tests {
     fn message(text: &str) -> String {
         let file = Path::new("config.json");
         let options = JsonOptions::parse(text, file).unwrap();
-        let read = read(&options).and_then(|(_, scaling)| scaling.validate(8, file));
+        let read = read(&options, 10_000.0).and_then(|(_, scaling)| scaling.validate(8, file));
         read.unwrap_err().to_string()
     }
 

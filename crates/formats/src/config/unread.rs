@@ -13,6 +13,8 @@ use crate::load_error::LoadError;
 enum Neutral {
     /// A factor of 1.
     One,
+    /// The factor of the configuration: 1 unless the family reads the option.
+    Factor(fn(&Config) -> f32),
     /// Nothing: `false`, 0, or an empty list or object.
     Nothing,
     /// No number at all. Zero would be a limit.
@@ -23,8 +25,10 @@ enum Neutral {
     True,
     /// The SiLU function.
     Silu,
-    /// Every layer has the value 1: it uses RoPE.
+    /// Every layer has the value 1 unless the family reads the option: it uses RoPE.
     EveryLayer,
+    /// The option of a family that has layers without RoPE.
+    RopeInterval,
     /// The factor of attention scores: 1/√head_dim.
     AttentionScale,
     /// The size that attention scores are scaled by.
@@ -47,9 +51,9 @@ impl Neutral {
     /// Returns the neutral value in words, for errors.
     fn description(&self) -> &'static str {
         match self {
-            Self::One => "1",
+            Self::One | Self::Factor(_) => "1",
             Self::Nothing => "none (absent, null, false or 0)",
-            Self::Absent => "none (absent or null)",
+            Self::Absent | Self::RopeInterval => "none (absent or null)",
             Self::OneExpert => "none (a dense model)",
             Self::True => "true",
             Self::Silu => "\"silu\"",
@@ -82,14 +86,19 @@ impl Neutral {
                 _ => number == Some(0.0),
             },
             Self::Absent => false,
+            Self::RopeInterval => config.rope_layers.is_some(),
+            Self::Factor(factor) => close_to(f64::from(factor(config))),
             Self::OneExpert => value == false || number == Some(0.0) || number == Some(1.0),
             Self::True => value == true,
             Self::Silu => is_text(&["silu", "swish", "swiglu"]),
             Self::EveryLayer => {
                 let uses = |layer: &Value| layer == true || layer.as_f64() == Some(1.0);
-                value.as_array().is_some_and(|layers| layers.iter().all(uses))
+                value.as_array().is_some_and(|layers| {
+                    let layers = layers.iter().take(config.num_hidden_layers).enumerate();
+                    layers.into_iter().all(|(index, layer)| uses(layer) == config.has_rope(index))
+                })
             }
-            Self::AttentionScale => close_to(1.0 / (config.head_dim as f64).sqrt()),
+            Self::AttentionScale => close_to(f64::from(config.score_scale())),
             Self::HeadDim => close_to(config.head_dim as f64),
             Self::HiddenSize => close_to(config.hidden_size as f64),
             Self::HeadNorms => *value == config.qk_norm,
@@ -104,10 +113,10 @@ impl Neutral {
 /// The options, and the values with which they change nothing.
 const OPTIONS: &[(&str, Neutral)] = &[
     // Factors of Granite, MiniCPM, Cohere, Falcon-H1 and models with μP.
-    ("embedding_multiplier", Neutral::One),
-    ("residual_multiplier", Neutral::One),
+    ("embedding_multiplier", Neutral::Factor(|config| config.embedding_multiplier)),
+    ("residual_multiplier", Neutral::Factor(|config| config.residual_multiplier)),
     ("attention_multiplier", Neutral::AttentionScale),
-    ("logits_scaling", Neutral::One),
+    ("logits_scaling", Neutral::Factor(|config| config.logits_scaling)),
     ("logit_scale", Neutral::One),
     ("output_multiplier_scale", Neutral::One),
     ("embedding_multiplier_scale", Neutral::One),
@@ -175,7 +184,7 @@ const OPTIONS: &[(&str, Neutral)] = &[
     ("rope_local_base_freq", Neutral::RopeTheta),
     ("local_rope_theta", Neutral::RopeTheta),
     ("no_rope_layers", Neutral::EveryLayer),
-    ("no_rope_layer_interval", Neutral::Absent),
+    ("no_rope_layer_interval", Neutral::RopeInterval),
     ("position_embedding_type", Neutral::Rotary),
     // The form of layers.
     ("hidden_activation", Neutral::Silu),

@@ -1,6 +1,6 @@
 //! Converts a configuration to the options of `config.json`.
 
-use super::{Config, RopeScaling, SlidingLayers};
+use super::{Config, Family, RopeScaling, SlidingLayers};
 use crate::weight_type::Dtype;
 use serde_json::{Value, json};
 
@@ -37,6 +37,21 @@ impl Config {
                 Dtype::F16 => "float16",
             },
         });
+        if let Some(layers) = &self.rope_layers {
+            options["no_rope_layers"] = layers.iter().map(|has_rope| u8::from(*has_rope)).collect();
+        }
+        if self.family == Family::Granite {
+            options["attention_multiplier"] = json!(self.score_scale());
+        }
+        for (option, factor) in [
+            ("embedding_multiplier", self.embedding_multiplier),
+            ("residual_multiplier", self.residual_multiplier),
+            ("logits_scaling", self.logits_scaling),
+        ] {
+            if factor != 1.0 {
+                options[option] = json!(factor);
+            }
+        }
         match self.sliding_window.as_ref().map(|window| &window.layers) {
             Some(SlidingLayers::Listed(listed)) => {
                 let name = |&slides| if slides { "sliding_attention" } else { "full_attention" };

@@ -24,9 +24,10 @@ fn write_and_read(
     (original, Checkpoint::open(&file).unwrap())
 }
 
-/// The families with what llama.cpp computes: no windows, and a Qwen3 without biases and divisors.
+/// The families of which GGUF files are written, with what llama.cpp computes: no windows, and a Qwen3 without biases and divisors.
 fn families() -> Vec<Config> {
     let mut families = example_families();
+    families.retain(|config| !matches!(config.family, Family::Granite | Family::SmolLm3));
     families.push(example_config());
     for config in &mut families {
         config.sliding_window = None;

@@ -68,6 +68,7 @@ pub(super) fn read_config(
         bos_token_id: None,
         eos_token_ids: Vec::new(),
         suggested_sampling: suggested_sampling(metadata)?,
+        ..Config::plain_llama()
     };
     let config = with_end_tokens(config, metadata)?;
     config.validate(metadata.path())?;

@@ -172,6 +172,10 @@ fn check_supported(config: &Config, path: &Path) -> Result<(), LoadError> {
     let unsupported = |option, found: String, supported| {
         Err(LoadError::UnsupportedOption { file: path.to_owned(), option, found, supported })
     };
+    if !names::is_supported(config.family) {
+        let found = config.family.model_type().to_owned();
+        return unsupported("model_type", found, names::SUPPORTED_ARCHITECTURES);
+    }
     if config.family == Family::Qwen3 && (config.qkv_bias || config.output_bias) {
         let supported = "no biases of a Qwen3 in a GGUF file";
         return unsupported("attention_bias", "true".to_owned(), supported);

@@ -23,7 +23,12 @@ pub(super) fn family(architecture: &str) -> Option<Family> {
     ARCHITECTURES.iter().find(|(name, _)| *name == architecture).map(|(_, family)| *family)
 }
 
-/// Returns the architecture that computes a family.
+/// Returns whether an architecture computes a family.
+pub(super) fn is_supported(family: Family) -> bool {
+    ARCHITECTURES.iter().any(|(_, other)| *other == family)
+}
+
+/// Returns the architecture that computes a family. The family must be supported.
 pub(super) fn architecture(family: Family) -> &'static str {
     let found = ARCHITECTURES.iter().find(|(_, other)| *other == family);
     found.map_or("llama", |(name, _)| name)

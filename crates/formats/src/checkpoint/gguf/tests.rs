@@ -267,6 +267,11 @@ fn models_that_llama_cpp_would_compute_differently_are_rejected() {
     assert!(message(scaled, WeightType::F32).contains("\"rope_scaling\" is llama3"));
     let window = crate::checkpoint::random::example_families().remove(1);
     assert!(message(window, WeightType::F32).contains("\"sliding_window\" is 21"));
+    for (index, name) in [(4, "granite"), (5, "smollm3")] {
+        let other = crate::checkpoint::random::example_families().remove(index);
+        let error = message(other, WeightType::F32);
+        assert!(error.contains(&format!("\"model_type\" is {name}")), "{error}");
+    }
     let error = message(example_config(), WeightType::INT8);
     assert!(
         error.contains("\"hidden_size\" is 48 inputs") && error.contains("multiples of 32"),
