@@ -3,13 +3,14 @@
 use crate::arguments::{AnswerArguments, EngineArguments, GenerateArguments, StructureArguments};
 use crate::export::ensure_not_part_of;
 use crate::interrupts::{cancel_on_interrupt, interrupted};
-use crate::shown_drafts::ShownDrafts;
+use crate::note::printable;
+use crate::shown_drafts::{ShownDrafts, colours};
 use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{
-    Answer, Canceller, EmbeddedModel, Finish, Forerun, ForerunError, Grammar, GrammarKind, Options,
-    Plan, Request, RequestError, SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace,
-    Verification, VerificationChoice,
+    Answer, AnswerEvent, AnswerStream, Canceller, EmbeddedModel, Finish, Forerun, ForerunError,
+    Grammar, GrammarKind, Options, Plan, Request, RequestError, SamplingOptions, TokenId,
+    TokenLogprob, Tokenizer, Trace, Verification, VerificationChoice,
 };
 use forerun_output::OutputFile;
 use serde_json::json;
@@ -49,8 +50,8 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
         ensure_not_part_of(trace, model.iter().chain(draft_model))?;
     }
     let trace = arguments.trace.as_deref().map(TraceFile::create).transpose()?;
-    let prompt = prompt(&arguments)?;
-    if prompt.is_empty() {
+    let prompt_text = prompt(&arguments)?;
+    if prompt_text.is_empty() {
         return Err(ForerunError::EmptyPrompt.into());
     }
     demonstration(&mut arguments.answers.engine)?;
@@ -65,25 +66,100 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     request = suggested_sampling(request, &arguments.answers, &engine)?;
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
-    let mut output = Output { silent: arguments.json || arguments.show_drafts, broken: None };
-    let on_text = |text: &str| output.write(text);
-    let answer = engine.generate_interruptibly(&prompt, &request, &canceller, on_text)?;
+    let mut output = Output { silent: arguments.json, broken: None };
+    let mut drafts = ShownDrafts::on_standard_output(engine.tokenizer(), arguments.show_drafts);
+    let prompt = engine.encode_prompt(&prompt_text)?;
+    if !arguments.json && colours() {
+        show_prompt(&prompt_text);
+    }
+    let method = engine.plan().method();
+    let stream = engine.stream_tokens(prompt.clone(), &request, method, &canceller)?;
+    let answer = print(stream, &mut drafts, &mut output)?;
     if let Some(error) = output.broken {
         return Err(error).context(OUTPUT_FAILED);
     }
-    if arguments.show_drafts {
-        let drafts = ShownDrafts::of(engine.tokenizer(), &prompt, &answer)?;
-        let colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        write!(std::io::stdout(), "{}", drafts.render(colours)).context(OUTPUT_FAILED)?;
-        note(drafts.summary(&answer));
-    }
     let was_interrupted = canceller.is_cancelled() && answer.finish == Finish::Stopped;
     report(&engine, &answer, arguments.json, was_interrupted).context(OUTPUT_FAILED)?;
+    if arguments.show_drafts {
+        note(drafts.summary(&answer));
+    }
+    if !arguments.json && !was_interrupted && std::io::stderr().is_terminal() {
+        let text = [&prompt[..], &answer.tokens].concat();
+        if let Some(comparison) = compared_with_plain(&engine, text, &answer, &canceller)? {
+            note(comparison);
+        }
+    }
     // The answer comes first, so that it is not lost if the trace cannot be written.
     if let Some(trace) = trace {
         trace.write(&answer.trace)?;
     }
     Ok(if was_interrupted { ExitCode::from(interrupted()) } else { ExitCode::SUCCESS })
+}
+
+/// The longest prompt that is printed, in bytes.
+const SHOWN_PROMPT_BYTES: usize = 1000;
+
+/// Prints a prompt in grey, before its continuation. A long one would hide the answer.
+fn show_prompt(prompt: &str) {
+    if prompt.len() <= SHOWN_PROMPT_BYTES {
+        // The answer says whether standard output works.
+        let _ = write!(std::io::stdout(), "\x1b[90m{}\x1b[0m", printable(prompt));
+    }
+}
+
+/// Prints an answer while it is generated.
+fn print(
+    mut stream: AnswerStream<'_>,
+    drafts: &mut ShownDrafts<'_>,
+    output: &mut Output,
+) -> anyhow::Result<Box<Answer>> {
+    while let Some(event) = stream.next() {
+        let ended = match event? {
+            AnswerEvent::Token(token) => {
+                drafts.push(token);
+                continue;
+            }
+            AnswerEvent::Text(text) => output.write(&drafts.text(&text)).is_break(),
+            AnswerEvent::Finished(answer) => {
+                // The answer is complete, whether or not its end can be printed.
+                let _ = output.write(&drafts.end());
+                return Ok(answer);
+            }
+        };
+        if ended {
+            stream.stop();
+        }
+    }
+    bail!("the answer ended without a result")
+}
+
+/// The number of tokens that are decoded without drafts to compare speeds.
+const COMPARED_TOKENS: usize = 8;
+
+/// Compares an answer's speed with that of plain decoding after the same tokens, which is measured for a
+/// few of them. Returns `None` without drafts, or if drafter and target have cores of their own, because
+/// plain decoding would use all cores.
+fn compared_with_plain(
+    engine: &Forerun,
+    text: Vec<TokenId>,
+    answer: &Answer,
+    canceller: &Canceller,
+) -> anyhow::Result<Option<String>> {
+    let statistics = &answer.statistics;
+    let [first, .., last] = &answer.commits[..] else { return Ok(None) };
+    let after_first = answer.tokens.len() - first.tokens;
+    if statistics.drafts == 0 || !engine.plan().placement().is_shared() {
+        return Ok(None);
+    }
+    let plain_ns = engine.plain_token_ns(text, COMPARED_TOKENS, canceller)?;
+    let Some(plain_ns) = plain_ns else { return Ok(None) };
+    let own_ns = (last.at_ns - first.at_ns) as f64 / after_first as f64;
+    let kept: u64 = statistics.accepted.iter().sum();
+    Ok(Some(format!(
+        "{:.1} × plain decoding: {kept} of {} drafted tokens kept",
+        plain_ns / own_ns,
+        statistics.draft_tokens
+    )))
 }
 
 /// Applies the checkpoint's suggested sampling to a valid request, if `--suggested-sampling` is given.

@@ -13,6 +13,7 @@ mod bench_run;
 mod bench_serve;
 mod chat;
 mod config_file;
+mod demo;
 mod devices;
 #[cfg(feature = "train")]
 mod distill;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Chat(arguments) => chat::run(*arguments),
         #[cfg(feature = "server")]
         Command::Serve(arguments) => serve::run(*arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),

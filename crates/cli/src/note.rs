@@ -10,7 +10,7 @@ pub(crate) fn note(line: impl Display) {
 }
 
 /// Returns a text in which names of files, for example, cannot control the terminal.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let controls = |one: &char| one.is_control() && !matches!(one, '\n' | '\t');
     if !text.chars().any(|one| controls(&one)) {
         return text.to_owned();

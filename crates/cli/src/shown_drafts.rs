@@ -1,7 +1,7 @@
-//! Text with marks for accepted and rejected drafts, as in ParallelSpec's figure 5 (arXiv
-//! 2410.05589).
+//! Text with colours or marks for what was drafted, as in ParallelSpec's figure 5 (arXiv 2410.05589).
 
-use forerun::{Answer, TextStream, Tokenizer, TokenizerError};
+use forerun::{Answer, AnswerToken, TokenOrigin, Tokenizer};
+use std::io::IsTerminal;
 
 /// The origin of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,86 +14,133 @@ enum Origin {
     Own,
 }
 
-/// The pieces of an answer, including rejected drafts.
-pub(crate) struct ShownDrafts {
-    pieces: Vec<(Origin, String)>,
-    /// Number of tokens of the answer that were drafted.
+/// How the origin of text is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Style {
+    /// Accepted drafts are green, rejected ones are red and struck through.
+    Colours,
+    /// `{+accepted+}` and `[-rejected-]`.
+    Marks,
+}
+
+/// Shows the origin of streamed text.
+pub(crate) struct ShownDrafts<'a> {
+    tokenizer: &'a Tokenizer,
+    /// `None` leaves the text as it is.
+    style: Option<Style>,
+    shows_rejected: bool,
+    /// The tokens whose text has not appeared yet.
+    tokens: Vec<AnswerToken>,
+    /// The origin of the last text, whose mark is open.
+    open: Origin,
+    /// The number of tokens.
+    all: usize,
+    /// The number of tokens that were drafted.
     accepted: usize,
-    /// Number of verifications that ended with a rejection.
+    /// The number of tokens that take the place of a rejected draft.
     rejected: usize,
 }
 
-impl ShownDrafts {
-    /// Splits the answer to a prompt into pieces.
-    ///
-    /// # Errors
-    /// If the prompt cannot be encoded.
-    pub(crate) fn of(
-        tokenizer: &Tokenizer,
-        prompt: &str,
-        answer: &Answer,
-    ) -> Result<Self, TokenizerError> {
-        let mut shown = Self { pieces: Vec::new(), accepted: 0, rejected: 0 };
-        let mut stream = TextStream::new(tokenizer, &tokenizer.encode(prompt)?);
-        let (mut tokens, mut left) = (answer.tokens.iter(), answer.text.len());
-        let mut last = Origin::Own;
-        for verified in &answer.verifications {
-            for index in 0..verified.committed {
-                if let (true, Some(&candidate)) =
-                    (index == verified.accepted, verified.rejected.first())
-                {
-                    // A line break in a rejected draft would break up the text.
-                    let text = tokenizer.piece(candidate).replace('\n', "\u{23ce}");
-                    shown.add(Origin::Rejected, &text);
-                    shown.rejected += 1;
-                }
-                let Some(&token) = tokens.next() else { break };
-                let drafted = index < verified.accepted;
-                last = if drafted { Origin::Accepted } else { Origin::Own };
-                shown.accepted += usize::from(drafted);
-                shown.add_within(last, &stream.push(token), &mut left);
-            }
-        }
-        shown.add_within(last, &stream.finish(), &mut left);
-        Ok(shown)
-    }
-
-    /// Adds text up to the end of the answer, `left` bytes away: a stop string is not part of it.
-    fn add_within(&mut self, origin: Origin, text: &str, left: &mut usize) {
-        let mut end = text.len().min(*left);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        *left -= end;
-        self.add(origin, &text[..end]);
-    }
-
-    fn add(&mut self, origin: Origin, text: &str) {
-        match self.pieces.last_mut() {
-            _ if text.is_empty() => {}
-            // Consecutive rejections stay separate.
-            Some((last, known)) if *last == origin && origin != Origin::Rejected => *known += text,
-            _ => self.pieces.push((origin, text.to_owned())),
-        }
-    }
-
-    /// Renders the text with colours or with marks.
-    pub(crate) fn render(&self, colours: bool) -> String {
-        let paint = |(origin, text): &(Origin, String)| match (origin, colours) {
-            (Origin::Accepted, false) => format!("{{+{text}+}}"),
-            (Origin::Rejected, false) => format!("[-{text}-]"),
-            // Green, and red struck through.
-            (Origin::Accepted, true) => format!("\x1b[32m{text}\x1b[0m"),
-            (Origin::Rejected, true) => format!("\x1b[31;9m{text}\x1b[0m"),
-            (Origin::Own, _) => text.clone(),
+impl<'a> ShownDrafts<'a> {
+    /// Shows drafts on standard output: with `marks` everywhere, and else accepted ones on a terminal.
+    pub(crate) fn on_standard_output(tokenizer: &'a Tokenizer, marks: bool) -> Self {
+        let style = match colours() {
+            true => Some(Style::Colours),
+            false => marks.then_some(Style::Marks),
         };
-        self.pieces.iter().map(paint).collect()
+        Self::new(tokenizer, style, marks)
+    }
+
+    fn new(tokenizer: &'a Tokenizer, style: Option<Style>, shows_rejected: bool) -> Self {
+        let (tokens, open) = (Vec::new(), Origin::Own);
+        Self { tokenizer, style, shows_rejected, tokens, open, all: 0, accepted: 0, rejected: 0 }
+    }
+
+    /// Adds a token. Its text follows.
+    pub(crate) fn push(&mut self, token: AnswerToken) {
+        self.all += 1;
+        self.accepted += usize::from(token.origin == TokenOrigin::Draft);
+        self.rejected += usize::from(!token.rejected.is_empty());
+        self.tokens.push(token);
+    }
+
+    /// Returns what to print for the text of the last tokens.
+    pub(crate) fn text(&mut self, text: &str) -> String {
+        let mut shown = String::new();
+        let mut rest = text;
+        let mut tokens = std::mem::take(&mut self.tokens).into_iter().peekable();
+        while let Some(token) = tokens.next() {
+            self.show_rejected(&token, &mut shown);
+            let piece = self.tokenizer.piece(token.token);
+            let end = match tokens.peek() {
+                Some(_) if rest.starts_with(&piece) => piece.len(),
+                // A character of several tokens belongs to the last of them.
+                Some(_) => 0,
+                None => rest.len(),
+            };
+            let (own, after) = rest.split_at(end);
+            self.show(origin(&token), own, &mut shown);
+            rest = after;
+        }
+        // Text that was held back.
+        self.show(self.open, rest, &mut shown);
+        if self.style == Some(Style::Colours) {
+            self.close(&mut shown);
+        }
+        shown
+    }
+
+    /// Returns what to print after the text.
+    pub(crate) fn end(&mut self) -> String {
+        let mut shown = String::new();
+        for token in std::mem::take(&mut self.tokens) {
+            self.show_rejected(&token, &mut shown);
+        }
+        self.close(&mut shown);
+        shown
+    }
+
+    fn show_rejected(&mut self, token: &AnswerToken, shown: &mut String) {
+        if let (true, Some(&candidate)) = (self.shows_rejected, token.rejected.first()) {
+            // A line break in a rejected draft would break up the text.
+            let text = self.tokenizer.piece(candidate).replace('\n', "\u{23ce}");
+            self.show(Origin::Rejected, &text, shown);
+            // Consecutive rejections stay separate.
+            self.close(shown);
+        }
+    }
+
+    fn show(&mut self, origin: Origin, text: &str, shown: &mut String) {
+        if text.is_empty() {
+            return;
+        }
+        if origin != self.open {
+            self.close(shown);
+            *shown += match (self.style, origin) {
+                (None, _) | (_, Origin::Own) => "",
+                (Some(Style::Colours), Origin::Accepted) => "\x1b[32m",
+                (Some(Style::Colours), Origin::Rejected) => "\x1b[31;9m",
+                (Some(Style::Marks), Origin::Accepted) => "{+",
+                (Some(Style::Marks), Origin::Rejected) => "[-",
+            };
+            self.open = origin;
+        }
+        *shown += text;
+    }
+
+    fn close(&mut self, shown: &mut String) {
+        *shown += match (self.style, std::mem::replace(&mut self.open, Origin::Own)) {
+            (None, _) | (_, Origin::Own) => "",
+            (Some(Style::Colours), _) => "\x1b[0m",
+            (Some(Style::Marks), Origin::Accepted) => "+}",
+            (Some(Style::Marks), Origin::Rejected) => "-]",
+        };
     }
 
     /// Returns a line with the number of tokens of each origin and the time.
     pub(crate) fn summary(&self, answer: &Answer) -> String {
-        let Self { accepted, rejected, .. } = self;
-        let own = answer.tokens.len() - accepted;
+        let Self { all, accepted, rejected, .. } = self;
+        let own = all - accepted;
         let ms = answer.total_ns as f64 / 1e6;
         format!(
             "{accepted} draft tokens accepted, {rejected} rejected, {own} from the target itself, \
@@ -102,25 +149,53 @@ impl ShownDrafts {
     }
 }
 
+/// Whether standard output shows colours: it is a terminal, and `NO_COLOR` is not set.
+pub(crate) fn colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+fn origin(token: &AnswerToken) -> Origin {
+    match token.origin {
+        TokenOrigin::Draft => Origin::Accepted,
+        TokenOrigin::Correction | TokenOrigin::Bonus | TokenOrigin::Plain => Origin::Own,
+    }
+}
+
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use forerun::{Forerun, Options, Plan, RandomPair, TokenId};
+
+    fn token(token: TokenId, drafted: bool, rejected: Option<TokenId>) -> AnswerToken {
+        let origin = if drafted { TokenOrigin::Draft } else { TokenOrigin::Correction };
+        let rejected = rejected.into_iter().collect();
+        AnswerToken { token, origin, rejected, round: 0, logprob: None }
+    }
 
     #[test]
     fn pieces_have_marks_or_colours() {
-        let mut shown = ShownDrafts { pieces: Vec::new(), accepted: 0, rejected: 0 };
-        let mut left = 7;
-        shown.add_within(Origin::Own, "a", &mut left);
-        shown.add_within(Origin::Accepted, "b", &mut left);
-        shown.add_within(Origin::Accepted, "", &mut left);
-        shown.add_within(Origin::Accepted, "c", &mut left);
-        shown.add(Origin::Rejected, "x");
-        shown.add(Origin::Rejected, "y");
-        shown.add_within(Origin::Own, "d", &mut left);
-        // Three bytes are left, so the second character is beyond the end.
-        shown.add_within(Origin::Own, "\u{e9}\u{e9}", &mut left);
-        assert_eq!(shown.render(false), "a{+bc+}[-x-][-y-]d\u{e9}");
-        let colours = "a\x1b[32mbc\x1b[0m\x1b[31;9mx\x1b[0m\x1b[31;9my\x1b[0md\u{e9}";
-        assert_eq!(shown.render(true), colours);
+        let pair = RandomPair::make().unwrap();
+        let options = Options { model: pair.target().into(), ..Options::default() };
+        let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+        let tokenizer = engine.tokenizer();
+        let id = |text: &str| *tokenizer.encode(text).unwrap().last().unwrap();
+        let [a, b, c, d, x] = ["a", "b", "c", "d", "x"].map(id);
+        let shown = |style| {
+            let mut drafts = ShownDrafts::new(tokenizer, style, true);
+            drafts.push(token(a, false, None));
+            drafts.push(token(b, true, None));
+            let mut shown = drafts.text("ab");
+            drafts.push(token(c, true, None));
+            shown += &drafts.text("c");
+            drafts.push(token(d, false, Some(x)));
+            // The text of the last token is held back, and cut by a stop string.
+            drafts.push(token(d, false, Some(x)));
+            shown += &drafts.text("d");
+            shown + &drafts.end()
+        };
+        assert_eq!(shown(Some(Style::Marks)), "a{+bc+}[-x-]d[-x-]");
+        let colours = "a\x1b[32mb\x1b[0m\x1b[32mc\x1b[0m\x1b[31;9mx\x1b[0md\x1b[31;9mx\x1b[0m";
+        assert_eq!(shown(Some(Style::Colours)), colours);
     }
 }

@@ -24,3 +24,21 @@ pub(crate) fn restore() {
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, settings);
     }
 }
+
+/// The size of a terminal in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) columns: usize,
+    pub(crate) lines: usize,
+}
+
+/// Returns the size of the terminal at standard output, or that of a usual one.
+pub(crate) fn size() -> Size {
+    let usual = Size { columns: 80, lines: 24 };
+    #[cfg(unix)]
+    if let Ok(size) = rustix::termios::tcgetwinsize(std::io::stdout()) {
+        let (columns, lines) = (size.ws_col.into(), size.ws_row.into());
+        return if columns == 0 || lines == 0 { usual } else { Size { columns, lines } };
+    }
+    usual
+}

@@ -32,6 +32,8 @@ pub struct AnswerToken {
     pub token: TokenId,
     /// Where it comes from.
     pub origin: TokenOrigin,
+    /// The drafted candidates for its position that the target rejected, in their order.
+    pub rejected: Vec<TokenId>,
     /// The index of its verification in [`Answer::verifications`].
     pub round: usize,
     /// The log-probabilities at its position, if requested.
@@ -133,7 +135,11 @@ impl AnswerStream<'_> {
         let number = position - self.prompt_tokens;
         let logprob = self.sequence.logprobs().and_then(|all| all.get(number)).cloned();
         let (round, origin) = self.round_and_origin(number);
-        let token = AnswerToken { token, origin, round, logprob };
+        let rejected = match origin {
+            TokenOrigin::Correction => self.sequence.verifications()[round].rejected.clone(),
+            _ => Vec::new(),
+        };
+        let token = AnswerToken { token, origin, rejected, round, logprob };
         self.events.push_back(AnswerEvent::Token(token));
         if !text.is_empty() {
             self.events.push_back(AnswerEvent::Text(text));

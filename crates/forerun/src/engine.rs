@@ -25,6 +25,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 pub use forerun_runtime::Canceller;
 
@@ -328,6 +329,44 @@ impl Forerun {
         let mut stream = self.stream_with(continuation, prompt, request, canceller)?;
         stream.releases = true;
         Ok(stream)
+    }
+
+    /// Measures how long plain decoding takes for a token after the given tokens, in nanoseconds: the
+    /// median of up to `count` tokens, and of those of about a second at most. Returns `None` if the
+    /// context has no room for two tokens, or if `canceller` stops the measurement before.
+    ///
+    /// # Errors
+    /// As [`Forerun::stream`].
+    pub fn plain_token_ns(
+        &self,
+        tokens: Vec<TokenId>,
+        count: usize,
+        canceller: &Canceller,
+    ) -> Result<Option<f64>, ForerunError> {
+        const ENOUGH: Duration = Duration::from_secs(1);
+        let room = self.config.max_position_embeddings.saturating_sub(tokens.len());
+        let max_tokens = room.min(count + 1);
+        if max_tokens < 2 {
+            return Ok(None);
+        }
+        let request = Request { max_tokens, ignore_eos: true, ..Request::default() };
+        let stream = self.stream_tokens(tokens, &request, Method::Autoregressive, canceller)?;
+        let (mut times, mut last, mut measured) = (Vec::new(), None, Duration::ZERO);
+        for event in stream {
+            if !matches!(event?, AnswerEvent::Token(_)) {
+                continue;
+            }
+            let now = Instant::now();
+            if let Some(last) = last.replace(now) {
+                times.push(now - last);
+                measured += now - last;
+            }
+            if measured >= ENOUGH {
+                break;
+            }
+        }
+        times.sort_unstable();
+        Ok(times.get(times.len() / 2).map(|time| time.as_nanos() as f64))
     }
 
     /// Encodes a text as [`Forerun::generate`] does.

@@ -293,6 +293,14 @@ impl Placement {
         Err(PlacementError::NotFirstAndLast { drafter: wrong.to_string(), target })
     }
 
+    /// Returns whether there is a single target, and the drafters have no cores but the target's.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        let [target] = &self.targets[..] else { return false };
+        let mut drafter_cores = self.drafters.iter().flat_map(DeviceGroups::cores);
+        drafter_cores.all(|core| target.cores().any(|own| own == core))
+    }
+
     /// Returns the number of target replicas (DSI's degree of speculation parallelism).
     #[must_use]
     pub fn replicas(&self) -> usize {
@@ -484,6 +492,14 @@ mod tests {
         assert_eq!(drafters(&[0, 1], 4, 2), "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared");
         assert_eq!(drafters(&[0, 1, 2], 1, 2), "drafter=cpu:0,drafter=cpu:2,target=cpu:1");
         assert_eq!(drafters(&[0, 1], 4, 1), drafters(&[0, 1], 4, 0));
+    }
+
+    #[test]
+    fn shared_placements_have_one_target_with_all_cores() {
+        let shared = |text: &str| Placement::parse(text, &[0, 1, 2, 3]).unwrap().is_shared();
+        assert!(shared("drafter=cpu:0-3,target=cpu:0-3,shared") && shared("target=cpu:0-1"));
+        assert!(!shared("drafter=cpu:0,target=cpu:1-3"));
+        assert!(!shared("drafter=cpu:0,target=cpu:0,target=cpu:1,shared"));
     }
 
     #[test]

@@ -126,6 +126,15 @@ pub(crate) enum Command {
     #[cfg(not(feature = "server"))]
     #[command(disable_help_flag = true)]
     Serve(Missing),
+    /// Show how all methods write the same text.
+    ///
+    /// Plain decoding, speculative decoding, PEARL and DSI run one after another. Then the terminal shows them
+    /// side by side, much slower, and what the devices did. Without `--model`, a small built-in
+    /// demonstration pair is used.
+    ///
+    /// Example: `forerun demo`
+    #[command(allow_negative_numbers = true)]
+    Demo(DemoArguments),
     /// Show the available cores and the default placements.
     ///
     /// With `--model`, measure memory bandwidth and the time of the model's forward pass by its
@@ -181,6 +190,48 @@ pub(crate) enum Command {
     #[cfg(not(feature = "train"))]
     #[command(disable_help_flag = true)]
     Distill(Missing),
+}
+
+/// Options of `forerun demo`.
+#[derive(Args, Debug)]
+pub(crate) struct DemoArguments {
+    /// Target: a Hugging Face directory, a GGUF file, a llama2.c file, or a hub id.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<ModelSource>,
+
+    /// Drafter: a small model with the target's vocabulary.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) draft_model: Option<ModelSource>,
+
+    /// Text to continue.
+    #[arg(
+        short,
+        long,
+        value_name = "TEXT",
+        default_value = "Once upon a time",
+        allow_hyphen_values = true
+    )]
+    pub(crate) prompt: String,
+
+    /// Maximum number of tokens.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 120, value_parser = values::count(2..=100_000))]
+    pub(crate) max_tokens: usize,
+
+    /// Sampling temperature. 0 is greedy decoding.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub(crate) temperature: f32,
+
+    /// Seed of the random draws.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+
+    /// Seconds that the slowest method takes on the screen.
+    #[arg(long, value_name = "S", default_value_t = 8, value_parser = values::count(1..=600))]
+    pub(crate) seconds: usize,
+
+    /// Use only hub models that are already in the cache.
+    #[arg(long)]
+    pub(crate) offline: bool,
 }
 
 /// Options of `forerun devices`.
@@ -357,9 +408,9 @@ pub(crate) struct GenerateArguments {
 
     /// Mark accepted and rejected draft tokens in the text.
     ///
-    /// The text is printed when it is complete: `{+accepted+}` draft tokens, `[-rejected-]` draft
-    /// tokens (of a tree, the first candidate), and the target's own tokens without marks. On a
-    /// terminal, colours replace the marks unless `NO_COLOR` is set.
+    /// `{+accepted+}` draft tokens, `[-rejected-]` draft tokens (of a tree, the first candidate), and
+    /// the target's own tokens without marks. On a terminal, colours replace the marks unless
+    /// `NO_COLOR` is set. Accepted draft tokens have their colour there without this option, too.
     #[arg(long, conflicts_with = "json", help_heading = headings::OUTPUT)]
     pub(crate) show_drafts: bool,
 

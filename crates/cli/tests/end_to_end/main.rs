@@ -13,6 +13,7 @@ mod common;
 #[cfg(unix)]
 mod chat;
 mod config_file;
+mod demo;
 mod easyspec;
 #[cfg(feature = "laboratory")]
 mod easyspec_laboratory;

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Models, Run};
+use rexpect::session::{Options, spawn_with_options};
+use std::process::Command;
 
 /// Returns the text without rejected drafts and marks, the number of rejections, and the number of
 /// accepted drafts.
@@ -61,4 +63,35 @@ fn the_text_has_marks_for_accepted_and_rejected_drafts() {
     }
     let json = run(&models, "--json --show-drafts").finish();
     json.assert_refused("two outputs", &["--show-drafts", "--json"]);
+}
+
+/// On a terminal, the grey prompt and the green draft tokens add up to the piped text.
+#[test]
+#[cfg(unix)]
+fn a_terminal_shows_the_prompt_the_drafts_and_the_gain() {
+    let models = Models::pair();
+    let options = ["--prompt", "one two one", "--max-tokens", "40", "--ignore-eos"];
+    let piped = run(&models, "--draft-tokens 3").succeed().output();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
+    command.args(["generate", "--model"]).arg(models.target());
+    command.arg("--draft-model").arg(models.drafter());
+    command.args(["--placement", &Run::one_core_placement(), "--draft-tokens", "3"]);
+    command.args(options).env_remove("NO_COLOR");
+    let limits = Options::new().timeout_ms(Some(120_000));
+    let mut session = spawn_with_options(command, limits).unwrap();
+    let shown = session.exp_eof().unwrap();
+    // The session reads each byte as a character, and the terminal adds carriage returns.
+    let shown: Vec<u8> = shown.chars().map(|byte| byte as u8).collect();
+    let shown = String::from_utf8(shown).unwrap().replace("\r\n", "\n");
+    assert!(shown.contains("\x1b[90mone two one\x1b[0m"), "{shown}");
+    assert!(shown.contains("\x1b[32m"), "{shown}");
+    let last = shown.trim_end().lines().last().unwrap();
+    assert!(
+        last.contains(" × plain decoding: ") && last.contains(" drafted tokens kept"),
+        "{last}"
+    );
+    let plain = ["\x1b[90m", "\x1b[32m", "\x1b[0m"]
+        .iter()
+        .fold(shown.clone(), |text, escape| text.replace(escape, ""));
+    assert!(plain.contains(&format!("one two one{piped}")), "{plain} {piped}");
 }

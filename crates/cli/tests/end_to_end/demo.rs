@@ -1,0 +1,45 @@
+//! `forerun demo`: all methods side by side.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run};
+
+fn demo(models: &Models, max_tokens: &str) -> Run {
+    let run = Run::forerun().with(&["demo", "--max-tokens", max_tokens, "--seconds", "1"]);
+    run.with_path("--model", &models.target()).with_path("--draft-model", &models.drafter())
+}
+
+#[test]
+fn piped_output_is_the_last_picture_and_the_timelines() {
+    let models = Models::pair();
+    let output = demo(&models, "30").succeed().output();
+    assert!(!output.contains('\x1b'), "{output}");
+    let methods: &[&str] = match forerun::default_cores().len() {
+        1 => &["plain decoding", "speculative"],
+        _ => &["plain decoding", "speculative", "PEARL", "DSI"],
+    };
+    for method in methods {
+        let title = output.lines().find(|line| line.contains(&format!("{method}  ")));
+        assert!(title.unwrap().contains(" tok/s"), "{method}: {output}");
+        assert!(output.contains(&format!("\n{method}: ")), "{method}: {output}");
+    }
+    assert!(output.contains("All methods wrote the same tokens."), "{output}");
+    assert_eq!(output.matches("× plain").count(), methods.len() - 1, "{output}");
+    let lanes =
+        output.lines().filter(|line| line.contains("target cpu:") || line.contains("target and"));
+    assert!(lanes.count() >= 1, "{output}");
+    let sampled = demo(&models, "30").with(&["--temperature", "0.9", "--seed", "3"]).succeed();
+    assert!(sampled.output().contains("All methods wrote the same tokens."));
+}
+
+#[test]
+fn wrong_options_of_a_demo_are_refused() {
+    let models = Models::pair();
+    let run = Run::forerun().with(&["demo"]).with_path("--model", &models.target());
+    run.finish().assert_refused("one model", &["--draft-model"]);
+    demo(&models, "1").finish().assert_refused("one token", &["1"]);
+    demo(&models, "30")
+        .with(&["--temperature", "-1"])
+        .finish()
+        .assert_refused("cold", &["temperature"]);
+}
