@@ -9,8 +9,8 @@ use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{
     Answer, AnswerEvent, AnswerStream, Canceller, EmbeddedModel, Finish, Forerun, ForerunError,
-    Grammar, GrammarKind, Options, Plan, Request, RequestError, SamplingOptions, TokenId,
-    TokenLogprob, Tokenizer, Trace, Verification, VerificationChoice,
+    Grammar, GrammarKind, ModelSource, Options, Plan, Request, RequestError, SamplingOptions,
+    TokenId, TokenLogprob, Tokenizer, Trace, Verification, VerificationChoice,
 };
 use forerun_output::OutputFile;
 use serde_json::json;
@@ -64,6 +64,9 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
         note(TRANSLATED);
     }
     request = suggested_sampling(request, &arguments.answers, &engine)?;
+    if takes_suggested_sampling(&arguments.answers) && is_demonstration(&arguments.answers) {
+        request.seed = request.seed.or(Some(DEMONSTRATION_SEED));
+    }
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
     let mut output = Output { silent: arguments.json, broken: None };
@@ -162,14 +165,30 @@ fn compared_with_plain(
     )))
 }
 
-/// Applies the checkpoint's suggested sampling to a valid request, if `--suggested-sampling` is given.
+/// The seed of the demonstration pair's text, so that everybody reads the same one.
+const DEMONSTRATION_SEED: u64 = 1;
+
+fn is_demonstration(arguments: &AnswerArguments) -> bool {
+    matches!(arguments.engine.model, None | Some(ModelSource::Embedded(_)))
+}
+
+/// Returns whether the checkpoint's suggested sampling is used: as an option says, or with the
+/// demonstration pair unless an option says how to sample.
+fn takes_suggested_sampling(arguments: &AnswerArguments) -> bool {
+    let AnswerArguments { temperature, top_k, top_p, min_p, repetition_penalty, .. } = arguments;
+    let defaults = (&None, &0, &1.0, &0.0, &1.0);
+    let is_unsaid = (temperature, top_k, top_p, min_p, repetition_penalty) == defaults;
+    arguments.suggested_sampling || is_demonstration(arguments) && is_unsaid
+}
+
+/// Applies the checkpoint's suggested sampling to a valid request, if it is used.
 pub(crate) fn suggested_sampling(
     request: Request,
     arguments: &AnswerArguments,
     engine: &Forerun,
 ) -> anyhow::Result<Request> {
     match engine.config().suggested_sampling {
-        _ if !arguments.suggested_sampling => Ok(request),
+        _ if !takes_suggested_sampling(arguments) => Ok(request),
         Some(suggested) => {
             let request = request.sampled_as(suggested);
             // The flags are valid, so the option is one of the file, which is not shown as a flag.
@@ -180,6 +199,7 @@ pub(crate) fn suggested_sampling(
             )?;
             Ok(request)
         }
+        None if !arguments.suggested_sampling => Ok(request),
         None => {
             note("the checkpoint suggests no sampling options: decoding stays greedy");
             Ok(request)
@@ -188,7 +208,8 @@ pub(crate) fn suggested_sampling(
 }
 
 pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
-    let is_greedy = arguments.temperature == 0.0 && !arguments.suggested_sampling;
+    let temperature = arguments.temperature.unwrap_or(0.0);
+    let is_greedy = temperature == 0.0 && !takes_suggested_sampling(arguments);
     if is_greedy && arguments.verify != VerificationChoice::Auto {
         bail!(
             "--verify has no effect without --temperature above 0: set that, or leave --verify out"
@@ -202,7 +223,7 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
     }
     Ok(Request {
         sampling: SamplingOptions {
-            temperature: arguments.temperature,
+            temperature,
             top_k: arguments.top_k,
             top_p: arguments.top_p,
             min_p: arguments.min_p,

@@ -11,6 +11,7 @@ mod bench;
 mod bench_run;
 #[cfg(feature = "laboratory")]
 mod bench_serve;
+mod certify;
 mod chat;
 mod config_file;
 mod demo;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Chat(arguments) => chat::run(*arguments),
         #[cfg(feature = "server")]
         Command::Serve(arguments) => serve::run(*arguments),
+        Command::Certify(arguments) => certify::run(*arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),

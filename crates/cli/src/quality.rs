@@ -2,16 +2,31 @@
 
 use crate::arguments::QualityBenchArguments;
 use crate::{bench, progress, text_file};
-use anyhow::Context;
-use forerun::{ModelSource, QualityBench, QualityOptions, TypeQuality};
+use anyhow::{Context, bail};
+use forerun::{CeilingOptions, ModelSource, QualityBench, QualityOptions, TypeQuality};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+/// Number of continuations that `--ceiling` samples after a text.
+const CONTINUATIONS: usize = 64;
+
 /// Prints a model's loss on a text, and its divergence from f32, by weight type.
 pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> {
-    let QualityBenchArguments { model, text, tokens, window, dtype, draft_model, threads } =
-        arguments;
+    let QualityBenchArguments {
+        model,
+        text,
+        tokens,
+        window,
+        dtype,
+        draft_model,
+        threads,
+        ceiling,
+        temperature,
+    } = arguments;
+    if temperature.is_nan() || temperature <= 0.0 {
+        bail!("--temperature is {temperature}, but it must be above 0: at 0 nothing is sampled");
+    }
     let threads = bench::threads(threads)?;
     let content = text_file::read(&text)
         .with_context(|| format!("cannot read the text {}", text.display()))?;
@@ -26,6 +41,11 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     };
     let bench = QualityBench::open(&options, &content)?;
     let team = Arc::new(forerun::Team::unpinned(threads)?);
+    let ceiling = ceiling.map(|places| {
+        let options = CeilingOptions { places, continuations: CONTINUATIONS, temperature, seed: 0 };
+        bench.ceiling(&team, options, progress::counted("sampling", "texts"))
+    });
+    let ceiling = ceiling.transpose()?;
     let report = bench.run(&team, progress::counted("measuring", "tokens"))?;
 
     let mut out = std::io::stdout().lock();
@@ -67,6 +87,22 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
             quality.top1_agreement * 100.0,
             quality.overlap * 100.0,
         )?;
+    }
+    if let Some(ceiling) = ceiling {
+        writeln!(
+            out,
+            "highest acceptance without the tokens between ({CONTINUATIONS} continuations at temperature \
+             {temperature}), with its standard error"
+        )?;
+        for (place, (overlap, error)) in ceiling.iter().enumerate() {
+            writeln!(
+                out,
+                "token {:<2} {:>6.2} % ± {:.2}",
+                place + 1,
+                overlap * 100.0,
+                error * 100.0
+            )?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,7 @@
 //! models on it. This crate may use threads and processor instructions. It has no notion of files,
 //! drafting, verification or scheduling.
 
+pub mod ceiling;
 mod cpu_pages;
 mod feature_pages;
 mod heads;

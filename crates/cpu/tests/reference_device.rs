@@ -12,8 +12,8 @@ use forerun_formats::checkpoint::random::{
 use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use forerun_formats::checkpoint::{LayerTensor, Tensor, TensorRows};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, BlockType, Checkpoint, Config, DraftHeads, Factors,
-    FeatureSource, Head, Input, Layer, LoadError, MatrixTypes, Mix, Mlp, ModelTypes, Rope,
+    Architecture, Attention, AttentionNorm, BlockType, CacheType, Checkpoint, Config, DraftHeads,
+    Factors, FeatureSource, Head, Input, Layer, LoadError, MatrixTypes, Mix, Mlp, ModelTypes, Rope,
     RopeScaling, Speculator, SpeculatorArchitecture, TensorSource, WeightType,
 };
 use forerun_lm::{
@@ -116,6 +116,24 @@ fn families_have_the_same_bits_on_both_devices() {
         write_random_checkpoint(dir.path(), &config, 5, RandomDtype::F32).unwrap();
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         assert_same(checkpoint.architecture(), &checkpoint, &format!("{config:?}"));
+    }
+}
+
+#[test]
+fn all_types_of_caches_have_the_same_bits_on_both_devices() {
+    for config in [example_config()].into_iter().chain(example_families()) {
+        let dir = tempfile::tempdir().unwrap();
+        write_random_checkpoint(dir.path(), &config, 5, RandomDtype::F32).unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let architecture = checkpoint.architecture();
+        for (cache, isa) in CacheType::ALL.into_iter().zip(Isa::available().into_iter().cycle()) {
+            let types = ModelTypes { cache: Some(cache), ..ModelTypes::default() };
+            let Devices { mut cpu, mut reference } =
+                devices(architecture, &checkpoint, (types, isa));
+            let n_layers = architecture.layers.len();
+            let same = outputs(&mut cpu, n_layers) == outputs(&mut reference, n_layers);
+            assert!(same, "{config:?} with a cache in {cache} on {isa}");
+        }
     }
 }
 

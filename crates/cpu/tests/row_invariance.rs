@@ -12,7 +12,7 @@ use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
 use forerun_formats::checkpoint::{LayerTensor, Tensor, gguf::write_gguf};
-use forerun_formats::{BlockType, Checkpoint, Config, Mix, ModelTypes, WeightType};
+use forerun_formats::{BlockType, CacheType, Checkpoint, Config, Mix, ModelTypes, WeightType};
 use forerun_lm::fake::row_prefix;
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::CachedTransformer;
@@ -28,6 +28,9 @@ struct Models {
     reference: ReferenceModel,
     weights: Arc<Weights>,
 }
+
+/// The types of the caches, by turns over the configurations.
+const CACHE_TYPES: [Option<CacheType>; 3] = [None, Some(CacheType::Q8), Some(CacheType::Bf16)];
 
 /// Floats, bytes, and block types with minima, with scales for 16 weights, and with a table.
 const TYPES: [WeightType; 7] = [
@@ -98,6 +101,7 @@ fn models(kind: Kind) -> &'static Models {
             }
         };
         let types = weight_type.map_or(ModelTypes::default(), Into::into);
+        let types = ModelTypes { cache: CACHE_TYPES[config % CACHE_TYPES.len()], ..types };
         Models {
             reference: ReferenceModel::load_as(&checkpoint, types, isa).unwrap(),
             weights: Arc::new(Weights::load_as(&checkpoint, types).unwrap()),

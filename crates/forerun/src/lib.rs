@@ -101,6 +101,7 @@ pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome,
 pub use forerun_core::{
     Constraint, Sampling, SamplingError, SamplingOptions, TokenId, TokenLogprob, Verification,
 };
+pub use forerun_cpu::ceiling::CeilingOptions;
 pub use forerun_cpu::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_cpu::quality::Quality;
 pub use forerun_cpu::{GroupParallelism, Isa, IsaError, Team, TeamError, Weights};

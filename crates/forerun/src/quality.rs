@@ -6,6 +6,7 @@ use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_model};
 use crate::text_windows::{DEFAULT_WINDOW, text_windows};
 use forerun_core::TokenId;
+use forerun_cpu::ceiling::{CeilingOptions, CeilingProbe};
 use forerun_cpu::quality::{Quality, QualityProbe};
 use forerun_cpu::{Isa, Team, Weights};
 use forerun_formats::{Checkpoint, MatrixTypes, WeightType, WeightTypes};
@@ -181,6 +182,41 @@ impl QualityBench {
             }
         }
         Ok(Self { checkpoint, types, drafters, windows, window })
+    }
+
+    /// Measures the ceiling of drafters that draft several tokens in one pass ([`CeilingProbe`]), with the
+    /// model in its own types, after every 32nd token. Returns the mean overlap at each place, and its standard
+    /// error. `progress` receives the number of measured texts, and their total number.
+    ///
+    /// # Errors
+    /// If weights cannot be loaded, or a forward pass fails.
+    ///
+    /// # Panics
+    /// As [`CeilingProbe::new`].
+    pub fn ceiling(
+        &self,
+        team: &Arc<Team>,
+        options: CeilingOptions,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<Vec<(f64, f64)>, QualityError> {
+        const STEP: usize = 32;
+        let context = self.checkpoint.config().max_position_embeddings;
+        let mut probe =
+            CeilingProbe::new(Arc::new(Weights::load(&self.checkpoint)?), team, options);
+        let ends = |window: &[TokenId]| {
+            (STEP..=window.len().min(context.saturating_sub(options.places))).step_by(STEP)
+        };
+        let all = self.windows.iter().map(|window| ends(window).count()).sum();
+        let mut done = 0;
+        for window in &self.windows {
+            for end in ends(window) {
+                probe.measure(&window[..end])?;
+                done += 1;
+                progress(done, all);
+            }
+            probe.release();
+        }
+        Ok(probe.overlaps())
     }
 
     /// Measures every weight type and drafter on every window. The model in f32 and one other model are in

@@ -13,6 +13,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun::{DrafterKind, Method, Need};
+use forerun_certify::SamplingTest;
 use forerun_core::{
     Cluster, Constraint, Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key,
     KeyedRandomness, Node, Proposal, Purpose, Randomness, Role, Sampler, Sampling, SamplingOptions,
@@ -356,6 +357,49 @@ impl<'a> Experiment<'a> {
             joint = longer;
         }
         joint
+    }
+
+    /// Samples answers, and adds their tokens to the test of `forerun certify`.
+    fn add_samples(&self, test: &mut SamplingTest) {
+        let ((found, _), exact) = (self.enumerate(), self.exact());
+        let random = KeyedRandomness { seed: self.target.seed, sample: 0 };
+        let number = |index: usize, candidate| {
+            random.uniform(Key { position: index, purpose: Purpose::Sample, candidate })
+        };
+        let with_prefix = |prefix: &[TokenId]| -> f64 {
+            exact.iter().filter(|(answer, _)| answer.starts_with(prefix)).map(|(_, p)| p).sum()
+        };
+        // The distribution after each prefix, best token first.
+        let mut rows: BTreeMap<&[TokenId], Vec<(f64, TokenId)>> = BTreeMap::new();
+        for answer in found.keys() {
+            for length in 0..answer.len() {
+                rows.entry(&answer[..length]).or_insert_with(|| {
+                    let prefix = &answer[..length];
+                    let all = with_prefix(prefix);
+                    let chance = |token| with_prefix(&[prefix, &[token]].concat()) / all;
+                    let mut row: Vec<_> =
+                        (0..VOCAB as TokenId).map(|token| (chance(token), token)).collect();
+                    row.sort_by(|a, b| b.0.total_cmp(&a.0));
+                    row
+                });
+            }
+        }
+        for index in 0..CERTIFIED_ANSWERS {
+            let (place, mut sum) = (number(index, 0), 0.0);
+            let mut answers = found.iter();
+            let drawn = answers.find(|(_, chance)| {
+                sum += *chance;
+                place < sum
+            });
+            let (answer, _) = drawn.or(found.last_key_value()).unwrap();
+            test.start_answer();
+            for (at, &token) in answer.iter().enumerate() {
+                let row = &rows[&answer[..at]];
+                let chances: Vec<f64> = row.iter().map(|&(chance, _)| chance).collect();
+                let rank = row.iter().position(|&(_, other)| other == token).unwrap();
+                test.add(&chances, rank, number(index, at as u32 + 1));
+            }
+        }
     }
 
     /// Returns the largest difference from the exact joint distribution.
@@ -1003,7 +1047,26 @@ fn worst_deviation(
     (1..=5).map(deviation).fold(0.0, f64::max)
 }
 
-/// Asserts that a mutant's joint distribution is visibly wrong for some target.
+/// Answers that are sampled of each target for the test of `forerun certify`.
+const CERTIFIED_ANSWERS: usize = 40_000;
+
+/// Returns the probability of samples of five targets by the test of `forerun certify`.
+fn certified(
+    drafter: &dyn Fn() -> Box<dyn Drafter>,
+    decoder: &dyn Fn() -> Box<dyn Decoder>,
+    keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
+) -> f64 {
+    let mut test = SamplingTest::default();
+    for seed in 1..=5 {
+        let (target, sampling) = (target(seed), sampling(1.0, 0, 1.0));
+        let experiment = Experiment::of(sampling, drafter, decoder);
+        Experiment { target, keys, ..experiment }.add_samples(&mut test);
+    }
+    test.result().probability()
+}
+
+/// Asserts that a mutant's joint distribution is visibly wrong for some target, and that `forerun certify`
+/// finds it.
 fn assert_caught(
     name: &str,
     drafter: &dyn Fn() -> Box<dyn Drafter>,
@@ -1011,8 +1074,13 @@ fn assert_caught(
     keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
 ) {
     let worst = worst_deviation(drafter, decoder, keys);
-    println!("mutant \"{name}\" is off by {worst:.4}");
+    let probability = certified(drafter, decoder, keys);
+    println!("mutant \"{name}\" is off by {worst:.4}; certify: p = {probability:.1e}");
     assert!(worst > 1e-3, "the mutant \"{name}\" was not caught: off by {worst}");
+    // So many samples do not show smaller deviations.
+    if worst > 0.01 {
+        assert!(probability < 1e-6, "`certify` did not find \"{name}\": p = {probability}");
+    }
 }
 
 /// Changes keys before they are looked up.
@@ -1357,6 +1425,8 @@ fn the_harness_of_mutants_is_exact_without_mutations() {
     let drafter = || -> Box<dyn Drafter> { Box::new(MutantDrafter(|draft, _| draft)) };
     for shape in [chain(1), chain(2), top(2, 2), iid(&[2])] {
         assert!(worst_deviation(&drafter, &|| speculative(&shape), &keys) < 1e-6, "{shape:?}");
+        let probability = certified(&drafter, &|| speculative(&shape), &keys);
+        assert!(probability > 1e-3, "{shape:?}: p = {probability}");
     }
     let decoder = || -> Box<dyn Decoder> { Box::new(ExplicitVerification { subtract: true }) };
     assert!(worst_deviation(&model_drafter, &decoder, &unchanged) < 1e-6);

@@ -14,11 +14,11 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    AdditionalDrafter, Answer, AnswerDecoder, CalibrationPolicy, Canceller, Checkpoint,
+    AdditionalDrafter, Answer, AnswerDecoder, CacheType, CalibrationPolicy, Canceller, Checkpoint,
     DecoderOptions, DraftContext, DraftTokens, Drafter, DrafterEntry, DrafterKind, DrafterTraits,
-    Drafting, EasySpec, Finish, Forerun, Grammar, GrammarKind, LayerStrategy, Method, MethodEntry,
-    ModelError, Need, Options, PearlOptions, Plan, Request, SamplingOptions, Statistics, TokenId,
-    TokenLogprob, Tree, Verification, VerificationChoice, available_cores,
+    Drafting, EasySpec, Finish, Forerun, Grammar, GrammarKind, Isa, LayerStrategy, Method,
+    MethodEntry, ModelError, Need, Options, PearlOptions, Plan, Request, SamplingOptions,
+    Statistics, TokenId, TokenLogprob, Tree, Verification, VerificationChoice, available_cores,
 };
 use forerun_core::{
     Cluster, Draft, DraftShape, KeyedRandomness, Proposal, Sampling, SequenceId, TokenTree,
@@ -28,6 +28,7 @@ use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Sequence, Speculative,
     SpeculativeDraftLength,
 };
+use forerun_formats::ModelTypes;
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use forerun_reference::ReferenceModel;
 use forerun_runtime::testing::env_number;
@@ -333,9 +334,13 @@ fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> Answer {
 
 /// Returns the tokens of plain decoding after a number of prompts, each checked against the reference.
 fn cases(pair: &Pair, count: usize) -> Vec<Case> {
-    let options = Options { model: pair.target.clone().into(), ..Options::default() };
+    let (model, cache_type) = (pair.target.clone().into(), pair.cache_type);
+    let options = Options { model, cache_type, ..Options::default() };
     let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
-    let reference = ReferenceModel::load(&Checkpoint::open(&pair.target).unwrap()).unwrap();
+    let types = ModelTypes { cache: cache_type, ..ModelTypes::default() };
+    let isa = Isa::from_environment().unwrap();
+    let checkpoint = Checkpoint::open(&pair.target).unwrap();
+    let reference = ReferenceModel::load_as(&checkpoint, types, isa).unwrap();
     let tokenizer = pair.tokenizer();
     // Grammars need characters that some vocabularies of stories lack.
     let ascii: String = (' '..='~').collect();
@@ -446,6 +451,7 @@ fn run_cases(
     for (number, cell) in cells.into_iter().enumerate() {
         let options = Options {
             model: pair.target.clone().into(),
+            cache_type: pair.cache_type,
             draft_model: cell
                 .draft_model
                 .clone()
@@ -573,6 +579,14 @@ fn a_target_of_mixed_block_types_gives_its_tokens() {
     let cells = cells().into_iter().filter(is_of_model);
     let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
     run_cases(&pair, &cases(&pair, 1), cells, 3, placement);
+}
+
+/// Keys and values of target and drafter are quantised.
+#[test]
+fn all_options_give_the_tokens_of_a_target_with_a_quantised_cache() {
+    let mut pair = Pair::of_granite();
+    pair.cache_type = Some(CacheType::Q8);
+    run_matrix(&pair, cells());
 }
 
 /// Returns the cells of EasySpec: layer-parallel sizes and custom groups × chains and trees × calibration.

@@ -33,4 +33,6 @@ pub use mix::Mix;
 pub use model_types::{MatrixTypes, ModelTypes, UnknownWeightType, WeightTypes};
 pub use speculator::{Speculator, SpeculatorArchitecture, SpeculatorKind};
 pub use tensor::HeadTensor;
-pub use weight_type::{CacheType, QUANT_BLOCK, UnknownCacheType, WeightType, round_to_i8};
+pub use weight_type::{
+    CacheType, QUANT_BLOCK, UnknownCacheType, WeightType, quantize_to_i8, round_to_i8,
+};

@@ -1,6 +1,7 @@
 //! The types in which models are computed, and the rounding of weights to them.
 
 use crate::block_type::BlockType;
+use half::{bf16, f16};
 use std::fmt;
 use std::str::FromStr;
 
@@ -88,9 +89,33 @@ pub enum CacheType {
     F16,
     /// bfloat16: the range of f32, with 8 significant bits.
     Bf16,
+    /// 8-bit integers in blocks of 32 dimensions of a head, with an f32 scale each.
+    Q8,
 }
 
 impl CacheType {
+    /// All types, the most exact one first.
+    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Q8];
+
+    /// Rounds a head's key or value, `[head_dim]`, to the numbers that a cache of this type holds.
+    pub fn round(self, head: &mut [f32]) {
+        match self {
+            Self::F32 => {}
+            Self::F16 => head.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
+            Self::Bf16 => head.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32()),
+            Self::Q8 => {
+                for block in head.chunks_mut(QUANT_BLOCK) {
+                    let (mut values, mut quants) = ([0.0; QUANT_BLOCK], [0; QUANT_BLOCK]);
+                    values[..block.len()].copy_from_slice(block);
+                    let scale = quantize_to_i8(&values, &mut quants);
+                    for (number, quant) in block.iter_mut().zip(quants) {
+                        *number = f32::from(quant) * scale;
+                    }
+                }
+            }
+        }
+    }
+
     /// Returns the default for a model whose matrices have these types: f32 if all are f32, otherwise f16.
     #[must_use]
     pub fn for_weights(weight_types: impl IntoIterator<Item = WeightType>) -> Self {
@@ -103,15 +128,14 @@ impl CacheType {
 
 /// The error for an unknown name of a cache type.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a cache type; use auto, f32, f16 or bf16")]
+#[error("{0:?} is not a cache type; use auto, f32, f16, bf16 or q8")]
 pub struct UnknownCacheType(pub String);
 
 impl FromStr for CacheType {
     type Err = UnknownCacheType;
 
     fn from_str(text: &str) -> Result<Self, UnknownCacheType> {
-        let all = [Self::F32, Self::F16, Self::Bf16];
-        let found = all.into_iter().find(|cache_type| cache_type.to_string() == text);
+        let found = Self::ALL.into_iter().find(|cache_type| cache_type.to_string() == text);
         found.ok_or_else(|| UnknownCacheType(text.to_owned()))
     }
 }
@@ -122,6 +146,7 @@ impl fmt::Display for CacheType {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::Q8 => "q8",
         })
     }
 }
@@ -165,4 +190,70 @@ impl WeightType {
 pub fn round_to_i8(value: f32) -> i8 {
     const SHIFT: f32 = 12_582_912.0;
     (value + SHIFT).to_bits() as i8
+}
+
+/// Quantises a block of numbers to −127…127, and returns the scale that restores them. If a number is not
+/// finite, the scale is NaN.
+#[must_use]
+#[inline(always)]
+pub fn quantize_to_i8(values: &[f32; QUANT_BLOCK], quants: &mut [i8; QUANT_BLOCK]) -> f32 {
+    // Compared as integers, so that the order does not matter: without the sign, floats sort like their
+    // bits, with infinities and NaN last.
+    let magnitudes = values.iter().map(|value| value.to_bits() & 0x7fff_ffff);
+    let peak = f32::from_bits(magnitudes.fold(0, u32::max));
+    if peak == 0.0 {
+        quants.fill(0);
+        return 0.0;
+    }
+    if !peak.is_finite() {
+        quants.fill(0);
+        return f32::NAN;
+    }
+    let inverse = 127.0 / peak;
+    for (quant, value) in quants.iter_mut().zip(values) {
+        *quant = round_to_i8(value * inverse);
+    }
+    peak / 127.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_a_cache_are_rounded_to_half_a_step() {
+        let mut state = 7_u32;
+        let mut random = move || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / 8_388_608.0 - 1.0
+        };
+        for magnitude in [1e-30_f32, 1.0, 3e4, 1e30] {
+            let numbers: Vec<f32> = (0..80).map(|_| random() * magnitude).collect();
+            let mut rounded = numbers.clone();
+            CacheType::Q8.round(&mut rounded);
+            let blocks = numbers.chunks(QUANT_BLOCK).zip(rounded.chunks(QUANT_BLOCK));
+            for (numbers, rounded) in blocks {
+                let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+                for (number, rounded) in numbers.iter().zip(rounded) {
+                    assert!((number - rounded).abs() <= largest / 253.9, "{number} {rounded}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_without_a_usable_scale_are_zeros_or_not_numbers() {
+        for small in [0.0, -0.0, 1e-40, 1e-38] {
+            let mut head = [small; 3];
+            CacheType::Q8.round(&mut head);
+            assert_eq!(head, [0.0; 3]);
+        }
+        for wrong in [f32::INFINITY, f32::NAN] {
+            let mut head = [[1.0; QUANT_BLOCK], [2.0; QUANT_BLOCK]].concat();
+            head[3] = wrong;
+            CacheType::Q8.round(&mut head);
+            assert!(head[..QUANT_BLOCK].iter().all(|x| x.is_nan()));
+            assert!(head[QUANT_BLOCK..].iter().all(|x| (x - 2.0).abs() < 1e-6));
+        }
+    }
 }

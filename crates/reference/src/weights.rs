@@ -9,7 +9,6 @@ use forerun_formats::{
     ModelTypes, TensorSource,
 };
 use forerun_vector::{Isa, exp};
-use half::{bf16, f16};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -172,13 +171,8 @@ impl ReferenceModel {
         let [values, bias] = [T::Value, T::ValueBias].map(|part| Tensor::Layer(layer, part));
         let values = self.project(values, bias, input);
         [keys, values].map(|mut row| {
-            row.iter_mut().for_each(|value| {
-                *value = match self.cache_type {
-                    CacheType::F32 => *value,
-                    CacheType::F16 => f16::from_f32(*value).to_f32(),
-                    CacheType::Bf16 => bf16::from_f32(*value).to_f32(),
-                };
-            });
+            let head_dim = self.architecture.layers[layer].attention.head_dim;
+            row.chunks_mut(head_dim).for_each(|head| self.cache_type.round(head));
             row
         })
     }

@@ -8,7 +8,7 @@
 use candle_core::{Device, Tensor};
 use forerun_formats::checkpoint::random::example_config;
 use forerun_formats::{Config, Family};
-use forerun_train::{AdamW, AdamWOptions, Llama, Targets};
+use forerun_train::{Llama, Optimizer, OptimizerOptions, Targets};
 use std::time::Instant;
 
 fn main() {
@@ -31,7 +31,7 @@ fn main() {
         ..example_config()
     };
     let model = Llama::random(&config, 1).unwrap();
-    let mut optimizer = AdamW::new(AdamWOptions::default(), model.parameters());
+    let mut optimizer = Optimizer::new(OptimizerOptions::default(), model.parameters());
     let tokens = context * sequences;
     let token = |index: usize| ((index * 7919 + 13) % config.vocab_size) as u32;
     let inputs: Vec<u32> = (0..tokens).map(token).collect();

@@ -5,7 +5,7 @@
 //! has to be stored.
 
 use crate::export::ExportError;
-use crate::optimizer::AdamW;
+use crate::optimizer::Optimizer;
 use forerun_formats::checkpoint::SerializedTensor;
 use forerun_formats::checkpoint::{Dtype as WeightType, write_safetensors};
 use forerun_output::OutputFolder;
@@ -74,7 +74,7 @@ fn file_error(path: &Path) -> impl FnOnce(io::Error) -> CheckpointError {
 pub(crate) fn save<O: Serialize>(
     folder: &Path,
     write: impl FnOnce(&Path) -> Result<(), ExportError>,
-    optimizer: &AdamW,
+    optimizer: &Optimizer,
     state: &RunState<O>,
 ) -> Result<PathBuf, CheckpointError> {
     fs::create_dir_all(folder).map_err(file_error(folder))?;
@@ -130,7 +130,7 @@ pub(crate) fn read_state<O: for<'a> Deserialize<'a>>(
 pub(crate) fn restore_optimizer(
     path: &Path,
     steps: u64,
-    optimizer: &mut AdamW,
+    optimizer: &mut Optimizer,
 ) -> Result<(), CheckpointError> {
     let file = path.join(MOMENTS);
     let mismatch = |reason: String| CheckpointError::Moments { path: file.clone(), reason };
@@ -154,7 +154,7 @@ pub(crate) fn restore_optimizer(
     Ok(())
 }
 
-fn moment_tensors(optimizer: &AdamW) -> Vec<(String, SerializedTensor)> {
+fn moment_tensors(optimizer: &Optimizer) -> Vec<(String, SerializedTensor)> {
     let tensor =
         |values: &[f32]| SerializedTensor::new(values, vec![values.len()], WeightType::F32);
     let mut tensors = Vec::new();

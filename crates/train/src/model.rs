@@ -44,6 +44,9 @@ pub struct Parameter {
     pub values: Var,
     /// Whether weight decay applies to the parameter. It applies to matrices, but not to norms.
     pub decays: bool,
+    /// The shapes, `[rows, columns]`, of the matrices that the values consist of, one after another.
+    /// Empty for embeddings, the head and vectors.
+    pub matrices: Vec<[usize; 2]>,
 }
 
 struct Layer {
@@ -161,18 +164,30 @@ impl Llama {
     /// Returns the trainable parameters.
     #[must_use]
     pub fn parameters(&self) -> Vec<Parameter> {
-        let parameter =
-            |name: String, values: &Var, decays| Parameter { name, values: values.clone(), decays };
+        let parameter = |name: String, values: &Var, decays| Parameter {
+            name,
+            values: values.clone(),
+            decays,
+            matrices: Vec::new(),
+        };
+        let architecture = self.config.architecture();
+        let matrices = |parts: &[LayerTensor]| {
+            let shape = |&part| architecture.shape(CheckpointTensor::Layer(0, part));
+            parts.iter().map(|part| [shape(part)[0], shape(part)[1]]).collect()
+        };
         let mut all = vec![parameter("embedding".into(), &self.embedding, true)];
         for (index, layer) in self.layers.iter().enumerate() {
-            let layer_parameter = |name: &str, values, decays| {
-                parameter(format!("layers.{index}.{name}"), values, decays)
+            let norm =
+                |name: &str, values| parameter(format!("layers.{index}.{name}"), values, false);
+            let block = |name: &str, values, parts: &[LayerTensor]| Parameter {
+                matrices: matrices(parts),
+                ..parameter(format!("layers.{index}.{name}"), values, true)
             };
             all.extend([
-                layer_parameter("attention_norm", &layer.attention_norm, false),
-                layer_parameter("attention", &layer.attention, true),
-                layer_parameter("mlp_norm", &layer.mlp_norm, false),
-                layer_parameter("mlp", &layer.mlp, true),
+                norm("attention_norm", &layer.attention_norm),
+                block("attention", &layer.attention, &ATTENTION),
+                norm("mlp_norm", &layer.mlp_norm),
+                block("mlp", &layer.mlp, &MLP),
             ]);
         }
         all.push(parameter("final_norm".into(), &self.final_norm, false));

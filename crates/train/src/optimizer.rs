@@ -1,6 +1,8 @@
-//! The AdamW optimizer (arXiv 1711.05101, algorithm 2), with clipping of the gradients' global norm.
+//! The optimizers AdamW (arXiv 1711.05101, algorithm 2) and Muon, with clipping of the gradients' global
+//! norm.
 
 use crate::model::Parameter;
+use crate::muon;
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result};
 use forerun_vector::{Isa, Lanes, Vectorized, vectorize};
 use rayon::prelude::*;
@@ -11,9 +13,23 @@ use std::sync::{Mutex, PoisonError};
 /// does not depend on the number of threads.
 const CHUNK: usize = 1 << 14;
 
-/// AdamW's options, except for the learning rate.
+/// How a step moves the matrices of layers. AdamW moves all other parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MatrixUpdate {
+    /// As AdamW moves all other parameters.
+    #[default]
+    AdamW,
+    /// Along the orthogonalized momentum (Muon).
+    Muon,
+}
+
+/// The optimizer's options, except for the learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AdamWOptions {
+pub struct OptimizerOptions {
+    /// How a step moves the matrices of layers.
+    #[serde(default)]
+    pub matrices: MatrixUpdate,
     /// Decay rate of the mean of the gradients (the first moment).
     pub beta1: f32,
     /// Decay rate of the mean of their squares (the second moment).
@@ -27,15 +43,22 @@ pub struct AdamWOptions {
     pub max_gradient_norm: f32,
 }
 
-impl Default for AdamWOptions {
+impl Default for OptimizerOptions {
     fn default() -> Self {
-        Self { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1, max_gradient_norm: 1.0 }
+        Self {
+            matrices: MatrixUpdate::AdamW,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            max_gradient_norm: 1.0,
+        }
     }
 }
 
 /// The optimizer, with the moments of each parameter.
-pub struct AdamW {
-    options: AdamWOptions,
+pub struct Optimizer {
+    options: OptimizerOptions,
     parameters: Vec<Parameter>,
     pub(crate) moments: Vec<Moments>,
     pub(crate) steps: u64,
@@ -48,10 +71,10 @@ pub(crate) struct Moments {
     pub(crate) second: Vec<f32>,
 }
 
-impl AdamW {
+impl Optimizer {
     /// Creates an optimizer with moments of 0.
     #[must_use]
-    pub fn new(options: AdamWOptions, parameters: Vec<Parameter>) -> Self {
+    pub fn new(options: OptimizerOptions, parameters: Vec<Parameter>) -> Self {
         let zeros = |parameter: &Parameter| vec![0.0; parameter.values.elem_count()];
         let moments = parameters
             .iter()
@@ -88,10 +111,12 @@ impl AdamW {
         for ((parameter, moments), gradient) in all {
             let decay = if parameter.decays { self.options.weight_decay } else { 0.0 };
             let update = Update {
-                options: AdamWOptions { weight_decay: decay, ..update.options },
+                options: OptimizerOptions { weight_decay: decay, ..update.options },
                 ..update
             };
-            let apply = Apply { update, moments: Mutex::new(moments), gradient };
+            let muon = self.options.matrices == MatrixUpdate::Muon;
+            let matrices = if muon { &parameter.matrices[..] } else { &[] };
+            let apply = Apply { update, matrices, moments: Mutex::new(moments), gradient };
             parameter.values.inplace_op1(&apply)?;
         }
         Ok(norm)
@@ -109,7 +134,7 @@ fn global_norm(gradients: &[Vec<f32>]) -> f64 {
 
 #[derive(Clone, Copy)]
 struct Update {
-    options: AdamWOptions,
+    options: OptimizerOptions,
     gradient_scale: f32,
     learning_rate: f32,
     first_correction: f32,
@@ -118,6 +143,8 @@ struct Update {
 
 struct Apply<'a> {
     update: Update,
+    /// The shapes of the matrices that the values consist of, if Muon moves them; else empty.
+    matrices: &'a [[usize; 2]],
     moments: Mutex<&'a mut Moments>,
     gradient: &'a [f32],
 }
@@ -134,6 +161,10 @@ impl InplaceOp1 for Apply<'_> {
         };
         let mut moments = self.moments.lock().unwrap_or_else(PoisonError::into_inner);
         let Moments { first, second } = &mut **moments;
+        if !self.matrices.is_empty() {
+            self.move_matrices(&mut values[start..end], first);
+            return Ok(());
+        }
         values[start..end]
             .par_chunks_mut(CHUNK)
             .zip(first.par_chunks_mut(CHUNK))
@@ -144,6 +175,30 @@ impl InplaceOp1 for Apply<'_> {
                 vectorize(Isa::best(), Chunk { update, values, first, second, gradient });
             });
         Ok(())
+    }
+}
+
+impl Apply<'_> {
+    fn move_matrices(&self, mut values: &mut [f32], mut momentum: &mut [f32]) {
+        let mut gradient = self.gradient;
+        let update = self.update;
+        rayon::scope(|scope| {
+            for &shape in self.matrices {
+                let size = shape[0] * shape[1];
+                let (its_values, rest) = std::mem::take(&mut values).split_at_mut(size);
+                values = rest;
+                let (its_momentum, rest) = std::mem::take(&mut momentum).split_at_mut(size);
+                momentum = rest;
+                let its_gradient;
+                (its_gradient, gradient) = gradient.split_at(size);
+                scope.spawn(move |_| {
+                    let scaled = its_gradient.iter().map(|&g| g * update.gradient_scale);
+                    let decay = update.options.weight_decay;
+                    let rate = update.learning_rate;
+                    muon::update(its_values, its_momentum, scaled, shape, rate, decay);
+                });
+            }
+        });
     }
 }
 

@@ -5,7 +5,7 @@ use crate::data::{DataError, Dataset};
 use crate::drafter::DrafterFileError;
 use crate::metrics::MetricsError;
 use crate::model::ModelError;
-use crate::optimizer::AdamWOptions;
+use crate::optimizer::OptimizerOptions;
 use crate::plot::PlotError;
 use crate::schedule::LearningRateSchedule;
 use forerun_formats::Config;
@@ -25,7 +25,7 @@ pub struct TrainOptions {
     /// The learning rates, and the number of steps.
     pub schedule: LearningRateSchedule,
     /// The optimizer's options.
-    pub optimizer: AdamWOptions,
+    pub optimizer: OptimizerOptions,
     /// The seed for the order of the batches and for all other random numbers.
     pub seed: u64,
     /// Steps between evaluations on held-out text; 0 evaluates only at the end.

@@ -7,7 +7,7 @@ use crate::language::LanguageLearner;
 use crate::learner::{Evaluation, Learner};
 use crate::metrics::{AcceptanceRecord, EvaluationRecord, MetricsLog, Record, TrainingRecord};
 use crate::model::{Llama, ModelError};
-use crate::optimizer::AdamW;
+use crate::optimizer::Optimizer;
 use crate::options::{TrainError, TrainOptions};
 use crate::plot::{plot_acceptance, plot_losses};
 use forerun_formats::checkpoint::{Checkpoint, Dtype};
@@ -37,7 +37,7 @@ pub enum Event {
 /// The folder contains `checkpoints/`, `log.jsonl`, `loss.svg` and, for a drafter, `acceptance.svg`.
 pub struct Trainer<'a, L> {
     learner: L,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     dataset: &'a Dataset,
     windows: Vec<ValidationWindow>,
     folder: PathBuf,
@@ -134,7 +134,7 @@ impl<'a, L: Learner> Trainer<'a, L> {
             None => {
                 let learner = create()?;
                 let description = learner.description();
-                let optimizer = AdamW::new(options.optimizer, learner.parameters());
+                let optimizer = Optimizer::new(options.optimizer, learner.parameters());
                 std::fs::create_dir_all(folder)
                     .map_err(|cause| CheckpointError::File { path: folder.to_owned(), cause })?;
                 let state =
@@ -313,7 +313,7 @@ fn resume<L: Learner>(
     checkpoint: &Path,
     options: &TrainOptions,
     load: impl Fn(&Path) -> Result<L, TrainError>,
-) -> Result<(L, AdamW, RunState<TrainOptions>), TrainError> {
+) -> Result<(L, Optimizer, RunState<TrainOptions>), TrainError> {
     let other_run = |difference| TrainError::OtherRun { folder: folder.to_owned(), difference };
     let state: RunState<TrainOptions> = checkpoint::read_state(checkpoint)?;
     let mut differences = differences(&json(&state.options), &json(options));
@@ -329,7 +329,7 @@ fn resume<L: Learner>(
     if !differences.is_empty() {
         return Err(other_run(differences.join("; ")));
     }
-    let mut optimizer = AdamW::new(options.optimizer, learner.parameters());
+    let mut optimizer = Optimizer::new(options.optimizer, learner.parameters());
     checkpoint::restore_optimizer(checkpoint, state.step, &mut optimizer)?;
     Ok((learner, optimizer, state))
 }

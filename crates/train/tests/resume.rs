@@ -11,7 +11,7 @@ use forerun_train::drafter::{DrafterOptions, Target, TrainedDrafterKind};
 use forerun_train::metrics::{Record, read_metrics};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{
-    AdamWOptions, Dtype, LearningRateSchedule, Llama, TrainError, TrainOptions, Trainer, export,
+    Dtype, LearningRateSchedule, Llama, OptimizerOptions, TrainError, TrainOptions, Trainer, export,
 };
 use serde_json::json;
 use std::ops::ControlFlow;
@@ -38,7 +38,7 @@ fn options() -> TrainOptions {
             warmup_steps: 5,
             steps: STEPS,
         },
-        optimizer: AdamWOptions::default(),
+        optimizer: OptimizerOptions::default(),
         seed: 7,
         evaluate_every: 4,
         evaluation_tokens: 200,

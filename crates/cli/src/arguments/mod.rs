@@ -47,7 +47,7 @@ pub(crate) use simulate::{Merge, PlotArguments};
 #[cfg(feature = "train")]
 pub(crate) use train::{
     DistillArguments, DrafterArguments, EagleArguments, FeatureArguments, Integration, LmArguments,
-    MedusaArguments, ParallelArguments, StepArguments, TextArguments, Train,
+    MedusaArguments, OptimizerName, ParallelArguments, StepArguments, TextArguments, Train,
 };
 
 /// Headings under which the help groups options.
@@ -135,6 +135,15 @@ pub(crate) enum Command {
     /// Example: `forerun demo`
     #[command(allow_negative_numbers = true)]
     Demo(DemoArguments),
+    /// Check that every method gives the text of plain decoding, on your models and prompts.
+    ///
+    /// Compares greedy and seeded answers token by token, and the target's log-probabilities bit by bit.
+    /// Tests the tokens of rejection sampling against the target's distributions. Without `--method`, checks
+    /// all methods, drafters and shapes that can run here. The exit status is 1 if a difference is found.
+    ///
+    /// Example: `forerun certify --model TARGET --draft-model DRAFTER --report certificate.json`
+    #[command(allow_negative_numbers = true)]
+    Certify(Box<CertifyArguments>),
     /// Show the available cores and the default placements.
     ///
     /// With `--model`, measure memory bandwidth and the time of the model's forward pass by its
@@ -192,6 +201,51 @@ pub(crate) enum Command {
     Distill(Missing),
 }
 
+/// Options of `forerun certify`.
+#[derive(Args, Debug)]
+pub(crate) struct CertifyArguments {
+    /// File with prompts: text with blank lines between prompts, or `.jsonl` with a field `prompt` or
+    /// `text` [default: twelve texts of several kinds]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompts: Option<PathBuf>,
+
+    /// Number of tokens to compare in each of the three ways.
+    ///
+    /// More tokens find rarer errors of rejection sampling.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = values::count(1..=100_000_000))]
+    pub(crate) tokens: usize,
+
+    /// Maximum number of tokens of an answer.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = values::count(1..=100_000))]
+    pub(crate) max_tokens: usize,
+
+    /// Temperature of seeded answers and of rejection sampling.
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    pub(crate) temperature: f32,
+
+    /// Seed of the first answer.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Compare the greedy answers of servers instead, of any engine with OpenAI's API.
+    ///
+    /// May be given several times. The first server is the reference, such as one without speculation; each
+    /// other one is compared with it. The name may be left out.
+    #[arg(long, value_name = "NAME=URL", conflicts_with_all = ["model", "draft_model", "method"])]
+    pub(crate) endpoint: Vec<String>,
+
+    /// Key for the servers of `--endpoint`.
+    #[arg(long, value_name = "KEY", env = "FORERUN_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+
+    /// File to write the certificate to, in JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+}
+
 /// Options of `forerun demo`.
 #[derive(Args, Debug)]
 pub(crate) struct DemoArguments {
@@ -214,11 +268,11 @@ pub(crate) struct DemoArguments {
     pub(crate) prompt: String,
 
     /// Maximum number of tokens.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 120, value_parser = values::count(2..=100_000))]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 200, value_parser = values::count(2..=100_000))]
     pub(crate) max_tokens: usize,
 
     /// Sampling temperature. 0 is greedy decoding.
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.7)]
     pub(crate) temperature: f32,
 
     /// Seed of the random draws.
@@ -367,6 +421,17 @@ pub(crate) struct QualityBenchArguments {
     /// Drafters to compare with the model.
     #[arg(long, value_name = "MODEL", num_args = 1..)]
     pub(crate) draft_model: Vec<ModelSource>,
+
+    /// Also measure how well a drafter can guess N tokens ahead without the tokens between.
+    ///
+    /// Prints the highest acceptance rate at each place for a drafter that drafts all tokens in one
+    /// pass, such as Medusa or ParallelSpec. It is measured on sampled continuations of the text.
+    #[arg(long, value_name = "N", value_parser = values::count(1..=16))]
+    pub(crate) ceiling: Option<usize>,
+
+    /// Temperature of the continuations of `--ceiling`.
+    #[arg(long, value_name = "T", default_value_t = 1.0, requires = "ceiling")]
+    pub(crate) temperature: f64,
 
     /// Maximum number of tokens to predict, from the start of the text.
     #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -524,11 +589,12 @@ pub(crate) struct AnswerArguments {
     #[command(flatten)]
     pub(crate) structure: StructureArguments,
 
-    /// Sampling temperature; 0 always takes the most probable token.
+    /// Sampling temperature; 0 always takes the most probable token [default: 0; for the demonstration
+    /// pair as its `generation_config.json` suggests, unless another option says how to sample]
     ///
     /// At temperature 0, `--top-k`, `--top-p` and `--min-p` have no effect.
-    #[arg(long, value_name = "T", default_value_t = 0.0, help_heading = headings::SAMPLING)]
-    pub(crate) temperature: f32,
+    #[arg(long, value_name = "T", help_heading = headings::SAMPLING)]
+    pub(crate) temperature: Option<f32>,
 
     /// Seed that makes sampled text reproducible.
     ///

@@ -78,6 +78,15 @@ pub(crate) struct TextArguments {
     pub(crate) threads: Option<usize>,
 }
 
+/// An optimizer of `forerun train`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OptimizerName {
+    /// AdamW for all parameters
+    Adamw,
+    /// Muon for the matrices of layers, AdamW for all other parameters; fewer steps for the same loss
+    Muon,
+}
+
 /// Options of training steps, evaluation and checkpoints. Drafters have other defaults.
 #[derive(Args, Debug)]
 pub(crate) struct StepArguments {
@@ -104,7 +113,11 @@ pub(crate) struct StepArguments {
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, help_heading = headings::TRAINING)]
     pub(crate) final_share: f64,
 
-    /// Weight decay of matrices (AdamW).
+    /// Optimizer.
+    #[arg(long, value_name = "OPTIMIZER", default_value = "adamw", help_heading = headings::TRAINING)]
+    pub(crate) optimizer: OptimizerName,
+
+    /// Weight decay of matrices.
     #[arg(long, value_name = "DECAY", default_value_t = 0.1, help_heading = headings::TRAINING)]
     pub(crate) weight_decay: f32,
 

@@ -1,7 +1,7 @@
 //! The parts that the runs of all kinds of models have in common: text, options, interrupts.
 
 use super::progress::{self, DataProgress};
-use crate::arguments::{StepArguments, TextArguments};
+use crate::arguments::{OptimizerName, StepArguments, TextArguments};
 use crate::interrupts;
 use crate::note;
 use crate::progress::{Task, Unit};
@@ -9,7 +9,9 @@ use anyhow::{Context, anyhow, bail};
 use forerun::Canceller;
 use forerun_output::Lock;
 use forerun_train::data::{Batches, DataError, Dataset, Framing, PrepareOptions, Split};
-use forerun_train::{AdamWOptions, Learner, LearningRateSchedule, TrainOptions, Trainer};
+use forerun_train::{
+    Learner, LearningRateSchedule, MatrixUpdate, OptimizerOptions, TrainOptions, Trainer,
+};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -208,10 +210,14 @@ pub(super) fn options(
             warmup_steps: step.warmup.unwrap_or(WARM_UP_STEPS.min(steps / 10)),
             steps,
         },
-        optimizer: AdamWOptions {
+        optimizer: OptimizerOptions {
+            matrices: match step.optimizer {
+                OptimizerName::Adamw => MatrixUpdate::AdamW,
+                OptimizerName::Muon => MatrixUpdate::Muon,
+            },
             weight_decay: step.weight_decay,
             max_gradient_norm: step.max_gradient_norm,
-            ..AdamWOptions::default()
+            ..OptimizerOptions::default()
         },
         seed: step.seed,
         evaluate_every: step.evaluate_every,

@@ -10,6 +10,7 @@ mod bench_run;
 mod browser;
 mod common;
 
+mod certify;
 #[cfg(unix)]
 mod chat;
 mod config_file;

@@ -92,3 +92,17 @@ fn invalid_measurements_are_refused() {
     fs::remove_file(models.target().join("tokenizer.json")).unwrap();
     of(&text).finish().assert_refused("no tokenizer", &["no tokenizer", "tokenizer.json"]);
 }
+
+#[test]
+fn the_ceiling_of_drafts_in_one_pass_is_measured() {
+    let models = Models::pair();
+    let text =
+        text_file(&models, "text.txt", "The quick brown fox and so on. ".repeat(8).as_bytes());
+    let run = bench(&models.target(), &text).with(&["--ceiling", "3", "--dtype", "f32"]);
+    let output = run.succeed().output();
+    let places: Vec<&str> = output.lines().filter(|line| line.starts_with("token ")).collect();
+    assert_eq!(places.len(), 3, "{output}");
+    assert!(places[0].contains("100.00 % ± 0.00"), "{output}");
+    let refused = bench(&models.target(), &text).with(&["--ceiling", "3", "--temperature", "0"]);
+    refused.finish().assert_refused("--temperature", &["--temperature is 0", "above 0"]);
+}

@@ -4,7 +4,7 @@ use super::LANES;
 use super::operands::MAX_ROW_BLOCK;
 use super::shared::SharedSlice;
 use crate::team::Team;
-use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType, round_to_i8};
+use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType, quantize_to_i8};
 use forerun_vector::{Lanes, Vectorized, vectorize};
 use std::ops::Range;
 
@@ -365,7 +365,7 @@ impl Vectorized for Quantize<'_> {
                 let mut block = [0.0; BLOCK];
                 block[..values.len()].copy_from_slice(values);
                 let place = index * self.rows + row;
-                self.scales[place] = quantize_activations(&block, &mut self.quants[place]);
+                self.scales[place] = quantize_to_i8(&block, &mut self.quants[place]);
                 let (first, second) = self.quants[place].split_at(BLOCK / 2);
                 let sum = |half: &[i8]| half.iter().map(|&quant| i32::from(quant)).sum::<i32>();
                 let halves = [sum(first), sum(second)];
@@ -375,27 +375,4 @@ impl Vectorized for Quantize<'_> {
             }
         }
     }
-}
-
-/// Quantises a block of activations to −127…127, and returns the scale that restores them. If a value is
-/// not finite, the scale is NaN, and so are the layer's outputs.
-#[inline(always)]
-pub(crate) fn quantize_activations(values: &[f32; BLOCK], quants: &mut [i8; BLOCK]) -> f32 {
-    // Compared as integers, so that the order does not matter: without the sign, floats sort like their
-    // bits, with infinities and NaN last.
-    let magnitudes = values.iter().map(|value| value.to_bits() & 0x7fff_ffff);
-    let peak = f32::from_bits(magnitudes.fold(0, u32::max));
-    if peak == 0.0 {
-        quants.fill(0);
-        return 0.0;
-    }
-    if !peak.is_finite() {
-        quants.fill(0);
-        return f32::NAN;
-    }
-    let inverse = 127.0 / peak;
-    for (quant, value) in quants.iter_mut().zip(values) {
-        *quant = round_to_i8(value * inverse);
-    }
-    peak / 127.0
 }

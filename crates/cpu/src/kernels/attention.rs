@@ -6,7 +6,7 @@
 
 use super::LANES;
 use super::attention_shape::AttentionShape;
-use super::keys_values::{Cached, KeysValues, Pages, SequenceRows};
+use super::keys_values::{Cached, Keys, KeysValues, Pages, SequenceRows};
 use super::shared::SharedSlice;
 use crate::team::Team;
 use forerun_cache::{PageId, PageTable, RowPlace};
@@ -159,6 +159,7 @@ pub(crate) fn attention(
         KeysValues::Full(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
         KeysValues::Half(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
         KeysValues::Brain(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
+        KeysValues::Byte(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
     }
 }
 
@@ -320,15 +321,15 @@ impl<C: Cached> Task<'_, C> {
         for (index, slot) in queries.iter_mut().enumerate() {
             *slot = &self.query(query + index)[..dim];
         }
-        let mut keys = [&[][..]; B];
+        let mut keys = [Keys::default(); B];
         for (index, slot) in keys.iter_mut().enumerate() {
-            *slot = &self.cached.keys(block + index, self.kv_head)[..dim];
+            *slot = self.cached.keys(block + index, self.kv_head);
         }
         let mut sums = [[L::splat(0.0); B]; Q];
         for at in 0..dim {
             let mut key = [L::splat(0.0); B];
             for (key, keys) in key.iter_mut().zip(&keys) {
-                *key = keys[at].load();
+                *key = keys.load(at);
             }
             for (sums, query) in sums.iter_mut().zip(&queries) {
                 let x = L::splat(query[at]);
@@ -462,12 +463,11 @@ impl<C: Cached> Task<'_, C> {
             let end = slots.end.min((slot / LANES + 1) * LANES);
             let values = self.cached.values(slot / LANES, self.kv_head);
             for slot in slot..end {
-                let at = slot % LANES * lanes + lane;
-                let values = &values[at..at + N];
+                let values: [L; N] = values.load(slot % LANES, lane);
                 for (sums, weights) in sums.iter_mut().zip(&weights) {
                     let weight = L::splat(weights[slot - slots.start]);
-                    for (sum, value) in sums.iter_mut().zip(values) {
-                        *sum = sum.mul_add(weight, value.load());
+                    for (sum, &value) in sums.iter_mut().zip(&values) {
+                        *sum = sum.mul_add(weight, value);
                     }
                 }
             }
@@ -505,7 +505,6 @@ mod tests {
     use crate::kernels::Isa;
     use forerun_cache::PAGE_ROWS;
     use forerun_formats::CacheType;
-    use half::{bf16, f16};
     use proptest::prelude::*;
 
     fn value(index: usize, seed: usize) -> f32 {
@@ -550,7 +549,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         /// Heads of any width, groups, trees after prefixes of several segments, with and without
-        /// sliding windows, in both precisions, on every instruction set.
+        /// sliding windows, in all types, on every instruction set.
         #[test]
         fn equals_plain_loops_bit_for_bit(
             head_dim in prop::sample::select(vec![2_usize, 8, 16, 20, 64, 72, 128]),
@@ -594,7 +593,7 @@ mod tests {
                 (0..width).map(|index| value(slot * width + index, seed)).collect()
             };
             let kinds = Isa::available().into_iter();
-            let types = [CacheType::F32, CacheType::F16, CacheType::Bf16];
+            let types = CacheType::ALL;
             let kinds = kinds.flat_map(|isa| types.map(|cache_type| (cache_type, isa)));
             for (cache_type, isa) in kinds {
                 let mut cached = KeysValues::new(shape, cache_type);
@@ -606,11 +605,6 @@ mod tests {
                 let mut out = vec![f32::NAN; rows * shape.n_heads * head_dim];
                 let queries_of = Queries { rows: &queries, stride };
                 attention(&team, shape, queries_of, &cached, &mask, &mut Vec::new(), &mut out);
-                let rounded = |value: f32| match cache_type {
-                    CacheType::F32 => value,
-                    CacheType::F16 => f16::from_f32(value).to_f32(),
-                    CacheType::Bf16 => bf16::from_f32(value).to_f32(),
-                };
                 let outs = out.chunks_exact(head_dim).enumerate();
                 for (index, out) in outs {
                     let (number, head) = (index / shape.n_heads, index % shape.n_heads);
@@ -618,7 +612,9 @@ mod tests {
                     let of = |seed| {
                         let dims = dims.clone();
                         let select = move |row: &[f32]| -> Vec<f32> {
-                            row[dims.clone()].iter().map(|&v| rounded(v)).collect()
+                            let mut head = row[dims.clone()].to_vec();
+                            cache_type.round(&mut head);
+                            head
                         };
                         move |slot| select(&row(slot, seed))
                     };

@@ -4,7 +4,7 @@ use super::Isa;
 use super::LANES;
 use super::attention_shape::AttentionShape;
 use forerun_cache::{PAGE_ROWS, PageId, PageTable, RowPlace};
-use forerun_formats::CacheType;
+use forerun_formats::{CacheType, QUANT_BLOCK, quantize_to_i8};
 use forerun_lm::CachePart;
 use forerun_vector::{Lanes, Vectorized, vectorize};
 use half::{bf16, f16};
@@ -13,34 +13,43 @@ use std::ops::Range;
 /// Blocks of 16 rows in a page.
 const BLOCKS: usize = PAGE_ROWS / LANES;
 
+/// Vectors of 16 lanes in a block of numbers with the same scale.
+const BLOCK_LANES: usize = QUANT_BLOCK / LANES;
+
 /// A vector of sixteen cached numbers.
-pub(crate) trait Cached: Copy + Send + Sync {
+pub(crate) trait Cached: Copy + Default + Send + Sync {
     type Number: Copy + Into<f32>;
-    const ZERO: Self;
+    /// Whether each block of 32 dimensions of a row has a scale, with which its numbers are multiplied.
+    const IS_SCALED: bool = false;
     fn load<L: Lanes>(&self) -> L;
-    fn from_lanes<L: Lanes>(values: L) -> Self;
+    /// Rounds up to 32 numbers to the cache's type. Returns their vectors, and their scale.
+    fn round<L: Lanes>(values: &[f32]) -> ([Self; BLOCK_LANES], f32);
     fn numbers(&self) -> &[Self::Number; LANES];
     fn numbers_mut(&mut self) -> &mut [Self::Number; LANES];
 }
 
 /// Full precision.
 #[repr(C, align(64))]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Full([f32; LANES]);
 
 /// Half precision: half the memory, and half the time to read it.
 #[repr(C, align(32))]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Half([f16; LANES]);
 
 /// bfloat16: as small as half precision, with the range of full precision.
 #[repr(C, align(32))]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Brain([bf16; LANES]);
+
+/// 8-bit integers, with a scale for every 32 dimensions of a row.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Byte([i8; LANES]);
 
 impl Cached for Full {
     type Number = f32;
-    const ZERO: Self = Self([0.0; LANES]);
 
     #[inline(always)]
     fn load<L: Lanes>(&self) -> L {
@@ -48,10 +57,8 @@ impl Cached for Full {
     }
 
     #[inline(always)]
-    fn from_lanes<L: Lanes>(values: L) -> Self {
-        let mut numbers = [0.0; LANES];
-        values.store(&mut numbers);
-        Self(numbers)
+    fn round<L: Lanes>(values: &[f32]) -> ([Self; BLOCK_LANES], f32) {
+        (vectors(values).map(Self), 1.0)
     }
 
     #[inline(always)]
@@ -67,7 +74,6 @@ impl Cached for Full {
 
 impl Cached for Half {
     type Number = f16;
-    const ZERO: Self = Self([f16::ZERO; LANES]);
 
     #[inline(always)]
     fn load<L: Lanes>(&self) -> L {
@@ -75,8 +81,8 @@ impl Cached for Half {
     }
 
     #[inline(always)]
-    fn from_lanes<L: Lanes>(values: L) -> Self {
-        Self(values.narrow())
+    fn round<L: Lanes>(values: &[f32]) -> ([Self; BLOCK_LANES], f32) {
+        (vectors(values).map(|numbers| Self(L::load(&numbers).narrow())), 1.0)
     }
 
     #[inline(always)]
@@ -92,7 +98,6 @@ impl Cached for Half {
 
 impl Cached for Brain {
     type Number = bf16;
-    const ZERO: Self = Self([bf16::ZERO; LANES]);
 
     #[inline(always)]
     fn load<L: Lanes>(&self) -> L {
@@ -104,13 +109,8 @@ impl Cached for Brain {
     }
 
     #[inline(always)]
-    fn from_lanes<L: Lanes>(values: L) -> Self {
-        let (mut numbers, mut stored) = ([0.0; LANES], Self::ZERO);
-        values.store(&mut numbers);
-        for (stored, number) in stored.0.iter_mut().zip(numbers) {
-            *stored = bf16::from_f32(number);
-        }
-        stored
+    fn round<L: Lanes>(values: &[f32]) -> ([Self; BLOCK_LANES], f32) {
+        (vectors(values).map(|numbers| Self(numbers.map(bf16::from_f32))), 1.0)
     }
 
     #[inline(always)]
@@ -124,11 +124,48 @@ impl Cached for Brain {
     }
 }
 
+impl Cached for Byte {
+    type Number = i8;
+    const IS_SCALED: bool = true;
+
+    #[inline(always)]
+    fn load<L: Lanes>(&self) -> L {
+        let mut numbers = [0.0; LANES];
+        for (number, stored) in numbers.iter_mut().zip(&self.0) {
+            *number = f32::from(*stored);
+        }
+        L::load(&numbers)
+    }
+
+    #[inline(always)]
+    fn round<L: Lanes>(values: &[f32]) -> ([Self; BLOCK_LANES], f32) {
+        let mut vectors = [Self::default(); BLOCK_LANES];
+        let mut quants = [0; QUANT_BLOCK];
+        let scale = quantize_to_i8(&padded(values), &mut quants);
+        let (chunks, _) = quants.as_chunks();
+        for (vector, chunk) in vectors.iter_mut().zip(chunks) {
+            vector.0 = *chunk;
+        }
+        (vectors, scale)
+    }
+
+    #[inline(always)]
+    fn numbers(&self) -> &[i8; LANES] {
+        &self.0
+    }
+
+    #[inline(always)]
+    fn numbers_mut(&mut self) -> &mut [i8; LANES] {
+        &mut self.0
+    }
+}
+
 /// Keys and values of one layer.
 pub(crate) enum KeysValues {
     Full(Pages<Full>),
     Half(Pages<Half>),
     Brain(Pages<Brain>),
+    Byte(Pages<Byte>),
 }
 
 impl KeysValues {
@@ -138,6 +175,7 @@ impl KeysValues {
             CacheType::F32 => Self::Full(Pages::new(shape)),
             CacheType::F16 => Self::Half(Pages::new(shape)),
             CacheType::Bf16 => Self::Brain(Pages::new(shape)),
+            CacheType::Q8 => Self::Byte(Pages::new(shape)),
         }
     }
 
@@ -147,6 +185,7 @@ impl KeysValues {
             Self::Full(cached) => cached.reserve(page),
             Self::Half(cached) => cached.reserve(page),
             Self::Brain(cached) => cached.reserve(page),
+            Self::Byte(cached) => cached.reserve(page),
         }
     }
 
@@ -156,6 +195,7 @@ impl KeysValues {
             Self::Full(cached) => cached.pages[page.index()] = Page::default(),
             Self::Half(cached) => cached.pages[page.index()] = Page::default(),
             Self::Brain(cached) => cached.pages[page.index()] = Page::default(),
+            Self::Byte(cached) => cached.pages[page.index()] = Page::default(),
         }
     }
 
@@ -182,6 +222,10 @@ impl KeysValues {
                 vectorize(isa, Write { cached, place, keys, values });
                 None
             }
+            Self::Byte(cached) => {
+                vectorize(isa, Write { cached, place, keys, values });
+                None
+            }
         }
     }
 
@@ -191,6 +235,7 @@ impl KeysValues {
             Self::Full(cached) => cached.copy(from, to),
             Self::Half(cached) => cached.copy(from, to),
             Self::Brain(cached) => cached.copy(from, to),
+            Self::Byte(cached) => cached.copy(from, to),
         }
     }
 
@@ -200,6 +245,7 @@ impl KeysValues {
             Self::Full(cached) => cached.row(place),
             Self::Half(cached) => cached.row(place),
             Self::Brain(cached) => cached.row(place),
+            Self::Byte(cached) => cached.row(place),
         }
     }
 
@@ -209,6 +255,7 @@ impl KeysValues {
             Self::Full(cached) => cached.row_bytes(),
             Self::Half(cached) => cached.row_bytes(),
             Self::Brain(cached) => cached.row_bytes(),
+            Self::Byte(cached) => cached.row_bytes(),
         }
     }
 
@@ -218,6 +265,7 @@ impl KeysValues {
             Self::Full(cached) => cached.bytes(),
             Self::Half(cached) => cached.bytes(),
             Self::Brain(cached) => cached.bytes(),
+            Self::Byte(cached) => cached.bytes(),
         }
     }
 }
@@ -230,6 +278,8 @@ pub(crate) struct Pages<C> {
     head_dim: usize,
     /// Vectors of 16 lanes in a value row.
     lanes: usize,
+    /// Scales of a head's key or value in a row; 0 without scales.
+    scales: usize,
     pages: Vec<Page<C>>,
 }
 
@@ -237,11 +287,62 @@ pub(crate) struct Pages<C> {
 struct Page<C> {
     keys: Vec<C>,
     values: Vec<C>,
+    key_scales: Vec<[f32; LANES]>, // [blocks][n_heads][scales][16 rows]
+    value_scales: Vec<f32>,        // [blocks][n_heads][16 rows][scales]
 }
 
 impl<C> Default for Page<C> {
     fn default() -> Self {
-        Self { keys: Vec::new(), values: Vec::new() }
+        let [keys, values] = [Vec::new(), Vec::new()];
+        Self { keys, values, key_scales: Vec::new(), value_scales: Vec::new() }
+    }
+}
+
+/// The keys of one head in a block of 16 rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Keys<'a, C> {
+    vectors: &'a [C],           // [head_dim]
+    scales: &'a [[f32; LANES]], // [scales]
+}
+
+impl<C> Default for Keys<'_, C> {
+    fn default() -> Self {
+        Self { vectors: &[], scales: &[] }
+    }
+}
+
+impl<C: Cached> Keys<'_, C> {
+    /// Returns one dimension of 16 keys.
+    #[inline(always)]
+    pub(crate) fn load<L: Lanes>(&self, dim: usize) -> L {
+        let vector: L = self.vectors[dim].load();
+        if C::IS_SCALED { vector.mul(L::load(&self.scales[dim / QUANT_BLOCK])) } else { vector }
+    }
+}
+
+/// The values of one head in a block of 16 rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Values<'a, C> {
+    vectors: &'a [C],  // [16 rows][lanes]
+    scales: &'a [f32], // [16 rows][scales]
+    lanes: usize,
+}
+
+impl<'a, C: Cached> Values<'a, C> {
+    /// Returns `N` consecutive vectors of a row's value.
+    #[inline(always)]
+    pub(crate) fn load<L: Lanes, const N: usize>(&self, row: usize, lane: usize) -> [L; N] {
+        let vectors = &self.vectors[row * self.lanes + lane..][..N];
+        let mut loaded = [L::splat(0.0); N];
+        for (index, (loaded, vector)) in loaded.iter_mut().zip(vectors).enumerate() {
+            *loaded = vector.load();
+            if C::IS_SCALED {
+                let scales = self.lanes.div_ceil(BLOCK_LANES);
+                let scale = self.scales[row * scales + (lane + index) / BLOCK_LANES];
+                *loaded = loaded.mul(L::splat(scale));
+            }
+        }
+        loaded
     }
 }
 
@@ -253,16 +354,15 @@ pub(crate) struct SequenceRows<'a, C> {
 }
 
 impl<C: Cached> SequenceRows<'_, C> {
-    /// Returns the keys of one head in the block that starts with slot `16 · block`: `[head_dim]` vectors
-    /// of 16 slots.
+    /// Returns the keys of one head in the block that starts with slot `16 · block`.
     #[inline(always)]
-    pub(crate) fn keys(&self, block: usize, head: usize) -> &[C] {
+    pub(crate) fn keys(&self, block: usize, head: usize) -> Keys<'_, C> {
         self.pages.keys(self.table.pages[block / BLOCKS], block % BLOCKS, head)
     }
 
-    /// Returns the values of one head in the same slots: `[16, lanes]` vectors.
+    /// Returns the values of one head in the same slots.
     #[inline(always)]
-    pub(crate) fn values(&self, block: usize, head: usize) -> &[C] {
+    pub(crate) fn values(&self, block: usize, head: usize) -> Values<'_, C> {
         self.pages.values(self.table.pages[block / BLOCKS], block % BLOCKS, head)
     }
 }
@@ -271,7 +371,8 @@ impl<C: Cached> Pages<C> {
     fn new(shape: AttentionShape) -> Self {
         let lanes = shape.head_dim.div_ceil(LANES);
         let AttentionShape { n_kv_heads: n_heads, head_dim, .. } = shape;
-        Self { n_heads, head_dim, lanes, pages: Vec::new() }
+        let scales = if C::IS_SCALED { head_dim.div_ceil(QUANT_BLOCK) } else { 0 };
+        Self { n_heads, head_dim, lanes, scales, pages: Vec::new() }
     }
 
     fn reserve(&mut self, page: PageId) {
@@ -281,8 +382,10 @@ impl<C: Cached> Pages<C> {
         let page = &mut self.pages[page.index()];
         if page.keys.is_empty() {
             let heads = BLOCKS * self.n_heads;
-            let (keys, values) = (heads * self.head_dim, heads * LANES * self.lanes);
-            (page.keys, page.values) = (vec![C::ZERO; keys], vec![C::ZERO; values]);
+            page.keys = vec![C::default(); heads * self.head_dim];
+            page.values = vec![C::default(); heads * LANES * self.lanes];
+            page.key_scales = vec![[0.0; LANES]; heads * self.scales];
+            page.value_scales = vec![0.0; heads * LANES * self.scales];
         }
     }
 
@@ -292,53 +395,75 @@ impl<C: Cached> Pages<C> {
     }
 
     #[inline(always)]
-    fn keys(&self, page: PageId, block: usize, head: usize) -> &[C] {
-        &self.pages[page.index()].keys[self.keys_at(block, head)]
+    fn keys(&self, page: PageId, block: usize, head: usize) -> Keys<'_, C> {
+        let page = &self.pages[page.index()];
+        let vectors = &page.keys[self.part(block, head, self.head_dim)];
+        Keys { vectors, scales: &page.key_scales[self.part(block, head, self.scales)] }
+    }
+
+    /// Returns the vectors of keys and their scales, to write to them.
+    #[inline(always)]
+    fn keys_mut(
+        &mut self,
+        page: PageId,
+        block: usize,
+        head: usize,
+    ) -> (&mut [C], &mut [[f32; LANES]]) {
+        let (vectors, scales) =
+            (self.part(block, head, self.head_dim), self.part(block, head, self.scales));
+        let page = &mut self.pages[page.index()];
+        (&mut page.keys[vectors], &mut page.key_scales[scales])
     }
 
     #[inline(always)]
-    fn keys_mut(&mut self, page: PageId, block: usize, head: usize) -> &mut [C] {
-        let part = self.keys_at(block, head);
-        &mut self.pages[page.index()].keys[part]
+    fn values(&self, page: PageId, block: usize, head: usize) -> Values<'_, C> {
+        let page = &self.pages[page.index()];
+        let vectors = &page.values[self.part(block, head, LANES * self.lanes)];
+        let scales = &page.value_scales[self.part(block, head, LANES * self.scales)];
+        Values { vectors, scales, lanes: self.lanes }
     }
 
+    /// Returns the vectors of a row's value and their scales, to write to them.
     #[inline(always)]
-    fn keys_at(&self, block: usize, head: usize) -> Range<usize> {
-        let at = (block * self.n_heads + head) * self.head_dim;
-        at..at + self.head_dim
+    fn value_mut(&mut self, place: RowPlace, head: usize) -> (&mut [C], &mut [f32]) {
+        let (block, row) = (place.row / LANES, place.row % LANES);
+        let vectors = self.part(block, head, LANES * self.lanes).start + row * self.lanes;
+        let scales = self.part(block, head, LANES * self.scales).start + row * self.scales;
+        let page = &mut self.pages[place.page.index()];
+        let vectors = &mut page.values[vectors..vectors + self.lanes];
+        (vectors, &mut page.value_scales[scales..scales + self.scales])
     }
 
+    /// Returns the range of a head in a block of rows, if each head has `len` elements.
     #[inline(always)]
-    fn values(&self, page: PageId, block: usize, head: usize) -> &[C] {
-        &self.pages[page.index()].values[self.values_at(block, head)]
-    }
-
-    #[inline(always)]
-    fn values_mut(&mut self, page: PageId, block: usize, head: usize) -> &mut [C] {
-        let part = self.values_at(block, head);
-        &mut self.pages[page.index()].values[part]
-    }
-
-    #[inline(always)]
-    fn values_at(&self, block: usize, head: usize) -> Range<usize> {
-        let at = (block * self.n_heads + head) * LANES * self.lanes;
-        at..at + LANES * self.lanes
+    fn part(&self, block: usize, head: usize, len: usize) -> Range<usize> {
+        let at = (block * self.n_heads + head) * len;
+        at..at + len
     }
 
     /// Copies a row's key and value.
     fn copy(&mut self, from: RowPlace, to: RowPlace) {
-        let [from_block, from_lane] = [from.row / LANES, from.row % LANES];
-        let [to_block, to_lane] = [to.row / LANES, to.row % LANES];
+        let [from_block, from_row] = [from.row / LANES, from.row % LANES];
+        let [to_block, to_row] = [to.row / LANES, to.row % LANES];
         for head in 0..self.n_heads {
             for dim in 0..self.head_dim {
-                let number = self.keys(from.page, from_block, head)[dim].numbers()[from_lane];
-                self.keys_mut(to.page, to_block, head)[dim].numbers_mut()[to_lane] = number;
+                let number =
+                    self.keys(from.page, from_block, head).vectors[dim].numbers()[from_row];
+                self.keys_mut(to.page, to_block, head).0[dim].numbers_mut()[to_row] = number;
+            }
+            for index in 0..self.scales {
+                let scale = self.keys(from.page, from_block, head).scales[index][from_row];
+                self.keys_mut(to.page, to_block, head).1[index][to_row] = scale;
             }
             for lane in 0..self.lanes {
-                let at = from_lane * self.lanes + lane;
-                let chunk = self.values(from.page, from_block, head)[at];
-                let at = to_lane * self.lanes + lane;
-                self.values_mut(to.page, to_block, head)[at] = chunk;
+                let values = self.values(from.page, from_block, head);
+                let vector = values.vectors[from_row * self.lanes + lane];
+                self.value_mut(to, head).0[lane] = vector;
+            }
+            for index in 0..self.scales {
+                let values = self.values(from.page, from_block, head);
+                let scale = values.scales[from_row * self.scales + index];
+                self.value_mut(to, head).1[index] = scale;
             }
         }
     }
@@ -351,21 +476,32 @@ impl<C: Cached> Pages<C> {
 
     /// Returns one head's key and value.
     fn head(&self, place: RowPlace, head: usize) -> (Vec<f32>, Vec<f32>) {
-        let (block, lane) = (place.row / LANES, place.row % LANES);
-        let keys = self.keys(place.page, block, head).iter();
-        let keys = keys.map(|chunk| chunk.numbers()[lane].into());
+        let (block, row) = (place.row / LANES, place.row % LANES);
+        let keys = self.keys(place.page, block, head);
         let values = self.values(place.page, block, head);
-        let values = &values[lane * self.lanes..(lane + 1) * self.lanes];
-        let value = |index: usize| values[index / LANES].numbers()[index % LANES].into();
-        (keys.collect(), (0..self.head_dim).map(value).collect())
+        let key = |dim: usize| {
+            let number: f32 = keys.vectors[dim].numbers()[row].into();
+            if C::IS_SCALED { number * keys.scales[dim / QUANT_BLOCK][row] } else { number }
+        };
+        let value = |dim: usize| {
+            let vector = &values.vectors[row * self.lanes + dim / LANES];
+            let number: f32 = vector.numbers()[dim % LANES].into();
+            let scale = row * self.scales + dim / QUANT_BLOCK;
+            if C::IS_SCALED { number * values.scales[scale] } else { number }
+        };
+        ((0..self.head_dim).map(key).collect(), (0..self.head_dim).map(value).collect())
     }
 
     fn row_bytes(&self) -> usize {
-        2 * self.n_heads * self.head_dim * size_of::<C::Number>()
+        let head = self.head_dim * size_of::<C::Number>() + self.scales * size_of::<f32>();
+        2 * self.n_heads * head
     }
 
     fn bytes(&self) -> usize {
-        let bytes = |page: &Page<C>| size_of_val(&page.keys[..]) + size_of_val(&page.values[..]);
+        let bytes = |page: &Page<C>| {
+            let scales = size_of_val(&page.key_scales[..]) + size_of_val(&page.value_scales[..]);
+            size_of_val(&page.keys[..]) + size_of_val(&page.values[..]) + scales
+        };
         self.pages.iter().map(bytes).sum()
     }
 }
@@ -381,23 +517,31 @@ struct Write<'a, C> {
 impl<C: Cached> Vectorized for Write<'_, C> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let Self { cached, place: RowPlace { page, row }, keys, values } = self;
-        let (block, lane) = (row / LANES, row % LANES);
-        let (head_dim, lanes) = (cached.head_dim, cached.lanes);
-        for (head, keys) in keys.chunks_exact(head_dim).enumerate() {
-            let chunks = cached.keys_mut(page, block, head).chunks_mut(LANES);
-            for (chunks, keys) in chunks.zip(keys.chunks(LANES)) {
-                let numbers = C::from_lanes(zero_padded::<L>(keys));
-                for (chunk, &number) in chunks.iter_mut().zip(numbers.numbers()) {
-                    chunk.numbers_mut()[lane] = number;
+        let Self { cached, place, keys, values } = self;
+        let (block, row) = (place.row / LANES, place.row % LANES);
+        for (head, keys) in keys.chunks_exact(cached.head_dim).enumerate() {
+            let (vectors, scales) = cached.keys_mut(place.page, block, head);
+            let chunks = vectors.chunks_mut(QUANT_BLOCK).zip(keys.chunks(QUANT_BLOCK));
+            for (index, (vectors, keys)) in chunks.enumerate() {
+                let (rounded, scale) = C::round::<L>(keys);
+                let numbers = rounded.iter().flat_map(Cached::numbers);
+                for (vector, &number) in vectors.iter_mut().zip(numbers) {
+                    vector.numbers_mut()[row] = number;
+                }
+                if C::IS_SCALED {
+                    scales[index][row] = scale;
                 }
             }
         }
-        for (head, values) in values.chunks_exact(head_dim).enumerate() {
-            let chunks = cached.values_mut(page, block, head);
-            let chunks = &mut chunks[lane * lanes..(lane + 1) * lanes];
-            for (chunk, values) in chunks.iter_mut().zip(values.chunks(LANES)) {
-                *chunk = C::from_lanes(zero_padded::<L>(values));
+        for (head, values) in values.chunks_exact(cached.head_dim).enumerate() {
+            let (vectors, scales) = cached.value_mut(place, head);
+            let chunks = vectors.chunks_mut(BLOCK_LANES).zip(values.chunks(QUANT_BLOCK));
+            for (index, (vectors, values)) in chunks.enumerate() {
+                let (rounded, scale) = C::round::<L>(values);
+                vectors.copy_from_slice(&rounded[..vectors.len()]);
+                if C::IS_SCALED {
+                    scales[index] = scale;
+                }
             }
         }
     }
@@ -410,12 +554,20 @@ fn exceeds_half(numbers: &[f32]) -> bool {
     numbers.iter().fold(false, |found, x| found | (x.abs() >= LIMIT) & x.is_finite())
 }
 
-/// Loads up to 16 numbers, padded with zeros.
+/// Returns up to 32 numbers, padded with zeros.
 #[inline(always)]
-fn zero_padded<L: Lanes>(values: &[f32]) -> L {
-    let mut lanes = [0.0; LANES];
-    lanes[..values.len()].copy_from_slice(values);
-    L::load(&lanes)
+fn padded(values: &[f32]) -> [f32; QUANT_BLOCK] {
+    let mut block = [0.0; QUANT_BLOCK];
+    block[..values.len()].copy_from_slice(values);
+    block
+}
+
+/// Returns up to 32 numbers, padded with zeros, as vectors.
+#[inline(always)]
+fn vectors(values: &[f32]) -> [[f32; LANES]; BLOCK_LANES] {
+    let mut vectors = [[0.0; LANES]; BLOCK_LANES];
+    vectors.as_flattened_mut()[..values.len()].copy_from_slice(values);
+    vectors
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun::{
-    Checkpoint, Config, Family, Loader, Mix, RandomPair, RopeScaling, Tokenizer, export_gguf,
+    CacheType, Checkpoint, Config, Family, Loader, Mix, RandomPair, RopeScaling, Tokenizer,
+    export_gguf,
 };
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_pair,
@@ -45,6 +46,8 @@ pub(crate) struct Pair {
     pub(crate) target: PathBuf,
     pub(crate) drafter: PathBuf,
     pub(crate) prompts: Vec<String>,
+    /// The type of cached keys and values; `None` for each model's default.
+    pub(crate) cache_type: Option<CacheType>,
     /// Keeps the folders of a random pair.
     _random: Option<RandomPair>,
     _folder: Option<TempDir>,
@@ -69,6 +72,7 @@ impl Pair {
             target: data.join("models/stories260K"),
             drafter: data.join("models/stories280K-b"),
             prompts,
+            cache_type: None,
             _random: None,
             _folder: None,
         })
@@ -88,7 +92,7 @@ impl Pair {
         let pair = RandomPair::make().unwrap();
         let (target, drafter) = (pair.target().into(), pair.drafter().into());
         let prompts = syllables();
-        Self { target, drafter, prompts, _random: Some(pair), _folder: None }
+        Self { target, drafter, prompts, cache_type: None, _random: Some(pair), _folder: None }
     }
 
     /// Writes a pair with a drafter that is deep enough for layer-parallel drafting.
@@ -97,7 +101,14 @@ impl Pair {
         let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
         let config = Config { num_hidden_layers: 9, ..example_config() };
         write_random_pair(&target, &drafter, &config, 2, 0.3, 3).unwrap();
-        Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
+        Self {
+            target,
+            drafter,
+            prompts: syllables(),
+            cache_type: None,
+            _random: None,
+            _folder: Some(folder),
+        }
     }
 
     /// Writes a target, and drafters for it in every layout. The target's second and third layers add
@@ -130,8 +141,14 @@ impl Pair {
                 .unwrap();
             (layout, path)
         });
-        let pair =
-            Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) };
+        let pair = Self {
+            target,
+            drafter,
+            prompts: syllables(),
+            cache_type: None,
+            _random: None,
+            _folder: Some(folder),
+        };
         (pair, speculators.to_vec())
     }
 
@@ -178,7 +195,14 @@ impl Pair {
         let folder = TempDir::new().unwrap();
         let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
         write_random_pair(&target, &drafter, config, 2, 0.3, 3).unwrap();
-        Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
+        Self {
+            target,
+            drafter,
+            prompts: syllables(),
+            cache_type: None,
+            _random: None,
+            _folder: Some(folder),
+        }
     }
 
     /// Writes a pair whose target is a GGUF file with Q4_K and Q6_K matrices.
@@ -198,7 +222,7 @@ impl Pair {
         let file = folder.path().join("target.gguf");
         export_gguf(&target.as_path().into(), &file, Mix::Q4_K_M, &mut Loader::new()).unwrap();
         let (prompts, _folder) = (syllables(), Some(folder));
-        Self { target: file, drafter, prompts, _random: None, _folder }
+        Self { target: file, drafter, prompts, cache_type: None, _random: None, _folder }
     }
 
     /// Writes two pairs with one tokenizer. In one the drafter has more tokens than the target, in the
@@ -212,7 +236,14 @@ impl Pair {
             write_random_pair(&target, &drafter, target_config, 2, 0.3, 3).unwrap();
             // The tensors that both models have follow from the same seed, and are equal.
             write_random_checkpoint(&drafter, drafter_config, 3, RandomDtype::F32).unwrap();
-            Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
+            Self {
+                target,
+                drafter,
+                prompts: syllables(),
+                cache_type: None,
+                _random: None,
+                _folder: Some(folder),
+            }
         })
     }
 

@@ -67,6 +67,18 @@ impl ParameterSpec {
         }
     }
 
+    /// Returns the shapes of the matrices of layers; empty for mask embeddings, which are vectors.
+    fn matrices(&self) -> Vec<[usize; 2]> {
+        if [MASK_EMBEDDINGS, MASK_FEATURES].contains(&self.name) {
+            return Vec::new();
+        }
+        let matrix = |(_, shape): &(String, Vec<usize>)| match shape[..] {
+            [rows, columns] => Some([rows, columns]),
+            _ => None,
+        };
+        self.tensors.iter().filter_map(matrix).collect()
+    }
+
     fn initial_values(&self, target: &Target, random: &mut StdRng) -> Result<Vec<f32>> {
         let count: usize = self.shape().iter().product();
         let mut normal = |deviation: f32, count: usize| {
@@ -287,6 +299,7 @@ impl Weights {
             name: spec.tensors[0].0.clone(),
             values: values.clone(),
             decays: spec.tensors[0].1.len() > 1,
+            matrices: spec.matrices(),
         };
         self.iter().map(parameter).collect()
     }

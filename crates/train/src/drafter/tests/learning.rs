@@ -6,7 +6,7 @@ use crate::drafter::objective::Objective;
 use crate::drafter::{DrafterLearner, PositionAcceptance, mean_accepted_tokens};
 use crate::learner::Learner;
 use crate::ops::groups::Groups;
-use crate::{AdamW, AdamWOptions, LearningRateSchedule, TrainOptions};
+use crate::{LearningRateSchedule, Optimizer, OptimizerOptions, TrainOptions};
 use std::sync::Arc;
 
 fn options(context: usize) -> TrainOptions {
@@ -20,7 +20,7 @@ fn options(context: usize) -> TrainOptions {
             warmup_steps: 20,
             steps: 400,
         },
-        optimizer: AdamWOptions { weight_decay: 0.0, ..AdamWOptions::default() },
+        optimizer: OptimizerOptions { weight_decay: 0.0, ..OptimizerOptions::default() },
         seed: 3,
         evaluate_every: 0,
         evaluation_tokens: 0,
@@ -192,7 +192,7 @@ fn overfit(kind: TrainedDrafterKind) -> Vec<PositionAcceptance> {
     // On such a short text, noise would prevent overfitting.
     let drafter_options = DrafterOptions { feature_noise: 0.0, ..DrafterOptions::of(kind, MASKS) };
     let learner = DrafterLearner::random(&target, drafter_options, 1).unwrap();
-    let mut optimizer = AdamW::new(options.optimizer, learner.parameters());
+    let mut optimizer = Optimizer::new(options.optimizer, learner.parameters());
     for step in 0..options.schedule.steps {
         let (loss, _) = learner.loss(&batch, step, &options).unwrap();
         let gradients = loss.backward().unwrap();

@@ -1,0 +1,216 @@
+//! What was compared, and what came out.
+
+use crate::sampling_test::SamplingResult;
+use forerun::TokenId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The result of a [`Certifier`](crate::Certifier).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Certificate {
+    /// The version of forerun.
+    pub version: String,
+    /// The target.
+    pub model: String,
+    /// The drafter's checkpoint, if there is one.
+    pub draft_model: Option<String>,
+    /// The instructions of the processor that the kernels used.
+    pub instruction_set: String,
+    /// The number of prompts.
+    pub prompts: usize,
+    /// The temperature of seeded answers and of rejection sampling.
+    pub temperature: f32,
+    /// The result of each configuration. The first one is plain decoding, whose samples are tested, too.
+    pub checks: Vec<Check>,
+}
+
+/// The result of one configuration.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Check {
+    /// The method, with its drafter and drafts.
+    pub configuration: String,
+    /// What came out.
+    pub result: CheckResult,
+}
+
+/// What came out of a check.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckResult {
+    /// The configuration ran.
+    Compared(Outcome),
+    /// The configuration cannot run here, for this reason.
+    Skipped(String),
+}
+
+/// What came out of a configuration.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Greedy answers, compared with those of plain decoding. `None` for plain decoding itself.
+    pub greedy: Option<Comparison>,
+    /// Sampled answers with seeds, compared with those of plain decoding. `None` for plain decoding itself.
+    pub seeded: Option<Comparison>,
+    /// Answers of rejection sampling, tested against plain decoding's distributions.
+    pub sampled: SamplingVerdict,
+}
+
+/// A comparison with plain decoding.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Comparison {
+    /// The number of compared tokens.
+    pub tokens: usize,
+    /// How many of them were drafted and accepted.
+    pub drafted: usize,
+    /// The number of log-probabilities whose bits were compared.
+    pub logprobs: usize,
+    /// The first difference, if there is one.
+    pub divergence: Option<Divergence>,
+}
+
+/// The first difference between an answer and that of plain decoding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Divergence {
+    /// The index of the prompt, from 0.
+    pub prompt: usize,
+    /// The seed of both answers, if they were sampled.
+    pub seed: Option<u64>,
+    /// The position in the answer, from 0.
+    pub position: usize,
+    /// The token of plain decoding and that of the method; `None` after the end of an answer.
+    pub tokens: [Option<TokenId>; 2],
+    /// By how much the two tokens' log-probabilities differ in plain decoding, in nats, if both are known.
+    pub gap_nats: Option<f64>,
+    /// The cause.
+    pub cause: Cause,
+}
+
+/// Why an answer differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The target computed other logits for the same tokens: its bits depend on the rows of a pass.
+    Logits,
+    /// The logits are the same, but another token was chosen: verification is wrong.
+    Verification,
+}
+
+/// The verdict on sampled tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SamplingVerdict {
+    /// The result of the tests.
+    pub result: SamplingResult,
+    /// How many of the tested tokens were drafted and accepted.
+    pub drafted: usize,
+    /// Whether the tokens could come from the distributions: the tests' probability is at least 10⁻⁶.
+    pub plausible: bool,
+}
+
+/// The probability below which chance is no explanation.
+pub(crate) const IMPLAUSIBLE: f64 = 1e-6;
+
+impl Outcome {
+    /// Returns whether nothing speaks against the configuration.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        let equal = |comparison: &Option<Comparison>| {
+            comparison.as_ref().is_none_or(|comparison| comparison.divergence.is_none())
+        };
+        equal(&self.greedy) && equal(&self.seeded) && self.sampled.plausible
+    }
+}
+
+impl Certificate {
+    /// Returns whether every configuration that ran is exact.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.outcomes().all(Outcome::is_exact)
+    }
+
+    /// Returns what came out of the configurations that ran.
+    pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.checks.iter().filter_map(|check| match &check.result {
+            CheckResult::Compared(outcome) => Some(outcome),
+            CheckResult::Skipped(_) => None,
+        })
+    }
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let token = |token: Option<TokenId>| {
+            token.map_or("the end".to_owned(), |token| format!("token {token}"))
+        };
+        write!(f, "prompt {}", self.prompt + 1)?;
+        if let Some(seed) = self.seed {
+            write!(f, " (seed {seed})")?;
+        }
+        let [plain, other] = self.tokens;
+        write!(f, ", position {}: {} instead of {}", self.position, token(other), token(plain))?;
+        if let Some(gap) = self.gap_nats {
+            write!(f, ", {gap:.2e} nats apart")?;
+        }
+        f.write_str(match self.cause {
+            Cause::Logits => "; the target's logits differ",
+            Cause::Verification => "; the logits are equal, so verification chose wrongly",
+        })
+    }
+}
+
+impl fmt::Display for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "forerun {}, {}{}, {}, {} prompts, temperature {}",
+            self.version,
+            self.model,
+            self.draft_model.as_ref().map_or(String::new(), |drafter| format!(" with {drafter}")),
+            self.instruction_set,
+            self.prompts,
+            self.temperature,
+        )?;
+        for check in &self.checks {
+            writeln!(f, "\n{}", check.configuration)?;
+            match &check.result {
+                CheckResult::Skipped(reason) => writeln!(f, "  not checked: {reason}")?,
+                CheckResult::Compared(outcome) => outcome.write(f)?,
+            }
+        }
+        let ran = self.outcomes().count();
+        match self.is_exact() {
+            true => {
+                write!(f, "\nexact: all {ran} configurations that ran give plain decoding's text")
+            }
+            false => write!(f, "\nNOT EXACT: see above. Please report it"),
+        }
+    }
+}
+
+impl Outcome {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, comparison) in [("greedy", &self.greedy), ("seeded", &self.seeded)] {
+            let Some(comparison) = comparison else { continue };
+            let Comparison { tokens, drafted, logprobs, divergence } = comparison;
+            write!(f, "  {name:<9} {tokens} tokens, {drafted} of them drafted")?;
+            match divergence {
+                None => writeln!(f, ": equal, with {logprobs} log-probabilities bit by bit")?,
+                Some(divergence) => writeln!(f, ": DIFFERENT at {divergence}")?,
+            }
+        }
+        let SamplingVerdict { result, drafted, plausible } = &self.sampled;
+        writeln!(
+            f,
+            "  sampled   {} tokens, {drafted} of them drafted: {} (p = {:.2}: uniform {:.2}, independent \
+             {:.2}, surprise {:.2})",
+            result.tokens,
+            if *plausible {
+                "from the target's distributions"
+            } else {
+                "NOT from the target's distributions"
+            },
+            result.probability(),
+            result.uniform,
+            result.independent,
+            result.surprise,
+        )
+    }
+}

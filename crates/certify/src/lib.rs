@@ -1,0 +1,25 @@
+//! Certificates: whether every method gives the tokens of plain decoding, on a user's own models, device
+//! and prompts.
+//!
+//! A [`Certifier`] decodes the same prompts with plain decoding and with every method, and compares:
+//!
+//! * **Greedy** and **seeded** answers, token by token, and the target's log-probabilities at every
+//!   position bit by bit. Both must be equal.
+//! * Answers of **rejection sampling** have no text to be compared with. Each of their tokens is tested
+//!   against the distribution that plain decoding draws it from ([`SamplingTest`]).
+//!
+//! [`compare_endpoints`] compares the greedy answers of two servers, whatever engine they run.
+
+mod certificate;
+mod certifier;
+mod endpoint;
+mod sampling_test;
+
+pub use certificate::{
+    Cause, Certificate, Check, CheckResult, Comparison, Divergence, Outcome, SamplingVerdict,
+};
+pub use certifier::{Certifier, CertifyError, CertifyOptions};
+pub use endpoint::{
+    Endpoint, EndpointComparison, EndpointDivergence, EndpointError, compare_endpoints,
+};
+pub use sampling_test::{SamplingResult, SamplingTest};
