@@ -38,7 +38,7 @@ pub struct Check {
 #[serde(rename_all = "snake_case")]
 pub enum CheckResult {
     /// The configuration ran.
-    Compared(Outcome),
+    Compared(Box<Outcome>),
     /// The configuration cannot run here, for this reason.
     Skipped(String),
 }
@@ -129,7 +129,7 @@ impl Certificate {
     /// Returns what came out of the configurations that ran.
     pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
         self.checks.iter().filter_map(|check| match &check.result {
-            CheckResult::Compared(outcome) => Some(outcome),
+            CheckResult::Compared(outcome) => Some(&**outcome),
             CheckResult::Skipped(_) => None,
         })
     }

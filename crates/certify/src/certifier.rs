@@ -113,7 +113,8 @@ impl<'a> Certifier<'a> {
             self.cases(&sampling, Some(VerificationChoice::Always(Verification::Coupled)))?;
         let plain = Outcome { greedy: None, seeded: None, sampled: self.sampled(&self.plain)? };
         let name = "plain decoding".to_owned();
-        let mut checks = vec![Check { configuration: name, result: CheckResult::Compared(plain) }];
+        let mut checks =
+            vec![Check { configuration: name, result: CheckResult::Compared(Box::new(plain)) }];
         let mut draft_model = None;
         for options in configurations {
             let plan = match Plan::new(options.clone()) {
@@ -133,7 +134,7 @@ impl<'a> Certifier<'a> {
                 seeded: Some(self.compare(&engine, &seeded)?),
                 sampled: self.sampled(&engine)?,
             };
-            checks.push(Check { configuration, result: CheckResult::Compared(outcome) });
+            checks.push(Check { configuration, result: CheckResult::Compared(Box::new(outcome)) });
         }
         let isa = Isa::from_environment().map_err(ForerunError::from)?;
         Ok(Certificate {
