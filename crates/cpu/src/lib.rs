@@ -25,6 +25,6 @@ pub use heads::{CpuHeads, HeadWeights, SpeculatorWeights};
 pub use kernels::{Isa, IsaError, PackedMatrix};
 pub use pipeline::{AlternatingModel, ExclusiveDevice, PipelineError, PipelineParallelModel};
 pub use snapshot::snapshot;
-pub use team::{AffinityGuard, Team, TeamError};
+pub use team::{AffinityGuard, AtWork, LentCores, Team, TeamError};
 pub use transformer::{GroupParallelism, Transformer};
 pub use weights::Weights;

@@ -12,14 +12,18 @@
 //! piece. If it has to wait for long, a helper has lost its core, and the leader works alone for a while
 //! (`solo.rs`). If threads wait for their cores for much of the time, the team is smaller for a while
 //! (`preferred_cores.rs`).
+//!
+//! Teams that work at the same time may help each other with their idle cores (`lent_cores.rs`).
 
 mod affinity_guard;
+mod lent_cores;
 #[cfg(target_os = "linux")]
 mod preferred_cores;
 mod solo;
 mod sub_teams;
 
 pub use affinity_guard::AffinityGuard;
+pub use lent_cores::LentCores;
 pub(crate) use sub_teams::SubTeams;
 
 use crate::kernels::Isa;
@@ -44,8 +48,10 @@ type Work<'a> = dyn Fn(usize) + Sync + 'a;
 pub struct Team {
     isa: Isa,
     shared: Arc<Shared>,
-    /// The members other than the leader.
+    /// The members other than the leader: first those on the team's own cores.
     helpers: Vec<Thread>,
+    /// The cores of other teams on which the remaining helpers run.
+    lent: Option<LentToTeam>,
     /// The join handles of the helpers that this team owns; empty for a sub-team, which borrows the
     /// members of another team.
     handles: Vec<JoinHandle<()>>,
@@ -55,10 +61,21 @@ pub struct Team {
     leader_lock: Mutex<Leader>,
 }
 
+/// A team's part in the exchange of cores.
+struct LentToTeam {
+    cores: Arc<LentCores>,
+    /// The team's index.
+    team: usize,
+    /// The number of members on cores of other teams.
+    members: usize,
+}
+
 /// What a team's leader remembers between runs.
 #[derive(Default)]
 struct Leader {
     solo: Solo,
+    /// When the leader works without the cores of other teams.
+    without_lent: Solo,
     #[cfg(target_os = "linux")]
     cores: Option<preferred_cores::PreferredCores>,
 }
@@ -138,6 +155,7 @@ impl Team {
             isa,
             shared: Arc::new(Shared::new()),
             helpers: Vec::new(),
+            lent: None,
             handles: Vec::new(),
             cursors: vec![Cursor::default()],
             leader_lock: Mutex::new(Leader::default()),
@@ -208,11 +226,53 @@ impl Team {
         Ok(team)
     }
 
+    /// Creates one of several teams that help each other with their idle cores. The team's members keep to its
+    /// cores as those of [`Team::preferring`] do. Mark the time in which the team has work with
+    /// [`Team::start_work`].
+    ///
+    /// # Errors
+    /// [`TeamError::Spawn`] if a thread cannot be started.
+    ///
+    /// # Panics
+    /// If the exchange has no team with this index.
+    pub fn lending(lent: &Arc<LentCores>, index: usize) -> Result<Self, TeamError> {
+        let mut team = Self::preferring(lent.cores(index))?;
+        let own = team.members();
+        for (number, core) in (own..).zip(lent.of_others(index)) {
+            // If the system refuses the core, it places the thread.
+            team.add_helper_by(number, move || {
+                pin_this_thread(core).ok();
+                Ok(())
+            })?;
+        }
+        let members = team.members() - own;
+        team.lent = Some(LentToTeam { cores: Arc::clone(lent), team: index, members });
+        Ok(team)
+    }
+
+    /// Marks the time in which the team has work and needs its own cores: until the result is dropped. In the
+    /// rest of the time other teams may use them. No effect on a team that does not lend.
+    pub fn start_work(&self) -> AtWork<'_> {
+        if let Some(lent) = &self.lent {
+            lent.cores.start_work(lent.team);
+        }
+        AtWork(self)
+    }
+
     fn add_helper(&mut self, number: usize, core: Option<usize>) -> Result<(), TeamError> {
+        self.add_helper_by(number, move || core.map_or(Ok(()), pin_this_thread))
+    }
+
+    /// Adds a helper thread, which first calls `place`.
+    fn add_helper_by(
+        &mut self,
+        number: usize,
+        place: impl FnOnce() -> Result<(), TeamError> + Send + 'static,
+    ) -> Result<(), TeamError> {
         let shared = Arc::clone(&self.shared);
         let (report, pinned) = std::sync::mpsc::sync_channel(1);
         let body = move || {
-            let outcome = core.map_or(Ok(()), pin_this_thread);
+            let outcome = place();
             let ready = outcome.is_ok();
             // A closed channel means that the team is being dropped.
             if report.send(outcome).is_ok() && ready {
@@ -231,10 +291,16 @@ impl Team {
         pinned.recv().unwrap_or(Ok(()))
     }
 
-    /// Returns the number of members.
+    /// Returns the number of members, including those on cores that other teams lend.
     #[must_use]
     pub fn members(&self) -> usize {
         self.helpers.len() + 1
+    }
+
+    /// Returns the number of members on the team's own cores.
+    #[must_use]
+    pub fn own_members(&self) -> usize {
+        self.members() - self.lent.as_ref().map_or(0, |lent| lent.members)
     }
 
     /// Returns the number of runs of the whole team so far, each of which ends with a barrier. Always
@@ -244,16 +310,17 @@ impl Team {
         self.shared.run.load(Ordering::Relaxed)
     }
 
-    /// Calls `work(member)` once on every member and returns when all calls have returned.
+    /// Calls `work(member)` once on every member on the team's own cores and returns when all calls have
+    /// returned.
     ///
     /// # Panics
     /// If a member panics: the panic resumes on the calling thread once all members have returned.
     pub fn run(&self, work: &Work<'_>) {
-        if self.helpers.is_empty() {
+        if self.own_members() == 1 {
             return work(0);
         }
         let _leader = lock(&self.leader_lock);
-        self.lead(work, self.members(), Attendance::All);
+        self.lead(work, self.own_members(), Attendance::All);
     }
 
     /// Executes one run with the first `members`; the calling thread must hold `leader_lock`. Returns how long
@@ -296,7 +363,9 @@ impl Team {
             return (0..count).for_each(|piece| work(0, piece));
         }
         let mut leader = lock(&self.leader_lock);
-        let members = leader.active_members(self.members());
+        let own = leader.active_members(self.own_members());
+        let lent = self.lent_members(&mut leader, own, count);
+        let members = own + lent;
         if members == 1 {
             return (0..count).for_each(|piece| work(0, piece));
         }
@@ -313,12 +382,26 @@ impl Team {
             }
         };
         let waited = self.lead(&pieces, members, Attendance::Optional);
-        leader.solo.after_run(waited);
+        let alone = if lent > 0 { &mut leader.without_lent } else { &mut leader.solo };
+        alone.after_run(waited);
+    }
+
+    /// Returns how many members on cores of other teams should take part in a run with `count` pieces and
+    /// `own` members on the team's own cores.
+    fn lent_members(&self, leader: &mut Leader, own: usize, count: usize) -> usize {
+        match &self.lent {
+            // Members take part in the order of their numbers.
+            Some(lent) if own == self.own_members() && count > own => {
+                let lent = lent.cores.borrow_idle(lent.team);
+                if lent > 0 && leader.without_lent.is_active() { 0 } else { lent }
+            }
+            _ => 0,
+        }
     }
 
     /// Returns whether the leader works alone for now, because helpers have lost their cores.
     fn is_solo(&self) -> bool {
-        lock(&self.leader_lock).active_members(self.members()) == 1
+        lock(&self.leader_lock).active_members(self.own_members()) == 1
     }
 
     /// Splits `0..count` into one contiguous range per member, at multiples of `grain`, and calls
@@ -338,6 +421,17 @@ impl Team {
                 work(from..to);
             }
         });
+    }
+}
+
+/// The time in which a team has work (see [`Team::start_work`]).
+pub struct AtWork<'a>(&'a Team);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        if let Some(lent) = &self.0.lent {
+            lent.cores.end_work(lent.team);
+        }
     }
 }
 
@@ -533,6 +627,32 @@ mod tests {
             let counts: Vec<usize> = counts.iter().map(|n| n.load(Ordering::Relaxed)).collect();
             assert_eq!(counts, [1, usize::from(members > 1), usize::from(members > 2)]);
         }
+    }
+
+    #[test]
+    fn idle_teams_help_others() {
+        let lent = LentCores::new(vec![vec![0], vec![1]]);
+        let teams = [0, 1].map(|index| Team::lending(&lent, index).unwrap());
+        assert!(teams.iter().all(|team| (team.own_members(), team.members()) == (1, 2)));
+        let members_of_a_run = |team: &Team| {
+            let helped = AtomicBool::new(false);
+            team.for_each_piece(40, |member, _| {
+                helped.fetch_or(member > 0, Ordering::Relaxed);
+                thread::sleep(Duration::from_micros(50));
+            });
+            1 + usize::from(helped.into_inner())
+        };
+        let first = teams[0].start_work();
+        // The other team's core may be slow to come.
+        assert!((0..100).any(|_| members_of_a_run(&teams[0]) == 2));
+        let second = teams[1].start_work();
+        assert!((0..20).all(|_| members_of_a_run(&teams[0]) == 1));
+        assert!((0..20).all(|_| members_of_a_run(&teams[1]) == 1));
+        drop(first);
+        assert!((0..100).any(|_| members_of_a_run(&teams[1]) == 2));
+        drop(second);
+        // Only own members run what every member has to do.
+        teams[0].run(&|member| assert_eq!(member, 0));
     }
 
     #[test]

@@ -21,6 +21,8 @@
 //!   no longer used, either. The tokens that it has drafted are verified.
 //! * The paper terminates threads. Here a worker checks between layers whether its job was
 //!   cancelled.
+//! * If drafting makes decoding slower than the target alone, because the target can use the drafter's cores
+//!   or wrong rows take time, the drafters pause.
 //! * With several drafters, the paper has all of them draft after every token of each, which gives
 //!   `drafters^depth` chains. Here each drafter continues its own chain, and restarts after a
 //!   committed token that is not in it, so there are as many chains as drafters. After a committed
@@ -68,6 +70,8 @@ pub struct Dsi {
     tasks: BTreeMap<Ticket, ScoreTask>,
     /// The scores not used yet, by the position that the first row predicts.
     arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
+    /// The end of the last completed job, on the cluster's clock.
+    now_ns: u64,
 }
 
 /// A job that scores consecutive rows along a chain. Rows are named by the absolute position that
@@ -104,6 +108,7 @@ impl Dsi {
             replicas: Replicas::new(replicas),
             tasks: BTreeMap::new(),
             arrived: BTreeMap::new(),
+            now_ns: 0,
         }
     }
 
@@ -132,6 +137,17 @@ impl Dsi {
         &self.lookahead
     }
 
+    /// Returns whether to draft now. It does not depend on measured times if the text of a seed must not.
+    fn drafts(&self) -> bool {
+        self.waits_for_drafters || self.lookahead.drafts()
+    }
+
+    /// Returns whether the target has neither drafts nor a drafter beside it.
+    fn is_alone(&self) -> bool {
+        let is_idle = |chain: &Chain| chain.tokens().is_empty() && !chain.drafting.is_busy();
+        !self.drafts() && self.chains.iter().all(is_idle)
+    }
+
     /// Submits all jobs that drafters and free replicas can start.
     fn dispatch(
         &mut self,
@@ -142,6 +158,7 @@ impl Dsi {
         // The scores that wait for draft tokens may have more rows than the policy allows by now.
         let waiting = self.arrived_at(sequence.tokens().len()).filter(|_| self.waits_for_drafters);
         let length = waiting.map_or(max_ahead, |(_, rows)| max_ahead.max(rows));
+        let length = if self.drafts() { length } else { 0 };
         for chain in &mut self.chains {
             chain.drafting.continue_to(sequence, length, per_job, cluster)?;
         }
@@ -165,7 +182,7 @@ impl Dsi {
     ) -> Result<(), DecodeError> {
         let (frontier, max_ahead) = (sequence.tokens().len(), self.lookahead.max_ahead());
         self.chains[index].next_row = self.first_missing_row(index, frontier);
-        let is_complete = self.chains[index].is_done(sequence, max_ahead);
+        let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
         loop {
             let Chain { next_row, .. } = self.chains[index];
             let chain = self.chains[index].tokens();
@@ -228,6 +245,7 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
+        self.now_ns = self.now_ns.max(completion.finished_ns);
         if let Some(task) = self.tasks.remove(&ticket) {
             return self.handle_scores(task, sequence, completion, cluster);
         }
@@ -366,6 +384,7 @@ impl Decoder for Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         // Run drafters and replicas until the row at the frontier has arrived.
+        let is_alone = self.is_alone() && self.tasks.is_empty();
         self.dispatch(sequence, cluster)?;
         let ready = loop {
             if let Some(key) = self.ready(sequence) {
@@ -413,6 +432,7 @@ impl Decoder for Dsi {
             let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
             self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
         }
+        self.lookahead.observe_step(end - frontier, self.now_ns, is_alone);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use crate::DraftLength;
 use crate::estimates::{BatchCosts, DecayingMean, DraftTime, JobTime};
+use crate::pauses::Pauses;
 
 /// Decides how many draft tokens one verification task has.
 ///
@@ -15,6 +16,8 @@ use crate::estimates::{BatchCosts, DecayingMean, DraftTime, JobTime};
 ///
 /// For a drafter that makes several tokens in one forward (ParallelSpec, PARD), t₁ is the time of a
 /// forward, and the lookahead is a multiple of its tokens.
+///
+/// The automatic mode also pauses drafting while the target alone is faster.
 #[derive(Clone, Debug)]
 pub struct DsiLookahead {
     length: usize,
@@ -25,6 +28,7 @@ pub struct DsiLookahead {
     draft_time: DraftTime,
     /// The number of the answer's jobs to ignore: the first ones compute the prompt.
     prompt_scores: usize,
+    pauses: Pauses,
 }
 
 /// The lookahead before any times are known.
@@ -43,6 +47,7 @@ impl DsiLookahead {
             score_ns: DecayingMean::default(),
             draft_time: DraftTime::default(),
             prompt_scores: replicas,
+            pauses: Pauses::default(),
         }
     }
 
@@ -55,8 +60,14 @@ impl DsiLookahead {
     /// Returns a copy for a new answer, which keeps the learned times.
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
-        let draft_time = self.draft_time.for_new_answer();
-        Self { prompt_scores: self.replicas, draft_time, ..self.clone() }
+        let (draft_time, pauses) = (self.draft_time.for_new_answer(), self.pauses.for_new_answer());
+        Self { prompt_scores: self.replicas, draft_time, pauses, ..self.clone() }
+    }
+
+    /// Returns whether to draft now. Otherwise the target is faster alone.
+    #[must_use]
+    pub fn drafts(&self) -> bool {
+        self.mode != DraftLength::Auto || self.pauses.drafts()
     }
 
     /// Returns the number of draft tokens in a verification task.
@@ -97,6 +108,12 @@ impl DsiLookahead {
             // A replica's first job computes the prompt.
             _ => self.prompt_scores -= 1,
         }
+    }
+
+    /// Learns that `tokens` tokens were committed at `now_ns`, on the cluster's clock. `alone`: whether the
+    /// target had neither drafts nor a drafter beside it.
+    pub(crate) fn observe_step(&mut self, tokens: usize, now_ns: u64, alone: bool) {
+        self.pauses.observe(tokens, now_ns, alone);
     }
 
     /// Learns how long a draft job of `tokens` tokens took.

@@ -15,6 +15,7 @@ mod generate;
 mod goodput;
 mod jobs;
 mod method;
+mod pauses;
 mod pearl;
 mod pearl_draft_length;
 mod pearl_options;

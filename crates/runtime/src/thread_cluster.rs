@@ -58,9 +58,10 @@ impl Runtime {
         let recorder = Arc::new(Recorder::new(names.clone()));
         let clock = Instant::now();
         let (mut lanes, mut workers) = (HashMap::new(), Vec::new());
-        for (lane, spec) in specs.into_iter().enumerate() {
+        let lending = worker::lending(&specs);
+        for (lane, (spec, lending)) in specs.into_iter().zip(lending).enumerate() {
             lanes.extend(spec.roles.iter().map(|&role| (role, lane)));
-            let started = worker::start(lane, spec, clock, Arc::clone(&recorder));
+            let started = worker::start(lane, spec, lending, clock, Arc::clone(&recorder));
             workers.push(
                 started
                     .map_err(|cause| StartError::Thread { worker: names[lane].clone(), cause })?,

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::recorder::Recorder;
 use crate::worker_loop::WorkerLoop;
 use forerun_core::{Completion, Job, JobCost, JobError, Role, SequenceId, Ticket};
-use forerun_cpu::{Team, TeamError};
+use forerun_cpu::{LentCores, Team, TeamError};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -33,7 +33,8 @@ pub struct WorkerSpec {
 pub enum TeamSpec {
     /// A number of threads, which the system places. There is always one.
     Unpinned(usize),
-    /// A thread on each of these cores, as long as no other load needs them.
+    /// A thread on each of these cores, as long as no other load needs them. While the worker is idle, its
+    /// cores help the other workers of this kind.
     Preferring(Vec<usize>),
     /// A thread on each of these cores, which stays there.
     Pinned(Vec<usize>),
@@ -41,13 +42,37 @@ pub enum TeamSpec {
 
 impl TeamSpec {
     /// Starts the threads. The calling thread is the first.
-    fn start(&self) -> Result<Team, TeamError> {
-        match self {
-            Self::Unpinned(threads) => Team::unpinned(*threads),
-            Self::Preferring(cores) => Team::preferring(cores),
-            Self::Pinned(cores) => Team::pinned(cores),
+    fn start(&self, lending: Option<Lending>) -> Result<Team, TeamError> {
+        match (self, lending) {
+            (Self::Unpinned(threads), _) => Team::unpinned(*threads),
+            (Self::Preferring(_), Some((cores, index))) => Team::lending(&cores, index),
+            (Self::Preferring(cores), None) => Team::preferring(cores),
+            (Self::Pinned(cores), _) => Team::pinned(cores),
         }
     }
+}
+
+/// The exchange of cores that a worker takes part in, and its index there.
+pub(crate) type Lending = (Arc<LentCores>, usize);
+
+/// Returns for each worker its part in the exchange of cores between workers that prefer theirs; `None` for the
+/// others, and if there is nobody to exchange with or cores are in several teams.
+pub(crate) fn lending(specs: &[WorkerSpec]) -> Vec<Option<Lending>> {
+    let cores = |spec: &WorkerSpec| match &spec.team {
+        TeamSpec::Preferring(cores) => Some(cores.clone()),
+        TeamSpec::Unpinned(_) | TeamSpec::Pinned(_) => None,
+    };
+    let teams: Vec<Vec<usize>> = specs.iter().filter_map(cores).collect();
+    let mut all: Vec<usize> = teams.concat();
+    all.sort_unstable();
+    let has_common = all.windows(2).any(|pair| pair[0] == pair[1]);
+    if teams.len() < 2 || has_common {
+        return specs.iter().map(|_| None).collect();
+    }
+    let (lent, mut next) = (LentCores::new(teams), 0..);
+    let part =
+        |spec: &WorkerSpec| cores(spec).and_then(|_| Some((Arc::clone(&lent), next.next()?)));
+    specs.iter().map(part).collect()
 }
 
 /// The stack of a worker. Only what is used takes memory.
@@ -128,6 +153,7 @@ pub(crate) struct Worker {
 pub(crate) fn start(
     lane: usize,
     spec: WorkerSpec,
+    lending: Option<Lending>,
     clock: Instant,
     recorder: Arc<Recorder>,
 ) -> std::io::Result<Worker> {
@@ -135,19 +161,23 @@ pub(crate) fn start(
     let (report, ready) = mpsc::channel();
     let body = move || {
         let WorkerSpec { name, team, roles, build } = spec;
-        let load = AssertUnwindSafe(|| load(&team, build));
+        let load = AssertUnwindSafe(|| load(&team, lending, build));
         let loaded = catch_unwind(load).unwrap_or_else(|panic| Err(panic_message(&*panic)));
-        let loaded = loaded.and_then(|engine| match roles.iter().find(|&&r| !engine.has_role(r)) {
-            None => Ok(engine),
-            Some(role) => Err(format!("its engine has no model or drafter for the role {role:?}")),
+        let loaded = loaded.and_then(|(team, engine)| {
+            match roles.iter().find(|&&role| !engine.has_role(role)) {
+                None => Ok((team, engine)),
+                Some(role) => {
+                    Err(format!("its engine has no model or drafter for the role {role:?}"))
+                }
+            }
         });
-        let (outcome, engine) = match loaded {
-            Ok(engine) => (Ok(()), Some(engine)),
+        let (outcome, loaded) = match loaded {
+            Ok(loaded) => (Ok(()), Some(loaded)),
             Err(message) => (Err(message), None),
         };
         drop(report.send(outcome));
-        if let Some(engine) = engine {
-            WorkerLoop::new(engine, lane, name, clock, recorder).serve(&messages);
+        if let Some((team, engine)) = loaded {
+            WorkerLoop::new(engine, lane, name, clock, recorder).serve(&messages, &team);
         }
     };
     let thread = thread::Builder::new().name(format!("forerun-worker-{lane}"));
@@ -156,8 +186,14 @@ pub(crate) fn start(
     Ok(Worker { queue, thread, ready })
 }
 
-fn load(team: &TeamSpec, build: BuildEngine) -> Result<Engine, String> {
-    build(Arc::new(team.start().map_err(|error| error.to_string())?))
+fn load(
+    team: &TeamSpec,
+    lending: Option<Lending>,
+    build: BuildEngine,
+) -> Result<(Arc<Team>, Engine), String> {
+    let team = Arc::new(team.start(lending).map_err(|error| error.to_string())?);
+    let engine = build(Arc::clone(&team))?;
+    Ok((team, engine))
 }
 
 /// Returns the message of a panic.

@@ -9,6 +9,7 @@ use forerun_core::{
     ActiveSequences, Completion, Job, JobCost, JobError, JobOutput, QueuedJob, Role, SequenceId,
     next_batch,
 };
+use forerun_cpu::Team;
 use forerun_lm::{ModelError, Progress};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -88,14 +89,16 @@ impl WorkerLoop {
 
     /// Runs jobs until the cluster is dropped. A score job that needs several passes moves to the end
     /// of the queue after each, so a long prompt does not hold up other jobs.
-    pub(crate) fn serve(mut self, messages: &Receiver<Message>) {
+    /// While there are none, the team's cores are lent to others.
+    pub(crate) fn serve(mut self, messages: &Receiver<Message>, team: &Team) {
         let mut queue = VecDeque::new();
+        let mut at_work = team.start_work();
         loop {
             if queue.is_empty() {
-                match messages.recv() {
-                    Ok(message) => self.receive(message, &mut queue),
-                    Err(_) => return,
-                }
+                drop(at_work);
+                let Ok(message) = messages.recv() else { return };
+                at_work = team.start_work();
+                self.receive(message, &mut queue);
             }
             for message in messages.try_iter() {
                 self.receive(message, &mut queue);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The sub-teams of a team. Every member of the team belongs to exactly one.
+/// The sub-teams of a team. Every member on the team's own cores belongs to exactly one.
 pub(crate) struct SubTeams {
     sub_teams: Vec<SubTeam>,
 }
@@ -24,9 +24,10 @@ struct SubTeam {
 impl Team {
     /// Splits the team into `count` sub-teams of about equal size, but no more than it has members.
     pub(crate) fn sub_teams(&self, count: usize) -> SubTeams {
-        let count = count.clamp(1, self.members());
+        let own = self.own_members();
+        let count = count.clamp(1, own);
         let sub_team = |index| {
-            let members = self.members() * index / count..self.members() * (index + 1) / count;
+            let members = own * index / count..own * (index + 1) / count;
             // Member 0, the leader of the whole team, is never a helper: it leads the first sub-team.
             let helpers = self.helpers[members.start..members.end - 1].to_vec();
             let team = Self {
@@ -34,6 +35,7 @@ impl Team {
                 shared: Arc::new(Shared::new()),
                 cursors: members.clone().map(|_| Cursor::default()).collect(),
                 helpers,
+                lent: None,
                 handles: Vec::new(),
                 leader_lock: Mutex::new(Leader::default()),
             };

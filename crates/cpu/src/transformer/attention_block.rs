@@ -193,18 +193,18 @@ impl Group<'_> {
         let Self { team, sub_teams, weights, .. } = self;
         let mut done = 0;
         while done < blocks.len() {
-            let count = concurrent_layers(blocks.len() - done, team.members());
+            let count = concurrent_layers(blocks.len() - done, team.own_members());
             let now = done..done + count;
             done = now.end;
             let (blocks, cached) = (&mut blocks[now.clone()], &mut cached[now.clone()]);
             let weights = &weights[now];
-            if count == 1 || team.members() == 1 {
+            if count == 1 || team.own_members() == 1 {
                 for ((block, weights), cached) in blocks.iter_mut().zip(weights).zip(cached) {
                     work(team, weights, block, cached);
                 }
                 continue;
             }
-            let n_sub_teams = count.min(team.members());
+            let n_sub_teams = count.min(team.own_members());
             let sub_teams =
                 sub_teams.entry(n_sub_teams).or_insert_with(|| team.sub_teams(n_sub_teams));
             team.for_each_pair(sub_teams, blocks, cached, |team, index, block, cached| {

@@ -1,0 +1,199 @@
+//! When drafting beside verification pauses: while it makes decoding slower than the target alone.
+//!
+//! Drafts that are wrong cost nothing if the drafter's devices have no other use. But cores can help the target
+//! instead, and rows of wrong drafts make its passes longer. So this compares measured speeds, in tokens per
+//! nanosecond of the answer, and needs no model of the devices.
+
+use crate::estimates::DecayingMean;
+
+/// Decides whether to draft, from the measured speeds with drafts and without.
+///
+/// It measures the speed without drafts first, and then tries to draft. It goes on while that is faster.
+/// Otherwise drafting pauses, and is tried again in case the text has become easier. A trial is allowed if
+/// all trials together, with this one, lose at most 3 % of the time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pauses {
+    phase: Phase,
+    without_drafts: Speed,
+    with_drafts: Speed,
+    elapsed_ns: f64,
+    /// The time by which drafting was slower than the target alone, minus the time gained since.
+    lost_ns: f64,
+    /// The time lost by the last trial.
+    trial_ns: f64,
+    /// The end of the answer's last step, if it has had one.
+    last_ns: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The target works alone for this many more steps, to measure its speed.
+    Alone(u32),
+    /// Drafting to measure, until the trial has taken as long as this many more steps of the target alone.
+    Trial(u32),
+    /// Drafting because it is faster, with the nanoseconds since the target worked alone.
+    Drafting(u64),
+    /// Not drafting because it would be slower.
+    Paused,
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        Self::Alone(ALONE_STEPS)
+    }
+}
+
+/// A mean speed in which older steps count less.
+#[derive(Clone, Copy, Debug, Default)]
+struct Speed {
+    tokens: DecayingMean,
+    ns: DecayingMean,
+}
+
+impl Speed {
+    fn add(&mut self, tokens: usize, ns: f64) {
+        self.tokens.add(tokens as f64);
+        self.ns.add(ns);
+    }
+
+    /// Returns the nanoseconds of a token; `None` if nothing is known.
+    fn token_ns(&self) -> Option<f64> {
+        self.ns.is_known().then(|| self.ns.value_or(0.0) / self.tokens.value_or(1.0).max(1e-9))
+    }
+}
+
+/// Steps of the target alone that measure its speed.
+const ALONE_STEPS: u32 = 3;
+/// The length of a trial, in steps of the target alone.
+const TRIAL_STEPS: u32 = 16;
+/// The target's speed is measured again after the time of so many of its steps alone.
+const ALONE_EVERY: f64 = 400.0;
+/// The share of the time that trials may lose.
+const TRIAL_SHARE: f64 = 0.03;
+
+impl Pauses {
+    /// Returns a copy for a new answer, which keeps what it has learned.
+    pub(crate) fn for_new_answer(&self) -> Self {
+        Self { last_ns: None, ..self.clone() }
+    }
+
+    /// Returns whether to draft now.
+    pub(crate) fn drafts(&self) -> bool {
+        matches!(self.phase, Phase::Trial(_) | Phase::Drafting(_))
+    }
+
+    /// Learns that a step has committed `tokens` tokens at `now_ns`, on the cluster's clock. `alone`: whether
+    /// the target had neither drafts nor a drafter beside it. The first step of an answer, which
+    /// computes the prompt, only starts the clock.
+    pub(crate) fn observe(&mut self, tokens: usize, now_ns: u64, alone: bool) {
+        let Some(last_ns) = self.last_ns.replace(now_ns) else { return };
+        let ns = now_ns.saturating_sub(last_ns) as f64;
+        self.elapsed_ns += ns;
+        if alone {
+            self.without_drafts.add(tokens, ns);
+        } else if self.drafts() {
+            self.with_drafts.add(tokens, ns);
+        }
+        let Some(alone_ns) = self.without_drafts.token_ns() else { return };
+        if !alone {
+            let lost_ns = ns - tokens as f64 * alone_ns;
+            self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
+            self.trial_ns += lost_ns;
+        }
+        let is_slower = || self.with_drafts.token_ns().is_some_and(|drafting| drafting > alone_ns);
+        self.phase = match self.phase {
+            Phase::Alone(left) if alone && left > 1 => Phase::Alone(left - 1),
+            Phase::Alone(_) if alone && self.may_try() => self.start_trial(),
+            Phase::Alone(_) if alone => Phase::Paused,
+            Phase::Trial(left) => match left.saturating_sub((ns / alone_ns.max(1.0)).ceil() as u32)
+            {
+                0 if is_slower() => Phase::Paused,
+                0 => Phase::Drafting(0),
+                left => Phase::Trial(left),
+            },
+            Phase::Drafting(_) if is_slower() => Phase::Paused,
+            Phase::Drafting(since) if since as f64 >= ALONE_EVERY * alone_ns => {
+                Phase::Alone(ALONE_STEPS)
+            }
+            Phase::Drafting(since) => Phase::Drafting(since + ns as u64),
+            Phase::Paused if alone && self.may_try() => self.start_trial(),
+            phase => phase,
+        };
+    }
+
+    fn may_try(&self) -> bool {
+        self.lost_ns + self.trial_ns.max(0.0) <= TRIAL_SHARE * self.elapsed_ns
+            || !self.with_drafts.ns.is_known()
+    }
+
+    fn start_trial(&mut self) -> Phase {
+        // Earlier text may have been easier or harder.
+        if self.trial_ns > 0.0 {
+            self.with_drafts = Speed::default();
+        }
+        self.trial_ns = 0.0;
+        Phase::Trial(TRIAL_STEPS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes `tokens` tokens. `drafting_ns(position)`: the time of a token with drafts. Alone, the target takes
+    /// 1,000 ns. Returns the time, and the number of tokens with drafts.
+    fn decode(
+        pauses: &mut Pauses,
+        tokens: usize,
+        drafting_ns: impl Fn(usize) -> u64,
+    ) -> (u64, usize) {
+        let (mut now, mut drafted, mut position) = (0, 0, 0);
+        pauses.observe(1, now, false);
+        while position < tokens {
+            let alone = !pauses.drafts();
+            let count = if alone { 1 } else { 1 + position % 3 };
+            now += if alone { 1_000 } else { count as u64 * drafting_ns(position) };
+            position += count;
+            drafted += if alone { 0 } else { count };
+            pauses.observe(count, now, alone);
+        }
+        (now, drafted)
+    }
+
+    #[test]
+    fn drafts_that_are_slower_cost_three_percent() {
+        for drafting_ns in [1_050, 1_500, 2_000, 10_000] {
+            let (ns, drafted) = decode(&mut Pauses::default(), 10_000, |_| drafting_ns);
+            assert!(ns < 10_400_000, "{drafting_ns}: {ns} ns, {drafted} drafted");
+            assert!(drafted > 20, "it is tried now and then: {drafted}");
+        }
+    }
+
+    #[test]
+    fn drafts_that_are_faster_are_used() {
+        for drafting_ns in [300, 700, 950] {
+            let (ns, _) = decode(&mut Pauses::default(), 10_000, |_| drafting_ns);
+            assert!(ns < 10_000 * drafting_ns * 102 / 100 + 10_000, "{drafting_ns}: {ns} ns");
+        }
+    }
+
+    #[test]
+    fn the_choice_follows_the_text() {
+        // Every 2,000 tokens the text becomes easier or harder.
+        let drafting_ns = |position: usize| if position / 2_000 % 2 == 0 { 500 } else { 2_000 };
+        let (ns, _) = decode(&mut Pauses::default(), 20_000, drafting_ns);
+        // Always the better one takes 15 ms; drafts alone 25 ms.
+        assert!(ns < 17_000_000, "{ns} ns");
+    }
+
+    #[test]
+    fn a_new_answer_keeps_the_speeds_and_skips_its_prompt() {
+        let mut pauses = Pauses::default();
+        decode(&mut pauses, 1_000, |_| 500);
+        assert!(pauses.drafts());
+        let mut next = pauses.for_new_answer();
+        next.observe(1, 1_000_000_000, false);
+        assert!(next.drafts());
+        assert_eq!(next.lost_ns, pauses.lost_ns);
+    }
+}
