@@ -29,10 +29,10 @@ pub(crate) struct Pauses {
 enum Phase {
     /// The target works alone for this many more steps, to measure its speed.
     Alone(u32),
-    /// Drafting to measure, until the trial has taken as long as this many more steps of the target alone.
+    /// Drafting to measure, for this many more steps.
     Trial(u32),
-    /// Drafting because it is faster, with the nanoseconds since the target worked alone.
-    Drafting(u64),
+    /// Drafting because it is faster, with the number of tokens since the target worked alone.
+    Drafting(usize),
     /// Not drafting because it would be slower.
     Paused,
 }
@@ -64,10 +64,12 @@ impl Speed {
 
 /// Steps of the target alone that measure its speed.
 const ALONE_STEPS: u32 = 3;
-/// The length of a trial, in steps of the target alone.
-const TRIAL_STEPS: u32 = 16;
-/// The target's speed is measured again after the time of so many of its steps alone.
-const ALONE_EVERY: f64 = 400.0;
+/// The number of steps of a trial.
+const TRIAL_STEPS: u32 = 12;
+/// A trial ends early if it has lost the time of so many steps of the target alone.
+const TRIAL_LOSS: f64 = 4.0;
+/// The number of tokens with drafts after which the target's speed is measured again.
+const ALONE_EVERY: usize = 1_000;
 /// The share of the time that trials may lose.
 const TRIAL_SHARE: f64 = 0.03;
 
@@ -105,17 +107,13 @@ impl Pauses {
             Phase::Alone(left) if alone && left > 1 => Phase::Alone(left - 1),
             Phase::Alone(_) if alone && self.may_try() => self.start_trial(),
             Phase::Alone(_) if alone => Phase::Paused,
-            Phase::Trial(left) => match left.saturating_sub((ns / alone_ns.max(1.0)).ceil() as u32)
-            {
-                0 if is_slower() => Phase::Paused,
-                0 => Phase::Drafting(0),
-                left => Phase::Trial(left),
-            },
+            Phase::Trial(_) if self.trial_ns > TRIAL_LOSS * alone_ns => Phase::Paused,
+            Phase::Trial(left) if left > 1 => Phase::Trial(left - 1),
+            Phase::Trial(_) if is_slower() => Phase::Paused,
+            Phase::Trial(_) => Phase::Drafting(0),
             Phase::Drafting(_) if is_slower() => Phase::Paused,
-            Phase::Drafting(since) if since as f64 >= ALONE_EVERY * alone_ns => {
-                Phase::Alone(ALONE_STEPS)
-            }
-            Phase::Drafting(since) => Phase::Drafting(since + ns as u64),
+            Phase::Drafting(since) if since >= ALONE_EVERY => Phase::Alone(ALONE_STEPS),
+            Phase::Drafting(since) => Phase::Drafting(since + tokens),
             Phase::Paused if alone && self.may_try() => self.start_trial(),
             phase => phase,
         };

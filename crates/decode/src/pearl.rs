@@ -51,13 +51,15 @@ pub struct Pearl {
     drafting: DraftAhead,
     /// The target's job in flight.
     scoring: Option<Ticket>,
+    /// The end of the last completed job, on the cluster's clock.
+    now_ns: u64,
 }
 
 impl Pearl {
     /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(options: PearlOptions, draft_length: PearlDraftLength) -> Self {
-        Self { options, draft_length, drafting: DraftAhead::new(0), scoring: None }
+        Self { options, draft_length, drafting: DraftAhead::new(0), scoring: None, now_ns: 0 }
     }
 
     /// Returns the decoder in a mode where the text of a seed does not depend on which device
@@ -91,6 +93,7 @@ impl Pearl {
                 return Ok(());
             }
             let completion = cluster.next_completion()?;
+            self.now_ns = self.now_ns.max(completion.finished_ns);
             self.drafting.handle_completion(sequence, completion)?;
         }
     }
@@ -104,7 +107,7 @@ impl Decoder for Pearl {
     ) -> Result<(), DecodeError> {
         let gamma = match self.drafting.has_failed() {
             true => 0,
-            false => self.draft_length.next_length(self.drafting.len()),
+            false => self.draft_length.next_length(),
         };
         if self.drafting.len() == 0 && !self.options.pre_verify {
             self.draft_alone(sequence, gamma, cluster)?;
@@ -135,6 +138,7 @@ impl Decoder for Pearl {
                 break;
             }
             let completion = cluster.next_completion()?;
+            self.now_ns = self.now_ns.max(completion.finished_ns);
             if completion.ticket == scoring {
                 self.scoring = None;
                 let reply = jobs::score_reply(sequence, unverified, completion)?;
@@ -159,6 +163,9 @@ impl Decoder for Pearl {
         if verdict.token.is_some() {
             self.drafting.restart(verdict.rejected, cluster);
         }
+        let committed = sequence.tokens().len() - position;
+        let alone = unverified == 0 && !drafts && !late;
+        self.draft_length.observe_round(committed, self.now_ns, alone);
         Ok(())
     }
 
