@@ -115,7 +115,8 @@ fn check(draws: &mut Draws, len: usize) {
         let greedy = sampling.temperature == 0.0;
         let unfiltered = Sampling {
             options: SamplingOptions {
-                temperature: 1.0,
+                // The temperature of the probabilities by which greedy candidates are compared.
+                temperature: 0.6,
                 top_k: 0,
                 top_p: 1.0,
                 min_p: 0.0,

@@ -27,6 +27,25 @@ impl DecayingMean {
     }
 }
 
+/// A mean speed in which older steps count less.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Speed {
+    tokens: DecayingMean,
+    ns: DecayingMean,
+}
+
+impl Speed {
+    pub(crate) fn add(&mut self, tokens: usize, ns: f64) {
+        self.tokens.add(tokens as f64);
+        self.ns.add(ns);
+    }
+
+    /// Returns the nanoseconds of a token; `None` if nothing is known.
+    pub(crate) fn token_ns(&self) -> Option<f64> {
+        self.ns.is_known().then(|| self.ns.value_or(0.0) / self.tokens.value_or(1.0).max(1e-9))
+    }
+}
+
 /// An estimate of the acceptance rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AcceptanceEstimate {

@@ -5,6 +5,7 @@
 //! sleeps, and reads no clock: it takes all times from completions. So the same code runs on
 //! threads, on simulated devices, and in virtual time.
 
+mod auto;
 mod autoregressive;
 mod chain;
 mod draft_ahead;
@@ -25,6 +26,7 @@ mod speculative;
 mod speculative_draft_length;
 mod statistics;
 
+pub use auto::Auto;
 pub use autoregressive::Autoregressive;
 pub use dsi::Dsi;
 pub use dsi_lookahead::DsiLookahead;

@@ -1,14 +1,15 @@
 //! The registry of decoding methods. Each method's entry stands in the file of its decoder.
 
 use crate::{
-    Decoder, DraftLength, PearlOptions, SharedGoodput, autoregressive, dsi, pearl, speculative,
+    Decoder, DraftLength, PearlOptions, SharedGoodput, auto, autoregressive, dsi, pearl,
+    speculative,
 };
 use forerun_core::{DraftShape, Need};
 
 /// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
 /// crate, and name the entry here.
 pub static METHODS: &[MethodEntry] =
-    &[autoregressive::METHOD, speculative::METHOD, pearl::METHOD, dsi::METHOD];
+    &[autoregressive::METHOD, speculative::METHOD, pearl::METHOD, dsi::METHOD, auto::METHOD];
 
 /// A decoding method: what it does, what it offers to drafters, and how its decoder is built.
 pub struct MethodEntry {

@@ -4,7 +4,7 @@
 //! instead, and rows of wrong drafts make its passes longer. So this compares measured speeds, in tokens per
 //! nanosecond of the answer, and needs no model of the devices.
 
-use crate::estimates::DecayingMean;
+use crate::estimates::Speed;
 
 /// Decides whether to draft, from the measured speeds with drafts and without.
 ///
@@ -40,25 +40,6 @@ enum Phase {
 impl Default for Phase {
     fn default() -> Self {
         Self::Alone(ALONE_STEPS)
-    }
-}
-
-/// A mean speed in which older steps count less.
-#[derive(Clone, Copy, Debug, Default)]
-struct Speed {
-    tokens: DecayingMean,
-    ns: DecayingMean,
-}
-
-impl Speed {
-    fn add(&mut self, tokens: usize, ns: f64) {
-        self.tokens.add(tokens as f64);
-        self.ns.add(ns);
-    }
-
-    /// Returns the nanoseconds of a token; `None` if nothing is known.
-    fn token_ns(&self) -> Option<f64> {
-        self.ns.is_known().then(|| self.ns.value_or(0.0) / self.tokens.value_or(1.0).max(1e-9))
     }
 }
 
@@ -121,7 +102,7 @@ impl Pauses {
 
     fn may_try(&self) -> bool {
         self.lost_ns + self.trial_ns.max(0.0) <= TRIAL_SHARE * self.elapsed_ns
-            || !self.with_drafts.ns.is_known()
+            || self.with_drafts.token_ns().is_none()
     }
 
     fn start_trial(&mut self) -> Phase {

@@ -122,7 +122,8 @@ mod tests {
         [number / VOCAB, number % VOCAB].map(|token| token as TokenId)
     }
 
-    /// Returns all continuations of up to `depth` tokens with the logarithms of their probabilities.
+    /// Returns all continuations of up to `depth` tokens with the logarithms of their probabilities, at the
+    /// temperature by which greedy candidates are compared.
     fn all(prompt: &[TokenId], depth: usize) -> Vec<(f64, Vec<TokenId>)> {
         let mut all = vec![(0.0, Vec::new())];
         let mut begin = 0;
@@ -130,7 +131,8 @@ mod tests {
             let end = all.len();
             for parent in begin..end {
                 let (score, path) = all[parent].clone();
-                let row = MODEL.row(&[prompt, &path].concat()).into_iter().map(f64::from);
+                let row = MODEL.row(&[prompt, &path].concat()).into_iter();
+                let row = row.map(|logit| f64::from(logit) / 0.6);
                 let sum: f64 = row.clone().map(f64::exp).sum();
                 for (token, logit) in row.enumerate() {
                     let path = [&path[..], &[token as TokenId]].concat();

@@ -566,15 +566,10 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) verify: VerificationChoice,
 
-    /// Maximum number of tokens to generate.
-    #[arg(
-        long,
-        short = 'n',
-        value_name = "N",
-        default_value_t = 200,
-        help_heading = headings::STOPPING
-    )]
-    pub(crate) max_tokens: usize,
+    /// Maximum number of tokens to generate [default: 200; for the demonstration pair until its context
+    /// of 512 tokens is full]
+    #[arg(long, short = 'n', value_name = "N", help_heading = headings::STOPPING)]
+    pub(crate) max_tokens: Option<usize>,
 
     /// Stop before this text.
     ///

@@ -79,7 +79,7 @@ fn drafters_of_the_demonstration_target_save_forward_passes() {
             None => run.with(&["--method", "autoregressive"]),
         };
         let length = ["--max-tokens", "64", "--ignore-eos", "--json"];
-        let run = run.on_one_core().with(&["--prompt", "It was a cold"]).with(&length);
+        let run = run.on_one_core().with(&["--prompt", "Once upon a time"]).with(&length);
         run.with(options).succeed().json()
     };
     let plain = generate(&[], None);
