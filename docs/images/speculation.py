@@ -1,6 +1,6 @@
 """Draws speculation.svg: a run of forerun, its text and its timeline, as an animated picture.
 
-    forerun generate -p "She turned to him and" --method pearl --draft-tokens 3 --temperature 0.5 \
+    forerun generate -p "Once upon a time" --method pearl --draft-tokens 3 --temperature 0.7 \
         --seed 3 -n 48 --show-drafts --trace run.json > run.txt 2> run.log
     forerun generate ... --json > run-tokens.json     # the same options: the same tokens
     python3 docs/images/speculation.py run.txt run.log run.json run-tokens.json models/target > docs/images/speculation.svg
@@ -16,7 +16,7 @@ from html import escape
 from tokenizers import Tokenizer
 
 COMMAND = [
-    '$ forerun generate --prompt "She turned to him and" --temperature 0.5 --seed 3 \\',
+    '$ forerun generate --prompt "Once upon a time" --temperature 0.7 --seed 3 \\',
     "      --method pearl --draft-tokens 3 -n 48 --show-drafts --trace timeline.svg",
 ]
 WIDTH, MARGIN = 900, 28

@@ -159,7 +159,8 @@ mod tests {
     #[test]
     fn the_choice_follows_the_text() {
         // Every 2,000 tokens the text becomes easier or harder.
-        let drafting_ns = |position: usize| if position / 2_000 % 2 == 0 { 500 } else { 2_000 };
+        let drafting_ns =
+            |position: usize| if (position / 2_000).is_multiple_of(2) { 500 } else { 2_000 };
         let (ns, _) = decode(&mut Pauses::default(), 20_000, drafting_ns);
         // Always the better one takes 15 ms; drafts alone 25 ms.
         assert!(ns < 17_000_000, "{ns} ns");
