@@ -311,8 +311,8 @@ mod tests {
         let mut draft_length = PearlDraftLength::new(4, DraftLength::Auto, true);
         let lengths = run(&mut draft_length, 2_000, 200_000, [1_000_000, 0], 7);
         let plain = lengths.iter().filter(|&&length| length == 0).count();
-        // Three or four after every 1,000 tokens, if one verifies what is drafted already.
-        assert!((9..=40).contains(&plain), "{plain}");
+        // Six or seven each time, if one verifies what is drafted already.
+        assert!((40..=80).contains(&plain), "{plain}");
     }
 
     #[test]
