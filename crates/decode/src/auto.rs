@@ -129,7 +129,7 @@ const SETTLING_STEPS: u32 = 3;
 const FIRST_SETTLING_STEPS: u32 = 20;
 /// The number of steps of a trial.
 const TRIAL_STEPS: u32 = 32;
-/// A trial ends early if it has lost the time of so many tokens.
+/// A trial ends early if it has lost the time of so many tokens once its candidate has settled.
 const TRIAL_LOSS: f64 = 8.0;
 /// The share of the time that trials may lose.
 const TRIAL_SHARE: f64 = 0.03;
@@ -168,7 +168,8 @@ impl Choice {
         self.elapsed_ns += ns;
         self.steps += 1;
         let is_first = self.candidates[self.current].trials <= 1;
-        if self.steps > if is_first { FIRST_SETTLING_STEPS } else { SETTLING_STEPS } {
+        let has_settled = self.steps > if is_first { FIRST_SETTLING_STEPS } else { SETTLING_STEPS };
+        if has_settled {
             self.candidates[self.current].speed.add(tokens, ns);
         }
         if !self.is_trial {
@@ -178,7 +179,8 @@ impl Choice {
         let lost_ns = ns - tokens as f64 * best_ns;
         self.trial_ns += lost_ns;
         self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
-        if self.steps >= TRIAL_STEPS || self.trial_ns > TRIAL_LOSS * best_ns {
+        let is_too_slow = has_settled && self.trial_ns > TRIAL_LOSS * best_ns;
+        if self.steps >= TRIAL_STEPS || is_too_slow {
             self.candidates[self.current].trial_ns = self.trial_ns.max(0.0);
             self.use_best();
         }

@@ -11,7 +11,11 @@ use crate::estimates::Speed;
 /// It measures the speed without drafts first, and then tries to draft. It goes on while that is faster.
 /// Otherwise drafting pauses, and is tried again in case the text has become easier. A trial is allowed if
 /// all trials together, with this one, lose at most 3 % of the time.
-#[derive(Clone, Debug)]
+///
+/// While drafting is faster, the target works alone now and then, because its speed changes: at first, its
+/// threads may still have to wake up. Measuring it again may cost 0.5 % of the time. So it is soon
+/// measured again if drafting is hardly faster, and rarely if it is much faster.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pauses {
     phase: Phase,
     without_drafts: Speed,
@@ -23,35 +27,18 @@ pub(crate) struct Pauses {
     trial_ns: f64,
     /// The end of the answer's last step, if it has had one.
     last_ns: Option<u64>,
-    /// The number of tokens with drafts after which the target works alone again.
-    alone_every: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// The target works alone for this many more steps, to measure its speed.
     Alone(u32),
     /// Drafting to measure, for this many more steps.
     Trial(u32),
-    /// Drafting because it is faster, with the number of tokens since the target worked alone.
-    Drafting(usize),
+    /// Drafting because it is faster, with the tokens and the nanoseconds since the target worked alone.
+    Drafting(usize, f64),
     /// Not drafting because it would be slower.
     Paused,
-}
-
-impl Default for Pauses {
-    fn default() -> Self {
-        Self {
-            phase: Phase::default(),
-            without_drafts: Speed::default(),
-            with_drafts: Speed::default(),
-            elapsed_ns: 0.0,
-            lost_ns: 0.0,
-            trial_ns: 0.0,
-            last_ns: None,
-            alone_every: FIRST_ALONE_EVERY,
-        }
-    }
 }
 
 impl Default for Phase {
@@ -66,11 +53,10 @@ const ALONE_STEPS: u32 = 6;
 const TRIAL_STEPS: u32 = 12;
 /// A trial ends early if it has lost the time of so many steps of the target alone.
 const TRIAL_LOSS: f64 = 4.0;
-/// The number of tokens with drafts after which the target's speed is measured a second time. At first, threads of
-/// the target may still have to wake up.
-const FIRST_ALONE_EVERY: usize = 64;
-/// The number of tokens with drafts, at most, after which it is measured again. It doubles every time.
-const ALONE_EVERY: usize = 1_024;
+/// The number of tokens with drafts, at least, after which the target works alone again.
+const ALONE_EVERY: usize = 32;
+/// The share of the time that measuring the target alone may lose.
+const ALONE_SHARE: f64 = 0.005;
 /// The share of the time that trials may lose.
 const TRIAL_SHARE: f64 = 0.03;
 
@@ -82,7 +68,7 @@ impl Pauses {
 
     /// Returns whether to draft now.
     pub(crate) fn drafts(&self) -> bool {
-        matches!(self.phase, Phase::Trial(_) | Phase::Drafting(_))
+        matches!(self.phase, Phase::Trial(_) | Phase::Drafting(..))
     }
 
     /// Learns that a step has committed `tokens` tokens at `now_ns`, on the cluster's clock. `alone`: whether
@@ -111,13 +97,12 @@ impl Pauses {
             Phase::Trial(_) if self.trial_ns > TRIAL_LOSS * alone_ns => Phase::Paused,
             Phase::Trial(left) if left > 1 => Phase::Trial(left - 1),
             Phase::Trial(_) if is_slower() => Phase::Paused,
-            Phase::Trial(_) => Phase::Drafting(0),
-            Phase::Drafting(_) if is_slower() => Phase::Paused,
-            Phase::Drafting(since) if since >= self.alone_every => {
-                self.alone_every = (2 * self.alone_every).min(ALONE_EVERY);
+            Phase::Trial(_) => Phase::Drafting(0, 0.0),
+            Phase::Drafting(..) if is_slower() => Phase::Paused,
+            Phase::Drafting(since, since_ns) if self.may_measure_alone(since, since_ns) => {
                 Phase::Alone(ALONE_STEPS)
             }
-            Phase::Drafting(since) => Phase::Drafting(since + tokens),
+            Phase::Drafting(since, since_ns) => Phase::Drafting(since + tokens, since_ns + ns),
             Phase::Paused if alone && self.may_try() => self.start_trial(),
             phase => phase,
         };
@@ -126,6 +111,15 @@ impl Pauses {
     fn may_try(&self) -> bool {
         self.lost_ns + self.trial_ns.max(0.0) <= TRIAL_SHARE * self.elapsed_ns
             || self.with_drafts.token_ns().is_none()
+    }
+
+    /// Returns whether to measure the target alone again, after `tokens` tokens with drafts in `ns` nanoseconds.
+    fn may_measure_alone(&self, tokens: usize, ns: f64) -> bool {
+        let (alone, drafting) = (self.without_drafts.token_ns(), self.with_drafts.token_ns());
+        let lost_ns = alone
+            .zip(drafting)
+            .map(|(alone, drafting)| f64::from(ALONE_STEPS) * (alone - drafting));
+        tokens >= ALONE_EVERY && lost_ns.is_some_and(|lost_ns| lost_ns <= ALONE_SHARE * ns)
     }
 
     fn start_trial(&mut self) -> Phase {

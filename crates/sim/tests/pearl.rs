@@ -181,8 +181,7 @@ proptest! {
 }
 
 /// The automatic length comes close to the best fixed one, whether or not a round holds a whole number of
-/// draft tokens. One round in 64 is plain and the next one starts without draft tokens, which costs up to
-/// 3 % if drafts are long.
+/// draft tokens. Measuring the target alone, and starting again without draft tokens, costs up to 3 %.
 #[test]
 fn the_automatic_length_is_as_fast_as_the_best_fixed_one() {
     for (target_ms, acceptance) in
