@@ -15,6 +15,7 @@ README.md in the same folder explains the folders and the fields.
 """
 
 import argparse
+import dataclasses
 import json
 import shutil
 import sys
@@ -45,6 +46,11 @@ SENSITIVITY = 0.05
 # The minimum number of different tokens in a greedy text.
 DISTINCT = 30
 
+# A router must choose its last expert with at least this advantage over the
+# first one that it does not choose. Otherwise arithmetic in another order
+# could choose another expert.
+ROUTER_TIE = 1e-4
+
 # The last seed to try. Seeds are tried in order until no text has a near tie.
 LAST_SEED = 100
 
@@ -65,13 +71,108 @@ GRANITE_WITHOUT = {
     name: {name: 1.0} for name in GRANITE_FACTORS}
 
 # SmolLM3's default padding token is not in the small vocabulary.
-SMOLLM3 = {"pad_token_id": None}
+SMOLLM3 = {"pad_token_id": None, "head_dim": 10}
+
+# The names of embeddings, heads and last norms.
+EMBEDDINGS = ["model.embed_tokens.weight", "gpt_neox.embed_in.weight"]
+HEADS = ["lm_head.weight", "embed_out.weight"]
+LAST_NORMS = ["model.norm.weight", "model.final_layernorm.weight",
+              "gpt_neox.final_layer_norm.weight"]
+
+# Parts of the names of queries and keys, and of the routers' matrices.
+SHARP = [".q_proj.", ".k_proj.", ".q_norm.", ".k_norm.", ".qkv_proj.",
+         ".query_key_value.", ".q_a_proj.", ".q_b_proj.",
+         ".kv_a_proj_with_mqa.", ".kv_b_proj.", ".q_layernorm.",
+         ".k_layernorm."]
+ROUTERS = [".gate.weight", ".router.weight"]
+
+# A sliding window that covers any text here.
+WIDE = {"sliding_window": 512}
+
+# Phi-3's default padding token is not in the small vocabulary.
+PHI3 = {"pad_token_id": None, "original_max_position_embeddings": 512}
+
+
+def longrope(original, short_factor, long_factor, **options):
+    """Return the options of RoPE that is scaled as `longrope`."""
+    return {"rope_type": "longrope", "rope_theta": 10000.0,
+            "original_max_position_embeddings": original,
+            "short_factor": short_factor, "long_factor": long_factor} | options
+
+
+# OLMo's default padding token is not in the small vocabulary.
+NO_PAD = {"pad_token_id": None}
+
+# The experts of gpt-oss cut their inner values at 7. Larger matrices exceed
+# this, and smaller ones then restore the magnitude.
+GPT_OSS_SCALES = {".experts.gate_up_proj": 4.0, ".experts.down_proj": 0.15}
+
+# For each feature of gpt-oss without an option: the class of the module, and
+# changes to its attributes.
+GPT_OSS_ATTRIBUTES = {
+    "clamp": ("GptOssExperts", {"limit": 1000.0}),
+    "alpha": ("GptOssExperts", {"alpha": 1.0})}
+
+
+def yarn(theta, factor, original, **options):
+    """Return the options of RoPE that is scaled as `yarn`."""
+    return {"rope_type": "yarn", "rope_theta": theta, "factor": factor,
+            "original_max_position_embeddings": original} | options
+
+
+def olmo3_rope(full):
+    """Return OLMo 3's options, given RoPE of the layers without windows."""
+    return {"full_attention": full, "sliding_attention": {
+        "rope_type": "default", "rope_theta": 500000.0}}
+
+
+def partial(factor, theta=10000.0):
+    """Return the options of RoPE in a part of the head."""
+    return {"rope_type": "default", "rope_theta": theta,
+            "partial_rotary_factor": factor}
+
+
+# GLM's default padding token is not in the small vocabulary.
+GLM = {"pad_token_id": None, "rms_norm_eps": 1.5625e-07}
+
+# A partial RoPE must differ from one in the whole head.
+WHOLE = {"part without RoPE": {"rope_parameters": partial(1.0)}}
+
+# Without sharper attention, the texts of families with an MLP without gate
+# soon repeat.
+PHI_SCALES = {
+    ".dense.weight": 3.0, ".fc2.weight": 2.0,
+    ".q_proj.weight": 2.0, ".k_proj.weight": 2.0,
+    ".q_layernorm.weight": 2.0, ".k_layernorm.weight": 2.0}
+GPT_NEOX_SCALES = {
+    ".query_key_value.weight": 2.0, ".dense.weight": 1.5,
+    ".dense_4h_to_h.weight": 2.0}
+
+# GPT-NeoX's old names of options.
+GPT_NEOX_NAMES = {"rope_theta": "rotary_emb_base",
+                  "partial_rotary_factor": "rotary_pct"}
+
+# The sizes of DeepSeek's compressed attention.
+MLA = {"hidden_size": 28, "num_key_value_heads": None, "q_lora_rank": 18,
+       "kv_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 6,
+       "v_head_dim": 12}
 
 # For each family: the configuration's class, changes to SMALL, and the dtype
-# of the file. `old_spelling` rewrites config.json in the spelling of
-# transformers before version 5, and `set` then sets options in it. `without`
-# lists changes to the configuration that must change the logits, and `cancels`
-# the biases that cannot change them. `shard` is the maximum size of a shard.
+# of the file. Further keys:
+#
+# - `old_spelling` rewrites config.json in the spelling of transformers before
+#   version 5. `set` then sets options in it, `keep` lists new options that
+#   stay, `drop` lists others that do not, `rename` has other old names, and
+#   `old_rope_type` is its type of scaling.
+# - `without` lists changes to the configuration that must change the logits,
+#   `without_attributes` changes to modules that must, and `cancels` the tensors
+#   that cannot change them.
+# - `shard` is the maximum size of a shard.
+# - `centred` says that norms multiply by 1 plus their weight.
+# - `experts` is the number of experts to choose from. `transposed_experts` says
+#   that their matrices have the input first.
+# - `scales` has factors for endings of names, and `float32` lists endings of
+#   tensors that stay in float32.
 FAMILIES = {
     # Llama 2, Vicuna, TinyLlama: one file, separate head.
     "llama2": {
@@ -168,7 +269,8 @@ FAMILIES = {
     # checkpoints: tied, with biases, and with scaled RoPE.
     "granite": {
         "config": transformers.GraniteConfig, "dtype": torch.bfloat16,
-        "options": {"tie_word_embeddings": True} | GRANITE_FACTORS,
+        "options": {"tie_word_embeddings": True,
+                    "head_dim": 10} | GRANITE_FACTORS,
         "without": GRANITE_WITHOUT,
     },
     "granite-bias": {
@@ -183,6 +285,7 @@ FAMILIES = {
     "granite-linear": {
         "config": transformers.GraniteConfig, "dtype": torch.float32,
         "options": {"num_key_value_heads": 1, "vocab_size": 101,
+                    "head_dim": 10,
                     "rope_parameters": {
                         "rope_type": "linear", "rope_theta": 100000.0,
                         "factor": 4.0}} | GRANITE_FACTORS,
@@ -219,10 +322,891 @@ FAMILIES = {
         "old_spelling": True,
         "without": {"layers without RoPE": {"no_rope_layers": [1, 1]}},
     },
+    # Gemma 2: soft caps of scores and logits, a window in every second layer.
+    # Three checkpoints: as published, with biases and its own list of layers,
+    # and without soft caps.
+    "gemma2": {
+        "config": transformers.Gemma2Config, "dtype": torch.bfloat16,
+        "options": {"num_hidden_layers": 3, "sliding_window": 16,
+                    "query_pre_attn_scalar": 6, "attn_logit_softcapping": 2.5,
+                    "final_logit_softcapping": 5.0, "rms_norm_eps": 1e-6},
+        "centred": True, "old_spelling": True,
+        "set": {"hidden_act": "gelu_pytorch_tanh"},
+        "without": {
+            "cap of scores": {"attn_logit_softcapping": None},
+            "cap of logits": {"final_logit_softcapping": None},
+            "scale of scores": {"query_pre_attn_scalar": 10},
+            "activation": {"hidden_activation": "silu"},
+            "window": WIDE,
+            "layer types": {"layer_types": [
+                "full_attention", "sliding_attention", "full_attention"]}},
+    },
+    "gemma2-window": {
+        "config": transformers.Gemma2Config, "dtype": torch.float16,
+        "options": {"hidden_size": 20, "head_dim": 14, "vocab_size": 101,
+                    "num_key_value_heads": 1, "tie_word_embeddings": False,
+                    "attention_bias": True, "sliding_window": 11,
+                    "query_pre_attn_scalar": 9, "attn_logit_softcapping": 3.0,
+                    "final_logit_softcapping": 6.5,
+                    "layer_types": ["full_attention", "sliding_attention"]},
+        "centred": True,
+        "without": {
+            "cap of scores": {"attn_logit_softcapping": None},
+            "cap of logits": {"final_logit_softcapping": None},
+            "scale of scores": {"query_pre_attn_scalar": 14},
+            "attention biases": {"attention_bias": False},
+            "window": WIDE,
+            "layer types": {"layer_types": [
+                "sliding_attention", "full_attention"]}},
+    },
+    "gemma2-uncapped": {
+        "config": transformers.Gemma2Config, "dtype": torch.float32,
+        "options": {"hidden_size": 28, "head_dim": 6, "intermediate_size": 45,
+                    "sliding_window": 19, "query_pre_attn_scalar": 4,
+                    "attn_logit_softcapping": None,
+                    "final_logit_softcapping": None,
+                    "rope_parameters": {
+                        "rope_type": "linear", "rope_theta": 20000.0,
+                        "factor": 3.0}},
+        "centred": True,
+        "without": {
+            "scale of scores": {"query_pre_attn_scalar": 6},
+            "scaling": {"rope_parameters": {
+                "rope_type": "default", "rope_theta": 20000.0}},
+            "window": WIDE},
+    },
+    # Gemma 3: another RoPE in the layers with a window, norms of queries and
+    # keys. Three checkpoints: as the 1B model, with biases and every option,
+    # and as the larger models, whose global RoPE is scaled.
+    "gemma3": {
+        "config": transformers.Gemma3TextConfig, "dtype": torch.bfloat16,
+        "options": {"num_hidden_layers": 4, "sliding_window": 15,
+                    "sliding_window_pattern": 3, "query_pre_attn_scalar": 6,
+                    "rms_norm_eps": 1e-6,
+                    "rope_parameters": {
+                        "full_attention": {
+                            "rope_type": "default", "rope_theta": 1000000.0},
+                        "sliding_attention": {
+                            "rope_type": "default", "rope_theta": 10000.0}}},
+        "centred": True, "old_spelling": True,
+        "set": {"sliding_window_pattern": 3, "attn_logit_softcapping": None,
+                "final_logit_softcapping": None},
+        "without": {
+            "scale of scores": {"query_pre_attn_scalar": 10},
+            "window": WIDE,
+            "layer types": {"layer_types": ["sliding_attention"] * 4},
+            "local theta": {"rope_parameters": {
+                "full_attention": {
+                    "rope_type": "default", "rope_theta": 1000000.0},
+                "sliding_attention": {
+                    "rope_type": "default", "rope_theta": 1000000.0}}},
+            "global theta": {"rope_parameters": {
+                "full_attention": {
+                    "rope_type": "default", "rope_theta": 10000.0},
+                "sliding_attention": {
+                    "rope_type": "default", "rope_theta": 10000.0}}}},
+    },
+    "gemma3-bias": {
+        "config": transformers.Gemma3TextConfig, "dtype": torch.float16,
+        "options": {"hidden_size": 20, "head_dim": 14, "vocab_size": 101,
+                    "num_key_value_heads": 1, "tie_word_embeddings": False,
+                    "attention_bias": True, "sliding_window": 11,
+                    "query_pre_attn_scalar": 9,
+                    "final_logit_softcapping": 6.5,
+                    "layer_types": ["full_attention", "sliding_attention"],
+                    "rope_parameters": {
+                        "full_attention": {
+                            "rope_type": "linear", "rope_theta": 50000.0,
+                            "factor": 4.0},
+                        "sliding_attention": {
+                            "rope_type": "default", "rope_theta": 700.0}}},
+        "centred": True,
+        "without": {
+            "cap of logits": {"final_logit_softcapping": None},
+            "scale of scores": {"query_pre_attn_scalar": 14},
+            "attention biases": {"attention_bias": False},
+            "window": WIDE,
+            "layer types": {"layer_types": [
+                "sliding_attention", "full_attention"]},
+            "scaling": {"rope_parameters": {
+                "full_attention": {
+                    "rope_type": "default", "rope_theta": 50000.0},
+                "sliding_attention": {
+                    "rope_type": "default", "rope_theta": 700.0}}},
+            "scaling only of the global RoPE": {"rope_parameters": {
+                "full_attention": {
+                    "rope_type": "linear", "rope_theta": 50000.0,
+                    "factor": 4.0},
+                "sliding_attention": {
+                    "rope_type": "linear", "rope_theta": 700.0,
+                    "factor": 4.0}}}},
+    },
+    "gemma3-linear": {
+        "config": transformers.Gemma3TextConfig, "dtype": torch.float32,
+        "options": {"num_hidden_layers": 3, "hidden_size": 28, "head_dim": 6,
+                    "intermediate_size": 45, "sliding_window": 19,
+                    "sliding_window_pattern": 2, "query_pre_attn_scalar": 4,
+                    "rope_parameters": {
+                        "full_attention": {
+                            "rope_type": "linear", "rope_theta": 100000.0,
+                            "factor": 8.0},
+                        "sliding_attention": {
+                            "rope_type": "default", "rope_theta": 10000.0}}},
+        "centred": True, "old_spelling": True,
+        "old_rope_type": {"rope_type": "linear"},
+        "set": {"sliding_window_pattern": 2},
+        "without": {
+            "scale of scores": {"query_pre_attn_scalar": 6},
+            "window": WIDE,
+            "scaling": {"rope_parameters": {
+                "full_attention": {
+                    "rope_type": "default", "rope_theta": 100000.0},
+                "sliding_attention": {
+                    "rope_type": "default", "rope_theta": 10000.0}}}},
+    },
+    # Phi-3 and Phi-4: fused projections. Five checkpoints: Phi-3-mini-4k,
+    # Phi-4-mini with its partial RoPE, and the scaling of the long models with
+    # the short factors (in two dtypes and spellings) and the long ones.
+    "phi3": {
+        "config": transformers.Phi3Config, "dtype": torch.bfloat16,
+        "options": PHI3 | {"sliding_window": 21},
+        "old_spelling": True,
+        "without": {"window": WIDE, "theta": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 1000.0,
+            "partial_rotary_factor": 1.0}}},
+    },
+    "phi3-partial": {
+        "config": transformers.Phi3Config, "dtype": torch.float16,
+        "options": PHI3 | {
+            "hidden_size": 36, "num_attention_heads": 3,
+            "num_key_value_heads": 1, "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.5}},
+        "without": {"part without RoPE": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 10000.0,
+            "partial_rotary_factor": 1.0}}},
+    },
+    "phi3-longrope": {
+        "config": transformers.Phi3Config, "dtype": torch.bfloat16,
+        "options": PHI3 | {
+            "num_attention_heads": 3, "num_key_value_heads": 1,
+            "tie_word_embeddings": True, "max_position_embeddings": 2048,
+            "original_max_position_embeddings": 256,
+            "rope_parameters": longrope(
+                256, [1.0, 1.4, 2.5], [1.2, 3.0, 9.0],
+                partial_rotary_factor=0.75)},
+        "old_spelling": True,
+        "without": {
+            "factors": {"rope_parameters": longrope(
+                256, [1.0] * 3, [1.2, 3.0, 9.0],
+                partial_rotary_factor=0.75)},
+            "short factors": {"rope_parameters": longrope(
+                256, [1.2, 3.0, 9.0], [1.2, 3.0, 9.0],
+                partial_rotary_factor=0.75)},
+            "scale of attention": {"max_position_embeddings": 256}},
+    },
+    "phi3-longrope-new": {
+        "config": transformers.Phi3Config, "dtype": torch.float32,
+        "options": PHI3 | {
+            "vocab_size": 101, "sliding_window": 31,
+            "original_max_position_embeddings": 256,
+            "max_position_embeddings": 1024,
+            "rope_parameters": longrope(
+                256, [1.1, 1.5, 2.0], [1.3, 4.0, 12.0],
+                attention_factor=1.3)},
+        "without": {
+            "window": WIDE,
+            "factors": {"rope_parameters": longrope(
+                256, [1.0] * 3, [1.3, 4.0, 12.0], attention_factor=1.3)},
+            "scale of attention": {"rope_parameters": longrope(
+                256, [1.1, 1.5, 2.0], [1.3, 4.0, 12.0])}},
+    },
+    # OLMo 2: norms after attention and MLP instead of before, norms of all
+    # queries and of all keys together. Three checkpoints: 7B, biases with
+    # grouped heads, and a tied head with scaled RoPE.
+    "olmo2": {
+        "config": transformers.Olmo2Config, "dtype": torch.bfloat16,
+        "options": NO_PAD | {"num_key_value_heads": 4, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 500000.0}},
+        "old_spelling": True,
+        "without": {"theta": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 1000.0}}},
+    },
+    "olmo2-bias": {
+        "config": transformers.Olmo2Config, "dtype": torch.float16,
+        "options": NO_PAD | {"hidden_size": 36, "num_attention_heads": 3,
+                             "num_key_value_heads": 1, "vocab_size": 101,
+                             "attention_bias": True},
+        "without": {"attention biases": {"attention_bias": False}},
+    },
+    "olmo2-tied": {
+        "config": transformers.Olmo2Config, "dtype": torch.float32,
+        "options": NO_PAD | {"hidden_size": 20, "num_attention_heads": 2,
+                             "num_key_value_heads": 1,
+                             "num_hidden_layers": 3,
+                             "tie_word_embeddings": True,
+                             "rope_parameters": {
+                                 "rope_type": "linear",
+                                 "rope_theta": 10000.0, "factor": 4.0}},
+        "without": {"scaling": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 10000.0}}},
+    },
+    # OLMo 3: as OLMo 2, with a window in three of four layers. Only the other
+    # layers have scaled RoPE. Three checkpoints: 7B with 64k, with biases and
+    # two different RoPEs, and without scaling.
+    "olmo3": {
+        "config": transformers.Olmo3Config, "dtype": torch.bfloat16,
+        "options": NO_PAD | {
+            "num_hidden_layers": 4, "sliding_window": 15,
+            "max_position_embeddings": 512,
+            "rope_parameters": olmo3_rope(yarn(
+                500000.0, 8.0, 64, beta_fast=32.0, beta_slow=1.0,
+                attention_factor=1.2079441541679836))},
+        "old_spelling": True, "old_rope_type": {"rope_type": "yarn"},
+        "keep": ["layer_types"],
+        "without": {
+            "window": WIDE,
+            "layer types": {"layer_types": [
+                "sliding_attention"] * 2 + ["full_attention"] * 2},
+            "scaling": {"rope_parameters": olmo3_rope(
+                {"rope_type": "default", "rope_theta": 500000.0})},
+            "scale of attention": {"rope_parameters": olmo3_rope(yarn(
+                500000.0, 8.0, 64, beta_fast=32.0, beta_slow=1.0,
+                attention_factor=1.0))},
+            "scaling of one RoPE": {"rope_parameters": {
+                "full_attention": yarn(500000.0, 8.0, 64),
+                "sliding_attention": yarn(500000.0, 8.0, 64)}}},
+    },
+    "olmo3-bias": {
+        "config": transformers.Olmo3Config, "dtype": torch.float16,
+        "options": NO_PAD | {
+            "hidden_size": 36, "num_attention_heads": 3,
+            "num_key_value_heads": 1, "vocab_size": 101,
+            "attention_bias": True, "sliding_window": 12,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "default", "rope_theta": 500000.0},
+                "sliding_attention": {
+                    "rope_type": "default", "rope_theta": 500.0}}},
+        "without": {
+            "attention biases": {"attention_bias": False},
+            "window": WIDE,
+            "local theta": {"rope_parameters": olmo3_rope(
+                {"rope_type": "default", "rope_theta": 500000.0})}},
+    },
+    "olmo3-plain": {
+        "config": transformers.Olmo3Config, "dtype": torch.float32,
+        "options": NO_PAD | {
+            "hidden_size": 20, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "num_hidden_layers": 4,
+            "tie_word_embeddings": True, "sliding_window": 23},
+        "old_spelling": True,
+        "without": {
+            "window": WIDE,
+            "layer types": {"layer_types": ["sliding_attention"] * 4}},
+    },
+    # Mixtral: experts in every layer. Three checkpoints: with a window, with a
+    # tied head and six experts, and with three of five experts.
+    "mixtral": {
+        "config": transformers.MixtralConfig, "dtype": torch.bfloat16,
+        "options": {"num_local_experts": 4, "sliding_window": 17,
+                    "head_dim": None,
+                    "rope_parameters": {
+                        "rope_type": "default", "rope_theta": 1000000.0}},
+        "old_spelling": True, "experts": 4,
+        "without": {"window": WIDE, "second expert": {
+            "num_experts_per_tok": 1}},
+    },
+    "mixtral-tied": {
+        "config": transformers.MixtralConfig, "dtype": torch.float16,
+        "options": {"hidden_size": 20, "head_dim": 14, "vocab_size": 101,
+                    "num_key_value_heads": 1, "tie_word_embeddings": True,
+                    "num_local_experts": 6},
+        "experts": 6,
+        "without": {"second expert": {"num_experts_per_tok": 1}},
+    },
+    "mixtral-three": {
+        "config": transformers.MixtralConfig, "dtype": torch.float32,
+        "options": {"hidden_size": 28, "head_dim": 6, "num_local_experts": 5,
+                    "num_hidden_layers": 3, "intermediate_size": 21,
+                    "num_experts_per_tok": 3,
+                    "rope_parameters": {
+                        "rope_type": "linear", "rope_theta": 10000.0,
+                        "factor": 4.0}},
+        "experts": 5,
+        "without": {"third expert": {"num_experts_per_tok": 2},
+                    "scaling": {"rope_parameters": {
+                        "rope_type": "default", "rope_theta": 10000.0}}},
+    },
+    # Qwen3's experts. Three checkpoints: normalised weights, weights that are
+    # not normalised with dense layers and biases, and a window.
+    "qwen3-moe": {
+        "config": transformers.Qwen3MoeConfig, "dtype": torch.bfloat16,
+        "options": {"head_dim": 10, "num_experts": 6,
+                    "num_experts_per_tok": 2, "moe_intermediate_size": 22,
+                    "norm_topk_prob": True, "eos_token_id": [2, 4],
+                    "rope_parameters": {
+                        "rope_type": "default", "rope_theta": 1000000.0}},
+        "old_spelling": True, "experts": 6,
+        "rename": {"num_local_experts": "num_experts"},
+        "without": {"normalisation": {"norm_topk_prob": False},
+                    "second expert": {"num_experts_per_tok": 1}},
+    },
+    "qwen3-moe-sparse": {
+        "config": transformers.Qwen3MoeConfig, "dtype": torch.float16,
+        "options": {"hidden_size": 20, "head_dim": 14, "vocab_size": 101,
+                    "num_key_value_heads": 1, "num_hidden_layers": 6,
+                    "num_experts": 4, "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 18, "decoder_sparse_step": 2,
+                    "mlp_only_layers": [3, 4], "attention_bias": True},
+        "experts": 4,
+        "without": {"other weights": {"norm_topk_prob": True},
+                    "attention biases": {"attention_bias": False},
+                    "second expert": {"num_experts_per_tok": 1}},
+    },
+    "qwen3-moe-window": {
+        "config": transformers.Qwen3MoeConfig, "dtype": torch.float32,
+        "options": {"hidden_size": 28, "head_dim": 6, "num_experts": 5,
+                    "num_experts_per_tok": 2, "moe_intermediate_size": 26,
+                    "norm_topk_prob": True, "tie_word_embeddings": True,
+                    "use_sliding_window": True, "sliding_window": 13},
+        "experts": 5,
+        "without": {"normalisation": {"norm_topk_prob": False},
+                    "window": {"use_sliding_window": False}},
+    },
+    # Qwen2's experts: also one expert for all tokens with its own gate. Three
+    # checkpoints: 1.5-MoE-A2.7B, a tied head with dense layers, and windows
+    # with no biases.
+    "qwen2-moe": {
+        "config": transformers.Qwen2MoeConfig, "dtype": torch.bfloat16,
+        "options": {"num_experts": 6, "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 22,
+                    "shared_expert_intermediate_size": 42},
+        "old_spelling": True, "experts": 6,
+        "set": {"use_sliding_window": False, "sliding_window": 8,
+                "max_window_layers": 1},
+        "without": {"other weights": {"norm_topk_prob": True},
+                    "biases": {"qkv_bias": False},
+                    "second expert": {"num_experts_per_tok": 1}},
+    },
+    "qwen2-moe-sparse": {
+        "config": transformers.Qwen2MoeConfig, "dtype": torch.float16,
+        "options": {"hidden_size": 20, "num_attention_heads": 2,
+                    "num_key_value_heads": 1, "vocab_size": 101,
+                    "num_hidden_layers": 4, "num_experts": 4,
+                    "num_experts_per_tok": 2, "moe_intermediate_size": 18,
+                    "shared_expert_intermediate_size": 27,
+                    "decoder_sparse_step": 2, "norm_topk_prob": True,
+                    "tie_word_embeddings": True},
+        "experts": 4,
+        "without": {"normalisation": {"norm_topk_prob": False}},
+    },
+    "qwen2-moe-window": {
+        "config": transformers.Qwen2MoeConfig, "dtype": torch.float32,
+        "options": {"hidden_size": 36, "num_attention_heads": 3,
+                    "num_key_value_heads": 1, "num_hidden_layers": 3,
+                    "num_experts": 5, "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 26,
+                    "shared_expert_intermediate_size": 18,
+                    "mlp_only_layers": [0], "qkv_bias": False,
+                    "use_sliding_window": True, "sliding_window": 13,
+                    "max_window_layers": 2,
+                    "layer_types": ["full_attention", "sliding_attention",
+                                    "full_attention"]},
+        "experts": 5,
+        "without": {"other weights": {"norm_topk_prob": True},
+                    "window": WIDE,
+                    "layer types": {"layer_types": [
+                        "sliding_attention", "full_attention",
+                        "full_attention"]}},
+    },
+    # OLMoE: norms of all queries and of all keys together. Three checkpoints:
+    # as published, clipped queries, keys and values with normalised weights,
+    # and biases with a tied head.
+    "olmoe": {
+        "config": transformers.OlmoeConfig, "dtype": torch.bfloat16,
+        "options": NO_PAD | {"num_key_value_heads": 4, "num_experts": 6,
+                             "num_experts_per_tok": 2,
+                             "intermediate_size": 22},
+        "old_spelling": True, "experts": 6,
+        "without": {"other weights": {"norm_topk_prob": True},
+                    "second expert": {"num_experts_per_tok": 1}},
+    },
+    "olmoe-bias": {
+        "config": transformers.OlmoeConfig, "dtype": torch.float32,
+        "options": NO_PAD | {"hidden_size": 36, "num_attention_heads": 3,
+                             "num_key_value_heads": 3, "num_hidden_layers": 3,
+                             "num_experts": 5, "num_experts_per_tok": 3,
+                             "intermediate_size": 14,
+                             "attention_bias": True,
+                             "tie_word_embeddings": True},
+        "experts": 5,
+        "without": {"other weights": {"norm_topk_prob": True},
+                    "attention biases": {"attention_bias": False}},
+    },
+    # Granite 3's experts: fused matrices of all experts. Three checkpoints:
+    # tied, with biases, and with scaled RoPE.
+    "granitemoe": {
+        "config": transformers.GraniteMoeConfig, "dtype": torch.bfloat16,
+        "options": GRANITE_FACTORS | {
+            "hidden_size": 36, "num_attention_heads": 3,
+            "num_key_value_heads": 3, "tie_word_embeddings": True,
+            "num_local_experts": 6, "num_experts_per_tok": 2,
+            "intermediate_size": 22, "residual_multiplier": 0.9,
+            "embedding_multiplier": 1.3},
+        "old_spelling": True, "experts": 6,
+        "without": GRANITE_WITHOUT | {
+            "second expert": {"num_experts_per_tok": 1}},
+    },
+    "granitemoe-bias": {
+        "config": transformers.GraniteMoeConfig, "dtype": torch.float16,
+        "options": {"hidden_size": 20, "num_attention_heads": 2,
+                    "num_key_value_heads": 1, "vocab_size": 101,
+                    "num_local_experts": 4, "num_experts_per_tok": 2,
+                    "attention_bias": True} | GRANITE_FACTORS,
+        "experts": 4,
+        "without": GRANITE_WITHOUT | {
+            "attention biases": {"attention_bias": False}},
+    },
+    "granitemoe-linear": {
+        "config": transformers.GraniteMoeConfig, "dtype": torch.float32,
+        "options": {"hidden_size": 36, "num_attention_heads": 3,
+                    "num_key_value_heads": 3, "num_hidden_layers": 3,
+                    "num_local_experts": 5, "num_experts_per_tok": 3,
+                    "intermediate_size": 14,
+                    "rope_parameters": {
+                        "rope_type": "linear", "rope_theta": 100000.0,
+                        "factor": 4.0}} | GRANITE_FACTORS,
+        "experts": 5,
+        "without": GRANITE_WITHOUT | {"scaling": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 100000.0}}},
+    },
+    # gpt-oss: sinks, biases everywhere, a clamped activation, scaled RoPE, a
+    # window in every second layer. Three checkpoints: as published, with the
+    # ramp of YaRN rounded, and without biases of attention and scaling.
+    "gpt-oss": {
+        "config": transformers.GptOssConfig, "dtype": torch.bfloat16,
+        "options": {"num_local_experts": 4, "num_experts_per_tok": 2,
+                    "intermediate_size": 22, "sliding_window": 16,
+                    "num_hidden_layers": 3,
+                    "max_position_embeddings": 131072,
+                    "rope_parameters": yarn(
+                        150000.0, 32.0, 4096, beta_fast=32.0, beta_slow=1.0,
+                        truncate=False)},
+        "old_spelling": True, "old_rope_type": {"rope_type": "yarn"},
+        "keep": ["layer_types"],
+        "set": {"swiglu_limit": 7.0, "experts_per_token": 2,
+                "initial_context_length": 4096},
+        "experts": 4, "transposed_experts": True, "scales": GPT_OSS_SCALES,
+        "without": {
+            "window": WIDE,
+            "layer types": {"layer_types": ["sliding_attention"] * 3},
+            "attention biases": {"attention_bias": False},
+            "second expert": {"num_experts_per_tok": 1},
+            "scaling": {"rope_parameters": {
+                "rope_type": "default", "rope_theta": 150000.0}},
+            "exact ramp": {"rope_parameters": yarn(
+                150000.0, 32.0, 4096, truncate=True)},
+            "scale of attention": {"rope_parameters": yarn(
+                150000.0, 32.0, 4096, truncate=False,
+                attention_factor=1.0)}},
+        "without_attributes": GPT_OSS_ATTRIBUTES,
+    },
+    "gpt-oss-truncate": {
+        "config": transformers.GptOssConfig, "dtype": torch.float16,
+        "options": {"hidden_size": 20, "head_dim": 14, "vocab_size": 101,
+                    "num_key_value_heads": 1, "num_local_experts": 6,
+                    "num_experts_per_tok": 2, "intermediate_size": 38,
+                    "sliding_window": 11,
+                    "layer_types": ["full_attention", "sliding_attention"],
+                    "rope_parameters": yarn(5000.0, 8.0, 64)},
+        "experts": 6, "transposed_experts": True, "scales": GPT_OSS_SCALES,
+        "without": {
+            "window": WIDE,
+            "attention biases": {"attention_bias": False},
+            "scaling": {"rope_parameters": {
+                "rope_type": "default", "rope_theta": 5000.0}},
+            "rounded ramp": {"rope_parameters": yarn(
+                5000.0, 8.0, 64, truncate=False)}},
+        "without_attributes": GPT_OSS_ATTRIBUTES,
+    },
+    "gpt-oss-plain": {
+        "config": transformers.GptOssConfig, "dtype": torch.float32,
+        "options": {"hidden_size": 28, "head_dim": 6, "num_local_experts": 5,
+                    "num_experts_per_tok": 3, "intermediate_size": 14,
+                    "num_key_value_heads": 4, "sliding_window": 19,
+                    "attention_bias": False, "tie_word_embeddings": True,
+                    "rope_parameters": {
+                        "rope_type": "default", "rope_theta": 10000.0}},
+        "experts": 5, "transposed_experts": True, "scales": GPT_OSS_SCALES,
+        "without": {
+            "window": WIDE,
+            "third expert": {"num_experts_per_tok": 2}},
+        "without_attributes": GPT_OSS_ATTRIBUTES,
+    },
+    # Cohere: attention and MLP of the same norm, RoPE of neighbouring pairs, a
+    # factor of the logits. Three checkpoints: Command R, Command R+ with norms
+    # of queries and keys, and biases with scaled RoPE.
+    "cohere": {
+        "config": transformers.CohereConfig, "dtype": torch.bfloat16,
+        "options": {"hidden_size": 40, "logit_scale": 0.7,
+                    "rope_parameters": {
+                        "rope_type": "default", "rope_theta": 8000000.0}},
+        "old_spelling": True,
+        "without": {"factor of logits": {"logit_scale": 1.0},
+                    "theta": {"rope_parameters": {
+                        "rope_type": "default", "rope_theta": 1000.0}}},
+    },
+    "cohere-norm": {
+        "config": transformers.CohereConfig, "dtype": torch.float16,
+        "options": {"hidden_size": 28, "num_attention_heads": 2,
+                    "num_key_value_heads": 1, "vocab_size": 101,
+                    "tie_word_embeddings": False, "use_qk_norm": True,
+                    "logit_scale": 1.3},
+        "without": {"factor of logits": {"logit_scale": 1.0},
+                    "norms": {"use_qk_norm": False}},
+    },
+    "cohere-bias": {
+        "config": transformers.CohereConfig, "dtype": torch.float32,
+        "options": {"hidden_size": 36, "num_attention_heads": 3,
+                    "num_key_value_heads": 3, "num_hidden_layers": 3,
+                    "attention_bias": True, "logit_scale": 0.8,
+                    "rope_parameters": {
+                        "rope_type": "linear", "rope_theta": 10000.0,
+                        "factor": 4.0}},
+        "without": {"factor of logits": {"logit_scale": 1.0},
+                    "attention biases": {"attention_bias": False},
+                    "scaling": {"rope_parameters": {
+                        "rope_type": "default", "rope_theta": 10000.0}}},
+    },
+    # Cohere 2: as Cohere. Only layers with a window have RoPE. Three
+    # checkpoints: Command R7B, biases with its own list of layers, and another
+    # pattern of layers.
+    "cohere2": {
+        "config": transformers.Cohere2Config, "dtype": torch.bfloat16,
+        "options": {"hidden_size": 40, "num_hidden_layers": 4,
+                    "sliding_window": 15, "logit_scale": 0.7,
+                    "rope_parameters": {
+                        "rope_type": "default", "rope_theta": 50000.0}},
+        "old_spelling": True,
+        "set": {"sliding_window_pattern": 4, "rotary_pct": 1.0,
+                "order_of_interleaved_layers": "local_attn_first",
+                "position_embedding_type": "rope_gptj",
+                "use_embedding_sharing": True, "use_gated_activation": True,
+                "use_parallel_block": True, "use_parallel_embedding": False},
+        "without": {"factor of logits": {"logit_scale": 1.0},
+                    "window": WIDE,
+                    "layer types": {"layer_types": [
+                        "sliding_attention"] * 4}},
+    },
+    "cohere2-bias": {
+        "config": transformers.Cohere2Config, "dtype": torch.float16,
+        "options": {"hidden_size": 28, "num_attention_heads": 2,
+                    "num_key_value_heads": 1, "vocab_size": 101,
+                    "tie_word_embeddings": False, "attention_bias": True,
+                    "logit_scale": 1.3, "sliding_window": 11,
+                    "layer_types": ["full_attention", "sliding_attention"]},
+        "without": {"factor of logits": {"logit_scale": 1.0},
+                    "window": WIDE,
+                    "attention biases": {"attention_bias": False},
+                    "layer types": {"layer_types": [
+                        "sliding_attention", "full_attention"]}},
+        # As in `smollm3-window`: this layer has no RoPE.
+        "cancels": ["model.layers.0.self_attn.k_proj.bias"],
+    },
+    "cohere2-pattern": {
+        "config": transformers.Cohere2Config, "dtype": torch.float32,
+        "options": {"hidden_size": 36, "num_attention_heads": 3,
+                    "num_key_value_heads": 3, "num_hidden_layers": 3,
+                    "logit_scale": 0.8, "sliding_window": 19,
+                    "sliding_window_pattern": 2},
+        "old_spelling": True, "set": {"sliding_window_pattern": 2},
+        "without": {"factor of logits": {"logit_scale": 1.0},
+                    "window": WIDE,
+                    "layer types": {"layer_types": [
+                        "sliding_attention"] * 3}},
+    },
+    # GLM-4: RoPE of neighbouring pairs in a part of the head, fused MLP.
+    # Three checkpoints: 9B, without biases, and RoPE in the whole head.
+    "glm": {
+        "config": transformers.GlmConfig, "dtype": torch.bfloat16,
+        "options": GLM | {"head_dim": 12, "eos_token_id": [2, 5, 7],
+                          "rope_parameters": partial(0.5)},
+        "old_spelling": True,
+        "without": {"biases": {"attention_bias": False}} | WHOLE,
+    },
+    "glm-plain": {
+        "config": transformers.GlmConfig, "dtype": torch.float16,
+        "options": GLM | {"hidden_size": 20, "head_dim": 8,
+                          "num_key_value_heads": 1, "vocab_size": 101,
+                          "attention_bias": False,
+                          "tie_word_embeddings": True,
+                          "rope_parameters": partial(0.75)},
+        "without": WHOLE,
+    },
+    "glm-whole": {
+        "config": transformers.GlmConfig, "dtype": torch.float32,
+        "options": GLM | {"hidden_size": 28, "num_key_value_heads": 4,
+                          "head_dim": 6, "num_hidden_layers": 3,
+                          "rope_parameters": partial(1.0)},
+        "without": {"biases": {"attention_bias": False},
+                    "RoPE": {"rope_parameters": partial(1.0, theta=1e9)}},
+    },
+    # GLM-4-0414: also norms after attention and MLP. The same checkpoints.
+    "glm4": {
+        "config": transformers.Glm4Config, "dtype": torch.bfloat16,
+        "options": GLM | {"head_dim": 12, "eos_token_id": [2, 5, 7],
+                          "attention_bias": False,
+                          "rope_parameters": partial(0.5)},
+        "old_spelling": True,
+        "without": WHOLE,
+    },
+    "glm4-bias": {
+        "config": transformers.Glm4Config, "dtype": torch.float16,
+        "options": GLM | {"hidden_size": 20, "head_dim": 8,
+                          "num_key_value_heads": 1, "vocab_size": 101,
+                          "tie_word_embeddings": True,
+                          "rope_parameters": partial(0.75)},
+        "without": {"biases": {"attention_bias": False}} | WHOLE,
+    },
+    "glm4-whole": {
+        "config": transformers.Glm4Config, "dtype": torch.float32,
+        "options": GLM | {"hidden_size": 28, "num_key_value_heads": 4,
+                          "head_dim": 6, "num_hidden_layers": 3,
+                          "rope_parameters": partial(1.0)},
+        "without": {"biases": {"attention_bias": False},
+                    "RoPE": {"rope_parameters": partial(1.0, theta=1e9)}},
+    },
+    # StarCoder2: LayerNorm, an MLP without gate, biases. Three checkpoints:
+    # 3B with a window, without biases, and with scaled RoPE.
+    "starcoder2": {
+        "config": transformers.Starcoder2Config, "dtype": torch.bfloat16,
+        "options": {"hidden_size": 40, "intermediate_size": 70,
+                    "sliding_window": 18,
+                    "rope_parameters": {
+                        "rope_type": "default", "rope_theta": 999999.4420358813}},
+        "old_spelling": True,
+        "set": {"mlp_type": "default", "norm_type": "layer_norm"},
+        "without": {"window": WIDE, "biases": {"use_bias": False},
+                    "activation": {"hidden_act": "silu"}},
+    },
+    "starcoder2-plain": {
+        "config": transformers.Starcoder2Config, "dtype": torch.float16,
+        "options": {"hidden_size": 20, "num_attention_heads": 2,
+                    "num_key_value_heads": 1, "vocab_size": 101,
+                    "use_bias": False, "tie_word_embeddings": False,
+                    "hidden_act": "gelu"},
+        "without": {"activation": {"hidden_act": "silu"}},
+    },
+    "starcoder2-linear": {
+        "config": transformers.Starcoder2Config, "dtype": torch.float32,
+        "options": {"hidden_size": 36, "num_attention_heads": 3,
+                    "num_key_value_heads": 3, "num_hidden_layers": 3,
+                    "norm_epsilon": 0.01, "tie_word_embeddings": False,
+                    "rope_parameters": {
+                        "rope_type": "linear", "rope_theta": 10000.0,
+                        "factor": 4.0}},
+        "without": {"biases": {"use_bias": False},
+                    "epsilon": {"norm_epsilon": 1e-5},
+                    "scaling": {"rope_parameters": {
+                        "rope_type": "default", "rope_theta": 10000.0}}},
+    },
+    # Phi-2: attention and MLP of the same LayerNorm, RoPE in a part of the
+    # head, a bias of the logits. Three checkpoints: 2.7B, norms of queries and
+    # keys with grouped heads, and a tied head.
+    "phi": {
+        "config": transformers.PhiConfig, "dtype": torch.bfloat16,
+        "options": {"hidden_size": 40, "intermediate_size": 70,
+                    "num_key_value_heads": 4,
+                    "rope_parameters": partial(0.4)},
+        "old_spelling": True,
+        "without": WHOLE | {"activation": {"hidden_act": "silu"}},
+    },
+    "phi-tied": {
+        "config": transformers.PhiConfig, "dtype": torch.float32,
+        "options": {"hidden_size": 36, "num_attention_heads": 3,
+                    "num_key_value_heads": 3, "num_hidden_layers": 3,
+                    "tie_word_embeddings": True,
+                    "rope_parameters": partial(0.5) | {
+                        "rope_type": "linear", "factor": 4.0}},
+        "scales": PHI_SCALES,
+        "without": {"scaling": {"rope_parameters": partial(0.5)}},
+    },
+    # StableLM: LayerNorm, RoPE in a part of the head. Three checkpoints:
+    # 2-1.6B with biases, 2-12B with parallel attention and MLP and norms of
+    # each head, and 3B.
+    "stablelm": {
+        "config": transformers.StableLmConfig, "dtype": torch.bfloat16,
+        "options": {"num_attention_heads": 3, "num_key_value_heads": 3,
+                    "use_qkv_bias": True, "rope_parameters": partial(0.25)},
+        "old_spelling": True,
+        "without": WHOLE | {"biases": {"use_qkv_bias": False}},
+    },
+    "stablelm-plain": {
+        "config": transformers.StableLmConfig, "dtype": torch.float32,
+        "options": {"hidden_size": 20, "num_attention_heads": 2,
+                    "num_key_value_heads": 1, "num_hidden_layers": 3,
+                    "tie_word_embeddings": True, "layer_norm_eps": 0.01,
+                    "rope_parameters": partial(1.0)},
+        "without": {"epsilon": {"layer_norm_eps": 1e-5},
+                    "theta": {"rope_parameters": partial(1.0, theta=1e9)}},
+    },
+    # GPT-NeoX: fused queries, keys and values of each head, LayerNorm, an MLP
+    # without gate. Three checkpoints: Pythia, RedPajama with one after the
+    # other, and without biases of attention.
+    "gpt-neox": {
+        "config": transformers.GPTNeoXConfig, "dtype": torch.bfloat16,
+        "options": {"num_attention_heads": 3, "intermediate_size": 70,
+                    "bos_token_id": 0, "eos_token_id": 0,
+                    "rope_parameters": partial(0.25)},
+        "old_spelling": True, "rename": GPT_NEOX_NAMES,
+        "without": WHOLE | {
+            "parallel": {"use_parallel_residual": False},
+            "biases": {"attention_bias": False},
+            "activation": {"hidden_act": "silu"}},
+    },
+    "gpt-neox-sequential": {
+        "config": transformers.GPTNeoXConfig, "dtype": torch.float16,
+        "options": {"hidden_size": 20, "num_attention_heads": 2,
+                    "vocab_size": 101, "use_parallel_residual": False,
+                    "rope_parameters": partial(1.0)},
+        "old_spelling": True, "rename": GPT_NEOX_NAMES,
+        "without": {
+            "theta": {"rope_parameters": partial(1.0, theta=1e9)},
+            "one after the other": {"use_parallel_residual": True},
+            "biases": {"attention_bias": False}},
+    },
+    "gpt-neox-plain": {
+        "config": transformers.GPTNeoXConfig, "dtype": torch.float32,
+        "options": {"hidden_size": 36, "num_attention_heads": 3,
+                    "num_hidden_layers": 3, "attention_bias": False,
+                    "tie_word_embeddings": True,
+                    "hidden_act": "gelu_fast",
+                    "rope_parameters": partial(0.5)},
+        "scales": GPT_NEOX_SCALES,
+        "without": WHOLE | {"parallel": {"use_parallel_residual": False}},
+    },
+    # Other scalings of RoPE: YaRN in both spellings, with factors of its own
+    # and an exact ramp, Qwen's long contexts, `dynamic` within the original
+    # context, and `longrope`.
+    "llama-yarn": {
+        "config": transformers.LlamaConfig, "dtype": torch.bfloat16,
+        "options": {"rope_parameters": yarn(10000.0, 8.0, 64)},
+        "old_spelling": True,
+        "without": {
+            "scaling": {"rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0}},
+            "scale of attention": {"rope_parameters": yarn(
+                10000.0, 8.0, 64, attention_factor=1.0)},
+            "rounded ramp": {"rope_parameters": yarn(
+                10000.0, 8.0, 64, truncate=False)}},
+    },
+    "llama-yarn-exact": {
+        "config": transformers.LlamaConfig, "dtype": torch.float16,
+        "options": {"hidden_size": 20, "head_dim": 14, "vocab_size": 101,
+                    "num_key_value_heads": 1,
+                    "rope_parameters": yarn(
+                        5000.0, 16.0, 48, beta_fast=8.0, beta_slow=0.5,
+                        mscale=1.2, mscale_all_dim=0.6, truncate=False)},
+        "without": {
+            "scaling": {"rope_parameters": {
+                "rope_type": "default", "rope_theta": 5000.0}},
+            "scale of attention": {"rope_parameters": yarn(
+                5000.0, 16.0, 48, beta_fast=8.0, beta_slow=0.5,
+                truncate=False)},
+            "exact ramp": {"rope_parameters": yarn(
+                5000.0, 16.0, 48, beta_fast=8.0, beta_slow=0.5,
+                mscale=1.2, mscale_all_dim=0.6)},
+            "betas": {"rope_parameters": yarn(
+                5000.0, 16.0, 48, mscale=1.2, mscale_all_dim=0.6,
+                truncate=False)}},
+    },
+    "qwen3-yarn": {
+        "config": transformers.Qwen3Config, "dtype": torch.bfloat16,
+        "options": {"tie_word_embeddings": True,
+                    "rope_parameters": yarn(10000.0, 4.0, 128)},
+        "old_spelling": True, "old_rope_type": {"rope_type": "yarn"},
+        "without": {
+            "scaling": {"rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0}},
+            "scale of attention": {"rope_parameters": yarn(
+                10000.0, 4.0, 128, attention_factor=1.0)}},
+    },
+    "llama-dynamic": {
+        "config": transformers.LlamaConfig, "dtype": torch.float32,
+        "options": {"vocab_size": 101, "head_dim": 6,
+                    "rope_parameters": {
+                        "rope_type": "dynamic", "rope_theta": 10000.0,
+                        "factor": 4.0}},
+        "old_spelling": True,
+        "without": {"theta": {"rope_parameters": {
+            "rope_type": "dynamic", "rope_theta": 1000.0, "factor": 4.0}}},
+    },
+    "llama-longrope": {
+        "config": transformers.LlamaConfig, "dtype": torch.float16,
+        "options": {
+            "max_position_embeddings": 2048,
+            "rope_parameters": longrope(
+                256, [1.0, 1.2, 1.5, 2.0, 3.0], [1.0, 1.5, 3.0, 6.0, 9.0],
+                factor=6.0)},
+        "without": {
+            "factors": {"rope_parameters": longrope(
+                256, [1.0] * 5, [1.0, 1.5, 3.0, 6.0, 9.0], factor=6.0)},
+            "factor": {"rope_parameters": longrope(
+                256, [1.0, 1.2, 1.5, 2.0, 3.0], [1.0, 1.5, 3.0, 6.0, 9.0],
+                factor=1.0)}},
+    },
+    # GLM-4.5: a router with sigmoid and a bias for the choice, groups of
+    # experts, an expert for all tokens, dense layers first, RoPE in a part of
+    # the head. Three checkpoints: 4.5 with norms, groups, and no dense layer.
+    "glm4-moe": {
+        "config": transformers.Glm4MoeConfig, "dtype": torch.bfloat16,
+        "options": {"head_dim": 12, "num_hidden_layers": 3,
+                    "attention_bias": True, "use_qk_norm": True,
+                    "n_routed_experts": 6, "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 22,
+                    "routed_scaling_factor": 2.5,
+                    "rope_parameters": partial(0.5)},
+        "old_spelling": True, "experts": 6,
+        "float32": ["e_score_correction_bias"],
+        "without": WHOLE | {
+            "factor of experts": {"routed_scaling_factor": 1.0},
+            "normalisation": {"norm_topk_prob": False},
+            "norms": {"use_qk_norm": False},
+            "second expert": {"num_experts_per_tok": 1},
+            "biases": {"attention_bias": False}},
+    },
+    "glm4-moe-group": {
+        "config": transformers.Glm4MoeConfig, "dtype": torch.float16,
+        "options": {"hidden_size": 20, "head_dim": 8, "vocab_size": 101,
+                    "num_key_value_heads": 1, "tie_word_embeddings": True,
+                    "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
+                    "num_experts_per_tok": 3, "norm_topk_prob": False,
+                    "moe_intermediate_size": 18,
+                    "routed_scaling_factor": 0.7,
+                    "rope_parameters": partial(0.75)},
+        "experts": 6,
+        "without": WHOLE | {
+            "factor of experts": {"routed_scaling_factor": 1.0},
+            "other weights": {"norm_topk_prob": True},
+            "groups": {"topk_group": 3}},
+    },
+    "glm4-moe-sparse": {
+        "config": transformers.Glm4MoeConfig, "dtype": torch.float32,
+        "options": {"hidden_size": 28, "num_key_value_heads": 4,
+                    "head_dim": 6, "n_routed_experts": 4,
+                    "num_experts_per_tok": 2, "n_shared_experts": 2,
+                    "first_k_dense_replace": 0, "moe_intermediate_size": 14,
+                    "rope_parameters": partial(1.0)},
+        "experts": 4,
+        "without": {"normalisation": {"norm_topk_prob": False}},
+    },
 }
 
 
-def tensor_values(name, shape, tied, seed):
+def tensor_values(name, shape, tied, seed, family):
     """Return a tensor's random values, from a generator keyed by its name.
 
     Matrices preserve the magnitude of their input, biases and norms are large
@@ -230,59 +1214,106 @@ def tensor_values(name, shape, tied, seed):
     """
     key = [seed, zlib.crc32(name.encode("ascii"))]
     normal = numpy.random.default_rng(key).standard_normal(shape)
-    if name == "model.embed_tokens.weight":
+    if name in EMBEDDINGS:
         return normal * (2.5 / shape[1] ** 0.5 if tied else 1.0)
-    if name == "lm_head.weight":
+    if name in HEADS:
         return normal * 2.5 / shape[1] ** 0.5
-    if name == "model.norm.weight" and tied:
+    # The value of a norm's weight that changes nothing.
+    neutral = 0.0 if family.get("centred") else 1.0
+    if name in LAST_NORMS and tied:
         # Random signs. Otherwise the most probable token after any token
         # would be the same token.
-        return normal
+        return normal + neutral - 1.0
     # Sharper attention than in a plain random model, so that the position of
     # a key makes a difference.
-    sharp = any(part in name for part in (".q_proj.", ".k_proj.",
-                                          ".q_norm.", ".k_norm."))
-    scale = 1.7 if sharp else 1.0
-    if name.endswith("norm.weight"):
-        return scale * (1.0 + 0.3 * normal)
+    scale = 1.7 if any(part in name for part in SHARP) else 1.0
+    for ending, factor in family.get("scales", {}).items():
+        if name.endswith(ending):
+            scale *= factor
+    if is_norm(name) and name.endswith("weight"):
+        return scale * (1.0 + 0.3 * normal) + neutral - 1.0
     if name.endswith("bias"):
         return 0.3 * normal
-    return normal * scale / shape[1] ** 0.5
+    if name.endswith("sinks"):
+        return normal
+    if name.endswith(tuple(ROUTERS)):
+        scale = 2.0
+    # The last axis of a matrix is its input. Experts are stacked.
+    axis = 1 if len(shape) == 2 or family.get("transposed_experts") else 2
+    return normal * scale / shape[axis] ** 0.5
+
+
+def is_norm(name):
+    """Tell whether a tensor belongs to a norm."""
+    return "norm" in name
+
+
+def tensors(model):
+    """Return the parameters and the stored buffers of a model, by name."""
+    stored = model.state_dict()
+    buffers = [(name, buffer) for name, buffer in model.named_buffers()
+               if name in stored]
+    return dict(list(model.named_parameters()) + buffers)
 
 
 def build(family, seed):
     """Return the random model of a family, in the dtype of its file."""
-    options = SMALL | family["options"]
-    if family["config"] is transformers.Qwen2Config:
-        # Qwen2 has no such option: its heads divide the hidden size.
-        del options["head_dim"]
-    config = family["config"](**options)
+    known = {field.name for field in dataclasses.fields(family["config"])}
+    # Some families have no such options. For example, Qwen2's heads divide
+    # the hidden size.
+    options = {key: value for key, value in SMALL.items() if key in known}
+    config = family["config"](**(options | family["options"]))
     model = transformers.AutoModelForCausalLM.from_config(
         config, attn_implementation="eager")
     tied = config.tie_word_embeddings
+    wide = {}
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            values = tensor_values(
-                name, tuple(parameter.shape), tied, seed)
-            parameter.copy_(torch.from_numpy(values))
+        for name, tensor in tensors(model).items():
+            values = torch.from_numpy(tensor_values(
+                name, tuple(tensor.shape), tied, seed, family))
+            tensor.copy_(values)
+            if name.endswith(tuple(family.get("float32", ()))):
+                wide[name] = values.to(torch.float32)
     model = model.to(family["dtype"])
+    for name, values in wide.items():
+        module, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(module), attribute, values)
     model.generation_config = transformers.GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id,
         do_sample=True, temperature=0.6, top_k=20, top_p=0.9)
     return model
 
 
-def respell(folder, changes):
+def respell(folder, family):
     """Rewrite config.json in the spelling of transformers before version 5."""
     path = folder / "config.json"
-    options = json.loads(path.read_text()) | changes
+    options = json.loads(path.read_text())
     rope = options.pop("rope_parameters")
+    if "full_attention" in rope:
+        # Gemma 3 and OLMo 3 have different RoPE in layers with a window.
+        local = rope["sliding_attention"]
+        rope = rope["full_attention"]
+        if local["rope_theta"] != rope["rope_theta"]:
+            options["rope_local_base_freq"] = local["rope_theta"]
     options["rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope:
+        options["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     rope_type = rope.pop("rope_type")
+    if rope_type == "longrope" and "original_max_position_embeddings" in options:
+        # Phi-3 has it outside.
+        del rope["original_max_position_embeddings"]
+    spelling = family.get("old_rope_type", {"type": rope_type})
     options["rope_scaling"] = (
-        None if rope_type == "default" else {"type": rope_type} | rope)
-    options.pop("layer_types", None)
+        None if rope_type == "default" else spelling | rope)
+    for name in ["layer_types"] + family.get("drop", []):
+        if name not in family.get("keep", ()):
+            options.pop(name, None)
+    # transformers reads `sliding_window_pattern` instead.
+    options.pop("_sliding_window_pattern", None)
+    for name, old_name in family.get("rename", {}).items():
+        options[old_name] = options.pop(name)
     options["torch_dtype"] = options.pop("dtype")
+    options |= family.get("set", {})
     path.write_text(json.dumps(options, indent=2, sort_keys=True) + "\n")
 
 
@@ -299,19 +1330,32 @@ def write_tokenizer(path, vocab_size):
     path.write_text(json.dumps(tokenizer, separators=(",", ":")) + "\n")
 
 
+def compute_experts_one_by_one(model):
+    """Make a model compute its experts one after another.
+
+    The default refuses matrices whose rows are no multiples of 16 bytes.
+    """
+    model.set_experts_implementation("eager")
+    return model
+
+
 @torch.no_grad()
 def check_sensitivity(folder, name, family, token_ids):
     """Raise ValueError unless each feature of the family changes the logits.
 
-    The features are the family's options, each bias (compared with 0), and
-    each norm of queries and keys (compared with 1).
+    The features are the family's options, each bias (compared with 0), each
+    norm (compared with one that multiplies by 1), and each sink (compared with
+    none).
     """
+    neutral = 0.0 if family.get("centred") else 1.0
+
     def load(changes):
         config = transformers.AutoConfig.from_pretrained(folder)
         config = type(config)(**(config.to_dict() | changes))
-        return transformers.AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=torch.float32,
-            attn_implementation="eager", local_files_only=True)
+        return compute_experts_one_by_one(
+            transformers.AutoModelForCausalLM.from_pretrained(
+                folder, config=config, dtype=torch.float32,
+                attn_implementation="eager", local_files_only=True))
 
     def logits(model):
         return model(input_ids=torch.tensor([token_ids])).logits[0]
@@ -320,20 +1364,94 @@ def check_sensitivity(folder, name, family, token_ids):
     whole = logits(model)
     changed = {feature: logits(load(changes))
                for feature, changes in family["without"].items()}
-    for tensor, parameter in model.named_parameters():
-        if tensor in family.get("cancels", ()):
+    for feature, (kind, changes) in family.get(
+            "without_attributes", {}).items():
+        other = load({})
+        for module in other.modules():
+            if type(module).__name__ == kind:
+                for attribute, value in changes.items():
+                    if not hasattr(module, attribute):
+                        raise ValueError(f"{kind} has no {attribute}")
+                    setattr(module, attribute, value)
+        changed[feature] = logits(other)
+    for name_of_tensor, tensor in tensors(model).items():
+        if name_of_tensor in family.get("cancels", ()):
             continue
-        if tensor.endswith(("bias", "q_norm.weight", "k_norm.weight")):
-            stored = parameter.clone()
-            parameter.fill_(0.0 if tensor.endswith("bias") else 1.0)
-            changed[tensor] = logits(model)
-            parameter.copy_(stored)
+        if name_of_tensor.endswith("bias"):
+            value = 0.0
+        elif name_of_tensor.endswith("sinks"):
+            value = -1e4
+        elif is_norm(name_of_tensor):
+            value = neutral
+        else:
+            continue
+        stored = tensor.clone()
+        tensor.fill_(value)
+        changed[name_of_tensor] = logits(model)
+        tensor.copy_(stored)
     for feature, without in changed.items():
         difference = float((without - whole).abs().max())
         print(f"  without {feature}: logits change by {difference:.2f}")
         if difference < SENSITIVITY:
             raise ValueError(
                 f"the logits of {name} do not depend on: {feature}")
+
+
+class Choices(torch.overrides.TorchFunctionMode):
+    """Record what routers choose, while this is the active mode.
+
+    `chosen` has a set of experts for each router in the order of the calls,
+    and `gap` is the smallest gap between the last chosen and the first other
+    value of any choice (also of groups of experts).
+    """
+
+    def __init__(self, experts):
+        super().__init__()
+        self.experts = experts
+        self.chosen = []
+        self.gap = float("inf")
+
+    def __torch_function__(self, function, types, arguments=(), named=None):
+        """Call the function, and record it if it is topk."""
+        result = function(*arguments, **(named or {}))
+        # DeepSeek's routers also compute the sum of the largest values of each
+        # group. This is no choice. It has three axes.
+        if (getattr(function, "__name__", "") == "topk"
+                and arguments[0].dim() == 2):
+            values = arguments[0]
+            if values.min() >= 0.0 and values.sum(dim=-1).max() < 1.001:
+                # These are probabilities. Compare their logits.
+                values = values.log()
+            count = result.indices.shape[-1]
+            if count < values.shape[-1]:
+                ordered = values.sort(dim=-1, descending=True).values
+                gaps = ordered[..., count - 1] - ordered[..., count]
+                self.gap = min(self.gap, float(gaps.min()))
+            if values.shape[-1] == self.experts:
+                self.chosen.append(set(result.indices.flatten().tolist()))
+        return result
+
+
+@torch.no_grad()
+def check_routing(model, family, records):
+    """Return a text's problem with the routing of its tokens, or None.
+
+    Each expert of each layer must be in use, and no choice a near tie.
+    """
+    used = None
+    for record in records:
+        token_ids = record["prompt_ids"] + record["generated_ids"]
+        with Choices(family["experts"]) as choices:
+            model(input_ids=torch.tensor([token_ids]), use_cache=False)
+        if not choices.chosen:
+            raise ValueError("no router chose an expert")
+        if choices.gap < ROUTER_TIE:
+            return f"a router's gap is {choices.gap:.1e}"
+        used = ([set() for _ in choices.chosen] if used is None else used)
+        used = [old | new for old, new in zip(used, choices.chosen)]
+    unused = [layer for layer, experts in enumerate(used)
+              if len(experts) < family["experts"]]
+    return f"routers {unused} do not use all experts" if unused else None
 
 
 def make_record(model, prompt_ids):
@@ -358,7 +1476,7 @@ def write_checkpoint(family, folder, seed):
     model = build(family, seed)
     model.save_pretrained(folder, max_shard_size=family.get("shard", "1GB"))
     if family.get("old_spelling"):
-        respell(folder, family.get("set", {}))
+        respell(folder, family)
     write_tokenizer(folder / "tokenizer.json", model.config.vocab_size)
 
 
@@ -367,12 +1485,15 @@ def make_family(name, family, folder):
     for seed in range(1, LAST_SEED + 1):
         write_checkpoint(family, folder, seed)
         # From here on only the contents of the folder count.
-        model = load_hugging_face_model(folder)
+        model = compute_experts_one_by_one(load_hugging_face_model(folder))
         random = numpy.random.default_rng(seed)
         prompts = [random.integers(8, model.config.vocab_size, size).tolist()
                    for size in PROMPT_SIZES]
         records = [make_record(model, prompt) for prompt in prompts]
-        if None not in records:
+        if None in records:
+            continue
+        if "experts" not in family or not check_routing(
+                model, family, records):
             break
     else:
         raise ValueError(f"{name}: no seed up to {LAST_SEED} is suitable")

@@ -1,14 +1,16 @@
-//! The forward pass of a Llama-like Transformer over the token trees of several sequences.
+//! The forward pass of a decoder-only Transformer over the token trees of several sequences.
 
 mod attention_block;
+mod mlp_block;
 mod observed;
+mod routing;
 
 pub use attention_block::GroupParallelism;
 pub(crate) use observed::{Observed, STATES};
 
 use crate::cpu_pages::CpuPages;
 use crate::kernels::{
-    Activations, Product, TreeMask, add_scaled, divide, linear, rms_norm, silu_times,
+    Activations, NormWeights, TreeMask, add_scaled, divide, linear, norm_rows, soft_cap,
 };
 use crate::team::{SubTeams, Team};
 use crate::weights::Weights;
@@ -19,6 +21,7 @@ use forerun_lm::LayerOrder;
 use forerun_model::{
     CacheOverflow, Cancelled, Forward, Pass, PassOutput, RowFeature, SequencePass,
 };
+use mlp_block::MlpBlock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,10 +45,10 @@ struct Scratch {
     hidden: Vec<f32>,     // [rows, hidden]
     embeddings: Vec<f32>, // [rows, hidden], if attention also reads embeddings (EAGLE-3)
     fusion: FusionInputs,
-    normed: Vec<f32>,           // [rows, hidden]
-    gate_up: Vec<f32>,          // [rows, 2, intermediate]
-    inner: Vec<f32>,            // [rows, intermediate]
-    delta: Vec<f32>,            // [rows, hidden]
+    normed: Vec<f32>,        // [rows, hidden]
+    normed_output: Vec<f32>, // [rows, hidden], if what is added is normed
+    delta: Vec<f32>,         // [rows, hidden]
+    mlp: MlpBlock,
     rope_tables: Vec<Vec<f32>>, // [position embeddings][rows, 2, head_dim/2]
     logits: Vec<f32>,           // [output rows, vocab]
     tree_mask: TreeMask,
@@ -315,6 +318,7 @@ impl Transformer {
         let Scratch { blocks, hidden, embeddings, rope_tables, tree_mask, overflows, .. } = scratch;
         let input = AttentionInput {
             ropes: &weights.ropes,
+            norm: weights.architecture().norm,
             epsilon: weights.architecture().norm_epsilon,
             hidden,
             embeddings,
@@ -333,50 +337,56 @@ impl Transformer {
         }
     }
 
-    /// Computes the second half of a group: layer by layer, `hidden += attention; hidden +=
-    /// mlp(hidden)`. A group of a single layer is therefore computed exactly.
+    /// Computes the second half of a group, layer by layer: adds attention and then the MLP to the hidden
+    /// state. A group of a single layer is therefore computed exactly.
     fn mlp_blocks(&mut self, layers: Range<usize>) {
         for (index, layer) in layers.enumerate() {
-            let scratch = &mut self.scratch;
-            let (factor, delta) =
-                (self.weights.architecture().factors.residual, &scratch.blocks[index].delta);
-            add_scaled(self.team.isa(), &mut scratch.hidden, delta, factor);
-            self.mlp_block(layer);
+            self.finish_layer(index, layer);
         }
     }
 
-    /// Computes `hidden += down(silu(gate(norm(hidden))) · up(norm(hidden)))`.
-    fn mlp_block(&mut self, layer: usize) {
+    /// Adds the attention of a layer, which is in the block with this index, to the hidden state, and then what its
+    /// MLP and its experts compute.
+    fn finish_layer(&mut self, index: usize, layer: usize) {
         let Self { weights, team, scratch, .. } = self;
-        let (architecture, weights) = (weights.architecture(), &weights.layers[layer]);
-        let epsilon = architecture.norm_epsilon;
-        let (rows, size) = (scratch.tree_mask.rows(), weights.down.inputs());
-        scratch.gate_up.resize(rows * 2 * size, 0.0);
-        scratch.inner.resize(rows * size, 0.0);
-        scratch.normed.resize(scratch.hidden.len(), 0.0);
-        scratch.delta.resize(scratch.hidden.len(), 0.0);
-        let normed = &mut scratch.normed;
-        rms_norm(team.isa(), &scratch.hidden, &weights.mlp_norm, epsilon, normed);
-        let Scratch { normed, activations, gate_up, inner, delta, .. } = scratch;
-        let product =
-            Product { x: normed, weights: weights.gate_up.matrices(), activations, out: gate_up };
-        product.compute(team);
-        silu_times(team, gate_up, size, inner);
-        let product =
-            Product { x: inner, weights: weights.down.matrices(), activations, out: delta };
-        product.compute(team);
-        let factor = architecture.factors.residual;
-        add_scaled(team.isa(), &mut scratch.hidden, &scratch.delta, factor);
+        let Architecture { norm, factors, .. } = *weights.architecture();
+        let (isa, weights) = (team.isa(), &weights.layers[layer]);
+        let Scratch { hidden, normed, normed_output, delta, blocks, mlp, .. } = scratch;
+        normed.resize(hidden.len(), 0.0);
+        delta.resize(hidden.len(), 0.0);
+        let mut mlp_input = |hidden: &[f32]| match &weights.mlp_norm {
+            Some(mlp_norm) => norm_rows(isa, norm, hidden, mlp_norm, normed),
+            None => normed.copy_from_slice(hidden),
+        };
+        if weights.mlp_is_before_attention {
+            mlp_input(hidden);
+        }
+        let mut add = |hidden: &mut Vec<f32>, added: &[f32], output_norm: &Option<NormWeights>| {
+            match output_norm {
+                Some(output_norm) => {
+                    normed_output.resize(added.len(), 0.0);
+                    norm_rows(isa, norm, added, output_norm, normed_output);
+                    add_scaled(isa, hidden, &normed_output, factors.residual);
+                }
+                None => add_scaled(isa, hidden, added, factors.residual),
+            }
+        };
+        add(hidden, &blocks[index].delta, &weights.attention_output_norm);
+        if !weights.mlp_is_before_attention {
+            mlp_input(hidden);
+        }
+        mlp.run(team, (weights.mlp.as_ref(), weights.experts.as_ref()), normed, delta);
+        add(hidden, delta, &weights.mlp_output_norm);
     }
 
     /// Computes `normed[to + i] = norm(hidden[rows.start + i])`, for all of `rows`.
     fn final_norm(&mut self, rows: Range<usize>, to: usize) {
         let Self { weights, team, scratch, .. } = self;
-        let Architecture { hidden_size: size, norm_epsilon, .. } = *weights.architecture();
+        let Architecture { hidden_size: size, norm, .. } = *weights.architecture();
         let hidden = &scratch.hidden[rows.start * size..rows.end * size];
         let normed = &mut scratch.normed[to * size..(to + rows.len()) * size];
         match &weights.final_norm {
-            Some(norm) => rms_norm(team.isa(), hidden, norm, norm_epsilon, normed),
+            Some(final_norm) => norm_rows(team.isa(), norm, hidden, final_norm, normed),
             None => normed.copy_from_slice(hidden),
         }
     }
@@ -392,6 +402,9 @@ impl Transformer {
             let divisor = weights.architecture().factors.logit_divisor;
             if divisor != 1.0 {
                 divide(team.isa(), logits, divisor);
+            }
+            if let Some(cap) = weights.architecture().logit_cap {
+                soft_cap(team.isa(), logits, cap);
             }
         }
     }

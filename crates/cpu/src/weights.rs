@@ -1,14 +1,15 @@
 //! A model's weights, packed in the layout that the kernels read.
 
 use crate::cpu_pages::CpuPages;
-use crate::kernels::{AttentionShape, PackedMatrix, Rope};
+use crate::kernels::{AttentionShape, NormWeights, PackedMatrix, Rope};
 use forerun_cache::PageStorage;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
-    Architecture, AttentionNorm, BlockType, CacheType, Checkpoint, Head, Layer, LoadError,
-    MatrixTypes, ModelTypes, TensorSource, WeightType, WeightTypes,
+    Architecture, AttentionNorm, BlockType, CacheType, Checkpoint, ExpertTensor, Experts, Head,
+    Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, TensorSource, WeightType,
+    WeightTypes,
 };
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub struct Weights {
     /// The different position embeddings of the layers.
     pub(crate) ropes: Vec<Rope>,
     /// `None` if the head reads the hidden state without a norm.
-    pub(crate) final_norm: Option<Vec<f32>>,
+    pub(crate) final_norm: Option<NormWeights>,
     pub(crate) head: Arc<PackedMatrix>,
 }
 
@@ -42,11 +43,51 @@ pub(crate) struct LayerWeights {
     /// The index of the layer's position embedding, if it has one.
     pub(crate) rope: Option<usize>,
     pub(crate) qkv: Projection, // [(n_heads + 2 · n_kv_heads) · head_dim, inputs]
-    pub(crate) qk_norms: Option<[Vec<f32>; 2]>, // [head_dim] of queries, of keys
+    pub(crate) qk_norms: Option<PackedQkNorms>,
+    /// The score of each head's attention sink, if the layer has any: `[n_heads]`.
+    pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) output: Projection, // [hidden, n_heads · head_dim]
-    pub(crate) mlp_norm: Vec<f32>, // [hidden]
-    pub(crate) gate_up: Projection, // [2 · intermediate, hidden]
+    pub(crate) attention_output_norm: Option<NormWeights>,
+    /// The norm of what the MLP and the experts read, if there is one.
+    pub(crate) mlp_norm: Option<NormWeights>,
+    /// Whether the MLP and the experts read the hidden state before attention has been added.
+    pub(crate) mlp_is_before_attention: bool,
+    pub(crate) mlp: Option<PackedMlp>,
+    pub(crate) experts: Option<PackedExperts>,
+    pub(crate) mlp_output_norm: Option<NormWeights>,
+}
+
+/// The norms of queries and keys.
+pub(crate) struct PackedQkNorms {
+    pub(crate) queries: Vec<f32>,
+    pub(crate) keys: Vec<f32>,
+    /// Whether all heads have one norm together, rather than one each.
+    pub(crate) whole: bool,
+}
+
+/// The packed weights of an MLP.
+pub(crate) struct PackedMlp {
+    pub(crate) shape: Mlp,
+    /// Gate, if there is one, and up: `[2 · intermediate, hidden]`.
+    pub(crate) gate_up: Projection,
     pub(crate) down: Projection, // [hidden, intermediate]
+}
+
+impl PackedMlp {
+    fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
+        self.gate_up.matrices().iter().chain(self.down.matrices())
+    }
+}
+
+/// The packed weights of a layer's experts.
+pub(crate) struct PackedExperts {
+    pub(crate) shape: Experts,
+    pub(crate) router: PackedMatrix, // [experts, hidden], f32
+    /// What is added to the experts' weights to choose some of them: `[experts]`.
+    pub(crate) correction: Option<Vec<f32>>,
+    /// The projection whose sigmoid is the factor of the dense MLP: `[1, hidden]`, f32.
+    pub(crate) shared_gate: Option<PackedMatrix>,
+    pub(crate) experts: Vec<PackedMlp>,
 }
 
 /// A linear layer as matrices whose outputs follow one another: one for each [`ProjectionPart`]. The matrices are either of one float type or all quantised.
@@ -76,8 +117,8 @@ impl Projection {
 /// The weights of the norm before a layer's attention: `[hidden]` each.
 pub(crate) enum PackedNorm {
     None,
-    Hidden(Vec<f32>),
-    EmbeddingAndHidden { embedding: Vec<f32>, hidden: Vec<f32> },
+    Hidden(NormWeights),
+    EmbeddingAndHidden { embedding: NormWeights, hidden: NormWeights },
 }
 
 /// Reads and packs tensors.
@@ -212,14 +253,31 @@ impl LayerPacker<'_> {
             (tensor, self.architecture.shape(tensor))
         });
         let projection = self.packer.projection(&weights.collect::<Vec<_>>())?;
-        let biases = biases.iter().filter(|bias| self.layer.has(**bias));
+        let norm = self.architecture.norm;
+        let biases = biases.iter().filter(|bias| self.layer.has(**bias, norm));
         let biases = biases.map(|&bias| self.vector(bias)).collect::<Result<Vec<_>, _>>()?;
         Ok(if biases.is_empty() { projection } else { projection.with_bias(&biases.concat()) })
     }
 
+    /// Reads a norm, with its bias if the model has any.
+    fn norm(&self, weight: LayerTensor, bias: LayerTensor) -> Result<NormWeights, LoadError> {
+        let has_bias = self.layer.has(bias, self.architecture.norm);
+        Ok(NormWeights {
+            weight: self.vector(weight)?,
+            bias: has_bias.then(|| self.vector(bias)).transpose()?,
+            epsilon: self.architecture.norm_epsilon,
+        })
+    }
+
+    /// Reads a norm without a bias.
+    fn plain_norm(&self, weight: LayerTensor) -> Result<NormWeights, LoadError> {
+        let epsilon = self.architecture.norm_epsilon;
+        Ok(NormWeights { weight: self.vector(weight)?, bias: None, epsilon })
+    }
+
     fn pack(&self, ropes: &mut Vec<Rope>) -> Result<LayerWeights, LoadError> {
         use LayerTensor as T;
-        let attention = &self.layer.attention;
+        let (layer, attention) = (self.layer, &self.layer.attention);
         let index_of = |rope| {
             ropes.iter().position(|other| *other == rope).unwrap_or_else(|| {
                 ropes.push(rope);
@@ -227,27 +285,99 @@ impl LayerPacker<'_> {
             })
         };
         let rope = Rope::new(attention).map(index_of);
-        let head_norms =
-            || Ok::<_, LoadError>([self.vector(T::QueryNorm)?, self.vector(T::KeyNorm)?]);
+        let qk_norms = || {
+            let (queries, keys) = (self.vector(T::QueryNorm)?, self.vector(T::KeyNorm)?);
+            let whole = attention.qk_norms == QkNorms::Whole;
+            Ok::<_, LoadError>(PackedQkNorms { queries, keys, whole })
+        };
         let qkv_biases = [T::QueryBias, T::KeyBias, T::ValueBias];
+        let output_norm = |has: bool, norm| has.then(|| self.plain_norm(norm)).transpose();
         Ok(LayerWeights {
-            attention_norm: match self.layer.attention_norm {
+            attention_norm: match layer.attention_norm {
                 AttentionNorm::None => PackedNorm::None,
-                AttentionNorm::Hidden => PackedNorm::Hidden(self.vector(T::AttentionNorm)?),
+                AttentionNorm::Hidden => {
+                    PackedNorm::Hidden(self.norm(T::AttentionNorm, T::AttentionNormBias)?)
+                }
                 AttentionNorm::EmbeddingAndHidden => PackedNorm::EmbeddingAndHidden {
-                    embedding: self.vector(T::AttentionNorm)?,
-                    hidden: self.vector(T::HiddenNorm)?,
+                    embedding: self.norm(T::AttentionNorm, T::AttentionNormBias)?,
+                    hidden: self.plain_norm(T::HiddenNorm)?,
                 },
             },
             shape: AttentionShape::new(attention),
             rope,
             qkv: self.projection(LayerTensor::PROJECTIONS[0], &qkv_biases)?,
-            qk_norms: attention.head_norms.then(head_norms).transpose()?,
+            qk_norms: (attention.qk_norms != QkNorms::None).then(qk_norms).transpose()?,
+            sinks: attention.sinks.then(|| self.vector(T::Sinks)).transpose()?,
             output: self.projection(LayerTensor::PROJECTIONS[1], &[T::OutputBias])?,
-            mlp_norm: self.vector(T::MlpNorm)?,
-            gate_up: self.projection(LayerTensor::PROJECTIONS[2], &[T::GateBias, T::UpBias])?,
+            attention_output_norm: output_norm(
+                layer.attention_output_norm,
+                T::AttentionOutputNorm,
+            )?,
+            mlp_norm: match layer.mlp_input.norm() {
+                None => None,
+                Some(T::AttentionNorm) => Some(self.norm(T::AttentionNorm, T::AttentionNormBias)?),
+                Some(norm) => Some(self.norm(norm, T::MlpNormBias)?),
+            },
+            mlp_is_before_attention: layer.mlp_input.is_before_attention(),
+            mlp: layer.mlp.map(|shape| self.dense_mlp(shape)).transpose()?,
+            experts: layer.experts.map(|shape| self.experts(shape)).transpose()?,
+            mlp_output_norm: output_norm(layer.mlp_output_norm, T::MlpOutputNorm)?,
+        })
+    }
+
+    fn dense_mlp(&self, shape: Mlp) -> Result<PackedMlp, LoadError> {
+        use LayerTensor as T;
+        let weights = if shape.gated { LayerTensor::PROJECTIONS[2] } else { &[T::Up] };
+        Ok(PackedMlp {
+            shape,
+            gate_up: self.projection(weights, &[T::GateBias, T::UpBias])?,
             down: self.projection(LayerTensor::PROJECTIONS[3], &[T::DownBias])?,
         })
+    }
+
+    fn experts(&self, shape: Experts) -> Result<PackedExperts, LoadError> {
+        use LayerTensor as T;
+        let router = |weight| {
+            let inputs = self.architecture.hidden_size;
+            Ok::<_, LoadError>(PackedMatrix::pack(WeightType::F32, &self.vector(weight)?, inputs))
+        };
+        let bias = shape.router.bias.then(|| self.vector(T::RouterBias)).transpose()?;
+        let correction = shape.router.correction;
+        Ok(PackedExperts {
+            shape,
+            router: router(T::Router)?.with_bias(bias),
+            correction: correction.then(|| self.vector(T::RouterCorrection)).transpose()?,
+            shared_gate: shape.shared_gate.then(|| router(T::SharedGate)).transpose()?,
+            experts: (0..shape.n_experts)
+                .map(|expert| self.expert(expert, shape.mlp))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn expert(&self, expert: usize, shape: Mlp) -> Result<PackedMlp, LoadError> {
+        use ExpertTensor as E;
+        let tensor = |part| Tensor::Expert(self.index, expert, part);
+        let with_shape = |part| (tensor(part), self.architecture.shape(tensor(part)));
+        let projection = |weights: &[ExpertTensor], biases: &[ExpertTensor]| {
+            let weights: Vec<_> = weights.iter().map(|part| with_shape(*part)).collect();
+            let projection = self.packer.projection(&weights)?;
+            let floats = |part: &ExpertTensor| {
+                let (tensor, shape) = with_shape(*part);
+                self.packer.floats(tensor, &shape)
+            };
+            if !shape.bias {
+                return Ok::<_, LoadError>(projection);
+            }
+            let biases = biases.iter().map(floats).collect::<Result<Vec<_>, _>>()?;
+            Ok(projection.with_bias(&biases.concat()))
+        };
+        let (weights, biases): (&[E], &[E]) = match shape.gated {
+            true => (&[E::Gate, E::Up], &[E::GateBias, E::UpBias]),
+            false => (&[E::Up], &[E::UpBias]),
+        };
+        let (gate_up, down) =
+            (projection(weights, biases)?, projection(&[E::Down], &[E::DownBias])?);
+        Ok(PackedMlp { shape, gate_up, down })
     }
 }
 
@@ -312,14 +442,20 @@ impl Weights {
         let matrix = |tensor| packer.matrix(tensor, &architecture.shape(tensor));
         let floats = |tensor| packer.floats(tensor, &architecture.shape(tensor));
         let shared = || target.ok_or(LoadError::NoTarget);
+        let head_bias = architecture.head_bias.then(|| floats(Tensor::HeadBias)).transpose()?;
+        // A tied head with a bias is the embedding with a bias, which has no effect there.
+        let (own_bias, tied_bias) = match architecture.head {
+            Head::Embedding => (None, head_bias),
+            _ => (head_bias, None),
+        };
         let head = match architecture.head {
-            Head::Own => Some(Arc::new(matrix(Tensor::Head)?)),
+            Head::Own => Some(Arc::new(matrix(Tensor::Head)?.with_bias(own_bias))),
             Head::Target => Some(Arc::clone(&shared()?.head)),
             Head::Embedding => None,
         };
         let embedding = match architecture.shares_embedding {
             true => Arc::clone(&shared()?.embedding),
-            false => Arc::new(matrix(Tensor::Embedding)?),
+            false => Arc::new(matrix(Tensor::Embedding)?.with_bias(tied_bias)),
         };
         let (mut layers, mut ropes) = (Vec::new(), Vec::new());
         for (index, layer) in architecture.layers.iter().enumerate() {
@@ -328,7 +464,15 @@ impl Weights {
             layers.push(layer.pack(&mut ropes)?);
         }
         on_layer(layers.len());
-        let final_norm = architecture.final_norm.then(|| floats(Tensor::FinalNorm)).transpose()?;
+        let final_norm = || {
+            let has_bias = architecture.norm == Norm::Layer { bias: true };
+            Ok::<_, LoadError>(NormWeights {
+                weight: floats(Tensor::FinalNorm)?,
+                bias: has_bias.then(|| floats(Tensor::FinalNormBias)).transpose()?,
+                epsilon: architecture.norm_epsilon,
+            })
+        };
+        let final_norm = architecture.final_norm.then(final_norm).transpose()?;
         let has_masks = architecture.mask_tokens > 0;
         let masks = has_masks.then(|| floats(Tensor::MaskEmbeddings)).transpose()?;
         let fusion = || {
@@ -386,10 +530,24 @@ impl Weights {
         let types = MatrixTypes::of_model(weights, architecture, source)?;
         let packer = WeightPacker { source, types };
         let with_shape = |tensor| (tensor, architecture.shape(tensor));
-        let layers = (0..architecture.layers.len()).flat_map(|index| {
-            LayerTensor::PROJECTIONS.map(|tensors| -> Vec<_> {
-                tensors.iter().map(|&tensor| with_shape(Tensor::Layer(index, tensor))).collect()
-            })
+        let layers = architecture.layers.iter().enumerate().flat_map(|(index, layer)| {
+            let dense = LayerTensor::PROJECTIONS.map(|tensors| -> Vec<_> {
+                let stored = tensors.iter().filter(|tensor| layer.has(**tensor, architecture.norm));
+                stored.map(|&tensor| with_shape(Tensor::Layer(index, tensor))).collect()
+            });
+            let experts = layer.experts.into_iter().flat_map(move |experts| {
+                (0..experts.n_experts).flat_map(move |expert| {
+                    let parts = ExpertTensor::PROJECTIONS.map(|parts| -> Vec<_> {
+                        let gated = |part: &&ExpertTensor| {
+                            experts.mlp.gated || **part != ExpertTensor::Gate
+                        };
+                        let parts = parts.iter().filter(gated);
+                        parts.map(|&part| with_shape(Tensor::Expert(index, expert, part))).collect()
+                    });
+                    parts.into_iter()
+                })
+            });
+            dense.into_iter().filter(|tensors| !tensors.is_empty()).chain(experts)
         });
         let whole = [
             (!architecture.shares_embedding).then_some(Tensor::Embedding),
@@ -431,18 +589,28 @@ impl Weights {
     /// Returns all matrices, also those that are shared with another model. A tied head is the embedding.
     fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
         let layers = self.layers.iter().flat_map(|layer| {
-            let LayerWeights { qkv, output, gate_up, down, .. } = layer;
-            [qkv, output, gate_up, down].into_iter().flat_map(Projection::matrices)
+            let LayerWeights { qkv, output, mlp, experts, .. } = layer;
+            let attention = [qkv, output].into_iter().flat_map(Projection::matrices);
+            let experts = experts.iter().flat_map(|experts| &experts.experts);
+            attention.chain(mlp.iter().chain(experts).flat_map(PackedMlp::matrices))
         });
         let head = (!self.has_tied_head()).then_some(&*self.head);
         layers.chain(&self.fusion).chain([&*self.embedding]).chain(head)
     }
 
-    /// Returns the number of bytes of weights that a forward pass with logits reads: all weights except
-    /// an embedding that is not the head.
+    /// Returns the number of bytes of weights that a forward pass over one row with logits reads: all weights
+    /// except an embedding that is not the head, and except the experts that the row does not choose.
     #[must_use]
     pub fn bytes_read(&self) -> usize {
-        self.bytes() - if self.has_tied_head() { 0 } else { self.embedding.bytes() }
+        let experts = self.layers.iter().filter_map(|layer| layer.experts.as_ref());
+        let unused = experts.map(|packed| {
+            let all = packed.experts.iter().flat_map(PackedMlp::matrices);
+            let bytes: usize = all.map(PackedMatrix::bytes).sum();
+            let n_experts = packed.shape.n_experts;
+            bytes / n_experts * (n_experts - packed.shape.router.experts_per_token)
+        });
+        let embedding = if self.has_tied_head() { 0 } else { self.embedding.bytes() };
+        self.bytes() - embedding - unused.sum::<usize>()
     }
 
     fn has_tied_head(&self) -> bool {

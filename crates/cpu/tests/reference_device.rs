@@ -13,8 +13,8 @@ use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, Speculato
 use forerun_formats::checkpoint::{LayerTensor, Tensor, TensorRows};
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, BlockType, CacheType, Checkpoint, Config, DraftHeads,
-    Factors, FeatureSource, Head, Input, Layer, LoadError, MatrixTypes, Mix, Mlp, ModelTypes, Rope,
-    RopeScaling, Speculator, SpeculatorArchitecture, TensorSource, WeightType,
+    Factors, FeatureSource, Head, Input, Layer, LoadError, MatrixTypes, Mix, Mlp, ModelTypes, Norm,
+    QkNorms, Rope, RopeScaling, Speculator, SpeculatorArchitecture, TensorSource, WeightType,
 };
 use forerun_lm::{
     BatchEntry, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, Progress,
@@ -220,33 +220,32 @@ impl TensorSource for PartlyQuantised {
 fn made_up_family(layers: usize) -> Architecture {
     let layer = |index: usize| {
         let is_local = index % 2 == 1;
-        Layer {
-            attention_norm: AttentionNorm::Hidden,
-            attention: Attention {
-                n_heads: if is_local { 6 } else { 4 },
-                n_kv_heads: if is_local { 3 } else { 1 },
-                head_dim: if is_local { 8 } else { 12 },
-                window: is_local.then_some(5),
-                score_scale: if is_local { 0.4 } else { Attention::default_scale(12) },
-                rope: (index < 3).then_some(Rope {
-                    theta: if is_local { 1e3 } else { 1e6 },
-                    scaling: if is_local {
-                        RopeScaling::None
-                    } else {
-                        RopeScaling::Linear { factor: 4.0 }
-                    },
-                }),
-                head_norms: is_local,
-                qkv_bias: !is_local,
-                output_bias: is_local,
-            },
-            mlp: Mlp { intermediate_size: 40 + 24 * index, bias: is_local },
-        }
+        let (n_heads, n_kv_heads, head_dim) = if is_local { (6, 3, 8) } else { (4, 1, 12) };
+        let attention = Attention {
+            window: is_local.then_some(5),
+            score_scale: if is_local { 0.4 } else { Attention::default_scale(12) },
+            rope: (index < 3).then_some(Rope {
+                dims: head_dim,
+                theta: if is_local { 1e3 } else { 1e6 },
+                scaling: if is_local {
+                    RopeScaling::None
+                } else {
+                    RopeScaling::Linear { factor: 4.0 }
+                },
+            }),
+            qk_norms: if is_local { QkNorms::Heads } else { QkNorms::None },
+            qkv_bias: !is_local,
+            output_bias: is_local,
+            ..Attention::plain(n_heads, n_kv_heads, head_dim)
+        };
+        let mlp = Mlp { bias: is_local, ..Mlp::gated(40 + 24 * index) };
+        Layer::plain(attention, mlp)
     };
     Architecture {
         hidden_size: 48,
         vocab_size: 260,
         context_length: 500,
+        norm: Norm::Rms,
         norm_epsilon: 1e-5,
         factors: Factors { embedding: 1.7, residual: 0.6, logit_divisor: 0.7 },
         input: Input::Embedding,
@@ -255,6 +254,8 @@ fn made_up_family(layers: usize) -> Architecture {
         layers: (0..layers).map(layer).collect(),
         final_norm: false,
         head: Head::Embedding,
+        head_bias: false,
+        logit_cap: None,
         head_tokens: None,
     }
 }

@@ -151,7 +151,7 @@ impl Tensors {
                 let mut heads = self.times(&name(&format!("self_attn.{part}_proj")), &normed);
                 for head in heads.chunks_exact_mut(dim).filter(|_| with_rope) {
                     for pair in 0..dim / 2 {
-                        let frequency = f64::from(config.rope().frequency(pair, dim));
+                        let frequency = f64::from(config.rope(0).frequency(pair));
                         let (sine, cosine) = (*position as f64 * frequency).sin_cos();
                         let (a, b) = (head[pair], head[pair + dim / 2]);
                         head[pair] = a * cosine - b * sine;

@@ -16,6 +16,7 @@ use forerun::{
 };
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::Transformer;
+use forerun_formats::QkNorms;
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::CachedTransformer;
@@ -56,7 +57,12 @@ fn families() -> Vec<Config> {
         Config { rope_scaling: llama3, ..base.clone() },
         Config { family: Family::Mistral, ..base.clone() },
         Config { family: Family::Qwen2, qkv_bias: true, ..base.clone() },
-        Config { family: Family::Qwen3, qk_norm: true, tie_word_embeddings: true, ..base },
+        Config {
+            family: Family::Qwen3,
+            qk_norms: QkNorms::Heads,
+            tie_word_embeddings: true,
+            ..base
+        },
     ]
 }
 

@@ -6,11 +6,18 @@
 //! for drafters), and devices compute it. So a new family changes no device unless it brings a new
 //! piece, and a new device changes no family.
 
-use crate::config::RopeScaling;
+mod attention;
+mod layer;
+mod mlp;
+
 use crate::tensor::{HeadTensor, LayerTensor, Tensor};
 use forerun_core::TokenId;
 use std::ops::Range;
 use std::sync::Arc;
+
+pub use attention::{Attention, QkNorms, Rope};
+pub use layer::{AttentionNorm, Layer, MlpInput, Norm};
+pub use mlp::{Activation, ExpertGroups, Experts, Mlp, Router, Weighting};
 
 /// What a decoder-only Transformer computes, from input rows to logits.
 ///
@@ -24,7 +31,9 @@ pub struct Architecture {
     pub vocab_size: usize,
     /// Maximum length of a sequence in tokens.
     pub context_length: usize,
-    /// The constant that RMS norms add to the mean square.
+    /// The norm of hidden states.
+    pub norm: Norm,
+    /// The constant that norms add to the mean square.
     pub norm_epsilon: f32,
     /// The constant factors of embeddings, residuals and logits.
     pub factors: Factors,
@@ -36,10 +45,14 @@ pub struct Architecture {
     pub shares_embedding: bool,
     /// The layers, in the order of the forward pass.
     pub layers: Vec<Layer>,
-    /// Whether an RMS norm is applied to the last hidden state before the head.
+    /// Whether a norm is applied to the last hidden state before the head.
     pub final_norm: bool,
     /// The matrix that converts hidden states to logits.
     pub head: Head,
+    /// Whether the head has a bias (Phi-2).
+    pub head_bias: bool,
+    /// A limit of logits: each becomes `cap · tanh(logit / cap)` (Gemma 2).
+    pub logit_cap: Option<f32>,
     /// The vocabulary's tokens in the order of the head's outputs, if the head does not have all of them
     /// (EAGLE-3).
     pub head_tokens: Option<Arc<[TokenId]>>,
@@ -76,70 +89,6 @@ pub enum Input {
     },
     /// A feature as it is (Hydra++'s prefix layer).
     UnprojectedFeature,
-}
-
-/// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`. What is added is multiplied
-/// by [`Factors::residual`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct Layer {
-    /// The norm before attention.
-    pub attention_norm: AttentionNorm,
-    /// The attention.
-    pub attention: Attention,
-    /// The MLP. An RMS norm is applied before it.
-    pub mlp: Mlp,
-}
-
-/// The norm before a layer's attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttentionNorm {
-    /// No norm: attention reads the hidden state (EAGLE).
-    None,
-    /// Attention reads the normed hidden state.
-    Hidden,
-    /// Attention reads the normed embedding, concatenated with the normed hidden state (EAGLE-3).
-    EmbeddingAndHidden,
-}
-
-/// Causal attention with grouped queries, with or without RoPE.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Attention {
-    /// Number of query heads.
-    pub n_heads: usize,
-    /// Number of key/value heads. It divides `n_heads`.
-    pub n_kv_heads: usize,
-    /// Width of one head. It is even, because RoPE rotates pairs.
-    pub head_dim: usize,
-    /// The number of positions that a row attends to, including its own; `None` for all of them.
-    pub window: Option<usize>,
-    /// The factor of scores. Most models use 1/√head_dim ([`Attention::default_scale`]).
-    pub score_scale: f32,
-    /// The rotary position embedding of queries and keys, if the layer has one (SmolLM3).
-    pub rope: Option<Rope>,
-    /// Whether an RMS norm is applied to each head of queries and keys before RoPE.
-    pub head_norms: bool,
-    /// Whether the projections to queries, keys and values have a bias.
-    pub qkv_bias: bool,
-    /// Whether the output projection has a bias.
-    pub output_bias: bool,
-}
-
-/// Rotary position embedding (Su et al. 2021) of the pairs `(i, i + head_dim/2)`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rope {
-    /// Base of the frequencies.
-    pub theta: f32,
-    /// Scaling of the frequencies.
-    pub scaling: RopeScaling,
-}
-
-/// A gated MLP: `down(silu(gate(x)) · up(x))`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mlp {
-    /// Width of the gate.
-    pub intermediate_size: usize,
-    /// Whether the projections have a bias.
-    pub bias: bool,
 }
 
 /// The matrix that converts hidden states to logits.
@@ -200,92 +149,6 @@ impl FeatureSource {
     }
 }
 
-impl Rope {
-    /// Returns the frequency of pair `pair` (of `head_dim / 2`), in radians per position.
-    #[must_use]
-    pub fn frequency(&self, pair: usize, head_dim: usize) -> f32 {
-        self.scaling.scaled(self.unscaled_frequency(pair, head_dim), pair) as f32
-    }
-
-    /// Returns the divisor of the frequency of a pair: 1 if RoPE is not scaled.
-    pub(crate) fn divisor(&self, pair: usize, head_dim: usize) -> f32 {
-        let frequency = self.unscaled_frequency(pair, head_dim);
-        (frequency / self.scaling.scaled(frequency, pair)) as f32
-    }
-
-    fn unscaled_frequency(&self, pair: usize, head_dim: usize) -> f64 {
-        let exponent = 2.0 * pair as f64 / head_dim as f64;
-        1.0 / f64::from(self.theta).powf(exponent)
-    }
-}
-
-impl Attention {
-    /// Returns the factor of scores of most models: 1/√head_dim.
-    #[must_use]
-    pub fn default_scale(head_dim: usize) -> f32 {
-        1.0 / (head_dim as f32).sqrt()
-    }
-
-    /// Returns the width of all query heads.
-    #[must_use]
-    pub fn q_size(&self) -> usize {
-        self.n_heads * self.head_dim
-    }
-
-    /// Returns the width of all key (or value) heads.
-    #[must_use]
-    pub fn kv_size(&self) -> usize {
-        self.n_kv_heads * self.head_dim
-    }
-}
-
-impl Layer {
-    /// Returns the tensors that the layer has, in the order of the forward pass.
-    pub fn tensors(&self) -> impl Iterator<Item = LayerTensor> + '_ {
-        LayerTensor::ALL.into_iter().filter(|tensor| self.has(*tensor))
-    }
-
-    /// Returns whether the layer has a tensor.
-    #[must_use]
-    pub fn has(&self, tensor: LayerTensor) -> bool {
-        use LayerTensor as T;
-        match tensor {
-            T::AttentionNorm => self.attention_norm != AttentionNorm::None,
-            T::HiddenNorm => self.attention_norm == AttentionNorm::EmbeddingAndHidden,
-            T::QueryBias | T::KeyBias | T::ValueBias => self.attention.qkv_bias,
-            T::QueryNorm | T::KeyNorm => self.attention.head_norms,
-            T::OutputBias => self.attention.output_bias,
-            T::GateBias | T::UpBias | T::DownBias => self.mlp.bias,
-            T::Query | T::Key | T::Value | T::Output | T::MlpNorm | T::Gate | T::Up | T::Down => {
-                true
-            }
-        }
-    }
-
-    fn shape(&self, tensor: LayerTensor, hidden: usize) -> Vec<usize> {
-        use LayerTensor as T;
-        let Self { attention, mlp, .. } = self;
-        let attention_input = match self.attention_norm {
-            AttentionNorm::None | AttentionNorm::Hidden => hidden,
-            AttentionNorm::EmbeddingAndHidden => 2 * hidden,
-        };
-        match tensor {
-            T::AttentionNorm | T::HiddenNorm | T::MlpNorm | T::OutputBias | T::DownBias => {
-                vec![hidden]
-            }
-            T::QueryBias => vec![attention.q_size()],
-            T::KeyBias | T::ValueBias => vec![attention.kv_size()],
-            T::QueryNorm | T::KeyNorm => vec![attention.head_dim],
-            T::GateBias | T::UpBias => vec![mlp.intermediate_size],
-            T::Query => vec![attention.q_size(), attention_input],
-            T::Key | T::Value => vec![attention.kv_size(), attention_input],
-            T::Output => vec![hidden, attention.q_size()],
-            T::Gate | T::Up => vec![mlp.intermediate_size, hidden],
-            T::Down => vec![hidden, mlp.intermediate_size],
-        }
-    }
-}
-
 impl Architecture {
     /// Returns the tensors that are stored for the model, in the order of the forward pass. A bias of the
     /// input projection is optional, and not included.
@@ -295,24 +158,33 @@ impl Architecture {
         let fusion = self.fusion_inputs().map(|_| Tensor::Fusion);
         let mask_features = fusion.and(masks).map(|_| Tensor::MaskFeatures);
         let layers = (0..).zip(&self.layers).flat_map(|(index, layer)| {
-            layer.tensors().map(move |tensor| Tensor::Layer(index, tensor))
+            let own = layer.tensors(self.norm).map(move |tensor| Tensor::Layer(index, tensor));
+            let experts = layer.expert_tensors();
+            own.chain(experts.map(move |(expert, part)| Tensor::Expert(index, expert, part)))
         });
         let final_norm = self.final_norm.then_some(Tensor::FinalNorm);
+        let has_norm_bias = self.norm == Norm::Layer { bias: true };
+        let final_norm_bias = final_norm.and(has_norm_bias.then_some(Tensor::FinalNormBias));
         let head = (self.head == Head::Own).then_some(Tensor::Head);
-        [embedding, masks, fusion, mask_features]
-            .into_iter()
-            .flatten()
-            .chain(layers)
-            .chain(final_norm)
-            .chain(head)
+        let head_bias = self.head_bias.then_some(Tensor::HeadBias);
+        let before = [embedding, masks, fusion, mask_features];
+        let after = [final_norm, final_norm_bias, head, head_bias];
+        before.into_iter().flatten().chain(layers).chain(after.into_iter().flatten())
     }
 
     /// Returns the matrices that are stored for the model, in the order of the forward pass. What mask tokens
-    /// read is no matrix.
+    /// read is no matrix. Routers are none either: they are always f32, because a rounded score may choose
+    /// another expert.
     pub fn matrices(&self) -> impl Iterator<Item = Tensor> + '_ {
+        use LayerTensor::{Router, SharedGate};
         self.tensors().filter(|tensor| {
-            !matches!(tensor, Tensor::MaskEmbeddings | Tensor::MaskFeatures)
-                && self.shape(*tensor).len() == 2
+            let is_other = matches!(
+                tensor,
+                Tensor::MaskEmbeddings
+                    | Tensor::MaskFeatures
+                    | Tensor::Layer(_, Router | SharedGate)
+            );
+            !is_other && self.shape(*tensor).len() == 2
         })
     }
 
@@ -325,12 +197,19 @@ impl Architecture {
         match tensor {
             Tensor::Embedding => vec![self.vocab_size, hidden],
             Tensor::Head => vec![self.head_size(), hidden],
-            Tensor::FinalNorm | Tensor::FusionBias => vec![hidden],
+            Tensor::FinalNorm | Tensor::FinalNormBias | Tensor::FusionBias => vec![hidden],
+            Tensor::HeadBias => vec![self.head_size()],
             Tensor::MaskEmbeddings | Tensor::MaskFeatures => vec![self.mask_tokens, hidden],
             Tensor::Fusion => vec![hidden, self.fusion_inputs().unwrap_or(0)],
             Tensor::Layer(index, tensor) => {
                 self.layers.get(index).map_or(Vec::new(), |layer| layer.shape(tensor, hidden))
             }
+            Tensor::Expert(index, expert, part) => match self.layers.get(index) {
+                Some(layer) if layer.experts.is_some_and(|experts| expert < experts.n_experts) => {
+                    layer.expert_shape(part, hidden)
+                }
+                _ => Vec::new(),
+            },
             Tensor::DraftHead(..) => Vec::new(),
         }
     }
@@ -413,6 +292,7 @@ impl DraftHeads {
 
 #[cfg(test)]
 mod tests {
+    use crate::architecture::QkNorms;
     use crate::checkpoint::random::example_config;
     use crate::checkpoint::{LayerTensor, Tensor};
     use crate::config::Config;
@@ -438,10 +318,10 @@ mod tests {
         assert_eq!(count(&config), 2 * 9 + 3);
         config.qkv_bias = true;
         assert_eq!(count(&config), 2 * 12 + 3);
-        config.qk_norm = true;
+        config.qk_norms = QkNorms::Heads;
         assert_eq!(count(&config), 2 * 14 + 3);
         (config.output_bias, config.mlp_bias) = (true, true);
-        assert_eq!(count(&config), 2 * (LayerTensor::ALL.len() - 1) + 3);
+        assert_eq!(count(&config), 2 * 18 + 3);
     }
 
     #[test]

@@ -59,6 +59,15 @@ impl<'a> JsonOptions<'a> {
         self.number(option)?.ok_or_else(|| self.missing(option, "a number"))
     }
 
+    /// Returns a list of numbers.
+    pub(crate) fn required_numbers(&self, option: &'static str) -> Result<Vec<f32>, LoadError> {
+        let numbers = self.typed(option, "a list of numbers", |value| {
+            let number = |value: &Value| value.as_f64().map(|number| number as f32);
+            value.as_array()?.iter().map(number).collect()
+        })?;
+        numbers.ok_or_else(|| self.missing(option, "a list of numbers"))
+    }
+
     pub(crate) fn string(&self, option: &'static str) -> Result<Option<String>, LoadError> {
         self.typed(option, "a string", as_string)
     }

@@ -20,19 +20,21 @@ mod tensor;
 mod weight_type;
 
 pub use architecture::{
-    Architecture, Attention, AttentionNorm, DraftHeads, Factors, FeatureSource, Head, Input, Layer,
-    Mlp, Rope,
+    Activation, Architecture, Attention, AttentionNorm, DraftHeads, ExpertGroups, Experts, Factors,
+    FeatureSource, Head, Input, Layer, Mlp, MlpInput, Norm, QkNorms, Rope, Router, Weighting,
 };
 pub use block_type::{BlockType, UnknownBlockType};
 pub use checkpoint::{Checkpoint, TensorSource};
-pub use config::{Config, Family, RopeScaling, SuggestedSampling};
+pub use config::{
+    Config, Family, MixtureLayers, NormPlacement, RopeScaling, SuggestedSampling, Yarn,
+};
 pub use embedded_model::EmbeddedModel;
 pub use importance::Importance;
 pub use load_error::LoadError;
 pub use mix::Mix;
 pub use model_types::{MatrixTypes, ModelTypes, UnknownWeightType, WeightTypes};
 pub use speculator::{Speculator, SpeculatorArchitecture, SpeculatorKind};
-pub use tensor::HeadTensor;
+pub use tensor::{ExpertTensor, HeadTensor};
 pub use weight_type::{
     CacheType, QUANT_BLOCK, UnknownCacheType, WeightType, quantize_to_i8, round_to_i8,
 };

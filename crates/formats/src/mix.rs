@@ -5,7 +5,7 @@
 
 use crate::architecture::{Architecture, Head, Layer};
 use crate::block_type::BlockType;
-use crate::tensor::{HeadTensor, LayerTensor, Tensor};
+use crate::tensor::{ExpertTensor, HeadTensor, LayerTensor, Tensor};
 use crate::weight_type::WeightType;
 use BlockType::{Q2_K, Q3_K, Q4_0, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
 use std::fmt;
@@ -84,7 +84,8 @@ impl Mix {
                 self.of_values(layer, layers, group)
             }
             Tensor::Layer(_, LayerTensor::Output) => self.of_attention_output(),
-            Tensor::Layer(layer, LayerTensor::Down) => self.of_mlp_output(layer, layers),
+            Tensor::Layer(layer, LayerTensor::Down)
+            | Tensor::Expert(layer, _, ExpertTensor::Down) => self.of_mlp_output(layer, layers),
             _ => self.of_most(),
         };
         with_whole_blocks(block_type, inputs)

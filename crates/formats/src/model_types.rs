@@ -3,7 +3,7 @@
 use crate::architecture::{Architecture, DraftHeads};
 use crate::checkpoint::{Dtype, LoadError, TensorSource};
 use crate::mix::Mix;
-use crate::tensor::{LayerTensor, Tensor};
+use crate::tensor::{ExpertTensor, LayerTensor, Tensor};
 use crate::weight_type::{CacheType, WeightType};
 use std::collections::HashMap;
 use std::fmt;
@@ -140,7 +140,7 @@ impl MatrixTypes {
                 Self(matrices.map(mixed).collect())
             }
         };
-        chosen.make_projections_uniform(model.layers.len());
+        chosen.make_projections_uniform(model);
         Ok(chosen)
     }
 
@@ -186,18 +186,29 @@ impl MatrixTypes {
 
     /// Makes projections f32 that mix floats and blocks. Kernels read activations either as floats or
     /// quantised, and f32 holds both exactly.
-    fn make_projections_uniform(&mut self, layers: usize) {
-        for (layer, parts) in (0..layers)
-            .flat_map(|layer| LayerTensor::PROJECTIONS.into_iter().map(move |parts| (layer, parts)))
-        {
-            let is_quantised = |part: &LayerTensor| {
-                matches!(self.of(Tensor::Layer(layer, *part)), WeightType::Quantized(_))
-            };
-            let quantised = parts.iter().filter(|part| is_quantised(part)).count();
-            if (1..parts.len()).contains(&quantised) {
-                let tensors = parts.iter().map(|part| Tensor::Layer(layer, *part));
-                self.0.extend(tensors.map(|tensor| (tensor, WeightType::F32)));
+    fn make_projections_uniform(&mut self, model: &Architecture) {
+        for (index, layer) in model.layers.iter().enumerate() {
+            for parts in LayerTensor::PROJECTIONS {
+                self.make_uniform(parts.iter().map(|part| Tensor::Layer(index, *part)));
             }
+            for expert in 0..layer.experts.map_or(0, |experts| experts.n_experts) {
+                for parts in ExpertTensor::PROJECTIONS {
+                    self.make_uniform(
+                        parts.iter().map(|part| Tensor::Expert(index, expert, *part)),
+                    );
+                }
+            }
+        }
+    }
+
+    fn make_uniform(&mut self, projection: impl Iterator<Item = Tensor>) {
+        // A layer may have no gate.
+        let tensors: Vec<Tensor> =
+            projection.filter(|tensor| self.0.contains_key(tensor)).collect();
+        let is_quantised = |tensor: &&Tensor| matches!(self.of(**tensor), WeightType::Quantized(_));
+        let quantised = tensors.iter().filter(is_quantised).count();
+        if (1..tensors.len()).contains(&quantised) {
+            self.0.extend(tensors.into_iter().map(|tensor| (tensor, WeightType::F32)));
         }
     }
 
@@ -253,7 +264,7 @@ mod tests {
             (tensor(LayerTensor::Up), WeightType::INT8),
             (tensor(LayerTensor::Output), WeightType::Bf16),
         ]));
-        types.make_projections_uniform(1);
+        types.make_projections_uniform(&example_config().architecture());
         for part in [LayerTensor::Query, LayerTensor::Key, LayerTensor::Value] {
             assert_eq!(types.of(tensor(part)), WeightType::F32);
         }

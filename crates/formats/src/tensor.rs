@@ -7,13 +7,19 @@ use std::fmt;
 pub enum Tensor {
     /// Token embedding, `[vocab_size, hidden_size]`.
     Embedding,
-    /// Weight of the RMS norm after the last layer, `[hidden_size]`.
+    /// Weight of the norm after the last layer, `[hidden_size]`.
     FinalNorm,
+    /// Its bias, `[hidden_size]`.
+    FinalNormBias,
     /// Output projection to logits, `[vocab_size, hidden_size]`. If the two are tied, this is the
     /// embedding.
     Head,
+    /// Bias of the output projection, `[vocab_size]`.
+    HeadBias,
     /// A tensor of the layer with this index.
     Layer(usize, LayerTensor),
+    /// A tensor of an expert: the layer, the expert, and the tensor.
+    Expert(usize, usize, ExpertTensor),
     /// Embeddings of the mask tokens, `[mask_tokens, hidden_size]`.
     MaskEmbeddings,
     /// What rows of mask tokens read instead of the target's features, `[mask_tokens, hidden_size]`.
@@ -31,8 +37,10 @@ pub enum Tensor {
 /// `num_attention_heads × head_dim` and `kv_size` is `num_key_value_heads × head_dim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LayerTensor {
-    /// Weight of the RMS norm before attention, `[hidden_size]`.
+    /// Weight of the norm before attention, `[hidden_size]`.
     AttentionNorm,
+    /// Bias of that norm, `[hidden_size]`.
+    AttentionNormBias,
     /// Weight of the RMS norm of the hidden state, if attention also reads the embedding (EAGLE-3).
     /// [`Self::AttentionNorm`] is that of the embedding then.
     HiddenNorm,
@@ -48,17 +56,32 @@ pub enum LayerTensor {
     KeyBias,
     /// Bias of the value projection, `[kv_size]`.
     ValueBias,
-    /// Weight of the RMS norm of each query head, `[head_dim]`.
+    /// Weight of the norm of queries: `[head_dim]` for each head, or `[q_size]`
+    /// ([`QkNorms`](crate::QkNorms)).
     QueryNorm,
-    /// Weight of the RMS norm of each key head, `[head_dim]`.
+    /// Weight of the norm of keys: `[head_dim]` for each head, or `[kv_size]`.
     KeyNorm,
+    /// The score of each head's attention sink, `[num_attention_heads]`.
+    Sinks,
     /// Output projection of attention, `[hidden_size, q_size]`.
     Output,
     /// Bias of attention's output projection, `[hidden_size]`.
     OutputBias,
-    /// Weight of the RMS norm before the MLP, `[hidden_size]`.
+    /// Weight of the norm of what attention adds, `[hidden_size]`.
+    AttentionOutputNorm,
+    /// Weight of the norm before the MLP, `[hidden_size]`.
     MlpNorm,
-    /// Gate projection of the MLP (input of SiLU), `[intermediate_size, hidden_size]`.
+    /// Bias of that norm, `[hidden_size]`.
+    MlpNormBias,
+    /// Projection to the scores of the experts, `[experts, hidden_size]`.
+    Router,
+    /// Its bias, `[experts]`.
+    RouterBias,
+    /// What is added to the experts' weights to choose some of them, `[experts]`.
+    RouterCorrection,
+    /// Projection whose sigmoid is the factor of the dense MLP next to experts, `[1, hidden_size]`.
+    SharedGate,
+    /// Gate projection of the MLP (input of the activation), `[intermediate_size, hidden_size]`.
     Gate,
     /// Up projection of the MLP, `[intermediate_size, hidden_size]`.
     Up,
@@ -70,12 +93,15 @@ pub enum LayerTensor {
     Down,
     /// Bias of the down projection, `[hidden_size]`.
     DownBias,
+    /// Weight of the norm of what the MLP adds, `[hidden_size]`.
+    MlpOutputNorm,
 }
 
 impl LayerTensor {
     /// All tensors that a layer can have, in the order of the forward pass.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 28] = [
         Self::AttentionNorm,
+        Self::AttentionNormBias,
         Self::HiddenNorm,
         Self::Query,
         Self::Key,
@@ -85,15 +111,23 @@ impl LayerTensor {
         Self::ValueBias,
         Self::QueryNorm,
         Self::KeyNorm,
+        Self::Sinks,
         Self::Output,
         Self::OutputBias,
+        Self::AttentionOutputNorm,
         Self::MlpNorm,
+        Self::MlpNormBias,
+        Self::Router,
+        Self::RouterBias,
+        Self::RouterCorrection,
+        Self::SharedGate,
         Self::Gate,
         Self::Up,
         Self::GateBias,
         Self::UpBias,
         Self::Down,
         Self::DownBias,
+        Self::MlpOutputNorm,
     ];
 
     /// The matrices of a layer. Those of one projection have the same inputs, and are computed together.
@@ -109,9 +143,24 @@ impl LayerTensor {
         self.name().ends_with(".bias")
     }
 
+    /// Whether the tensor holds the weights of a norm.
+    pub(crate) fn is_norm_weight(self) -> bool {
+        matches!(
+            self,
+            Self::AttentionNorm
+                | Self::HiddenNorm
+                | Self::QueryNorm
+                | Self::KeyNorm
+                | Self::AttentionOutputNorm
+                | Self::MlpNorm
+                | Self::MlpOutputNorm
+        )
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::AttentionNorm => "input_layernorm.weight",
+            Self::AttentionNormBias => "input_layernorm.bias",
             Self::HiddenNorm => "hidden_norm.weight",
             Self::Query => "self_attn.q_proj.weight",
             Self::Key => "self_attn.k_proj.weight",
@@ -121,15 +170,71 @@ impl LayerTensor {
             Self::ValueBias => "self_attn.v_proj.bias",
             Self::QueryNorm => "self_attn.q_norm.weight",
             Self::KeyNorm => "self_attn.k_norm.weight",
+            Self::Sinks => "self_attn.sinks",
             Self::Output => "self_attn.o_proj.weight",
             Self::OutputBias => "self_attn.o_proj.bias",
+            Self::AttentionOutputNorm => "post_self_attn_layernorm.weight",
             Self::MlpNorm => "post_attention_layernorm.weight",
+            Self::MlpNormBias => "post_attention_layernorm.bias",
+            Self::Router => "mlp.gate.weight",
+            Self::RouterBias => "mlp.gate.bias",
+            Self::RouterCorrection => "mlp.gate.e_score_correction_bias",
+            Self::SharedGate => "mlp.shared_expert_gate.weight",
             Self::Gate => "mlp.gate_proj.weight",
             Self::Up => "mlp.up_proj.weight",
             Self::GateBias => "mlp.gate_proj.bias",
             Self::UpBias => "mlp.up_proj.bias",
             Self::Down => "mlp.down_proj.weight",
             Self::DownBias => "mlp.down_proj.bias",
+            Self::MlpOutputNorm => "post_mlp_layernorm.weight",
+        }
+    }
+}
+
+/// One weight tensor of an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExpertTensor {
+    /// Gate projection (input of the activation), `[intermediate_size, hidden_size]`.
+    Gate,
+    /// Up projection, `[intermediate_size, hidden_size]`.
+    Up,
+    /// Bias of the gate projection, `[intermediate_size]`.
+    GateBias,
+    /// Bias of the up projection, `[intermediate_size]`.
+    UpBias,
+    /// Down projection, `[hidden_size, intermediate_size]`.
+    Down,
+    /// Bias of the down projection, `[hidden_size]`.
+    DownBias,
+}
+
+impl ExpertTensor {
+    /// All tensors that an expert can have, in the order of the forward pass.
+    pub const ALL: [Self; 6] =
+        [Self::Gate, Self::Up, Self::GateBias, Self::UpBias, Self::Down, Self::DownBias];
+
+    /// The matrices of an expert. Those of one projection have the same inputs, and are computed together.
+    pub const PROJECTIONS: [&'static [Self]; 2] = [&[Self::Gate, Self::Up], &[Self::Down]];
+
+    /// Returns the index of the projection: 0 for the gate, 1 for up, 2 for down.
+    pub(crate) fn projection(self) -> usize {
+        match self {
+            Self::Gate | Self::GateBias => 0,
+            Self::Up | Self::UpBias => 1,
+            Self::Down | Self::DownBias => 2,
+        }
+    }
+
+    /// Returns the tensor with the same meaning in a dense MLP.
+    #[must_use]
+    pub fn dense(self) -> LayerTensor {
+        match self {
+            Self::Gate => LayerTensor::Gate,
+            Self::Up => LayerTensor::Up,
+            Self::GateBias => LayerTensor::GateBias,
+            Self::UpBias => LayerTensor::UpBias,
+            Self::Down => LayerTensor::Down,
+            Self::DownBias => LayerTensor::DownBias,
         }
     }
 }
@@ -176,9 +281,15 @@ impl fmt::Display for Tensor {
         match self {
             Self::Embedding => formatter.write_str("model.embed_tokens.weight"),
             Self::FinalNorm => formatter.write_str("model.norm.weight"),
+            Self::FinalNormBias => formatter.write_str("model.norm.bias"),
             Self::Head => formatter.write_str("lm_head.weight"),
+            Self::HeadBias => formatter.write_str("lm_head.bias"),
             Self::Layer(layer, tensor) => {
                 write!(formatter, "model.layers.{layer}.{}", tensor.name())
+            }
+            Self::Expert(layer, expert, tensor) => {
+                let part = tensor.dense().name().trim_start_matches("mlp.");
+                write!(formatter, "model.layers.{layer}.mlp.experts.{expert}.{part}")
             }
             Self::MaskEmbeddings => formatter.write_str("mask_embeddings.weight"),
             Self::MaskFeatures => formatter.write_str("mask_features.weight"),

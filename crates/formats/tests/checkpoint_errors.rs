@@ -343,9 +343,13 @@ fn unsupported_configurations_are_rejected() {
     let cases = [
         ("model_type", json!("mamba"), "\"mamba\""),
         ("architectures", json!(["MistralForCausalLM"]), "MistralForCausalLM"),
-        ("rope_scaling", json!({"type": "dynamic", "factor": 2.0}), "dynamic"),
-        ("rope_parameters", json!({"rope_type": "yarn"}), "yarn"),
-        ("rope_scaling", json!({"rope_type": "longrope", "factor": 8.0}), "longrope"),
+        ("rope_scaling", json!({"type": "mrope", "factor": 2.0}), "mrope"),
+        ("rope_parameters", json!({"rope_type": "yarn"}), "\"factor\" is missing"),
+        (
+            "rope_scaling",
+            json!({"rope_type": "longrope", "factor": 8.0}),
+            "\"short_factor\" is missing",
+        ),
         ("hidden_act", json!("relu"), "relu"),
         ("partial_rotary_factor", json!(0.25), "0.25"),
         ("layer_types", json!(["sliding_attention", "full_attention"]), "sliding_attention"),

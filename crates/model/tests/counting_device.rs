@@ -84,8 +84,10 @@ impl Forward for CountingDevice {
         counts.weight_bytes = rows * architecture.hidden_size * size_of::<f32>();
         for (index, layer) in architecture.layers.iter().enumerate() {
             let norms = [T::AttentionNorm, T::HiddenNorm, T::QueryNorm, T::KeyNorm, T::MlpNorm];
-            counts.norms += rows * norms.into_iter().filter(|norm| layer.has(*norm)).count();
-            let tensors = layer.tensors().map(|tensor| bytes(Tensor::Layer(index, tensor)));
+            counts.norms +=
+                rows * norms.into_iter().filter(|norm| layer.has(*norm, architecture.norm)).count();
+            let tensors =
+                layer.tensors(architecture.norm).map(|tensor| bytes(Tensor::Layer(index, tensor)));
             counts.weight_bytes += tensors.sum::<usize>();
             let read = pass.sequences.iter().map(|sequence| bytes_read(sequence, layer));
             counts.cache_bytes += read.sum::<usize>();

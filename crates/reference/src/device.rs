@@ -170,8 +170,7 @@ impl Forward for ReferenceDevice {
                 group.clone().map(|layer| self.attention(layer, &rows, storage)).collect();
             for (layer, deltas) in group.clone().zip(deltas) {
                 for (row, delta) in rows.iter_mut().zip(deltas) {
-                    self.model.add_residual(&mut row.hidden, &delta);
-                    self.model.add_mlp(layer, &mut row.hidden);
+                    self.model.finish_layer(layer, &mut row.hidden, &delta);
                 }
             }
             self.store_features(group.end, &rows, storage);

@@ -2,13 +2,14 @@
 
 use crate::arithmetic::Arithmetic;
 use crate::matrix::Matrix;
+use crate::routing;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, CacheType, Checkpoint, Head, LoadError, MatrixTypes,
-    ModelTypes, TensorSource,
+    Activation, Architecture, Attention, AttentionNorm, CacheType, Checkpoint, ExpertTensor,
+    Experts, Head, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, TensorSource,
 };
-use forerun_vector::{Isa, exp};
+use forerun_vector::{Isa, exp, gelu, gelu_tanh, sigmoid, tanh};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -76,7 +77,11 @@ impl ReferenceModel {
         let fusion_bias = source.has(Tensor::FusionBias).then_some(Tensor::FusionBias);
         for tensor in architecture.tensors().chain(fusion_bias) {
             if let Entry::Vacant(entry) = tensors.entry(tensor) {
-                entry.insert(floats(tensor)?);
+                let is_router = matches!(
+                    tensor,
+                    Tensor::Layer(_, LayerTensor::Router | LayerTensor::SharedGate)
+                );
+                entry.insert(if is_router { matrix(tensor)?.1 } else { floats(tensor)? });
             }
         }
         let shared = || target.ok_or(LoadError::NoTarget);
@@ -89,7 +94,10 @@ impl ReferenceModel {
                 tensors.insert(Tensor::Head, tensors[&Tensor::Embedding].clone());
             }
             Head::Target => {
-                tensors.insert(Tensor::Head, shared()?.tensors[&Tensor::Head].clone());
+                let of_target = &shared()?.tensors;
+                tensors.insert(Tensor::Head, of_target[&Tensor::Head].clone());
+                let bias = of_target.get(&Tensor::HeadBias);
+                tensors.extend(bias.map(|bias| (Tensor::HeadBias, bias.clone())));
             }
         }
         let matrices = tensors.values().filter_map(|values| match values {
@@ -142,13 +150,15 @@ impl ReferenceModel {
         hidden: &[f32],
         embedding: &[f32],
     ) -> Vec<f32> {
-        let norm = |tensor, row| self.norm(row, self.values(Tensor::Layer(layer, tensor)));
+        use LayerTensor as T;
+        let of_layer = |part| Tensor::Layer(layer, part);
+        let norm = |weight, row| self.norm(row, of_layer(weight), of_layer(T::AttentionNormBias));
         match self.architecture.layers[layer].attention_norm {
             AttentionNorm::None => hidden.to_vec(),
-            AttentionNorm::Hidden => norm(LayerTensor::AttentionNorm, hidden),
+            AttentionNorm::Hidden => norm(T::AttentionNorm, hidden),
             AttentionNorm::EmbeddingAndHidden => {
-                let embedding = norm(LayerTensor::AttentionNorm, embedding);
-                [embedding, norm(LayerTensor::HiddenNorm, hidden)].concat()
+                let embedding = norm(T::AttentionNorm, embedding);
+                [embedding, norm(T::HiddenNorm, hidden)].concat()
             }
         }
     }
@@ -187,8 +197,15 @@ impl ReferenceModel {
         let of_layer = |tensor| Tensor::Layer(layer, tensor);
         let attention = &self.architecture.layers[layer].attention;
         let mut heads = self.project(of_layer(projection), of_layer(bias), input);
-        if let Some(Values::Floats(weight)) = self.tensors.get(&of_layer(norm)) {
-            let normed = heads.chunks(attention.head_dim).map(|head| self.norm(head, weight));
+        if attention.qk_norms != QkNorms::None {
+            let weights = self.values(of_layer(norm));
+            let width = match attention.qk_norms {
+                QkNorms::None | QkNorms::Heads | QkNorms::OwnHeads => attention.head_dim,
+                QkNorms::Whole => heads.len(),
+            };
+            // One row of weights for each normed part, or the same for all.
+            let weights = weights.chunks(width).cycle();
+            let normed = heads.chunks(width).zip(weights).map(|(x, w)| self.norm_with(x, w, None));
             heads = normed.collect::<Vec<_>>().concat();
         }
         rotate(attention, &mut heads, position);
@@ -204,21 +221,29 @@ impl ReferenceModel {
         rows: &[[&[f32]; 2]],
         first: usize,
     ) -> Vec<f32> {
-        let Attention { n_heads, n_kv_heads, head_dim: dim, score_scale: scale, .. } =
+        let Attention { n_heads, n_kv_heads, head_dim: dim, score_scale: scale, score_cap, .. } =
             self.architecture.layers[layer].attention;
+        let sinks = match self.tensors.get(&Tensor::Layer(layer, LayerTensor::Sinks)) {
+            Some(Values::Floats(sinks)) => Some(sinks),
+            _ => None,
+        };
         let arithmetic = &self.arithmetic;
         let head_output = |(head, query): (usize, &[f32])| -> Vec<f32> {
             let kv_head = head / (n_heads / n_kv_heads) * dim;
             let dot = |[key, _]: &[&[f32]; 2]| {
                 let products = query.iter().zip(&key[kv_head..kv_head + dim]);
-                products.fold(0.0, |sum, (q, k)| arithmetic.add_product(sum, *q, *k)) * scale
+                let score =
+                    products.fold(0.0, |sum, (q, k)| arithmetic.add_product(sum, *q, *k)) * scale;
+                score_cap.map_or(score, |cap| cap * tanh(score / cap))
             };
             let scores: Vec<f32> = rows.iter().map(dot).collect();
-            let peak = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let sink = sinks.map(|sinks| sinks[head]);
+            let peak = scores.iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
             let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
             // The partial sum of a weight depends on its absolute position.
             let padding = std::iter::repeat_n(0.0, first % arithmetic.sum_lanes);
             let total = arithmetic.sum(padding.chain(weights.iter().copied()));
+            let total = sink.map_or(total, |sink| total + exp(sink - peak));
             let mut out = vec![0.0; dim];
             for (weight, [_, value]) in weights.iter().zip(rows) {
                 for (out, value) in out.iter_mut().zip(&value[kv_head..kv_head + dim]) {
@@ -233,38 +258,108 @@ impl ReferenceModel {
         self.project(output, bias, &attended)
     }
 
-    /// Adds what attention or the MLP computed to the hidden state.
-    pub(crate) fn add_residual(&self, hidden: &mut [f32], delta: &[f32]) {
+    /// Adds what attention computed to the hidden state, and then what the MLP and the experts compute.
+    pub(crate) fn finish_layer(&self, layer: usize, hidden: &mut [f32], attention: &[f32]) {
+        use LayerTensor as T;
+        let of_layer = |part| Tensor::Layer(layer, part);
+        let pieces = &self.architecture.layers[layer];
+        let mlp_input = |hidden: &[f32]| match pieces.mlp_input.norm() {
+            None => hidden.to_vec(),
+            Some(T::AttentionNorm) => {
+                self.norm(hidden, of_layer(T::AttentionNorm), of_layer(T::AttentionNormBias))
+            }
+            Some(norm) => self.norm(hidden, of_layer(norm), of_layer(T::MlpNormBias)),
+        };
+        let before = mlp_input(hidden);
+        let attention = self.output_norm(
+            pieces.attention_output_norm,
+            T::AttentionOutputNorm,
+            layer,
+            attention,
+        );
+        self.add_residual(hidden, &attention);
+        let input = if pieces.mlp_input.is_before_attention() { before } else { mlp_input(hidden) };
+        let mut delta = match &pieces.experts {
+            Some(experts) => self.experts(layer, experts, &input),
+            None => vec![0.0; hidden.len()],
+        };
+        if let Some(mlp) = &pieces.mlp {
+            let mut dense = self.mlp(mlp, &input, |part| of_layer(part.dense()));
+            if pieces.experts.is_some_and(|experts| experts.shared_gate) {
+                let gate = self.arithmetic.linear(self.matrix(of_layer(T::SharedGate)), &input);
+                let factor = sigmoid(gate[0]);
+                dense.iter_mut().for_each(|value| *value *= factor);
+            }
+            match pieces.experts {
+                Some(_) => add_assign(&mut delta, &dense),
+                None => delta = dense,
+            }
+        }
+        let delta = self.output_norm(pieces.mlp_output_norm, T::MlpOutputNorm, layer, &delta);
+        self.add_residual(hidden, &delta);
+    }
+
+    fn output_norm(&self, has: bool, norm: LayerTensor, layer: usize, row: &[f32]) -> Vec<f32> {
+        if !has {
+            return row.to_vec();
+        }
+        self.norm_with(row, self.values(Tensor::Layer(layer, norm)), None)
+    }
+
+    fn add_residual(&self, hidden: &mut [f32], delta: &[f32]) {
         let factor = self.architecture.factors.residual;
         hidden.iter_mut().zip(delta).for_each(|(hidden, delta)| *hidden += delta * factor);
     }
 
-    /// Computes `hidden += mlp(norm(hidden))`.
-    pub(crate) fn add_mlp(&self, layer: usize, hidden: &mut [f32]) {
-        use LayerTensor as T;
-        let project = |projection, bias, x: &[f32]| {
-            self.project(Tensor::Layer(layer, projection), Tensor::Layer(layer, bias), x)
+    /// Computes an MLP. `tensor` names its tensors.
+    fn mlp(&self, mlp: &Mlp, input: &[f32], tensor: impl Fn(ExpertTensor) -> Tensor) -> Vec<f32> {
+        use ExpertTensor as E;
+        let project = |weight, bias, x: &[f32]| self.project(tensor(weight), tensor(bias), x);
+        let up = project(E::Up, E::UpBias, input);
+        let inner: Vec<f32> = match mlp.gated {
+            false => up.into_iter().map(|up| activate(mlp.activation, up)).collect(),
+            true => {
+                let gate = project(E::Gate, E::GateBias, input);
+                let pairs = gate.into_iter().zip(up);
+                pairs.map(|(gate, up)| activate_gated(mlp.activation, gate, up)).collect()
+            }
         };
-        let normed = self.norm(hidden, self.values(Tensor::Layer(layer, T::MlpNorm)));
-        let gate = project(T::Gate, T::GateBias, &normed);
-        let up = project(T::Up, T::UpBias, &normed);
-        let inner: Vec<f32> = gate.into_iter().zip(up).map(|(gate, up)| silu(gate) * up).collect();
-        self.add_residual(hidden, &project(T::Down, T::DownBias, &inner));
+        project(E::Down, E::DownBias, &inner)
+    }
+
+    /// Computes the weighted sum of the chosen experts, in order of the experts.
+    fn experts(&self, layer: usize, experts: &Experts, input: &[f32]) -> Vec<f32> {
+        use LayerTensor as T;
+        let of_layer = |part| Tensor::Layer(layer, part);
+        let scores = self.project(of_layer(T::Router), of_layer(T::RouterBias), input);
+        let correction = match self.tensors.get(&of_layer(T::RouterCorrection)) {
+            Some(Values::Floats(correction)) => correction.to_vec(),
+            _ => vec![0.0; scores.len()],
+        };
+        let mut sum = vec![0.0; input.len()];
+        for (expert, weight) in routing::choose(experts, &scores, &correction) {
+            let out = self.mlp(&experts.mlp, input, |part| Tensor::Expert(layer, expert, part));
+            sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += out * weight);
+        }
+        sum
     }
 
     /// Computes the head's input from the last hidden state.
     pub(crate) fn final_norm(&self, hidden: &[f32]) -> Vec<f32> {
-        match self.tensors.get(&Tensor::FinalNorm) {
-            Some(Values::Floats(weight)) => self.norm(hidden, weight),
-            _ => hidden.to_vec(),
+        match self.architecture.final_norm {
+            true => self.norm(hidden, Tensor::FinalNorm, Tensor::FinalNormBias),
+            false => hidden.to_vec(),
         }
     }
 
     /// Computes the logits of a row from the head's input.
     pub(crate) fn head(&self, normed: &[f32]) -> Vec<f32> {
         let divisor = self.architecture.factors.logit_divisor;
-        let mut logits = self.arithmetic.linear(self.matrix(Tensor::Head), normed);
+        let mut logits = self.project(Tensor::Head, Tensor::HeadBias, normed);
         logits.iter_mut().for_each(|logit| *logit /= divisor);
+        if let Some(cap) = self.architecture.logit_cap {
+            logits.iter_mut().for_each(|logit| *logit = cap * tanh(*logit / cap));
+        }
         logits
     }
 
@@ -277,10 +372,31 @@ impl ReferenceModel {
         out
     }
 
-    fn norm(&self, row: &[f32], weight: &[f32]) -> Vec<f32> {
-        let mean = self.arithmetic.sum(row.iter().map(|x| x * x)) / row.len() as f32;
-        let scale = 1.0 / (mean + self.architecture.norm_epsilon).sqrt();
-        row.iter().zip(weight).map(|(x, w)| x * scale * w).collect()
+    /// Applies a norm, with its bias if the model has one.
+    fn norm(&self, row: &[f32], weight: Tensor, bias: Tensor) -> Vec<f32> {
+        let bias = match self.tensors.get(&bias) {
+            Some(Values::Floats(bias)) => Some(&bias[..]),
+            _ => None,
+        };
+        self.norm_with(row, self.values(weight), bias)
+    }
+
+    fn norm_with(&self, row: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+        let mean = match self.architecture.norm {
+            Norm::Rms => 0.0,
+            Norm::Layer { .. } => self.arithmetic.sum(row.iter().copied()) / row.len() as f32,
+        };
+        let centred: Vec<f32> = match self.architecture.norm {
+            Norm::Rms => row.to_vec(),
+            Norm::Layer { .. } => row.iter().map(|x| x - mean).collect(),
+        };
+        let square = self.arithmetic.sum(centred.iter().map(|x| x * x)) / row.len() as f32;
+        let scale = 1.0 / (square + self.architecture.norm_epsilon).sqrt();
+        let mut out: Vec<f32> = centred.iter().zip(weight).map(|(x, w)| x * scale * w).collect();
+        if let Some(bias) = bias {
+            add_assign(&mut out, bias);
+        }
+        out
     }
 
     /// Returns the values of a norm, or of what mask tokens read.
@@ -299,19 +415,38 @@ impl ReferenceModel {
     }
 }
 
-/// Rotates the pairs `(i, i + head_dim/2)` of every head by `position` times their frequency, if the layer
-/// has RoPE.
+/// Rotates the pairs `(i, i + dims/2)` of every head by `position` times their frequency, if the layer has
+/// RoPE.
 fn rotate(attention: &Attention, heads: &mut [f32], position: usize) {
     let Some(rope) = &attention.rope else { return };
-    let dim = attention.head_dim;
-    for head in heads.chunks_mut(dim) {
-        for pair in 0..dim / 2 {
-            let angle = f64::from(position as f32 * rope.frequency(pair, dim));
-            let (sine, cosine) = (angle.sin() as f32, angle.cos() as f32);
-            let (a, b) = (head[pair], head[pair + dim / 2]);
+    let (half, amplitude) = (rope.dims / 2, rope.amplitude());
+    for head in heads.chunks_mut(attention.head_dim) {
+        for pair in 0..half {
+            let angle = f64::from(position as f32 * rope.frequency(pair));
+            let (sine, cosine) = (angle.sin() as f32 * amplitude, angle.cos() as f32 * amplitude);
+            let (a, b) = (head[pair], head[pair + half]);
             head[pair] = a * cosine - b * sine;
-            head[pair + dim / 2] = b * cosine + a * sine;
+            head[pair + half] = b * cosine + a * sine;
         }
+    }
+}
+
+fn activate(activation: Activation, x: f32) -> f32 {
+    match activation {
+        Activation::Silu | Activation::ClampedSwiglu { .. } => silu(x),
+        Activation::Gelu => gelu(x),
+        Activation::GeluTanh => gelu_tanh(x),
+        Activation::Relu => x.max(0.0),
+    }
+}
+
+fn activate_gated(activation: Activation, gate: f32, up: f32) -> f32 {
+    match activation {
+        Activation::ClampedSwiglu { limit } => {
+            let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
+            gate / (1.0 + exp(-1.702 * gate)) * (up + 1.0)
+        }
+        _ => activate(activation, gate) * up,
     }
 }
 

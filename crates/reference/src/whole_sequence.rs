@@ -44,9 +44,9 @@ impl ReferenceModel {
                 let visible = cached[first..=position].iter();
                 let visible: Vec<[&[f32]; 2]> = visible.map(|[k, v]| [&k[..], &v[..]]).collect();
                 let queries = self.queries(index, &inputs[position], position);
-                self.add_residual(row, &self.attend(index, &queries, &visible, first));
+                let attention = self.attend(index, &queries, &visible, first);
+                self.finish_layer(index, row, &attention);
             }
-            hidden.iter_mut().for_each(|row| self.add_mlp(index, row));
         }
         hidden.iter().map(|row| self.head(&self.final_norm(row))).collect()
     }

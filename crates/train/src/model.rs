@@ -113,15 +113,8 @@ impl Llama {
         mut values: impl FnMut(CheckpointTensor) -> std::result::Result<Vec<f32>, ModelError>,
     ) -> std::result::Result<Self, ModelError> {
         config.validate(Path::new("config.json"))?;
-        let unsupported = [
-            (config.qkv_bias || config.output_bias || config.mlp_bias, "biases"),
-            (config.qk_norm, "norms of queries and keys"),
-            (config.sliding_window.is_some(), "a sliding window"),
-            (config.rope_layers.is_some(), "layers without RoPE"),
-            (config.has_factors(), "constant factors (Granite)"),
-        ];
-        if let Some(&(_, feature)) = unsupported.iter().find(|(present, _)| *present) {
-            return Err(ModelError::Unsupported(feature));
+        if let Some(piece) = config.unusual_piece() {
+            return Err(ModelError::Unsupported(piece));
         }
         let var = |values: Vec<f32>, shape: &[usize]| {
             Var::from_vec(values, shape, &Device::Cpu).map_err(ModelError::from)
@@ -148,9 +141,8 @@ impl Llama {
         let final_norm = load(CheckpointTensor::FinalNorm)?;
         let head =
             (!config.tie_word_embeddings).then(|| load(CheckpointTensor::Head)).transpose()?;
-        let frequencies: Vec<f32> = (0..config.head_dim / 2)
-            .map(|pair| config.rope().frequency(pair, config.head_dim))
-            .collect();
+        let frequencies: Vec<f32> =
+            (0..config.head_dim / 2).map(|pair| config.rope(0).frequency(pair)).collect();
         let rope = Arc::new(Rope::new(&frequencies, config.max_position_embeddings));
         Ok(Self { config: config.clone(), embedding, layers, final_norm, head, rope })
     }

@@ -453,9 +453,66 @@ pub fn exp(x: f32) -> f32 {
     if vanishes { 0.0 } else { result }
 }
 
+/// Returns the hyperbolic tangent, to about 10⁻⁷.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    1.0 - 2.0 / (exp(2.0 * x) + 1.0)
+}
+
+/// Returns `1 / (1 + e⁻ˣ)`.
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// Returns GELU (Hendrycks & Gimpel 2016), `x/2 · (1 + erf(x/√2))`, to about 10⁻⁷ · x. The error function is
+/// that of Abramowitz & Stegun 7.1.26.
+#[inline(always)]
+pub fn gelu(x: f32) -> f32 {
+    let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
+    let t = 1.0 / (1.0 + 0.327_591_1 * z);
+    let mut sum = 1.061_405_4;
+    sum = sum * t - 1.453_152;
+    sum = sum * t + 1.421_413_7;
+    sum = sum * t - 0.284_496_74;
+    sum = sum * t + 0.254_829_6;
+    let erf = 1.0 - sum * t * exp(-z * z);
+    let erf = if x < 0.0 { -erf } else { erf };
+    0.5 * x * (1.0 + erf)
+}
+
+/// Returns GELU's approximation by a hyperbolic tangent.
+#[inline(always)]
+pub fn gelu_tanh(x: f32) -> f32 {
+    /// √(2/π).
+    const SCALE: f32 = 0.797_884_6;
+    0.5 * x * (1.0 + tanh(SCALE * (x + 0.044_715 * x * x * x)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn activations_are_accurate() {
+        for step in -200_000..200_000 {
+            let x = step as f32 / 10_000.0;
+            let wide = f64::from(x);
+            let close = |found: f32, expected: f64, error: f64| {
+                assert!((f64::from(found) - expected).abs() <= error, "{x}: {found} {expected}");
+            };
+            close(tanh(x), wide.tanh(), 3e-7);
+            close(sigmoid(x), 1.0 / (1.0 + (-wide).exp()), 3e-7);
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (wide + 0.044_715 * wide.powi(3));
+            close(gelu_tanh(x), 0.5 * wide * (1.0 + inner.tanh()), 2e-6);
+        }
+        // From tables of the normal distribution.
+        for (x, expected) in
+            [(1.0, 0.841_344_7), (-1.0, -0.158_655_3), (2.0, 1.954_499_7), (0.0, 0.0)]
+        {
+            assert!((gelu(x) - expected).abs() < 1e-6, "{x}: {}", gelu(x));
+        }
+    }
 
     #[test]
     fn the_exponential_is_accurate() {

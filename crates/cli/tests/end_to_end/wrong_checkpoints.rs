@@ -32,7 +32,7 @@ const DAMAGES: &[Damage] = &[
     ("a missing tensor", |model| rename_tensor(model, UP, None), &[UP, "missing"]),
     ("an unexpected tensor", |model| rename_tensor(model, UP, Some("model.bias")), &["model.bias"]),
     ("another architecture", use_gpt2, &["model_type", "gpt2", "llama"]),
-    ("scaled positions", scale_positions, &["rope_type", "yarn", "not supported"]),
+    ("scaled positions", scale_positions, &["rope_type", "mrope", "not supported"]),
     ("another family", use_qwen2, &["model.layers.0.self_attn.q_proj.bias", "missing"]),
     ("no hidden size", |model| configure(model, "hidden_size", Value::Null), &["hidden_size"]),
     ("a broken configuration", |model| write(model, "config.json", "{"), &["config.json", "JSON"]),
@@ -185,7 +185,7 @@ fn use_gpt2(model: &Path) {
 }
 
 fn scale_positions(model: &Path) {
-    configure(model, "rope_scaling", json!({ "rope_type": "yarn", "factor": 8.0 }));
+    configure(model, "rope_scaling", json!({ "rope_type": "mrope", "factor": 8.0 }));
 }
 
 fn use_qwen2(model: &Path) {

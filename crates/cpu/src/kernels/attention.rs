@@ -10,7 +10,7 @@ use super::keys_values::{Cached, Keys, KeysValues, Pages, SequenceRows};
 use super::shared::SharedSlice;
 use crate::team::Team;
 use forerun_cache::{PageId, PageTable, RowPlace};
-use forerun_vector::{Lanes, Vectorized, exp, sum, vectorize};
+use forerun_vector::{Lanes, Vectorized, exp, sum, tanh, vectorize};
 use std::ops::Range;
 
 /// Largest number of queries in one task. The queries of a task read keys and values only once.
@@ -141,6 +141,8 @@ impl TreeMask {
 pub(crate) struct Queries<'a> {
     pub(crate) rows: &'a [f32],
     pub(crate) stride: usize,
+    /// The score of each head's attention sink, if there are any: `[n_heads]`.
+    pub(crate) sinks: Option<&'a [f32]>,
 }
 
 /// Computes the attention of every row over the slots of its sequence that are visible to it.
@@ -352,11 +354,18 @@ impl<C: Cached> Task<'_, C> {
     /// position, and turns them into weights. Returns the sum of the weights.
     #[inline(always)]
     fn softmax<L: Lanes>(&mut self, query: usize) -> f32 {
-        let (row, first) = (&self.mask.rows[self.row_and_head(query).0], self.first_visible(query));
+        let (row, head) = self.row_and_head(query);
+        let sink = self.queries.sinks.map(|sinks| sinks[head]);
+        let (row, first) = (&self.mask.rows[row], self.first_visible(query));
         let scores = &mut self.scores[query * self.score_stride..(query + 1) * self.score_stride];
         // A path's slots ascend, and none is before the position to which it moves.
         for (index, &slot) in self.mask.rest(row).iter().enumerate() {
             scores[row.contiguous + index] = scores[slot];
+        }
+        if let Some(cap) = self.shape.score_cap {
+            for score in &mut scores[first..row.len()] {
+                *score = cap * tanh(*score / cap);
+            }
         }
         // Lanes belong to absolute positions, so the sum begins at a whole block of positions.
         let (start, end) = (first / LANES * LANES, row.len().next_multiple_of(LANES));
@@ -369,13 +378,15 @@ impl<C: Cached> Task<'_, C> {
         }
         let mut lanes = [0.0; LANES];
         peaks.store(&mut lanes);
-        let peak = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        let mut peak = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        peak = sink.map_or(peak, |sink| peak.max(sink));
         for chunk in &mut *chunks {
             for score in chunk {
                 *score = exp(*score - peak);
             }
         }
-        sum::<L>(chunks.as_flattened())
+        let total = sum::<L>(chunks.as_flattened());
+        sink.map_or(total, |sink| total + exp(sink - peak))
     }
 
     /// Sums the weighted values in order of positions: first, for each query, the positions before those
@@ -517,15 +528,16 @@ mod tests {
     fn expected(
         (query, visible, first): (&[f32], &[usize], usize),
         (keys, values): (impl Fn(usize) -> Vec<f32>, impl Fn(usize) -> Vec<f32>),
-        fused: bool,
+        (cap, sink, fused): (Option<f32>, Option<f32>, bool),
     ) -> Vec<f32> {
         let plus = |sum: f32, a: f32, b: f32| if fused { a.mul_add(b, sum) } else { sum + a * b };
         let scale = 1.0 / (query.len() as f32).sqrt();
         let score = |&slot: &usize| {
-            query.iter().zip(keys(slot)).fold(0.0, |sum, (&q, k)| plus(sum, q, k)) * scale
+            let sum = query.iter().zip(keys(slot)).fold(0.0, |sum, (&q, k)| plus(sum, q, k));
+            cap.map_or(sum * scale, |cap| cap * tanh(sum * scale / cap))
         };
         let scores: Vec<f32> = visible.iter().map(score).collect();
-        let peak = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let peak = scores.iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
         let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
         let mut lanes = [0.0_f32; LANES];
         for (position, weight) in weights.iter().enumerate() {
@@ -542,7 +554,8 @@ mod tests {
                 *out = plus(*out, weight, value);
             }
         }
-        out.iter().map(|out| out / lanes[0]).collect()
+        let total = sink.map_or(lanes[0], |sink| lanes[0] + exp(sink - peak));
+        out.iter().map(|out| out / total).collect()
     }
 
     proptest! {
@@ -559,10 +572,16 @@ mod tests {
             parents in prop::collection::vec(any::<prop::sample::Index>(), 1..40),
             members in 1..3_usize,
             window in prop::option::of(1..70_usize),
+            has_cap in any::<bool>(),
+            has_sinks in any::<bool>(),
         ) {
             let n_heads = n_kv_heads * group;
             let score_scale = 1.0 / (head_dim as f32).sqrt();
-            let shape = AttentionShape { n_heads, n_kv_heads, head_dim, score_scale, window };
+            let score_cap = has_cap.then_some(1.5);
+            let shape =
+                AttentionShape { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window };
+            let sinks: Option<Vec<f32>> =
+                has_sinks.then(|| (0..n_heads).map(|head| value(head, 4)).collect());
             // Each node's parent is an earlier node, mostly the last one, or the end of the prefix.
             let mut paths: Vec<Vec<usize>> = Vec::new();
             for (node, index) in parents.iter().enumerate() {
@@ -603,7 +622,7 @@ mod tests {
                 }
                 let team = Team::unpinned(members).unwrap().with_isa(isa);
                 let mut out = vec![f32::NAN; rows * shape.n_heads * head_dim];
-                let queries_of = Queries { rows: &queries, stride };
+                let queries_of = Queries { rows: &queries, stride, sinks: sinks.as_deref() };
                 attention(&team, shape, queries_of, &cached, &mask, &mut Vec::new(), &mut out);
                 let outs = out.chunks_exact(head_dim).enumerate();
                 for (index, out) in outs {
@@ -623,7 +642,9 @@ mod tests {
                     let visible: Vec<usize> = (0..prefix).chain(path).collect();
                     let first = window.map_or(0, |window| visible.len().saturating_sub(window));
                     let visible = (query, &visible[first..], first);
-                    let expected = expected(visible, (of(2), of(3)), isa.is_fused());
+                    let sink = sinks.as_ref().map(|sinks| sinks[head]);
+                    let pieces = (score_cap, sink, isa.is_fused());
+                    let expected = expected(visible, (of(2), of(3)), pieces);
                     let bits = |values: &[f32]| -> Vec<u32> {
                         values.iter().map(|value| value.to_bits()).collect()
                     };

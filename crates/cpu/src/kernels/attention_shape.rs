@@ -10,6 +10,8 @@ pub(crate) struct AttentionShape {
     pub(crate) head_dim: usize,
     /// The factor of scores.
     pub(crate) score_scale: f32,
+    /// The limit of scores, if there is one.
+    pub(crate) score_cap: Option<f32>,
     /// Size of the sliding window: the number of positions visible to a row, including its own. `None`
     /// for all positions.
     pub(crate) window: Option<usize>,
@@ -18,8 +20,9 @@ pub(crate) struct AttentionShape {
 impl AttentionShape {
     /// Returns the shape of a layer's attention.
     pub(crate) fn new(attention: &Attention) -> Self {
-        let Attention { n_heads, n_kv_heads, head_dim, score_scale, window, .. } = *attention;
-        Self { n_heads, n_kv_heads, head_dim, score_scale, window }
+        let Attention { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, .. } =
+            *attention;
+        Self { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window }
     }
 
     /// Returns the width of a query row.

@@ -39,7 +39,9 @@ pub(crate) use attention_shape::AttentionShape;
 pub(crate) use keys_values::KeysValues;
 pub(crate) use linear::{Product, linear, linear_group};
 pub use packed::PackedMatrix;
-pub(crate) use pointwise::{Rope, add_scaled, divide, norm_heads, rms_norm, silu_times};
+pub(crate) use pointwise::{
+    NormWeights, Rope, activate, add_scaled, divide, norm_parts, norm_rows, soft_cap,
+};
 
 pub(crate) use forerun_vector::exp;
 pub use forerun_vector::{Isa, IsaError};

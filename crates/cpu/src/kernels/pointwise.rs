@@ -3,60 +3,89 @@
 use super::Isa;
 use super::shared::SharedSlice;
 use crate::team::Team;
-use forerun_formats::Attention;
-use forerun_vector::{Lanes, Vectorized, dot, exp, vectorize};
+use forerun_formats::{Activation, Attention, Mlp, Norm};
+use forerun_vector::{Lanes, Vectorized, dot, exp, gelu, gelu_tanh, sum, tanh, vectorize};
 
-/// Computes the RMSNorm of every row: `x / rms(x) · weight`. `x`, `out`: `[rows, weight.len()]`.
-pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-    vectorize(isa, RmsNorm { x, weight, epsilon, out });
+/// Computes the norm of every row: `x / rms(x) · weight`, or of the row without its mean, plus the bias. `x`,
+/// `out`: `[rows, weight.len()]`.
+pub(crate) fn norm_rows(isa: Isa, kind: Norm, x: &[f32], norm: &NormWeights, out: &mut [f32]) {
+    vectorize(isa, NormRows { kind, x, norm, out });
 }
 
-struct RmsNorm<'a> {
+/// The weights of a norm of rows.
+#[derive(Clone)]
+pub(crate) struct NormWeights {
+    pub(crate) weight: Vec<f32>,       // [size]
+    pub(crate) bias: Option<Vec<f32>>, // [size]
+    pub(crate) epsilon: f32,
+}
+
+struct NormRows<'a> {
+    kind: Norm,
     x: &'a [f32],
-    weight: &'a [f32],
-    epsilon: f32,
+    norm: &'a NormWeights,
     out: &'a mut [f32],
 }
 
-impl Vectorized for RmsNorm<'_> {
+impl Vectorized for NormRows<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let size = self.weight.len();
+        let NormWeights { weight, bias, epsilon } = self.norm;
+        let size = weight.len();
         for (x, out) in self.x.chunks_exact(size).zip(self.out.chunks_exact_mut(size)) {
-            let scale = rms_scale::<L>(x, self.epsilon);
-            for ((out, &x), &weight) in out.iter_mut().zip(x).zip(self.weight) {
-                *out = x * scale * weight;
+            out.copy_from_slice(x);
+            scale::<L>(self.kind, out, weight, *epsilon);
+            if let Some(bias) = bias {
+                for (out, &bias) in out.iter_mut().zip(bias) {
+                    *out += bias;
+                }
             }
         }
     }
 }
 
-/// Returns the factor that scales a vector's root mean square to 1.
+/// Computes the norm of a vector in place, without a bias.
 #[inline(always)]
-fn rms_scale<L: Lanes>(x: &[f32], epsilon: f32) -> f32 {
-    let mean = dot::<L>(x, x) / x.len() as f32;
-    1.0 / (mean + epsilon).sqrt()
+fn scale<L: Lanes>(kind: Norm, x: &mut [f32], weight: &[f32], epsilon: f32) {
+    if let Norm::Layer { .. } = kind {
+        let mean = sum::<L>(x) / x.len() as f32;
+        for x in x.iter_mut() {
+            *x -= mean;
+        }
+    }
+    let mean_square = dot::<L>(x, x) / x.len() as f32;
+    let scale = 1.0 / (mean_square + epsilon).sqrt();
+    for (x, &weight) in x.iter_mut().zip(weight) {
+        *x = *x * scale * weight;
+    }
 }
 
-/// Computes the RMSNorm of every head in place. `heads`: `[n_heads, weight.len()]`.
-pub(crate) fn norm_heads(isa: Isa, heads: &mut [f32], weight: &[f32], epsilon: f32) {
-    vectorize(isa, NormHeads { heads, weight, epsilon });
+/// Computes the norm of parts of a row in place, each of `width` numbers. `x`: `[parts, width]`. Either all parts have
+/// the same weights, or each has its own.
+pub(crate) fn norm_parts(
+    isa: Isa,
+    kind: Norm,
+    x: &mut [f32],
+    (weights, width): (&[f32], usize),
+    epsilon: f32,
+) {
+    vectorize(isa, NormParts { kind, x, weights, width, epsilon });
 }
 
-struct NormHeads<'a> {
-    heads: &'a mut [f32],
-    weight: &'a [f32],
+struct NormParts<'a> {
+    kind: Norm,
+    x: &'a mut [f32],
+    weights: &'a [f32],
+    width: usize,
     epsilon: f32,
 }
 
-impl Vectorized for NormHeads<'_> {
+impl Vectorized for NormParts<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        for head in self.heads.chunks_exact_mut(self.weight.len()) {
-            let scale = rms_scale::<L>(head, self.epsilon);
-            for (x, &weight) in head.iter_mut().zip(self.weight) {
-                *x = *x * scale * weight;
-            }
+        let weights = self.weights.chunks_exact(self.width).cycle();
+        for (part, weight) in self.x.chunks_exact_mut(self.width).zip(weights) {
+            scale::<L>(self.kind, part, weight, self.epsilon);
         }
     }
 }
@@ -100,42 +129,102 @@ impl Vectorized for Divide<'_> {
     }
 }
 
-/// Computes `out = silu(gate) · up`. `gate_up`: `[rows, 2, size]`, `out`: `[rows, size]`.
-pub(crate) fn silu_times(team: &Team, gate_up: &[f32], size: usize, out: &mut [f32]) {
-    let out = SharedSlice::new(out);
-    team.for_each_range(size, 64, |range| {
-        for (row, gate_up) in gate_up.chunks_exact(2 * size).enumerate() {
-            let (gate, up) = gate_up.split_at(size);
-            // SAFETY: members write to disjoint ranges of every row.
-            let out = unsafe { out.range_mut(row * size + range.start..row * size + range.end) };
-            vectorize(
-                team.isa(),
-                SiluTimes { gate: &gate[range.clone()], up: &up[range.clone()], out },
-            );
-        }
-    });
+/// Limits numbers: `x = cap · tanh(x / cap)`.
+pub(crate) fn soft_cap(isa: Isa, x: &mut [f32], cap: f32) {
+    vectorize(isa, SoftCap { x, cap });
 }
 
-struct SiluTimes<'a> {
-    gate: &'a [f32],
-    up: &'a [f32],
-    out: &'a mut [f32],
+struct SoftCap<'a> {
+    x: &'a mut [f32],
+    cap: f32,
 }
 
-impl Vectorized for SiluTimes<'_> {
+impl Vectorized for SoftCap<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        for ((out, &gate), &up) in self.out.iter_mut().zip(self.gate).zip(self.up) {
-            *out = gate / (1.0 + exp(-gate)) * up;
+        for x in self.x.iter_mut() {
+            *x = self.cap * tanh(*x / self.cap);
         }
     }
 }
 
-/// Rotary position embedding (Su et al. 2021) of the pairs `(i, i + head_dim/2)`.
+/// Computes the inner activations of an MLP: `out = activation(gate) · up`, with `x`: `[rows, 2, size]`, or without a
+/// gate `out = activation(x)`, with `x`: `[rows, size]`. `out`: `[rows, size]`.
+pub(crate) fn activate(team: &Team, mlp: &Mlp, x: &[f32], out: &mut [f32]) {
+    let size = mlp.intermediate_size;
+    let (activation, width) = (mlp.activation, if mlp.gated { 2 * size } else { size });
+    let out = SharedSlice::new(out);
+    team.for_each_range(size, 64, |range| {
+        for (row, x) in x.chunks_exact(width).enumerate() {
+            let (first, second) = x.split_at(size);
+            let up = mlp.gated.then(|| &second[range.clone()]);
+            // SAFETY: members write to disjoint ranges of every row.
+            let out = unsafe { out.range_mut(row * size + range.start..row * size + range.end) };
+            vectorize(team.isa(), Activate { activation, x: &first[range.clone()], up, out });
+        }
+    });
+}
+
+struct Activate<'a> {
+    activation: Activation,
+    x: &'a [f32],
+    /// What the activations are multiplied by, if there is a gate.
+    up: Option<&'a [f32]>,
+    out: &'a mut [f32],
+}
+
+impl Vectorized for Activate<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        match self.activation {
+            Activation::Silu => self.each(silu, |up| up),
+            Activation::Gelu => self.each(gelu, |up| up),
+            Activation::GeluTanh => self.each(gelu_tanh, |up| up),
+            Activation::Relu => self.each(|x| x.max(0.0), |up| up),
+            Activation::ClampedSwiglu { limit } => self.each(
+                #[inline(always)]
+                |gate| {
+                    let gate = gate.min(limit);
+                    gate / (1.0 + exp(-1.702 * gate))
+                },
+                #[inline(always)]
+                |up| up.clamp(-limit, limit) + 1.0,
+            ),
+        }
+    }
+}
+
+impl Activate<'_> {
+    #[inline(always)]
+    fn each(self, activation: impl Fn(f32) -> f32, of_up: impl Fn(f32) -> f32) {
+        match self.up {
+            Some(up) => {
+                for ((out, &x), &up) in self.out.iter_mut().zip(self.x).zip(up) {
+                    *out = activation(x) * of_up(up);
+                }
+            }
+            None => {
+                for (out, &x) in self.out.iter_mut().zip(self.x) {
+                    *out = activation(x);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// Rotary position embedding (Su et al. 2021) of the pairs `(i, i + dims/2)` of the first `dims` numbers of a
+/// head.
 #[derive(PartialEq)]
 pub(crate) struct Rope {
-    /// The frequency of each pair: `[head_dim/2]`.
+    /// The frequency of each pair: `[dims/2]`.
     frequencies: Vec<f32>,
+    /// The factor of rotated numbers.
+    amplitude: f32,
     head_dim: usize,
 }
 
@@ -143,23 +232,23 @@ impl Rope {
     /// Creates the position embedding of an attention layer, if it has one.
     pub(crate) fn new(attention: &Attention) -> Option<Self> {
         let (rope, head_dim) = (attention.rope.as_ref()?, attention.head_dim);
-        let frequencies = (0..head_dim / 2).map(|pair| rope.frequency(pair, head_dim));
-        Some(Self { frequencies: frequencies.collect(), head_dim })
+        let frequencies = (0..rope.dims / 2).map(|pair| rope.frequency(pair)).collect();
+        Some(Self { frequencies, amplitude: rope.amplitude(), head_dim })
     }
 
-    /// Writes the cosines, then the sines, of one position to `table`: `[2, head_dim/2]`.
+    /// Writes the cosines, then the sines, of one position to `table`: `[2, dims/2]`.
     pub(crate) fn table(&self, position: usize, table: &mut [f32]) {
-        let (cosines, sines) = table.split_at_mut(self.head_dim / 2);
+        let (cosines, sines) = table.split_at_mut(self.frequencies.len());
         for ((cosine, sine), frequency) in cosines.iter_mut().zip(sines).zip(&self.frequencies) {
             let angle = f64::from(position as f32 * frequency);
-            *cosine = angle.cos() as f32;
-            *sine = angle.sin() as f32;
+            *cosine = angle.cos() as f32 * self.amplitude;
+            *sine = angle.sin() as f32 * self.amplitude;
         }
     }
 
     /// Returns the length of a position's table.
     pub(crate) fn table_len(&self) -> usize {
-        self.head_dim / 2 * 2
+        2 * self.frequencies.len()
     }
 
     /// Rotates all heads of one row in place: `[n_heads, head_dim]`.
@@ -177,10 +266,10 @@ struct Rotate<'a> {
 impl Vectorized for Rotate<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let half = self.head_dim / 2;
+        let half = self.table.len() / 2;
         let (cosines, sines) = self.table.split_at(half);
         for head in self.heads.chunks_exact_mut(self.head_dim) {
-            let (low, high) = head.split_at_mut(half);
+            let (low, high) = head[..2 * half].split_at_mut(half);
             for (((low, high), &cosine), &sine) in low.iter_mut().zip(high).zip(cosines).zip(sines)
             {
                 let (a, b) = (*low, *high);

@@ -2,11 +2,12 @@
 //! state (EasySpec, algorithm 2).
 
 use crate::kernels::{
-    Activations, KeysValues, Product, Queries, Rope, TreeMask, attention, linear_group, norm_heads,
-    rms_norm,
+    Activations, KeysValues, Product, Queries, Rope, TreeMask, attention, linear_group, norm_parts,
+    norm_rows,
 };
 use crate::team::{SubTeams, Team};
 use crate::weights::{LayerWeights, PackedNorm};
+use forerun_formats::Norm;
 use forerun_lm::CachePart;
 use std::collections::BTreeMap;
 
@@ -39,6 +40,7 @@ pub(super) struct AttentionBlock {
 #[derive(Clone, Copy)]
 pub(super) struct AttentionInput<'a> {
     pub(super) ropes: &'a [Rope],
+    pub(super) norm: Norm,
     pub(super) epsilon: f32,
     pub(super) hidden: &'a [f32],           // [rows, hidden]
     pub(super) embeddings: &'a [f32], // [rows, hidden], if attention also reads embeddings (EAGLE-3)
@@ -75,7 +77,7 @@ impl AttentionBlock {
 
     /// Computes the input of the projections, `normed`.
     fn norm(&mut self, team: &Team, input: &AttentionInput<'_>, norm: &PackedNorm) {
-        let AttentionInput { hidden, embeddings, epsilon, .. } = *input;
+        let AttentionInput { hidden, embeddings, norm: kind, .. } = *input;
         let (isa, normed) = (team.isa(), &mut self.normed);
         match norm {
             PackedNorm::None => {
@@ -84,16 +86,16 @@ impl AttentionBlock {
             }
             PackedNorm::Hidden(norm) => {
                 normed.resize(hidden.len(), 0.0);
-                rms_norm(isa, hidden, norm, epsilon, normed);
+                norm_rows(isa, kind, hidden, norm, normed);
             }
             PackedNorm::EmbeddingAndHidden { embedding, hidden: of_hidden } => {
-                let size = of_hidden.len();
+                let size = of_hidden.weight.len();
                 normed.resize(2 * hidden.len(), 0.0);
                 let rows = embeddings.chunks_exact(size).zip(hidden.chunks_exact(size));
                 for (out, (embeddings, hidden)) in normed.chunks_exact_mut(2 * size).zip(rows) {
                     let (first, second) = out.split_at_mut(size);
-                    rms_norm(isa, embeddings, embedding, epsilon, first);
-                    rms_norm(isa, hidden, of_hidden, epsilon, second);
+                    norm_rows(isa, kind, embeddings, embedding, first);
+                    norm_rows(isa, kind, hidden, of_hidden, second);
                 }
             }
         }
@@ -114,16 +116,18 @@ impl AttentionBlock {
         weights: &LayerWeights,
         cached: &mut KeysValues,
     ) {
-        let AttentionInput { epsilon, tree_mask, .. } = *input;
+        let AttentionInput { norm, epsilon, tree_mask, .. } = *input;
         let shape = weights.shape;
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
         let width = q_width + 2 * kv_width;
         for (row, qkv) in self.qkv.chunks_exact_mut(width).enumerate() {
             let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
-            if let Some([query_norm, key_norm]) = &weights.qk_norms {
+            if let Some(norms) = &weights.qk_norms {
                 let (queries, keys) = rotated.split_at_mut(q_width);
-                norm_heads(team.isa(), queries, query_norm, epsilon);
-                norm_heads(team.isa(), keys, key_norm, epsilon);
+                for (x, weights) in [(queries, &norms.queries), (keys, &norms.keys)] {
+                    let width = if norms.whole { x.len() } else { shape.head_dim };
+                    norm_parts(team.isa(), norm, x, (weights, width), epsilon);
+                }
             }
             if let Some(index) = weights.rope {
                 let (rope, tables) = (&input.ropes[index], &input.rope_tables[index]);
@@ -134,7 +138,8 @@ impl AttentionBlock {
             let overflow = cached.write(team.isa(), place, &rotated[q_width..], values);
             self.overflows.extend(overflow.map(|part| (row, part)));
         }
-        let queries = Queries { rows: &self.qkv, stride: width };
+        let sinks = weights.sinks.as_deref();
+        let queries = Queries { rows: &self.qkv, stride: width, sinks };
         let (scratch, attended) = (&mut self.scratch, &mut self.attended);
         attention(team, shape, queries, cached, tree_mask, scratch, attended);
     }

@@ -3,7 +3,6 @@
 
 use super::Transformer;
 use crate::cpu_pages::CpuPages;
-use crate::kernels::add_scaled;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_model::Pass;
 use std::ops::Range;
@@ -66,8 +65,11 @@ impl Transformer {
             see(Tensor::Layer(layer, LayerTensor::Query), &block.normed);
             see(Tensor::Layer(layer, LayerTensor::Output), &block.attended);
             self.mlp_blocks(layer..layer + 1);
-            see(Tensor::Layer(layer, LayerTensor::Gate), &self.scratch.normed);
-            see(Tensor::Layer(layer, LayerTensor::Down), &self.scratch.inner);
+            // The experts of a mixture see other rows each, which are not observed.
+            if self.weights.layers[layer].mlp.is_some() {
+                see(Tensor::Layer(layer, LayerTensor::Gate), &self.scratch.normed);
+                see(Tensor::Layer(layer, LayerTensor::Down), &self.scratch.mlp.inner);
+            }
         }
         self.finish(pass, storage);
         see(Tensor::Head, &self.scratch.normed);
@@ -94,14 +96,11 @@ impl Transformer {
     /// Computes `hidden += Σ (attention + mlp(hidden + attention))`, where every layer of the group
     /// reads the same hidden state.
     fn parallel_mlp_blocks(&mut self, layers: Range<usize>) {
-        let (isa, factor) = (self.team.isa(), self.weights.architecture().factors.residual);
         let shared = self.scratch.hidden.clone();
         let mut sum = shared.clone();
         for (index, layer) in layers.enumerate() {
-            let scratch = &mut self.scratch;
-            scratch.hidden.clone_from(&shared);
-            add_scaled(isa, &mut scratch.hidden, &scratch.blocks[index].delta, factor);
-            self.mlp_block(layer);
+            self.scratch.hidden.clone_from(&shared);
+            self.finish_layer(index, layer);
             let added =
                 self.scratch.hidden.iter().zip(&shared).map(|(after, before)| after - before);
             sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);

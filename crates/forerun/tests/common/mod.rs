@@ -6,6 +6,7 @@ use forerun::{
     CacheType, Checkpoint, Config, Family, Loader, Mix, RandomPair, RopeScaling, Tokenizer,
     export_gguf,
 };
+use forerun_formats::QkNorms;
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_pair,
 };
@@ -160,7 +161,7 @@ impl Pair {
             num_hidden_layers: 1,
             qkv_bias: true,
             output_bias: true,
-            qk_norm: true,
+            qk_norms: QkNorms::Heads,
             rope_scaling: RopeScaling::Linear { factor: 2.0 },
             sliding_window: Some(SlidingWindow { size: 7, layers: SlidingLayers::From(0) }),
             ..example_config()

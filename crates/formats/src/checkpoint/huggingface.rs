@@ -7,6 +7,7 @@ use safetensors::Dtype as StoredDtype;
 use serde::Deserialize;
 
 use super::safetensors_file::{SafetensorsFile, StoredTensor};
+use super::stored_names::StoredAs;
 use super::weight_file::WeightFile;
 use super::{Dtype, Location};
 use crate::architecture::Architecture;
@@ -79,15 +80,17 @@ pub(super) fn locate(
     let parsed = files.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let shards = Shards { index, files, parsed };
     shards.reject_duplicates()?;
-    config.tie_word_embeddings &= !shards.has_another_head();
+    config.tie_word_embeddings &= !shards.has_another_head(config);
     let config = &*config;
     let mut locations = HashMap::new();
     let architecture = config.architecture();
+    let mut used = HashSet::new();
     for tensor in architecture.tensors() {
-        let stored_as = shards.stored_as(tensor, config);
-        locations.insert(tensor, shards.locate(tensor, stored_as, &architecture)?);
+        let stored_as = shards.stored_as(tensor, config, &architecture);
+        locations.insert(tensor, shards.locate(tensor, &stored_as)?);
+        used.insert(stored_as.name);
     }
-    shards.reject_unexpected(&locations, config)?;
+    shards.reject_unexpected(&used, config)?;
     Ok(locations)
 }
 
@@ -128,9 +131,10 @@ impl Shards<'_> {
     }
 
     /// Whether both the embedding and the head are stored, and differ. Equal ones are read as a whole.
-    fn has_another_head(&self) -> bool {
-        let [embedding, head] =
-            [Tensor::Embedding, Tensor::Head].map(|tensor| self.find(&tensor.to_string()));
+    fn has_another_head(&self, config: &Config) -> bool {
+        let architecture = config.architecture();
+        let [embedding, head] = [Tensor::Embedding, Tensor::Head]
+            .map(|tensor| self.find(&StoredAs::of(tensor, config, &architecture).name));
         let (Some((first, embedding)), Some((second, head))) = (embedding, head) else {
             return false;
         };
@@ -152,34 +156,37 @@ impl Shards<'_> {
         })
     }
 
-    /// Returns the name under which a tensor is stored. Tied embeddings are stored once, and some
-    /// writers store them under the head's name.
-    fn stored_as(&self, tensor: Tensor, config: &Config) -> Tensor {
-        let renamed = tensor == Tensor::Embedding
-            && config.tie_word_embeddings
-            && self.find(&Tensor::Embedding.to_string()).is_none()
-            && self.find(&Tensor::Head.to_string()).is_some();
-        if renamed { Tensor::Head } else { tensor }
+    /// Returns how a tensor is stored. Tied embeddings are stored once, and some writers store them under the
+    /// head's name.
+    fn stored_as(&self, tensor: Tensor, config: &Config, architecture: &Architecture) -> StoredAs {
+        let stored = StoredAs::of(tensor, config, architecture);
+        let may_be_head = tensor == Tensor::Embedding && config.tie_word_embeddings;
+        if may_be_head && self.find(&stored.name).is_none() {
+            let head = StoredAs::of(Tensor::Head, config, architecture);
+            if self.find(&head.name).is_some() {
+                return head;
+            }
+        }
+        stored
     }
 
-    fn locate(
-        &self,
-        tensor: Tensor,
-        stored_as: Tensor,
-        architecture: &Architecture,
-    ) -> Result<Location, LoadError> {
-        let name = stored_as.to_string();
-        let Some((file, stored)) = self.find(&name) else {
-            return Err(self.missing(name, tensor));
+    fn locate(&self, tensor: Tensor, stored_as: &StoredAs) -> Result<Location, LoadError> {
+        let name = &stored_as.name;
+        let Some((file, stored)) = self.find(name) else {
+            return Err(self.missing(name.clone(), tensor));
         };
         let path = || self.files[file].path().to_owned();
-        let expected = architecture.shape(tensor);
-        if stored.shape != expected {
-            let found = stored.shape.clone();
-            return Err(LoadError::Shape { file: path(), tensor: name, expected, found });
+        if stored.shape != stored_as.shape {
+            let (expected, found) = (stored_as.shape.clone(), stored.shape.clone());
+            return Err(LoadError::Shape { file: path(), tensor: name.clone(), expected, found });
         }
-        let dtype = stored_dtype(stored, self.files[file].path(), &name)?;
-        Ok(Location { file, bytes: stored.bytes.clone(), dtype, interleaved: false })
+        let dtype = stored_dtype(stored, self.files[file].path(), name)?;
+        let mut bytes = stored.bytes.clone();
+        if let Some([expert, n_experts]) = stored_as.expert {
+            let size = bytes.len() / n_experts;
+            bytes = bytes.start + expert * size..bytes.start + (expert + 1) * size;
+        }
+        Ok(Location { file, bytes, dtype, layout: stored_as.layout })
     }
 
     fn missing(&self, name: String, tensor: Tensor) -> LoadError {
@@ -221,16 +228,12 @@ impl Shards<'_> {
 
     /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a norm of the
     /// queries, an additional layer) means that the configuration does not describe this model.
-    fn reject_unexpected(
-        &self,
-        locations: &HashMap<Tensor, Location>,
-        config: &Config,
-    ) -> Result<(), LoadError> {
-        let used: HashSet<String> = locations.keys().map(Tensor::to_string).collect();
+    fn reject_unexpected(&self, used: &HashSet<String>, config: &Config) -> Result<(), LoadError> {
         let harmless = |name: &str| {
             let tied_head = config.tie_word_embeddings && name == Tensor::Head.to_string();
-            // Old writers stored RoPE's frequencies, which follow from the configuration.
-            tied_head || name.ends_with("rotary_emb.inv_freq")
+            // Old writers stored RoPE's frequencies and the causal mask, which follow from the configuration.
+            let buffers = ["rotary_emb.inv_freq", "attention.bias", "attention.masked_bias"];
+            tied_head || buffers.iter().any(|buffer| name.ends_with(buffer))
         };
         for (file, parsed) in self.files.iter().zip(&self.parsed) {
             for name in parsed.tensors.keys() {

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use super::row_layout::{Interleaved, RowLayout};
 use super::{Dtype, Location};
 use crate::config::Config;
 use crate::load_error::LoadError;
@@ -190,8 +191,10 @@ fn locate(config: &Config) -> HashMap<Tensor, Location> {
         let elements: usize = architecture.shape(tensor).iter().product();
         let bytes = start..start + elements * size_of::<f32>();
         start = bytes.end;
-        let interleaved = matches!(tensor, Tensor::Layer(_, LayerTensor::Query | LayerTensor::Key));
-        locations.insert(tensor, Location { file: 0, bytes, dtype: Dtype::F32, interleaved });
+        let is_rotated = matches!(tensor, Tensor::Layer(_, LayerTensor::Query | LayerTensor::Key));
+        let interleaved = is_rotated.then(|| Interleaved::whole(config.head_dim));
+        let layout = RowLayout { interleaved, ..RowLayout::PLAIN };
+        locations.insert(tensor, Location { file: 0, bytes, dtype: Dtype::F32, layout });
     }
     locations
 }

@@ -14,8 +14,10 @@ mod named_tensors;
 pub(crate) mod pickle;
 pub mod random;
 pub mod random_speculator;
+mod row_layout;
 mod safetensors_file;
 mod safetensors_writer;
+mod stored_names;
 mod tensor_rows;
 mod weight_file;
 
@@ -40,6 +42,7 @@ use crate::embedded_model::EmbeddedModel;
 use crate::weight_type::WeightType;
 use gguf::{GgufMetadata, GgufModel};
 use llama2c::Llama2c;
+use row_layout::RowLayout;
 use sha2::{Digest, Sha256};
 pub(crate) use weight_file::read_text;
 
@@ -86,8 +89,7 @@ struct Location {
     file: usize,
     bytes: Range<usize>,
     dtype: Dtype,
-    /// Whether RoPE rotates the rows (2i, 2i+1) of each head, rather than (i, i + head_dim/2).
-    interleaved: bool,
+    layout: RowLayout,
 }
 
 /// A model's configuration and weights, opened for reading.
@@ -279,8 +281,9 @@ impl Checkpoint {
             tensor: tensor.to_string(),
             bytes: location.bytes.clone(),
             dtype: location.dtype,
+            rows: shape[..shape.len() - 1].iter().product(),
             columns: shape[shape.len() - 1],
-            interleaved: location.interleaved.then_some(self.config.head_dim),
+            layout: location.layout,
         })
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::Dtype;
 use super::huggingface::{WeightIndex, stored_dtype};
 use super::pickle;
+use super::row_layout::RowLayout;
 use super::safetensors_file::{SafetensorsFile, StoredTensor};
 use super::tensor_rows::TensorRows;
 use super::weight_file::{WeightFile, read_text};
@@ -102,8 +103,9 @@ impl NamedTensors {
             tensor: name.to_owned(),
             bytes: stored.bytes.clone(),
             dtype: stored_dtype(stored, file.path(), name)?,
+            rows: shape.iter().rev().skip(1).product(),
             columns: shape.last().copied().unwrap_or(0),
-            interleaved: None,
+            layout: RowLayout::PLAIN,
         })
     }
 

@@ -1,11 +1,12 @@
 //! Random checkpoints for tests and benchmarks: any size without a download, and pairs of drafter and
 //! target that agree often enough to exercise speculative decoding.
 
+mod families;
 mod synthetic_pair;
 mod tokenizer;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::f64::consts::TAU;
 use std::fs;
 use std::io;
@@ -17,12 +18,14 @@ use half::{bf16, f16};
 use safetensors::tensor::View;
 use serde_json::{Value, json};
 
+use super::row_layout::RowLayout;
 use super::safetensors_file::SafetensorsFile;
+use super::stored_names::StoredAs;
 use super::tensor_rows::TensorRows;
 use super::weight_file::WeightFile;
 use super::{Dtype, TensorSource, write_safetensors};
-use crate::architecture::Architecture;
-use crate::config::{Config, Family, RopeScaling, SlidingLayers, SlidingWindow};
+use crate::architecture::{Architecture, QkNorms};
+use crate::config::{Config, Family, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow};
 use crate::load_error::LoadError;
 use crate::tensor::{LayerTensor, Tensor};
 use crate::weight_type::WeightType;
@@ -86,7 +89,7 @@ pub fn example_families() -> Vec<Config> {
         head_dim: 10,
         qkv_bias: true,
         output_bias: true,
-        qk_norm: true,
+        qk_norms: QkNorms::Heads,
         rope_scaling: RopeScaling::Llama3 {
             factor: 8.0,
             low_freq_factor: 1.0,
@@ -115,7 +118,10 @@ pub fn example_families() -> Vec<Config> {
         }),
         ..example_config()
     };
-    vec![llama, mistral, qwen2, qwen3, granite, smollm3]
+    let mut families = vec![llama, mistral, qwen2, qwen3, granite, smollm3];
+    families.extend(families::dense());
+    families.extend(families::mixtures());
+    families
 }
 
 /// Writes a Hugging Face directory (`config.json`, `generation_config.json`, `model.safetensors`,
@@ -255,10 +261,17 @@ impl<'a> RandomWeights<'a> {
 
         let file = dir.join("model.safetensors");
         let architecture = self.config.architecture();
-        let tensors = architecture
-            .tensors()
-            .map(|tensor| (tensor.to_string(), RandomTensor::new(self, tensor)));
-        write_safetensors(&file, tensors).map_err(|cause| write_error(&file, cause))
+        let mut stored: BTreeMap<String, RandomStored> = BTreeMap::new();
+        for tensor in architecture.tensors() {
+            let stored_as = StoredAs::of(tensor, self.config, &architecture);
+            let random = RandomTensor::new(self, tensor);
+            let entry = stored.entry(stored_as.name.clone()).or_insert_with(|| RandomStored {
+                shape: stored_as.shape.clone(),
+                parts: Vec::new(),
+            });
+            entry.parts.push((random, stored_as));
+        }
+        write_safetensors(&file, stored).map_err(|cause| write_error(&file, cause))
     }
 
     /// Returns the mean and the standard deviation of a tensor's values.
@@ -272,29 +285,53 @@ impl<'a> RandomWeights<'a> {
             // Random signs. Otherwise the most probable token after any token would be the same token.
             Tensor::FinalNorm if self.config.tie_word_embeddings => (0.0, 1.0),
             Tensor::FinalNorm => (1.0, 0.1),
+            Tensor::FinalNormBias | Tensor::HeadBias => (0.0, 0.3),
             // Complete models have no tensors of drafters.
             Tensor::MaskEmbeddings
             | Tensor::MaskFeatures
             | Tensor::Fusion
             | Tensor::FusionBias
             | Tensor::DraftHead(..) => (0.0, 1.0),
+            Tensor::Expert(layer, _, part) => {
+                let dense = self.mean_and_deviation(Tensor::Layer(layer, part.dense()));
+                match self.config.architecture().shape(tensor)[..] {
+                    // Inputs may differ from those of a dense MLP.
+                    [_, inputs] => {
+                        (0.0, self.damping(layer, part.dense()) / (inputs as f32).sqrt())
+                    }
+                    _ => dense,
+                }
+            }
+            // Scores of experts differ clearly.
+            Tensor::Layer(_, LayerTensor::Router) => (0.0, 2.0 / hidden.sqrt()),
+            Tensor::Layer(_, LayerTensor::RouterCorrection | LayerTensor::Sinks) => (0.0, 0.3),
             Tensor::Layer(layer, part) => {
-                use LayerTensor::{Down, DownBias, Output, OutputBias};
-                let is_output = matches!(part, Output | OutputBias | Down | DownBias);
-                let damping = match layer {
-                    _ if !is_output => 1.0,
-                    _ if layer >= self.damped_from => self.epsilon,
-                    0 => 1.0,
-                    _ => self.residual,
-                };
                 let sharpness = if part == LayerTensor::Query { self.sharpness } else { 1.0 };
-                let scale = damping * sharpness;
+                let scale = self.damping(layer, part) * sharpness;
                 match self.config.architecture().shape(tensor)[..] {
                     [_, inputs] => (0.0, scale / (inputs as f32).sqrt()),
                     _ if part.is_bias() => (0.0, scale * 0.3),
-                    _ => (1.0, 0.1),
+                    // A norm of what is added is damped with it.
+                    _ => (self.damping(layer, part), 0.1 * self.damping(layer, part)),
                 }
             }
+        }
+    }
+
+    /// Returns the factor of a layer's outputs, which is 1 for its other tensors.
+    fn damping(&self, layer: usize, part: LayerTensor) -> f32 {
+        use LayerTensor as T;
+        let is_output = match self.config.norm_placement {
+            NormPlacement::After | NormPlacement::Around => {
+                matches!(part, T::AttentionOutputNorm | T::MlpOutputNorm)
+            }
+            _ => matches!(part, T::Output | T::OutputBias | T::Down | T::DownBias),
+        };
+        match layer {
+            _ if !is_output => 1.0,
+            _ if layer >= self.damped_from => self.epsilon,
+            0 => 1.0,
+            _ => self.residual,
         }
     }
 }
@@ -337,6 +374,25 @@ impl RandomTensor {
         (0..count).map(move |_| mean + deviation * normal.next())
     }
 
+    /// Copies a value, less what a reader adds to it.
+    fn store(&self, value: &[u8], offset: f32, out: &mut [u8]) {
+        match (self.dtype, value) {
+            (RandomDtype::Bf16, &[low, high]) if offset != 0.0 => {
+                let value = bf16::from_le_bytes([low, high]).to_f32() - offset;
+                out.copy_from_slice(&bf16::from_f32(value).to_le_bytes());
+            }
+            (RandomDtype::F16, &[low, high]) if offset != 0.0 => {
+                let value = f16::from_le_bytes([low, high]).to_f32() - offset;
+                out.copy_from_slice(&f16::from_f32(value).to_le_bytes());
+            }
+            (_, &[a, b, c, d]) => {
+                let value = f32::from_le_bytes([a, b, c, d]) - offset;
+                out.copy_from_slice(&value.to_le_bytes());
+            }
+            _ => out.copy_from_slice(value),
+        }
+    }
+
     fn element_bytes(&self) -> usize {
         match self.dtype {
             RandomDtype::F32 | RandomDtype::Block(_) => size_of::<f32>(),
@@ -357,6 +413,56 @@ impl RandomTensor {
                 RandomDtype::F16 => bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
             }
         }
+    }
+}
+
+/// A stored tensor that consists of one or several tensors of the model.
+struct RandomStored {
+    shape: Vec<usize>,
+    parts: Vec<(RandomTensor, StoredAs)>,
+}
+
+impl View for RandomStored {
+    fn dtype(&self) -> safetensors::Dtype {
+        self.parts.first().map_or(safetensors::Dtype::F32, |(part, _)| part.dtype())
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        if let [(part, StoredAs { layout: RowLayout::PLAIN, expert: None, .. })] = &self.parts[..] {
+            return part.data();
+        }
+        let mut bytes = vec![0; self.data_len()];
+        for (part, stored_as) in &self.parts {
+            let size = part.element_bytes();
+            let (values, columns) = match part.shape[..] {
+                [_, columns] => (part.data(), columns),
+                // The values of a vector have the order of rows.
+                _ => (part.data(), 1),
+            };
+            let [expert, n_experts] = stored_as.expert.unwrap_or([0, 1]);
+            let part_bytes = bytes.len() / n_experts;
+            let bytes = &mut bytes[expert * part_bytes..][..part_bytes];
+            for (row, values) in values.chunks_exact(columns * size).enumerate() {
+                let index = stored_as.layout.index(row);
+                for (column, value) in values.chunks_exact(size).enumerate() {
+                    let at = match stored_as.layout.transposed {
+                        Some(outputs) => column * outputs + index,
+                        None => index * columns + column,
+                    };
+                    part.store(value, stored_as.layout.offset, &mut bytes[at * size..][..size]);
+                }
+            }
+        }
+        Cow::Owned(bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        let size = self.parts.first().map_or(0, |(part, _)| part.element_bytes());
+        self.shape.iter().product::<usize>() * size
     }
 }
 
@@ -450,6 +556,11 @@ impl RandomTensors {
             let shape = architecture.shape(tensor);
             let (mean, deviation) = match (tensor, &shape[..]) {
                 (Tensor::Layer(_, part), [_]) if part.is_bias() => (0.0, 0.3),
+                (Tensor::Expert(..) | Tensor::FinalNormBias | Tensor::HeadBias, [_])
+                | (Tensor::Layer(_, LayerTensor::RouterCorrection | LayerTensor::Sinks), [_]) => {
+                    (0.0, 0.3)
+                }
+                (Tensor::Layer(_, LayerTensor::Router), _) => (0.0, 0.4),
                 (_, [_]) => (1.0, 0.1),
                 (Tensor::Embedding | Tensor::MaskEmbeddings | Tensor::MaskFeatures, _) => {
                     (0.0, 1.0)
@@ -483,8 +594,9 @@ impl TensorSource for RandomTensors {
             tensor: tensor.to_string(),
             bytes: 0..file.bytes().len(),
             dtype: Dtype::F32,
+            rows: shape.iter().rev().skip(1).product(),
             columns: shape.last().copied().unwrap_or(0),
-            interleaved: None,
+            layout: RowLayout::PLAIN,
         })
     }
 
@@ -523,7 +635,7 @@ mod tests {
     #[test]
     fn options_that_a_family_lacks_are_rejected() {
         let directory = tempfile::tempdir().unwrap();
-        let config = Config { qk_norm: true, ..example_config() };
+        let config = Config { qk_norms: QkNorms::Heads, ..example_config() };
         let error = write_random_checkpoint(directory.path(), &config, 1, RandomDtype::F32);
         let message = error.unwrap_err().to_string();
         let expected = "\"model_type\" is llama; expected a family that supports";

@@ -4,6 +4,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::ops::Range;
 
+use super::row_layout::RowLayout;
 use super::{Dtype, WeightFile};
 use crate::block_type::BlockType;
 use crate::blocks;
@@ -15,14 +16,15 @@ pub struct TensorRows<'a> {
     pub(super) file: &'a WeightFile,
     /// The tensor's name, for errors.
     pub(super) tensor: String,
-    /// The place in the file of the row-major values.
+    /// The place in the file of the stored tensor's row-major values.
     pub(super) bytes: Range<usize>,
     pub(super) dtype: Dtype,
+    /// The number of rows.
+    pub(super) rows: usize,
     /// The number of values in a row.
     pub(super) columns: usize,
-    /// The number of rows of a head, if RoPE rotates the rows (2i, 2i+1) of each head rather than
-    /// (i, i + head_dim/2). The values of a bias, which is one row, have the order of the rows.
-    pub(super) interleaved: Option<usize>,
+    /// Where the rows are in the stored tensor. A vector is one row, and this says where its values are.
+    pub(super) layout: RowLayout,
 }
 
 /// After this many bytes of a tensor, the pages that have been read are released.
@@ -32,7 +34,7 @@ impl TensorRows<'_> {
     /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes.len() / self.row_bytes()
+        self.rows
     }
 
     /// Whether there are no rows. Checkpoints that open successfully have no empty tensors.
@@ -98,8 +100,31 @@ impl TensorRows<'_> {
     /// If `row` is out of range, or `out` does not have the length of a row.
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         assert_eq!(out.len(), self.columns, "a row of {}", self.tensor);
-        let place = self.place(row);
-        let bytes = &self.file.bytes()[place.clone()];
+        match self.layout.transposed {
+            Some(outputs) => self.read_column(row, outputs, out),
+            None if self.rows == 1 && self.layout != RowLayout::PLAIN => self.read_values(out),
+            None => {
+                let place = self.place(row);
+                self.decode(&self.file.bytes()[place.clone()], out);
+                self.release_before(&place);
+            }
+        }
+        if self.layout.offset != 0.0 {
+            out.iter_mut().for_each(|value| *value += self.layout.offset);
+        }
+        match first_non_finite(out) {
+            None => Ok(()),
+            Some(column) => Err(LoadError::NonFinite {
+                file: self.file.path().to_owned(),
+                tensor: self.tensor.clone(),
+                index: row * self.columns + column,
+                found: out[column],
+            }),
+        }
+    }
+
+    /// Converts stored values to f32, exactly.
+    fn decode(&self, bytes: &[u8], out: &mut [f32]) {
         match self.dtype {
             Dtype::F32 => {
                 for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
@@ -115,21 +140,25 @@ impl TensorRows<'_> {
             Dtype::F16 => widen_f16(bytes, out),
             Dtype::Block(block) => blocks::dequantize(block, bytes, out),
         }
-        self.release_before(&place);
-        if self.len() == 1 && self.interleaved.is_some() {
-            let stored = out.to_vec();
-            for (index, value) in out.iter_mut().enumerate() {
-                *value = stored[self.stored_index(index)];
-            }
+    }
+
+    /// Reads a row of a matrix that is stored as `[inputs, outputs]`: a column there.
+    fn read_column(&self, row: usize, outputs: usize, out: &mut [f32]) {
+        let (size, column) = (self.dtype.row_bytes(1), self.layout.index(row));
+        let stored = &self.file.bytes()[self.bytes.clone()];
+        let values = stored.chunks_exact(size).skip(column).step_by(outputs);
+        for (out, bytes) in out.iter_mut().zip(values) {
+            self.decode(bytes, std::slice::from_mut(out));
         }
-        match first_non_finite(out) {
-            None => Ok(()),
-            Some(column) => Err(LoadError::NonFinite {
-                file: self.file.path().to_owned(),
-                tensor: self.tensor.clone(),
-                index: row * self.columns + column,
-                found: out[column],
-            }),
+    }
+
+    /// Reads the values of a vector that are in another order, or a part of the stored ones.
+    fn read_values(&self, out: &mut [f32]) {
+        let stored = &self.file.bytes()[self.bytes.clone()];
+        let mut values = vec![0.0; stored.len() / self.dtype.row_bytes(1)];
+        self.decode(stored, &mut values);
+        for (index, out) in out.iter_mut().enumerate() {
+            *out = values[self.layout.index(index)];
         }
     }
 
@@ -158,7 +187,7 @@ impl TensorRows<'_> {
 
     /// Returns the place of a row in the file.
     fn place(&self, row: usize) -> Range<usize> {
-        let start = self.bytes.start + self.stored_index(row) * self.row_bytes();
+        let start = self.bytes.start + self.layout.index(row) * self.row_bytes();
         start..start + self.row_bytes()
     }
 
@@ -169,13 +198,6 @@ impl TensorRows<'_> {
         if start < end {
             self.file.release(start.max(self.bytes.start)..end);
         }
-    }
-
-    /// Returns the index in the file of a row, or of a value of a bias.
-    fn stored_index(&self, index: usize) -> usize {
-        let Some(head_dim) = self.interleaved else { return index };
-        let (head, within, half) = (index / head_dim, index % head_dim, head_dim / 2);
-        head * head_dim + within % half * 2 + within / half
     }
 }
 
@@ -206,6 +228,7 @@ fn first_non_finite(values: &[f32]) -> Option<usize> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::checkpoint::row_layout::Interleaved;
 
     fn file(bytes: &[u8]) -> WeightFile {
         WeightFile::from_bytes("a.safetensors".into(), bytes.to_vec())
@@ -213,7 +236,13 @@ mod tests {
 
     fn rows(file: &WeightFile, dtype: Dtype, columns: usize) -> TensorRows<'_> {
         let (tensor, bytes) = ("model.embed_tokens.weight".into(), 0..file.bytes().len());
-        TensorRows { file, tensor, bytes, dtype, columns, interleaved: None }
+        let rows = bytes.len() / dtype.row_bytes(columns);
+        TensorRows { file, tensor, bytes, dtype, rows, columns, layout: RowLayout::PLAIN }
+    }
+
+    /// Rows of heads of this size whose neighbours RoPE rotates.
+    fn halves(head_dim: usize) -> RowLayout {
+        RowLayout { interleaved: Some(Interleaved::whole(head_dim)), ..RowLayout::PLAIN }
     }
 
     #[test]
@@ -224,7 +253,8 @@ mod tests {
             let mut shifted = vec![0; offset];
             shifted.extend_from_slice(&bytes);
             let file = file(&shifted);
-            let rows = TensorRows { bytes: offset..shifted.len(), ..rows(&file, Dtype::F32, 2) };
+            let bytes = offset..shifted.len();
+            let rows = TensorRows { bytes, rows: 2, ..rows(&file, Dtype::F32, 2) };
             assert_eq!((rows.len(), rows.read_all().unwrap()), (2, expected.to_vec()));
             let mut row = [0.0; 2];
             rows.read(1, &mut row).unwrap();
@@ -260,7 +290,7 @@ mod tests {
         let values: Vec<u8> =
             (0..8u8).flat_map(|row| [f32::from(row); 2]).flat_map(f32::to_le_bytes).collect();
         let file = file(&values);
-        let split = TensorRows { interleaved: Some(4), ..rows(&file, Dtype::F32, 2) };
+        let split = TensorRows { layout: halves(4), ..rows(&file, Dtype::F32, 2) };
         let order: Vec<f32> = split.read_all().unwrap().chunks(2).map(|row| row[0]).collect();
         assert_eq!(order, [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
     }
@@ -269,8 +299,50 @@ mod tests {
     fn an_interleaved_bias_becomes_halves_within_each_head() {
         let values: Vec<u8> = (0..8u8).map(f32::from).flat_map(f32::to_le_bytes).collect();
         let file = file(&values);
-        let bias = TensorRows { interleaved: Some(4), ..rows(&file, Dtype::F32, 8) };
+        let bias = TensorRows { layout: halves(4), ..rows(&file, Dtype::F32, 8) };
         assert_eq!(bias.read_all().unwrap(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+    }
+
+    /// Rows 0 to 11 of two columns, with the row's index as values.
+    fn numbered_rows() -> WeightFile {
+        let values = (0..12u8).flat_map(|row| [f32::from(row); 2]).flat_map(f32::to_le_bytes);
+        file(&values.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_tensor_may_be_a_part_of_a_stored_one() {
+        let file = numbered_rows();
+        let first_values = |rows: usize, layout| {
+            let part = TensorRows { rows, layout, ..rows_of(&file) };
+            let values = part.read_all().unwrap();
+            values.chunks(2).map(|row| row[0]).collect::<Vec<_>>()
+        };
+        assert_eq!(first_values(3, RowLayout::from_row(5)), [5.0, 6.0, 7.0]);
+        // Heads of two rows, of which queries, keys and values follow one another.
+        assert_eq!(first_values(4, RowLayout::runs(2, 2, 6)), [2.0, 3.0, 8.0, 9.0]);
+        // Every second row.
+        assert_eq!(first_values(3, RowLayout::runs(1, 1, 2)), [1.0, 3.0, 5.0]);
+        // The first two rows of each head of three are rotated.
+        let interleaved = Some(Interleaved { head_dim: 6, dims: 4 });
+        let partial = RowLayout { interleaved, ..RowLayout::PLAIN };
+        let expected = [0.0, 2.0, 1.0, 3.0, 4.0, 5.0, 6.0, 8.0, 7.0, 9.0, 10.0, 11.0];
+        assert_eq!(first_values(12, partial), expected);
+        let offset = RowLayout { offset: 1.0, ..RowLayout::PLAIN };
+        assert_eq!(first_values(2, offset), [1.0, 2.0]);
+    }
+
+    fn rows_of(file: &WeightFile) -> TensorRows<'_> {
+        rows(file, Dtype::F32, 2)
+    }
+
+    #[test]
+    fn a_matrix_may_be_stored_with_its_inputs_first() {
+        // [3 inputs, 4 outputs], of which the odd outputs are read.
+        let values: Vec<u8> = (0..12u8).map(f32::from).flat_map(f32::to_le_bytes).collect();
+        let file = file(&values);
+        let layout = RowLayout { transposed: Some(4), ..RowLayout::runs(1, 1, 2) };
+        let part = TensorRows { rows: 2, layout, ..rows(&file, Dtype::F32, 3) };
+        assert_eq!(part.read_all().unwrap(), [1.0, 5.0, 9.0, 3.0, 7.0, 11.0]);
     }
 
     #[test]
@@ -284,7 +356,7 @@ mod tests {
         let bytes: Vec<u8> = scales.into_iter().flat_map(block).collect();
         let file = file(&bytes);
         let rows = rows(&file, Dtype::Block(BlockType::Q8_0), 32);
-        let split = TensorRows { interleaved: Some(4), ..rows };
+        let split = TensorRows { layout: halves(4), ..rows };
         assert_eq!((split.len(), split.block_type()), (4, Some(BlockType::Q8_0)));
         let mut values = [0.0; 32];
         for (row, stored) in [0, 2, 1, 3].into_iter().enumerate() {

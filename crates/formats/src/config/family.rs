@@ -1,29 +1,95 @@
-//! The model families and the default values of their configurations.
+//! The model families, and what distinguishes their configurations.
 
 use std::fmt;
+
+use super::Config;
+use super::families::{cohere, gemma, glm, gpt, granite, llama, olmo, phi, qwen};
+use crate::architecture::Activation;
+use crate::json_options::JsonOptions;
+use crate::load_error::LoadError;
+use serde_json::{Map, Value};
 
 /// A model family: the `model_type` of `config.json`.
 ///
 /// One forward pass computes all families. The family determines which options its configuration has,
-/// and the default values of absent options.
+/// the default values of absent options, and the names of its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Llama 1 to 3 and models with the same `model_type`: Vicuna, CodeLlama, DeepSeek-Coder, TinyLlama.
     Llama,
     /// Mistral.
     Mistral,
+    /// Mixtral.
+    Mixtral,
     /// Qwen2 and 2.5.
     Qwen2,
     /// Qwen3.
     Qwen3,
+    /// Qwen2's mixtures of experts.
+    Qwen2Moe,
+    /// Qwen3's mixtures of experts.
+    Qwen3Moe,
     /// Granite 3 and dense models with the same `model_type`.
     Granite,
+    /// Granite's mixtures of experts.
+    GraniteMoe,
     /// SmolLM3.
     SmolLm3,
+    /// Gemma 2.
+    Gemma2,
+    /// Gemma 3 for text.
+    Gemma3,
+    /// Phi-1, Phi-1.5 and Phi-2.
+    Phi,
+    /// Phi-3, Phi-3.5 and Phi-4.
+    Phi3,
+    /// OLMo 2.
+    Olmo2,
+    /// OLMo 3.
+    Olmo3,
+    /// OLMoE.
+    Olmoe,
+    /// Command R.
+    Cohere,
+    /// Command R7B and Command A.
+    Cohere2,
+    /// GLM-4 of 2024.
+    Glm,
+    /// GLM-4 of 2025.
+    Glm4,
+    /// GLM-4.5 and later mixtures of experts.
+    Glm4Moe,
+    /// StarCoder2.
+    StarCoder2,
+    /// StableLM 2.
+    StableLm,
+    /// GPT-NeoX and Pythia.
+    GptNeoX,
+    /// gpt-oss.
+    GptOss,
 }
 
-/// The values of options that a configuration does not contain: the defaults of transformers'
-/// configuration classes.
+/// What distinguishes a family.
+pub(super) struct Description {
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it"))]
+    pub(super) family: Family,
+    /// The family's name in messages.
+    pub(super) name: &'static str,
+    /// The value of `model_type`.
+    pub(super) model_type: &'static str,
+    /// The name of the model class in `architectures`.
+    pub(super) class: &'static str,
+    pub(super) defaults: Defaults,
+    /// Options that the family reads, among those that most families do not compute.
+    pub(super) reads: &'static [&'static str],
+    /// Reads the family's own options. The options of all families have been read.
+    pub(super) read: fn(&JsonOptions<'_>, &mut Config) -> Result<(), LoadError>,
+    /// Writes the family's own options.
+    pub(super) write: fn(&Config, &mut Map<String, Value>),
+}
+
+/// The values of options that a configuration does not contain, the defaults of transformers'
+/// configuration classes, and the names of options that differ between families.
 #[derive(Clone, Copy)]
 pub(super) struct Defaults {
     pub(super) max_position_embeddings: usize,
@@ -35,82 +101,120 @@ pub(super) struct Defaults {
     pub(super) tie_word_embeddings: bool,
     pub(super) bos_token_id: Option<u32>,
     pub(super) eos_token_id: Option<u32>,
+    /// The option of the norms' constant, and its value.
+    pub(super) epsilon: (&'static str, f32),
+    /// The option of the activation function, and its value.
+    pub(super) activation: (&'static str, Activation),
+    /// The share of a head that RoPE rotates; `None` if the family always rotates whole heads.
+    pub(super) partial_rotary_factor: Option<f32>,
+    /// The base of RoPE in layers with a window, if they have a RoPE of their own.
+    pub(super) local_rope_theta: Option<f32>,
 }
 
+/// The defaults of Llama.
+pub(super) const LLAMA: Defaults = Defaults {
+    max_position_embeddings: 2048,
+    num_key_value_heads: None,
+    head_dim: None,
+    rope_theta: 10_000.0,
+    tie_word_embeddings: false,
+    bos_token_id: Some(1),
+    eos_token_id: Some(2),
+    epsilon: ("rms_norm_eps", 1e-6),
+    activation: ("hidden_act", Activation::Silu),
+    partial_rotary_factor: None,
+    local_rope_theta: None,
+};
+
 impl Family {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3, Self::Granite, Self::SmolLm3];
+    pub(super) const ALL: [Self; 26] = [
+        Self::Llama,
+        Self::Mistral,
+        Self::Mixtral,
+        Self::Qwen2,
+        Self::Qwen3,
+        Self::Qwen2Moe,
+        Self::Qwen3Moe,
+        Self::Granite,
+        Self::GraniteMoe,
+        Self::SmolLm3,
+        Self::Gemma2,
+        Self::Gemma3,
+        Self::Phi,
+        Self::Phi3,
+        Self::Olmo2,
+        Self::Olmo3,
+        Self::Olmoe,
+        Self::Cohere,
+        Self::Cohere2,
+        Self::Glm,
+        Self::Glm4,
+        Self::Glm4Moe,
+        Self::StarCoder2,
+        Self::StableLm,
+        Self::GptNeoX,
+        Self::GptOss,
+    ];
 
     /// Returns the value of `model_type`.
     pub fn model_type(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Mistral => "mistral",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-            Self::Granite => "granite",
-            Self::SmolLm3 => "smollm3",
-        }
+        self.description().model_type
     }
 
     /// Returns the name of the model class in `architectures`.
     pub fn architecture(self) -> &'static str {
-        match self {
-            Self::Llama => "LlamaForCausalLM",
-            Self::Mistral => "MistralForCausalLM",
-            Self::Qwen2 => "Qwen2ForCausalLM",
-            Self::Qwen3 => "Qwen3ForCausalLM",
-            Self::Granite => "GraniteForCausalLM",
-            Self::SmolLm3 => "SmolLM3ForCausalLM",
-        }
+        self.description().class
     }
 
-    pub(super) fn defaults(self) -> Defaults {
-        let llama = Defaults {
-            max_position_embeddings: 2048,
-            num_key_value_heads: None,
-            head_dim: None,
-            rope_theta: 10_000.0,
-            tie_word_embeddings: false,
-            bos_token_id: Some(1),
-            eos_token_id: Some(2),
-        };
-        let qwen2 = Defaults {
-            max_position_embeddings: 32_768,
-            num_key_value_heads: Some(32),
-            bos_token_id: None,
-            eos_token_id: None,
-            ..llama
-        };
+    pub(super) fn description(self) -> &'static Description {
         match self {
-            Self::Llama | Self::Granite => llama,
-            Self::Mistral => {
-                Defaults { max_position_embeddings: 131_072, num_key_value_heads: Some(8), ..llama }
-            }
-            Self::Qwen2 => qwen2,
-            Self::Qwen3 => Defaults { head_dim: Some(128), ..qwen2 },
-            Self::SmolLm3 => Defaults {
-                max_position_embeddings: 32_768,
-                num_key_value_heads: Some(4),
-                rope_theta: 2_000_000.0,
-                tie_word_embeddings: true,
-                bos_token_id: Some(128_000),
-                eos_token_id: Some(128_001),
-                ..llama
-            },
+            Self::Llama => &llama::LLAMA,
+            Self::Mistral => &llama::MISTRAL,
+            Self::Mixtral => &llama::MIXTRAL,
+            Self::SmolLm3 => &llama::SMOLLM3,
+            Self::Qwen2 => &qwen::QWEN2,
+            Self::Qwen3 => &qwen::QWEN3,
+            Self::Qwen2Moe => &qwen::QWEN2_MOE,
+            Self::Qwen3Moe => &qwen::QWEN3_MOE,
+            Self::Granite => &granite::GRANITE,
+            Self::GraniteMoe => &granite::GRANITE_MOE,
+            Self::Gemma2 => &gemma::GEMMA2,
+            Self::Gemma3 => &gemma::GEMMA3,
+            Self::Phi => &phi::PHI,
+            Self::Phi3 => &phi::PHI3,
+            Self::Olmo2 => &olmo::OLMO2,
+            Self::Olmo3 => &olmo::OLMO3,
+            Self::Olmoe => &olmo::OLMOE,
+            Self::Cohere => &cohere::COHERE,
+            Self::Cohere2 => &cohere::COHERE2,
+            Self::Glm => &glm::GLM,
+            Self::Glm4 => &glm::GLM4,
+            Self::Glm4Moe => &glm::GLM4_MOE,
+            Self::StarCoder2 => &gpt::STARCODER2,
+            Self::StableLm => &gpt::STABLELM,
+            Self::GptNeoX => &gpt::GPT_NEOX,
+            Self::GptOss => &gpt::GPT_OSS,
         }
     }
 }
 
 impl fmt::Display for Family {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Llama => "Llama",
-            Self::Mistral => "Mistral",
-            Self::Qwen2 => "Qwen2",
-            Self::Qwen3 => "Qwen3",
-            Self::Granite => "Granite",
-            Self::SmolLm3 => "SmolLM3",
-        })
+        formatter.write_str(self.description().name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_has_its_own_description() {
+        for family in Family::ALL {
+            assert_eq!(family.description().family, family);
+        }
+        let mut types = Family::ALL.map(Family::model_type);
+        types.sort_unstable();
+        assert!(types.windows(2).all(|pair| pair[0] != pair[1]));
     }
 }

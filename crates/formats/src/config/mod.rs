@@ -5,6 +5,7 @@
 //! fields of [`Config`] count. An unsupported option that would change the model's outputs is an error.
 //! Options that only affect training are ignored.
 
+mod families;
 pub(crate) mod family;
 mod parse;
 mod rope;
@@ -15,18 +16,22 @@ mod write;
 use std::path::Path;
 
 use crate::architecture::{
-    Architecture, Attention, AttentionNorm, Factors, Head, Input, Layer, Mlp, Rope,
+    Activation, Architecture, Attention, AttentionNorm, Experts, Factors, Head, Input, Layer, Mlp,
+    MlpInput, Norm, QkNorms, Rope,
 };
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
 
 pub use family::Family;
-pub use rope::RopeScaling;
+pub use rope::{RopeScaling, Yarn};
 pub use sampling::SuggestedSampling;
 
 /// The largest number of layers that is accepted: tens of times that of any model, and small enough
 /// to describe each layer.
 pub(crate) const MAX_LAYERS: usize = 1 << 12;
+
+/// The largest number of experts of a layer that is accepted.
+const MAX_EXPERTS: usize = 1 << 12;
 
 /// The description of a Llama-like model without its weights. The fields have the names that
 /// `config.json` uses, if it has such a field.
@@ -50,12 +55,26 @@ pub struct Config {
     pub vocab_size: usize,
     /// Maximum length of a sequence in tokens.
     pub max_position_embeddings: usize,
-    /// The constant that RMS norms add to the mean square.
+    /// The norm of hidden states.
+    pub norm: Norm,
+    /// Where a layer has norms.
+    pub norm_placement: NormPlacement,
+    /// The constant that norms add to the mean square.
     pub rms_norm_eps: f32,
+    /// The activation function of MLPs.
+    pub hidden_act: Activation,
+    /// Whether MLPs have a gate.
+    pub gated_mlp: bool,
+    /// The layers with experts, if the model is a mixture of experts.
+    pub experts: Option<MixtureLayers>,
     /// Base of RoPE's frequencies.
     pub rope_theta: f32,
     /// Scaling of RoPE's frequencies.
     pub rope_scaling: RopeScaling,
+    /// The share of a head that RoPE rotates.
+    pub partial_rotary_factor: f32,
+    /// RoPE's base and scaling in the layers with a window, if they have their own (Gemma 3).
+    pub local_rope: Option<(f32, RopeScaling)>,
     /// Whether each layer has RoPE, in order; `None` if all have it. This is `no_rope_layers` in
     /// `config.json`, where 1 means that the layer has RoPE.
     pub rope_layers: Option<Vec<bool>>,
@@ -67,6 +86,10 @@ pub struct Config {
     pub residual_multiplier: f32,
     /// The divisor of logits.
     pub logits_scaling: f32,
+    /// A limit of attention scores: each becomes `cap · tanh(score / cap)`.
+    pub attn_logit_softcapping: Option<f32>,
+    /// A limit of logits, of the same form.
+    pub final_logit_softcapping: Option<f32>,
     /// The sliding window and the layers that use it, if any.
     pub sliding_window: Option<SlidingWindow>,
     /// Whether the projections to queries, keys and values have a bias.
@@ -75,8 +98,12 @@ pub struct Config {
     pub output_bias: bool,
     /// Whether the projections of the MLP have a bias.
     pub mlp_bias: bool,
-    /// Whether an RMS norm is applied to each head of queries and keys before RoPE.
-    pub qk_norm: bool,
+    /// Whether the output projection to logits has a bias.
+    pub head_bias: bool,
+    /// The norms of queries and keys before RoPE.
+    pub qk_norms: QkNorms,
+    /// Whether attention has sinks (gpt-oss).
+    pub sinks: bool,
     /// Whether the output projection is the embedding.
     pub tie_word_embeddings: bool,
     /// The token that begins a text, if any.
@@ -85,6 +112,40 @@ pub struct Config {
     pub eos_token_ids: Vec<u32>,
     /// The sampling that the checkpoint suggests. It is applied only if a caller requests it.
     pub suggested_sampling: Option<SuggestedSampling>,
+}
+
+/// Where a layer has norms of hidden states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlacement {
+    /// Before attention and before the MLP (Llama).
+    Before,
+    /// Of what attention and the MLP add (OLMo 2).
+    After,
+    /// Before, and of what is added (Gemma 2, GLM-4).
+    Around,
+    /// One before both attention and the MLP, which read the same (Cohere, Phi-2).
+    Parallel,
+    /// Before each of attention and the MLP, which read the same hidden state (GPT-NeoX).
+    ParallelNorms,
+}
+
+/// The layers of a mixture of experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MixtureLayers {
+    /// The experts of a layer.
+    pub experts: Experts,
+    /// Width of the dense MLP that is added to the experts, if there is one (a shared expert).
+    pub shared_size: Option<usize>,
+    /// Whether each layer has a dense MLP instead of experts, in order. It is empty if none has.
+    pub dense: Vec<bool>,
+}
+
+impl MixtureLayers {
+    /// Whether a layer has experts.
+    #[must_use]
+    pub fn has_experts(&self, layer: usize) -> bool {
+        !self.dense.get(layer).copied().unwrap_or(false)
+    }
 }
 
 /// Sliding-window attention: row `p` attends to the positions from `p − size + 1` to `p`.
@@ -120,19 +181,30 @@ impl Config {
             head_dim: 0,
             vocab_size: 0,
             max_position_embeddings: 0,
+            norm: Norm::Rms,
+            norm_placement: NormPlacement::Before,
             rms_norm_eps: 1e-5,
+            hidden_act: Activation::Silu,
+            gated_mlp: true,
+            experts: None,
             rope_theta: 10_000.0,
             rope_scaling: RopeScaling::None,
+            partial_rotary_factor: 1.0,
+            local_rope: None,
             rope_layers: None,
             attention_multiplier: None,
             embedding_multiplier: 1.0,
             residual_multiplier: 1.0,
             logits_scaling: 1.0,
+            attn_logit_softcapping: None,
+            final_logit_softcapping: None,
             sliding_window: None,
             qkv_bias: false,
             output_bias: false,
             mlp_bias: false,
-            qk_norm: false,
+            head_bias: false,
+            qk_norms: QkNorms::None,
+            sinks: false,
             tie_word_embeddings: false,
             bos_token_id: None,
             eos_token_ids: Vec::new(),
@@ -190,13 +262,26 @@ impl Config {
             ("embedding_multiplier", self.embedding_multiplier),
             ("residual_multiplier", self.residual_multiplier),
             ("logits_scaling", self.logits_scaling),
+            ("attn_logit_softcapping", self.attn_logit_softcapping.unwrap_or(1.0)),
+            ("final_logit_softcapping", self.final_logit_softcapping.unwrap_or(1.0)),
+            ("partial_rotary_factor", self.partial_rotary_factor),
+            ("rope_local_base_freq", self.local_rope.as_ref().map_or(1.0, |(theta, _)| *theta)),
         ];
         for (option, value) in constants {
             if !(value.is_finite() && value > 0.0) {
                 return invalid(option, &value, "a positive, finite number");
             }
         }
-        self.rope_scaling.validate(self.head_dim, file)?;
+        let rotary = self.rotary_dims();
+        if rotary == 0 || rotary > self.head_dim || !rotary.is_multiple_of(2) {
+            let expected = format!("a share of \"head_dim\", {}, that is even", self.head_dim);
+            return invalid("partial_rotary_factor", &self.partial_rotary_factor, &expected);
+        }
+        self.rope_scaling.validate(rotary, file)?;
+        if let Some((_, scaling)) = &self.local_rope {
+            scaling.validate(rotary, file)?;
+        }
+        self.validate_experts(file)?;
         if let Some(listed) = &self.rope_layers
             && listed.len() != self.num_hidden_layers
         {
@@ -225,13 +310,74 @@ impl Config {
         self.validate_tensor_sizes(file)
     }
 
+    /// Checks the sizes of a mixture of experts.
+    fn validate_experts(&self, file: &Path) -> Result<(), LoadError> {
+        let Some(MixtureLayers { experts, shared_size, dense }) = &self.experts else {
+            return Ok(());
+        };
+        let invalid = |option, found: usize, expected: String| {
+            let (file, found) = (file.to_owned(), found.to_string());
+            Err(LoadError::InvalidOption { file, option, found, expected })
+        };
+        let within = |size: usize, largest| (1..=largest).contains(&size);
+        let (n_experts, router) = (experts.n_experts, experts.router);
+        if !within(n_experts, MAX_EXPERTS) {
+            return invalid("num_experts", n_experts, format!("a number from 1 to {MAX_EXPERTS}"));
+        }
+        if !within(router.experts_per_token, n_experts) {
+            let expected = format!("a number of experts from 1 to {n_experts}");
+            return invalid("num_experts_per_tok", router.experts_per_token, expected);
+        }
+        let sizes = [experts.mlp.intermediate_size, shared_size.unwrap_or(1)];
+        if let Some(&size) = sizes.iter().find(|size| !within(**size, MAX_SIZE)) {
+            let expected = format!("a size from 1 to {MAX_SIZE}");
+            return invalid("moe_intermediate_size", size, expected);
+        }
+        if !(router.scale.is_finite() && router.scale > 0.0) {
+            let (found, expected) = (router.scale.to_string(), "a positive, finite number".into());
+            let option = "routed_scaling_factor";
+            return Err(LoadError::InvalidOption {
+                file: file.to_owned(),
+                option,
+                found,
+                expected,
+            });
+        }
+        if !dense.is_empty() && dense.len() != self.num_hidden_layers {
+            let expected = format!("one for each of the {} layers", self.num_hidden_layers);
+            return invalid("mlp_only_layers", dense.len(), expected);
+        }
+        let Some(groups) = router.groups else { return Ok(()) };
+        if !within(groups.n_groups, n_experts) || !n_experts.is_multiple_of(groups.n_groups) {
+            return invalid("n_group", groups.n_groups, format!("a divisor of {n_experts}"));
+        }
+        let per_group = n_experts / groups.n_groups;
+        if !within(groups.experts_scored, per_group) {
+            let expected = format!("groups of at least {} experts", groups.experts_scored);
+            return invalid("n_group", groups.n_groups, expected);
+        }
+        let chosen = groups.groups_per_token;
+        if !within(chosen, groups.n_groups) || chosen * per_group < router.experts_per_token {
+            let expected = format!("groups with at least {} experts", router.experts_per_token);
+            return invalid("topk_group", chosen, expected);
+        }
+        Ok(())
+    }
+
     /// Checks the sizes of the largest tensors. All others are parts or transposes of these.
     fn validate_tensor_sizes(&self, file: &Path) -> Result<(), LoadError> {
+        let experts = self.experts.as_ref().map_or([1, 1], |layers| {
+            [layers.experts.n_experts, layers.experts.mlp.intermediate_size]
+        });
+        let shared = self.experts.as_ref().and_then(|layers| layers.shared_size).unwrap_or(1);
         let queries = [self.num_attention_heads, self.head_dim, self.hidden_size];
         let tensors = [
             ("model.embed_tokens.weight", &[self.vocab_size, self.hidden_size][..]),
             ("model.layers.0.self_attn.q_proj.weight", &queries),
             ("model.layers.0.mlp.gate_proj.weight", &[self.intermediate_size, self.hidden_size]),
+            // Some files store all experts of a layer as one tensor, with gate and up together.
+            ("model.layers.0.mlp.experts", &[2, experts[0], experts[1], self.hidden_size]),
+            ("model.layers.0.mlp.shared_expert.up_proj.weight", &[shared, self.hidden_size]),
         ];
         for (tensor, sizes) in tensors {
             let bytes =
@@ -264,34 +410,67 @@ impl Config {
     /// Returns what the model computes. The configuration must be valid.
     #[must_use]
     pub fn architecture(&self) -> Architecture {
-        let layer = |index| Layer {
-            attention_norm: AttentionNorm::Hidden,
+        Architecture {
+            hidden_size: self.hidden_size,
+            vocab_size: self.vocab_size,
+            context_length: self.max_position_embeddings,
+            norm: self.norm,
+            norm_epsilon: self.rms_norm_eps,
+            factors: self.architecture_factors(),
+            input: Input::Embedding,
+            mask_tokens: 0,
+            shares_embedding: false,
+            layers: (0..self.num_hidden_layers).map(|index| self.layer(index)).collect(),
+            final_norm: true,
+            head: if self.tie_word_embeddings { Head::Embedding } else { Head::Own },
+            head_bias: self.head_bias,
+            logit_cap: self.final_logit_softcapping,
+            head_tokens: None,
+        }
+    }
+
+    fn layer(&self, index: usize) -> Layer {
+        use NormPlacement as N;
+        let placement = self.norm_placement;
+        let has_output_norms = matches!(placement, N::After | N::Around);
+        let mlp = |intermediate_size| Mlp {
+            intermediate_size,
+            gated: self.gated_mlp,
+            activation: self.hidden_act,
+            bias: self.mlp_bias,
+        };
+        let mixture = self.experts.as_ref().filter(|layers| layers.has_experts(index));
+        Layer {
+            attention_norm: match placement {
+                N::After => AttentionNorm::None,
+                _ => AttentionNorm::Hidden,
+            },
             attention: Attention {
                 n_heads: self.num_attention_heads,
                 n_kv_heads: self.num_key_value_heads,
                 head_dim: self.head_dim,
                 window: self.window(index),
                 score_scale: self.score_scale(),
-                rope: self.has_rope(index).then(|| self.rope()),
-                head_norms: self.qk_norm,
+                score_cap: self.attn_logit_softcapping,
+                sinks: self.sinks,
+                rope: self.has_rope(index).then(|| self.rope(index)),
+                qk_norms: self.qk_norms,
                 qkv_bias: self.qkv_bias,
                 output_bias: self.output_bias,
             },
-            mlp: Mlp { intermediate_size: self.intermediate_size, bias: self.mlp_bias },
-        };
-        Architecture {
-            hidden_size: self.hidden_size,
-            vocab_size: self.vocab_size,
-            context_length: self.max_position_embeddings,
-            norm_epsilon: self.rms_norm_eps,
-            factors: self.architecture_factors(),
-            input: Input::Embedding,
-            mask_tokens: 0,
-            shares_embedding: false,
-            layers: (0..self.num_hidden_layers).map(layer).collect(),
-            final_norm: true,
-            head: if self.tie_word_embeddings { Head::Embedding } else { Head::Own },
-            head_tokens: None,
+            attention_output_norm: has_output_norms,
+            mlp_input: match placement {
+                N::Before | N::Around => MlpInput::Hidden,
+                N::After => MlpInput::Unnormed,
+                N::Parallel => MlpInput::AttentionInput,
+                N::ParallelNorms => MlpInput::BeforeAttention,
+            },
+            mlp: match mixture {
+                None => Some(mlp(self.intermediate_size)),
+                Some(layers) => layers.shared_size.map(mlp),
+            },
+            experts: mixture.map(|layers| layers.experts),
+            mlp_output_norm: has_output_norms,
         }
     }
 
@@ -324,12 +503,6 @@ impl Config {
         listed.is_none_or(|layers| layers.get(layer).copied().unwrap_or(true))
     }
 
-    /// Returns whether the model has a constant factor that a Llama does not have.
-    #[must_use]
-    pub fn has_factors(&self) -> bool {
-        self.attention_multiplier.is_some() || self.architecture_factors() != Factors::ONE
-    }
-
     fn architecture_factors(&self) -> Factors {
         Factors {
             embedding: self.embedding_multiplier,
@@ -344,9 +517,45 @@ impl Config {
         self.attention_multiplier.unwrap_or_else(|| Attention::default_scale(self.head_dim))
     }
 
-    /// Returns the rotary position embedding of queries and keys, in the layers that have it.
+    /// Returns the rotary position embedding of a layer's queries and keys, if it has one.
     #[must_use]
-    pub fn rope(&self) -> Rope {
-        Rope { theta: self.rope_theta, scaling: self.rope_scaling.clone() }
+    pub fn rope(&self, layer: usize) -> Rope {
+        let local = self.local_rope.as_ref().filter(|_| self.window(layer).is_some());
+        let (theta, scaling) = match local {
+            Some((theta, scaling)) => (*theta, scaling),
+            None => (self.rope_theta, &self.rope_scaling),
+        };
+        Rope { theta, scaling: scaling.clone(), dims: self.rotary_dims() }
+    }
+
+    /// Returns the number of dimensions of a head that RoPE rotates.
+    #[must_use]
+    pub fn rotary_dims(&self) -> usize {
+        (self.head_dim as f64 * f64::from(self.partial_rotary_factor)) as usize
+    }
+
+    /// Returns the first piece that a plain Llama does not have, in words; `None` for a plain Llama. Its sizes,
+    /// its RoPE and whether its head is the embedding do not matter.
+    #[must_use]
+    pub fn unusual_piece(&self) -> Option<&'static str> {
+        let pieces = [
+            (self.qkv_bias || self.output_bias || self.mlp_bias || self.head_bias, "biases"),
+            (self.qk_norms != QkNorms::None, "norms of queries and keys"),
+            (self.sliding_window.is_some(), "a sliding window"),
+            (self.rope_layers.is_some(), "layers without RoPE"),
+            (self.partial_rotary_factor != 1.0, "RoPE of a part of each head"),
+            (self.local_rope.is_some(), "two kinds of RoPE"),
+            (self.attention_multiplier.is_some(), "a factor of attention scores"),
+            (self.architecture_factors() != Factors::ONE, "constant factors"),
+            (self.attn_logit_softcapping.is_some(), "limited attention scores"),
+            (self.final_logit_softcapping.is_some(), "limited logits"),
+            (self.sinks, "attention sinks"),
+            (self.norm != Norm::Rms, "layer norms"),
+            (self.norm_placement != NormPlacement::Before, "norms in other places"),
+            (self.hidden_act != Activation::Silu, "another activation function"),
+            (!self.gated_mlp, "an MLP without a gate"),
+            (self.experts.is_some(), "a mixture of experts"),
+        ];
+        pieces.into_iter().find(|(present, _)| *present).map(|(_, piece)| piece)
     }
 }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{Config, Family, MAX_LAYERS, SlidingLayers, SlidingWindow, rope, unread};
+use super::families::{size_or, sliding_window};
+use super::{Config, Family, SlidingLayers, rope, unread};
+use crate::architecture::Activation;
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 
@@ -18,7 +20,8 @@ impl Config {
         let options = JsonOptions::parse(text, file)?;
         let family = family(&options)?;
         reject_other_models(&options, family)?;
-        let defaults = family.defaults();
+        let description = family.description();
+        let defaults = &description.defaults;
         let token = |option, default: Option<u32>| default.filter(|_| !options.contains(option));
 
         let hidden_size = options.required_size("hidden_size")?;
@@ -29,54 +32,25 @@ impl Config {
             Some(head_dim) => head_dim,
             None => divided_head_dim(hidden_size, num_attention_heads, file)?,
         };
-        let (rope_theta, rope_scaling) = rope::read(&options, defaults.rope_theta)?;
-        let flag = |option| Ok::<_, LoadError>(options.flag(option)?.unwrap_or(false));
-        let attention_bias = match family {
-            Family::Llama | Family::Qwen3 | Family::Granite | Family::SmolLm3 => {
-                flag("attention_bias")?
-            }
-            Family::Mistral | Family::Qwen2 => false,
-        };
-        let num_hidden_layers = options.required_size("num_hidden_layers")?;
-        let rope_layers = match family {
-            Family::SmolLm3 => Some(rope_layers(&options, num_hidden_layers)?),
-            _ => None,
-        };
-        // Only Granite has these options. For other families `unread` refuses them.
-        let factor = |option| match family {
-            Family::Granite => Ok(options.number(option)?.unwrap_or(1.0)),
-            _ => Ok::<_, LoadError>(1.0),
-        };
-        let attention_multiplier =
-            (family == Family::Granite).then(|| factor("attention_multiplier")).transpose()?;
-        let config = Self {
+        let max_position_embeddings =
+            options.size("max_position_embeddings")?.unwrap_or(defaults.max_position_embeddings);
+        let rope = rope::read(&options, family, max_position_embeddings)?;
+        let mut config = Self {
             family,
             hidden_size,
             intermediate_size: options.required_size("intermediate_size")?,
-            num_hidden_layers,
+            num_hidden_layers: options.required_size("num_hidden_layers")?,
             num_attention_heads,
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
             head_dim,
             vocab_size: options.required_size("vocab_size")?,
-            max_position_embeddings: options
-                .size("max_position_embeddings")?
-                .unwrap_or(defaults.max_position_embeddings),
-            rms_norm_eps: options.number("rms_norm_eps")?.unwrap_or(1e-6),
-            rope_theta,
-            rope_scaling,
-            sliding_window: sliding_window(&options, family, rope_layers.as_deref())?,
-            rope_layers,
-            attention_multiplier,
-            embedding_multiplier: factor("embedding_multiplier")?,
-            residual_multiplier: factor("residual_multiplier")?,
-            logits_scaling: factor("logits_scaling")?,
-            qkv_bias: attention_bias || family == Family::Qwen2,
-            output_bias: attention_bias,
-            mlp_bias: match family {
-                Family::Llama | Family::Granite | Family::SmolLm3 => flag("mlp_bias")?,
-                Family::Mistral | Family::Qwen2 | Family::Qwen3 => false,
-            },
-            qk_norm: family == Family::Qwen3,
+            max_position_embeddings: rope.context_length,
+            rms_norm_eps: options.number(defaults.epsilon.0)?.unwrap_or(defaults.epsilon.1),
+            hidden_act: activation(&options, family)?,
+            rope_theta: rope.theta,
+            rope_scaling: rope.scaling,
+            partial_rotary_factor: rope.partial_rotary_factor,
+            local_rope: rope.local,
             tie_word_embeddings: options
                 .flag("tie_word_embeddings")?
                 .unwrap_or(defaults.tie_word_embeddings),
@@ -86,15 +60,22 @@ impl Config {
             eos_token_ids: options.token_ids("eos_token_id")?.unwrap_or_else(|| {
                 token("eos_token_id", defaults.eos_token_id).into_iter().collect()
             }),
-            suggested_sampling: None,
+            ..Self::plain_llama()
         };
+        (description.read)(&options, &mut config)?;
+        if config.sliding_window.is_none() {
+            // Refuses layers with a window.
+            sliding_window(&options, None, SlidingLayers::From(0))?;
+        }
         config.validate(file)?;
-        unread::reject(&options, &config)?;
+        unread::reject(&options, &config, description.reads)?;
         Ok(config)
     }
 }
 
-const FAMILIES: &str = "\"llama\", \"mistral\", \"qwen2\", \"qwen3\", \"granite\", \"smollm3\"";
+const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mixtral, qwen2, qwen3, \
+    qwen2_moe, qwen3_moe, granite, granitemoe, smollm3, gemma2, gemma3_text, phi, phi3, olmo2, olmo3, \
+    olmoe, cohere, cohere2, glm, glm4, glm4_moe, starcoder2, stablelm, gpt_neox or gpt_oss";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
     let Some(model_type) = options.string("model_type")? else {
@@ -110,20 +91,22 @@ fn reject_other_models(options: &JsonOptions<'_>, family: Family) -> Result<(), 
     options.check_supported("architectures", architecture, |value| {
         value.as_array().is_some_and(|names| names.iter().any(|name| name == architecture))
     })?;
-    options.check_supported("hidden_act", "\"silu\"", |value| value == "silu")?;
-    let is_one = |value: &serde_json::Value| value.as_f64() == Some(1.0);
-    options.check_supported("partial_rotary_factor", "1.0", is_one)?;
     let supported = "none (F32, F16 or BF16 weights)";
     options.check_supported("quantization_config", supported, |_| false)
 }
 
-/// Returns a size option. If it is absent, it is `default`; if it is `null`, it is `None`.
-fn size_or(
-    options: &JsonOptions<'_>,
-    option: &'static str,
-    default: Option<usize>,
-) -> Result<Option<usize>, LoadError> {
-    Ok(options.size(option)?.or(default.filter(|_| !options.contains(option))))
+/// Returns the activation function.
+fn activation(options: &JsonOptions<'_>, family: Family) -> Result<Activation, LoadError> {
+    const KNOWN: &str = "\"silu\", \"gelu\", \"gelu_pytorch_tanh\" or \"relu\"";
+    let (option, default) = family.description().defaults.activation;
+    let Some(name) = options.string(option)? else { return Ok(default) };
+    match name.as_str() {
+        "silu" | "swish" => Ok(Activation::Silu),
+        "gelu" => Ok(Activation::Gelu),
+        "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
+        "relu" => Ok(Activation::Relu),
+        _ => Err(options.unsupported(option, KNOWN)),
+    }
 }
 
 fn divided_head_dim(hidden_size: usize, heads: usize, file: &Path) -> Result<usize, LoadError> {
@@ -138,94 +121,13 @@ fn divided_head_dim(hidden_size: usize, heads: usize, file: &Path) -> Result<usi
     }
 }
 
-/// Returns the sliding window and the layers that use it. Mistral uses its window unless it is `null`,
-/// Qwen only if `use_sliding_window` is true. `layer_types` lists the layers one by one. Without it
-/// Mistral's window applies to all layers, Qwen's to those from `max_window_layers` on, and SmolLM3's to
-/// those without RoPE. Llama and Granite have no window.
-fn sliding_window(
-    options: &JsonOptions<'_>,
-    family: Family,
-    rope_layers: Option<&[bool]>,
-) -> Result<Option<SlidingWindow>, LoadError> {
-    let size = || size_or(options, "sliding_window", Some(4096));
-    let (size, first) = match family {
-        Family::Llama | Family::Granite => (None, 0),
-        Family::Mistral => (size()?, 0),
-        Family::Qwen2 | Family::Qwen3 => {
-            let used = options.flag("use_sliding_window")?.unwrap_or(false);
-            let first = options.size("max_window_layers")?.unwrap_or(28);
-            (if used { size()? } else { None }, first)
-        }
-        Family::SmolLm3 => {
-            let used = options.flag("use_sliding_window")?.unwrap_or(false);
-            (if used { options.size("sliding_window")? } else { None }, 0)
-        }
-    };
-    let without_rope = || Some(rope_layers?.iter().map(|has_rope| !has_rope).collect::<Vec<_>>());
-    let listed = match layer_types(options)? {
-        None if size.is_some() => without_rope(),
-        listed => listed,
-    };
-    match (size, listed) {
-        (None, Some(listed)) if listed.contains(&true) => {
-            let supported = "only \"full_attention\", because no sliding window is in use";
-            Err(options.unsupported("layer_types", supported))
-        }
-        (None, _) => Ok(None),
-        (Some(size), Some(listed)) => {
-            Ok(Some(SlidingWindow { size, layers: SlidingLayers::Listed(listed) }))
-        }
-        (Some(size), None) => Ok(Some(SlidingWindow { size, layers: SlidingLayers::From(first) })),
-    }
-}
-
-/// Returns whether each layer of a SmolLM3 has RoPE: as `no_rope_layers` lists, where 1 means that it has,
-/// or all but the last of every `no_rope_layer_interval` layers.
-fn rope_layers(options: &JsonOptions<'_>, layers: usize) -> Result<Vec<bool>, LoadError> {
-    const OPTION: &str = "no_rope_layers";
-    let layers = layers.min(MAX_LAYERS);
-    let Some(listed) = options.get(OPTION) else {
-        let interval = options.size("no_rope_layer_interval")?.unwrap_or(4);
-        if interval == 0 {
-            let expected = "a number of layers of at least 1";
-            return Err(options.invalid("no_rope_layer_interval", &interval, expected));
-        }
-        return Ok((1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect());
-    };
-    let has_rope = |entry: &serde_json::Value| match entry.as_u64() {
-        Some(number) => Some(number != 0),
-        None => entry.as_bool(),
-    };
-    let listed = listed.as_array().and_then(|list| list.iter().map(has_rope).collect());
-    // transformers ignores entries after those of the layers.
-    let listed: Option<Vec<bool>> = listed.filter(|list: &Vec<bool>| list.len() >= layers);
-    let Some(mut listed) = listed else {
-        let expected = format!("a list with 0 or 1 for each of the {layers} layers");
-        return Err(options.invalid(OPTION, &options.displayed(OPTION), &expected));
-    };
-    listed.truncate(layers);
-    Ok(listed)
-}
-
-/// Returns whether each layer uses the window, if the configuration lists its layers.
-fn layer_types(options: &JsonOptions<'_>) -> Result<Option<Vec<bool>>, LoadError> {
-    const KNOWN: &str = "\"full_attention\", \"sliding_attention\"";
-    let Some(names) = options.strings("layer_types")? else { return Ok(None) };
-    let slides = |name: &String| match name.as_str() {
-        "full_attention" => Ok(false),
-        "sliding_attention" => Ok(true),
-        _ => Err(options.unsupported("layer_types", KNOWN)),
-    };
-    names.iter().map(slides).collect::<Result<_, _>>().map(Some)
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::architecture::Factors;
+    use crate::architecture::{Factors, QkNorms};
     use crate::config::{RopeScaling, SuggestedSampling};
     use crate::json_options::MAX_SIZE;
 
@@ -296,15 +198,17 @@ mod tests {
                 "Qwen2ForCausalLM",
             ),
             (json!({"architectures": ["LlamaModel"]}), "\"architectures\""),
-            (json!({"hidden_act": "gelu"}), "\"hidden_act\" is \"gelu\""),
+            (json!({"hidden_act": "tanh"}), "\"hidden_act\" is \"tanh\""),
             (json!({"partial_rotary_factor": 0.5}), "\"partial_rotary_factor\" is 0.5"),
             (
                 json!({"quantization_config": {"bits": 4}}),
                 "\"quantization_config\" is {\"bits\":4}",
             ),
-            (json!({"rope_scaling": {"type": "dynamic", "factor": 2}}), "\"type\" is \"dynamic\""),
-            (json!({"rope_parameters": {"rope_type": "yarn"}}), "\"rope_type\" is \"yarn\""),
-            (json!({"rope_scaling": {"rope_type": "longrope"}}), "\"rope_type\" is \"longrope\""),
+            (json!({"rope_scaling": {"type": "mrope", "factor": 2}}), "\"type\" is \"mrope\""),
+            (
+                json!({"rope_parameters": {"rope_type": "proportional"}}),
+                "\"rope_type\" is \"proportional\"",
+            ),
             (json!({"rope_scaling": {"factor": 2.0}}), "\"rope_scaling\" is {\"factor\":2.0}"),
             (
                 json!({"rope_parameters": {"full_attention": {"rope_type": "default"}}}),
@@ -367,15 +271,15 @@ mod tests {
         let every = json!({"attention_bias": true, "mlp_bias": true, "bos_token_id": 3});
 
         let llama = of_family("llama", every.clone());
-        assert_eq!((biases(&llama), llama.qk_norm), ((true, true, true), false));
+        assert_eq!((biases(&llama), llama.qk_norms), ((true, true, true), QkNorms::None));
         let mistral = of_family("mistral", every.clone());
-        assert_eq!((biases(&mistral), mistral.qk_norm), ((false, false, false), false));
+        assert_eq!((biases(&mistral), mistral.qk_norms), ((false, false, false), QkNorms::None));
         assert_eq!((mistral.max_position_embeddings, mistral.window(1)), (131_072, Some(4096)));
         let qwen2 = of_family("qwen2", every.clone());
-        assert_eq!((biases(&qwen2), qwen2.qk_norm), ((true, false, false), false));
+        assert_eq!((biases(&qwen2), qwen2.qk_norms), ((true, false, false), QkNorms::None));
         assert_eq!((qwen2.bos_token_id, &qwen2.eos_token_ids[..]), (Some(3), &[][..]));
         let qwen3 = of_family("qwen3", every);
-        assert_eq!((biases(&qwen3), qwen3.qk_norm), ((true, true, false), true));
+        assert_eq!((biases(&qwen3), qwen3.qk_norms), ((true, true, false), QkNorms::Heads));
         assert_eq!((qwen3.head_dim, qwen3.max_position_embeddings), (128, 32_768));
         assert_eq!(of_family("qwen3", json!({})).bos_token_id, None);
 
@@ -393,7 +297,7 @@ mod tests {
             config(all)
         };
         let absent = granite(json!({})).unwrap();
-        assert!(absent.has_factors(), "transformers' default factor of scores is 1");
+        assert!(absent.unusual_piece().is_some(), "transformers' default factor of scores is 1");
         assert_eq!((absent.score_scale(), absent.logits_scaling), (1.0, 1.0));
         let factors = granite(json!({
             "attention_multiplier": 0.015_625, "embedding_multiplier": 12, "logits_scaling": 8.0,
@@ -485,7 +389,7 @@ mod tests {
         assert_eq!(old, noted);
         let linear = RopeScaling::Linear { factor: 4.0 };
         assert_eq!((old.rope_theta, &old.rope_scaling), (1e5, &linear));
-        assert_eq!((old.rope().frequency(0, 8), new.rope().frequency(1, 8)), (0.25, 0.014_058_533));
+        assert_eq!((old.rope(0).frequency(0), new.rope(1).frequency(1)), (0.25, 0.014_058_533));
         let both = json!({"rope_type": "llama3", "type": "llama3", "factor": 8.0,
                           "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                           "original_max_position_embeddings": 8192});

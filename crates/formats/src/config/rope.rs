@@ -4,6 +4,8 @@ use std::f64::consts::TAU;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::Family;
+use crate::architecture::Rope;
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
 
@@ -31,17 +33,64 @@ pub enum RopeScaling {
         /// The length of the context before it was extended, in positions.
         original_max_position_embeddings: usize,
     },
-    /// Each pair's frequency is divided by its own number, `[head_dim / 2]`, as stored in GGUF files.
-    Divisors(Arc<[f32]>),
+    /// YaRN (Peng et al. 2023, arXiv 2309.00071; `yarn`): low frequencies are divided by a factor, high ones are
+    /// unchanged, and those in between are interpolated by the index of their pair.
+    Yarn(Yarn),
+    /// Each pair's frequency is divided by its own number: as stored in GGUF files, and LongRoPE's factors for
+    /// short texts (`longrope`).
+    Divisors {
+        /// The divisor of each pair, `[dims / 2]`.
+        divisors: Arc<[f32]>,
+        /// The factor of rotated queries and keys.
+        attention_factor: f32,
+    },
+}
+
+/// The options of YaRN.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    /// The divisor of low frequencies, at least 1.
+    pub factor: f32,
+    /// Pairs with more rotations than this over the original context keep their frequency.
+    pub beta_fast: f32,
+    /// Pairs with fewer rotations than this over the original context have it divided.
+    pub beta_slow: f32,
+    /// Whether the borders between pairs are rounded to whole pairs.
+    pub truncate: bool,
+    /// The factor of rotated queries and keys.
+    pub attention_factor: f32,
+    /// The length of the context before it was extended, in positions.
+    pub original_max_position_embeddings: usize,
+}
+
+impl Yarn {
+    /// Returns the share of a pair's frequency that is not divided.
+    fn unscaled_share(&self, rope: &Rope, pair: usize) -> f64 {
+        let (dims, base) = (rope.dims as f64, f64::from(rope.theta));
+        // The pair, as a fraction, that rotates so often over the original context.
+        let pair_of = |rotations: f32| {
+            let length = self.original_max_position_embeddings as f64;
+            dims * (length / (f64::from(rotations) * TAU)).ln() / (2.0 * base.ln())
+        };
+        let (low, high) = (pair_of(self.beta_fast), pair_of(self.beta_slow));
+        let (low, high) = if self.truncate { (low.floor(), high.ceil()) } else { (low, high) };
+        let (low, high) = (low.max(0.0), high.min(dims - 1.0));
+        let high = if low == high { high + 0.001 } else { high };
+        1.0 - ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0)
+    }
 }
 
 impl RopeScaling {
-    /// Returns the scaled value of the frequency of a pair (radians per position).
-    pub(crate) fn scaled(&self, frequency: f64, pair: usize) -> f64 {
+    /// Returns the scaled frequency of a pair (radians per position).
+    pub(crate) fn scaled(&self, rope: &Rope, pair: usize) -> f64 {
+        let frequency = rope.unscaled_frequency(pair);
+        let interpolated = |unscaled_share: f64, factor: f32| {
+            (1.0 - unscaled_share) * frequency / f64::from(factor) + unscaled_share * frequency
+        };
         match *self {
             Self::None => frequency,
             Self::Linear { factor } => frequency / f64::from(factor),
-            Self::Divisors(ref divisors) => {
+            Self::Divisors { ref divisors, .. } => {
                 frequency / divisors.get(pair).map_or(1.0, |divisor| f64::from(*divisor))
             }
             Self::Llama3 {
@@ -53,31 +102,49 @@ impl RopeScaling {
                 let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
                 // At its ends the interpolation equals the low and the high case.
                 let rotations = original_max_position_embeddings as f64 * frequency / TAU;
-                let unscaled_share = ((rotations - low) / (high - low)).clamp(0.0, 1.0);
-                (1.0 - unscaled_share) * frequency / f64::from(factor) + unscaled_share * frequency
+                interpolated(((rotations - low) / (high - low)).clamp(0.0, 1.0), factor)
             }
+            Self::Yarn(yarn) => interpolated(yarn.unscaled_share(rope, pair), yarn.factor),
         }
     }
 
-    /// Checks that the options are valid for heads of this size.
-    pub(super) fn validate(&self, head_dim: usize, file: &Path) -> Result<(), LoadError> {
+    /// Returns the factor of rotated queries and keys.
+    pub(crate) fn amplitude(&self) -> f32 {
+        match self {
+            Self::Yarn(Yarn { attention_factor, .. }) | Self::Divisors { attention_factor, .. } => {
+                *attention_factor
+            }
+            Self::None | Self::Linear { .. } | Self::Llama3 { .. } => 1.0,
+        }
+    }
+
+    /// Checks that the options are valid for this number of rotated dimensions.
+    pub(super) fn validate(&self, dims: usize, file: &Path) -> Result<(), LoadError> {
         let invalid = |option, found: &dyn std::fmt::Display, expected: &str| {
             let (file, found, expected) = (file.to_owned(), found.to_string(), expected.to_owned());
             Err(LoadError::InvalidOption { file, option, found, expected })
         };
-        if let Self::Divisors(divisors) = self {
+        if !(self.amplitude().is_finite() && self.amplitude() > 0.0) {
+            return invalid("attention_factor", &self.amplitude(), "a positive, finite number");
+        }
+        if let Self::Divisors { divisors, .. } = self {
             // Frequencies divided by normal numbers are finite.
             let valid = |divisor: &&f32| divisor.is_normal() && **divisor > 0.0;
             return match divisors.iter().find(|divisor| !valid(divisor)) {
                 Some(divisor) => invalid("rope_freqs", divisor, "positive, finite divisors"),
-                None if divisors.len() != head_dim / 2 => {
-                    let expected = format!("one for each of the {} pairs of a head", head_dim / 2);
+                None if divisors.len() != dims / 2 => {
+                    let expected = format!("one for each of the {} pairs of a head", dims / 2);
                     invalid("rope_freqs", &format!("{} divisors", divisors.len()), &expected)
                 }
                 None => Ok(()),
             };
         }
-        let &(Self::Linear { factor } | Self::Llama3 { factor, .. }) = self else { return Ok(()) };
+        let &(Self::Linear { factor }
+        | Self::Llama3 { factor, .. }
+        | Self::Yarn(Yarn { factor, .. })) = self
+        else {
+            return Ok(());
+        };
         if !(factor.is_finite() && factor >= 1.0) {
             return invalid("factor", &factor, "a finite number of at least 1");
         }
@@ -95,8 +162,22 @@ impl RopeScaling {
                 let expected = format!("a finite number above \"low_freq_factor\", {low}");
                 return invalid("high_freq_factor", &high, &expected);
             }
-            if original == 0 || original > MAX_SIZE {
-                let expected = format!("a size from 1 to {}", MAX_SIZE);
+            if !(1..=MAX_SIZE).contains(&original) {
+                let expected = format!("a size from 1 to {MAX_SIZE}");
+                return invalid("original_max_position_embeddings", &original, &expected);
+            }
+        }
+        if let &Self::Yarn(yarn) = self {
+            if !(yarn.beta_slow.is_finite() && yarn.beta_slow > 0.0) {
+                return invalid("beta_slow", &yarn.beta_slow, "a positive, finite number");
+            }
+            if !(yarn.beta_fast.is_finite() && yarn.beta_fast >= yarn.beta_slow) {
+                let expected = format!("a finite number of at least {}", yarn.beta_slow);
+                return invalid("beta_fast", &yarn.beta_fast, &expected);
+            }
+            let original = yarn.original_max_position_embeddings;
+            if !(1..=MAX_SIZE).contains(&original) {
+                let expected = format!("a size from 1 to {MAX_SIZE}");
                 return invalid("original_max_position_embeddings", &original, &expected);
             }
         }
@@ -104,79 +185,236 @@ impl RopeScaling {
     }
 }
 
-/// Reads the base and the scaling of RoPE. The base is a separate option or, since transformers 5, part
-/// of `rope_parameters`. `rope_scaling` is the older name of the same object.
-pub(super) fn read(
-    options: &JsonOptions<'_>,
-    default_theta: f32,
-) -> Result<(f32, RopeScaling), LoadError> {
-    let outer = ("rope_theta", options.number("rope_theta")?);
-    let (mut theta, mut scaling) = (outer, None);
-    for name in ["rope_parameters", "rope_scaling"] {
-        let Some(object) = options.object(name)? else { continue };
-        let inner = (name, object.number("rope_theta")?);
-        match (theta.1, inner.1) {
-            (Some(one), Some(other)) if one != other => {
-                let expected = format!("{other}, as in \"{}\"", inner.0);
-                return Err(options.invalid("rope_theta", &one, &expected));
-            }
-            (None, Some(_)) => theta = inner,
-            _ => {}
-        }
-        let found = read_scaling(options, name, &object)?;
-        if scaling.is_some_and(|scaling| scaling != found) {
-            let found = options.displayed(name);
-            return Err(options.invalid(name, &found, "the same as \"rope_parameters\""));
-        }
-        scaling = Some(found);
-    }
-    Ok((theta.1.unwrap_or(default_theta), scaling.unwrap_or_default()))
+/// The options of RoPE, as a configuration has them.
+pub(super) struct RopeOptions {
+    /// The base, of all layers or of those without a window.
+    pub(super) theta: f32,
+    pub(super) scaling: RopeScaling,
+    pub(super) partial_rotary_factor: f32,
+    /// The base and the scaling in layers with a window, if they have their own.
+    pub(super) local: Option<(f32, RopeScaling)>,
+    /// The largest number of positions. `dynamic` and `longrope` rotate all positions of a longer text in
+    /// another way, so a row would not depend on its own prefix alone.
+    pub(super) context_length: usize,
 }
 
-/// Reads the scaling from `object`, the value of the option `name`.
-fn read_scaling(
+/// Reads the options of RoPE. The base is a separate option or, since transformers 5, part of
+/// `rope_parameters`, which may have an object for each kind of layer. `rope_scaling` is the older name of
+/// the same object.
+pub(super) fn read(
     options: &JsonOptions<'_>,
-    name: &'static str,
-    object: &JsonOptions<'_>,
-) -> Result<RopeScaling, LoadError> {
-    const TYPES: &str = "\"default\", \"linear\", \"llama3\"";
-    let is_one = |value: &serde_json::Value| value.as_f64() == Some(1.0);
-    object.check_supported("partial_rotary_factor", "1.0", is_one)?;
-    // Some files contain the type under both its old and its new name.
-    let type_option = |option| Ok(object.string(option)?.map(|value| (option, value)));
-    let (new, old) = (type_option("rope_type")?, type_option("type")?);
-    if let (Some((_, new)), Some((_, old))) = (&new, &old)
-        && new != old
-    {
-        return Err(object.invalid("type", old, &format!("\"{new}\", as in \"rope_type\"")));
-    }
-    let (option, value) = new.or(old).unwrap_or(("rope_type", "default".to_owned()));
-    let original = "original_max_position_embeddings";
-    // Neither type reads the original length. Some writers note it nonetheless.
-    let (scaling, type_options): (_, &[&str]) = match value.as_str() {
-        "default" => (RopeScaling::None, &[original]),
-        "linear" => {
-            let factor = object.required_number("factor")?;
-            (RopeScaling::Linear { factor }, &["factor", original])
-        }
-        "llama3" => {
-            let scaling = RopeScaling::Llama3 {
-                factor: object.required_number("factor")?,
-                low_freq_factor: object.required_number("low_freq_factor")?,
-                high_freq_factor: object.required_number("high_freq_factor")?,
-                original_max_position_embeddings: object.required_size(original)?,
-            };
-            (scaling, &["factor", "low_freq_factor", "high_freq_factor", original])
-        }
-        _ => return Err(object.unsupported(option, TYPES)),
+    family: Family,
+    context_length: usize,
+) -> Result<RopeOptions, LoadError> {
+    let defaults = &family.description().defaults;
+    let theta_option = if options.contains("rotary_emb_base") && family == Family::GptNeoX {
+        "rotary_emb_base"
+    } else {
+        "rope_theta"
     };
-    let common = ["rope_theta", "rope_type", "type", "partial_rotary_factor"];
-    if object.names().any(|name| !common.contains(&name) && !type_options.contains(&name)) {
-        let supported = "\"rope_theta\", \"rope_type\", and the options of that type";
-        return Err(options.unsupported(name, supported));
+    let mut reader = Reader {
+        options,
+        family,
+        theta: options.number(theta_option)?,
+        scaling: None,
+        partial: partial_rotary_factor(options, family)?,
+        context_length,
+    };
+    let mut local = None;
+    if let Some(local_theta) = defaults.local_rope_theta {
+        let base = options.number("rope_local_base_freq")?;
+        // OLMo 3 has the same base in all layers.
+        let shared = reader.theta.filter(|_| family == Family::Olmo3);
+        local = Some((base.or(shared).unwrap_or(local_theta), RopeScaling::None));
     }
-    Ok(scaling)
+    for name in ["rope_parameters", "rope_scaling"] {
+        let Some(object) = options.object(name)? else { continue };
+        let [full, sliding] = ["full_attention", "sliding_attention"]
+            .map(|layers| object.object(layers).map(|found| found.map(|found| (layers, found))));
+        match (&mut local, full?, sliding?) {
+            (Some(local), Some((layers, full)), sliding) => {
+                reader.read(layers, &full)?;
+                if let Some((layers, sliding)) = sliding {
+                    let mut reader = Reader { theta: None, scaling: None, ..reader };
+                    reader.read(layers, &sliding)?;
+                    local.0 = reader.theta.unwrap_or(local.0);
+                    local.1 = reader.scaling.take().unwrap_or_default();
+                }
+            }
+            _ => reader.read(name, &object)?,
+        }
+    }
+    let Reader { theta, scaling, partial, context_length, .. } = reader;
+    Ok(RopeOptions {
+        theta: theta.unwrap_or(defaults.rope_theta),
+        scaling: scaling.unwrap_or_default(),
+        partial_rotary_factor: partial.or(defaults.partial_rotary_factor).unwrap_or(1.0),
+        local,
+        context_length,
+    })
 }
+
+/// Returns the share of a head that is rotated, if the family reads it from a separate option.
+fn partial_rotary_factor(
+    options: &JsonOptions<'_>,
+    family: Family,
+) -> Result<Option<f32>, LoadError> {
+    let option = "partial_rotary_factor";
+    if family.description().defaults.partial_rotary_factor.is_none() {
+        let is_one = |value: &serde_json::Value| value.as_f64() == Some(1.0);
+        return options.check_supported(option, "1.0", is_one).map(|()| None);
+    }
+    let old = if family == Family::GptNeoX { options.number("rotary_pct")? } else { None };
+    Ok(options.number(option)?.or(old))
+}
+
+/// Reads the objects that hold the options of RoPE.
+struct Reader<'a, 'b> {
+    options: &'a JsonOptions<'b>,
+    family: Family,
+    theta: Option<f32>,
+    scaling: Option<RopeScaling>,
+    partial: Option<f32>,
+    context_length: usize,
+}
+
+impl Reader<'_, '_> {
+    /// Reads `object`, the value of the option `name`.
+    fn read(&mut self, name: &'static str, object: &JsonOptions<'_>) -> Result<(), LoadError> {
+        let theta = object.number("rope_theta")?;
+        match (self.theta, theta) {
+            (Some(one), Some(other)) if one != other => {
+                let expected = format!("{other}, as in \"{name}\"");
+                return Err(self.options.invalid("rope_theta", &one, &expected));
+            }
+            (None, Some(_)) => self.theta = theta,
+            _ => {}
+        }
+        if let Some(partial) = partial_rotary_factor(object, self.family)? {
+            self.partial = Some(partial);
+        }
+        let found = self.read_scaling(name, object)?;
+        if self.scaling.as_ref().is_some_and(|scaling| *scaling != found) {
+            let displayed = self.options.displayed(name);
+            return Err(self.options.invalid(name, &displayed, "the same as \"rope_parameters\""));
+        }
+        self.scaling = Some(found);
+        Ok(())
+    }
+
+    fn read_scaling(
+        &mut self,
+        name: &'static str,
+        object: &JsonOptions<'_>,
+    ) -> Result<RopeScaling, LoadError> {
+        const TYPES: &str =
+            "\"default\", \"linear\", \"dynamic\", \"yarn\", \"longrope\", \"llama3\"";
+        // Some files contain the type under both its old and its new name.
+        let type_option = |option| Ok(object.string(option)?.map(|value| (option, value)));
+        let (new, old) = (type_option("rope_type")?, type_option("type")?);
+        if let (Some((_, new)), Some((_, old))) = (&new, &old)
+            && new != old
+        {
+            return Err(object.invalid("type", old, &format!("\"{new}\", as in \"rope_type\"")));
+        }
+        let (option, value) = new.or(old).unwrap_or(("rope_type", "default".to_owned()));
+        let original = "original_max_position_embeddings";
+        let (scaling, type_options): (_, &[&str]) = match (value.as_str(), self.family) {
+            // These do not read the original length. Some writers note it nonetheless.
+            ("default", _) => (RopeScaling::None, &[original]),
+            ("linear", _) => {
+                let factor = object.required_number("factor")?;
+                (RopeScaling::Linear { factor }, &["factor", original])
+            }
+            // Within the context the frequencies are unscaled.
+            ("dynamic", _) => (RopeScaling::None, &["factor", "alpha", original]),
+            // Phi-3's older names of LongRoPE.
+            ("longrope", _) | ("su" | "yarn", Family::Phi3) => {
+                (self.read_longrope(object)?, &["factor", "short_factor", "long_factor", original])
+            }
+            ("yarn", _) => (RopeScaling::Yarn(self.read_yarn(object)?), YARN_OPTIONS),
+            ("llama3", _) => {
+                let scaling = RopeScaling::Llama3 {
+                    factor: object.required_number("factor")?,
+                    low_freq_factor: object.required_number("low_freq_factor")?,
+                    high_freq_factor: object.required_number("high_freq_factor")?,
+                    original_max_position_embeddings: object.required_size(original)?,
+                };
+                (scaling, &["factor", "low_freq_factor", "high_freq_factor", original])
+            }
+            _ => return Err(object.unsupported(option, TYPES)),
+        };
+        let common = ["rope_theta", "rope_type", "type", "partial_rotary_factor"];
+        let has_factor = matches!(scaling, RopeScaling::Yarn(_) | RopeScaling::Divisors { .. });
+        let is_known = |name: &str| {
+            common.contains(&name)
+                || type_options.contains(&name)
+                || has_factor && name == "attention_factor"
+        };
+        if object.names().any(|name| !is_known(name)) {
+            let supported = "\"rope_theta\", \"rope_type\", and the options of that type";
+            return Err(self.options.unsupported(name, supported));
+        }
+        Ok(scaling)
+    }
+
+    /// Returns the length of the context before it was extended: of the object, of the configuration, or the
+    /// context of the model.
+    fn original_length(&self, object: &JsonOptions<'_>) -> Result<usize, LoadError> {
+        let option = "original_max_position_embeddings";
+        let found = object.size(option)?.or(self.options.size(option)?);
+        Ok(found.unwrap_or(self.context_length))
+    }
+
+    /// Reads LongRoPE. Texts are no longer than the original context, where the short factors count.
+    fn read_longrope(&mut self, object: &JsonOptions<'_>) -> Result<RopeScaling, LoadError> {
+        let original = self.original_length(object)?;
+        let by_lengths = self.context_length as f64 / original.max(1) as f64;
+        let factor = object.number("factor")?.map_or(by_lengths, f64::from);
+        let recommended = if factor <= 1.0 {
+            1.0
+        } else {
+            (1.0 + factor.ln() / (original.max(1) as f64).ln()).sqrt() as f32
+        };
+        let attention_factor = object.number("attention_factor")?.unwrap_or(recommended);
+        let divisors = object.required_numbers("short_factor")?.into();
+        self.context_length = self.context_length.min(original);
+        Ok(RopeScaling::Divisors { divisors, attention_factor })
+    }
+
+    fn read_yarn(&self, object: &JsonOptions<'_>) -> Result<Yarn, LoadError> {
+        let original = self.original_length(object)?;
+        let factor = f64::from(object.required_number("factor")?);
+        let scale = |weight: f32| match factor {
+            factor if factor <= 1.0 => 1.0,
+            factor => 0.1 * f64::from(weight) * factor.ln() + 1.0,
+        };
+        let nonzero = |option| Ok::<_, LoadError>(object.number(option)?.filter(|n| *n != 0.0));
+        let recommended = match (nonzero("mscale")?, nonzero("mscale_all_dim")?) {
+            (Some(part), Some(all)) => scale(part) / scale(all),
+            _ => scale(1.0),
+        };
+        Ok(Yarn {
+            factor: factor as f32,
+            beta_fast: nonzero("beta_fast")?.unwrap_or(32.0),
+            beta_slow: nonzero("beta_slow")?.unwrap_or(1.0),
+            truncate: object.flag("truncate")?.unwrap_or(true),
+            attention_factor: object.number("attention_factor")?.unwrap_or(recommended as f32),
+            original_max_position_embeddings: original,
+        })
+    }
+}
+
+/// The options of YaRN.
+const YARN_OPTIONS: &[&str] = &[
+    "factor",
+    "beta_fast",
+    "beta_slow",
+    "truncate",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+];
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
@@ -191,37 +429,45 @@ mod tests {
             high_freq_factor: 4.0,
             original_max_position_embeddings: 8192,
         };
-        let frequency = |rotations: f64| rotations * TAU / 8192.0;
-        assert_eq!(scaling.scaled(frequency(5.0), 0), frequency(5.0));
-        assert_eq!(scaling.scaled(frequency(0.5), 0), frequency(0.5) / 8.0);
+        // The frequency of pair 1 of 2 is 1 / √theta.
+        let scaled = |rotations: f64| {
+            let frequency = rotations * TAU / 8192.0;
+            let theta = (1.0 / (frequency * frequency)) as f32;
+            let rope = Rope { theta, scaling: scaling.clone(), dims: 4 };
+            scaling.scaled(&rope, 1) / rope.unscaled_frequency(1)
+        };
+        assert_eq!(scaled(5.0), 1.0);
+        assert_eq!(scaled(0.5), 1.0 / 8.0);
         // In the middle between the two, half of each.
-        let halfway = scaling.scaled(frequency(2.5), 0);
-        assert!((halfway / frequency(2.5) - (1.0 + 1.0 / 8.0) / 2.0).abs() < 1e-12);
+        assert!((scaled(2.5) - (1.0 + 1.0 / 8.0) / 2.0).abs() < 1e-6);
         // The function is continuous.
         for edge in [1.0, 4.0] {
-            let [above, below] =
-                [edge + 1e-9, edge - 1e-9].map(|rotations| scaling.scaled(frequency(rotations), 0));
-            assert!((above - below).abs() < 1e-11);
+            assert!((scaled(edge + 1e-6) - scaled(edge - 1e-6)).abs() < 1e-5);
         }
     }
 
     fn message(text: &str) -> String {
         let file = Path::new("config.json");
         let options = JsonOptions::parse(text, file).unwrap();
-        let read = read(&options, 10_000.0).and_then(|(_, scaling)| scaling.validate(8, file));
-        read.unwrap_err().to_string()
+        let read = read(&options, Family::Llama, 2048);
+        read.and_then(|rope| rope.scaling.validate(8, file)).unwrap_err().to_string()
     }
 
     #[test]
     fn each_pair_has_its_own_divisor() {
-        let scaling = RopeScaling::Divisors([1.0, 2.5, 8.0, 8.0].into());
-        assert_eq!([0, 1, 2].map(|pair| scaling.scaled(1.0, pair)), [1.0, 0.4, 0.125]);
+        let of = |divisors: &[f32]| RopeScaling::Divisors {
+            divisors: divisors.into(),
+            attention_factor: 1.0,
+        };
+        let scaling = of(&[1.0, 2.5, 8.0, 8.0]);
+        let rope = Rope { theta: 1.0, scaling: scaling.clone(), dims: 8 };
+        assert_eq!([0, 1, 2].map(|pair| rope.frequency(pair)), [1.0, 0.4, 0.125]);
         let file = Path::new("a.gguf");
         assert!(scaling.validate(8, file).is_ok());
         let message = scaling.validate(10, file).unwrap_err().to_string();
         assert!(message.contains("4 divisors; expected one for each of the 5 pairs"), "{message}");
         for divisor in [0.0, -1.0, f32::NAN, f32::INFINITY, 1e-40] {
-            let scaling = RopeScaling::Divisors([1.0, divisor].into());
+            let scaling = of(&[1.0, divisor]);
             let message = scaling.validate(4, file).unwrap_err().to_string();
             assert!(message.contains("positive, finite divisors"), "{message}");
         }

@@ -6,6 +6,7 @@
 use serde_json::Value;
 
 use super::Config;
+use crate::architecture::{Activation, QkNorms};
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 
@@ -27,12 +28,12 @@ enum Neutral {
     Silu,
     /// Every layer has the value 1 unless the family reads the option: it uses RoPE.
     EveryLayer,
-    /// The option of a family that has layers without RoPE.
-    RopeInterval,
     /// The factor of attention scores: 1/√head_dim.
     AttentionScale,
     /// The size that attention scores are scaled by.
     HeadDim,
+    /// The number of dimensions that RoPE rotates.
+    RotaryDims,
     /// The width that logits are scaled by.
     HiddenSize,
     /// Whether the family has norms of queries and keys.
@@ -53,13 +54,14 @@ impl Neutral {
         match self {
             Self::One | Self::Factor(_) => "1",
             Self::Nothing => "none (absent, null, false or 0)",
-            Self::Absent | Self::RopeInterval => "none (absent or null)",
+            Self::Absent => "none (absent or null)",
             Self::OneExpert => "none (a dense model)",
             Self::True => "true",
             Self::Silu => "\"silu\"",
             Self::EveryLayer => "RoPE in every layer",
             Self::AttentionScale => "1/√head_dim",
             Self::HeadDim => "the size of a head, \"head_dim\"",
+            Self::RotaryDims => "the part of a head that RoPE rotates",
             Self::HiddenSize => "\"hidden_size\"",
             Self::HeadNorms => "true for Qwen3, false for other families",
             Self::QkvBias => "the biases of the family (\"attention_bias\" for a Llama)",
@@ -86,10 +88,11 @@ impl Neutral {
                 _ => number == Some(0.0),
             },
             Self::Absent => false,
-            Self::RopeInterval => config.rope_layers.is_some(),
             Self::Factor(factor) => close_to(f64::from(factor(config))),
             Self::OneExpert => value == false || number == Some(0.0) || number == Some(1.0),
             Self::True => value == true,
+            // If the family reads another option, this one has no effect, but a writer may repeat it here.
+            Self::Silu if config.hidden_act != Activation::Silu => true,
             Self::Silu => is_text(&["silu", "swish", "swiglu"]),
             Self::EveryLayer => {
                 let uses = |layer: &Value| layer == true || layer.as_f64() == Some(1.0);
@@ -100,8 +103,9 @@ impl Neutral {
             }
             Self::AttentionScale => close_to(f64::from(config.score_scale())),
             Self::HeadDim => close_to(config.head_dim as f64),
+            Self::RotaryDims => close_to(config.rotary_dims() as f64),
             Self::HiddenSize => close_to(config.hidden_size as f64),
-            Self::HeadNorms => *value == config.qk_norm,
+            Self::HeadNorms => *value == (config.qk_norms != QkNorms::None),
             Self::QkvBias => *value == config.qkv_bias,
             Self::RopeTheta => close_to(f64::from(config.rope_theta)),
             Self::Rotary => is_text(&["rope", "rotary", "default"]),
@@ -177,14 +181,14 @@ const OPTIONS: &[(&str, Neutral)] = &[
     ("rotary_pct", Neutral::One),
     ("rotary_percent", Neutral::One),
     ("rope_pct", Neutral::One),
-    ("rotary_dim", Neutral::HeadDim),
+    ("rotary_dim", Neutral::RotaryDims),
     ("rope_ratio", Neutral::One),
     ("rotary_emb_base", Neutral::RopeTheta),
     ("rotary_base", Neutral::RopeTheta),
     ("rope_local_base_freq", Neutral::RopeTheta),
     ("local_rope_theta", Neutral::RopeTheta),
     ("no_rope_layers", Neutral::EveryLayer),
-    ("no_rope_layer_interval", Neutral::RopeInterval),
+    ("no_rope_layer_interval", Neutral::Absent),
     ("position_embedding_type", Neutral::Rotary),
     // The form of layers.
     ("hidden_activation", Neutral::Silu),
@@ -203,13 +207,18 @@ const OPTIONS: &[(&str, Neutral)] = &[
     ("layer_scale_init_value", Neutral::Absent),
 ];
 
-/// Rejects options that would change the computation of `config`.
+/// Rejects options that would change the computation of `config`, except those that its family `reads`.
 ///
 /// # Errors
 ///
 /// [`LoadError::UnsupportedOption`] with the first such option.
-pub(super) fn reject(options: &JsonOptions<'_>, config: &Config) -> Result<(), LoadError> {
-    OPTIONS.iter().try_for_each(|(option, neutral)| {
+pub(super) fn reject(
+    options: &JsonOptions<'_>,
+    config: &Config,
+    reads: &[&str],
+) -> Result<(), LoadError> {
+    let unread = OPTIONS.iter().filter(|(option, _)| !reads.contains(option));
+    unread.into_iter().try_for_each(|(option, neutral)| {
         options.check_supported(option, neutral.description(), |value| neutral.is(value, config))
     })
 }

@@ -1,6 +1,7 @@
 //! Converts a configuration to the options of `config.json`.
 
-use super::{Config, Family, RopeScaling, SlidingLayers};
+use super::{Config, RopeScaling, SlidingLayers};
+use crate::architecture::Activation;
 use crate::weight_type::Dtype;
 use serde_json::{Value, json};
 
@@ -8,10 +9,10 @@ impl Config {
     /// Returns the options of `config.json` for weights of this type. [`Config::parse`] reads them back.
     #[must_use]
     pub fn to_json(&self, dtype: Dtype) -> Value {
+        let description = self.family.description();
         let mut options = json!({
-            "architectures": [self.family.architecture()],
-            "model_type": self.family.model_type(),
-            "hidden_act": "silu",
+            "architectures": [description.class],
+            "model_type": description.model_type,
             "hidden_size": self.hidden_size,
             "intermediate_size": self.intermediate_size,
             "num_hidden_layers": self.num_hidden_layers,
@@ -20,11 +21,8 @@ impl Config {
             "head_dim": self.head_dim,
             "vocab_size": self.vocab_size,
             "max_position_embeddings": self.max_position_embeddings,
-            "rms_norm_eps": self.rms_norm_eps,
             "rope_theta": self.rope_theta,
             "rope_scaling": rope_scaling_json(&self.rope_scaling),
-            "attention_bias": self.output_bias,
-            "mlp_bias": self.mlp_bias,
             "sliding_window": self.sliding_window.as_ref().map(|window| window.size),
             "use_sliding_window": self.sliding_window.is_some(),
             "tie_word_embeddings": self.tie_word_embeddings,
@@ -37,20 +35,22 @@ impl Config {
                 Dtype::F16 => "float16",
             },
         });
-        if let Some(layers) = &self.rope_layers {
-            options["no_rope_layers"] = layers.iter().map(|has_rope| u8::from(*has_rope)).collect();
+        options[description.defaults.epsilon.0] = json!(self.rms_norm_eps);
+        options[description.defaults.activation.0] = json!(activation_name(self.hidden_act));
+        if description.defaults.partial_rotary_factor.is_some() {
+            options["partial_rotary_factor"] = json!(self.partial_rotary_factor);
         }
-        if self.family == Family::Granite {
-            options["attention_multiplier"] = json!(self.score_scale());
-        }
-        for (option, factor) in [
-            ("embedding_multiplier", self.embedding_multiplier),
-            ("residual_multiplier", self.residual_multiplier),
-            ("logits_scaling", self.logits_scaling),
-        ] {
-            if factor != 1.0 {
-                options[option] = json!(factor);
+        if let Some((theta, scaling)) = &self.local_rope {
+            options["rope_parameters"] = json!({
+                "full_attention": rope_parameters_json(self.rope_theta, &self.rope_scaling),
+                "sliding_attention": rope_parameters_json(*theta, scaling),
+            });
+            for option in ["rope_theta", "rope_scaling"] {
+                options[option] = Value::Null;
             }
+        }
+        if let Some(options) = options.as_object_mut() {
+            (description.write)(self, options);
         }
         match self.sliding_window.as_ref().map(|window| &window.layers) {
             Some(SlidingLayers::Listed(listed)) => {
@@ -62,6 +62,25 @@ impl Config {
         }
         options
     }
+}
+
+/// Returns the name of an activation function. gpt-oss's has none of its own.
+fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Silu | Activation::ClampedSwiglu { .. } => "silu",
+        Activation::Gelu => "gelu",
+        Activation::GeluTanh => "gelu_pytorch_tanh",
+        Activation::Relu => "relu",
+    }
+}
+
+fn rope_parameters_json(theta: f32, scaling: &RopeScaling) -> Value {
+    let mut parameters = match rope_scaling_json(scaling) {
+        Value::Null => json!({"rope_type": "default"}),
+        scaling => scaling,
+    };
+    parameters["rope_theta"] = json!(theta);
+    parameters
 }
 
 fn rope_scaling_json(scaling: &RopeScaling) -> Value {
@@ -80,12 +99,21 @@ fn rope_scaling_json(scaling: &RopeScaling) -> Value {
             "high_freq_factor": high_freq_factor,
             "original_max_position_embeddings": original_max_position_embeddings,
         }),
+        RopeScaling::Yarn(yarn) => json!({
+            "rope_type": "yarn",
+            "factor": yarn.factor,
+            "beta_fast": yarn.beta_fast,
+            "beta_slow": yarn.beta_slow,
+            "truncate": yarn.truncate,
+            "attention_factor": yarn.attention_factor,
+            "original_max_position_embeddings": yarn.original_max_position_embeddings,
+        }),
         // The same computation under transformers' name for stored divisors.
-        RopeScaling::Divisors(divisors) => json!({
+        RopeScaling::Divisors { divisors, attention_factor } => json!({
             "rope_type": "longrope",
             "short_factor": **divisors,
             "long_factor": **divisors,
-            "attention_factor": 1.0,
+            "attention_factor": attention_factor,
         }),
     }
 }

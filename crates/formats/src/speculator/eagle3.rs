@@ -8,7 +8,7 @@
 
 use super::layers::short_name;
 use super::{Speculator, SpeculatorKind};
-use crate::architecture::{Architecture, AttentionNorm, Head, Input, Layer};
+use crate::architecture::{Architecture, AttentionNorm, Head, Input, Layer, Norm};
 use crate::checkpoint::{LayerTensor, LoadError, NamedTensors, Tensor};
 use crate::config::Config;
 use forerun_core::TokenId;
@@ -63,7 +63,7 @@ impl Speculator {
     }
 
     fn reject_other_tensors(&self, layers: &[Layer], prefix: &str) -> Result<(), LoadError> {
-        let of_layer = layers.iter().flat_map(Layer::tensors);
+        let of_layer = layers.iter().flat_map(|layer| layer.tensors(Norm::Rms));
         let mut names: Vec<String> = of_layer.map(|tensor| layer_name(prefix, tensor)).collect();
         let others = [Tensor::Fusion, Tensor::Embedding, Tensor::Head, Tensor::FinalNorm];
         names.extend(others.map(short_name));

@@ -1,7 +1,7 @@
 //! Files of llama.cpp's Python package are read with the values that it restores from them.
 //! `scripts/goldens/make_gguf.py` makes the files.
 
-use forerun_formats::{Checkpoint, Config, Family, RopeScaling};
+use forerun_formats::{Checkpoint, Config, Family, QkNorms, RopeScaling};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -15,7 +15,9 @@ fn expected_config(architecture: &str, has: impl Fn(&str) -> bool) -> Config {
         other => panic!("unexpected architecture {other}"),
     };
     let rope_scaling = match (has("divisors"), has("parts")) {
-        (true, _) => RopeScaling::Divisors([1.0, 1.5, 8.0, 8.0].into()),
+        (true, _) => {
+            RopeScaling::Divisors { divisors: [1.0, 1.5, 8.0, 8.0].into(), attention_factor: 1.0 }
+        }
         (false, true) => RopeScaling::None,
         (false, false) => RopeScaling::Linear { factor: 4.0 },
     };
@@ -33,7 +35,7 @@ fn expected_config(architecture: &str, has: impl Fn(&str) -> bool) -> Config {
         rope_theta: 500_000.0,
         rope_scaling,
         qkv_bias: has("biases"),
-        qk_norm: has("norms"),
+        qk_norms: if has("norms") { QkNorms::Heads } else { QkNorms::None },
         tie_word_embeddings: !has("head"),
         bos_token_id: Some(1),
         eos_token_ids: vec![2, 3],

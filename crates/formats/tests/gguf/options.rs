@@ -1,7 +1,7 @@
 //! The configurations that follow from metadata.
 
 use super::builder::*;
-use forerun_formats::{Config, Family, RopeScaling};
+use forerun_formats::{Config, Family, QkNorms, RopeScaling};
 
 fn config(change: impl Fn(&mut Builder)) -> Config {
     let mut builder = Builder::llama();
@@ -78,8 +78,9 @@ fn rope_is_scaled_as_in_llama_cpp() {
         builder.tensor("rope_freqs.weight").bytes = 2.5_f32.to_le_bytes().into();
         builder.set("llama.rope.freq_base", f32_value(500_000.0));
     });
-    assert_eq!(divided.rope_scaling, RopeScaling::Divisors([2.5].into()));
-    assert_eq!((divided.rope_theta, divided.rope().frequency(0, 2)), (500_000.0, 0.4));
+    let divisors = RopeScaling::Divisors { divisors: [2.5].into(), attention_factor: 1.0 };
+    assert_eq!(divided.rope_scaling, divisors);
+    assert_eq!((divided.rope_theta, divided.rope(0).frequency(0)), (500_000.0, 0.4));
 }
 
 #[test]
@@ -108,9 +109,15 @@ fn families_have_their_own_tensors() {
         [("blk.0.attn_q.bias", &[4][..]), ("blk.0.attn_k.bias", &[2]), ("blk.0.attn_v.bias", &[2])];
     let norms = [("blk.0.attn_q_norm.weight", &[2][..]), ("blk.0.attn_k_norm.weight", &[2])];
     let qwen2 = read("qwen2", &biases).unwrap();
-    assert_eq!((qwen2.family, qwen2.qkv_bias, qwen2.qk_norm), (Family::Qwen2, true, false));
+    assert_eq!(
+        (qwen2.family, qwen2.qkv_bias, qwen2.qk_norms),
+        (Family::Qwen2, true, QkNorms::None)
+    );
     let qwen3 = read("qwen3", &norms).unwrap();
-    assert_eq!((qwen3.family, qwen3.qkv_bias, qwen3.qk_norm), (Family::Qwen3, false, true));
+    assert_eq!(
+        (qwen3.family, qwen3.qkv_bias, qwen3.qk_norms),
+        (Family::Qwen3, false, QkNorms::Heads)
+    );
     assert!(read("qwen3", &[]).unwrap_err().to_string().contains("attn_q_norm.weight` is missing"));
     let llama = read("llama", &biases).unwrap();
     assert_eq!((llama.qkv_bias, llama.output_bias, llama.mlp_bias), (true, false, false));

@@ -27,7 +27,8 @@ fn write_and_read(
 /// The families of which GGUF files are written, with what llama.cpp computes: no windows, and a Qwen3 without biases and divisors.
 fn families() -> Vec<Config> {
     let mut families = example_families();
-    families.retain(|config| !matches!(config.family, Family::Granite | Family::SmolLm3));
+    let written = [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3];
+    families.retain(|config| written.contains(&config.family));
     families.push(example_config());
     for config in &mut families {
         config.sliding_window = None;
@@ -82,10 +83,12 @@ fn stored_divisors_are_written_and_read_exactly() {
     let file = folder.path().join("again.gguf");
     write_gguf(&first, &file, WeightType::F32, &[]).unwrap();
     let second = Checkpoint::open(&file).unwrap();
-    assert!(matches!(&second.config().rope_scaling, RopeScaling::Divisors(all) if all.len() == 4));
+    assert!(
+        matches!(&second.config().rope_scaling, RopeScaling::Divisors { divisors, .. } if divisors.len() == 4)
+    );
     assert_eq!(first.config().rope_scaling, second.config().rope_scaling);
     for pair in 0..4 {
-        let frequency = |config: &Config| config.rope().frequency(pair, config.head_dim);
+        let frequency = |config: &Config| config.rope(0).frequency(pair);
         let (found, expected) = (frequency(second.config()), frequency(&config));
         assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
     }

@@ -3,7 +3,7 @@
 use crate::{CountingDevice, run};
 use forerun_core::SequenceId;
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, Config, Head, Layer, Mlp, Rope, RopeScaling,
+    Architecture, Attention, Config, Head, Layer, Mlp, QkNorms, Rope, RopeScaling,
 };
 use forerun_lm::ForwardRequest;
 use forerun_model::CachedTransformer;
@@ -23,20 +23,15 @@ struct Acme {
 
 impl From<Acme> for Architecture {
     fn from(acme: Acme) -> Self {
-        let layer = |(index, &[n_heads, intermediate_size]): (usize, &[usize; 2])| Layer {
-            attention_norm: AttentionNorm::Hidden,
-            attention: Attention {
-                n_heads,
-                n_kv_heads: 1,
-                head_dim: 4,
-                window: (index % 2 == 1).then_some(acme.near),
-                score_scale: Attention::default_scale(4),
-                rope: Some(Rope { theta: 1e4, scaling: RopeScaling::None }),
-                head_norms: index % 2 == 1,
-                qkv_bias: false,
-                output_bias: false,
-            },
-            mlp: Mlp { intermediate_size, bias: false },
+        let layer = |(index, &[n_heads, intermediate_size]): (usize, &[usize; 2])| {
+            let is_near = index % 2 == 1;
+            let attention = Attention {
+                window: is_near.then_some(acme.near),
+                rope: Some(Rope { theta: 1e4, scaling: RopeScaling::None, dims: 4 }),
+                qk_norms: if is_near { QkNorms::Heads } else { QkNorms::None },
+                ..Attention::plain(n_heads, 1, 4)
+            };
+            Layer::plain(attention, Mlp::gated(intermediate_size))
         };
         Self {
             hidden_size: acme.width,

@@ -53,9 +53,8 @@ impl Drafter {
     ) -> Self {
         let slots = if kind == TrainedDrafterKind::Eagle { 0 } else { draft_tokens };
         let config = Config { num_hidden_layers: 1, ..target.clone() };
-        let frequencies: Vec<f32> = (0..config.head_dim / 2)
-            .map(|pair| config.rope().frequency(pair, config.head_dim))
-            .collect();
+        let frequencies: Vec<f32> =
+            (0..config.head_dim / 2).map(|pair| config.rope(0).frequency(pair)).collect();
         // A draft may extend beyond the last token.
         let positions = config.max_position_embeddings + draft_tokens + 1;
         let rope = Arc::new(Rope::new(&frequencies, positions));

@@ -6,6 +6,7 @@ use super::metadata::GgufMetadata;
 use super::names::{SUPPORTED_ARCHITECTURES, family};
 use super::parse::{invalid, option, unsupported};
 use super::unread;
+use crate::architecture::QkNorms;
 use crate::config::{
     Config, Family, MAX_LAYERS, RopeScaling, SlidingLayers, SlidingWindow, SuggestedSampling,
 };
@@ -63,7 +64,7 @@ pub(super) fn read_config(
         qkv_bias: tensors.qkv_bias,
         output_bias: tensors.output_bias,
         mlp_bias: tensors.mlp_bias,
-        qk_norm: family == Family::Qwen3,
+        qk_norms: if family == Family::Qwen3 { QkNorms::Heads } else { QkNorms::None },
         tie_word_embeddings: !tensors.has_head,
         bos_token_id: None,
         eos_token_ids: Vec::new(),
@@ -91,7 +92,7 @@ pub(super) fn add_divisors(
         let supported = "either a factor or the divisors `rope_freqs.weight`";
         return Err(unsupported(metadata.path(), field, factor, supported));
     }
-    config.rope_scaling = RopeScaling::Divisors(divisors);
+    config.rope_scaling = RopeScaling::Divisors { divisors, attention_factor: 1.0 };
     config.validate(metadata.path())
 }
 

@@ -19,6 +19,7 @@ use std::path::Path;
 use half::{bf16, f16};
 
 use super::{Checkpoint, Dtype, LoadError};
+use crate::architecture::Activation;
 use crate::config::{Config, Family, RopeScaling};
 use crate::tensor::Tensor;
 use crate::{
@@ -176,6 +177,17 @@ fn check_supported(config: &Config, path: &Path) -> Result<(), LoadError> {
         let found = config.family.model_type().to_owned();
         return unsupported("model_type", found, names::SUPPORTED_ARCHITECTURES);
     }
+    if !matches!(config.rope_scaling, RopeScaling::None | RopeScaling::Linear { .. })
+        && rope_divisors(config).is_none()
+        || config.rope(0).amplitude() != 1.0
+    {
+        let supported = "\"default\", \"linear\" and \"llama3\" in a GGUF file";
+        return unsupported("rope_scaling", "yarn or longrope".to_owned(), supported);
+    }
+    if config.hidden_act != Activation::Silu {
+        let supported = "\"silu\" in a GGUF file";
+        return unsupported("hidden_act", format!("{:?}", config.hidden_act), supported);
+    }
     if config.family == Family::Qwen3 && (config.qkv_bias || config.output_bias) {
         let supported = "no biases of a Qwen3 in a GGUF file";
         return unsupported("attention_bias", "true".to_owned(), supported);
@@ -255,11 +267,12 @@ fn model_metadata(config: &Config, types: WeightTypes) -> Vec<(String, GgufValue
 /// Returns the divisor of each frequency, `[head_dim / 2]`, if the frequencies are scaled one by one.
 fn rope_divisors(config: &Config) -> Option<Vec<f32>> {
     match &config.rope_scaling {
-        RopeScaling::None | RopeScaling::Linear { .. } => None,
-        RopeScaling::Divisors(divisors) => Some(divisors.to_vec()),
+        // A model with YaRN is not written.
+        RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Yarn(_) => None,
+        RopeScaling::Divisors { divisors, .. } => Some(divisors.to_vec()),
         RopeScaling::Llama3 { .. } => {
-            let divisor = |pair| config.rope().divisor(pair, config.head_dim);
-            Some((0..config.head_dim / 2).map(divisor).collect())
+            let rope = config.rope(0);
+            Some((0..rope.dims / 2).map(|pair| rope.divisor(pair)).collect())
         }
     }
 }

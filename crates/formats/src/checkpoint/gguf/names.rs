@@ -76,6 +76,8 @@ pub(super) fn gguf_name(tensor: Tensor) -> String {
         LayerTensor::UpBias => "ffn_up.bias",
         LayerTensor::Down => "ffn_down.weight",
         LayerTensor::DownBias => "ffn_down.bias",
+        // The supported architectures have no other tensors.
+        other => return Tensor::Layer(layer, other).to_string(),
     };
     format!("blk.{layer}.{part}")
 }

@@ -10,6 +10,7 @@ use super::names::{ROPE_DIVISORS, gguf_name, is_rotated, rotates_neighbours};
 use super::parse::{GgufHead, StoredTensor, invalid, tensor_name};
 use super::value::StoredValue;
 use crate::architecture::Architecture;
+use crate::checkpoint::row_layout::{Interleaved, RowLayout};
 use crate::checkpoint::{Location, WeightFile};
 use crate::config::Config;
 use crate::load_error::{LoadError, shortened};
@@ -198,9 +199,11 @@ impl Parts<'_> {
             let field = format!("the type of {}", tensor_name(&name));
             return Err(invalid(path, field, stored.dtype, "f32, bf16 or f16 for a vector"));
         }
-        let interleaved = rotates_neighbours(config.family) && is_rotated(tensor);
+        let is_interleaved = rotates_neighbours(config.family) && is_rotated(tensor);
+        let interleaved = is_interleaved.then(|| Interleaved::whole(config.head_dim));
+        let layout = RowLayout { interleaved, ..RowLayout::PLAIN };
         let (bytes, dtype) = (stored.bytes.clone(), stored.dtype);
-        Ok(Location { file: part, bytes, dtype, interleaved })
+        Ok(Location { file: part, bytes, dtype, layout })
     }
 
     /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a mixture of experts)

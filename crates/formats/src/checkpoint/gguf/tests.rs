@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
+use crate::architecture::QkNorms;
 use crate::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use crate::tensor::LayerTensor;
 use std::collections::BTreeMap;
@@ -259,7 +260,7 @@ fn models_that_llama_cpp_would_compute_differently_are_rejected() {
         assert!(!file.exists());
         error
     };
-    let qwen = Config { family: Family::Qwen3, qk_norm: true, ..config() };
+    let qwen = Config { family: Family::Qwen3, qk_norms: QkNorms::Heads, ..config() };
     let biased = Config { qkv_bias: true, output_bias: true, ..qwen };
     assert!(message(biased, WeightType::F32).contains("\"attention_bias\" is true"));
     let scaled = crate::checkpoint::random::example_families().remove(3);

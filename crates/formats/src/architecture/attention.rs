@@ -1,0 +1,120 @@
+//! Attention layers and their position embeddings.
+
+use crate::config::RopeScaling;
+
+/// Causal attention with grouped queries, with or without RoPE.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// Number of query heads.
+    pub n_heads: usize,
+    /// Number of key/value heads. It divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Width of one head. It is even, because RoPE rotates pairs.
+    pub head_dim: usize,
+    /// The number of positions that a row attends to, including its own; `None` for all of them.
+    pub window: Option<usize>,
+    /// The factor of scores. Most models use 1/√head_dim ([`Attention::default_scale`]).
+    pub score_scale: f32,
+    /// A limit of scores: each becomes `cap · tanh(score / cap)` (Gemma 2).
+    pub score_cap: Option<f32>,
+    /// Whether each head has a score of its own that takes part in the softmax, without a value
+    /// (gpt-oss's attention sinks).
+    pub sinks: bool,
+    /// The rotary position embedding of queries and keys, if the layer has one (SmolLM3).
+    pub rope: Option<Rope>,
+    /// The norms of queries and keys before RoPE.
+    pub qk_norms: QkNorms,
+    /// Whether the projections to queries, keys and values have a bias.
+    pub qkv_bias: bool,
+    /// Whether the output projection has a bias.
+    pub output_bias: bool,
+}
+
+/// Norms of queries and keys before RoPE. They are of the model's [`Norm`](crate::Norm), without a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorms {
+    /// No norms.
+    None,
+    /// A norm of each head, with the same weights for all heads (Qwen3): `[head_dim]`.
+    Heads,
+    /// A norm of each head, with its own weights (Cohere): `[heads, head_dim]`.
+    OwnHeads,
+    /// One norm over all heads together (OLMo 2): `[heads · head_dim]`.
+    Whole,
+}
+
+/// Rotary position embedding (Su et al. 2021) of the pairs `(i, i + dims/2)` of the first `dims` numbers of
+/// a head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Base of the frequencies.
+    pub theta: f32,
+    /// Scaling of the frequencies.
+    pub scaling: RopeScaling,
+    /// The number of rotated dimensions: `head_dim`, or an even number below it. The others stay as they
+    /// are.
+    pub dims: usize,
+}
+
+impl Rope {
+    /// Returns the frequency of a pair (of `dims / 2`), in radians per position.
+    #[must_use]
+    pub fn frequency(&self, pair: usize) -> f32 {
+        self.scaling.scaled(self, pair) as f32
+    }
+
+    /// Returns the factor of rotated queries and keys: 1 unless the scaling has one (YaRN, LongRoPE).
+    #[must_use]
+    pub fn amplitude(&self) -> f32 {
+        self.scaling.amplitude()
+    }
+
+    /// Returns the divisor of the frequency of a pair: 1 if RoPE is not scaled.
+    pub(crate) fn divisor(&self, pair: usize) -> f32 {
+        (self.unscaled_frequency(pair) / self.scaling.scaled(self, pair)) as f32
+    }
+
+    pub(crate) fn unscaled_frequency(&self, pair: usize) -> f64 {
+        let exponent = 2.0 * pair as f64 / self.dims as f64;
+        1.0 / f64::from(self.theta).powf(exponent)
+    }
+}
+
+impl Attention {
+    /// Returns attention as in a plain Llama, without RoPE: over all positions, with scores times
+    /// 1/√head_dim, and without norms and biases.
+    #[must_use]
+    pub fn plain(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            window: None,
+            score_scale: Self::default_scale(head_dim),
+            score_cap: None,
+            sinks: false,
+            rope: None,
+            qk_norms: QkNorms::None,
+            qkv_bias: false,
+            output_bias: false,
+        }
+    }
+
+    /// Returns the factor of scores of most models: 1/√head_dim.
+    #[must_use]
+    pub fn default_scale(head_dim: usize) -> f32 {
+        1.0 / (head_dim as f32).sqrt()
+    }
+
+    /// Returns the width of all query heads.
+    #[must_use]
+    pub fn q_size(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Returns the width of all key (or value) heads.
+    #[must_use]
+    pub fn kv_size(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+}

@@ -1,0 +1,99 @@
+//! Feed-forward layers: dense MLPs, and mixtures of experts.
+
+/// A dense MLP: `down(activation(gate(x)) · up(x))`, or `down(activation(up(x)))` without a gate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mlp {
+    /// Width of the gate.
+    pub intermediate_size: usize,
+    /// Whether there is a gate.
+    pub gated: bool,
+    /// The activation function.
+    pub activation: Activation,
+    /// Whether the projections have a bias.
+    pub bias: bool,
+}
+
+impl Mlp {
+    /// Returns the MLP of a plain Llama: a gate with SiLU, and no biases.
+    #[must_use]
+    pub fn gated(intermediate_size: usize) -> Self {
+        Self { intermediate_size, gated: true, activation: Activation::Silu, bias: false }
+    }
+}
+
+/// The activation function of an MLP.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// `x/2 · (1 + erf(x/√2))` (Hendrycks & Gimpel 2016).
+    Gelu,
+    /// GELU's approximation by a hyperbolic tangent.
+    GeluTanh,
+    /// `max(x, 0)`.
+    Relu,
+    /// gpt-oss: with the gate at most `limit` and `up` between `-limit` and `limit`,
+    /// `gate · sigmoid(1.702 · gate) · (up + 1)`.
+    ClampedSwiglu {
+        /// The largest value of the gate, and the largest magnitude of `up`.
+        limit: f32,
+    },
+}
+
+/// A mixture of experts (Shazeer et al. 2017): a router chooses some experts for each row, and adds their
+/// weighted outputs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Experts {
+    /// Number of experts.
+    pub n_experts: usize,
+    /// The MLP of each expert.
+    pub mlp: Mlp,
+    /// How a row chooses its experts.
+    pub router: Router,
+    /// Whether the output of the dense MLP next to the experts is multiplied by the sigmoid of a projection
+    /// of its input (Qwen2-MoE).
+    pub shared_gate: bool,
+}
+
+/// How a row chooses its experts, from the scores that a projection of its hidden state gives them. Equal
+/// scores are in order of the experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Router {
+    /// Number of experts that a row uses.
+    pub experts_per_token: usize,
+    /// How scores become weights.
+    pub weighting: Weighting,
+    /// Whether the weights of the chosen experts are divided by their sum.
+    pub normalised: bool,
+    /// The factor of the weights, after they are divided.
+    pub scale: f32,
+    /// Whether the projection has a bias.
+    pub bias: bool,
+    /// Whether a stored number for each expert is added to its weight, only to choose experts
+    /// (DeepSeek-V3).
+    pub correction: bool,
+    /// The groups of experts, if experts are chosen from the best groups only.
+    pub groups: Option<ExpertGroups>,
+}
+
+/// How a router's scores become weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weighting {
+    /// The softmax over all experts.
+    Softmax,
+    /// The softmax over the chosen experts.
+    SoftmaxOfChosen,
+    /// The sigmoid of each score.
+    Sigmoid,
+}
+
+/// Groups of consecutive experts of the same size (DeepSeek).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// Number of groups. It divides the number of experts.
+    pub n_groups: usize,
+    /// Number of groups from which a row chooses experts.
+    pub groups_per_token: usize,
+    /// A group's score is the sum of so many of its best experts' weights.
+    pub experts_scored: usize,
+}

@@ -1,0 +1,233 @@
+//! Small configurations of the families that are not plain Llamas.
+
+use super::example_config;
+use crate::architecture::{
+    Activation, ExpertGroups, Experts, Mlp, Norm, QkNorms, Router, Weighting,
+};
+use crate::config::{
+    Config, Family, MixtureLayers, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow, Yarn,
+};
+
+/// Returns the window of some of two layers.
+fn window(size: usize, layers: [bool; 2]) -> Option<SlidingWindow> {
+    Some(SlidingWindow { size, layers: SlidingLayers::Listed(layers.to_vec()) })
+}
+
+/// Returns dense families: norms in other places, layer norms, limits, and parts of heads with RoPE.
+pub(super) fn dense() -> Vec<Config> {
+    let gemma2 = Config {
+        family: Family::Gemma2,
+        norm_placement: NormPlacement::Around,
+        hidden_act: Activation::GeluTanh,
+        embedding_multiplier: 48.0_f32.sqrt(),
+        attention_multiplier: Some(0.25),
+        attn_logit_softcapping: Some(2.0),
+        final_logit_softcapping: Some(4.0),
+        sliding_window: window(9, [true, false]),
+        tie_word_embeddings: true,
+        ..example_config()
+    };
+    let gemma3 = Config {
+        family: Family::Gemma3,
+        attn_logit_softcapping: None,
+        final_logit_softcapping: None,
+        qk_norms: QkNorms::Heads,
+        rope_theta: 1e6,
+        rope_scaling: RopeScaling::Linear { factor: 8.0 },
+        local_rope: Some((1e4, RopeScaling::None)),
+        ..gemma2.clone()
+    };
+    let phi = Config {
+        family: Family::Phi,
+        norm: Norm::Layer { bias: true },
+        norm_placement: NormPlacement::Parallel,
+        hidden_act: Activation::GeluTanh,
+        gated_mlp: false,
+        partial_rotary_factor: 0.5,
+        qkv_bias: true,
+        output_bias: true,
+        mlp_bias: true,
+        head_bias: true,
+        ..example_config()
+    };
+    let phi3 = Config {
+        family: Family::Phi3,
+        head_dim: 8,
+        partial_rotary_factor: 0.75,
+        rope_scaling: RopeScaling::Divisors {
+            divisors: [1.0, 1.5, 4.0].into(),
+            attention_factor: 1.25,
+        },
+        sliding_window: Some(SlidingWindow { size: 30, layers: SlidingLayers::From(0) }),
+        ..example_config()
+    };
+    let olmo2 = Config {
+        family: Family::Olmo2,
+        norm_placement: NormPlacement::After,
+        qk_norms: QkNorms::Whole,
+        ..example_config()
+    };
+    let olmo3 = Config {
+        family: Family::Olmo3,
+        rope_theta: 5e5,
+        rope_scaling: RopeScaling::Yarn(Yarn {
+            factor: 4.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate: true,
+            attention_factor: 1.125,
+            original_max_position_embeddings: 64,
+        }),
+        local_rope: Some((5e5, RopeScaling::None)),
+        sliding_window: window(12, [true, false]),
+        ..olmo2.clone()
+    };
+    let cohere = Config {
+        family: Family::Cohere,
+        norm: Norm::Layer { bias: false },
+        norm_placement: NormPlacement::Parallel,
+        qk_norms: QkNorms::OwnHeads,
+        logits_scaling: 2.0,
+        tie_word_embeddings: true,
+        ..example_config()
+    };
+    let cohere2 = Config {
+        family: Family::Cohere2,
+        qk_norms: QkNorms::None,
+        rope_layers: Some(vec![true, false]),
+        sliding_window: window(11, [true, false]),
+        ..cohere.clone()
+    };
+    let glm = Config {
+        family: Family::Glm,
+        partial_rotary_factor: 0.5,
+        qkv_bias: true,
+        ..example_config()
+    };
+    let glm4 =
+        Config { family: Family::Glm4, norm_placement: NormPlacement::Around, ..glm.clone() };
+    let starcoder2 = Config {
+        family: Family::StarCoder2,
+        norm: Norm::Layer { bias: true },
+        hidden_act: Activation::GeluTanh,
+        gated_mlp: false,
+        qkv_bias: true,
+        output_bias: true,
+        mlp_bias: true,
+        ..example_config()
+    };
+    let stablelm = Config {
+        family: Family::StableLm,
+        norm: Norm::Layer { bias: true },
+        norm_placement: NormPlacement::Parallel,
+        partial_rotary_factor: 0.25,
+        qkv_bias: true,
+        ..example_config()
+    };
+    let gpt_neox = Config {
+        family: Family::GptNeoX,
+        norm_placement: NormPlacement::ParallelNorms,
+        hidden_act: Activation::Gelu,
+        partial_rotary_factor: 0.25,
+        num_key_value_heads: 6,
+        ..starcoder2.clone()
+    };
+    vec![
+        gemma2, gemma3, phi, phi3, olmo2, olmo3, cohere, cohere2, glm, glm4, starcoder2, stablelm,
+        gpt_neox,
+    ]
+}
+
+/// Returns mixtures of experts, of which some have dense layers, shared experts or groups.
+pub(super) fn mixtures() -> Vec<Config> {
+    let router = Router {
+        experts_per_token: 2,
+        weighting: Weighting::Softmax,
+        normalised: true,
+        scale: 1.0,
+        bias: false,
+        correction: false,
+        groups: None,
+    };
+    let experts =
+        |size, router| Experts { n_experts: 6, mlp: Mlp::gated(size), router, shared_gate: false };
+    let layers = |experts| MixtureLayers { experts, shared_size: None, dense: Vec::new() };
+    let of = |family, layers| Config { family, experts: Some(layers), ..example_config() };
+    let unnormalised = Router { normalised: false, ..router };
+    let mixtral = of(Family::Mixtral, layers(experts(100, router)));
+    let qwen2_moe = Config {
+        qkv_bias: true,
+        ..of(
+            Family::Qwen2Moe,
+            MixtureLayers {
+                experts: Experts { shared_gate: true, ..experts(36, unnormalised) },
+                shared_size: Some(52),
+                dense: Vec::new(),
+            },
+        )
+    };
+    let qwen3_moe = Config {
+        qk_norms: QkNorms::Heads,
+        ..of(
+            Family::Qwen3Moe,
+            MixtureLayers { dense: vec![true, false], ..layers(experts(36, router)) },
+        )
+    };
+    let olmoe = Config {
+        qk_norms: QkNorms::Whole,
+        ..of(Family::Olmoe, layers(experts(100, unnormalised)))
+    };
+    let of_chosen = Router { weighting: Weighting::SoftmaxOfChosen, ..unnormalised };
+    let granite_moe = Config {
+        attention_multiplier: Some(0.25),
+        embedding_multiplier: 1.5,
+        residual_multiplier: 0.5,
+        logits_scaling: 0.75,
+        ..of(Family::GraniteMoe, layers(experts(100, of_chosen)))
+    };
+    let glm4_moe = Config {
+        partial_rotary_factor: 0.5,
+        ..of(
+            Family::Glm4Moe,
+            MixtureLayers {
+                experts: experts(
+                    36,
+                    Router {
+                        weighting: Weighting::Sigmoid,
+                        scale: 1.5,
+                        correction: true,
+                        groups: Some(ExpertGroups {
+                            n_groups: 3,
+                            groups_per_token: 2,
+                            experts_scored: 2,
+                        }),
+                        ..router
+                    },
+                ),
+                shared_size: Some(72),
+                dense: vec![true, false],
+            },
+        )
+    };
+    let clamped = Activation::ClampedSwiglu { limit: 1.0 };
+    let base = experts(100, Router { bias: true, ..of_chosen });
+    let gpt_oss = Config {
+        sinks: true,
+        qkv_bias: true,
+        output_bias: true,
+        sliding_window: window(10, [true, false]),
+        rope_scaling: RopeScaling::Yarn(Yarn {
+            factor: 4.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate: false,
+            attention_factor: 1.125,
+            original_max_position_embeddings: 64,
+        }),
+        ..of(
+            Family::GptOss,
+            layers(Experts { mlp: Mlp { activation: clamped, bias: true, ..base.mlp }, ..base }),
+        )
+    };
+    vec![mixtral, qwen2_moe, qwen3_moe, olmoe, granite_moe, glm4_moe, gpt_oss]
+}

@@ -1,0 +1,87 @@
+//! OLMo 2, OLMo 3 and OLMoE.
+
+use super::super::family::{Defaults, Description, LLAMA};
+use super::super::{Config, Family, NormPlacement};
+use super::{
+    NUM_LOCAL_EXPERTS, all_but_every, experts, flag, in_all_layers, size_or, sliding_window,
+    write_attention_bias,
+};
+use crate::architecture::{Mlp, QkNorms};
+use crate::json_options::JsonOptions;
+use crate::load_error::LoadError;
+use serde_json::json;
+
+const DEFAULTS: Defaults = Defaults {
+    bos_token_id: None,
+    eos_token_id: Some(50_279),
+    epsilon: ("rms_norm_eps", 1e-5),
+    ..LLAMA
+};
+
+pub(in super::super) const OLMO2: Description = Description {
+    family: Family::Olmo2,
+    name: "OLMo 2",
+    model_type: "olmo2",
+    class: "Olmo2ForCausalLM",
+    defaults: DEFAULTS,
+    reads: &[],
+    read: |options, config| {
+        read_common(options, config)?;
+        config.norm_placement = NormPlacement::After;
+        Ok(())
+    },
+    write: write_attention_bias,
+};
+
+pub(in super::super) const OLMO3: Description = Description {
+    family: Family::Olmo3,
+    name: "OLMo 3",
+    model_type: "olmo3",
+    class: "Olmo3ForCausalLM",
+    defaults: Defaults { rope_theta: 500_000.0, local_rope_theta: Some(500_000.0), ..DEFAULTS },
+    reads: &[],
+    read: |options, config| {
+        read_common(options, config)?;
+        config.norm_placement = NormPlacement::After;
+        let size = size_or(options, "sliding_window", Some(4096))?;
+        let layers = all_but_every(4, config.num_hidden_layers);
+        config.sliding_window = sliding_window(options, size, layers)?;
+        Ok(())
+    },
+    write: write_attention_bias,
+};
+
+pub(in super::super) const OLMOE: Description = Description {
+    family: Family::Olmoe,
+    name: "OLMoE",
+    model_type: "olmoe",
+    class: "OlmoeForCausalLM",
+    defaults: Defaults { max_position_embeddings: 4096, ..DEFAULTS },
+    reads: &["num_experts", NUM_LOCAL_EXPERTS],
+    read: |options, config| {
+        read_common(options, config)?;
+        let mlp = Mlp { activation: config.hidden_act, ..Mlp::gated(config.intermediate_size) };
+        let mut experts = experts(options, "num_experts", mlp)?;
+        experts.router.normalised = flag(options, "norm_topk_prob")?;
+        config.experts = Some(in_all_layers(experts));
+        Ok(())
+    },
+    write: |config, options| {
+        write_attention_bias(config, options);
+        let Some(layers) = &config.experts else { return };
+        for (option, value) in [
+            ("num_experts", json!(layers.experts.n_experts)),
+            ("num_experts_per_tok", json!(layers.experts.router.experts_per_token)),
+            ("norm_topk_prob", json!(layers.experts.router.normalised)),
+        ] {
+            options.insert(option.to_owned(), value);
+        }
+    },
+};
+
+fn read_common(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
+    config.qkv_bias = flag(options, "attention_bias")?;
+    config.output_bias = config.qkv_bias;
+    config.qk_norms = QkNorms::Whole;
+    Ok(())
+}
