@@ -8,7 +8,7 @@ pub(crate) use observed::{Observed, STATES};
 
 use crate::cpu_pages::CpuPages;
 use crate::kernels::{
-    Activations, Product, TreeMask, add_scaled, divide, linear, rms_norm, silu_times,
+    Activations, Isa, Product, TreeMask, add_scaled, divide, linear, rms_norm, silu_times,
 };
 use crate::team::{SubTeams, Team};
 use crate::weights::Weights;
@@ -235,7 +235,8 @@ impl Transformer {
 
     /// Adds the first layer's input rows of a sequence.
     fn add_inputs(&mut self, tokens: &[TokenId], features: &[RowFeature<'_>]) {
-        let Self { weights, scratch: Scratch { hidden, embeddings, fusion, .. }, .. } = self;
+        let Self { weights, team, scratch, .. } = self;
+        let (isa, Scratch { hidden, embeddings, fusion, .. }) = (team.isa(), scratch);
         let input = weights.architecture().input;
         if input == Input::Embedding {
             return embed(weights, tokens, hidden);
@@ -259,11 +260,13 @@ impl Transformer {
                 (Input::Embedding | Input::UnprojectedFeature, _) => false,
             };
             if fused {
-                fusion.inputs.extend_from_slice(values);
+                extend_normed(weights, isa, &weights.feature_norms, values, &mut fusion.inputs);
                 fusion.rows.push(hidden.len() / size);
                 hidden.resize(hidden.len() + size, 0.0);
             } else {
-                hidden.extend_from_slice(values);
+                let normed = matches!(input, Input::Feature { normed_predictions: true, .. });
+                let norms = weights.final_norm.as_slice();
+                extend_normed(weights, isa, if normed { norms } else { &[] }, values, hidden);
             }
         }
     }
@@ -338,9 +341,11 @@ impl Transformer {
     fn mlp_blocks(&mut self, layers: Range<usize>) {
         for (index, layer) in layers.enumerate() {
             let scratch = &mut self.scratch;
-            let (factor, delta) =
-                (self.weights.architecture().factors.residual, &scratch.blocks[index].delta);
-            add_scaled(self.team.isa(), &mut scratch.hidden, delta, factor);
+            let (factor, block) =
+                (self.weights.architecture().factors.residual, &scratch.blocks[index]);
+            let norm = &self.weights.layers[layer].attention_norm;
+            block.start_residual(norm, &mut scratch.hidden);
+            add_scaled(self.team.isa(), &mut scratch.hidden, &block.delta, factor);
             self.mlp_block(layer);
         }
     }
@@ -394,6 +399,23 @@ impl Transformer {
                 divide(team.isa(), logits, divisor);
             }
         }
+    }
+}
+
+/// Appends a row to `rows`: with a norm of each of its parts, or as it is if there are no `norms`.
+fn extend_normed(
+    weights: &Weights,
+    isa: Isa,
+    norms: &[Vec<f32>], // [parts][part width]
+    row: &[f32],
+    rows: &mut Vec<f32>,
+) {
+    let start = rows.len();
+    rows.extend_from_slice(row);
+    let Some(width) = norms.first().map(Vec::len) else { return };
+    let parts = row.chunks_exact(width).zip(rows[start..].chunks_exact_mut(width));
+    for ((part, out), norm) in parts.zip(norms) {
+        rms_norm(isa, part, norm, weights.architecture().norm_epsilon, out);
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Weights {
     masks: Vec<f32>, // [masks, hidden]
     /// The projection to the first layer's input.
     pub(crate) fusion: Option<PackedMatrix>,
+    /// The norms of the parts of a feature before its projection, or of the whole.
+    pub(crate) feature_norms: Vec<Vec<f32>>, // [parts][part width]
     /// What rows of mask tokens read instead of the target's features.
     mask_features: Vec<f32>, // [masks, hidden]
     pub(crate) layers: Vec<LayerWeights>,
@@ -77,7 +79,7 @@ impl Projection {
 pub(crate) enum PackedNorm {
     None,
     Hidden(Vec<f32>),
-    EmbeddingAndHidden { embedding: Vec<f32>, hidden: Vec<f32> },
+    EmbeddingAndHidden { embedding: Vec<f32>, hidden: Vec<f32>, normed_residual: bool },
 }
 
 /// Reads and packs tensors.
@@ -234,10 +236,13 @@ impl LayerPacker<'_> {
             attention_norm: match self.layer.attention_norm {
                 AttentionNorm::None => PackedNorm::None,
                 AttentionNorm::Hidden => PackedNorm::Hidden(self.vector(T::AttentionNorm)?),
-                AttentionNorm::EmbeddingAndHidden => PackedNorm::EmbeddingAndHidden {
-                    embedding: self.vector(T::AttentionNorm)?,
-                    hidden: self.vector(T::HiddenNorm)?,
-                },
+                AttentionNorm::EmbeddingAndHidden { normed_residual } => {
+                    PackedNorm::EmbeddingAndHidden {
+                        embedding: self.vector(T::AttentionNorm)?,
+                        hidden: self.vector(T::HiddenNorm)?,
+                        normed_residual,
+                    }
+                }
             },
             shape: AttentionShape::new(attention),
             rope,
@@ -339,6 +344,7 @@ impl Weights {
         let fusion = architecture.fusion_inputs().map(|_| fusion()).transpose()?;
         let has_mask_features = has_masks && fusion.is_some();
         let mask_features = has_mask_features.then(|| floats(Tensor::MaskFeatures)).transpose()?;
+        let feature_norms = architecture.feature_norms().map(floats).collect::<Result<_, _>>()?;
         let mut weights = Self {
             head: head.unwrap_or_else(|| Arc::clone(&embedding)),
             architecture,
@@ -346,6 +352,7 @@ impl Weights {
             embedding,
             masks: masks.unwrap_or_default(),
             fusion,
+            feature_norms,
             mask_features: mask_features.unwrap_or_default(),
             layers,
             ropes,

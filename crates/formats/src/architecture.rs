@@ -73,9 +73,25 @@ pub enum Input {
     Feature {
         /// Width of a feature.
         width: usize,
+        /// The norm of a feature before its projection.
+        norm: FeatureNorm,
+        /// Whether the final norm is applied to a predicted hidden state before the first layer reads it
+        /// (EAGLE-3.1).
+        normed_predictions: bool,
     },
     /// A feature as it is (Hydra++'s prefix layer).
     UnprojectedFeature,
+}
+
+/// The RMS norm of a feature before its projection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeatureNorm {
+    /// No norm.
+    None,
+    /// One norm of the whole feature.
+    Whole,
+    /// A norm of each of this number of parts, which have the same width (EAGLE-3.1).
+    Parts(usize),
 }
 
 /// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`. What is added is multiplied
@@ -98,7 +114,10 @@ pub enum AttentionNorm {
     /// Attention reads the normed hidden state.
     Hidden,
     /// Attention reads the normed embedding, concatenated with the normed hidden state (EAGLE-3).
-    EmbeddingAndHidden,
+    EmbeddingAndHidden {
+        /// Whether the layer adds to the normed hidden state, instead of the hidden state itself.
+        normed_residual: bool,
+    },
 }
 
 /// Causal attention with grouped queries, with or without RoPE.
@@ -251,7 +270,9 @@ impl Layer {
         use LayerTensor as T;
         match tensor {
             T::AttentionNorm => self.attention_norm != AttentionNorm::None,
-            T::HiddenNorm => self.attention_norm == AttentionNorm::EmbeddingAndHidden,
+            T::HiddenNorm => {
+                matches!(self.attention_norm, AttentionNorm::EmbeddingAndHidden { .. })
+            }
             T::QueryBias | T::KeyBias | T::ValueBias => self.attention.qkv_bias,
             T::QueryNorm | T::KeyNorm => self.attention.head_norms,
             T::OutputBias => self.attention.output_bias,
@@ -267,7 +288,7 @@ impl Layer {
         let Self { attention, mlp, .. } = self;
         let attention_input = match self.attention_norm {
             AttentionNorm::None | AttentionNorm::Hidden => hidden,
-            AttentionNorm::EmbeddingAndHidden => 2 * hidden,
+            AttentionNorm::EmbeddingAndHidden { .. } => 2 * hidden,
         };
         match tensor {
             T::AttentionNorm | T::HiddenNorm | T::MlpNorm | T::OutputBias | T::DownBias => {
@@ -302,9 +323,20 @@ impl Architecture {
         [embedding, masks, fusion, mask_features]
             .into_iter()
             .flatten()
+            .chain(self.feature_norms())
             .chain(layers)
             .chain(final_norm)
             .chain(head)
+    }
+
+    /// Returns the norms of features before their projection, in the order of the parts that they apply to.
+    pub fn feature_norms(&self) -> impl Iterator<Item = Tensor> + '_ {
+        let (whole, parts) = match self.input {
+            Input::Feature { norm: FeatureNorm::Whole, .. } => (Some(Tensor::FeatureNorm), 0),
+            Input::Feature { norm: FeatureNorm::Parts(parts), .. } => (None, parts),
+            _ => (None, 0),
+        };
+        whole.into_iter().chain((0..parts).map(Tensor::FeaturePartNorm))
     }
 
     /// Returns the matrices that are stored for the model, in the order of the forward pass. What mask tokens
@@ -328,6 +360,10 @@ impl Architecture {
             Tensor::FinalNorm | Tensor::FusionBias => vec![hidden],
             Tensor::MaskEmbeddings | Tensor::MaskFeatures => vec![self.mask_tokens, hidden],
             Tensor::Fusion => vec![hidden, self.fusion_inputs().unwrap_or(0)],
+            Tensor::FeatureNorm => vec![self.feature_width()],
+            Tensor::FeaturePartNorm(_) => {
+                vec![self.feature_width() / self.feature_norms().count().max(1)]
+            }
             Tensor::Layer(index, tensor) => {
                 self.layers.get(index).map_or(Vec::new(), |layer| layer.shape(tensor, hidden))
             }
@@ -359,7 +395,7 @@ impl Architecture {
         match self.input {
             Input::Embedding => 0,
             Input::EmbeddingAndFeature | Input::UnprojectedFeature => self.hidden_size,
-            Input::Feature { width } => width,
+            Input::Feature { width, .. } => width,
         }
     }
 
@@ -369,7 +405,7 @@ impl Architecture {
         match self.input {
             Input::Embedding | Input::UnprojectedFeature => None,
             Input::EmbeddingAndFeature => Some(2 * self.hidden_size),
-            Input::Feature { width } => Some(width),
+            Input::Feature { width, .. } => Some(width),
         }
     }
 }

@@ -20,8 +20,8 @@ mod tensor;
 mod weight_type;
 
 pub use architecture::{
-    Architecture, Attention, AttentionNorm, DraftHeads, Factors, FeatureSource, Head, Input, Layer,
-    Mlp, Rope,
+    Architecture, Attention, AttentionNorm, DraftHeads, Factors, FeatureNorm, FeatureSource, Head,
+    Input, Layer, Mlp, Rope,
 };
 pub use block_type::{BlockType, UnknownBlockType};
 pub use checkpoint::{Checkpoint, TensorSource};

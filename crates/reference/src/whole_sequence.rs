@@ -44,6 +44,7 @@ impl ReferenceModel {
                 let visible = cached[first..=position].iter();
                 let visible: Vec<[&[f32]; 2]> = visible.map(|[k, v]| [&k[..], &v[..]]).collect();
                 let queries = self.queries(index, &inputs[position], position);
+                self.start_residual(index, row, &inputs[position]);
                 self.add_residual(row, &self.attend(index, &queries, &visible, first));
             }
             hidden.iter_mut().for_each(|row| self.add_mlp(index, row));

@@ -277,6 +277,8 @@ impl<'a> RandomWeights<'a> {
             | Tensor::MaskFeatures
             | Tensor::Fusion
             | Tensor::FusionBias
+            | Tensor::FeatureNorm
+            | Tensor::FeaturePartNorm(_)
             | Tensor::DraftHead(..) => (0.0, 1.0),
             Tensor::Layer(layer, part) => {
                 use LayerTensor::{Down, DownBias, Output, OutputBias};
