@@ -308,13 +308,16 @@ fn eagle_matches_its_paper() {
     }
 }
 
+/// Rows of a position and an input each, and their embeddings.
+type Inputs<'a> = (&'a [(usize, Vec<f64>)], &'a [Vec<f64>]);
+
 impl Tensors {
     /// Computes EAGLE-3's layers.
     fn eagle3_layers(
         &self,
         config: &Config,
         options: &Eagle3Options,
-        (rows, embeddings): (&[(usize, Vec<f64>)], &[Vec<f64>]),
+        (rows, embeddings): Inputs<'_>,
         is_visible: impl Fn(usize, usize) -> bool,
     ) -> Vec<Vec<f64>> {
         let first = if options.speculators { "layers.0" } else { "midlayer" };

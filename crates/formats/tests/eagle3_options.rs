@@ -173,6 +173,8 @@ fn options_that_are_not_understood_are_refused_by_name() {
         (PLAIN, json!({"speculators_config/algorithm": "dflash"}), "\"algorithm\" is \"dflash\""),
         (PLAIN, json!({"transformer_layer_config": null}), "\"transformer_layer_config\" is miss"),
         (PLAIN, json!({"transformer_layer_config/model_type": "gpt_oss"}), "\"gpt_oss\""),
+        (PLAIN, json!({"transformer_layer_config/model_type": "mistral"}), "\"mistral\", which is"),
+        (AUTHORS, json!({"model_type": "granite"}), "\"granite\", which is not supported yet"),
         (PLAIN, json!({"transformer_layer_config/hidden_act": "gelu"}), "\"hidden_act\" is"),
         (PLAIN, json!({"norm_before_residual": null}), "\"norm_before_residual\" is missing"),
         (PLAIN, json!({"norm_output": "yes"}), "\"norm_output\" is \"yes\"; expected true or"),

@@ -140,9 +140,10 @@ impl Layout {
                 return Err(options.missing(LAYER_CONFIG, "the options of the drafter's layers"));
             }
         }
+        let layer_options = layer_options.as_ref().unwrap_or(options);
+        check_family(layer_options, is_speculators)?;
         // `architectures` names a drafter's class, not a model's.
-        let text = layer_options.as_ref().unwrap_or(options).without("architectures");
-        let config = Config::parse(&text, file)?;
+        let config = Config::parse(&layer_options.without("architectures"), file)?;
         if prefix == MIDLAYER && config.num_hidden_layers != 1 {
             let expected = "1, because the tensors are those of one layer, `midlayer`";
             return Err(options.invalid("num_hidden_layers", &config.num_hidden_layers, expected));
@@ -194,6 +195,19 @@ fn check_names(options: &JsonOptions<'_>, is_speculators: bool) -> Result<(), Lo
         };
         of_layout || OPTIONS.contains(&name) || NEUTRAL.contains(&name)
     })
+}
+
+/// Rejects layers of families for which no EAGLE-3 drafter is defined, such as those with constant factors.
+fn check_family(options: &JsonOptions<'_>, is_speculators: bool) -> Result<(), LoadError> {
+    let (supported, families): (_, &[&str]) = match is_speculators {
+        true => ("\"llama\", \"qwen3\"", &["llama", "qwen3"]),
+        false => {
+            let families = &["llama", "mistral", "qwen2", "qwen3"];
+            ("\"llama\", \"mistral\", \"qwen2\", \"qwen3\"", families)
+        }
+    };
+    let is_supported = |value: &Value| families.iter().any(|family| value == *family);
+    options.check_supported("model_type", supported, is_supported)
 }
 
 /// Rejects speculators of another algorithm.
