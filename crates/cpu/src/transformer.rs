@@ -10,7 +10,7 @@ pub(crate) use observed::{Observed, STATES};
 
 use crate::cpu_pages::CpuPages;
 use crate::kernels::{
-    Activations, NormWeights, TreeMask, add_scaled, divide, linear, norm_rows, soft_cap,
+    Activations, Isa, NormWeights, TreeMask, add_scaled, divide, linear, norm_rows, soft_cap,
 };
 use crate::team::{SubTeams, Team};
 use crate::weights::Weights;
@@ -238,7 +238,8 @@ impl Transformer {
 
     /// Adds the first layer's input rows of a sequence.
     fn add_inputs(&mut self, tokens: &[TokenId], features: &[RowFeature<'_>]) {
-        let Self { weights, scratch: Scratch { hidden, embeddings, fusion, .. }, .. } = self;
+        let Self { weights, team, scratch, .. } = self;
+        let (isa, Scratch { hidden, embeddings, fusion, .. }) = (team.isa(), scratch);
         let input = weights.architecture().input;
         if input == Input::Embedding {
             return embed(weights, tokens, hidden);
@@ -262,11 +263,13 @@ impl Transformer {
                 (Input::Embedding | Input::UnprojectedFeature, _) => false,
             };
             if fused {
-                fusion.inputs.extend_from_slice(values);
+                extend_normed(weights, isa, &weights.feature_norms, values, &mut fusion.inputs);
                 fusion.rows.push(hidden.len() / size);
                 hidden.resize(hidden.len() + size, 0.0);
             } else {
-                hidden.extend_from_slice(values);
+                let normed = matches!(input, Input::Feature { normed_predictions: true, .. });
+                let norms = weights.final_norm.as_slice();
+                extend_normed(weights, isa, if normed { norms } else { &[] }, values, hidden);
             }
         }
     }
@@ -354,6 +357,7 @@ impl Transformer {
         let Scratch { hidden, normed, normed_output, delta, blocks, mlp, .. } = scratch;
         normed.resize(hidden.len(), 0.0);
         delta.resize(hidden.len(), 0.0);
+        blocks[index].start_residual(&weights.attention_norm, hidden);
         let mut mlp_input = |hidden: &[f32]| match &weights.mlp_norm {
             Some(mlp_norm) => norm_rows(isa, norm, hidden, mlp_norm, normed),
             None => normed.copy_from_slice(hidden),
@@ -407,6 +411,23 @@ impl Transformer {
                 soft_cap(team.isa(), logits, cap);
             }
         }
+    }
+}
+
+/// Appends a row to `rows`: with a norm of each of its parts, or as it is if there are no `norms`.
+fn extend_normed(
+    weights: &Weights,
+    isa: Isa,
+    norms: &[NormWeights], // [parts][part width]
+    row: &[f32],
+    rows: &mut Vec<f32>,
+) {
+    let start = rows.len();
+    rows.extend_from_slice(row);
+    let Some(width) = norms.first().map(|norm| norm.weight.len()) else { return };
+    let parts = row.chunks_exact(width).zip(rows[start..].chunks_exact_mut(width));
+    for ((part, out), norm) in parts.zip(norms) {
+        norm_rows(isa, weights.architecture().norm, part, norm, out);
     }
 }
 

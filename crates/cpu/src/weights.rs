@@ -25,6 +25,8 @@ pub struct Weights {
     masks: Vec<f32>, // [masks, hidden]
     /// The projection to the first layer's input.
     pub(crate) fusion: Option<PackedMatrix>,
+    /// The norms of the parts of a feature before its projection, or of the whole.
+    pub(crate) feature_norms: Vec<NormWeights>, // [parts][part width]
     /// What rows of mask tokens read instead of the target's features.
     mask_features: Vec<f32>, // [masks, hidden]
     pub(crate) layers: Vec<LayerWeights>,
@@ -118,7 +120,7 @@ impl Projection {
 pub(crate) enum PackedNorm {
     None,
     Hidden(NormWeights),
-    EmbeddingAndHidden { embedding: NormWeights, hidden: NormWeights },
+    EmbeddingAndHidden { embedding: NormWeights, hidden: NormWeights, normed_residual: bool },
 }
 
 /// Reads and packs tensors.
@@ -298,10 +300,13 @@ impl LayerPacker<'_> {
                 AttentionNorm::Hidden => {
                     PackedNorm::Hidden(self.norm(T::AttentionNorm, T::AttentionNormBias)?)
                 }
-                AttentionNorm::EmbeddingAndHidden => PackedNorm::EmbeddingAndHidden {
-                    embedding: self.norm(T::AttentionNorm, T::AttentionNormBias)?,
-                    hidden: self.plain_norm(T::HiddenNorm)?,
-                },
+                AttentionNorm::EmbeddingAndHidden { normed_residual } => {
+                    PackedNorm::EmbeddingAndHidden {
+                        embedding: self.norm(T::AttentionNorm, T::AttentionNormBias)?,
+                        hidden: self.plain_norm(T::HiddenNorm)?,
+                        normed_residual,
+                    }
+                }
             },
             shape: AttentionShape::new(attention),
             rope,
@@ -483,6 +488,12 @@ impl Weights {
         let fusion = architecture.fusion_inputs().map(|_| fusion()).transpose()?;
         let has_mask_features = has_masks && fusion.is_some();
         let mask_features = has_mask_features.then(|| floats(Tensor::MaskFeatures)).transpose()?;
+        let feature_norm = |tensor| {
+            let (weight, epsilon) = (floats(tensor)?, architecture.norm_epsilon);
+            Ok::<_, LoadError>(NormWeights { weight, bias: None, epsilon })
+        };
+        let feature_norms =
+            architecture.feature_norms().map(feature_norm).collect::<Result<_, _>>()?;
         let mut weights = Self {
             head: head.unwrap_or_else(|| Arc::clone(&embedding)),
             architecture,
@@ -490,6 +501,7 @@ impl Weights {
             embedding,
             masks: masks.unwrap_or_default(),
             fusion,
+            feature_norms,
             mask_features: mask_features.unwrap_or_default(),
             layers,
             ropes,

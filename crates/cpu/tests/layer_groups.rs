@@ -10,7 +10,7 @@ use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
 use forerun_formats::config::{SlidingLayers, SlidingWindow};
-use forerun_formats::{Checkpoint, Config, WeightType};
+use forerun_formats::{Checkpoint, Config, MixtureLayers, WeightType};
 use forerun_lm::fake::row_prefix;
 use forerun_lm::{ForwardRequest, LanguageModel, LayerGroups, LayerOrder};
 use forerun_model::CachedTransformer;
@@ -39,6 +39,11 @@ fn models() -> &'static [Models] {
         }
         if let Some(has_rope) = &mut config.rope_layers {
             has_rope.resize(LAYERS, true);
+        }
+        if let Some(MixtureLayers { dense, .. }) = &mut config.experts
+            && !dense.is_empty()
+        {
+            dense.resize(LAYERS, false);
         }
         let dir = tempfile::tempdir().unwrap();
         write_random_checkpoint(dir.path(), &config, 5, RandomDtype::F32).unwrap();

@@ -9,12 +9,14 @@ use forerun_formats::checkpoint::gguf::write_gguf;
 use forerun_formats::checkpoint::random::{
     RandomDtype, RandomTensors, example_config, example_families, write_random_checkpoint,
 };
-use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
+use forerun_formats::checkpoint::random_speculator::{
+    Eagle3Options, RandomSpeculator, SpeculatorLayout,
+};
 use forerun_formats::checkpoint::{LayerTensor, Tensor, TensorRows};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, BlockType, CacheType, Checkpoint, Config, DraftHeads,
-    Factors, FeatureSource, Head, Input, Layer, LoadError, MatrixTypes, Mix, Mlp, ModelTypes, Norm,
-    QkNorms, Rope, RopeScaling, Speculator, SpeculatorArchitecture, TensorSource, WeightType,
+    Architecture, Attention, BlockType, CacheType, Checkpoint, Config, DraftHeads, Factors,
+    FeatureSource, Head, Input, Layer, LoadError, MatrixTypes, Mix, Mlp, ModelTypes, Norm, QkNorms,
+    Rope, RopeScaling, Speculator, SpeculatorArchitecture, TensorSource, WeightType,
 };
 use forerun_lm::{
     BatchEntry, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, Progress,
@@ -295,7 +297,7 @@ fn drafters_have_the_same_bits_on_both_devices() {
     write_random_checkpoint(&path, &config, 3, RandomDtype::F32).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let tokens: Vec<TokenId> = (0..21).map(|i| i * 13 % 250).collect();
-    for layout in [
+    let all_types = [
         L::Medusa,
         L::SharedHeadMedusa,
         L::Hydra,
@@ -305,15 +307,24 @@ fn drafters_have_the_same_bits_on_both_devices() {
         L::Eagle3,
         L::ParallelMedusa,
         L::ParallelEagle,
-    ] {
+    ];
+    let all_types = all_types.map(|layout| (layout, WeightType::all()));
+    // Weight types take turns for all combinations of EAGLE-3's options.
+    let mut turns = WeightType::all().into_iter().cycle();
+    let options = Eagle3Options::all().into_iter();
+    let taking_turns = options.map(|options| {
+        let others = turns.by_ref().take(2).filter(|other| *other != WeightType::F32);
+        (L::Eagle3With(options), std::iter::once(WeightType::F32).chain(others).collect())
+    });
+    let mut isas = Isa::available().into_iter().cycle();
+    for (layout, types) in all_types.into_iter().chain(taking_turns) {
         let path = dir.path().join(format!("{layout:?}"));
         let (target, seed) = (&config, 3);
         RandomSpeculator { layout, target, seed, positions: 3, target_embedding_sha256: None }
             .write(&path)
             .unwrap();
         let speculator = Speculator::open(&path, &checkpoint).unwrap().unwrap();
-        let types = WeightType::all();
-        for (weight_type, isa) in types.into_iter().zip(Isa::available().into_iter().cycle()) {
+        for (weight_type, isa) in types.into_iter().zip(&mut isas) {
             let arithmetic = Arithmetic::cpu(weight_type, isa);
             let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
             let target = Weights::load_as(&checkpoint, weight_type).unwrap();
@@ -341,8 +352,8 @@ fn drafters_have_the_same_bits_on_both_devices() {
                     }
                 }
             };
-            let width =
-                if layout == L::Eagle3 { 3 * config.hidden_size } else { config.hidden_size };
+            let features = speculator.features().unwrap_or(FeatureSource::LastHidden);
+            let width = features.width(config.hidden_size);
             let found = [cpu, reference].map(|mut model| draft_rows(&mut *model, &tokens, width));
             assert!(found[0] == found[1], "{layout:?} in {weight_type} on {isa}");
         }

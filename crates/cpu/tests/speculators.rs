@@ -7,8 +7,10 @@ use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
 use forerun_cpu::{CpuHeads, SpeculatorWeights, Team, Transformer, Weights};
 use forerun_formats::checkpoint::DRAFTER_FILES;
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
-use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
-use forerun_formats::{Checkpoint, Config, Speculator, SpeculatorKind, WeightType};
+use forerun_formats::checkpoint::random_speculator::{
+    Eagle3Options, RandomSpeculator, SpeculatorLayout,
+};
+use forerun_formats::{Checkpoint, Config, FeatureNorm, Speculator, SpeculatorKind, WeightType};
 use forerun_lm::{FeatureModel, ForwardRequest, LanguageModel, ModelError};
 use forerun_model::{CachedTransformer, EagleModel, HeadsModel};
 use safetensors::SafeTensors;
@@ -19,6 +21,9 @@ use tempfile::TempDir;
 
 const SEQUENCE: SequenceId = SequenceId(7);
 const MASKS: usize = 3;
+
+/// The first layer of drafters other than EAGLE-3.
+const PLAIN: (&str, bool) = ("layers.0", false);
 
 /// A target and the folder of its drafters.
 struct Target {
@@ -127,17 +132,18 @@ impl Tensors {
     }
 
     /// Computes the outputs of one layer for rows of a position and an input each. Row `r` attends to itself
-    /// and to the earlier rows `o` for which `is_visible(r, o)` is true. EAGLE-3's layer also reads
-    /// `embeddings`, which are empty for other drafters.
+    /// and to the earlier rows `o` for which `is_visible(r, o)` is true. EAGLE-3's first layer also reads
+    /// `embeddings`, which are empty for other layers, and adds to its normed input if it is
+    /// `normed_residual`.
     fn layer(
         &self,
         config: &Config,
+        (layer, normed_residual): (&str, bool),
         rows: &[(usize, Vec<f64>)],
         embeddings: &[Vec<f64>],
         is_visible: impl Fn(usize, usize) -> bool,
     ) -> Vec<Vec<f64>> {
         let dim = config.head_dim;
-        let layer = if embeddings.is_empty() { "layers.0" } else { "midlayer" };
         let name = |part: &str| format!("{layer}.{part}.weight");
         let project = |part: &str, with_rope: bool| -> Vec<Vec<f64>> {
             let of_row = |(index, (position, row)): (usize, &(usize, Vec<f64>))| {
@@ -183,8 +189,12 @@ impl Tensors {
                 }));
             }
             let plus = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a + b).collect();
+            let residual = match normed_residual {
+                true => self.norm(&name("hidden_norm"), &rows[row].1),
+                false => rows[row].1.clone(),
+            };
             let hidden: Vec<f64> =
-                plus(&rows[row].1, &self.times(&name("self_attn.o_proj"), &attended));
+                plus(&residual, &self.times(&name("self_attn.o_proj"), &attended));
             let normed = self.norm(&name("post_attention_layernorm"), &hidden);
             let gate = self.times(&name("mlp.gate_proj"), &normed);
             let up = self.times(&name("mlp.up_proj"), &normed);
@@ -280,12 +290,12 @@ fn eagle_matches_its_paper() {
             other < real || row == other || tree.path(row - real).contains(&(other - real))
         };
         for node in 0..tree.len() {
-            let predictions = tensors.layer(&target.config, &rows, &[], is_visible);
+            let predictions = tensors.layer(&target.config, PLAIN, &rows, &[], is_visible);
             let above = tree.parent(node).map_or(real - 1, |parent| real + parent);
             let row = tensors.fused(embedding(tree.token(node)), &predictions[above]);
             rows.push((real - 1 + tree.depth(node), row));
         }
-        let predictions = tensors.layer(&target.config, &rows, &[], is_visible);
+        let predictions = tensors.layer(&target.config, PLAIN, &rows, &[], is_visible);
         let expected = tensors.logits(&predictions[real - 1..]);
         let all = logits(&mut model, &tokens, &features, &tree, 0);
         assert_near(&all, &expected, "all at once");
@@ -298,18 +308,73 @@ fn eagle_matches_its_paper() {
     }
 }
 
+/// Rows of a position and an input each, and their embeddings.
+type Inputs<'a> = (&'a [(usize, Vec<f64>)], &'a [Vec<f64>]);
+
+impl Tensors {
+    /// Computes EAGLE-3's layers.
+    fn eagle3_layers(
+        &self,
+        config: &Config,
+        options: &Eagle3Options,
+        (rows, embeddings): Inputs<'_>,
+        is_visible: impl Fn(usize, usize) -> bool,
+    ) -> Vec<Vec<f64>> {
+        let first = if options.speculators { "layers.0" } else { "midlayer" };
+        let first = (first, options.norm_before_residual);
+        let mut states = self.layer(config, first, rows, embeddings, &is_visible);
+        for layer in 1..options.layers {
+            let positions = rows.iter().map(|(position, _)| *position);
+            let rows: Vec<_> = positions.zip(states).collect();
+            let layer = format!("layers.{layer}");
+            states = self.layer(config, (&layer, false), &rows, &[], &is_visible);
+        }
+        states
+    }
+
+    /// Computes EAGLE-3's input from a feature of hidden states.
+    fn eagle3_input(&self, options: &Eagle3Options, feature: &[f64]) -> Vec<f64> {
+        let normed = match options.feature_norm {
+            FeatureNorm::None => feature.to_vec(),
+            FeatureNorm::Whole => self.norm("input_norm.weight", feature),
+            FeatureNorm::Parts(parts) => {
+                let parts = feature.chunks(feature.len() / parts).enumerate();
+                let norm = |(part, x)| self.norm(&format!("fc_norm.{part}.weight"), x);
+                parts.flat_map(norm).collect()
+            }
+        };
+        self.times("fc.weight", &normed)
+    }
+}
+
 /// A row is `fc` of the target's features, or the feature predicted by the row above. The attention also
-/// reads embeddings.
+/// reads embeddings. Options add norms.
 #[test]
 fn eagle_3_matches_its_paper() {
     let target = target();
+    let plain = Eagle3Options {
+        speculators: false,
+        layers: 1,
+        feature_norm: FeatureNorm::None,
+        norm_before_residual: false,
+        norm_output: false,
+    };
+    let all = Eagle3Options::all().into_iter();
+    let all = all.map(|options| (SpeculatorLayout::Eagle3With(options), options));
+    for (layout, options) in [(SpeculatorLayout::Eagle3, plain)].into_iter().chain(all) {
+        assert_matches_eagle_3(&target, layout, &options);
+    }
+}
+
+fn assert_matches_eagle_3(target: &Target, layout: SpeculatorLayout, options: &Eagle3Options) {
     let (config, size) = (&target.config, target.config.hidden_size);
-    let (mut model, tensors) = target.eagle(SpeculatorLayout::Eagle3, 2);
+    let (mut model, tensors) = target.eagle(layout, 2);
+    let width = target.drafter(layout).0.features().unwrap().width(size);
     let (tokens, tree) = (tokens(), tree());
-    let features = features(tokens.len() - 1, 3 * size);
+    let features = features(tokens.len() - 1, width);
     let embedding =
         |token: TokenId| tensors.row("embed_tokens.weight", token as usize, size).to_vec();
-    let real = rows_of(&features).into_iter().map(|f| tensors.times("fc.weight", &f));
+    let real = rows_of(&features).into_iter().map(|f| tensors.eagle3_input(options, &f));
     let mut rows: Vec<(usize, Vec<f64>)> = real.enumerate().collect();
     let mut embeddings: Vec<Vec<f64>> = tokens[1..].iter().map(|&token| embedding(token)).collect();
     let real = rows.len();
@@ -317,25 +382,32 @@ fn eagle_3_matches_its_paper() {
         other < real || row == other || tree.path(row - real).contains(&(other - real))
     };
     for node in 0..tree.len() {
-        let predictions = tensors.layer(config, &rows, &embeddings, is_visible);
+        let inputs = (&rows[..], &embeddings[..]);
+        let predictions = tensors.eagle3_layers(config, options, inputs, is_visible);
         let above = tree.parent(node).map_or(real - 1, |parent| real + parent);
-        rows.push((real - 1 + tree.depth(node), predictions[above].clone()));
+        let prediction = match options.norm_output {
+            true => tensors.norm("norm.weight", &predictions[above]),
+            false => predictions[above].clone(),
+        };
+        rows.push((real - 1 + tree.depth(node), prediction));
         embeddings.push(embedding(tree.token(node)));
     }
-    let predictions = tensors.layer(config, &rows, &embeddings, is_visible);
+    let predictions = tensors.eagle3_layers(config, options, (&rows, &embeddings), is_visible);
     let found = logits(&mut model, &tokens, &features, &tree, 0);
     let known = tensors.logits(&predictions[real - 1..]);
     for (found, known) in found.chunks_exact(config.vocab_size).zip(&known) {
         let even: Vec<f32> = found.iter().copied().step_by(2).collect();
-        assert_near(&even, std::slice::from_ref(known), "tokens in the head's vocabulary");
+        assert_near(&even, std::slice::from_ref(known), &format!("{options:?}, known tokens"));
         assert!(found.iter().skip(1).step_by(2).all(|&logit| logit == -1e9), "and the others");
     }
     assert_eq!(found.len(), known.len() * config.vocab_size);
-    let mut grown = logits(&mut model, &tokens, &features, &TokenTree::new(), 0);
+    // Level by level, as a tree grows, and on another team: the bits are the same.
+    let (mut other, _) = target.eagle(layout, 1);
+    let mut grown = logits(&mut other, &tokens, &features, &TokenTree::new(), 0);
     for node in 0..tree.len() {
-        grown.extend(logits(&mut model, &tokens, &features, &tree.first(node + 1), node + 1));
+        grown.extend(logits(&mut other, &tokens, &features, &tree.first(node + 1), node + 1));
     }
-    assert_eq!(grown, found);
+    assert_eq!(grown, found, "{options:?}");
 }
 
 /// A mask's row uses the mask's own embedding and feature. It attends to the tokens and to the masks before
@@ -359,7 +431,7 @@ fn parallelspec_matches_its_paper() {
         tensors.fused(of_mask("mask_embeddings.weight", mask), feature)
     }));
     let rows: Vec<_> = rows.enumerate().collect();
-    let predictions = tensors.layer(config, &rows, &[], all);
+    let predictions = tensors.layer(config, PLAIN, &rows, &[], all);
     let expected = tensors.logits(&predictions[tokens.len() - 2..]);
     let found = logits(&mut model, &tokens, &features, &masks, 0);
     assert_near(&found, &expected, "on features");
@@ -372,7 +444,7 @@ fn parallelspec_matches_its_paper() {
     let real = tokens.iter().map(|&t| tensors.row("embed_tokens.weight", t as usize, size));
     let masked = (0..MASKS).map(|mask| tensors.row("mask_embeddings.weight", mask, size));
     let rows: Vec<_> = real.chain(masked).map(<[f64]>::to_vec).enumerate().collect();
-    let states = tensors.layer(config, &rows, &[], all);
+    let states = tensors.layer(config, PLAIN, &rows, &[], all);
     let expected = tensors.logits(&states[tokens.len() - 1..]);
     let context = ForwardRequest { tree: &masks, ..ForwardRequest::next_token(SEQUENCE, &tokens) };
     let found = model.logits(&context).unwrap();
@@ -460,7 +532,7 @@ fn hydra_matches_its_paper() {
             };
             let prefix = Tensors(tensors.0.iter().filter_map(of_prefix).collect());
             let rows: Vec<_> = rows_of(&features).into_iter().enumerate().collect();
-            let states = prefix.layer(config, &rows, &[], |_, _| true);
+            let states = prefix.layer(config, PLAIN, &rows, &[], |_, _| true);
             state = prefix.norm("norm.weight", states.last().unwrap());
         }
         let plus_bias = |name: &str, x: &[f64]| -> Vec<f64> {
@@ -540,10 +612,18 @@ fn hydras_cached_states_equal_those_of_a_fresh_model() {
 #[test]
 fn a_round_keeps_no_predicted_rows() {
     let target = target();
-    let size = target.config.hidden_size;
+    let options = *Eagle3Options::all().last().unwrap();
+    for layout in [SpeculatorLayout::Eagle, SpeculatorLayout::Eagle3With(options)] {
+        assert_keeps_no_predicted_rows(&target, layout);
+    }
+}
+
+fn assert_keeps_no_predicted_rows(target: &Target, layout: SpeculatorLayout) {
+    let source = target.drafter(layout).0.features().unwrap();
+    let size = source.width(target.config.hidden_size);
     let mut text: Vec<TokenId> = (0..400).map(|index| index * 37 % 250).collect();
     let all = features(text.len(), size);
-    let (mut model, _) = target.eagle(SpeculatorLayout::Eagle, 2);
+    let (mut model, _) = target.eagle(layout, 2);
     let tree = tree();
     for (round, len) in [2, 3, 300, 301, 304, 304, 120, 310, 5, 6].into_iter().enumerate() {
         // The next round accepts a path of this round's tree.
@@ -552,7 +632,7 @@ fn a_round_keeps_no_predicted_rows() {
         for (first_row, nodes) in [(0, 0), (1, 2), (3, 5)] {
             let tree = tree.first(nodes);
             let found = logits(&mut model, tokens, &all, &tree, first_row);
-            let (mut fresh, _) = target.eagle(SpeculatorLayout::Eagle, 1);
+            let (mut fresh, _) = target.eagle(layout, 1);
             let expected = logits(&mut fresh, tokens, &all, &tree, first_row);
             assert_eq!(found, expected, "round {round}, {nodes} nodes");
             assert!(model.cache(SEQUENCE).unwrap().index().exact_len() < len);
@@ -562,7 +642,7 @@ fn a_round_keeps_no_predicted_rows() {
     text[0] = 200;
     let other = features(7, size);
     let found = logits(&mut model, &text[..7], &other, &TokenTree::new(), 0);
-    let (mut fresh, _) = target.eagle(SpeculatorLayout::Eagle, 1);
+    let (mut fresh, _) = target.eagle(layout, 1);
     assert_eq!(found, logits(&mut fresh, &text[..7], &other, &TokenTree::new(), 0));
 }
 
@@ -579,6 +659,7 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::Eagle, SpeculatorKind::Eagle),
         (L::SharedEmbeddingEagle, SpeculatorKind::Eagle),
         (L::Eagle3, SpeculatorKind::Eagle3),
+        (L::Eagle3With(Eagle3Options::all()[23]), SpeculatorKind::Eagle3),
         (L::ParallelMedusa, SpeculatorKind::ParallelMedusa),
         (L::ParallelEagle, SpeculatorKind::ParallelEagle),
     ] {

@@ -64,12 +64,10 @@ impl<'p> OpenDrafter<'p> {
     }
 
     /// Returns the target's features that it reads in addition to tokens, if any.
-    pub(crate) fn features(&self, target: &OpenModel) -> Option<FeatureSource> {
+    pub(crate) fn features(&self) -> Option<FeatureSource> {
         match &self.checkpoint {
             DrafterCheckpoint::Model { .. } => None,
-            DrafterCheckpoint::Speculator(speculator) => {
-                speculator.kind().features(target.checkpoint.config())
-            }
+            DrafterCheckpoint::Speculator(speculator) => speculator.features(),
         }
     }
 

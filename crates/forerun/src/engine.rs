@@ -112,7 +112,7 @@ impl Forerun {
         let target = open_model(plan.model(), loader)?;
         let drafters = OpenDrafter::all(plan, &target, loader)?;
         let translates = drafters.iter().any(OpenDrafter::translates);
-        let features = drafters.iter().find_map(|drafter| drafter.features(&target));
+        let features = drafters.iter().find_map(OpenDrafter::features);
         if !loader.shares_weights() {
             // All at once, so that a drafter that does not fit is found before the target is loaded.
             let needed = memory::of_model(&target.checkpoint, plan.types())?;

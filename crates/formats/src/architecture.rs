@@ -86,9 +86,25 @@ pub enum Input {
     Feature {
         /// Width of a feature.
         width: usize,
+        /// The norm of a feature before its projection.
+        norm: FeatureNorm,
+        /// Whether the final norm is applied to a predicted hidden state before the first layer reads it
+        /// (EAGLE-3.1).
+        normed_predictions: bool,
     },
     /// A feature as it is (Hydra++'s prefix layer).
     UnprojectedFeature,
+}
+
+/// The RMS norm of a feature before its projection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeatureNorm {
+    /// No norm.
+    None,
+    /// One norm of the whole feature.
+    Whole,
+    /// A norm of each of this number of parts, which have the same width (EAGLE-3.1).
+    Parts(usize),
 }
 
 /// The matrix that converts hidden states to logits.
@@ -169,7 +185,18 @@ impl Architecture {
         let head_bias = self.head_bias.then_some(Tensor::HeadBias);
         let before = [embedding, masks, fusion, mask_features];
         let after = [final_norm, final_norm_bias, head, head_bias];
-        before.into_iter().flatten().chain(layers).chain(after.into_iter().flatten())
+        let before = before.into_iter().flatten().chain(self.feature_norms());
+        before.chain(layers).chain(after.into_iter().flatten())
+    }
+
+    /// Returns the norms of features before their projection, in the order of the parts that they apply to.
+    pub fn feature_norms(&self) -> impl Iterator<Item = Tensor> + '_ {
+        let (whole, parts) = match self.input {
+            Input::Feature { norm: FeatureNorm::Whole, .. } => (Some(Tensor::FeatureNorm), 0),
+            Input::Feature { norm: FeatureNorm::Parts(parts), .. } => (None, parts),
+            _ => (None, 0),
+        };
+        whole.into_iter().chain((0..parts).map(Tensor::FeaturePartNorm))
     }
 
     /// Returns the matrices that are stored for the model, in the order of the forward pass. What mask tokens
@@ -201,6 +228,10 @@ impl Architecture {
             Tensor::HeadBias => vec![self.head_size()],
             Tensor::MaskEmbeddings | Tensor::MaskFeatures => vec![self.mask_tokens, hidden],
             Tensor::Fusion => vec![hidden, self.fusion_inputs().unwrap_or(0)],
+            Tensor::FeatureNorm => vec![self.feature_width()],
+            Tensor::FeaturePartNorm(_) => {
+                vec![self.feature_width() / self.feature_norms().count().max(1)]
+            }
             Tensor::Layer(index, tensor) => {
                 self.layers.get(index).map_or(Vec::new(), |layer| layer.shape(tensor, hidden))
             }
@@ -238,7 +269,7 @@ impl Architecture {
         match self.input {
             Input::Embedding => 0,
             Input::EmbeddingAndFeature | Input::UnprojectedFeature => self.hidden_size,
-            Input::Feature { width } => width,
+            Input::Feature { width, .. } => width,
         }
     }
 
@@ -248,7 +279,7 @@ impl Architecture {
         match self.input {
             Input::Embedding | Input::UnprojectedFeature => None,
             Input::EmbeddingAndFeature => Some(2 * self.hidden_size),
-            Input::Feature { width } => Some(width),
+            Input::Feature { width, .. } => Some(width),
         }
     }
 }

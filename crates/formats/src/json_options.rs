@@ -78,6 +78,13 @@ impl<'a> JsonOptions<'a> {
         })
     }
 
+    pub(crate) fn sizes(&self, option: &'static str) -> Result<Option<Vec<usize>>, LoadError> {
+        let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
+        self.typed(option, "a list of numbers, each at least 0", |value| {
+            value.as_array()?.iter().map(size).collect()
+        })
+    }
+
     pub(crate) fn flag(&self, option: &'static str) -> Result<Option<bool>, LoadError> {
         self.typed(option, "true or false", Value::as_bool)
     }
@@ -113,6 +120,24 @@ impl<'a> JsonOptions<'a> {
         match self.get(option) {
             Some(value) if !is_supported(value) => Err(self.unsupported(option, supported)),
             _ => Ok(()),
+        }
+    }
+
+    /// Fails if an option is present that is not known. `owner` is what it would belong to.
+    pub(crate) fn reject_unknown(
+        &self,
+        owner: &'static str,
+        is_known: impl Fn(&str) -> bool,
+    ) -> Result<(), LoadError> {
+        let mut present = self.names().filter(|name| self.get(name).is_some());
+        match present.find(|name| !is_known(name)) {
+            Some(option) => Err(LoadError::UnknownOption {
+                file: self.file.to_owned(),
+                option: shortened(option),
+                found: self.displayed(option),
+                owner,
+            }),
+            None => Ok(()),
         }
     }
 

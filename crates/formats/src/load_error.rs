@@ -159,6 +159,23 @@ pub enum LoadError {
         /// The supported values.
         supported: &'static str,
     },
+    /// A drafter's configuration has an option that is not known. Ignoring it could make the drafts worse,
+    /// and no text would show it.
+    #[error(
+        "{file}: option \"{option}\" is {found}, but {owner} has no such option here, and ignoring it could \
+         make the drafts worse; if it does not change what the drafter computes, remove it from the file; \
+         otherwise use another drafter"
+    )]
+    UnknownOption {
+        /// The configuration file.
+        file: PathBuf,
+        /// The option's name.
+        option: String,
+        /// The option's value.
+        found: String,
+        /// What the option would belong to.
+        owner: &'static str,
+    },
     /// A field of a GGUF file is invalid: an option of its metadata, or a part of a tensor's description.
     #[error("{file}: {field} is {found}; expected {expected}")]
     GgufField {

@@ -344,13 +344,8 @@ fn unsupported_configurations_are_rejected() {
         ("model_type", json!("mamba"), "\"mamba\""),
         ("architectures", json!(["MistralForCausalLM"]), "MistralForCausalLM"),
         ("rope_scaling", json!({"type": "mrope", "factor": 2.0}), "mrope"),
-        ("rope_parameters", json!({"rope_type": "yarn"}), "\"factor\" is missing"),
-        (
-            "rope_scaling",
-            json!({"rope_type": "longrope", "factor": 8.0}),
-            "\"short_factor\" is missing",
-        ),
-        ("hidden_act", json!("relu"), "relu"),
+        ("rope_parameters", json!({"rope_type": "proportional"}), "proportional"),
+        ("hidden_act", json!("relu2"), "relu2"),
         ("partial_rotary_factor", json!(0.25), "0.25"),
         ("layer_types", json!(["sliding_attention", "full_attention"]), "sliding_attention"),
         ("quantization_config", json!({"quant_method": "gptq"}), "gptq"),
@@ -358,6 +353,12 @@ fn unsupported_configurations_are_rejected() {
     for (name, value, found) in cases {
         let words = ["config.json: option", found, "not supported yet"];
         assert_rejected(write_single, option(name, value), &words);
+    }
+    for (scaling, missing) in [
+        (json!({"rope_type": "yarn"}), "\"factor\" is missing"),
+        (json!({"rope_type": "longrope", "factor": 8.0}), "\"short_factor\" is missing"),
+    ] {
+        assert_rejected(write_single, option("rope_scaling", scaling), &[missing]);
     }
     let incomplete = option("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0}));
     assert_rejected(

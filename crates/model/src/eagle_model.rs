@@ -13,7 +13,7 @@
 //!    predicted features are computed again each round.
 //!
 //! EAGLE-3 (Li et al. 2025, arXiv 2503.01840) differs in the input of a row: `fc(feature)`, or the
-//! predicted feature itself. The embedding is a separate input of the attention.
+//! predicted feature itself, or its norm in EAGLE-3.1. The embedding is a separate input of the attention.
 //!
 //! The cache marks rows that were computed from predicted features as approximate. Each round starts
 //! with the exact rows.

@@ -83,17 +83,27 @@ impl ReferenceDevice {
         };
         match (self.model.architecture().input, feature) {
             (Input::Embedding, _) => self.model.embed(token),
+            (
+                Input::Feature { normed_predictions: true, .. },
+                Some(RowFeature::Predicted(predicted)),
+            ) => self.model.final_norm(predicted),
             (Input::UnprojectedFeature, _)
             | (Input::Feature { .. }, Some(RowFeature::Predicted(_))) => values.to_vec(),
             (Input::EmbeddingAndFeature, _) => {
                 self.model.fuse(&[&self.model.embed(token), values].concat())
             }
-            (Input::Feature { .. }, _) => self.model.fuse(values),
+            (Input::Feature { .. }, _) => self.model.fuse(&self.model.normed_feature(values)),
         }
     }
 
-    /// Computes the attention of a layer for all rows, from their present hidden states.
-    fn attention(&self, layer: usize, rows: &[Row], storage: &mut ReferencePages) -> Vec<Vec<f32>> {
+    /// Computes the attention of a layer for all rows, from their present hidden states. Returns what it
+    /// reads and what it adds to each row.
+    fn attention(
+        &self,
+        layer: usize,
+        rows: &[Row],
+        storage: &mut ReferencePages,
+    ) -> Vec<[Vec<f32>; 2]> {
         let input = |row: &Row| self.model.attention_input(layer, &row.hidden, &row.embedding);
         let inputs: Vec<Vec<f32>> = rows.iter().map(input).collect();
         for (row, input) in rows.iter().zip(&inputs) {
@@ -110,7 +120,8 @@ impl ReferenceDevice {
             let queries = self.model.queries(layer, input, row.position());
             self.model.attend(layer, &queries, &visible.collect::<Vec<_>>(), first)
         };
-        rows.iter().zip(&inputs).map(attend).collect()
+        let deltas: Vec<Vec<f32>> = rows.iter().zip(&inputs).map(attend).collect();
+        inputs.into_iter().zip(deltas).map(|(input, delta)| [input, delta]).collect()
     }
 
     /// Adds the hidden states after a number of layers to the rows' features, if they are part of them.
@@ -166,10 +177,11 @@ impl Forward for ReferenceDevice {
                 return Err(Cancelled);
             }
             // The attention of all layers of a group reads the same hidden states.
-            let deltas: Vec<Vec<Vec<f32>>> =
+            let deltas: Vec<Vec<[Vec<f32>; 2]>> =
                 group.clone().map(|layer| self.attention(layer, &rows, storage)).collect();
             for (layer, deltas) in group.clone().zip(deltas) {
-                for (row, delta) in rows.iter_mut().zip(deltas) {
+                for (row, [input, delta]) in rows.iter_mut().zip(deltas) {
+                    self.model.start_residual(layer, &mut row.hidden, &input);
                     self.model.finish_layer(layer, &mut row.hidden, &delta);
                 }
             }

@@ -138,6 +138,15 @@ impl ReferenceModel {
         &self.values(Tensor::MaskFeatures)[mask * size..][..size]
     }
 
+    /// Computes a feature as its projection reads it: normed, as a whole or part by part.
+    pub(crate) fn normed_feature(&self, feature: &[f32]) -> Vec<f32> {
+        let norms: Vec<&[f32]> =
+            self.architecture.feature_norms().map(|tensor| self.values(tensor)).collect();
+        let Some(width) = norms.first().map(|weight| weight.len()) else { return feature.to_vec() };
+        let parts = feature.chunks(width).zip(norms);
+        parts.flat_map(|(part, weight)| self.norm_with(part, weight, None)).collect()
+    }
+
     /// Computes the projection to the first layer's input.
     pub(crate) fn fuse(&self, inputs: &[f32]) -> Vec<f32> {
         self.project(Tensor::Fusion, Tensor::FusionBias, inputs)
@@ -156,10 +165,18 @@ impl ReferenceModel {
         match self.architecture.layers[layer].attention_norm {
             AttentionNorm::None => hidden.to_vec(),
             AttentionNorm::Hidden => norm(T::AttentionNorm, hidden),
-            AttentionNorm::EmbeddingAndHidden => {
+            AttentionNorm::EmbeddingAndHidden { .. } => {
                 let embedding = norm(T::AttentionNorm, embedding);
                 [embedding, norm(T::HiddenNorm, hidden)].concat()
             }
+        }
+    }
+
+    /// Replaces the hidden state by the one that the layer adds to. `input` is what its attention reads.
+    pub(crate) fn start_residual(&self, layer: usize, hidden: &mut [f32], input: &[f32]) {
+        let norm = self.architecture.layers[layer].attention_norm;
+        if norm == (AttentionNorm::EmbeddingAndHidden { normed_residual: true }) {
+            hidden.copy_from_slice(&input[hidden.len()..]);
         }
     }
 

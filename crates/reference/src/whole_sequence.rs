@@ -45,6 +45,7 @@ impl ReferenceModel {
                 let visible: Vec<[&[f32]; 2]> = visible.map(|[k, v]| [&k[..], &v[..]]).collect();
                 let queries = self.queries(index, &inputs[position], position);
                 let attention = self.attend(index, &queries, &visible, first);
+                self.start_residual(index, row, &inputs[position]);
                 self.finish_layer(index, row, &attention);
             }
         }

@@ -88,7 +88,7 @@ impl AttentionBlock {
                 normed.resize(hidden.len(), 0.0);
                 norm_rows(isa, kind, hidden, norm, normed);
             }
-            PackedNorm::EmbeddingAndHidden { embedding, hidden: of_hidden } => {
+            PackedNorm::EmbeddingAndHidden { embedding, hidden: of_hidden, .. } => {
                 let size = of_hidden.weight.len();
                 normed.resize(2 * hidden.len(), 0.0);
                 let rows = embeddings.chunks_exact(size).zip(hidden.chunks_exact(size));
@@ -98,6 +98,19 @@ impl AttentionBlock {
                     norm_rows(isa, kind, hidden, of_hidden, second);
                 }
             }
+        }
+    }
+
+    /// Replaces the hidden states by those that the layer adds to: the normed ones if its norm says so.
+    pub(super) fn start_residual(&self, norm: &PackedNorm, hidden: &mut [f32]) {
+        let PackedNorm::EmbeddingAndHidden { hidden: weight, normed_residual: true, .. } = norm
+        else {
+            return;
+        };
+        let size = weight.weight.len();
+        let normed = self.normed.chunks_exact(2 * size);
+        for (hidden, normed) in hidden.chunks_exact_mut(size).zip(normed) {
+            hidden.copy_from_slice(&normed[size..]);
         }
     }
 

@@ -2,15 +2,15 @@
 
 use forerun_formats::{ExpertGroups, Experts, Weighting};
 use forerun_vector::{exp, sigmoid};
-use std::cmp::Reverse;
 
 /// The choices of a pass's rows, and buffers that are kept between passes.
 #[derive(Default)]
 pub(super) struct Routing {
     /// The chosen experts of all rows with their weights, ordered by expert and then by row.
     choices: Vec<Choice>,
-    weights: Vec<f32>,   // [experts]
-    criterion: Vec<f32>, // [experts]
+    weights: Vec<f32>,      // [experts]
+    criterion: Vec<f32>,    // [experts]
+    group_scores: Vec<f32>, // [groups]
     order: Vec<usize>,
 }
 
@@ -47,7 +47,7 @@ impl Routing {
         scores: &[f32],
         correction: Option<&[f32]>,
     ) {
-        let Self { choices, weights, criterion, order } = self;
+        let Self { choices, weights, criterion, group_scores, order } = self;
         let router = experts.router;
         weights.clear();
         match router.weighting {
@@ -63,7 +63,7 @@ impl Routing {
             criterion.iter_mut().zip(correction).for_each(|(value, term)| *value += term);
         }
         if let Some(groups) = router.groups {
-            hide_other_groups(criterion, groups, order);
+            hide_other_groups(criterion, groups, (group_scores, order));
         }
         rank(criterion, order);
         order.truncate(router.experts_per_token);
@@ -94,17 +94,20 @@ fn rank(values: &[f32], order: &mut Vec<usize>) {
 }
 
 /// Hides the experts that are not in the best groups.
-fn hide_other_groups(criterion: &mut [f32], groups: ExpertGroups, order: &mut Vec<usize>) {
+fn hide_other_groups(
+    criterion: &mut [f32],
+    groups: ExpertGroups,
+    (scores, order): (&mut Vec<f32>, &mut Vec<usize>),
+) {
     let size = criterion.len() / groups.n_groups;
-    let score = |group: &[f32], order: &mut Vec<usize>| {
+    scores.clear();
+    for group in criterion.chunks_exact(size) {
         rank(group, order);
-        order.iter().take(groups.experts_scored).fold(0.0, |sum, expert| sum + group[*expert])
-    };
-    let mut scores: Vec<(f32, Reverse<usize>)> = (0..groups.n_groups)
-        .map(|group| (score(&criterion[group * size..][..size], order), Reverse(group)))
-        .collect();
-    scores.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
-    for (_, Reverse(group)) in scores.into_iter().skip(groups.groups_per_token) {
+        let best = order.iter().take(groups.experts_scored);
+        scores.push(best.fold(0.0, |sum, expert| sum + group[*expert]));
+    }
+    rank(scores, order);
+    for group in order.iter().skip(groups.groups_per_token) {
         criterion[group * size..][..size].fill(f32::NEG_INFINITY);
     }
 }

@@ -10,7 +10,9 @@ use forerun_formats::QkNorms;
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_pair,
 };
-use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
+use forerun_formats::checkpoint::random_speculator::{
+    Eagle3Options, RandomSpeculator, SpeculatorLayout,
+};
 use forerun_formats::config::{SlidingLayers, SlidingWindow};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -130,6 +132,7 @@ impl Pair {
             L::Eagle,
             L::SharedEmbeddingEagle,
             L::Eagle3,
+            L::Eagle3With(*Eagle3Options::all().last().unwrap()),
             L::ParallelMedusa,
             L::ParallelEagle,
         ];

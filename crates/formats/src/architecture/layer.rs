@@ -43,7 +43,10 @@ pub enum AttentionNorm {
     /// Attention reads the normed hidden state.
     Hidden,
     /// Attention reads the normed embedding, concatenated with the normed hidden state (EAGLE-3).
-    EmbeddingAndHidden,
+    EmbeddingAndHidden {
+        /// Whether the layer adds to the normed hidden state, instead of the hidden state itself.
+        normed_residual: bool,
+    },
 }
 
 /// What a layer's MLP reads.
@@ -109,7 +112,9 @@ impl Layer {
         match tensor {
             T::AttentionNorm => self.attention_norm != AttentionNorm::None,
             T::AttentionNormBias => norm_bias && self.attention_norm != AttentionNorm::None,
-            T::HiddenNorm => self.attention_norm == AttentionNorm::EmbeddingAndHidden,
+            T::HiddenNorm => {
+                matches!(self.attention_norm, AttentionNorm::EmbeddingAndHidden { .. })
+            }
             T::QueryBias | T::KeyBias | T::ValueBias => self.attention.qkv_bias,
             T::QueryNorm | T::KeyNorm => self.attention.qk_norms != QkNorms::None,
             T::Sinks => self.attention.sinks,
@@ -153,7 +158,7 @@ impl Layer {
         let experts = self.experts.map_or(0, |experts| experts.n_experts);
         let attention_input = match self.attention_norm {
             AttentionNorm::None | AttentionNorm::Hidden => hidden,
-            AttentionNorm::EmbeddingAndHidden => 2 * hidden,
+            AttentionNorm::EmbeddingAndHidden { .. } => 2 * hidden,
         };
         let qk_norm = |width| match attention.qk_norms {
             QkNorms::None | QkNorms::Heads => vec![attention.head_dim],

@@ -25,7 +25,9 @@ use super::tensor_rows::TensorRows;
 use super::weight_file::WeightFile;
 use super::{Dtype, TensorSource, write_safetensors};
 use crate::architecture::{Architecture, QkNorms};
-use crate::config::{Config, Family, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow};
+use crate::config::{
+    Config, Family, MixtureLayers, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow,
+};
 use crate::load_error::LoadError;
 use crate::tensor::{LayerTensor, Tensor};
 use crate::weight_type::WeightType;
@@ -189,6 +191,16 @@ pub fn write_random_pair(
     if let Some(has_rope) = &mut config.rope_layers {
         has_rope.resize(config.num_hidden_layers, true);
     }
+    if let Some(SlidingWindow { layers: SlidingLayers::Listed(listed), .. }) =
+        &mut config.sliding_window
+    {
+        listed.resize(config.num_hidden_layers, true);
+    }
+    if let Some(MixtureLayers { dense, .. }) = &mut config.experts
+        && !dense.is_empty()
+    {
+        dense.resize(config.num_hidden_layers, false);
+    }
     let weights = RandomWeights::new(&config, seed, RandomDtype::F32);
     RandomWeights { damped_from, epsilon, ..weights }.write(target_dir)
 }
@@ -291,6 +303,8 @@ impl<'a> RandomWeights<'a> {
             | Tensor::MaskFeatures
             | Tensor::Fusion
             | Tensor::FusionBias
+            | Tensor::FeatureNorm
+            | Tensor::FeaturePartNorm(_)
             | Tensor::DraftHead(..) => (0.0, 1.0),
             Tensor::Expert(layer, _, part) => {
                 let dense = self.mean_and_deviation(Tensor::Layer(layer, part.dense()));

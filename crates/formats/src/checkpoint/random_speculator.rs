@@ -4,6 +4,10 @@
 //! ([`super::random`]). Such a drafter is therefore often right if the target has only one layer, or if
 //! its other layers add little.
 
+mod eagle3_options;
+
+pub use eagle3_options::Eagle3Options;
+
 use std::fs;
 use std::path::Path;
 
@@ -11,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::random::{Normal, RandomDtype, RandomTensor, write_error};
 use super::{SerializedTensor, write_safetensors};
+use crate::architecture::FeatureNorm;
 use crate::config::Config;
 use crate::load_error::LoadError;
 use crate::tensor::Tensor;
@@ -32,8 +37,10 @@ pub enum SpeculatorLayout {
     Eagle,
     /// EAGLE with the target's embedding, as forerun trains it.
     SharedEmbeddingEagle,
-    /// EAGLE-3, with a head for every second token of the vocabulary.
+    /// EAGLE-3 in its authors' layout, with a head for every second token of the vocabulary.
     Eagle3,
+    /// EAGLE-3 with options, and the same head.
+    Eagle3With(Eagle3Options),
     /// ParallelSpec on tokens.
     ParallelMedusa,
     /// ParallelSpec on the target's features.
@@ -75,7 +82,7 @@ impl RandomSpeculator<'_> {
         let file = dir.join(name);
         let mut tensors: Vec<(String, SerializedTensor)> =
             self.tensors().into_iter().map(|(name, tensor)| (name, tensor.serialized())).collect();
-        if self.layout == SpeculatorLayout::Eagle3 {
+        if matches!(self.layout, SpeculatorLayout::Eagle3 | SpeculatorLayout::Eagle3With(_)) {
             let offsets = (0..self.draft_vocab_size() as i64).flat_map(i64::to_le_bytes).collect();
             let (shape, dtype) = (vec![self.draft_vocab_size()], safetensors::Dtype::I64);
             tensors.push(("d2t".to_owned(), SerializedTensor { shape, dtype, bytes: offsets }));
@@ -93,7 +100,11 @@ impl RandomSpeculator<'_> {
     }
 
     fn config(&self) -> Config {
-        Config { num_hidden_layers: 1, sliding_window: None, ..self.target.clone() }
+        let num_hidden_layers = match self.layout {
+            SpeculatorLayout::Eagle3With(options) => options.layers,
+            _ => 1,
+        };
+        Config { num_hidden_layers, sliding_window: None, ..self.target.clone() }
     }
 
     fn config_json(&self) -> Value {
@@ -118,6 +129,7 @@ impl RandomSpeculator<'_> {
                 config["draft_vocab_size"] = json!(self.draft_vocab_size());
                 config
             }
+            L::Eagle3With(options) => options.config(layer, self.target, self.draft_vocab_size()),
             L::ParallelMedusa | L::ParallelEagle => {
                 let mut config = layer;
                 let medusa = self.layout == L::ParallelMedusa;
@@ -149,7 +161,23 @@ impl RandomSpeculator<'_> {
                 let embedding = ("embed_tokens.weight".to_owned(), embedding);
                 [self.layer(false), self.fusion(), vec![embedding]].concat()
             }
-            L::Eagle3 => self.eagle3_tensors(),
+            L::Eagle3 => self.eagle3_tensors("midlayer.", 3),
+            L::Eagle3With(options) => {
+                let prefix = if options.speculators { "layers.0." } else { "midlayer." };
+                let parts = options.features(self.target).len();
+                let mut tensors = self.eagle3_tensors(prefix, parts);
+                let size = self.hidden_size();
+                match options.feature_norm {
+                    FeatureNorm::None => {}
+                    FeatureNorm::Whole => {
+                        tensors.push(self.norm("input_norm.weight", parts * size));
+                    }
+                    FeatureNorm::Parts(parts) => tensors.extend(
+                        (0..parts).map(|part| self.norm(&format!("fc_norm.{part}.weight"), size)),
+                    ),
+                }
+                tensors
+            }
             L::ParallelEagle => {
                 let shape = [self.positions, self.hidden_size()];
                 let features = self.normal("mask_features.weight", shape, 0.5);
@@ -195,24 +223,25 @@ impl RandomSpeculator<'_> {
         vec![(name, fusion), (bias_name, FloatTensor { shape: vec![size], ..bias })]
     }
 
-    fn eagle3_tensors(&self) -> Vec<(String, FloatTensor)> {
+    /// Returns the tensors of EAGLE-3 without options, for this prefix of the first layer's names and this
+    /// number of hidden states in a feature.
+    fn eagle3_tensors(&self, prefix: &str, parts: usize) -> Vec<(String, FloatTensor)> {
         let size = self.hidden_size();
         let wide_deviation = 1.0 / (2.0 * size as f32).sqrt();
         let layer = self.layer(true).into_iter().map(|(name, tensor)| {
             let wide = ["q_proj.weight", "k_proj.weight", "v_proj.weight"];
             let outputs = tensor.shape[0];
-            match wide.iter().any(|suffix| name.ends_with(suffix)) {
+            let is_first = name.starts_with("layers.0.");
+            match is_first && wide.iter().any(|suffix| name.ends_with(suffix)) {
                 true => self.normal(&name, [outputs, 2 * size], wide_deviation),
                 false => (name, tensor),
             }
         });
         let mut tensors: Vec<_> =
-            layer.map(|(name, tensor)| (name.replace("layers.0.", "midlayer."), tensor)).collect();
-        let (_, norm) = self.normal("hidden_norm", [size, 1], 0.1);
-        let near_1 = norm.values.iter().map(|value| 1.0 + value).collect();
-        let norm = FloatTensor { shape: vec![size], values: near_1 };
-        tensors.push(("midlayer.hidden_norm.weight".to_owned(), norm));
-        tensors.push(self.normal("fc.weight", [size, 3 * size], 0.5 / (size as f32).sqrt()));
+            layer.map(|(name, tensor)| (name.replace("layers.0.", prefix), tensor)).collect();
+        let (_, norm) = self.norm("hidden_norm", size);
+        tensors.push((format!("{prefix}hidden_norm.weight"), norm));
+        tensors.push(self.normal("fc.weight", [size, parts * size], 0.5 / (size as f32).sqrt()));
         let head_deviation = 2.5 / (size as f32).sqrt();
         let head_shape = [self.draft_vocab_size(), size];
         tensors.push(self.normal("lm_head.weight", head_shape, head_deviation));
@@ -291,6 +320,13 @@ impl RandomSpeculator<'_> {
         let embedding = ("embed_tokens.weight".to_owned(), self.target_tensor(Tensor::Embedding));
         let all = self.layer(true).into_iter().chain([embedding]);
         all.map(|(name, tensor)| (format!("prefix_embeding_layer.{name}"), tensor)).collect()
+    }
+
+    /// Returns the weight of a norm: values near 1.
+    fn norm(&self, name: &str, size: usize) -> (String, FloatTensor) {
+        let (name, norm) = self.normal(name, [size, 1], 0.1);
+        let near_1 = norm.values.iter().map(|value| 1.0 + value).collect();
+        (name, FloatTensor { shape: vec![size], values: near_1 })
     }
 
     /// Returns normally distributed values that are determined by the seed and the name.

@@ -10,7 +10,7 @@ pub(crate) mod family;
 mod parse;
 mod rope;
 mod sampling;
-mod unread;
+pub(crate) mod unread;
 mod write;
 
 use std::path::Path;

@@ -207,6 +207,11 @@ const OPTIONS: &[(&str, Neutral)] = &[
     ("layer_scale_init_value", Neutral::Absent),
 ];
 
+/// Whether [`reject`] knows the option.
+pub(crate) fn knows(option: &str) -> bool {
+    OPTIONS.iter().any(|(known, _)| *known == option)
+}
+
 /// Rejects options that would change the computation of `config`, except those that its family `reads`.
 ///
 /// # Errors

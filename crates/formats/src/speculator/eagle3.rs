@@ -1,30 +1,39 @@
-//! The storage layout of EAGLE-3's layer.
+//! The storage layouts of EAGLE-3's layers.
 //!
 //! *EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test*, Li et al.
-//! 2025, arXiv 2503.01840. `fc.weight` projects three hidden states of the target to one. The attention
-//! of the only layer, `midlayer` (`layers.0` in vLLM's speculators), reads the embedding concatenated
-//! with that state; each has its own norm. The head may have fewer tokens than the target: the target's
-//! token for the head's token `t` is `t + d2t[t]`.
+//! 2025, arXiv 2503.01840. `fc.weight` projects hidden states of several of the target's layers to one. The
+//! attention of the first layer, `midlayer` (`layers.0` in vLLM's speculators), reads the embedding
+//! concatenated with that state; each has its own norm. More layers are ordinary ones. The head may have
+//! fewer tokens than the target: the target's token for the head's token `t` is `t + d2t[t]`.
+//!
+//! Options and optional tensors add norms: of the features before `fc` (`input_norm`, or EAGLE-3.1's
+//! `fc_norm`), of the state that the first layer adds to, and of the state that the next row reads.
 
+mod options;
+
+pub(super) use options::Layout;
+
+use super::Speculator;
 use super::layers::short_name;
-use super::{Speculator, SpeculatorKind};
-use crate::architecture::{Architecture, AttentionNorm, Head, Input, Layer, Norm};
+use crate::architecture::{Architecture, AttentionNorm, Head, Input};
 use crate::checkpoint::{LayerTensor, LoadError, NamedTensors, Tensor};
-use crate::config::Config;
 use forerun_core::TokenId;
 use std::sync::Arc;
 
 const DRAFT_TO_TARGET: &str = "d2t";
 
-/// Returns the prefix of the layer's tensor names. `None` for tensors that are not EAGLE-3's.
+/// The prefix of the only layer's tensor names in the authors' layout.
+const MIDLAYER: &str = "midlayer.";
+
+/// Returns the prefix of the first layer's tensor names. `None` for tensors that are not EAGLE-3's.
 pub(super) fn prefix(tensors: &NamedTensors) -> Option<&'static str> {
     // The norm distinguishes this layer from EAGLE's.
     let norm = |prefix: &&str| tensors.has(&layer_name(prefix, LayerTensor::HiddenNorm));
-    ["midlayer.", "layers.0."].into_iter().find(norm)
+    [MIDLAYER, "layers.0."].into_iter().find(norm)
 }
 
-/// Returns the name of a layer's tensor.
-pub(super) fn layer_name(prefix: &str, tensor: LayerTensor) -> String {
+/// Returns the name of a tensor of the first layer.
+fn layer_name(prefix: &str, tensor: LayerTensor) -> String {
     let name = Tensor::Layer(0, tensor).to_string();
     format!("{prefix}{}", name.trim_start_matches("model.layers.0."))
 }
@@ -33,53 +42,71 @@ pub(super) fn layer_name(prefix: &str, tensor: LayerTensor) -> String {
 /// them.
 type HeadAndTokens = (Head, Option<Arc<[TokenId]>>);
 
-impl Speculator {
-    /// Returns the layer, with the drafter's own head or the target's.
-    pub(super) fn eagle3(
+impl Layout {
+    /// Returns the name under which a tensor is stored.
+    pub(super) fn name(&self, tensor: Tensor) -> String {
+        match tensor {
+            Tensor::Layer(0, tensor) => layer_name(self.prefix, tensor),
+            tensor => short_name(tensor),
+        }
+    }
+
+    /// Returns the sizes that must equal the target's in addition to that of its hidden state: what they
+    /// are, the drafter's and the target's.
+    pub(super) fn sizes(
         &self,
-        config: &Config,
-        prefix: &'static str,
-        target: &Config,
-    ) -> Result<Architecture, LoadError> {
-        let model = config.architecture();
-        let attention_norm = AttentionNorm::EmbeddingAndHidden;
-        let layers: Vec<Layer> = model
-            .layers
-            .iter()
-            .take(1)
-            .map(|layer| Layer { attention_norm, ..layer.clone() })
-            .collect();
-        self.reject_other_tensors(&layers, prefix)?;
-        let (head, head_tokens) = self.head(config)?;
-        Ok(Architecture {
-            input: Input::Feature { width: SpeculatorKind::Eagle3.feature_width(target) },
+        tensors: &NamedTensors,
+        target: &crate::config::Config,
+    ) -> Vec<(&'static str, usize, usize)> {
+        let mut sizes = vec![("vocabulary", self.config.vocab_size, target.vocab_size)];
+        let own = [Tensor::Embedding, Tensor::Head].map(|tensor| tensors.has(&short_name(tensor)));
+        if own != [true; 2] {
+            // It shares the target's matrices.
+            sizes.push(("hidden size", self.config.hidden_size, target.hidden_size));
+        }
+        sizes
+    }
+}
+
+impl Speculator {
+    /// Returns the layers, with the drafter's own head or the target's.
+    pub(super) fn eagle3(&self, layout: &Layout) -> Result<Architecture, LoadError> {
+        let model = layout.config.architecture();
+        let mut layers = model.layers.clone();
+        if let Some(first) = layers.first_mut() {
+            let normed_residual = layout.norm_before_residual;
+            first.attention_norm = AttentionNorm::EmbeddingAndHidden { normed_residual };
+        }
+        let (head, head_tokens) = self.head(layout)?;
+        let architecture = Architecture {
+            input: Input::Feature {
+                width: layout.features().width(layout.target_hidden_size()),
+                norm: layout.feature_norm,
+                normed_predictions: layout.norm_output,
+            },
             shares_embedding: !self.tensors.has(&short_name(Tensor::Embedding)),
             layers,
             final_norm: true,
             head,
             head_tokens,
             ..model
-        })
-    }
-
-    fn reject_other_tensors(&self, layers: &[Layer], prefix: &str) -> Result<(), LoadError> {
-        let of_layer = layers.iter().flat_map(|layer| layer.tensors(Norm::Rms));
-        let mut names: Vec<String> = of_layer.map(|tensor| layer_name(prefix, tensor)).collect();
-        let others = [Tensor::Fusion, Tensor::Embedding, Tensor::Head, Tensor::FinalNorm];
-        names.extend(others.map(short_name));
+        };
+        let tensors = architecture.tensors().chain([Tensor::FusionBias]);
+        let mut names: Vec<String> = tensors.map(|tensor| layout.name(tensor)).collect();
         names.extend([DRAFT_TO_TARGET, "t2d"].map(str::to_owned));
-        self.tensors
-            .reject_unknown("this EAGLE-3 drafter", |name| names.iter().any(|known| known == name))
+        let is_known = |name: &str| names.iter().any(|known| known == name);
+        self.tensors.reject_unknown("this EAGLE-3 drafter", is_known)?;
+        Ok(architecture)
     }
 
     /// Returns whose head it is. If the drafter's own head does not have all the target's tokens, also
     /// returns the target's token for each of its tokens.
-    fn head(&self, config: &Config) -> Result<HeadAndTokens, LoadError> {
+    fn head(&self, layout: &Layout) -> Result<HeadAndTokens, LoadError> {
         let tensors = &self.tensors;
         let Some(&[draft_vocab_size, _]) = tensors.shape(&short_name(Tensor::Head)) else {
             return Ok((Head::Target, None));
         };
-        let vocab_size = config.vocab_size;
+        let vocab_size = layout.config.vocab_size;
         let offsets = match tensors.integers(DRAFT_TO_TARGET)? {
             None if draft_vocab_size == vocab_size => return Ok((Head::Own, None)),
             offsets => offsets.unwrap_or_default(),

@@ -51,33 +51,10 @@ pub enum SpeculatorKind {
 }
 
 impl SpeculatorKind {
-    /// Returns the features that the drafter reads of a target with this configuration. `None` if it
-    /// reads only tokens.
-    #[must_use]
-    pub fn features(self, target: &Config) -> Option<FeatureSource> {
-        match self {
-            Self::Medusa | Self::Hydra | Self::Eagle | Self::ParallelEagle => {
-                Some(FeatureSource::LastHidden)
-            }
-            Self::Eagle3 => {
-                // The same layers as in its authors' code, counted as the number of layers before.
-                let layers = target.num_hidden_layers;
-                let chosen = vec![layers.min(2), layers / 2, layers.saturating_sub(3)];
-                Some(FeatureSource::Layers(chosen))
-            }
-            Self::ParallelMedusa | Self::Pard { .. } => None,
-        }
-    }
-
     /// Whether the drafter reads its target's features, not only tokens.
     #[must_use]
     pub fn reads_features(self) -> bool {
         !matches!(self, Self::ParallelMedusa | Self::Pard { .. })
-    }
-
-    /// Returns the width of the features that the drafter reads for each token.
-    fn feature_width(self, target: &Config) -> usize {
-        self.features(target).map_or(0, |features| features.width(target.hidden_size))
     }
 
     /// Detects the kind of the drafter in a folder. Returns `None` if the path is not a folder, or the
@@ -157,11 +134,7 @@ pub struct Speculator {
 enum Layout {
     Medusa(medusa::Layout),
     Hydra(hydra::Layout),
-    /// EAGLE-3's layer, under names with this prefix.
-    Eagle3 {
-        config: Box<Config>,
-        prefix: &'static str,
-    },
+    Eagle3(Box<eagle3::Layout>),
     /// Layers of EAGLE or ParallelSpec.
     Layers {
         config: Box<Config>,
@@ -202,7 +175,11 @@ impl Speculator {
             (Some(layout), _) => Layout::Medusa(layout),
             (None, Some(layout)) => Layout::Hydra(layout),
             (None, None) => match eagle3::prefix(&tensors) {
-                Some(prefix) => Layout::Eagle3 { config: config()?, prefix },
+                Some(prefix) => {
+                    let (file, target) = (file.as_path(), target.config());
+                    let layout = eagle3::Layout::read(&options, file, (&tensors, prefix), target)?;
+                    Layout::Eagle3(Box::new(layout))
+                }
                 None => Layout::Layers { config: config()? },
             },
         };
@@ -232,6 +209,15 @@ impl Speculator {
         self.kind
     }
 
+    /// Returns the target's features that the drafter reads. `None` if it reads only tokens.
+    #[must_use]
+    pub fn features(&self) -> Option<FeatureSource> {
+        match &self.layout {
+            Layout::Eagle3(layout) => Some(layout.features()),
+            _ => self.kind.reads_features().then_some(FeatureSource::LastHidden),
+        }
+    }
+
     /// Returns the drafter's folder.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -250,7 +236,11 @@ impl Speculator {
         let hidden_size = match &self.layout {
             Layout::Medusa(layout) => layout.hidden_size,
             Layout::Hydra(layout) => layout.hidden_size,
-            Layout::Eagle3 { config, .. } | Layout::Layers { config } => {
+            Layout::Eagle3(layout) => {
+                sizes.extend(layout.sizes(&self.tensors, target_config));
+                layout.target_hidden_size()
+            }
+            Layout::Layers { config } => {
                 sizes.push(("vocabulary", config.vocab_size, target_config.vocab_size));
                 config.hidden_size
             }
@@ -282,7 +272,7 @@ impl Speculator {
         match &self.layout {
             Layout::Medusa(layout) => self.medusa(layout, target).map(Heads),
             Layout::Hydra(layout) => self.hydra(layout, target).map(Heads),
-            Layout::Eagle3 { config, prefix } => self.eagle3(config, prefix, target).map(Layers),
+            Layout::Eagle3(layout) => self.eagle3(layout).map(Layers),
             Layout::Layers { config } => self.eagle_or_parallel(config).map(Layers),
         }
     }
@@ -296,10 +286,8 @@ impl Speculator {
                 Some(layout.name(head, tensor))
             }
             (Layout::Hydra(_), tensor) => Some(format!("{}{}", hydra::PREFIX, short_name(tensor))),
-            (Layout::Eagle3 { prefix, .. }, Tensor::Layer(0, tensor)) => {
-                Some(eagle3::layer_name(prefix, tensor))
-            }
-            (Layout::Eagle3 { .. } | Layout::Layers { .. }, tensor) => Some(short_name(tensor)),
+            (Layout::Eagle3(layout), tensor) => Some(layout.name(tensor)),
+            (Layout::Layers { .. }, tensor) => Some(short_name(tensor)),
         }
     }
 
@@ -320,7 +308,7 @@ impl TensorSource for Speculator {
             Layout::Medusa(_) | Layout::Hydra(_) => {
                 "the checkpoint is incomplete: all heads must have the same layers"
             }
-            Layout::Eagle3 { .. } | Layout::Layers { .. } => {
+            Layout::Eagle3(_) | Layout::Layers { .. } => {
                 "the checkpoint is incomplete, or config.json belongs to another drafter"
             }
         };
