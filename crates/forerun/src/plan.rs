@@ -482,7 +482,7 @@ mod tests {
         assert!("".parse::<DraftTokens>().is_err());
         assert!("medusa-2".parse::<DrafterKind>().is_err());
         let kinds = ["none", "model", "easyspec", "prompt-lookup", "lookahead", "medusa", "eagle"];
-        for kind in kinds.into_iter().chain(["parallel", "hydra", "ouroboros"]) {
+        for kind in kinds.into_iter().chain(["suffix", "parallel", "hydra", "ouroboros"]) {
             assert_eq!(kind.parse().map(|kind: DrafterKind| kind.to_string()), Ok(kind.to_owned()));
         }
     }

@@ -5,6 +5,7 @@ use crate::unknown_value::UnknownValue;
 use forerun_core::Need;
 use forerun_draft::{
     Drafter, DrafterTraits, LOOKAHEAD_TRAITS, LookaheadDrafter, OUROBOROS_TRAITS, PromptLookup,
+    SuffixDrafter,
 };
 use forerun_formats::SpeculatorKind;
 use std::fmt;
@@ -37,6 +38,18 @@ static DRAFTERS: &[DrafterEntry] = &[
         "prompt-lookup",
         "Continuations of earlier occurrences of the last tokens; needs no model",
         &|| Box::new(PromptLookup),
+    ),
+    DrafterEntry::on_tokens(
+        "suffix",
+        "Continuations of everything that matches the end of the text, by how often they occurred \
+         (suffix decoding); needs no model",
+        &|| Box::new(SuffixDrafter::new()),
+    ),
+    DrafterEntry::on_tokens(
+        "suffix-pool",
+        "Suffix decoding that also uses the answers to earlier requests, except with rejection \
+         sampling; needs no model",
+        &|| Box::new(SuffixDrafter::with_earlier_answers()),
     ),
     DrafterEntry::on_tokens(
         "lookahead",
@@ -199,6 +212,11 @@ impl DrafterKind {
     pub const EasySpec: Self = Self::named("easyspec");
     /// The tokens after earlier occurrences of the last tokens. Needs no model.
     pub const PromptLookup: Self = Self::named("prompt-lookup");
+    /// The most frequent tokens after earlier occurrences of the end of the text (suffix decoding, arXiv
+    /// 2411.04975). Needs no model.
+    pub const Suffix: Self = Self::named("suffix");
+    /// The same with the answers of earlier requests, unless the text depends on drafts.
+    pub const SuffixPool: Self = Self::named("suffix-pool");
     /// N-grams that the target itself generates in the passes that verify (lookahead decoding, arXiv
     /// 2402.02057). Needs no draft model.
     pub const Lookahead: Self = Self::named("lookahead");

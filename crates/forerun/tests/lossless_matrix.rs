@@ -129,7 +129,8 @@ fn speculative_cells(drafter: DrafterKind) -> Vec<Cell> {
     ];
     let cell = |(draft_tokens, tree, must_reject): (_, _, usize)| {
         // A drafter that is never right has no rejections at later positions.
-        let is_often_right = [DrafterKind::Model, DrafterKind::PromptLookup].contains(&drafter);
+        let is_often_right =
+            [DrafterKind::Model, DrafterKind::PromptLookup, DrafterKind::Suffix].contains(&drafter);
         let must_reject = if is_often_right { must_reject } else { must_reject.min(1) };
         Cell { draft_tokens, tree, must_reject, ..cell(Method::Speculative, drafter) }
     };

@@ -11,7 +11,9 @@ use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, PearlOptions,
     PearlSchedule, Sequence, generate,
 };
-use forerun_draft::{CalibrationPolicy, Drafter, LayerParallelDrafter, ModelDrafter, PromptLookup};
+use forerun_draft::{
+    CalibrationPolicy, Drafter, LayerParallelDrafter, ModelDrafter, PromptLookup, SuffixDrafter,
+};
 use forerun_lm::fake::TableModel;
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, LayerGroups, LayerOrder,
@@ -151,6 +153,9 @@ fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
     assert_eq!(model.collect::<BTreeSet<_>>().len(), 1, "{name}, model");
     let lookup = (0..60).map(|order| generate_with_drafter(&mut *decoder(), PromptLookup, order));
     assert_eq!(lookup.collect::<BTreeSet<_>>().len(), 1, "{name}, prompt-lookup");
+    let suffix =
+        (0..60).map(|order| generate_with_drafter(&mut *decoder(), SuffixDrafter::new(), order));
+    assert_eq!(suffix.collect::<BTreeSet<_>>().len(), 1, "{name}, suffix");
     for (calibration, round) in [
         (CalibrationPolicy::EveryRound, 1),
         (CalibrationPolicy::EveryRound, 5),

@@ -9,7 +9,7 @@ const PROMPT: &str = "one two one two one two";
 
 /// Options of every way to generate the text, and whether there is a draft model. Plain decoding is
 /// first.
-const CONFIGURATIONS: [(&str, bool); 10] = [
+const CONFIGURATIONS: [(&str, bool); 12] = [
     ("--method autoregressive", true),
     ("--method autoregressive", false),
     ("--method speculative --draft-tokens 3", true),
@@ -20,6 +20,8 @@ const CONFIGURATIONS: [(&str, bool); 10] = [
     ("--tree sampled:2,2", true),
     ("--drafter prompt-lookup", false),
     ("--drafter prompt-lookup --tree top:2x2", false),
+    ("--drafter suffix", false),
+    ("--drafter suffix --tree top:2x2", false),
 ];
 
 fn run(models: &Models, drafted: bool, options: &[&str]) -> Run {

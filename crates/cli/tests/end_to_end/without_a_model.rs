@@ -132,6 +132,7 @@ fn help_names_every_method_and_drafter() {
         "none",
         "model",
         "prompt-lookup",
+        "suffix",
         "rejection",
     ] {
         assert!(output.contains(name), "{name}: {output}");

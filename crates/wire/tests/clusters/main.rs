@@ -20,7 +20,9 @@ use forerun_decode::{
     PearlDraftLength, PearlOptions, PearlSchedule, Sequence, Speculative, SpeculativeDraftLength,
     Statistics, VerificationRecord, next_tokens,
 };
-use forerun_draft::{EagleDrafter, LookaheadDrafter, ModelDrafter, OuroborosDrafter, PromptLookup};
+use forerun_draft::{
+    EagleDrafter, LookaheadDrafter, ModelDrafter, OuroborosDrafter, PromptLookup, SuffixDrafter,
+};
 use forerun_lm::fake::TableModel;
 use forerun_runtime::testing::env_number;
 use forerun_runtime::{Engine, InlineCluster};
@@ -39,6 +41,7 @@ enum Method {
 enum DrafterKind {
     Model,
     PromptLookup,
+    Suffix,
     Lookahead,
     Ouroboros,
     Eagle,
@@ -93,11 +96,12 @@ impl World {
             dsi,
         ]);
         let speculative = method == Method::Speculative;
-        let drafter = match choices.below(if speculative { 6 } else { 3 }) {
+        let drafter = match choices.below(if speculative { 7 } else { 4 }) {
             0 | 1 => DrafterKind::Model,
             2 => DrafterKind::PromptLookup,
-            3 => DrafterKind::Lookahead,
-            4 => DrafterKind::Ouroboros,
+            3 => DrafterKind::Suffix,
+            4 => DrafterKind::Lookahead,
+            5 => DrafterKind::Ouroboros,
             _ => DrafterKind::Eagle,
         };
         let length = 1 + choices.below(4);
@@ -149,6 +153,7 @@ impl World {
                 engine.with_drafter(0, ModelDrafter::new(model))
             }
             DrafterKind::PromptLookup => engine.with_drafter(0, PromptLookup),
+            DrafterKind::Suffix => engine.with_drafter(0, SuffixDrafter::new()),
             DrafterKind::Lookahead => engine.with_drafter(0, LookaheadDrafter::new()),
             DrafterKind::Ouroboros => engine.with_drafter(0, OuroborosDrafter::new(model)),
             DrafterKind::Eagle => engine.with_drafter(0, EagleDrafter::new(FeatureTable(model))),
