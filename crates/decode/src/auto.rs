@@ -131,6 +131,8 @@ const FIRST_SETTLING_STEPS: u32 = 20;
 const TRIAL_STEPS: u32 = 32;
 /// A trial ends early if it has lost the time of so many tokens once its candidate has settled.
 const TRIAL_LOSS: f64 = 8.0;
+/// A trial also ends if it has lost the time of so many tokens before its candidate has settled.
+const SETTLING_LOSS: f64 = 64.0;
 /// The share of the time that trials may lose.
 const TRIAL_SHARE: f64 = 0.03;
 /// The factor by which another candidate must be faster to be used instead.
@@ -179,7 +181,8 @@ impl Choice {
         let lost_ns = ns - tokens as f64 * best_ns;
         self.trial_ns += lost_ns;
         self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
-        let is_too_slow = has_settled && self.trial_ns > TRIAL_LOSS * best_ns;
+        let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
+        let is_too_slow = self.trial_ns > may_lose * best_ns;
         if self.steps >= TRIAL_STEPS || is_too_slow {
             self.candidates[self.current].trial_ns = self.trial_ns.max(0.0);
             self.use_best();

@@ -311,8 +311,9 @@ mod tests {
         let mut draft_length = PearlDraftLength::new(4, DraftLength::Auto, true);
         let lengths = run(&mut draft_length, 2_000, 200_000, [1_000_000, 0], 7);
         let plain = lengths.iter().filter(|&&length| length == 0).count();
-        // Six or seven each time, if one verifies what is drafted already.
-        assert!((40..=80).contains(&plain), "{plain}");
+        // Six or seven each time, if one verifies what is drafted already: at the start, and twice in the two
+        // seconds after it, because six plain rounds may cost 0.5 % of the time.
+        assert!((18..=21).contains(&plain), "{plain}");
     }
 
     #[test]

@@ -3,6 +3,10 @@
 #![cfg(target_os = "linux")]
 
 use forerun::{ChatTemplate, Message};
+use std::sync::{Mutex, PoisonError};
+
+/// Held by each test: one measures the memory of the process, which must not be that of another test.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -28,6 +32,7 @@ const STEPS: &str = "does not finish within";
 
 #[test]
 fn hostile_templates_are_errors_with_little_memory() -> Outcome {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let loops = |count: usize, body: &str| {
         let (start, end) = ("{% for i in range(9999) %}", "{% endfor %}");
         start.repeat(count) + body + &end.repeat(count)
@@ -140,6 +145,7 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
 /// The budget grows with the messages, so long conversations are rendered.
 #[test]
 fn long_conversations_are_rendered() -> Outcome {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("long.jinja");
     // Each message is searched, split, trimmed and collected, as templates with reasoning do.
