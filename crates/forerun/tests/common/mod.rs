@@ -195,7 +195,7 @@ impl Pair {
     }
 
     /// Writes a random pair. The drafter has this configuration, and the target two layers more.
-    fn of_config(config: &Config) -> Self {
+    pub(crate) fn of_config(config: &Config) -> Self {
         let folder = TempDir::new().unwrap();
         let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
         write_random_pair(&target, &drafter, config, 2, 0.3, 3).unwrap();
