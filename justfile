@@ -47,10 +47,10 @@ platforms:
 aarch64:
     scripts/test_aarch64.sh
 
-# Mutation fuzzing of the checkpoint loaders
+# Mutation fuzzing of the checkpoint loaders and of configurations
 fuzz cases="1000000":
     FORERUN_FUZZ_CASES={{cases}} \
-        cargo nextest run --release -p forerun-formats --test fuzz_loaders --success-output immediate
+        cargo nextest run --release -p forerun-formats --test fuzz_loaders --test fuzz_configurations --success-output immediate
 
 # Update the guide's option reference from the command-line definitions
 reference:

@@ -370,7 +370,7 @@ impl Transformer {
                 Some(output_norm) => {
                     normed_output.resize(added.len(), 0.0);
                     norm_rows(isa, norm, added, output_norm, normed_output);
-                    add_scaled(isa, hidden, &normed_output, factors.residual);
+                    add_scaled(isa, hidden, normed_output, factors.residual);
                 }
                 None => add_scaled(isa, hidden, added, factors.residual),
             }

@@ -277,9 +277,9 @@ impl Config {
             let expected = format!("a share of \"head_dim\", {}, that is even", self.head_dim);
             return invalid("partial_rotary_factor", &self.partial_rotary_factor, &expected);
         }
-        self.rope_scaling.validate(rotary, file)?;
-        if let Some((_, scaling)) = &self.local_rope {
-            scaling.validate(rotary, file)?;
+        self.rope_scaling.validate(self.rope_theta, rotary, file)?;
+        if let Some((theta, scaling)) = &self.local_rope {
+            scaling.validate(*theta, rotary, file)?;
         }
         self.validate_experts(file)?;
         if let Some(listed) = &self.rope_layers

@@ -118,8 +118,8 @@ impl RopeScaling {
         }
     }
 
-    /// Checks that the options are valid for this number of rotated dimensions.
-    pub(super) fn validate(&self, dims: usize, file: &Path) -> Result<(), LoadError> {
+    /// Checks that the options are valid for this base and number of rotated dimensions.
+    pub(super) fn validate(&self, theta: f32, dims: usize, file: &Path) -> Result<(), LoadError> {
         let invalid = |option, found: &dyn std::fmt::Display, expected: &str| {
             let (file, found, expected) = (file.to_owned(), found.to_string(), expected.to_owned());
             Err(LoadError::InvalidOption { file, option, found, expected })
@@ -168,6 +168,9 @@ impl RopeScaling {
             }
         }
         if let &Self::Yarn(yarn) = self {
+            if theta == 1.0 {
+                return invalid("rope_theta", &theta, "another base than 1, because of YaRN");
+            }
             if !(yarn.beta_slow.is_finite() && yarn.beta_slow > 0.0) {
                 return invalid("beta_slow", &yarn.beta_slow, "a positive, finite number");
             }
@@ -450,7 +453,7 @@ mod tests {
         let file = Path::new("config.json");
         let options = JsonOptions::parse(text, file).unwrap();
         let read = read(&options, Family::Llama, 2048);
-        read.and_then(|rope| rope.scaling.validate(8, file)).unwrap_err().to_string()
+        read.and_then(|rope| rope.scaling.validate(1e4, 8, file)).unwrap_err().to_string()
     }
 
     #[test]
@@ -463,12 +466,12 @@ mod tests {
         let rope = Rope { theta: 1.0, scaling: scaling.clone(), dims: 8 };
         assert_eq!([0, 1, 2].map(|pair| rope.frequency(pair)), [1.0, 0.4, 0.125]);
         let file = Path::new("a.gguf");
-        assert!(scaling.validate(8, file).is_ok());
-        let message = scaling.validate(10, file).unwrap_err().to_string();
+        assert!(scaling.validate(1e4, 8, file).is_ok());
+        let message = scaling.validate(1e4, 10, file).unwrap_err().to_string();
         assert!(message.contains("4 divisors; expected one for each of the 5 pairs"), "{message}");
         for divisor in [0.0, -1.0, f32::NAN, f32::INFINITY, 1e-40] {
             let scaling = of(&[1.0, divisor]);
-            let message = scaling.validate(4, file).unwrap_err().to_string();
+            let message = scaling.validate(1e4, 4, file).unwrap_err().to_string();
             assert!(message.contains("positive, finite divisors"), "{message}");
         }
     }
