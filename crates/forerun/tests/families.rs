@@ -294,3 +294,31 @@ fn configurations_of_both_formats_are_understood() {
     assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.6, 20, 0.9));
     assert_eq!(request.max_tokens, 7);
 }
+
+/// The language model of a Gemma 3 with images: its options are an object in `config.json`, its tensors have a
+/// prefix, and the tensors for images are not read.
+#[test]
+fn the_language_model_of_a_multimodal_checkpoint_agrees_with_the_peer() {
+    const FAMILY: &str = "gemma3-linear";
+    let source = folder().join(FAMILY);
+    for prefix in ["language_model.model.", "model.language_model."] {
+        let copy = tempfile::tempdir().unwrap();
+        let config = fs::read(source.join("config.json")).unwrap();
+        let text_config: Value = serde_json::from_slice(&config).unwrap();
+        let config = json!({
+            "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+            "eos_token_id": [1, 106], "text_config": text_config, "vision_config": {"hidden_size": 8},
+        });
+        fs::write(copy.path().join("config.json"), config.to_string()).unwrap();
+        let bytes = fs::read(source.join("model.safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let renamed = |name: &str| name.replacen("model.", prefix, 1);
+        let mut tensors: Vec<_> =
+            tensors.iter().map(|(name, view)| (renamed(name), view)).collect();
+        let of_images = ("vision_tower.encoder.weight".to_owned(), tensors[0].1.clone());
+        tensors.push(of_images);
+        let file = copy.path().join("model.safetensors");
+        safetensors::serialize_to_file(tensors, None, &file).unwrap();
+        assert_reference(FAMILY, &Checkpoint::open(copy.path()).unwrap());
+    }
+}

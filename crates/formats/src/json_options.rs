@@ -25,6 +25,18 @@ impl<'a> JsonOptions<'a> {
         }
     }
 
+    /// Returns these options, with some of others where they are absent here.
+    pub(crate) fn with_defaults(mut self, others: &Self, options: &[&str]) -> Self {
+        for &option in options {
+            if let Some(value) = others.get(option)
+                && self.get(option).is_none()
+            {
+                self.values.insert(option.to_owned(), value.clone());
+            }
+        }
+        self
+    }
+
     /// Returns the JSON text of all options except one.
     pub(crate) fn without(&self, option: &str) -> String {
         let mut values = self.values.clone();

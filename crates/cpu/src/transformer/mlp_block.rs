@@ -1,7 +1,9 @@
 //! The second half of a layer: the dense MLP, and the experts of a mixture.
 
-use super::routing::Routing;
-use crate::kernels::{Activations, Product, activate, add_scaled, linear, linear_group};
+use super::routing::{Choice, Routing};
+use crate::kernels::{
+    Activations, PackedMatrix, Product, activate, add_scaled, linear, linear_group,
+};
 use crate::team::Team;
 use crate::weights::{PackedExperts, PackedMlp};
 use forerun_vector::sigmoid;
@@ -12,25 +14,23 @@ pub(super) struct MlpBlock {
     gate_up: Vec<f32>,          // [rows, 2, intermediate]
     pub(super) inner: Vec<f32>, // [rows, intermediate]
     dense: Vec<f32>,            // [rows, hidden]
-    scores: Vec<f32>,           // [rows, experts]
     shared_gate: Vec<f32>,      // [rows]
-    routing: Routing,
-    /// One for each expert that some row of the pass has chosen.
-    experts: Vec<ExpertRows>,
     activations: Activations,
+    mixture: Mixture,
 }
 
-/// The rows of a pass that have chosen an expert.
+/// The buffers of the experts. A choice is an expert that a row has chosen; those of an expert follow one
+/// another.
 #[derive(Default)]
-struct ExpertRows {
-    expert: usize,
-    rows: Vec<usize>,
-    weights: Vec<f32>, // [rows]
-    x: Vec<f32>,       // [rows, hidden]
-    gate_up: Vec<f32>, // [rows, 2, intermediate]
-    inner: Vec<f32>,   // [rows, intermediate]
-    out: Vec<f32>,     // [rows, hidden]
-    activations: Activations,
+struct Mixture {
+    scores: Vec<f32>, // [rows, experts]
+    routing: Routing,
+    x: Vec<f32>,       // [choices, hidden]
+    gate_up: Vec<f32>, // [choices, 2, intermediate]
+    inner: Vec<f32>,   // [choices, intermediate]
+    out: Vec<f32>,     // [choices, hidden]
+    /// One for each expert that some row of the pass has chosen.
+    activations: Vec<Activations>,
 }
 
 impl MlpBlock {
@@ -45,9 +45,11 @@ impl MlpBlock {
         match (mlp, experts) {
             (None, None) => delta.fill(0.0),
             (Some(mlp), None) => self.dense(team, mlp, x, delta),
-            (None, Some(experts)) => self.mixture(team, experts, x, delta),
+            (None, Some(experts)) => {
+                self.mixture.run(team, experts, &mut self.activations, x, delta);
+            }
             (Some(mlp), Some(experts)) => {
-                self.mixture(team, experts, x, delta);
+                self.mixture.run(team, experts, &mut self.activations, x, delta);
                 let mut dense = std::mem::take(&mut self.dense);
                 dense.resize(delta.len(), 0.0);
                 self.dense(team, mlp, x, &mut dense);
@@ -87,74 +89,64 @@ impl MlpBlock {
             row.iter_mut().for_each(|value| *value *= factor);
         }
     }
+}
 
+impl Mixture {
     /// Computes the experts. Each is read once for all rows that have chosen it, and a row adds its experts
     /// in their order.
-    fn mixture(&mut self, team: &Team, packed: &PackedExperts, x: &[f32], out: &mut [f32]) {
-        let size = packed.router.inputs();
-        let rows = x.len() / size;
-        self.scores.resize(rows * packed.shape.n_experts, 0.0);
-        linear(team, x, &packed.router, &mut self.activations, &mut self.scores);
-        let active = self.gather(packed, x, size);
-        let experts = &mut self.experts[..active];
-        let inner = packed.shape.mlp.intermediate_size;
-        let width = if packed.shape.mlp.gated { 2 * inner } else { inner };
-        for expert in &mut *experts {
-            let rows = expert.rows.len();
-            expert.gate_up.resize(rows * width, 0.0);
-            expert.inner.resize(rows * inner, 0.0);
-            expert.out.resize(rows * size, 0.0);
-        }
-        linear_group(
-            team,
-            experts.iter_mut().map(|rows| {
-                let ExpertRows { expert, x, gate_up, activations, .. } = rows;
-                let weights = packed.experts[*expert].gate_up.matrices();
-                Product { x, weights, activations, out: gate_up }
-            }),
-        );
-        for ExpertRows { gate_up, inner, .. } in &mut *experts {
-            activate(team, &packed.shape.mlp, gate_up, inner);
-        }
-        linear_group(
-            team,
-            experts.iter_mut().map(|rows| {
-                let ExpertRows { expert, inner, out, activations, .. } = rows;
-                let weights = packed.experts[*expert].down.matrices();
-                Product { x: inner, weights, activations, out }
-            }),
-        );
-        out.fill(0.0);
-        for expert in experts {
-            let outputs = expert.out.chunks_exact(size).zip(&expert.weights);
-            for (&row, (output, &weight)) in expert.rows.iter().zip(outputs) {
-                add_scaled(team.isa(), &mut out[row * size..][..size], output, weight);
-            }
-        }
-    }
-
-    /// Gathers the rows of each chosen expert. Returns the number of these experts.
-    fn gather(&mut self, packed: &PackedExperts, x: &[f32], size: usize) -> usize {
-        let Self { routing, scores, experts, .. } = self;
+    fn run(
+        &mut self,
+        team: &Team,
+        packed: &PackedExperts,
+        router_activations: &mut Activations,
+        x: &[f32],
+        delta: &mut [f32],
+    ) {
+        let Self { scores, routing, x: gathered, gate_up, inner, out, activations } = self;
+        let (size, mlp) = (packed.router.inputs(), &packed.shape.mlp);
+        scores.resize(x.len() / size * packed.shape.n_experts, 0.0);
+        linear(team, x, &packed.router, router_activations, scores);
         let choices = routing.choose(&packed.shape, scores, packed.correction.as_deref());
-        let mut active = 0;
-        for choice in choices {
-            if active == 0 || experts[active - 1].expert != choice.expert {
-                if active == experts.len() {
-                    experts.push(ExpertRows::default());
-                }
-                let next = &mut experts[active];
-                next.expert = choice.expert;
-                next.rows.clear();
-                next.weights.clear();
-                next.x.clear();
-                active += 1;
-            }
-            let expert = &mut experts[active - 1];
-            expert.rows.push(choice.row);
-            expert.weights.push(choice.weight);
-            expert.x.extend_from_slice(&x[choice.row * size..][..size]);
+        gathered.clear();
+        let rows = choices.iter().map(|choice| &x[choice.row * size..][..size]);
+        rows.for_each(|row| gathered.extend_from_slice(row));
+        let width = if mlp.gated { 2 * mlp.intermediate_size } else { mlp.intermediate_size };
+        gate_up.resize(choices.len() * width, 0.0);
+        inner.resize(choices.len() * mlp.intermediate_size, 0.0);
+        out.resize(choices.len() * size, 0.0);
+        let experts = choices.chunk_by(|a, b| a.expert == b.expert).count();
+        if activations.len() < experts {
+            activations.resize_with(experts, Activations::default);
         }
-        active
+        let weights = |expert: usize| packed.experts[expert].gate_up.matrices();
+        linear_group(team, products(choices, weights, gathered, gate_up, activations));
+        activate(team, mlp, gate_up, inner);
+        let weights = |expert: usize| packed.experts[expert].down.matrices();
+        linear_group(team, products(choices, weights, inner, out, activations));
+        delta.fill(0.0);
+        for (choice, output) in choices.iter().zip(out.chunks_exact(size)) {
+            let row = &mut delta[choice.row * size..][..size];
+            add_scaled(team.isa(), row, output, choice.weight);
+        }
     }
+}
+
+/// Returns the product of each chosen expert with the rows that have chosen it. `x`, `out`: `[choices, …]`.
+fn products<'a>(
+    choices: &'a [Choice],
+    weights: impl Fn(usize) -> &'a [PackedMatrix] + 'a,
+    x: &'a [f32],
+    out: &'a mut [f32],
+    activations: &'a mut [Activations],
+) -> impl Iterator<Item = Product<'a>> {
+    let [inputs, outputs] = [x.len(), out.len()].map(|length| length / choices.len().max(1));
+    let (mut x, mut out) = (x, out);
+    let experts = choices.chunk_by(|a, b| a.expert == b.expert);
+    experts.zip(activations).map(move |(choices, activations)| {
+        let (rows, rest) = x.split_at(choices.len() * inputs);
+        x = rest;
+        let (results, rest) = std::mem::take(&mut out).split_at_mut(choices.len() * outputs);
+        out = rest;
+        Product { x: rows, weights: weights(choices[0].expert), activations, out: results }
+    })
 }

@@ -78,7 +78,7 @@ pub(super) fn locate(
 ) -> Result<HashMap<Tensor, Location>, LoadError> {
     let parse = |file: &WeightFile| SafetensorsFile::parse(file.bytes(), file.path());
     let parsed = files.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-    let shards = Shards { index, files, parsed };
+    let shards = Shards { index, files, parsed, multimodal: config.multimodal };
     shards.reject_duplicates()?;
     config.tie_word_embeddings &= !shards.has_another_head(config);
     let config = &*config;
@@ -119,10 +119,43 @@ struct Shards<'a> {
     index: Option<&'a WeightIndex>,
     files: &'a [WeightFile],
     parsed: Vec<SafetensorsFile>,
+    /// Whether the language model is a part of a model that also reads images.
+    multimodal: bool,
+}
+
+/// Returns the names of a tensor of a language model that is a part of a model with images: as in published
+/// files, and as transformers 5 writes them.
+fn names_in_multimodal(name: &str) -> [String; 2] {
+    let new = match name.strip_prefix("model.") {
+        Some(rest) => format!("model.language_model.{rest}"),
+        None => name.to_owned(),
+    };
+    [format!("language_model.{name}"), new]
+}
+
+/// Whether a tensor belongs to the part of a model that reads images.
+fn is_of_images(name: &str) -> bool {
+    [
+        "vision_tower.",
+        "multi_modal_projector.",
+        "model.vision_tower.",
+        "model.multi_modal_projector.",
+    ]
+    .into_iter()
+    .any(|part| name.starts_with(part))
 }
 
 impl Shards<'_> {
+    /// Finds a tensor by its name, or by its name as a part of a model that also reads images.
     fn find(&self, name: &str) -> Option<(usize, &StoredTensor)> {
+        let of_part = || {
+            let names = names_in_multimodal(name);
+            names.into_iter().find_map(|name| self.find_exactly(&name))
+        };
+        self.find_exactly(name).or_else(|| if self.multimodal { of_part() } else { None })
+    }
+
+    fn find_exactly(&self, name: &str) -> Option<(usize, &StoredTensor)> {
         let shard = match self.index {
             Some(index) => *index.shard_of.get(name)?,
             None => 0,
@@ -235,9 +268,17 @@ impl Shards<'_> {
             let buffers = ["rotary_emb.inv_freq", "attention.bias", "attention.masked_bias"];
             tied_head || buffers.iter().any(|buffer| name.ends_with(buffer))
         };
+        let in_multimodal = used.iter().filter(|_| self.multimodal);
+        let used_in_multimodal: HashSet<String> =
+            in_multimodal.flat_map(|name| names_in_multimodal(name)).collect();
         for (file, parsed) in self.files.iter().zip(&self.parsed) {
+            let is_used = |name: &str| used.contains(name);
             for name in parsed.tensors.keys() {
-                if !used.contains(name) && !harmless(name) {
+                let is_known = match self.multimodal {
+                    true => used_in_multimodal.contains(name) || is_of_images(name),
+                    false => false,
+                };
+                if !is_used(name) && !harmless(name) && !is_known {
                     return Err(LoadError::UnexpectedTensor {
                         file: file.path().to_owned(),
                         tensor: crate::load_error::shortened(name),

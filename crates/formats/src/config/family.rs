@@ -92,6 +92,10 @@ pub(super) struct Description {
 /// configuration classes, and the names of options that differ between families.
 #[derive(Clone, Copy)]
 pub(super) struct Defaults {
+    /// `None` means that the option is required.
+    pub(super) num_attention_heads: Option<usize>,
+    /// `None` means that the option is required.
+    pub(super) vocab_size: Option<usize>,
     pub(super) max_position_embeddings: usize,
     /// `None` means the number of query heads.
     pub(super) num_key_value_heads: Option<usize>,
@@ -113,6 +117,8 @@ pub(super) struct Defaults {
 
 /// The defaults of Llama.
 pub(super) const LLAMA: Defaults = Defaults {
+    num_attention_heads: None,
+    vocab_size: None,
     max_position_embeddings: 2048,
     num_key_value_heads: None,
     head_dim: None,

@@ -39,6 +39,8 @@ const MAX_EXPERTS: usize = 1 << 12;
 pub struct Config {
     /// The model's family. It does not affect the computation.
     pub family: Family,
+    /// Whether the model is a part of one that also reads images, whose other tensors are not read.
+    pub multimodal: bool,
     /// Width of the residual stream.
     pub hidden_size: usize,
     /// Width of the MLP.
@@ -173,6 +175,7 @@ impl Config {
     pub fn plain_llama() -> Self {
         Self {
             family: Family::Llama,
+            multimodal: false,
             hidden_size: 0,
             intermediate_size: 0,
             num_hidden_layers: 0,

@@ -18,6 +18,7 @@ impl Config {
     /// something that this engine does not support.
     pub fn parse(text: &str, file: &Path) -> Result<Self, LoadError> {
         let options = JsonOptions::parse(text, file)?;
+        let (options, multimodal) = text_options(options)?;
         let family = family(&options)?;
         reject_other_models(&options, family)?;
         let description = family.description();
@@ -25,7 +26,11 @@ impl Config {
         let token = |option, default: Option<u32>| default.filter(|_| !options.contains(option));
 
         let hidden_size = options.required_size("hidden_size")?;
-        let num_attention_heads = options.required_size("num_attention_heads")?;
+        let required = |option, default: Option<usize>| match default {
+            Some(default) => Ok(options.size(option)?.unwrap_or(default)),
+            None => options.required_size(option),
+        };
+        let num_attention_heads = required("num_attention_heads", defaults.num_attention_heads)?;
         let num_key_value_heads =
             size_or(&options, "num_key_value_heads", defaults.num_key_value_heads)?;
         let head_dim = match size_or(&options, "head_dim", defaults.head_dim)? {
@@ -43,7 +48,8 @@ impl Config {
             num_attention_heads,
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
             head_dim,
-            vocab_size: options.required_size("vocab_size")?,
+            vocab_size: required("vocab_size", defaults.vocab_size)?,
+            multimodal,
             max_position_embeddings: rope.context_length,
             rms_norm_eps: options.number(defaults.epsilon.0)?.unwrap_or(defaults.epsilon.1),
             hidden_act: activation(&options, family)?,
@@ -73,9 +79,30 @@ impl Config {
     }
 }
 
+/// Returns the options of the language model, and whether it is a part of a model that also reads images.
+fn text_options<'a>(options: JsonOptions<'a>) -> Result<(JsonOptions<'a>, bool), LoadError> {
+    if options.string("model_type")?.as_deref() != Some(MULTIMODAL) {
+        return Ok((options, false));
+    }
+    const CLASS: &str = "\"Gemma3ForConditionalGeneration\"";
+    options.check_supported("architectures", CLASS, |value| {
+        let names = value.as_array().into_iter().flatten();
+        names.into_iter().any(|name| name == CLASS.trim_matches('"'))
+    })?;
+    let part = options.object("text_config")?;
+    let part =
+        part.ok_or_else(|| options.missing("text_config", "the options of the text model"))?;
+    // Tokens and the tied head are options of the whole model, too.
+    let outer = ["bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization_config"];
+    Ok((part.with_defaults(&options, &outer), true))
+}
+
+/// The `model_type` of Gemma 3 with images.
+const MULTIMODAL: &str = "gemma3";
+
 const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mixtral, qwen2, qwen3, \
-    qwen2_moe, qwen3_moe, granite, granitemoe, smollm3, gemma2, gemma3_text, phi, phi3, olmo2, olmo3, \
-    olmoe, cohere, cohere2, glm, glm4, glm4_moe, starcoder2, stablelm, gpt_neox or gpt_oss";
+    qwen2_moe, qwen3_moe, granite, granitemoe, smollm3, gemma2, gemma3, gemma3_text, phi, phi3, olmo2, \
+    olmo3, olmoe, cohere, cohere2, glm, glm4, glm4_moe, starcoder2, stablelm, gpt_neox or gpt_oss";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
     let Some(model_type) = options.string("model_type")? else {

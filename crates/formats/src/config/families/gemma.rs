@@ -56,6 +56,9 @@ pub(in super::super) const GEMMA3: Description = Description {
     model_type: "gemma3_text",
     class: "Gemma3ForCausalLM",
     defaults: Defaults {
+        // Files of Gemma 3 with images omit both.
+        num_attention_heads: Some(8),
+        vocab_size: Some(262_208),
         max_position_embeddings: 131_072,
         rope_theta: 1_000_000.0,
         local_rope_theta: Some(10_000.0),
