@@ -6,7 +6,7 @@ use crate::weights::Weights;
 use forerun_cache::Keep;
 use forerun_core::{TokenId, TokenTree};
 use forerun_lm::LayerOrder;
-use forerun_model::SequenceRunner;
+use forerun_model::{Forward, SequenceRunner};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -26,7 +26,7 @@ impl ModelProbe {
         let max_past = architecture.context_length.saturating_sub(max_rows);
         let vocab_size = architecture.vocab_size;
         let past: Vec<TokenId> =
-            (0..past.min(max_past)).map(|index| (index * 31 % vocab_size) as TokenId).collect();
+            (0..past.min(max_past)).map(|index| token(index, vocab_size)).collect();
         let runner = SequenceRunner::new(Transformer::new(weights, team));
         let mut probe = Self { runner, past };
         for start in (0..probe.past.len()).step_by(256) {
@@ -66,10 +66,16 @@ impl ModelProbe {
     /// Runs one forward pass as [`Self::run`] does, with the layers in another order.
     pub fn run_in_order(&mut self, rows: usize, order: LayerOrder<'_>) -> f64 {
         self.runner.seek(&self.past, &TokenTree::new(), Keep::Exact);
-        let tree = TokenTree::chain(&vec![1; rows]);
+        // Different tokens, which choose different experts in a mixture.
+        let tokens: Vec<TokenId> = (0..rows).map(|row| self.measured_token(row + 7)).collect();
+        let tree = TokenTree::chain(&tokens);
         let started = Instant::now();
         self.forward(&tree, 0, order);
         started.elapsed().as_secs_f64()
+    }
+
+    fn measured_token(&self, index: usize) -> TokenId {
+        token(index, self.runner.transformer().architecture().vocab_size)
     }
 
     fn forward(&mut self, tree: &TokenTree, first_row: usize, order: LayerOrder<'_>) {
@@ -77,4 +83,9 @@ impl ModelProbe {
         let logits = self.runner.forward(tree, first_row, order, &never_cancelled);
         std::hint::black_box(logits.map_or(0, |output| output.logits.len()));
     }
+}
+
+/// Returns one of the tokens of measurements, which are all different in small numbers.
+fn token(index: usize, vocab_size: usize) -> TokenId {
+    (index * 31 % vocab_size) as TokenId
 }
