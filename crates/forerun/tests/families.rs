@@ -202,6 +202,40 @@ fn models_in_gguf_files_agree_with_the_peer() {
     }
 }
 
+/// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
+const CONVERTED: [&str; 3] = ["mixtral-tied", "qwen2-moe", "qwen3-moe"];
+
+/// The folder of the converted models.
+fn converted() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/gguf")
+}
+
+#[test]
+fn models_converted_by_llama_cpps_rules_agree_with_the_peer() {
+    let names = fs::read_dir(converted()).unwrap().map(|entry| entry.unwrap().path());
+    let mut names: Vec<_> =
+        names.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    assert_eq!(names, CONVERTED);
+    for family in CONVERTED {
+        let file = converted().join(format!("{family}.gguf"));
+        assert_reference(family, &Checkpoint::open(&file).unwrap());
+    }
+}
+
+/// The engine's tokens from a converted model, one token per pass.
+#[test]
+fn greedy_tokens_of_converted_models_equal_those_of_the_peer() {
+    for family in CONVERTED {
+        let file = converted().join(format!("{family}.gguf"));
+        for golden in goldens(family) {
+            let request = Request { max_tokens: 200, ignore_eos: true, ..Request::default() };
+            let (tokens, _) = answer(&file, &golden.prompt, &request);
+            assert_eq!(tokens, golden.generated, "{family}");
+        }
+    }
+}
+
 /// All tokens in one pass, on every instruction set.
 #[test]
 fn the_forward_pass_agrees_with_the_peer() {

@@ -5,6 +5,7 @@
 mod builder;
 mod damaged;
 mod golden;
+mod mixtures;
 mod options;
 mod places;
 mod round_trip;
