@@ -29,6 +29,9 @@ MODELS = {
     "qwen3-moe": "qwen3moe",
     "qwen2-moe": "qwen2moe",
     "mixtral-tied": "llama",
+    "gpt-oss": "gpt-oss",
+    "qwen3-yarn": "qwen3",
+    "llama-yarn": "llama",
 }
 
 # Architectures that rotate neighbours, and whose conversion reorders the rows

@@ -203,7 +203,8 @@ fn models_in_gguf_files_agree_with_the_peer() {
 }
 
 /// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
-const CONVERTED: [&str; 3] = ["mixtral-tied", "qwen2-moe", "qwen3-moe"];
+const CONVERTED: [&str; 6] =
+    ["gpt-oss", "llama-yarn", "mixtral-tied", "qwen2-moe", "qwen3-moe", "qwen3-yarn"];
 
 /// The folder of the converted models.
 fn converted() -> PathBuf {

@@ -69,6 +69,11 @@ const ARCHITECTURES: &[GgufArchitecture] = &[
         reads: EXPERTS,
         ..architecture("qwen3moe", Family::Qwen3Moe, Pairs::Halves)
     },
+    GgufArchitecture {
+        window_period: Some(2),
+        reads: EXPERTS,
+        ..architecture("gpt-oss", Family::GptOss, Pairs::Halves)
+    },
 ];
 
 impl GgufArchitecture {
@@ -93,8 +98,10 @@ impl GgufArchitecture {
         options: &ModelOptions<'_>,
         config: &mut Config,
     ) -> Result<(), LoadError> {
-        if matches!(self.family, Family::Qwen3 | Family::Qwen3Moe) {
-            config.qk_norms = QkNorms::Heads;
+        match self.family {
+            Family::Qwen3 | Family::Qwen3Moe => config.qk_norms = QkNorms::Heads,
+            Family::GptOss => config.sinks = true,
+            _ => {}
         }
         config.experts = mixture::read(options, self.family, config)?;
         Ok(())
