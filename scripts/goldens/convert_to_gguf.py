@@ -26,12 +26,25 @@ from safetensors import safe_open
 
 # For each model: its architecture. The names are those of the checkpoints.
 MODELS = {
-    "qwen3-moe": "qwen3moe",
-    "qwen2-moe": "qwen2moe",
-    "mixtral-tied": "llama",
+    "cohere-norm": "command-r",
+    "cohere2-bias": "cohere2",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3",
+    "glm4": "glm4",
+    "gpt-neox": "gptneox",
     "gpt-oss": "gpt-oss",
-    "qwen3-yarn": "qwen3",
-    "llama-yarn": "llama",
+    "granite": "granite",
+    "granitemoe-bias": "granitemoe",
+    "mixtral-tied": "llama",
+    "olmo2": "olmo2",
+    "olmoe": "olmoe",
+    "phi": "phi2",
+    "phi3-longrope": "phi3",
+    "qwen2-moe": "qwen2moe",
+    "qwen3-moe": "qwen3moe",
+    "smollm3": "smollm3",
+    "stablelm": "stablelm",
+    "starcoder2": "starcoder2",
 }
 
 # Architectures that rotate neighbours, and whose conversion reorders the rows
@@ -279,14 +292,16 @@ class Converter:
 
     def write_window(self, writer):
         config = self.config
-        if self.architecture in ("gemma2", "gemma3", "cohere2", "gpt-oss", "phi3", "olmo2"):
+        # llama.cpp stores no window of StarCoder2, but a reader knows the option.
+        if self.architecture in ("gemma2", "gemma3", "cohere2", "gpt-oss", "phi3", "olmo2",
+                                 "starcoder2"):
             if config.get("sliding_window"):
                 writer.add_sliding_window(config["sliding_window"])
-        if self.architecture == "gemma3":
-            writer.add_sliding_window_pattern(config["sliding_window_pattern"])
-        elif self.architecture == "olmo2" and "layer_types" in config:
+        if self.architecture in ("cohere2", "olmo2") and "layer_types" in config:
             slides = [kind == "sliding_attention" for kind in config["layer_types"]]
             writer.add_sliding_window_pattern(slides)
+        elif "sliding_window_pattern" in config:
+            writer.add_sliding_window_pattern(config["sliding_window_pattern"])
 
     def write_mixture(self, writer):
         config = self.config

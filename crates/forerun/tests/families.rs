@@ -203,8 +203,27 @@ fn models_in_gguf_files_agree_with_the_peer() {
 }
 
 /// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
-const CONVERTED: [&str; 6] =
-    ["gpt-oss", "llama-yarn", "mixtral-tied", "qwen2-moe", "qwen3-moe", "qwen3-yarn"];
+const CONVERTED: [&str; 19] = [
+    "cohere-norm",
+    "cohere2-bias",
+    "gemma2",
+    "gemma3",
+    "glm4",
+    "gpt-neox",
+    "gpt-oss",
+    "granite",
+    "granitemoe-bias",
+    "mixtral-tied",
+    "olmo2",
+    "olmoe",
+    "phi",
+    "phi3-longrope",
+    "qwen2-moe",
+    "qwen3-moe",
+    "smollm3",
+    "stablelm",
+    "starcoder2",
+];
 
 /// The folder of the converted models.
 fn converted() -> PathBuf {

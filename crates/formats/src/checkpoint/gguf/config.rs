@@ -73,7 +73,7 @@ pub(super) fn read_config(
         suggested_sampling: suggested_sampling(metadata)?,
         ..Config::plain_llama()
     };
-    architecture.adapt(&options, &mut config)?;
+    architecture.adapt(&options, has, &mut config)?;
     let config = with_end_tokens(config, metadata)?;
     config.validate(metadata.path())?;
     unread::reject(metadata, architecture, &config)?;

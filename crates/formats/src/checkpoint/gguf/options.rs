@@ -83,6 +83,19 @@ impl ModelOptions<'_> {
         self.positive(name)?.ok_or_else(|| self.missing(name))
     }
 
+    /// Returns a number that is absent if it is 0.
+    pub(super) fn positive_or_zero(&self, name: &str) -> Result<Option<f32>, LoadError> {
+        match self.metadata.f32(&self.key(name))? {
+            Some(0.0) => Ok(None),
+            _ => self.positive(name),
+        }
+    }
+
+    /// Whether there is an option with this name, of any type.
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.metadata.contains(&self.key(name))
+    }
+
     /// Fails unless the option is absent or has this size.
     pub(super) fn check_size(&self, name: &str, expected: usize) -> Result<(), LoadError> {
         match self.metadata.u32(&self.key(name))? {
