@@ -10,8 +10,8 @@
 mod common;
 
 use forerun::{
-    Canceller, Checkpoint, Config, Finish, Forerun, Options, Plan, Request, RopeScaling, Team,
-    TokenId, WeightType, Weights,
+    BlockType, Canceller, Checkpoint, Config, Finish, Forerun, Options, Plan, Request, RopeScaling,
+    Team, TokenId, WeightType, Weights,
 };
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::{Isa, Transformer};
@@ -253,6 +253,32 @@ fn greedy_tokens_of_converted_models_equal_those_of_the_peer() {
             let (tokens, _) = answer(&file, &golden.prompt, &request);
             assert_eq!(tokens, golden.generated, "{family}");
         }
+    }
+}
+
+/// Experts that are stored in blocks stay blocks, and give about the logits of the restored values.
+#[test]
+fn experts_in_blocks_stay_blocks() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/gguf/goldens");
+    for (name, block_type) in [("gpt-oss", BlockType::MXFP4), ("qwen3moe", BlockType::Q8_0)] {
+        let checkpoint = Checkpoint::open(&folder.join(format!("{name}.gguf"))).unwrap();
+        let stored = Weights::load(&checkpoint).unwrap();
+        let types = stored.weight_types();
+        let is_block = |kind: &WeightType| *kind == WeightType::Quantized(block_type);
+        assert!(types.iter().any(|(kind, _)| is_block(kind)), "{name}: {types:?}");
+        let widened = Weights::load_as(&checkpoint, WeightType::F32).unwrap();
+        let [stored, widened] = [stored, widened].map(|weights| {
+            let team = Arc::new(Team::unpinned(2).unwrap());
+            let mut model = CachedTransformer::new(Transformer::new(Arc::new(weights), team));
+            let tree = TokenTree::chain(&[2, 6, 1, 3]);
+            let request = ForwardRequest::next_token(SequenceId(0), &[1, 5, 4]);
+            let logits = model.logits(&ForwardRequest { tree: &tree, ..request }).unwrap();
+            logits.rows().flatten().copied().collect::<Vec<f32>>()
+        });
+        let size = widened.iter().map(|logit| logit.abs()).fold(0.0, f32::max);
+        let differences = stored.iter().zip(&widened).map(|(one, other)| (one - other).abs());
+        let largest = differences.fold(0.0, f32::max);
+        assert!(largest < 0.03 * size, "{name}: {largest} of {size}");
     }
 }
 

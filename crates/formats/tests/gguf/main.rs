@@ -2,6 +2,7 @@
 //! names the field.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod architectures;
 mod builder;
 mod damaged;
 mod golden;

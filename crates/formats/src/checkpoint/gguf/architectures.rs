@@ -109,11 +109,7 @@ const ARCHITECTURES: &[GgufArchitecture] = &[
         ..architecture("olmo2", Family::Olmo2, Pairs::Halves)
     },
     GgufArchitecture { reads: EXPERTS, ..architecture("olmoe", Family::Olmoe, Pairs::Halves) },
-    GgufArchitecture {
-        partial_rope: true,
-        reads: &["rope.scaling.attn_factor"],
-        ..architecture("phi3", Family::Phi3, Pairs::Halves)
-    },
+    GgufArchitecture { partial_rope: true, ..architecture("phi3", Family::Phi3, Pairs::Halves) },
     GgufArchitecture {
         norm: Norm::Layer { bias: true },
         ..architecture("starcoder2", Family::StarCoder2, Pairs::Halves)

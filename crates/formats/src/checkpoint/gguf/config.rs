@@ -76,7 +76,7 @@ pub(super) fn read_config(
     architecture.adapt(&options, has, &mut config)?;
     let config = with_end_tokens(config, metadata)?;
     config.validate(metadata.path())?;
-    unread::reject(metadata, architecture, &config)?;
+    unread::reject(metadata, architecture, &config, has_short_factors)?;
     Ok((config, architecture))
 }
 
@@ -180,25 +180,35 @@ fn with_end_tokens(config: Config, metadata: GgufMetadata<'_>) -> Result<Config,
 /// although a chat ends at another one. llama.cpp finds the others in the same way.
 fn ends_by_text(metadata: GgufMetadata<'_>) -> Result<Vec<u32>, LoadError> {
     const CONTROL: i32 = 3;
-    const ENDS: [&str; 12] = [
+    const END_OF_MESSAGE: &str = "<|end|>";
+    const ENDS_OF_GPT_OSS: [&str; 2] = ["<|return|>", "<|call|>"];
+    const ENDS: [&str; 11] = [
         "</s>",
         "<|endoftext|>",
         "<|end_of_text|>",
         "<|eot_id|>",
         "<|eom_id|>",
         "<|im_end|>",
-        "<|end|>",
         "<end_of_turn>",
         "<end_of_utterance>",
         "<EOT>",
         "<eos>",
         "<｜end▁of▁sentence｜>",
     ];
-    let tokens = metadata.strings("tokenizer.ggml.tokens")?.into_iter().flatten();
-    let types = metadata.i32s("tokenizer.ggml.token_type")?.into_iter().flatten();
-    let numbered = (0..).zip(tokens.zip(types));
-    let ends = numbered.filter(|(_, (text, kind))| *kind == CONTROL && ENDS.contains(text));
-    Ok(ends.map(|(id, _)| id).collect())
+    let control = || -> Result<_, LoadError> {
+        let tokens = metadata.strings("tokenizer.ggml.tokens")?.into_iter().flatten();
+        let types = metadata.i32s("tokenizer.ggml.token_type")?.into_iter().flatten();
+        let numbered = (0..).zip(tokens.zip(types));
+        Ok(numbered.filter(|(_, (_, kind))| *kind == CONTROL).map(|(id, (text, _))| (id, text)))
+    };
+    // In gpt-oss's format an answer has several messages, so it goes on after the end of one.
+    let gpt_oss = control()?.filter(|(_, text)| ENDS_OF_GPT_OSS.contains(text)).count();
+    let has_messages = gpt_oss == ENDS_OF_GPT_OSS.len();
+    let is_end = |text: &str| match text {
+        END_OF_MESSAGE => !has_messages,
+        _ => ENDS.contains(&text) || has_messages && ENDS_OF_GPT_OSS.contains(&text),
+    };
+    Ok(control()?.filter(|(_, text)| is_end(text)).map(|(id, _)| id).collect())
 }
 
 /// Reads the sampling that the authors suggest. Absent options have no effect.

@@ -11,6 +11,9 @@ use crate::load_error::LoadError;
 
 const TYPE: &str = "rope.scaling.type";
 const FACTOR: &str = "rope.scaling.factor";
+const ORIGINAL: &str = "rope.scaling.original_context_length";
+/// The factor of rotated queries and keys with LongRoPE.
+pub(super) const ATTENTION_FACTOR: &str = "rope.scaling.attn_factor";
 
 /// Stored divisors of RoPE's frequencies.
 pub(super) enum Divisors {
@@ -44,10 +47,10 @@ pub(super) fn add_divisors(
     let (divisors, attention_factor) = match divisors {
         Divisors::All(divisors) => (divisors, 1.0),
         Divisors::Short(divisors) => {
-            let original = options.size("rope.scaling.original_context_length", MAX_SIZE)?;
+            let original = options.size(ORIGINAL, MAX_SIZE)?;
             let context = &mut config.max_position_embeddings;
             *context = original.map_or(*context, |original| original.min(*context));
-            let factor = options.positive("rope.scaling.attn_factor")?;
+            let factor = options.positive(ATTENTION_FACTOR)?;
             (divisors, factor.unwrap_or(1.0))
         }
     };
@@ -96,7 +99,7 @@ fn yarn(
     if factor < 1.0 {
         return Err(options.invalid(FACTOR, "a finite number of at least 1"));
     }
-    let original = options.size("rope.scaling.original_context_length", MAX_SIZE)?;
+    let original = options.size(ORIGINAL, MAX_SIZE)?;
     Ok(RopeScaling::Yarn(Yarn {
         factor,
         beta_fast: options.positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
@@ -118,9 +121,14 @@ pub(super) fn partial_rotary_factor(
         let expected = format!("an even number up to the size of a head, {head_dim}");
         return Err(options.invalid(DIMENSIONS, &expected));
     }
+    Ok(rotated_share(dims, head_dim))
+}
+
+/// Returns the share of a head that is exactly `dims` after [`Config::rotary_dims`] has rounded it down.
+fn rotated_share(dims: usize, head_dim: usize) -> f32 {
     let share = dims as f32 / head_dim as f32;
     let rotated = (head_dim as f64 * f64::from(share)) as usize;
-    Ok(if rotated < dims { share.next_up() } else { share })
+    if rotated < dims { share.next_up() } else { share }
 }
 
 /// Reads the sliding window. The pattern says which layers use it: a flag for each of them or, in some
@@ -163,4 +171,20 @@ pub(super) fn sliding_window(
 /// Returns the layers with a window if the last of every `period` layers has none.
 fn all_but_every(period: usize, layers: usize) -> SlidingLayers {
     SlidingLayers::Listed((1..=layers).map(|layer| !layer.is_multiple_of(period)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_a_head_are_exact() {
+        for head_dim in (2..=512).step_by(2) {
+            for dims in (2..=head_dim).step_by(2) {
+                let partial_rotary_factor = rotated_share(dims, head_dim);
+                let config = Config { head_dim, partial_rotary_factor, ..Config::plain_llama() };
+                assert_eq!(config.rotary_dims(), dims, "{dims} of {head_dim}");
+            }
+        }
+    }
 }

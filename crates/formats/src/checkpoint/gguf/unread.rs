@@ -4,6 +4,7 @@
 use super::architectures::GgufArchitecture;
 use super::metadata::GgufMetadata;
 use super::parse::{option, unsupported};
+use super::rope::ATTENTION_FACTOR;
 use super::value::Scalar;
 use crate::architecture::Weighting;
 use crate::config::Config;
@@ -149,13 +150,14 @@ const OPTIONS: &[(&str, Neutral)] = &[
     ("rope.dimension_sections", Neutral::Nothing),
     ("rope.freq_base_swa", Neutral::RopeTheta),
     ("rope.scaling.alpha", Neutral::Factor),
-    ("rope.scaling.attn_factor", Neutral::One),
+    (ATTENTION_FACTOR, Neutral::One),
     ("rope.scaling.yarn_log_multiplier", Neutral::Nothing),
     ("rope.scaling.yarn_ext_factor", Neutral::Nothing),
     ("rope.scaling.yarn_attn_factor", Neutral::One),
 ];
 
-/// Rejects options that would change the computation of `config`.
+/// Rejects options that would change the computation of `config`. Some are read with LongRoPE's factors, or by
+/// some architectures.
 ///
 /// # Errors
 ///
@@ -164,8 +166,12 @@ pub(super) fn reject(
     metadata: GgufMetadata<'_>,
     architecture: &GgufArchitecture,
     config: &Config,
+    has_short_factors: bool,
 ) -> Result<(), LoadError> {
-    let unread = OPTIONS.iter().filter(|(name, _)| !architecture.reads.contains(name));
+    let is_read = |name: &str| {
+        architecture.reads.contains(&name) || has_short_factors && name == ATTENTION_FACTOR
+    };
+    let unread = OPTIONS.iter().filter(|(name, _)| !is_read(name));
     for (name, neutral) in unread {
         let key = format!("{}.{name}", architecture.name);
         let is_neutral = match metadata.scalar(&key) {
