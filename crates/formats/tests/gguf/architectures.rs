@@ -81,6 +81,9 @@ fn yarn_has_llama_cpps_defaults() {
             &["\"llama.rope.scaling.factor\""],
         );
     }
+    let recommended = ("rope.scaling.attn_factor", f32_value(expected.attention_factor));
+    let stated = read("llama", &[yarn.clone(), factor(4.0), recommended]).unwrap();
+    assert_eq!(stated.rope_scaling, plain.rope_scaling);
     let attention = ("rope.scaling.yarn_attn_factor", f32_value(1.2));
     assert_rejected(
         "llama",

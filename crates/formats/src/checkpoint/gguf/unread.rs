@@ -16,8 +16,8 @@ enum Neutral {
     Nothing,
     /// A factor of 1, or 0 for none.
     Factor,
-    /// 1.
-    One,
+    /// 1 or, with YaRN, the recommended factor, which applies anyway (OLMo 3).
+    AttentionFactor,
     /// `true`.
     True,
     /// The factor of attention scores, 1/√head_dim, or 0 for this default.
@@ -39,7 +39,8 @@ impl Neutral {
     fn description(&self) -> &'static str {
         match self {
             Self::Nothing => "none (absent, 0 or false)",
-            Self::Factor | Self::One => "1",
+            Self::Factor => "1",
+            Self::AttentionFactor => "1, or what YaRN recommends",
             Self::True => "true",
             Self::AttentionScale => "1/√head_dim",
             Self::HeadDim => "the size of a head",
@@ -69,7 +70,9 @@ impl Neutral {
         match self {
             Self::Nothing => number == 0.0,
             Self::Factor => number == 1.0 || number == 0.0,
-            Self::One => number == 1.0,
+            Self::AttentionFactor => {
+                number == 1.0 || close_to(f64::from(config.rope_scaling.amplitude()))
+            }
             Self::True | Self::ExpertsNormalised => false,
             Self::ExpertGating => {
                 let code = match router.map(|router| router.weighting) {
@@ -150,10 +153,10 @@ const OPTIONS: &[(&str, Neutral)] = &[
     ("rope.dimension_sections", Neutral::Nothing),
     ("rope.freq_base_swa", Neutral::RopeTheta),
     ("rope.scaling.alpha", Neutral::Factor),
-    (ATTENTION_FACTOR, Neutral::One),
+    (ATTENTION_FACTOR, Neutral::AttentionFactor),
     ("rope.scaling.yarn_log_multiplier", Neutral::Nothing),
     ("rope.scaling.yarn_ext_factor", Neutral::Nothing),
-    ("rope.scaling.yarn_attn_factor", Neutral::One),
+    ("rope.scaling.yarn_attn_factor", Neutral::AttentionFactor),
 ];
 
 /// Rejects options that would change the computation of `config`. Some are read with LongRoPE's factors, or by
