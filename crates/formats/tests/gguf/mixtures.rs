@@ -39,6 +39,56 @@ fn an_expert_is_a_part_of_a_stored_tensor() {
     assert_eq!(checkpoint.shape(Tensor::Layer(0, LayerTensor::Up)), [8, 4]);
 }
 
+/// Returns the values of all tensors of a changed mixture's experts.
+fn experts(change: impl Fn(&mut Builder)) -> Vec<Vec<f32>> {
+    let mut builder = Builder::mixture();
+    change(&mut builder);
+    let checkpoint = builder.read().unwrap();
+    let tensors = checkpoint.architecture().tensors();
+    let experts = tensors.filter(|tensor| matches!(tensor, Tensor::Expert(..)));
+    experts.map(|tensor| checkpoint.tensor(tensor).unwrap()).collect()
+}
+
+/// Removes a tensor, and returns its bytes.
+fn take(builder: &mut Builder, name: &str) -> Vec<u8> {
+    let index = builder.tensors.iter().position(|tensor| tensor.name == name.as_bytes()).unwrap();
+    builder.tensors.remove(index).bytes
+}
+
+/// Makes the values of two tensors different, which the builder numbers in the same way.
+fn double(builder: &mut Builder, name: &str) {
+    let values = builder.tensor(name).bytes.as_chunks::<4>().0.iter();
+    let values = values.flat_map(|value| (2.0 * f32::from_le_bytes(*value)).to_le_bytes());
+    builder.tensor(name).bytes = values.collect();
+}
+
+#[test]
+fn experts_may_be_stored_in_other_ways() {
+    let plain = experts(|builder| double(builder, "blk.0.ffn_up_exps.weight"));
+    let of_each = experts(|builder| {
+        double(builder, "blk.0.ffn_up_exps.weight");
+        for (projection, dimensions) in [("gate", [4, 2]), ("up", [4, 2]), ("down", [2, 4])] {
+            let bytes = take(builder, &format!("blk.0.ffn_{projection}_exps.weight"));
+            for (expert, bytes) in bytes.chunks(32).enumerate() {
+                let name = format!("blk.0.ffn_{projection}.{expert}.weight");
+                builder.add(&name, &dimensions);
+                builder.tensor(&name).bytes = bytes.to_vec();
+            }
+        }
+    });
+    assert_eq!(of_each, plain);
+    let fused = experts(|builder| {
+        double(builder, "blk.0.ffn_up_exps.weight");
+        let gate = take(builder, "blk.0.ffn_gate_exps.weight");
+        let up = take(builder, "blk.0.ffn_up_exps.weight");
+        let name = "blk.0.ffn_gate_up_exps.weight";
+        builder.add(name, &[4, 4, 3]);
+        let pairs = gate.chunks(32).zip(up.chunks(32));
+        builder.tensor(name).bytes = pairs.flat_map(|(gate, up)| [gate, up].concat()).collect();
+    });
+    assert_eq!(fused, plain);
+}
+
 #[test]
 fn absent_widths_follow_from_that_of_the_dense_layers() {
     let layers = config(|_| ()).experts.unwrap();

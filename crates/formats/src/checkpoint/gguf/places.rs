@@ -97,16 +97,31 @@ impl Places<'_> {
         }
     }
 
-    /// Places a tensor of an expert: a part of one tensor of all experts.
+    /// Places a tensor of an expert: a part of one tensor of all experts, which may hold gate and up together.
+    /// Old files of Mixtral have a tensor for each expert.
     fn place_expert(&self, stored: &mut StoredAs, layer: usize, expert: usize, part: ExpertTensor) {
         use ExpertTensor as T;
         let Some(layers) = &self.config.experts else { return };
-        let n_experts = layers.experts.n_experts;
+        let experts = layers.experts;
         let projection = ["gate", "up", "down"][part.projection()];
         let is_bias = matches!(part, T::GateBias | T::UpBias | T::DownBias);
         let kind = if is_bias { "bias" } else { "weight" };
         stored.name = format!("blk.{layer}.ffn_{projection}_exps.{kind}");
-        stored.shape.insert(0, n_experts);
-        stored.expert = Some([expert, n_experts]);
+        if !(self.has)(&stored.name) {
+            let own = format!("blk.{layer}.ffn_{projection}.{expert}.{kind}");
+            let fused = format!("blk.{layer}.ffn_gate_up_exps.{kind}");
+            if (self.has)(&own) {
+                stored.name = own;
+                return;
+            }
+            if projection != "down" && (self.has)(&fused) {
+                let size = experts.mlp.intermediate_size;
+                stored.name = fused;
+                stored.shape[0] = 2 * size;
+                stored.layout = RowLayout::from_row(if projection == "gate" { 0 } else { size });
+            }
+        }
+        stored.shape.insert(0, experts.n_experts);
+        stored.expert = Some([expert, experts.n_experts]);
     }
 }
