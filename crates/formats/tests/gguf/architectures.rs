@@ -1,6 +1,7 @@
 //! What the architectures of llama.cpp compute without an option, and with their own options.
 
 use super::builder::*;
+use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{Activation, Config, Family, NormPlacement, RopeScaling, Yarn};
 
 const NORMS_AROUND: [&str; 2] = ["blk.0.post_attention_norm.weight", "blk.0.post_ffw_norm.weight"];
@@ -188,6 +189,34 @@ fn longrope_has_the_factors_of_short_texts() {
     for dims in [1, 4] {
         let dims = ("rope.dimension_count", u32_value(dims));
         assert_rejected("phi3", &[dims], &["an even number up to the size of a head, 2"]);
+    }
+}
+
+/// They are the halves of a stored matrix, also in blocks.
+#[test]
+fn gate_and_up_may_have_one_row_each() {
+    let mut narrow = model("phi3");
+    narrow.set("phi3.feed_forward_length", u32_value(1));
+    narrow.set("phi3.embedding_length", u32_value(32));
+    narrow.set("phi3.attention.key_length", u32_value(2));
+    for stored in &mut narrow.tensors {
+        let dimensions = match &*String::from_utf8_lossy(&stored.name) {
+            "blk.0.ffn_up.weight" => vec![32, 2],
+            "blk.0.ffn_down.weight" => vec![1, 32],
+            "blk.0.attn_output.weight" => vec![4, 32],
+            _ if stored.dimensions.len() == 1 => vec![32],
+            _ => vec![32, stored.dimensions[1]],
+        };
+        stored.bytes = vec![0; 4 * dimensions.iter().product::<u64>() as usize];
+        stored.dimensions = dimensions;
+    }
+    let up = narrow.tensor("blk.0.ffn_up.weight");
+    // Q8_0: scales of 1, and quants of 1 and 2.
+    let block = |quant: u8| [&[0, 0x3c][..], &[quant; 32]].concat();
+    (up.code, up.bytes) = (8, [block(1), block(2)].concat());
+    let narrow = narrow.read().unwrap();
+    for (part, value) in [(LayerTensor::Gate, 1.0), (LayerTensor::Up, 2.0)] {
+        assert_eq!(narrow.tensor(Tensor::Layer(0, part)).unwrap(), [value; 32]);
     }
 }
 
