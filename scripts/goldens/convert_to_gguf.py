@@ -146,7 +146,7 @@ class Converter:
         for name, tensor in self.tensors.items():
             stem, _, kind = name.rpartition(".")
             if stem in WHOLE:
-                if stem == "lm_head" and self.config.get("tie_word_embeddings"):
+                if name == "lm_head.weight" and self.config.get("tie_word_embeddings"):
                     continue
                 yield from self.changed(f"{WHOLE[stem]}.{kind}", tensor)
                 continue
