@@ -24,12 +24,14 @@ import gguf
 import numpy
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 32, 1, 4, 2, 8, 7
+EXPERTS, EXPERTS_PER_TOKEN = 3, 2
 
 F32 = gguf.GGMLQuantizationType.F32
 F16 = gguf.GGMLQuantizationType.F16
 BF16 = gguf.GGMLQuantizationType.BF16
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 Q4_0 = gguf.GGMLQuantizationType.Q4_0
+MXFP4 = gguf.GGMLQuantizationType.MXFP4
 
 # For each model: its architecture, the type of each matrix in turn, and what
 # it has beyond the common parts.
@@ -38,6 +40,8 @@ MODELS = {
     "qwen2": ("qwen2", [Q8_0, F16], {"biases"}),
     "qwen3": ("qwen3", [BF16, Q4_0], {"norms", "head", "alignment"}),
     "split": ("llama", [Q8_0], {"biases", "head", "parts"}),
+    "qwen3moe": ("qwen3moe", [Q8_0, Q4_0], {"norms", "experts"}),
+    "gpt-oss": ("gpt-oss", [MXFP4], {"biases", "experts", "head", "sinks"}),
 }
 
 
@@ -59,11 +63,26 @@ def tensors(features):
             ("attn_k.weight", "self_attn.k_proj.weight", (keys, HIDDEN), KV_HEADS),
             ("attn_v.weight", "self_attn.v_proj.weight", (keys, HIDDEN), 0),
             ("attn_output.weight", "self_attn.o_proj.weight", (HIDDEN, queries), 0),
-            ("ffn_norm.weight", "post_attention_layernorm.weight", (HIDDEN,), 0),
-            ("ffn_gate.weight", "mlp.gate_proj.weight", (HIDDEN, HIDDEN), 0),
-            ("ffn_up.weight", "mlp.up_proj.weight", (HIDDEN, HIDDEN), 0),
-            ("ffn_down.weight", "mlp.down_proj.weight", (HIDDEN, HIDDEN), 0),
+            ("post_attention_norm.weight" if "sinks" in features else "ffn_norm.weight",
+             "post_attention_layernorm.weight", (HIDDEN,), 0),
         ]
+        projections = ("gate", "up", "down")
+        if "experts" in features:
+            parts.append(("ffn_gate_inp.weight", "mlp.gate.weight", (EXPERTS, HIDDEN), 0))
+            shape = (EXPERTS, HIDDEN, HIDDEN)
+            parts += [(f"ffn_{name}_exps.weight", f"mlp.experts.*.{name}_proj.weight", shape, 0)
+                      for name in projections]
+        else:
+            parts += [(f"ffn_{name}.weight", f"mlp.{name}_proj.weight", (HIDDEN, HIDDEN), 0)
+                      for name in projections]
+        if "sinks" in features:
+            parts += [
+                ("attn_sinks.weight", "self_attn.sinks", (HEADS,), 0),
+                ("attn_output.bias", "self_attn.o_proj.bias", (HIDDEN,), 0),
+                ("ffn_gate_inp.bias", "mlp.gate.bias", (EXPERTS,), 0),
+            ]
+            parts += [(f"ffn_{name}_exps.bias", f"mlp.experts.*.{name}_proj.bias",
+                       (EXPERTS, HIDDEN), 0) for name in projections]
         if "biases" in features:
             parts += [
                 ("attn_q.bias", "self_attn.q_proj.bias", (queries,), HEADS),
@@ -107,7 +126,13 @@ def write_metadata(writer, features):
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(500000.0)
     writer.add_rope_dimension_count(HEAD_DIM)
-    if "divisors" not in features and "parts" not in features:
+    if "experts" in features:
+        writer.add_expert_count(EXPERTS)
+        writer.add_expert_used_count(EXPERTS_PER_TOKEN)
+        writer.add_expert_feed_forward_length(HIDDEN)
+    if "sinks" in features:
+        writer.add_sliding_window(16)
+    if not features & {"divisors", "parts", "experts"}:
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(4.0)
     writer.add_tokenizer_model("gpt2")
@@ -136,7 +161,8 @@ def make(folder, model):
         if permuted:
             stored = permute(stored, permuted)
         kind = F32
-        if len(shape) == 2:
+        is_f32 = name.endswith("bias") or "gate_inp" in name
+        if len(shape) > 1 and not is_f32:
             kind = types[matrices % len(types)]
             matrices += 1
         encoded = gguf.quantize(stored, kind)
@@ -145,7 +171,10 @@ def make(folder, model):
         if permuted:
             restored = unpermute(restored, permuted)
         restored = numpy.ascontiguousarray(restored)
-        hashes[hugging_face] = hashlib.sha256(restored.tobytes()).hexdigest()
+        parts = enumerate(restored) if "*" in hugging_face else [("*", restored)]
+        for number, part in parts:
+            part_name = hugging_face.replace("*", str(number))
+            hashes[part_name] = hashlib.sha256(part.tobytes()).hexdigest()
     if "divisors" in features:
         writer.add_tensor(
             "rope_freqs.weight", numpy.array([1, 1.5, 8, 8], dtype=numpy.float32))

@@ -10,8 +10,8 @@
 mod common;
 
 use forerun::{
-    Canceller, Checkpoint, Config, Finish, Forerun, Options, Plan, Request, RopeScaling, Team,
-    TokenId, WeightType, Weights,
+    BlockType, Canceller, Checkpoint, Config, Finish, Forerun, Options, Plan, Request, RopeScaling,
+    Team, TokenId, WeightType, Weights,
 };
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::{Isa, Transformer};
@@ -199,6 +199,86 @@ fn models_in_gguf_files_agree_with_the_peer() {
         let file = folder.path().join(format!("{family}.gguf"));
         write_gguf(&checkpoint(family), &file, WeightType::F32, &[]).unwrap();
         assert_reference(family, &Checkpoint::open(&file).unwrap());
+    }
+}
+
+/// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
+const CONVERTED: [&str; 19] = [
+    "cohere-norm",
+    "cohere2-bias",
+    "gemma2",
+    "gemma3",
+    "glm4",
+    "gpt-neox",
+    "gpt-oss",
+    "granite",
+    "granitemoe-bias",
+    "mixtral-tied",
+    "olmo2",
+    "olmoe",
+    "phi",
+    "phi3-longrope",
+    "qwen2-moe",
+    "qwen3-moe",
+    "smollm3",
+    "stablelm",
+    "starcoder2",
+];
+
+/// The folder of the converted models.
+fn converted() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/gguf")
+}
+
+#[test]
+fn models_converted_by_llama_cpps_rules_agree_with_the_peer() {
+    let names = fs::read_dir(converted()).unwrap().map(|entry| entry.unwrap().path());
+    let mut names: Vec<_> =
+        names.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    assert_eq!(names, CONVERTED);
+    for family in CONVERTED {
+        let file = converted().join(format!("{family}.gguf"));
+        assert_reference(family, &Checkpoint::open(&file).unwrap());
+    }
+}
+
+/// The engine's tokens from a converted model, one token per pass.
+#[test]
+fn greedy_tokens_of_converted_models_equal_those_of_the_peer() {
+    for family in CONVERTED {
+        let file = converted().join(format!("{family}.gguf"));
+        for golden in goldens(family) {
+            let request = Request { max_tokens: 200, ignore_eos: true, ..Request::default() };
+            let (tokens, _) = answer(&file, &golden.prompt, &request);
+            assert_eq!(tokens, golden.generated, "{family}");
+        }
+    }
+}
+
+/// Experts that are stored in blocks stay blocks, and give about the logits of the restored values.
+#[test]
+fn experts_in_blocks_stay_blocks() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/gguf/goldens");
+    for (name, block_type) in [("gpt-oss", BlockType::MXFP4), ("qwen3moe", BlockType::Q8_0)] {
+        let checkpoint = Checkpoint::open(&folder.join(format!("{name}.gguf"))).unwrap();
+        let stored = Weights::load(&checkpoint).unwrap();
+        let types = stored.weight_types();
+        let is_block = |kind: &WeightType| *kind == WeightType::Quantized(block_type);
+        assert!(types.iter().any(|(kind, _)| is_block(kind)), "{name}: {types:?}");
+        let widened = Weights::load_as(&checkpoint, WeightType::F32).unwrap();
+        let [stored, widened] = [stored, widened].map(|weights| {
+            let team = Arc::new(Team::unpinned(2).unwrap());
+            let mut model = CachedTransformer::new(Transformer::new(Arc::new(weights), team));
+            let tree = TokenTree::chain(&[2, 6, 1, 3]);
+            let request = ForwardRequest::next_token(SequenceId(0), &[1, 5, 4]);
+            let logits = model.logits(&ForwardRequest { tree: &tree, ..request }).unwrap();
+            logits.rows().flatten().copied().collect::<Vec<f32>>()
+        });
+        let size = widened.iter().map(|logit| logit.abs()).fold(0.0, f32::max);
+        let differences = stored.iter().zip(&widened).map(|(one, other)| (one - other).abs());
+        let largest = differences.fold(0.0, f32::max);
+        assert!(largest < 0.03 * size, "{name}: {largest} of {size}");
     }
 }
 

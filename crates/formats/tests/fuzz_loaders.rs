@@ -59,8 +59,8 @@ struct Files {
     single: Vec<u8>,
     shards: [Vec<u8>; 2],
     llama2c: Vec<u8>,
-    /// A tiny file, which is mostly metadata, and one with blocks.
-    gguf: [Vec<u8>; 2],
+    /// A tiny file, which is mostly metadata, one with blocks, and one with experts.
+    gguf: [Vec<u8>; 3],
     gguf_parts: [Vec<u8>; 2],
 }
 
@@ -109,6 +109,7 @@ impl Files {
             gguf: [
                 gguf_model(config.family.model_type()).bytes(),
                 include_bytes!("gguf/goldens/llama.gguf").to_vec(),
+                builder::Builder::mixture().bytes(),
             ],
             gguf_parts: gguf_parts(),
         }
@@ -116,7 +117,7 @@ impl Files {
 
     /// Chooses the file that a case mutates. Returns its kind and its bytes.
     fn choose(&mut self, random: &mut Random) -> (&'static str, &mut Vec<u8>) {
-        match random.below(12) {
+        match random.below(14) {
             0 => ("config", &mut self.config),
             1 => ("generation config", &mut self.generation_config),
             2 | 3 => ("index", &mut self.index),
@@ -125,6 +126,7 @@ impl Files {
             7 => ("llama2.c", &mut self.llama2c),
             8 | 9 => ("tiny GGUF", &mut self.gguf[0]),
             10 => ("GGUF with blocks", &mut self.gguf[1]),
+            11 | 12 => ("GGUF with experts", &mut self.gguf[2]),
             _ => ("GGUF part", &mut self.gguf_parts[random.below(2)]),
         }
     }
@@ -140,7 +142,8 @@ impl Files {
                 return read_all(&Checkpoint::from_llama2c(weight_file(&self.llama2c))?);
             }
             "tiny GGUF" => return gguf(&self.gguf[..1]),
-            "GGUF with blocks" => return gguf(&self.gguf[1..]),
+            "GGUF with blocks" => return gguf(&self.gguf[1..2]),
+            "GGUF with experts" => return gguf(&self.gguf[2..]),
             "GGUF part" => return gguf(&self.gguf_parts),
             _ => {}
         }
@@ -440,7 +443,15 @@ fn mutated_checkpoints_never_make_the_loaders_panic() {
 
     let all = CONFIGS.map(Files::valid);
     for valid in &all {
-        for kind in ["config", "index", "llama2.c", "tiny GGUF", "GGUF with blocks", "GGUF part"] {
+        for kind in [
+            "config",
+            "index",
+            "llama2.c",
+            "tiny GGUF",
+            "GGUF with blocks",
+            "GGUF with experts",
+            "GGUF part",
+        ] {
             valid.read(kind).unwrap();
         }
     }

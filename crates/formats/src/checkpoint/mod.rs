@@ -284,6 +284,7 @@ impl Checkpoint {
             rows: shape[..shape.len() - 1].iter().product(),
             columns: shape[shape.len() - 1],
             layout: location.layout,
+            is_vector: shape.len() == 1,
         })
     }
 

@@ -106,6 +106,7 @@ impl NamedTensors {
             rows: shape.iter().rev().skip(1).product(),
             columns: shape.last().copied().unwrap_or(0),
             layout: RowLayout::PLAIN,
+            is_vector: shape.len() == 1,
         })
     }
 

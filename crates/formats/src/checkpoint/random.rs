@@ -611,6 +611,7 @@ impl TensorSource for RandomTensors {
             rows: shape.iter().rev().skip(1).product(),
             columns: shape.last().copied().unwrap_or(0),
             layout: RowLayout::PLAIN,
+            is_vector: shape.len() == 1,
         })
     }
 

@@ -25,6 +25,8 @@ pub struct TensorRows<'a> {
     pub(super) columns: usize,
     /// Where the rows are in the stored tensor. A vector is one row, and this says where its values are.
     pub(super) layout: RowLayout,
+    /// Whether this is a vector rather than a matrix, which may have one row, too.
+    pub(super) is_vector: bool,
 }
 
 /// After this many bytes of a tensor, the pages that have been read are released.
@@ -102,7 +104,7 @@ impl TensorRows<'_> {
         assert_eq!(out.len(), self.columns, "a row of {}", self.tensor);
         match self.layout.transposed {
             Some(outputs) => self.read_column(row, outputs, out),
-            None if self.rows == 1 && self.layout != RowLayout::PLAIN => self.read_values(out),
+            None if self.is_vector && self.layout != RowLayout::PLAIN => self.read_values(out),
             None => {
                 let place = self.place(row);
                 self.decode(&self.file.bytes()[place.clone()], out);
@@ -237,7 +239,8 @@ mod tests {
     fn rows(file: &WeightFile, dtype: Dtype, columns: usize) -> TensorRows<'_> {
         let (tensor, bytes) = ("model.embed_tokens.weight".into(), 0..file.bytes().len());
         let rows = bytes.len() / dtype.row_bytes(columns);
-        TensorRows { file, tensor, bytes, dtype, rows, columns, layout: RowLayout::PLAIN }
+        let (layout, is_vector) = (RowLayout::PLAIN, rows == 1);
+        TensorRows { file, tensor, bytes, dtype, rows, columns, layout, is_vector }
     }
 
     /// Rows of heads of this size whose neighbours RoPE rotates.
@@ -318,6 +321,7 @@ mod tests {
             values.chunks(2).map(|row| row[0]).collect::<Vec<_>>()
         };
         assert_eq!(first_values(3, RowLayout::from_row(5)), [5.0, 6.0, 7.0]);
+        assert_eq!(first_values(1, RowLayout::from_row(5)), [5.0]);
         // Heads of two rows, of which queries, keys and values follow one another.
         assert_eq!(first_values(4, RowLayout::runs(2, 2, 6)), [2.0, 3.0, 8.0, 9.0]);
         // Every second row.

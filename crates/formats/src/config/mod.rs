@@ -31,7 +31,7 @@ pub use sampling::SuggestedSampling;
 pub(crate) const MAX_LAYERS: usize = 1 << 12;
 
 /// The largest number of experts of a layer that is accepted.
-const MAX_EXPERTS: usize = 1 << 12;
+pub(crate) const MAX_EXPERTS: usize = 1 << 12;
 
 /// The description of a Llama-like model without its weights. The fields have the names that
 /// `config.json` uses, if it has such a field.

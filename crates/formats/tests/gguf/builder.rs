@@ -129,6 +129,35 @@ impl Builder {
         builder
     }
 
+    /// A model of Qwen2's mixtures: 3 experts of width 2, of which a token uses 2, and a shared one of width 8.
+    pub(crate) fn mixture() -> Self {
+        let mut builder = Self::model("qwen2moe");
+        builder.tensors.retain(|tensor| !tensor.name.starts_with(b"blk.0.ffn_g"));
+        builder.tensors.retain(|tensor| !tensor.name.starts_with(b"blk.0.ffn_u"));
+        builder.tensors.retain(|tensor| !tensor.name.starts_with(b"blk.0.ffn_d"));
+        for (name, value) in [
+            ("expert_count", 3),
+            ("expert_used_count", 2),
+            ("expert_feed_forward_length", 2),
+            ("expert_shared_feed_forward_length", 8),
+        ] {
+            builder.set(&format!("qwen2moe.{name}"), u32_value(value));
+        }
+        for (name, dimensions) in [
+            ("ffn_gate_inp.weight", &[4, 3][..]),
+            ("ffn_gate_exps.weight", &[4, 2, 3]),
+            ("ffn_up_exps.weight", &[4, 2, 3]),
+            ("ffn_down_exps.weight", &[2, 4, 3]),
+            ("ffn_gate_inp_shexp.weight", &[4]),
+            ("ffn_gate_shexp.weight", &[4, 8]),
+            ("ffn_up_shexp.weight", &[4, 8]),
+            ("ffn_down_shexp.weight", &[8, 4]),
+        ] {
+            builder.add(&format!("blk.0.{name}"), dimensions);
+        }
+        builder
+    }
+
     /// Sets an option, or replaces it.
     pub(crate) fn set(&mut self, key: &str, value: Value) {
         self.remove(key);

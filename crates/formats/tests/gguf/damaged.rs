@@ -123,7 +123,7 @@ fn options() {
     rejected(|builder| builder.remove("general.architecture"), &["architecture\" is absent"]);
     option("general.architecture", u32_value(1), &["expected a string"]);
     option("general.architecture", (TEXT, sized(b"\xff")), &["an invalid string", "UTF-8"]);
-    let supported = "\"llama\", \"qwen2\" and \"qwen3\"";
+    let supported = "\"llama\", \"qwen2\", \"qwen2moe\", \"qwen3\"";
     option("general.architecture", text("mamba"), &["\"mamba\"", supported]);
     option("general.type", text("adapter"), &["\"adapter\"", "supported: \"model\""]);
     for name in [
@@ -166,11 +166,10 @@ fn options_that_change_the_arithmetic_are_refused_by_name() {
     let cases = [
         ("attention.value_length", u32_value(4), "the size of a head, 2"),
         ("rope.dimension_count", u32_value(1), "the size of a head, 2"),
-        ("rope.scaling.type", text("yarn"), "\"none\", \"linear\""),
+        ("rope.scaling.type", text("ntk"), "\"none\", \"linear\""),
         ("rope.scaling.type", text("longrope"), "\"none\", \"linear\""),
         ("rope.scaling.attn_factor", f32_value(1.19), "supported: 1"),
         ("rope.scaling.yarn_log_multiplier", f32_value(0.1), "none"),
-        ("expert_count", u32_value(8), "none"),
         ("expert_used_count", u32_value(2), "none"),
         ("nextn_predict_layers", u32_value(1), "none"),
         ("logit_scale", f32_value(16.0), "supported: 1"),

@@ -1,7 +1,11 @@
 //! Files of llama.cpp's Python package are read with the values that it restores from them.
 //! `scripts/goldens/make_gguf.py` makes the files.
 
-use forerun_formats::{Checkpoint, Config, Family, QkNorms, RopeScaling};
+use forerun_formats::config::{SlidingLayers, SlidingWindow};
+use forerun_formats::{
+    Activation, Checkpoint, Config, Experts, Family, MixtureLayers, Mlp, QkNorms, RopeScaling,
+    Router, Weighting,
+};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -12,9 +16,12 @@ fn expected_config(architecture: &str, has: impl Fn(&str) -> bool) -> Config {
         "llama" => Family::Llama,
         "qwen2" => Family::Qwen2,
         "qwen3" => Family::Qwen3,
+        "qwen3moe" => Family::Qwen3Moe,
+        "gpt-oss" => Family::GptOss,
         other => panic!("unexpected architecture {other}"),
     };
-    let rope_scaling = match (has("divisors"), has("parts")) {
+    let unscaled = has("parts") || has("experts");
+    let rope_scaling = match (has("divisors"), unscaled) {
         (true, _) => {
             RopeScaling::Divisors { divisors: [1.0, 1.5, 8.0, 8.0].into(), attention_factor: 1.0 }
         }
@@ -35,6 +42,11 @@ fn expected_config(architecture: &str, has: impl Fn(&str) -> bool) -> Config {
         rope_theta: 500_000.0,
         rope_scaling,
         qkv_bias: has("biases"),
+        output_bias: has("sinks"),
+        sinks: has("sinks"),
+        sliding_window: has("sinks")
+            .then(|| SlidingWindow { size: 16, layers: SlidingLayers::Listed(vec![true]) }),
+        experts: has("experts").then(|| expected_experts(has("sinks"))),
         qk_norms: if has("norms") { QkNorms::Heads } else { QkNorms::None },
         tie_word_embeddings: !has("head"),
         bos_token_id: Some(1),
@@ -43,13 +55,33 @@ fn expected_config(architecture: &str, has: impl Fn(&str) -> bool) -> Config {
     }
 }
 
+/// The experts of a Qwen3, or of gpt-oss.
+fn expected_experts(is_gpt_oss: bool) -> MixtureLayers {
+    let mlp = Mlp { bias: is_gpt_oss, ..Mlp::gated(32) };
+    let router = Router {
+        experts_per_token: 2,
+        weighting: Weighting::Softmax,
+        normalised: !is_gpt_oss,
+        scale: 1.0,
+        bias: is_gpt_oss,
+        correction: false,
+        groups: None,
+    };
+    let mut experts = Experts { n_experts: 3, mlp, router, shared_gate: false };
+    if is_gpt_oss {
+        experts.mlp.activation = Activation::ClampedSwiglu { limit: 7.0 };
+        experts.router.weighting = Weighting::SoftmaxOfChosen;
+    }
+    MixtureLayers { experts, shared_size: None, dense: Vec::new() }
+}
+
 #[test]
 fn files_of_llama_cpps_package_have_the_same_values() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gguf/goldens");
     let golden = fs::read(folder.join("golden.json")).unwrap();
     let golden: Value = serde_json::from_slice(&golden).unwrap();
     let models = golden["models"].as_object().unwrap();
-    assert_eq!(models.len(), 4);
+    assert_eq!(models.len(), 6);
     for (name, model) in models {
         let file = folder.join(model["files"][0].as_str().unwrap());
         let checkpoint = Checkpoint::open(&file).unwrap();

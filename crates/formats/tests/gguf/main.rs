@@ -2,9 +2,11 @@
 //! names the field.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod architectures;
 mod builder;
 mod damaged;
 mod golden;
+mod mixtures;
 mod options;
 mod places;
 mod round_trip;

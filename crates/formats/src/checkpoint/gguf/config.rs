@@ -1,29 +1,19 @@
 //! The configuration of a model from a GGUF file's metadata, by llama.cpp's keys.
 
-use std::sync::Arc;
-
+use super::architectures::GgufArchitecture;
 use super::metadata::GgufMetadata;
-use super::names::{SUPPORTED_ARCHITECTURES, family};
+use super::names::SHORT_DIVISORS;
+use super::options::ModelOptions;
 use super::parse::{invalid, option, unsupported};
+use super::rope::{partial_rotary_factor, rope_scaling, sliding_window};
 use super::unread;
-use crate::architecture::QkNorms;
-use crate::config::{
-    Config, Family, MAX_LAYERS, RopeScaling, SlidingLayers, SlidingWindow, SuggestedSampling,
-};
+use crate::architecture::Norm;
+use crate::config::{Config, MAX_LAYERS, SuggestedSampling};
 use crate::json_options::MAX_SIZE;
 use crate::load_error::LoadError;
 
-/// What a model's tensors say about its configuration.
-pub(super) struct TensorFacts {
-    pub(super) qkv_bias: bool,
-    pub(super) output_bias: bool,
-    pub(super) mlp_bias: bool,
-    /// Whether there is a head of its own.
-    pub(super) has_head: bool,
-}
-
 /// Reads the configuration. RoPE's divisors, if they are stored, are not part of the metadata: the
-/// caller adds them with [`add_divisors`].
+/// caller adds them. `has` says whether a tensor is stored.
 ///
 /// # Errors
 ///
@@ -31,165 +21,96 @@ pub(super) struct TensorFacts {
 /// computation in a way that is not supported.
 pub(super) fn read_config(
     metadata: GgufMetadata<'_>,
-    tensors: &TensorFacts,
-) -> Result<Config, LoadError> {
-    let (architecture, family) = supported_family(metadata)?;
-    let options = ModelOptions { metadata, architecture };
+    has: &dyn Fn(&str) -> bool,
+) -> Result<(Config, &'static GgufArchitecture), LoadError> {
+    let architecture = supported_architecture(metadata)?;
+    let options = ModelOptions { metadata, architecture: architecture.name };
     let hidden_size = options.required_size("embedding_length", MAX_SIZE)?;
     let layers = options.required_size("block_count", MAX_LAYERS)?;
     let heads = options.of_layers("attention.head_count", layers)?;
     let heads = heads.ok_or_else(|| options.missing("attention.head_count"))?;
     let kv_heads = options.of_layers("attention.head_count_kv", layers)?.unwrap_or(heads);
     if !heads.is_multiple_of(kv_heads) {
-        let expected = format!("a divisor of \"{architecture}.attention.head_count\", {heads}");
+        let name = architecture.name;
+        let expected = format!("a divisor of \"{name}.attention.head_count\", {heads}");
         return Err(options.invalid("attention.head_count_kv", &expected));
     }
-    let intermediate_size = options.of_layers("feed_forward_length", layers)?;
-    let epsilon = "attention.layer_norm_rms_epsilon";
-    let config = Config {
-        family,
+    let head_dim = head_dim(&options, hidden_size, heads)?;
+    let partial_rotary_factor = if architecture.partial_rope {
+        partial_rotary_factor(&options, head_dim)?
+    } else {
+        options.check_size("rope.dimension_count", head_dim)?;
+        1.0
+    };
+    let context_length = options.required_size("context_length", MAX_SIZE)?;
+    let epsilon = match architecture.norm {
+        Norm::Rms => "attention.layer_norm_rms_epsilon",
+        Norm::Layer { .. } => "attention.layer_norm_epsilon",
+    };
+    let has_short_factors = has(SHORT_DIVISORS);
+    let mut config = Config {
+        family: architecture.family,
         hidden_size,
-        intermediate_size: intermediate_size
-            .ok_or_else(|| options.missing("feed_forward_length"))?,
+        intermediate_size: intermediate_size(&options, layers)?,
         num_hidden_layers: layers,
         num_attention_heads: heads,
         num_key_value_heads: kv_heads,
-        head_dim: head_dim(&options, hidden_size, heads)?,
+        head_dim,
         vocab_size: vocab_size(&options)?,
-        max_position_embeddings: options.required_size("context_length", MAX_SIZE)?,
-        rms_norm_eps: options.positive(epsilon)?.ok_or_else(|| options.missing(epsilon))?,
+        max_position_embeddings: context_length,
+        norm: architecture.norm,
+        rms_norm_eps: options.required_positive(epsilon)?,
         rope_theta: options.positive("rope.freq_base")?.unwrap_or(10_000.0),
-        rope_scaling: rope_scaling(&options)?,
-        sliding_window: sliding_window(&options, layers)?,
-        qkv_bias: tensors.qkv_bias,
-        output_bias: tensors.output_bias,
-        mlp_bias: tensors.mlp_bias,
-        qk_norms: if family == Family::Qwen3 { QkNorms::Heads } else { QkNorms::None },
-        tie_word_embeddings: !tensors.has_head,
+        rope_scaling: rope_scaling(&options, architecture, context_length, has_short_factors)?,
+        partial_rotary_factor,
+        sliding_window: sliding_window(&options, architecture, layers)?,
+        qkv_bias: has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
+        output_bias: has("blk.0.attn_output.bias"),
+        mlp_bias: has("blk.0.ffn_gate.bias") || has("blk.0.ffn_up.bias"),
+        tie_word_embeddings: !has("output.weight"),
         bos_token_id: None,
         eos_token_ids: Vec::new(),
         suggested_sampling: suggested_sampling(metadata)?,
         ..Config::plain_llama()
     };
+    architecture.adapt(&options, has, &mut config)?;
     let config = with_end_tokens(config, metadata)?;
     config.validate(metadata.path())?;
-    unread::reject(metadata, architecture, &config)?;
-    Ok(config)
+    unread::reject(metadata, architecture, &config, has_short_factors)?;
+    Ok((config, architecture))
 }
 
-/// Adds stored divisors of RoPE's frequencies.
-///
-/// # Errors
-///
-/// When the metadata scale the frequencies, too, or the divisors are not valid.
-pub(super) fn add_divisors(
-    config: &mut Config,
-    divisors: Arc<[f32]>,
+/// Returns the architecture that the metadata name.
+fn supported_architecture(
     metadata: GgufMetadata<'_>,
-) -> Result<(), LoadError> {
-    if let RopeScaling::Linear { factor } = config.rope_scaling {
-        let field = "the factor of RoPE's scaling";
-        let supported = "either a factor or the divisors `rope_freqs.weight`";
-        return Err(unsupported(metadata.path(), field, factor, supported));
-    }
-    config.rope_scaling = RopeScaling::Divisors { divisors, attention_factor: 1.0 };
-    config.validate(metadata.path())
-}
-
-/// Returns the name of the architecture, and its family.
-fn supported_family(metadata: GgufMetadata<'_>) -> Result<(&str, Family), LoadError> {
+) -> Result<&'static GgufArchitecture, LoadError> {
     const TYPE: &str = "general.type";
     const ARCHITECTURE: &str = "general.architecture";
-    let refuse = |key, supported| {
+    let refuse = |key, supported: &str| {
         Err(unsupported(metadata.path(), option(key), metadata.displayed(key), supported))
     };
     if metadata.text(TYPE)?.is_some_and(|found| found != "model") {
         return refuse(TYPE, "\"model\"");
     }
-    let Some(architecture) = metadata.text(ARCHITECTURE)? else {
-        return Err(metadata.invalid(ARCHITECTURE, SUPPORTED_ARCHITECTURES));
+    let Some(name) = metadata.text(ARCHITECTURE)? else {
+        return Err(metadata.invalid(ARCHITECTURE, &GgufArchitecture::all_names()));
     };
-    match family(architecture) {
-        Some(family) => Ok((architecture, family)),
-        None => refuse(ARCHITECTURE, SUPPORTED_ARCHITECTURES),
+    let has_experts = metadata.u32(&format!("{name}.expert_count"))?.is_some_and(|n| n > 0);
+    match GgufArchitecture::named(name, has_experts) {
+        Some(architecture) => Ok(architecture),
+        None => refuse(ARCHITECTURE, &GgufArchitecture::all_names()),
     }
 }
 
-/// The options of a model: their keys begin with the name of its architecture.
-struct ModelOptions<'a> {
-    metadata: GgufMetadata<'a>,
-    architecture: &'a str,
-}
-
-impl ModelOptions<'_> {
-    fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.architecture)
+/// Returns the width of the dense MLP. If all layers have experts, it may be absent, and theirs counts.
+fn intermediate_size(options: &ModelOptions<'_>, layers: usize) -> Result<usize, LoadError> {
+    const SIZE: &str = "feed_forward_length";
+    let of_experts = options.size_or_zero("expert_feed_forward_length")?;
+    if of_experts.is_some() && options.metadata.u32(&options.key(SIZE)).ok() == Some(Some(0)) {
+        return Ok(of_experts.unwrap_or(0));
     }
-
-    fn invalid(&self, name: &str, expected: &str) -> LoadError {
-        self.metadata.invalid(&self.key(name), expected)
-    }
-
-    fn unsupported(&self, name: &str, supported: &str) -> LoadError {
-        let key = self.key(name);
-        unsupported(self.metadata.path(), option(&key), self.metadata.displayed(&key), supported)
-    }
-
-    fn missing(&self, name: &str) -> LoadError {
-        self.invalid(name, "a positive number")
-    }
-
-    fn size(&self, name: &str, largest: usize) -> Result<Option<usize>, LoadError> {
-        let Some(size) = self.metadata.u32(&self.key(name))? else { return Ok(None) };
-        match usize::try_from(size) {
-            Ok(size) if (1..=largest).contains(&size) => Ok(Some(size)),
-            _ => Err(self.invalid(name, &format!("a size from 1 to {largest}"))),
-        }
-    }
-
-    fn required_size(&self, name: &str, largest: usize) -> Result<usize, LoadError> {
-        self.size(name, largest)?.ok_or_else(|| self.missing(name))
-    }
-
-    /// Returns a size that may be given for each layer, if it is the same for all of them.
-    fn of_layers(&self, name: &str, layers: usize) -> Result<Option<usize>, LoadError> {
-        let key = self.key(name);
-        if !self.metadata.is_array(&key) {
-            return self.size(name, MAX_SIZE);
-        }
-        let Some(mut sizes) = self.metadata.i32s(&key)? else { return Ok(None) };
-        let expected = format!("a positive number for each of the {layers} layers");
-        if sizes.len() != layers {
-            return Err(self.invalid(name, &expected));
-        }
-        let first = sizes.next().unwrap_or(0);
-        if sizes.any(|size| size != first) {
-            return Err(self.unsupported(name, "the same number for all layers"));
-        }
-        match usize::try_from(first) {
-            Ok(size) if (1..=MAX_SIZE).contains(&size) => Ok(Some(size)),
-            _ => Err(self.invalid(name, &expected)),
-        }
-    }
-
-    fn positive(&self, name: &str) -> Result<Option<f32>, LoadError> {
-        match self.metadata.f32(&self.key(name))? {
-            Some(value) if !(value.is_finite() && value > 0.0) => {
-                Err(self.invalid(name, "a positive, finite number"))
-            }
-            value => Ok(value),
-        }
-    }
-
-    /// Fails unless the option is absent or has this size.
-    fn check_size(&self, name: &str, expected: usize) -> Result<(), LoadError> {
-        match self.metadata.u32(&self.key(name))? {
-            Some(size) if size as usize != expected => {
-                Err(self.unsupported(name, &format!("the size of a head, {expected}")))
-            }
-            _ => Ok(()),
-        }
-    }
+    let size = options.of_layers(SIZE, layers)?.or(of_experts);
+    size.ok_or_else(|| options.missing(SIZE))
 }
 
 /// Returns the size of a head. Keys, values and the rotated part must have the same size.
@@ -211,7 +132,6 @@ fn head_dim(
         return Err(invalid(file, "the size of a head", head_dim, "an even number"));
     }
     options.check_size("attention.value_length", head_dim)?;
-    options.check_size("rope.dimension_count", head_dim)?;
     Ok(head_dim)
 }
 
@@ -229,56 +149,6 @@ fn vocab_size(options: &ModelOptions<'_>) -> Result<usize, LoadError> {
             Err(options.metadata.invalid(TOKENS, &expected))
         }
     }
-}
-
-/// Reads the scaling of RoPE. A factor without a type is linear, as in llama.cpp.
-fn rope_scaling(options: &ModelOptions<'_>) -> Result<RopeScaling, LoadError> {
-    const TYPE: &str = "rope.scaling.type";
-    let name = options.metadata.text(&options.key(TYPE))?;
-    match name {
-        Some("none") => return Ok(RopeScaling::None),
-        Some("linear") | None => {}
-        Some(_) => {
-            let supported = "\"none\", \"linear\", or divisors in the tensor `rope_freqs.weight`";
-            return Err(options.unsupported(TYPE, supported));
-        }
-    }
-    for name in ["rope.scaling.factor", "rope.scale_linear"] {
-        let Some(factor) = options.metadata.f32(&options.key(name))? else { continue };
-        // As in llama.cpp, 0 means that the frequencies are not scaled.
-        return match factor {
-            0.0 | 1.0 => Ok(RopeScaling::None),
-            factor if factor.is_finite() && factor > 1.0 => Ok(RopeScaling::Linear { factor }),
-            _ => Err(options.invalid(name, "a finite number of at least 1")),
-        };
-    }
-    Ok(RopeScaling::None)
-}
-
-/// Reads the sliding window. The pattern says which layers use it; without one, all layers do.
-fn sliding_window(
-    options: &ModelOptions<'_>,
-    layers: usize,
-) -> Result<Option<SlidingWindow>, LoadError> {
-    const WINDOW: &str = "attention.sliding_window";
-    const PATTERN: &str = "attention.sliding_window_pattern";
-    let size = match options.metadata.u32(&options.key(WINDOW))? {
-        None | Some(0) => return Ok(None),
-        Some(_) => options.required_size(WINDOW, MAX_SIZE)?,
-    };
-    let pattern = options.key(PATTERN);
-    if options.metadata.scalar(&pattern).is_some() {
-        return Err(options.unsupported(PATTERN, "an array with a flag for each layer"));
-    }
-    let layers = match options.metadata.bools(&pattern)? {
-        None => SlidingLayers::From(0),
-        Some(slides) if slides.len() == layers => SlidingLayers::Listed(slides.collect()),
-        Some(_) => {
-            let expected = format!("a flag for each of the {layers} layers");
-            return Err(options.invalid(PATTERN, &expected));
-        }
-    };
-    Ok(Some(SlidingWindow { size, layers }))
 }
 
 /// Adds the tokens that begin and end a text: end of sequence, of a turn, and of a message.
@@ -310,25 +180,35 @@ fn with_end_tokens(config: Config, metadata: GgufMetadata<'_>) -> Result<Config,
 /// although a chat ends at another one. llama.cpp finds the others in the same way.
 fn ends_by_text(metadata: GgufMetadata<'_>) -> Result<Vec<u32>, LoadError> {
     const CONTROL: i32 = 3;
-    const ENDS: [&str; 12] = [
+    const END_OF_MESSAGE: &str = "<|end|>";
+    const ENDS_OF_GPT_OSS: [&str; 2] = ["<|return|>", "<|call|>"];
+    const ENDS: [&str; 11] = [
         "</s>",
         "<|endoftext|>",
         "<|end_of_text|>",
         "<|eot_id|>",
         "<|eom_id|>",
         "<|im_end|>",
-        "<|end|>",
         "<end_of_turn>",
         "<end_of_utterance>",
         "<EOT>",
         "<eos>",
         "<｜end▁of▁sentence｜>",
     ];
-    let tokens = metadata.strings("tokenizer.ggml.tokens")?.into_iter().flatten();
-    let types = metadata.i32s("tokenizer.ggml.token_type")?.into_iter().flatten();
-    let numbered = (0..).zip(tokens.zip(types));
-    let ends = numbered.filter(|(_, (text, kind))| *kind == CONTROL && ENDS.contains(text));
-    Ok(ends.map(|(id, _)| id).collect())
+    let control = || -> Result<_, LoadError> {
+        let tokens = metadata.strings("tokenizer.ggml.tokens")?.into_iter().flatten();
+        let types = metadata.i32s("tokenizer.ggml.token_type")?.into_iter().flatten();
+        let numbered = (0..).zip(tokens.zip(types));
+        Ok(numbered.filter(|(_, (_, kind))| *kind == CONTROL).map(|(id, (text, _))| (id, text)))
+    };
+    // In gpt-oss's format an answer has several messages, so it goes on after the end of one.
+    let gpt_oss = control()?.filter(|(_, text)| ENDS_OF_GPT_OSS.contains(text)).count();
+    let has_messages = gpt_oss == ENDS_OF_GPT_OSS.len();
+    let is_end = |text: &str| match text {
+        END_OF_MESSAGE => !has_messages,
+        _ => ENDS.contains(&text) || has_messages && ENDS_OF_GPT_OSS.contains(&text),
+    };
+    Ok(control()?.filter(|(_, text)| is_end(text)).map(|(id, _)| id).collect())
 }
 
 /// Reads the sampling that the authors suggest. Absent options have no effect.

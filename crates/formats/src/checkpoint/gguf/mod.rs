@@ -3,13 +3,18 @@
 //! Source: `docs/gguf.md` of ggml (version 3), and llama.cpp's names of architectures, options and
 //! tensors. In written files, norms and biases are f32, as in llama.cpp.
 
+mod architectures;
 mod config;
 mod file;
 mod layout;
 mod metadata;
+mod mixture;
 mod names;
+mod options;
 mod parse;
+mod places;
 mod reader;
+mod rope;
 mod unread;
 mod value;
 
@@ -175,7 +180,7 @@ fn check_supported(config: &Config, path: &Path) -> Result<(), LoadError> {
     };
     if !names::is_supported(config.family) {
         let found = config.family.model_type().to_owned();
-        return unsupported("model_type", found, names::SUPPORTED_ARCHITECTURES);
+        return unsupported("model_type", found, names::WRITTEN_ARCHITECTURES);
     }
     if !matches!(config.rope_scaling, RopeScaling::None | RopeScaling::Linear { .. })
         && rope_divisors(config).is_none()

@@ -5,32 +5,30 @@ use crate::tensor::{LayerTensor, Tensor};
 
 /// The name of the tensor that holds one divisor of RoPE's frequency for each pair.
 pub(super) const ROPE_DIVISORS: &str = "rope_freqs.weight";
+/// The name of the tensor that holds LongRoPE's divisors for texts that fit the original context.
+pub(super) const SHORT_DIVISORS: &str = "rope_factors_short.weight";
+/// The name of the tensor that holds LongRoPE's divisors for longer texts.
+pub(super) const LONG_DIVISORS: &str = "rope_factors_long.weight";
 
-/// The architectures with the families that they compute. Llama comes before Mistral, because a file does
-/// not tell them apart.
-const ARCHITECTURES: [(&str, Family); 4] = [
+/// The architectures that are written, with the families that they compute.
+const WRITTEN: [(&str, Family); 4] = [
     ("llama", Family::Llama),
     ("llama", Family::Mistral),
     ("qwen2", Family::Qwen2),
     ("qwen3", Family::Qwen3),
 ];
 
-/// The supported architectures, for messages.
-pub(super) const SUPPORTED_ARCHITECTURES: &str = "\"llama\", \"qwen2\" and \"qwen3\"";
+/// The architectures that are written, for messages.
+pub(super) const WRITTEN_ARCHITECTURES: &str = "\"llama\", \"qwen2\" and \"qwen3\"";
 
-/// Returns the family of an architecture, if it is supported.
-pub(super) fn family(architecture: &str) -> Option<Family> {
-    ARCHITECTURES.iter().find(|(name, _)| *name == architecture).map(|(_, family)| *family)
-}
-
-/// Returns whether an architecture computes a family.
+/// Returns whether a family is written.
 pub(super) fn is_supported(family: Family) -> bool {
-    ARCHITECTURES.iter().any(|(_, other)| *other == family)
+    WRITTEN.iter().any(|(_, other)| *other == family)
 }
 
 /// Returns the architecture that computes a family. The family must be supported.
 pub(super) fn architecture(family: Family) -> &'static str {
-    let found = ARCHITECTURES.iter().find(|(_, other)| *other == family);
+    let found = WRITTEN.iter().find(|(_, other)| *other == family);
     found.map_or("llama", |(name, _)| name)
 }
 
@@ -46,18 +44,26 @@ pub(super) fn is_rotated(tensor: Tensor) -> bool {
     matches!(tensor, Tensor::Layer(_, Query | QueryBias | Key | KeyBias))
 }
 
-/// Returns a tensor's name in GGUF.
+/// Returns a tensor's name in GGUF. Some architectures have other names for some tensors, or store several
+/// tensors as one.
 pub(super) fn gguf_name(tensor: Tensor) -> String {
     let (layer, part) = match tensor {
         Tensor::Embedding => return "token_embd.weight".into(),
         Tensor::FinalNorm => return "output_norm.weight".into(),
+        Tensor::FinalNormBias => return "output_norm.bias".into(),
         Tensor::Head => return "output.weight".into(),
+        Tensor::HeadBias => return "output.bias".into(),
         Tensor::Layer(layer, part) => (layer, part),
-        // Complete models have no other tensors.
+        // Complete models have no other tensors, except those of experts, which are parts of others.
         other => return other.to_string(),
     };
-    let part = match part {
+    format!("blk.{layer}.{}", layer_name(part))
+}
+
+fn layer_name(part: LayerTensor) -> &'static str {
+    match part {
         LayerTensor::AttentionNorm => "attn_norm.weight",
+        LayerTensor::AttentionNormBias => "attn_norm.bias",
         LayerTensor::HiddenNorm => "attn_norm_2.weight",
         LayerTensor::Query => "attn_q.weight",
         LayerTensor::Key => "attn_k.weight",
@@ -67,17 +73,22 @@ pub(super) fn gguf_name(tensor: Tensor) -> String {
         LayerTensor::ValueBias => "attn_v.bias",
         LayerTensor::QueryNorm => "attn_q_norm.weight",
         LayerTensor::KeyNorm => "attn_k_norm.weight",
+        LayerTensor::Sinks => "attn_sinks.weight",
         LayerTensor::Output => "attn_output.weight",
         LayerTensor::OutputBias => "attn_output.bias",
+        LayerTensor::AttentionOutputNorm => "post_attention_norm.weight",
         LayerTensor::MlpNorm => "ffn_norm.weight",
+        LayerTensor::MlpNormBias => "ffn_norm.bias",
+        LayerTensor::Router => "ffn_gate_inp.weight",
+        LayerTensor::RouterBias => "ffn_gate_inp.bias",
+        LayerTensor::RouterCorrection => "exp_probs_b.bias",
+        LayerTensor::SharedGate => "ffn_gate_inp_shexp.weight",
         LayerTensor::Gate => "ffn_gate.weight",
         LayerTensor::Up => "ffn_up.weight",
         LayerTensor::GateBias => "ffn_gate.bias",
         LayerTensor::UpBias => "ffn_up.bias",
         LayerTensor::Down => "ffn_down.weight",
         LayerTensor::DownBias => "ffn_down.bias",
-        // The supported architectures have no other tensors.
-        other => return Tensor::Layer(layer, other).to_string(),
-    };
-    format!("blk.{layer}.{part}")
+        LayerTensor::MlpOutputNorm => "post_ffw_norm.weight",
+    }
 }

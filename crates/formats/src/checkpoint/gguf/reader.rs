@@ -4,17 +4,19 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::config::{TensorFacts, add_divisors, read_config};
+use super::config::read_config;
 use super::metadata::GgufMetadata;
-use super::names::{ROPE_DIVISORS, gguf_name, is_rotated, rotates_neighbours};
+use super::names::{LONG_DIVISORS, ROPE_DIVISORS, SHORT_DIVISORS};
+use super::options::ModelOptions;
 use super::parse::{GgufHead, StoredTensor, invalid, tensor_name};
+use super::places::Places;
+use super::rope::{Divisors, add_divisors};
 use super::value::StoredValue;
-use crate::architecture::Architecture;
-use crate::checkpoint::row_layout::{Interleaved, RowLayout};
+use crate::checkpoint::stored_names::StoredAs;
 use crate::checkpoint::{Location, WeightFile};
 use crate::config::Config;
 use crate::load_error::{LoadError, shortened};
-use crate::tensor::{LayerTensor, Tensor};
+use crate::tensor::Tensor;
 use crate::weight_type::Dtype;
 
 /// The metadata of a GGUF file, to be read together with the file.
@@ -55,16 +57,23 @@ impl GgufModel {
         parts.check_split()?;
         parts.reject_duplicates()?;
         let metadata = parts.metadata(0);
-        let mut config = read_config(metadata, &parts.facts())?;
-        if let Some(divisors) = parts.divisors(config.head_dim)? {
-            add_divisors(&mut config, divisors, metadata)?;
+        let has = |name: &str| parts.find(name).is_some();
+        let (mut config, gguf) = read_config(metadata, &has)?;
+        if let Some(divisors) = parts.divisors(config.rotary_dims() / 2)? {
+            let options = ModelOptions { metadata, architecture: gguf.name };
+            add_divisors(&mut config, divisors, &options)?;
         }
         let architecture = config.architecture();
+        let places = Places { gguf, config: &config, architecture: &architecture, has: &has };
         let mut locations = HashMap::new();
+        let mut used = HashSet::new();
         for tensor in architecture.tensors() {
-            locations.insert(tensor, parts.locate(tensor, &config, &architecture)?);
+            let stored_as = places.of(tensor);
+            let is_vector = architecture.shape(tensor).len() == 1;
+            locations.insert(tensor, parts.locate(&stored_as, is_vector)?);
+            used.insert(stored_as.name);
         }
-        parts.reject_unexpected(&architecture, &config)?;
+        parts.reject_unexpected(&used, &config)?;
         let metadata = StoredMetadata(std::mem::take(&mut parts.heads[0].metadata));
         Ok(Self { config, locations, metadata })
     }
@@ -116,10 +125,6 @@ impl Parts<'_> {
         (0..).zip(&self.heads).find_map(|(part, head)| Some((part, head.tensors.get(name)?)))
     }
 
-    fn has(&self, tensor: Tensor) -> bool {
-        self.find(&gguf_name(tensor)).is_some()
-    }
-
     /// Checks that the files are all parts of one model.
     fn check_split(&self) -> Result<(), LoadError> {
         let parts = self.files.len();
@@ -158,65 +163,62 @@ impl Parts<'_> {
         Ok(())
     }
 
-    fn facts(&self) -> TensorFacts {
-        let first_layer = |part| self.has(Tensor::Layer(0, part));
-        TensorFacts {
-            qkv_bias: first_layer(LayerTensor::QueryBias),
-            output_bias: first_layer(LayerTensor::OutputBias),
-            mlp_bias: first_layer(LayerTensor::GateBias),
-            has_head: self.has(Tensor::Head),
+    /// Reads the divisors of RoPE's frequencies, one for each pair, if they are stored.
+    fn divisors(&self, pairs: usize) -> Result<Option<Divisors>, LoadError> {
+        match self.floats(SHORT_DIVISORS, pairs)? {
+            Some(divisors) => Ok(Some(Divisors::Short(divisors))),
+            None => Ok(self.floats(ROPE_DIVISORS, pairs)?.map(Divisors::All)),
         }
     }
 
-    /// Reads the divisors of RoPE's frequencies, `[head_dim / 2]`, if they are stored.
-    fn divisors(&self, head_dim: usize) -> Result<Option<Arc<[f32]>>, LoadError> {
-        let Some((part, stored)) = self.find(ROPE_DIVISORS) else { return Ok(None) };
+    /// Reads a vector of f32, if it is stored.
+    fn floats(&self, name: &str, length: usize) -> Result<Option<Arc<[f32]>>, LoadError> {
+        let Some((part, stored)) = self.find(name) else { return Ok(None) };
         let file = &self.files[part];
-        check_shape(file.path(), ROPE_DIVISORS, stored, vec![head_dim / 2])?;
+        check_shape(file.path(), name, stored, &[length])?;
         if stored.dtype != Dtype::F32 {
-            let field = format!("the type of {}", tensor_name(ROPE_DIVISORS));
+            let field = format!("the type of {}", tensor_name(name));
             return Err(invalid(file.path(), field, stored.dtype, "f32"));
         }
         let values = file.bytes()[stored.bytes.clone()].as_chunks::<4>().0;
         Ok(Some(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()))
     }
 
-    fn locate(
-        &self,
-        tensor: Tensor,
-        config: &Config,
-        architecture: &Architecture,
-    ) -> Result<Location, LoadError> {
-        let name = gguf_name(tensor);
-        let Some((part, stored)) = self.find(&name) else {
+    fn locate(&self, stored_as: &StoredAs, is_vector: bool) -> Result<Location, LoadError> {
+        let name = &stored_as.name;
+        let Some((file, stored)) = self.find(name) else {
             let file = self.files[0].path().to_owned();
             let hint = "the file is incomplete, or its metadata belong to another model";
-            return Err(LoadError::MissingTensor { file, tensor: name, hint });
+            return Err(LoadError::MissingTensor { file, tensor: name.clone(), hint });
         };
-        let path = self.files[part].path();
-        check_shape(path, &name, stored, architecture.shape(tensor))?;
-        if let (Dtype::Block(_), [_]) = (stored.dtype, &stored.shape[..]) {
-            let field = format!("the type of {}", tensor_name(&name));
+        let path = self.files[file].path();
+        check_shape(path, name, stored, &stored_as.shape)?;
+        if matches!(stored.dtype, Dtype::Block(_)) && is_vector {
+            let field = format!("the type of {}", tensor_name(name));
             return Err(invalid(path, field, stored.dtype, "f32, bf16 or f16 for a vector"));
         }
-        let is_interleaved = rotates_neighbours(config.family) && is_rotated(tensor);
-        let interleaved = is_interleaved.then(|| Interleaved::whole(config.head_dim));
-        let layout = RowLayout { interleaved, ..RowLayout::PLAIN };
-        let (bytes, dtype) = (stored.bytes.clone(), stored.dtype);
-        Ok(Location { file: part, bytes, dtype, layout })
+        let mut bytes = stored.bytes.clone();
+        if let Some([expert, n_experts]) = stored_as.expert {
+            let size = bytes.len() / n_experts;
+            bytes = bytes.start + expert * size..bytes.start + (expert + 1) * size;
+        }
+        Ok(Location { file, bytes, dtype: stored.dtype, layout: stored_as.layout })
     }
 
     /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a mixture of experts)
     /// means that the configuration does not describe this model.
-    fn reject_unexpected(
-        &self,
-        architecture: &Architecture,
-        config: &Config,
-    ) -> Result<(), LoadError> {
-        let used: HashSet<String> = architecture.tensors().map(gguf_name).collect();
+    fn reject_unexpected(&self, used: &HashSet<String>, config: &Config) -> Result<(), LoadError> {
+        // Of LongRoPE's divisors, only the short ones count.
+        let divisors = if self.find(SHORT_DIVISORS).is_some() {
+            [SHORT_DIVISORS, LONG_DIVISORS]
+        } else {
+            [ROPE_DIVISORS; 2]
+        };
         let known = |name: &String| {
             // Old writers stored RoPE's frequencies, which follow from the configuration.
-            used.contains(name) || name == ROPE_DIVISORS || name.ends_with(".attn_rot_embd")
+            used.contains(name)
+                || divisors.contains(&name.as_str())
+                || name.ends_with(".attn_rot_embd")
         };
         for (file, head) in self.files.iter().zip(&self.heads) {
             if let Some(name) = head.tensors.keys().find(|name| !known(name)) {
@@ -232,15 +234,22 @@ impl Parts<'_> {
     }
 }
 
+/// Checks a stored shape. As in ggml, outer dimensions of 1 do not count.
 fn check_shape(
     file: &Path,
     name: &str,
     stored: &StoredTensor,
-    expected: Vec<usize>,
+    expected: &[usize],
 ) -> Result<(), LoadError> {
-    if stored.shape == expected {
+    let significant = |shape: &[usize]| {
+        let ones = shape.iter().take(shape.len().saturating_sub(1));
+        ones.take_while(|size| **size == 1).count()
+    };
+    let found = &stored.shape;
+    if found[significant(found)..] == expected[significant(expected)..] {
         return Ok(());
     }
-    let (file, tensor, found) = (file.to_owned(), name.to_owned(), stored.shape.clone());
+    let (file, tensor) = (file.to_owned(), name.to_owned());
+    let (expected, found) = (expected.to_vec(), found.clone());
     Err(LoadError::Shape { file, tensor, expected, found })
 }

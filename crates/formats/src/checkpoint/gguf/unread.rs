@@ -1,9 +1,12 @@
 //! Options that change the computation of some model of llama.cpp, and that this engine does not compute.
 //! Each of them is accepted with the value that leaves the computation as it is.
 
+use super::architectures::GgufArchitecture;
 use super::metadata::GgufMetadata;
 use super::parse::{option, unsupported};
+use super::rope::ATTENTION_FACTOR;
 use super::value::Scalar;
+use crate::architecture::Weighting;
 use crate::config::Config;
 use crate::load_error::LoadError;
 
@@ -13,8 +16,8 @@ enum Neutral {
     Nothing,
     /// A factor of 1, or 0 for none.
     Factor,
-    /// 1.
-    One,
+    /// 1 or, with YaRN, the recommended factor, which applies anyway (OLMo 3).
+    AttentionFactor,
     /// `true`.
     True,
     /// The factor of attention scores, 1/√head_dim, or 0 for this default.
@@ -25,6 +28,10 @@ enum Neutral {
     HiddenSize,
     /// The base of RoPE.
     RopeTheta,
+    /// Whether the weights of the chosen experts are divided by their sum, as the architecture does it.
+    ExpertsNormalised,
+    /// The code of the function from a router's scores to weights, as the architecture computes it, or 0.
+    ExpertGating,
 }
 
 impl Neutral {
@@ -32,29 +39,50 @@ impl Neutral {
     fn description(&self) -> &'static str {
         match self {
             Self::Nothing => "none (absent, 0 or false)",
-            Self::Factor | Self::One => "1",
+            Self::Factor => "1",
+            Self::AttentionFactor => "1, or what YaRN recommends",
             Self::True => "true",
             Self::AttentionScale => "1/√head_dim",
             Self::HeadDim => "the size of a head",
             Self::HiddenSize => "\"embedding_length\"",
             Self::RopeTheta => "\"rope.freq_base\"",
+            Self::ExpertsNormalised => "what the architecture does with the weights of experts",
+            Self::ExpertGating => "the function of the architecture",
         }
     }
 
     /// Whether `value` leaves the computation of `config` as it is.
     fn is(&self, value: Scalar<'_>, config: &Config) -> bool {
+        let router = config.experts.as_ref().map(|layers| layers.experts.router);
         let number = match value {
             Scalar::Integer(value) => value as f64,
             Scalar::Float(value) => value,
-            Scalar::Bool(value) => return value == matches!(self, Self::True),
+            Scalar::Bool(value) => {
+                let expected = match self {
+                    Self::ExpertsNormalised => router.is_some_and(|router| router.normalised),
+                    _ => matches!(self, Self::True),
+                };
+                return value == expected;
+            }
             Scalar::Text(text) => return matches!(self, Self::Nothing) && text.is_empty(),
         };
         let close_to = |expected: f64| (number - expected).abs() <= 1e-6 * expected.abs();
         match self {
             Self::Nothing => number == 0.0,
             Self::Factor => number == 1.0 || number == 0.0,
-            Self::One => number == 1.0,
-            Self::True => false,
+            Self::AttentionFactor => {
+                number == 1.0 || close_to(f64::from(config.rope_scaling.amplitude()))
+            }
+            Self::True | Self::ExpertsNormalised => false,
+            Self::ExpertGating => {
+                let code = match router.map(|router| router.weighting) {
+                    None => 0.0,
+                    Some(Weighting::Softmax) => 1.0,
+                    Some(Weighting::Sigmoid) => 2.0,
+                    Some(Weighting::SoftmaxOfChosen) => 3.0,
+                };
+                number == 0.0 || number == code
+            }
             Self::AttentionScale => {
                 number == 0.0 || close_to(1.0 / (config.head_dim as f64).sqrt())
             }
@@ -71,6 +99,15 @@ const OPTIONS: &[(&str, Neutral)] = &[
     ("expert_count", Neutral::Nothing),
     ("expert_used_count", Neutral::Nothing),
     ("expert_shared_count", Neutral::Nothing),
+    ("expert_shared_feed_forward_length", Neutral::Nothing),
+    ("expert_chunk_feed_forward_length", Neutral::Nothing),
+    ("expert_group_count", Neutral::Factor),
+    ("expert_group_used_count", Neutral::Factor),
+    ("expert_group_scale", Neutral::Factor),
+    ("experts_per_group", Neutral::Nothing),
+    ("expert_weights_scale", Neutral::Factor),
+    ("expert_weights_norm", Neutral::ExpertsNormalised),
+    ("expert_gating_func", Neutral::ExpertGating),
     ("leading_dense_block_count", Neutral::Nothing),
     ("moe_every_n_layers", Neutral::Nothing),
     ("interleave_moe_layer_step", Neutral::Nothing),
@@ -116,24 +153,30 @@ const OPTIONS: &[(&str, Neutral)] = &[
     ("rope.dimension_sections", Neutral::Nothing),
     ("rope.freq_base_swa", Neutral::RopeTheta),
     ("rope.scaling.alpha", Neutral::Factor),
-    ("rope.scaling.attn_factor", Neutral::One),
+    (ATTENTION_FACTOR, Neutral::AttentionFactor),
     ("rope.scaling.yarn_log_multiplier", Neutral::Nothing),
     ("rope.scaling.yarn_ext_factor", Neutral::Nothing),
-    ("rope.scaling.yarn_attn_factor", Neutral::One),
+    ("rope.scaling.yarn_attn_factor", Neutral::AttentionFactor),
 ];
 
-/// Rejects options that would change the computation of `config`.
+/// Rejects options that would change the computation of `config`. Some are read with LongRoPE's factors, or by
+/// some architectures.
 ///
 /// # Errors
 ///
 /// [`LoadError::GgufUnsupported`] with the first such option.
 pub(super) fn reject(
     metadata: GgufMetadata<'_>,
-    architecture: &str,
+    architecture: &GgufArchitecture,
     config: &Config,
+    has_short_factors: bool,
 ) -> Result<(), LoadError> {
-    for (name, neutral) in OPTIONS {
-        let key = format!("{architecture}.{name}");
+    let is_read = |name: &str| {
+        architecture.reads.contains(&name) || has_short_factors && name == ATTENTION_FACTOR
+    };
+    let unread = OPTIONS.iter().filter(|(name, _)| !is_read(name));
+    for (name, neutral) in unread {
+        let key = format!("{}.{name}", architecture.name);
         let is_neutral = match metadata.scalar(&key) {
             Some(value) => neutral.is(value, config),
             None => !metadata.contains(&key) || is_array_of_zeros(metadata, &key),

@@ -1,0 +1,298 @@
+//! The architectures of llama.cpp that are read, and what each of them computes without an option.
+
+use super::mixture;
+use super::options::ModelOptions;
+use crate::architecture::{Activation, Norm, QkNorms};
+use crate::config::{Config, Family, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow};
+use crate::load_error::LoadError;
+
+/// The order of the rows of queries and keys: that of the pairs that RoPE rotates.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pairs {
+    /// (2i, 2i + 1).
+    Neighbours,
+    /// (i, i + dims/2).
+    Halves,
+}
+
+/// An architecture of llama.cpp.
+pub(super) struct GgufArchitecture {
+    /// The value of `general.architecture`, with which the model's options begin.
+    pub(super) name: &'static str,
+    pub(super) family: Family,
+    pub(super) pairs: Pairs,
+    pub(super) norm: Norm,
+    /// The sliding window of files that do not give its size.
+    pub(super) window: Option<usize>,
+    /// The last of so many layers has no window.
+    pub(super) window_period: Option<usize>,
+    /// Whether RoPE may rotate a part of each head.
+    pub(super) partial_rope: bool,
+    /// Options that the architecture reads, among those that most do not compute.
+    pub(super) reads: &'static [&'static str],
+}
+
+const fn architecture(name: &'static str, family: Family, pairs: Pairs) -> GgufArchitecture {
+    GgufArchitecture {
+        name,
+        family,
+        pairs,
+        norm: Norm::Rms,
+        window: None,
+        window_period: None,
+        partial_rope: false,
+        reads: &[],
+    }
+}
+
+const EXPERTS: &[&str] = &["expert_count", "expert_used_count"];
+const FACTORS: &[&str] = &["attention.scale", "embedding_scale", "residual_scale", "logit_scale"];
+const FACTORS_AND_EXPERTS: &[&str] = &[
+    "attention.scale",
+    "embedding_scale",
+    "residual_scale",
+    "logit_scale",
+    "expert_count",
+    "expert_used_count",
+];
+
+/// All architectures.
+const ARCHITECTURES: &[GgufArchitecture] = &[
+    architecture("llama", Family::Llama, Pairs::Neighbours),
+    GgufArchitecture {
+        reads: EXPERTS,
+        ..architecture("llama", Family::Mixtral, Pairs::Neighbours)
+    },
+    architecture("qwen2", Family::Qwen2, Pairs::Halves),
+    GgufArchitecture {
+        reads: &[
+            "expert_count",
+            "expert_used_count",
+            "expert_shared_count",
+            "expert_shared_feed_forward_length",
+        ],
+        ..architecture("qwen2moe", Family::Qwen2Moe, Pairs::Halves)
+    },
+    architecture("qwen3", Family::Qwen3, Pairs::Halves),
+    GgufArchitecture {
+        reads: EXPERTS,
+        ..architecture("qwen3moe", Family::Qwen3Moe, Pairs::Halves)
+    },
+    GgufArchitecture {
+        window_period: Some(2),
+        reads: EXPERTS,
+        ..architecture("gpt-oss", Family::GptOss, Pairs::Halves)
+    },
+    GgufArchitecture {
+        window: Some(4096),
+        window_period: Some(2),
+        reads: &["attn_logit_softcapping", "final_logit_softcapping", "attention.scale"],
+        ..architecture("gemma2", Family::Gemma2, Pairs::Halves)
+    },
+    GgufArchitecture {
+        window_period: Some(6),
+        reads: &["final_logit_softcapping", "attention.scale", "rope.freq_base_swa"],
+        ..architecture("gemma3", Family::Gemma3, Pairs::Halves)
+    },
+    GgufArchitecture {
+        reads: FACTORS,
+        ..architecture("granite", Family::Granite, Pairs::Neighbours)
+    },
+    GgufArchitecture {
+        reads: FACTORS_AND_EXPERTS,
+        ..architecture("granitemoe", Family::GraniteMoe, Pairs::Neighbours)
+    },
+    architecture("smollm3", Family::SmolLm3, Pairs::Neighbours),
+    GgufArchitecture {
+        window_period: Some(4),
+        reads: &["rope.freq_base_swa"],
+        ..architecture("olmo2", Family::Olmo2, Pairs::Halves)
+    },
+    GgufArchitecture { reads: EXPERTS, ..architecture("olmoe", Family::Olmoe, Pairs::Halves) },
+    GgufArchitecture { partial_rope: true, ..architecture("phi3", Family::Phi3, Pairs::Halves) },
+    GgufArchitecture {
+        norm: Norm::Layer { bias: true },
+        ..architecture("starcoder2", Family::StarCoder2, Pairs::Halves)
+    },
+    GgufArchitecture {
+        norm: Norm::Layer { bias: true },
+        partial_rope: true,
+        // Files say that the residual is parallel although it is not. The tensors decide.
+        reads: &["use_parallel_residual"],
+        ..architecture("stablelm", Family::StableLm, Pairs::Halves)
+    },
+    GgufArchitecture {
+        norm: Norm::Layer { bias: true },
+        partial_rope: true,
+        reads: &["use_parallel_residual"],
+        ..architecture("gptneox", Family::GptNeoX, Pairs::Halves)
+    },
+    GgufArchitecture {
+        norm: Norm::Layer { bias: true },
+        partial_rope: true,
+        ..architecture("phi2", Family::Phi, Pairs::Halves)
+    },
+    GgufArchitecture {
+        norm: Norm::Layer { bias: false },
+        reads: &["logit_scale"],
+        ..architecture("command-r", Family::Cohere, Pairs::Neighbours)
+    },
+    GgufArchitecture {
+        norm: Norm::Layer { bias: false },
+        window_period: Some(4),
+        reads: &["logit_scale"],
+        ..architecture("cohere2", Family::Cohere2, Pairs::Neighbours)
+    },
+    GgufArchitecture {
+        partial_rope: true,
+        ..architecture("glm4", Family::Glm4, Pairs::Neighbours)
+    },
+];
+
+impl GgufArchitecture {
+    /// Returns the architecture with this name, if it is read. Some have a variant with experts.
+    pub(super) fn named(name: &str, has_experts: bool) -> Option<&'static Self> {
+        let mut found = ARCHITECTURES.iter().filter(|architecture| architecture.name == name);
+        let first = found.next()?;
+        Some(found.next().filter(|_| has_experts).unwrap_or(first))
+    }
+
+    /// Returns the names of all architectures, for messages.
+    pub(super) fn all_names() -> String {
+        let mut names: Vec<String> =
+            ARCHITECTURES.iter().map(|architecture| format!("\"{}\"", architecture.name)).collect();
+        names.dedup();
+        names.join(", ")
+    }
+
+    /// Sets what the architecture computes beyond a plain Llama. `has` says whether a tensor is stored.
+    pub(super) fn adapt(
+        &self,
+        options: &ModelOptions<'_>,
+        has: &dyn Fn(&str) -> bool,
+        config: &mut Config,
+    ) -> Result<(), LoadError> {
+        match self.family {
+            Family::Qwen3 | Family::Qwen3Moe => config.qk_norms = QkNorms::Heads,
+            Family::GptOss => config.sinks = true,
+            Family::Gemma2 | Family::Gemma3 => gemma(options, self.family, config)?,
+            Family::Granite | Family::GraniteMoe => granite(options, config)?,
+            Family::SmolLm3 => {
+                // llama.cpp's constant: the last of every four layers has no RoPE.
+                let layers = 1..=config.num_hidden_layers;
+                config.rope_layers = Some(layers.map(|layer| !layer.is_multiple_of(4)).collect());
+            }
+            Family::Olmo2 => olmo2(options, config)?,
+            Family::Olmoe => config.qk_norms = QkNorms::Whole,
+            Family::StarCoder2 => {
+                config.gated_mlp = false;
+                config.hidden_act = Activation::GeluTanh;
+            }
+            Family::StableLm if !has("blk.0.ffn_norm.weight") => {
+                config.norm_placement = NormPlacement::Parallel;
+            }
+            Family::GptNeoX => gpt_neox(options, config)?,
+            Family::Phi => {
+                config.norm_placement = NormPlacement::Parallel;
+                config.gated_mlp = false;
+                config.hidden_act = Activation::GeluTanh;
+                config.head_bias = has("output.bias");
+            }
+            Family::Cohere | Family::Cohere2 => {
+                let has_norms = has("blk.0.attn_q_norm.weight");
+                config.qk_norms = if has_norms { QkNorms::OwnHeads } else { QkNorms::None };
+                cohere(options, self.family, config)?;
+            }
+            Family::Glm4 => config.norm_placement = NormPlacement::Around,
+            _ => {}
+        }
+        config.experts = mixture::read(options, self.family, config)?;
+        Ok(())
+    }
+}
+
+/// Gemma 2 and 3. The factor of scores is not stored: it depends on the size of the published model.
+fn gemma(options: &ModelOptions<'_>, family: Family, config: &mut Config) -> Result<(), LoadError> {
+    let limit = |name, default: Option<f32>| match options.contains(name) {
+        true => options.positive_or_zero(name),
+        false => Ok(default),
+    };
+    let (attention, logits, layers_of_27b) = match family {
+        Family::Gemma2 => (limit("attn_logit_softcapping", Some(50.0))?, Some(30.0), 46),
+        _ => (None, None, 62),
+    };
+    config.attn_logit_softcapping = attention;
+    config.final_logit_softcapping = limit("final_logit_softcapping", logits)?;
+    config.norm_placement = NormPlacement::Around;
+    config.hidden_act = Activation::GeluTanh;
+    config.embedding_multiplier = (config.hidden_size as f32).sqrt();
+    let scaled = match config.num_hidden_layers == layers_of_27b {
+        true => config.hidden_size / config.num_attention_heads,
+        false => config.head_dim,
+    };
+    let stored = options.positive_or_zero("attention.scale")?;
+    config.attention_multiplier = Some(stored.unwrap_or(1.0 / (scaled as f32).sqrt()));
+    if family == Family::Gemma3 {
+        config.qk_norms = QkNorms::Heads;
+        let theta = options.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
+        config.local_rope = Some((theta, RopeScaling::None));
+    }
+    Ok(())
+}
+
+/// Granite's factors.
+fn granite(options: &ModelOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
+    const ROPE: &str = "rope.scaling.finetuned";
+    if options.metadata.bool(&options.key(ROPE))? == Some(false) {
+        return Err(options.unsupported(ROPE, "true: without it, llama.cpp has no RoPE"));
+    }
+    config.attention_multiplier = options.positive_or_zero("attention.scale")?;
+    let factor = |name| Ok::<_, LoadError>(options.positive_or_zero(name)?.unwrap_or(1.0));
+    config.embedding_multiplier = factor("embedding_scale")?;
+    config.residual_multiplier = factor("residual_scale")?;
+    // A divisor here, and a factor in Cohere's models.
+    config.logits_scaling = factor("logit_scale")?;
+    Ok(())
+}
+
+/// OLMo 2, and OLMo 3, which has windows. Layers with a window have unscaled RoPE.
+fn olmo2(options: &ModelOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
+    config.qk_norms = QkNorms::Whole;
+    config.norm_placement = NormPlacement::After;
+    if config.sliding_window.is_some() {
+        config.family = Family::Olmo3;
+        let theta = options.positive("rope.freq_base_swa")?.unwrap_or(config.rope_theta);
+        config.local_rope = Some((theta, RopeScaling::None));
+    }
+    Ok(())
+}
+
+fn gpt_neox(options: &ModelOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
+    const PARALLEL: &str = "use_parallel_residual";
+    let parallel = options.metadata.bool(&options.key(PARALLEL))?;
+    if parallel.ok_or_else(|| options.invalid(PARALLEL, "true or false"))? {
+        config.norm_placement = NormPlacement::ParallelNorms;
+    }
+    config.gated_mlp = false;
+    config.hidden_act = Activation::Gelu;
+    Ok(())
+}
+
+/// Command R and its successors. In those with windows, other layers have no RoPE.
+fn cohere(
+    options: &ModelOptions<'_>,
+    family: Family,
+    config: &mut Config,
+) -> Result<(), LoadError> {
+    config.norm_placement = NormPlacement::Parallel;
+    config.logits_scaling = 1.0 / options.required_positive("logit_scale")?;
+    if family == Family::Cohere2 {
+        let Some(SlidingWindow { layers: SlidingLayers::Listed(listed), .. }) =
+            &config.sliding_window
+        else {
+            return Err(options.missing("attention.sliding_window"));
+        };
+        config.rope_layers = Some(listed.clone());
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Where a GGUF file stores each tensor of a model.
+
+use super::architectures::{GgufArchitecture, Pairs};
+use super::names::gguf_name;
+use crate::architecture::{Architecture, QkNorms};
+use crate::checkpoint::row_layout::{Interleaved, RowLayout};
+use crate::checkpoint::stored_names::StoredAs;
+use crate::config::{Config, Family};
+use crate::tensor::{ExpertTensor, LayerTensor, Tensor};
+
+/// The places of a model's tensors.
+pub(super) struct Places<'a> {
+    pub(super) gguf: &'static GgufArchitecture,
+    pub(super) config: &'a Config,
+    pub(super) architecture: &'a Architecture,
+    /// Whether a tensor with this name is stored.
+    pub(super) has: &'a dyn Fn(&str) -> bool,
+}
+
+impl Places<'_> {
+    /// Returns where a tensor is stored.
+    pub(super) fn of(&self, tensor: Tensor) -> StoredAs {
+        let shape = self.architecture.shape(tensor);
+        let name = gguf_name(tensor);
+        let mut stored = StoredAs { name, shape, expert: None, layout: RowLayout::PLAIN };
+        match tensor {
+            Tensor::Layer(layer, part) => {
+                self.place_attention(&mut stored, layer, part);
+                self.place_mlp(&mut stored, layer, part);
+            }
+            Tensor::Expert(layer, expert, part) => {
+                self.place_expert(&mut stored, layer, expert, part);
+            }
+            _ => {}
+        }
+        stored
+    }
+
+    /// Places queries, keys and values, which may be one stored tensor, and orders the rows of RoPE's pairs.
+    fn place_attention(&self, stored: &mut StoredAs, layer: usize, part: LayerTensor) {
+        use LayerTensor as T;
+        let config = self.config;
+        let (q_size, kv_size) = (config.q_size(), config.kv_size());
+        let (head_dim, dims) = (config.head_dim, config.rotary_dims());
+        let is_rotated = matches!(part, T::Query | T::QueryBias | T::Key | T::KeyBias);
+        let first = match part {
+            T::Query | T::QueryBias => 0,
+            T::Key | T::KeyBias => q_size,
+            T::Value | T::ValueBias => q_size + kv_size,
+            T::QueryNorm | T::KeyNorm if config.qk_norms == QkNorms::OwnHeads => {
+                stored.shape = vec![stored.shape[0] / head_dim, head_dim];
+                if self.gguf.pairs == Pairs::Neighbours {
+                    stored.layout.interleaved = Some(Interleaved { head_dim, dims });
+                }
+                return;
+            }
+            _ => return,
+        };
+        let kind = if part.is_bias() { "bias" } else { "weight" };
+        let fused = format!("blk.{layer}.attn_qkv.{kind}");
+        if !(self.has)(&stored.name) && (self.has)(&fused) {
+            stored.name = fused;
+            stored.shape[0] = q_size + 2 * kv_size;
+            stored.layout = RowLayout::from_row(first);
+        }
+        if is_rotated && self.gguf.pairs == Pairs::Neighbours {
+            stored.layout.interleaved = Some(Interleaved { head_dim, dims });
+        }
+    }
+
+    /// Places the norm and the matrices of the dense MLP. That next to experts has other names, and gate and up
+    /// may be one stored tensor.
+    fn place_mlp(&self, stored: &mut StoredAs, layer: usize, part: LayerTensor) {
+        use LayerTensor as T;
+        let has_experts =
+            self.architecture.layers.get(layer).is_some_and(|layer| layer.experts.is_some());
+        let shared = match part {
+            T::Gate => "gate",
+            T::Up => "up",
+            T::Down => "down",
+            T::MlpNorm if self.gguf.family == Family::GptOss => {
+                stored.name = format!("blk.{layer}.post_attention_norm.weight");
+                return;
+            }
+            _ => return,
+        };
+        if has_experts {
+            stored.name = format!("blk.{layer}.ffn_{shared}_shexp.weight");
+            return;
+        }
+        let is_fused = matches!(self.gguf.family, Family::Phi3 | Family::Glm4);
+        if is_fused && part != T::Down {
+            let size = self.config.intermediate_size;
+            stored.name = format!("blk.{layer}.ffn_up.weight");
+            stored.shape[0] = 2 * size;
+            stored.layout = RowLayout::from_row(if part == T::Gate { 0 } else { size });
+        }
+    }
+
+    /// Places a tensor of an expert: a part of one tensor of all experts, which may hold gate and up together.
+    /// Old files of Mixtral have a tensor for each expert.
+    fn place_expert(&self, stored: &mut StoredAs, layer: usize, expert: usize, part: ExpertTensor) {
+        use ExpertTensor as T;
+        let Some(layers) = &self.config.experts else { return };
+        let experts = layers.experts;
+        let projection = ["gate", "up", "down"][part.projection()];
+        let is_bias = matches!(part, T::GateBias | T::UpBias | T::DownBias);
+        let kind = if is_bias { "bias" } else { "weight" };
+        stored.name = format!("blk.{layer}.ffn_{projection}_exps.{kind}");
+        if !(self.has)(&stored.name) {
+            let own = format!("blk.{layer}.ffn_{projection}.{expert}.{kind}");
+            let fused = format!("blk.{layer}.ffn_gate_up_exps.{kind}");
+            if (self.has)(&own) {
+                stored.name = own;
+                return;
+            }
+            if projection != "down" && (self.has)(&fused) {
+                let size = experts.mlp.intermediate_size;
+                stored.name = fused;
+                stored.shape[0] = 2 * size;
+                stored.layout = RowLayout::from_row(if projection == "gate" { 0 } else { size });
+            }
+        }
+        stored.shape.insert(0, experts.n_experts);
+        stored.expert = Some([expert, experts.n_experts]);
+    }
+}

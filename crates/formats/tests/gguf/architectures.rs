@@ -1,0 +1,254 @@
+//! What the architectures of llama.cpp compute without an option, and with their own options.
+
+use super::builder::*;
+use forerun_formats::checkpoint::{LayerTensor, Tensor};
+use forerun_formats::{Activation, Config, Family, NormPlacement, RopeScaling, Yarn};
+
+const NORMS_AROUND: [&str; 2] = ["blk.0.post_attention_norm.weight", "blk.0.post_ffw_norm.weight"];
+
+/// A model of an architecture, with the tensors that a Llama does not have.
+fn model(architecture: &str) -> Builder {
+    let mut builder = Builder::model(architecture);
+    let mut norms = |names: &[&str], size| names.iter().for_each(|name| builder.add(name, &[size]));
+    match architecture {
+        "gemma2" => norms(&NORMS_AROUND, 4),
+        "gemma3" => {
+            norms(&NORMS_AROUND, 4);
+            norms(&["blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight"], 2);
+        }
+        "olmo2" => {
+            norms(&NORMS_AROUND, 4);
+            norms(&["blk.0.attn_q_norm.weight"], 4);
+            norms(&["blk.0.attn_k_norm.weight"], 2);
+            let unused = [&b"blk.0.attn_norm.weight"[..], b"blk.0.ffn_norm.weight"];
+            builder.tensors.retain(|tensor| !unused.contains(&&*tensor.name));
+        }
+        "phi3" => {
+            builder.tensors.retain(|tensor| tensor.name != b"blk.0.ffn_gate.weight");
+            builder.tensors.retain(|tensor| tensor.name != b"blk.0.ffn_up.weight");
+            builder.add("blk.0.ffn_up.weight", &[4, 12]);
+        }
+        _ => {}
+    }
+    builder
+}
+
+/// Reads a model with these options.
+fn read(architecture: &str, options: &[(&str, Value)]) -> Result<Config, String> {
+    let mut builder = model(architecture);
+    for (name, value) in options {
+        builder.set(&format!("{architecture}.{name}"), value.clone());
+    }
+    let checkpoint = builder.read().map_err(|error| error.to_string())?;
+    Ok(checkpoint.config().clone())
+}
+
+fn assert_rejected(architecture: &str, options: &[(&str, Value)], words: &[&str]) {
+    let message = read(architecture, options).unwrap_err();
+    for word in words {
+        assert!(message.contains(word), "no {word:?} in: {message}");
+    }
+}
+
+#[test]
+fn yarn_has_llama_cpps_defaults() {
+    let yarn = ("rope.scaling.type", text("yarn"));
+    let factor = |factor| ("rope.scaling.factor", f32_value(factor));
+    let expected = Yarn {
+        factor: 4.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        truncate: true,
+        attention_factor: (0.1 * 4_f64.ln() + 1.0) as f32,
+        original_max_position_embeddings: 16,
+    };
+    let plain = read("llama", &[yarn.clone(), factor(4.0)]).unwrap();
+    assert_eq!(plain.rope_scaling, RopeScaling::Yarn(expected));
+    let options = [
+        yarn.clone(),
+        factor(4.0),
+        ("rope.scaling.original_context_length", u32_value(8)),
+        ("rope.scaling.yarn_beta_fast", f32_value(8.0)),
+        ("rope.scaling.yarn_beta_slow", f32_value(0.5)),
+    ];
+    let changed =
+        Yarn { beta_fast: 8.0, beta_slow: 0.5, original_max_position_embeddings: 8, ..expected };
+    assert_eq!(read("llama", &options).unwrap().rope_scaling, RopeScaling::Yarn(changed));
+    assert_rejected("llama", std::slice::from_ref(&yarn), &["scaling.factor", "absent"]);
+    for value in [0.0, 0.5, f32::NAN, f32::INFINITY] {
+        assert_rejected(
+            "llama",
+            &[yarn.clone(), factor(value)],
+            &["\"llama.rope.scaling.factor\""],
+        );
+    }
+    let recommended = ("rope.scaling.attn_factor", f32_value(expected.attention_factor));
+    let stated = read("llama", &[yarn.clone(), factor(4.0), recommended]).unwrap();
+    assert_eq!(stated.rope_scaling, plain.rope_scaling);
+    let attention = ("rope.scaling.yarn_attn_factor", f32_value(1.2));
+    assert_rejected(
+        "llama",
+        &[yarn, factor(4.0), attention],
+        &["yarn_attn_factor", "supported: 1"],
+    );
+}
+
+#[test]
+fn gemma_2_has_limits_and_windows() {
+    let plain = read("gemma2", &[]).unwrap();
+    assert_eq!(
+        (plain.attn_logit_softcapping, plain.final_logit_softcapping),
+        (Some(50.0), Some(30.0))
+    );
+    assert_eq!(plain.window(0), Some(4096));
+    assert_eq!(
+        (plain.norm_placement, plain.hidden_act),
+        (NormPlacement::Around, Activation::GeluTanh)
+    );
+    assert_eq!((plain.embedding_multiplier, plain.score_scale()), (2.0, 1.0 / 2_f32.sqrt()));
+    let options = [
+        ("attn_logit_softcapping", f32_value(0.0)),
+        ("final_logit_softcapping", f32_value(7.0)),
+        ("attention.scale", f32_value(0.25)),
+        ("attention.sliding_window", u32_value(8)),
+        ("attention.sliding_window_pattern", u32_value(1)),
+    ];
+    let changed = read("gemma2", &options).unwrap();
+    assert_eq!(
+        (changed.attn_logit_softcapping, changed.final_logit_softcapping),
+        (None, Some(7.0))
+    );
+    assert_eq!((changed.score_scale(), changed.window(0)), (0.25, None));
+    assert_rejected(
+        "gemma2",
+        &[("final_logit_softcapping", f32_value(-1.0))],
+        &["is -1", "positive"],
+    );
+    let period = ("attention.sliding_window_pattern", u32_value(0));
+    assert_rejected("gemma2", &[period], &["gemma2.attention.sliding_window_pattern\" is 0"]);
+}
+
+#[test]
+fn gemma_3_has_two_kinds_of_rope() {
+    let window = ("attention.sliding_window", u32_value(8));
+    let theta = ("rope.freq_base", f32_value(1e6));
+    let plain = read("gemma3", &[window.clone(), theta.clone()]).unwrap();
+    assert_eq!((plain.window(0), plain.rope(0).theta, plain.rope_theta), (Some(8), 10_000.0, 1e6));
+    assert_eq!((plain.attn_logit_softcapping, plain.final_logit_softcapping), (None, None));
+    let local = ("rope.freq_base_swa", f32_value(500.0));
+    assert_eq!(read("gemma3", &[window, theta, local]).unwrap().rope(0).theta, 500.0);
+    let cap = ("attn_logit_softcapping", f32_value(50.0));
+    assert_rejected(
+        "gemma3",
+        &[cap],
+        &["\"gemma3.attn_logit_softcapping\" is 50", "not supported"],
+    );
+}
+
+#[test]
+fn olmo_3_is_an_olmo_2_with_windows() {
+    let plain = read("olmo2", &[]).unwrap();
+    assert_eq!((plain.family, plain.norm_placement), (Family::Olmo2, NormPlacement::After));
+    let scaled = [
+        ("attention.sliding_window", u32_value(8)),
+        ("rope.freq_base", f32_value(5e5)),
+        ("rope.scaling.type", text("linear")),
+        ("rope.scaling.factor", f32_value(2.0)),
+    ];
+    let windowed = read("olmo2", &scaled).unwrap();
+    assert_eq!((windowed.family, windowed.window(0)), (Family::Olmo3, Some(8)));
+    assert_eq!(windowed.rope_scaling, RopeScaling::Linear { factor: 2.0 });
+    // Layers with a window have unscaled RoPE.
+    assert_eq!((windowed.rope(0).theta, windowed.rope(0).scaling), (5e5, RopeScaling::None));
+}
+
+#[test]
+fn longrope_has_the_factors_of_short_texts() {
+    let longrope = |shape: u64| {
+        let mut builder = model("phi3");
+        for name in ["rope_factors_short.weight", "rope_factors_long.weight"] {
+            builder.add(name, &[shape]);
+            let value: f32 = if name.contains("short") { 1.5 } else { 9.0 };
+            builder.tensor(name).bytes = value.to_le_bytes().repeat(shape as usize);
+        }
+        builder.set("phi3.rope.scaling.attn_factor", f32_value(1.19));
+        builder.set("phi3.rope.scaling.original_context_length", u32_value(8));
+        builder.read().map(|checkpoint| checkpoint.config().clone())
+    };
+    let config = longrope(1).unwrap();
+    let expected = RopeScaling::Divisors { divisors: [1.5].into(), attention_factor: 1.19 };
+    assert_eq!((config.rope_scaling, config.max_position_embeddings), (expected, 8));
+    let message = longrope(2).unwrap_err().to_string();
+    assert!(
+        message.contains("`rope_factors_short.weight` has shape [2]; expected [1]"),
+        "{message}"
+    );
+    assert_rejected("phi3", &[("rope.scaling.type", text("longrope"))], &["\"longrope\""]);
+    let factor = ("rope.scaling.attn_factor", f32_value(1.19));
+    assert_rejected("phi3", &[factor], &["phi3.rope.scaling.attn_factor", "supported: 1"]);
+    for dims in [1, 4] {
+        let dims = ("rope.dimension_count", u32_value(dims));
+        assert_rejected("phi3", &[dims], &["an even number up to the size of a head, 2"]);
+    }
+}
+
+/// They are the halves of a stored matrix, also in blocks.
+#[test]
+fn gate_and_up_may_have_one_row_each() {
+    let mut narrow = model("phi3");
+    narrow.set("phi3.feed_forward_length", u32_value(1));
+    narrow.set("phi3.embedding_length", u32_value(32));
+    narrow.set("phi3.attention.key_length", u32_value(2));
+    for stored in &mut narrow.tensors {
+        let dimensions = match &*String::from_utf8_lossy(&stored.name) {
+            "blk.0.ffn_up.weight" => vec![32, 2],
+            "blk.0.ffn_down.weight" => vec![1, 32],
+            "blk.0.attn_output.weight" => vec![4, 32],
+            _ if stored.dimensions.len() == 1 => vec![32],
+            _ => vec![32, stored.dimensions[1]],
+        };
+        stored.bytes = vec![0; 4 * dimensions.iter().product::<u64>() as usize];
+        stored.dimensions = dimensions;
+    }
+    let up = narrow.tensor("blk.0.ffn_up.weight");
+    // Q8_0: scales of 1, and quants of 1 and 2.
+    let block = |quant: u8| [&[0, 0x3c][..], &[quant; 32]].concat();
+    (up.code, up.bytes) = (8, [block(1), block(2)].concat());
+    let narrow = narrow.read().unwrap();
+    for (part, value) in [(LayerTensor::Gate, 1.0), (LayerTensor::Up, 2.0)] {
+        assert_eq!(narrow.tensor(Tensor::Layer(0, part)).unwrap(), [value; 32]);
+    }
+}
+
+#[test]
+fn own_options_are_named_when_they_are_missing_or_not_supported() {
+    let finetuned = ("rope.scaling.finetuned", bool_value(false));
+    assert_rejected("granite", &[finetuned], &["\"granite.rope.scaling.finetuned\"", "no RoPE"]);
+    assert_rejected("granite", &[("logit_scale", f32_value(f32::NAN))], &["granite.logit_scale"]);
+    let epsilon = ("attention.layer_norm_epsilon", f32_value(1e-5));
+    for architecture in ["command-r", "gptneox", "phi2", "stablelm", "starcoder2"] {
+        assert_rejected(architecture, &[], &["attention.layer_norm_epsilon\" is absent"]);
+    }
+    let scale = ("logit_scale", f32_value(0.25));
+    for (architecture, options, words) in [
+        ("command-r", vec![epsilon.clone()], "\"command-r.logit_scale\" is absent"),
+        ("cohere2", vec![epsilon.clone(), scale], "\"cohere2.attention.sliding_window\" is absent"),
+        ("gptneox", vec![epsilon], "\"gptneox.use_parallel_residual\" is absent"),
+    ] {
+        assert_rejected(architecture, &options, &[words]);
+    }
+}
+
+/// An answer of gpt-oss has several messages, and goes on after the end of one.
+#[test]
+fn ends_of_messages_are_no_ends_of_answers_in_gpt_oss_format() {
+    let ends = |texts: [&str; 5]| {
+        let mut builder = Builder::llama();
+        let tokens = texts.map(|token| sized(token.as_bytes())).concat();
+        builder.set("tokenizer.ggml.tokens", array_of(TEXT, 5, &tokens));
+        builder.set("tokenizer.ggml.token_type", u32s(&[1, 3, 3, 3, 3]));
+        builder.read().unwrap().config().eos_token_ids.clone()
+    };
+    assert_eq!(ends(["a", "<|return|>", "<|call|>", "<|end|>", "<|endoftext|>"]), [1, 2, 4]);
+    assert_eq!(ends(["a", "<|user|>", "<|call|>", "<|end|>", "<|endoftext|>"]), [3, 4]);
+}

@@ -1,0 +1,352 @@
+#!/usr/bin/env python3
+"""Convert tiny Hugging Face checkpoints to GGUF by the rules of llama.cpp.
+
+The checkpoints are those of `make_families.py`. The files hold the same values:
+matrices in their own type, and norms, biases and routers as float32. They are
+written with the Python package `gguf` and share no code with forerun's reader,
+so a test of forerun compares its logits with the `golden.json` of the checkpoint.
+
+Usage:
+
+    python convert_to_gguf.py --families DIR --out DIR [MODEL ...]
+
+README.md in the same folder explains the models.
+"""
+
+import argparse
+import json
+import math
+import re
+from pathlib import Path
+
+import gguf
+import numpy
+import torch
+from safetensors import safe_open
+
+# For each model: its architecture. The names are those of the checkpoints.
+MODELS = {
+    "cohere-norm": "command-r",
+    "cohere2-bias": "cohere2",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3",
+    "glm4": "glm4",
+    "gpt-neox": "gptneox",
+    "gpt-oss": "gpt-oss",
+    "granite": "granite",
+    "granitemoe-bias": "granitemoe",
+    "mixtral-tied": "llama",
+    "olmo2": "olmo2",
+    "olmoe": "olmoe",
+    "phi": "phi2",
+    "phi3-longrope": "phi3",
+    "qwen2-moe": "qwen2moe",
+    "qwen3-moe": "qwen3moe",
+    "smollm3": "smollm3",
+    "stablelm": "stablelm",
+    "starcoder2": "starcoder2",
+}
+
+# Architectures that rotate neighbours, and whose conversion reorders the rows
+# of queries and keys for it. Other checkpoints have them in that order already.
+REORDERED = {"llama", "granite", "granitemoe", "smollm3"}
+LAYER_NORM = {"starcoder2", "stablelm", "gptneox", "phi2", "command-r", "cohere2"}
+
+TYPES = {torch.float32: gguf.GGMLQuantizationType.F32,
+         torch.float16: gguf.GGMLQuantizationType.F16,
+         torch.bfloat16: gguf.GGMLQuantizationType.BF16}
+
+# The parts of a layer, as the converted names spell them.
+PARTS = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.dense": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+    "block_sparse_moe.router.layer": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "attention.dense": "attn_output",
+    "attention.query_key_value": "attn_qkv",
+    "mlp.dense_h_to_4h": "ffn_up",
+    "mlp.dense_4h_to_h": "ffn_down",
+}
+
+# Norms whose names mean other places in some architectures.
+AROUND = {
+    "gemma": {"post_attention_layernorm": "post_attention_norm",
+              "pre_feedforward_layernorm": "ffn_norm",
+              "post_feedforward_layernorm": "post_ffw_norm"},
+    "olmo2": {"post_attention_layernorm": "post_attention_norm",
+              "post_feedforward_layernorm": "post_ffw_norm"},
+    "glm4": {"post_self_attn_layernorm": "post_attention_norm",
+             "post_mlp_layernorm": "post_ffw_norm"},
+    "gpt-oss": {"post_attention_layernorm": "post_attention_norm"},
+}
+
+WHOLE = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "model.final_layernorm": "output_norm",
+    "lm_head": "output",
+    "gpt_neox.embed_in": "token_embd",
+    "gpt_neox.final_layer_norm": "output_norm",
+    "embed_out": "output",
+}
+
+
+class Converter:
+    """The conversion of one checkpoint."""
+
+    def __init__(self, folder, architecture):
+        self.architecture = architecture
+        self.config = json.loads((folder / "config.json").read_text())
+        self.tensors = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            with safe_open(file, "pt") as stored:
+                for name in stored.keys():
+                    self.tensors[name] = stored.get_tensor(name)
+        config = self.config
+        self.heads = config["num_attention_heads"]
+        self.kv_heads = config.get("num_key_value_heads") or self.heads
+        self.head_dim = config.get("head_dim") or config["hidden_size"] // self.heads
+        self.experts = config.get("num_local_experts", config.get("num_experts", 0))
+
+    def permuted(self, tensor, heads):
+        """Reorder rows for a rotation of neighbours instead of halves."""
+        halves = tensor.reshape(heads, 2, self.head_dim // 2, *tensor.shape[1:])
+        return halves.swapaxes(1, 2).reshape(tensor.shape)
+
+    def part(self, name):
+        """Return the converted name of a layer's part."""
+        family = "gemma" if self.architecture.startswith("gemma") else self.architecture
+        return AROUND.get(family, {}).get(name) or PARTS[name]
+
+    def converted(self):
+        """Yield the converted names and tensors."""
+        merged = {}
+        for name, tensor in self.tensors.items():
+            stem, _, kind = name.rpartition(".")
+            if stem in WHOLE:
+                if name == "lm_head.weight" and self.config.get("tie_word_embeddings"):
+                    continue
+                yield from self.changed(f"{WHOLE[stem]}.{kind}", tensor)
+                continue
+            layer, part = re.fullmatch(r"(?:model|gpt_neox)\.layers\.(\d+)\.(.+)", name).groups()
+            prefix = f"blk.{layer}"
+            expert = re.fullmatch(r".+experts\.(\d+)\.(\w+)\.weight", part)
+            if expert:
+                number, projection = int(expert[1]), expert[2]
+                projection = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down",
+                              "w1": "gate", "w3": "up", "w2": "down"}[projection]
+                merged.setdefault(f"{prefix}.ffn_{projection}_exps.weight", {})[number] = tensor
+            elif "experts." in part or "_linear" in part:
+                for projection, of_all in self.of_all_experts(part, tensor):
+                    yield f"{prefix}.ffn_{projection}", of_all
+            elif part == "self_attn.sinks":
+                yield f"{prefix}.attn_sinks.weight", tensor
+            else:
+                part, _, kind = part.rpartition(".")
+                yield from self.changed(f"{prefix}.{self.part(part)}.{kind}", tensor)
+        for name, experts in merged.items():
+            yield name, torch.stack([experts[number] for number in range(self.experts)])
+
+    def of_all_experts(self, part, tensor):
+        """Yield the parts of a tensor of all experts."""
+        if part.endswith("input_linear.weight"):
+            size = tensor.shape[1] // 2
+            yield "gate_exps.weight", tensor[:, :size]
+            yield "up_exps.weight", tensor[:, size:]
+        elif part.endswith("output_linear.weight"):
+            yield "down_exps.weight", tensor
+        elif part.endswith("gate_up_proj_bias"):
+            yield "gate_exps.bias", tensor[:, ::2]
+            yield "up_exps.bias", tensor[:, 1::2]
+        elif part.endswith("gate_up_proj"):
+            rows = tensor.transpose(1, 2)
+            yield "gate_exps.weight", rows[:, ::2]
+            yield "up_exps.weight", rows[:, 1::2]
+        elif part.endswith("down_proj_bias"):
+            yield "down_exps.bias", tensor
+        else:
+            yield "down_exps.weight", tensor.transpose(1, 2)
+
+    def changed(self, name, tensor):
+        """Yield a tensor with the values that the conversion gives it."""
+        _, part, kind = name.rsplit(".", 2) if name.startswith("blk.") else ("", "", "")
+        if self.architecture in REORDERED and part in ("attn_q", "attn_k"):
+            tensor = self.permuted(tensor, self.heads if part == "attn_q" else self.kv_heads)
+        if self.architecture.startswith("gemma") and name.endswith("norm.weight"):
+            tensor = tensor.float() + 1
+        if self.architecture == "gptneox" and part == "attn_qkv":
+            of_heads = tensor.reshape(self.heads, 3, self.head_dim, *tensor.shape[1:])
+            tensor = of_heads.swapaxes(0, 1).reshape(tensor.shape)
+        yield name, tensor
+
+    def write(self, file):
+        writer = gguf.GGUFWriter(file, self.architecture)
+        writer.add_type(gguf.GGUFType.MODEL)
+        self.write_sizes(writer)
+        self.write_rope(writer)
+        self.write_window(writer)
+        self.write_mixture(writer)
+        self.write_factors(writer)
+        self.write_tokenizer(writer)
+        for name, tensor in sorted(self.converted()):
+            is_matrix = tensor.dim() > 1 and name.endswith(".weight")
+            is_matrix &= "norm" not in name and "gate_inp" not in name
+            kind = TYPES[tensor.dtype] if is_matrix else gguf.GGMLQuantizationType.F32
+            values = numpy.ascontiguousarray(tensor.float().numpy())
+            writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    def write_sizes(self, writer):
+        config = self.config
+        writer.add_vocab_size(config["vocab_size"])
+        writer.add_context_length(config["max_position_embeddings"])
+        writer.add_embedding_length(config["hidden_size"])
+        writer.add_block_count(config["num_hidden_layers"])
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_head_count(self.heads)
+        writer.add_head_count_kv(self.kv_heads)
+        if config.get("head_dim"):
+            writer.add_key_length(self.head_dim)
+            writer.add_value_length(self.head_dim)
+        if self.architecture in LAYER_NORM:
+            epsilons = ("layer_norm_eps", "norm_epsilon")
+            writer.add_layer_norm_eps(next(config[key] for key in epsilons if key in config))
+        else:
+            writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+
+    def write_tokenizer(self, writer):
+        """Write a vocabulary of words. The test passes tokens, not text."""
+        size = self.config["vocab_size"]
+        tokens = ["<unk>", "<s>", "</s>"] + [f"\u2581{token}" for token in range(3, size)]
+        kinds = [gguf.TokenType.UNKNOWN] + [gguf.TokenType.CONTROL] * 2
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(tokens)
+        writer.add_token_scores([-float(token) for token in range(size)])
+        writer.add_token_types(kinds + [gguf.TokenType.NORMAL] * (size - 3))
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+
+    def rope(self):
+        """Return the options of RoPE, of either spelling."""
+        config = self.config
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        rope = dict(rope.get("full_attention", rope))
+        rope.setdefault("rope_theta", config.get("rope_theta", config.get("rotary_emb_base")))
+        rope.setdefault("partial_rotary_factor", config.get(
+            "partial_rotary_factor", config.get("rotary_pct", 1.0)))
+        rope["type"] = rope.get("rope_type", rope.get("type", "default"))
+        return rope
+
+    def write_rope(self, writer):
+        config, rope = self.config, self.rope()
+        writer.add_rope_freq_base(rope["rope_theta"])
+        dims = int(self.head_dim * rope["partial_rotary_factor"])
+        writer.add_rope_dimension_count(dims)
+        if "rope_local_base_freq" in config:
+            writer.add_rope_freq_base_swa(config["rope_local_base_freq"])
+        if rope["type"] == "linear":
+            writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+            writer.add_rope_scaling_factor(rope["factor"])
+        elif rope["type"] == "yarn":
+            writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+            writer.add_rope_scaling_factor(rope["factor"])
+            writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+            if "beta_fast" in rope:
+                writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+            if "beta_slow" in rope:
+                writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+        elif rope["type"] == "longrope":
+            original = config["original_max_position_embeddings"]
+            scale = config["max_position_embeddings"] / original
+            factor = math.sqrt(1 + math.log(scale) / math.log(original))
+            writer.add_rope_scaling_orig_ctx_len(original)
+            writer.add_rope_scaling_attn_factors(factor)
+            for length in ("short", "long"):
+                factors = numpy.array(rope[f"{length}_factor"], dtype=numpy.float32)
+                writer.add_tensor(f"rope_factors_{length}.weight", factors)
+
+    def write_window(self, writer):
+        config = self.config
+        # llama.cpp stores no window of StarCoder2, but a reader knows the option.
+        if self.architecture in ("gemma2", "gemma3", "cohere2", "gpt-oss", "phi3", "olmo2",
+                                 "starcoder2"):
+            if config.get("sliding_window"):
+                writer.add_sliding_window(config["sliding_window"])
+        if self.architecture in ("cohere2", "olmo2") and "layer_types" in config:
+            slides = [kind == "sliding_attention" for kind in config["layer_types"]]
+            writer.add_sliding_window_pattern(slides)
+        elif "sliding_window_pattern" in config:
+            writer.add_sliding_window_pattern(config["sliding_window_pattern"])
+
+    def write_mixture(self, writer):
+        config = self.config
+        if not self.experts:
+            return
+        writer.add_expert_count(self.experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        if "moe_intermediate_size" in config:
+            writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        elif self.architecture == "gpt-oss":
+            writer.add_expert_feed_forward_length(config["intermediate_size"])
+        if "shared_expert_intermediate_size" in config:
+            writer.add_expert_shared_feed_forward_length(
+                config["shared_expert_intermediate_size"])
+
+    def write_factors(self, writer):
+        config = self.config
+        for option, write in [
+            ("attention_multiplier", writer.add_attention_scale),
+            ("embedding_multiplier", writer.add_embedding_scale),
+            ("residual_multiplier", writer.add_residual_scale),
+            ("logits_scaling", writer.add_logit_scale),
+            ("logit_scale", writer.add_logit_scale),
+            ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
+            ("final_logit_softcapping", writer.add_final_logit_softcapping),
+            ("use_parallel_residual", writer.add_parallel_residual),
+        ]:
+            if config.get(option) is not None:
+                write(config[option])
+        # llama.cpp derives this factor from the size of the published models.
+        if "query_pre_attn_scalar" in config:
+            writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--families", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for model in arguments.models:
+        converter = Converter(arguments.families / model, MODELS[model])
+        converter.write(arguments.out / f"{model}.gguf")
+
+
+if __name__ == "__main__":
+    main()
