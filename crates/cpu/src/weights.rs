@@ -559,7 +559,11 @@ impl Weights {
                     parts.into_iter()
                 })
             });
-            dense.into_iter().filter(|tensors| !tensors.is_empty()).chain(experts)
+            let routers = [LayerTensor::Router, LayerTensor::SharedGate].into_iter();
+            let routers = routers.filter(|router| layer.has(*router, architecture.norm));
+            let routers = routers.map(move |router| vec![with_shape(Tensor::Layer(index, router))]);
+            let dense = dense.into_iter().filter(|tensors| !tensors.is_empty());
+            dense.chain(routers).chain(experts)
         });
         let whole = [
             (!architecture.shares_embedding).then_some(Tensor::Embedding),
@@ -603,8 +607,12 @@ impl Weights {
         let layers = self.layers.iter().flat_map(|layer| {
             let LayerWeights { qkv, output, mlp, experts, .. } = layer;
             let attention = [qkv, output].into_iter().flat_map(Projection::matrices);
+            let routers = experts
+                .iter()
+                .flat_map(|experts| std::iter::once(&experts.router).chain(&experts.shared_gate));
             let experts = experts.iter().flat_map(|experts| &experts.experts);
-            attention.chain(mlp.iter().chain(experts).flat_map(PackedMlp::matrices))
+            let mlps = mlp.iter().chain(experts).flat_map(PackedMlp::matrices);
+            attention.chain(routers).chain(mlps)
         });
         let head = (!self.has_tied_head()).then_some(&*self.head);
         layers.chain(&self.fusion).chain([&*self.embedding]).chain(head)
@@ -655,13 +663,15 @@ mod tests {
     use super::*;
     use forerun_formats::Config;
     use forerun_formats::checkpoint::random::{
-        RandomDtype, example_config, write_random_checkpoint,
+        RandomDtype, example_config, example_families, write_random_checkpoint,
     };
 
     #[test]
     fn the_packed_size_is_known_before_packing() {
-        for tied in [false, true] {
-            let config = Config { tie_word_embeddings: tied, ..example_config() };
+        let plain =
+            [false, true].map(|tied| Config { tie_word_embeddings: tied, ..example_config() });
+        let mixtures = example_families().into_iter().filter(|config| config.experts.is_some());
+        for config in plain.into_iter().chain(mixtures) {
             let folder = tempfile::tempdir().unwrap();
             write_random_checkpoint(folder.path(), &config, 1, RandomDtype::F32).unwrap();
             let checkpoint = Checkpoint::open(folder.path()).unwrap();
@@ -670,7 +680,7 @@ mod tests {
                 let architecture = checkpoint.architecture();
                 let expected =
                     Weights::packed_bytes(architecture, &checkpoint, Some(types)).unwrap();
-                assert_eq!(weights.bytes(), expected, "{types}, tied: {tied}");
+                assert_eq!(weights.bytes(), expected, "{types}, {config:?}");
                 let least = Weights::least_memory(architecture, &checkpoint, types.into());
                 assert!(least.unwrap() > expected);
             }

@@ -402,3 +402,24 @@ fn the_language_model_of_a_multimodal_checkpoint_agrees_with_the_peer() {
         assert_reference(FAMILY, &Checkpoint::open(copy.path()).unwrap());
     }
 }
+
+/// GLM-4.5 and later have a layer after the others that predicts a further token. It is not read.
+#[test]
+fn layers_that_predict_further_tokens_are_not_read() {
+    let copy = tempfile::tempdir().unwrap();
+    let source = folder().join("glm4-moe");
+    fs::copy(source.join("config.json"), copy.path().join("config.json")).unwrap();
+    let bytes = fs::read(source.join("model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let layers = checkpoint("glm4-moe").config().num_hidden_layers;
+    let write = |further: String| {
+        let of_layer = (further, tensors.tensor("model.norm.weight").unwrap());
+        let all = tensors.iter().map(|(name, view)| (name.to_owned(), view)).chain([of_layer]);
+        let file = copy.path().join("model.safetensors");
+        safetensors::serialize_to_file(all.collect::<Vec<_>>(), None, &file).unwrap();
+        Checkpoint::open(copy.path())
+    };
+    assert_reference("glm4-moe", &write(format!("model.layers.{layers}.enorm.weight")).unwrap());
+    let within = write(format!("model.layers.{}.enorm.weight", layers - 1));
+    assert!(within.err().unwrap().to_string().contains("enorm.weight"));
+}

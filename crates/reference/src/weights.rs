@@ -453,14 +453,16 @@ fn activate(activation: Activation, x: f32) -> f32 {
         Activation::Silu | Activation::ClampedSwiglu { .. } => silu(x),
         Activation::Gelu => gelu(x),
         Activation::GeluTanh => gelu_tanh(x),
-        Activation::Relu => x.max(0.0),
+        Activation::Relu if x < 0.0 => 0.0,
+        Activation::Relu => x,
     }
 }
 
 fn activate_gated(activation: Activation, gate: f32, up: f32) -> f32 {
     match activation {
         Activation::ClampedSwiglu { limit } => {
-            let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
+            let gate = if gate > limit { limit } else { gate };
+            let up = up.clamp(-limit, limit);
             gate / (1.0 + exp(-1.702 * gate)) * (up + 1.0)
         }
         _ => activate(activation, gate) * up,

@@ -180,11 +180,12 @@ impl Vectorized for Activate<'_> {
             Activation::Silu => self.each(silu, |up| up),
             Activation::Gelu => self.each(gelu, |up| up),
             Activation::GeluTanh => self.each(gelu_tanh, |up| up),
-            Activation::Relu => self.each(|x| x.max(0.0), |up| up),
+            Activation::Relu => self.each(relu, |up| up),
             Activation::ClampedSwiglu { limit } => self.each(
                 #[inline(always)]
                 |gate| {
-                    let gate = gate.min(limit);
+                    // A comparison keeps NaN.
+                    let gate = if gate > limit { limit } else { gate };
                     gate / (1.0 + exp(-1.702 * gate))
                 },
                 #[inline(always)]
@@ -210,6 +211,12 @@ impl Activate<'_> {
             }
         }
     }
+}
+
+/// Returns `max(x, 0)`, or NaN.
+#[inline(always)]
+fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
 }
 
 #[inline(always)]

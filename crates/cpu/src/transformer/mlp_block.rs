@@ -29,9 +29,12 @@ struct Mixture {
     gate_up: Vec<f32>, // [choices, 2, intermediate]
     inner: Vec<f32>,   // [choices, intermediate]
     out: Vec<f32>,     // [choices, hidden]
-    /// One for each expert that some row of the pass has chosen.
-    activations: Vec<Activations>,
+    /// The inputs of the experts that are computed together.
+    activations: [Activations; EXPERTS_TOGETHER],
 }
+
+/// The number of experts that are computed together.
+const EXPERTS_TOGETHER: usize = 8;
 
 impl MlpBlock {
     /// Computes what the dense MLP and the experts add to the hidden state. `x`, `delta`: `[rows, hidden]`.
@@ -114,15 +117,11 @@ impl Mixture {
         gate_up.resize(choices.len() * width, 0.0);
         inner.resize(choices.len() * mlp.intermediate_size, 0.0);
         out.resize(choices.len() * size, 0.0);
-        let experts = choices.chunk_by(|a, b| a.expert == b.expert).count();
-        if activations.len() < experts {
-            activations.resize_with(experts, Activations::default);
-        }
         let weights = |expert: usize| packed.experts[expert].gate_up.matrices();
-        linear_group(team, products(choices, weights, gathered, gate_up, activations));
+        project(team, choices, weights, (gathered, gate_up), activations);
         activate(team, mlp, gate_up, inner);
         let weights = |expert: usize| packed.experts[expert].down.matrices();
-        linear_group(team, products(choices, weights, inner, out, activations));
+        project(team, choices, weights, (inner, out), activations);
         delta.fill(0.0);
         for (choice, output) in choices.iter().zip(out.chunks_exact(size)) {
             let row = &mut delta[choice.row * size..][..size];
@@ -131,22 +130,27 @@ impl Mixture {
     }
 }
 
-/// Returns the product of each chosen expert with the rows that have chosen it. `x`, `out`: `[choices, …]`.
-fn products<'a>(
-    choices: &'a [Choice],
-    weights: impl Fn(usize) -> &'a [PackedMatrix] + 'a,
-    x: &'a [f32],
-    out: &'a mut [f32],
-    activations: &'a mut [Activations],
-) -> impl Iterator<Item = Product<'a>> {
+/// Computes the products of each chosen expert with the rows that have chosen it. `x`, `out`: `[choices, …]`.
+fn project<'a>(
+    team: &Team,
+    choices: &[Choice],
+    weights: impl Fn(usize) -> &'a [PackedMatrix],
+    (mut x, mut out): (&[f32], &mut [f32]),
+    activations: &mut [Activations; EXPERTS_TOGETHER],
+) {
     let [inputs, outputs] = [x.len(), out.len()].map(|length| length / choices.len().max(1));
-    let (mut x, mut out) = (x, out);
-    let experts = choices.chunk_by(|a, b| a.expert == b.expert);
-    experts.zip(activations).map(move |(choices, activations)| {
-        let (rows, rest) = x.split_at(choices.len() * inputs);
-        x = rest;
-        let (results, rest) = std::mem::take(&mut out).split_at_mut(choices.len() * outputs);
-        out = rest;
-        Product { x: rows, weights: weights(choices[0].expert), activations, out: results }
-    })
+    let mut experts = choices.chunk_by(|a, b| a.expert == b.expert).peekable();
+    while experts.peek().is_some() {
+        // The buffers come first: once they run out, no expert has been taken.
+        let products =
+            activations.iter_mut().zip(experts.by_ref()).map(|(activations, choices)| {
+                let (rows, rest) = x.split_at(choices.len() * inputs);
+                x = rest;
+                let (results, rest) =
+                    std::mem::take(&mut out).split_at_mut(choices.len() * outputs);
+                out = rest;
+                Product { x: rows, weights: weights(choices[0].expert), activations, out: results }
+            });
+        linear_group(team, products);
+    }
 }

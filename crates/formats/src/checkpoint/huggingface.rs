@@ -11,7 +11,7 @@ use super::stored_names::StoredAs;
 use super::weight_file::WeightFile;
 use super::{Dtype, Location};
 use crate::architecture::Architecture;
-use crate::config::Config;
+use crate::config::{Config, Family};
 use crate::load_error::LoadError;
 use crate::tensor::Tensor;
 
@@ -131,6 +131,14 @@ fn names_in_multimodal(name: &str) -> [String; 2] {
         None => name.to_owned(),
     };
     [format!("language_model.{name}"), new]
+}
+
+/// Whether a tensor belongs to a layer after those of the model, where GLM-4.5 and later have a layer that predicts
+/// a further token. As in transformers, it is not read.
+fn is_of_later_layer(name: &str, config: &Config) -> bool {
+    let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
+    let layer: Option<usize> = layer.and_then(|layer| layer.parse().ok());
+    config.family == Family::Glm4Moe && layer >= Some(config.num_hidden_layers)
 }
 
 /// Whether a tensor belongs to the part of a model that reads images.
@@ -262,8 +270,13 @@ impl Shards<'_> {
     /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a norm of the
     /// queries, an additional layer) means that the configuration does not describe this model.
     fn reject_unexpected(&self, used: &HashSet<String>, config: &Config) -> Result<(), LoadError> {
+        let head = StoredAs::of(Tensor::Head, config, &config.architecture()).name;
+        let heads_in_multimodal = names_in_multimodal(&head);
         let harmless = |name: &str| {
-            let tied_head = config.tie_word_embeddings && name == Tensor::Head.to_string();
+            let is_head =
+                name == head || self.multimodal && heads_in_multimodal.iter().any(|n| n == name);
+            let tied_head =
+                config.tie_word_embeddings && is_head || is_of_later_layer(name, config);
             // Old writers stored RoPE's frequencies and the causal mask, which follow from the configuration.
             let buffers = ["rotary_emb.inv_freq", "attention.bias", "attention.masked_bias"];
             tied_head || buffers.iter().any(|buffer| name.ends_with(buffer))

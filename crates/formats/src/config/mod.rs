@@ -346,6 +346,18 @@ impl Config {
                 expected,
             });
         }
+        if let Activation::ClampedSwiglu { limit } = experts.mlp.activation
+            && !(limit.is_finite() && limit > 0.0)
+        {
+            let (found, expected) = (limit.to_string(), "a positive, finite number".into());
+            let option = "swiglu_limit";
+            return Err(LoadError::InvalidOption {
+                file: file.to_owned(),
+                option,
+                found,
+                expected,
+            });
+        }
         if !dense.is_empty() && dense.len() != self.num_hidden_layers {
             let expected = format!("one for each of the {} layers", self.num_hidden_layers);
             return invalid("mlp_only_layers", dense.len(), expected);
@@ -534,7 +546,8 @@ impl Config {
     /// Returns the number of dimensions of a head that RoPE rotates.
     #[must_use]
     pub fn rotary_dims(&self) -> usize {
-        (self.head_dim as f64 * f64::from(self.partial_rotary_factor)) as usize
+        // The share is rounded to f32: 0.9 of 80 is 72, not 71.
+        (self.head_dim as f64 * f64::from(self.partial_rotary_factor) + 1e-4) as usize
     }
 
     /// Returns the first piece that a plain Llama does not have, in words; `None` for a plain Llama. Its sizes,
@@ -548,6 +561,7 @@ impl Config {
             (self.rope_layers.is_some(), "layers without RoPE"),
             (self.partial_rotary_factor != 1.0, "RoPE of a part of each head"),
             (self.local_rope.is_some(), "two kinds of RoPE"),
+            (self.rope_scaling.amplitude() != 1.0, "RoPE with a factor (YaRN, LongRoPE)"),
             (self.attention_multiplier.is_some(), "a factor of attention scores"),
             (self.architecture_factors() != Factors::ONE, "constant factors"),
             (self.attn_logit_softcapping.is_some(), "limited attention scores"),

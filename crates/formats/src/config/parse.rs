@@ -317,6 +317,50 @@ mod tests {
     }
 
     #[test]
+    fn defaults_that_differ_between_relatives_are_transformers() {
+        let of = |model_type: &str, changes: Value| {
+            let mut all = json!({"model_type": model_type, "num_key_value_heads": 8});
+            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            config(all)
+        };
+        let experts = json!({"num_local_experts": 4, "num_experts_per_tok": 2});
+        let tokens = json!({"bos_token_id": 1, "eos_token_id": 2});
+        assert_eq!(of("mixtral", experts).unwrap().rope_theta, 1e6);
+        assert_eq!(of("cohere", tokens.clone()).unwrap().rope_theta, 5e5);
+        assert_eq!(of("cohere2", tokens.clone()).unwrap().rope_theta, 1e4);
+        // The original context of a Phi-3, and the first place of the option.
+        let longrope = json!({"eos_token_id": 2, "max_position_embeddings": 131_072, "rope_scaling": {
+            "type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [1, 1, 1, 1]}});
+        let phi3 = of("phi3", longrope).unwrap();
+        assert_eq!(phi3.max_position_embeddings, 4096);
+        assert!((phi3.rope(0).amplitude() - 1.190_238).abs() < 1e-6);
+        let both = json!({"original_max_position_embeddings": 64, "rope_scaling": {"type": "yarn",
+            "factor": 2, "original_max_position_embeddings": 32}});
+        let RopeScaling::Yarn(yarn) = of("llama", both).unwrap().rope_scaling else {
+            panic!("YaRN");
+        };
+        assert_eq!(yarn.original_max_position_embeddings, 64);
+        // A share that is not exact in f32.
+        let partial = json!({"head_dim": 80, "partial_rotary_factor": 0.9});
+        assert_eq!(of("stablelm", partial).unwrap().rotary_dims(), 72);
+        // Every second of the first layers.
+        let window = json!({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+            "shared_expert_intermediate_size": 8, "use_sliding_window": true, "sliding_window": 13,
+            "max_window_layers": 2, "num_hidden_layers": 3});
+        let qwen2_moe = of("qwen2_moe", window).unwrap();
+        assert_eq!([0, 1, 2].map(|layer| qwen2_moe.window(layer)), [Some(13), None, None]);
+        let capped = json!({"attn_logit_softcapping": 50.0, "query_pre_attn_scalar": 8});
+        let message = of("gemma3_text", capped).unwrap_err().to_string();
+        assert!(message.contains("\"attn_logit_softcapping\" is 50.0"), "{message}");
+        let message = of(
+            "gpt_oss",
+            json!({"num_local_experts": 4, "num_experts_per_tok": 2,
+            "swiglu_limit": -1, "rope_scaling": {"type": "yarn", "factor": 2}}),
+        );
+        assert!(message.unwrap_err().to_string().contains("\"swiglu_limit\" is -1"));
+    }
+
+    #[test]
     fn granite_has_constant_factors() {
         let granite = |changes: Value| {
             let mut all = json!({"model_type": "granite"});

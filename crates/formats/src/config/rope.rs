@@ -361,12 +361,13 @@ impl Reader<'_, '_> {
         Ok(scaling)
     }
 
-    /// Returns the length of the context before it was extended: of the object, of the configuration, or the
-    /// context of the model.
+    /// Returns the length of the context before it was extended. As in transformers, that of the configuration
+    /// comes before that of the object.
     fn original_length(&self, object: &JsonOptions<'_>) -> Result<usize, LoadError> {
         let option = "original_max_position_embeddings";
-        let found = object.size(option)?.or(self.options.size(option)?);
-        Ok(found.unwrap_or(self.context_length))
+        let found = self.options.size(option)?.or(object.size(option)?);
+        let default = if self.family == Family::Phi3 { 4096 } else { self.context_length };
+        Ok(found.unwrap_or(default))
     }
 
     /// Reads LongRoPE. Texts are no longer than the original context, where the short factors count.

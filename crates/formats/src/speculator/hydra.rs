@@ -92,6 +92,7 @@ impl Speculator {
                 input: Input::UnprojectedFeature,
                 shares_embedding: true,
                 head: Head::Target,
+                head_bias: false,
                 ..layer.clone()
             }),
         };

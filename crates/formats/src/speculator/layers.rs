@@ -43,7 +43,11 @@ impl Speculator {
         let has = |tensor| on_tokens || tensors.has(&short_name(tensor));
         let layer = |(index, layer): (usize, &Layer)| {
             let has_norm = has(Tensor::Layer(index, LayerTensor::AttentionNorm));
-            let attention_norm = if has_norm { AttentionNorm::Hidden } else { AttentionNorm::None };
+            let attention_norm = match has_norm {
+                _ if on_tokens => layer.attention_norm,
+                true => AttentionNorm::Hidden,
+                false => AttentionNorm::None,
+            };
             Layer { attention_norm, ..layer.clone() }
         };
         Ok(Architecture {
@@ -53,6 +57,8 @@ impl Speculator {
             layers: model.layers.iter().enumerate().map(layer).collect(),
             final_norm: has(Tensor::FinalNorm),
             head: Head::Target,
+            // It is part of the target's head.
+            head_bias: false,
             ..model
         })
     }

@@ -175,7 +175,8 @@ pub(super) fn mixtures() -> Vec<Config> {
     };
     let olmoe = Config {
         qk_norms: QkNorms::Whole,
-        ..of(Family::Olmoe, layers(experts(100, unnormalised)))
+        // More than are computed together.
+        ..of(Family::Olmoe, layers(Experts { n_experts: 13, ..experts(100, unnormalised) }))
     };
     let of_chosen = Router { weighting: Weighting::SoftmaxOfChosen, ..unnormalised };
     let granite_moe = Config {

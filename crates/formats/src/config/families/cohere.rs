@@ -22,7 +22,7 @@ pub(in super::super) const COHERE: Description = Description {
     name: "Cohere",
     model_type: "cohere",
     class: "CohereForCausalLM",
-    defaults: DEFAULTS,
+    defaults: Defaults { rope_theta: 500_000.0, ..DEFAULTS },
     reads: &["logit_scale", "use_qk_norm", "position_embedding_type"],
     read: |options, config| {
         read_common(options, config)?;

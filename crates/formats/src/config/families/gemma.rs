@@ -19,21 +19,18 @@ const DEFAULTS: Defaults = Defaults {
     ..LLAMA
 };
 
-const READS: &[&str] = &[
-    "hidden_activation",
-    "query_pre_attn_scalar",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-    "rope_local_base_freq",
-];
-
 pub(in super::super) const GEMMA2: Description = Description {
     family: Family::Gemma2,
     name: "Gemma 2",
     model_type: "gemma2",
     class: "Gemma2ForCausalLM",
     defaults: DEFAULTS,
-    reads: READS,
+    reads: &[
+        "hidden_activation",
+        "query_pre_attn_scalar",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+    ],
     read: |options, config| {
         read_common(options, config)?;
         let cap = |option, default: f32| {
@@ -64,10 +61,15 @@ pub(in super::super) const GEMMA3: Description = Description {
         local_rope_theta: Some(10_000.0),
         ..DEFAULTS
     },
-    reads: READS,
+    // It has no limit of attention scores.
+    reads: &[
+        "hidden_activation",
+        "query_pre_attn_scalar",
+        "final_logit_softcapping",
+        "rope_local_base_freq",
+    ],
     read: |options, config| {
         read_common(options, config)?;
-        config.attn_logit_softcapping = options.number("attn_logit_softcapping")?;
         config.final_logit_softcapping = options.number("final_logit_softcapping")?;
         config.qk_norms = QkNorms::Heads;
         let pattern = options.size("sliding_window_pattern")?;

@@ -43,7 +43,11 @@ pub(in super::super) const MIXTRAL: Description = Description {
     name: "Mixtral",
     model_type: "mixtral",
     class: "MixtralForCausalLM",
-    defaults: Defaults { epsilon: ("rms_norm_eps", 1e-5), ..MISTRAL.defaults },
+    defaults: Defaults {
+        rope_theta: 1_000_000.0,
+        epsilon: ("rms_norm_eps", 1e-5),
+        ..MISTRAL.defaults
+    },
     reads: &[NUM_LOCAL_EXPERTS],
     read: |options, config| {
         let size = options.size("sliding_window")?;

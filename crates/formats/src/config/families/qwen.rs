@@ -1,7 +1,7 @@
 //! Qwen2 and Qwen3, dense and as mixtures of experts.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, MAX_LAYERS, MixtureLayers, SlidingLayers};
+use super::super::{Config, Family, MAX_LAYERS, MixtureLayers, SlidingLayers, SlidingWindow};
 use super::llama::optional_window;
 use super::{NUM_LOCAL_EXPERTS, experts, flag, write_attention_bias};
 use crate::architecture::{Experts, Mlp, QkNorms, Router};
@@ -59,6 +59,15 @@ pub(in super::super) const QWEN2_MOE: Description = Description {
     read: |options, config| {
         config.qkv_bias = options.flag("qkv_bias")?.unwrap_or(true);
         config.sliding_window = optional_window(options)?;
+        // Unless they are listed, every second one of the first layers has the window.
+        if let Some(SlidingWindow { layers: layers @ SlidingLayers::From(_), .. }) =
+            &mut config.sliding_window
+        {
+            let first = options.size("max_window_layers")?.unwrap_or(28);
+            let slides = |layer: usize| layer.is_multiple_of(2) && layer < first;
+            let all = 0..config.num_hidden_layers.min(MAX_LAYERS);
+            *layers = SlidingLayers::Listed(all.map(slides).collect());
+        }
         let mut layers = mixture_layers(options, config)?;
         layers.experts.shared_gate = true;
         layers.shared_size = Some(options.required_size("shared_expert_intermediate_size")?);
@@ -78,7 +87,7 @@ pub(in super::super) const QWEN3_MOE: Description = Description {
     name: "Qwen3-MoE",
     model_type: "qwen3_moe",
     class: "Qwen3MoeForCausalLM",
-    defaults: Defaults { num_key_value_heads: Some(4), head_dim: Some(128), ..DEFAULTS },
+    defaults: Defaults { num_key_value_heads: Some(4), ..DEFAULTS },
     reads: &["num_experts", NUM_LOCAL_EXPERTS],
     read: |options, config| {
         (QWEN3.read)(options, config)?;
