@@ -76,6 +76,23 @@ pub struct Router {
     pub groups: Option<ExpertGroups>,
 }
 
+impl Router {
+    /// Returns Mixtral's router: the softmax over all experts, whose weights for the chosen ones are divided by
+    /// their sum.
+    #[must_use]
+    pub fn softmax(experts_per_token: usize) -> Self {
+        Self {
+            experts_per_token,
+            weighting: Weighting::Softmax,
+            normalised: true,
+            scale: 1.0,
+            bias: false,
+            correction: false,
+            groups: None,
+        }
+    }
+}
+
 /// How a router's scores become weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weighting {

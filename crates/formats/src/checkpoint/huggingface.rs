@@ -275,23 +275,21 @@ impl Shards<'_> {
         let harmless = |name: &str| {
             let is_head =
                 name == head || self.multimodal && heads_in_multimodal.iter().any(|n| n == name);
-            let tied_head =
-                config.tie_word_embeddings && is_head || is_of_later_layer(name, config);
+            let is_tied_head = config.tie_word_embeddings && is_head;
             // Old writers stored RoPE's frequencies and the causal mask, which follow from the configuration.
             let buffers = ["rotary_emb.inv_freq", "attention.bias", "attention.masked_bias"];
-            tied_head || buffers.iter().any(|buffer| name.ends_with(buffer))
+            is_tied_head
+                || is_of_later_layer(name, config)
+                || buffers.iter().any(|buffer| name.ends_with(buffer))
         };
         let in_multimodal = used.iter().filter(|_| self.multimodal);
         let used_in_multimodal: HashSet<String> =
             in_multimodal.flat_map(|name| names_in_multimodal(name)).collect();
         for (file, parsed) in self.files.iter().zip(&self.parsed) {
-            let is_used = |name: &str| used.contains(name);
             for name in parsed.tensors.keys() {
-                let is_known = match self.multimodal {
-                    true => used_in_multimodal.contains(name) || is_of_images(name),
-                    false => false,
-                };
-                if !is_used(name) && !harmless(name) && !is_known {
+                let is_of_whole =
+                    self.multimodal && (used_in_multimodal.contains(name) || is_of_images(name));
+                if !used.contains(name) && !harmless(name) && !is_of_whole {
                     return Err(LoadError::UnexpectedTensor {
                         file: file.path().to_owned(),
                         tensor: crate::load_error::shortened(name),

@@ -143,6 +143,12 @@ pub struct MixtureLayers {
 }
 
 impl MixtureLayers {
+    /// Returns experts in all layers, without a shared one.
+    #[must_use]
+    pub fn in_all(experts: Experts) -> Self {
+        Self { experts, shared_size: None, dense: Vec::new() }
+    }
+
     /// Whether a layer has experts.
     #[must_use]
     pub fn has_experts(&self, layer: usize) -> bool {
@@ -318,63 +324,51 @@ impl Config {
         let Some(MixtureLayers { experts, shared_size, dense }) = &self.experts else {
             return Ok(());
         };
-        let invalid = |option, found: usize, expected: String| {
+        let invalid = |option, found: &dyn std::fmt::Display, expected: String| {
             let (file, found) = (file.to_owned(), found.to_string());
             Err(LoadError::InvalidOption { file, option, found, expected })
         };
         let within = |size: usize, largest| (1..=largest).contains(&size);
         let (n_experts, router) = (experts.n_experts, experts.router);
         if !within(n_experts, MAX_EXPERTS) {
-            return invalid("num_experts", n_experts, format!("a number from 1 to {MAX_EXPERTS}"));
+            return invalid("num_experts", &n_experts, format!("a number from 1 to {MAX_EXPERTS}"));
         }
         if !within(router.experts_per_token, n_experts) {
             let expected = format!("a number of experts from 1 to {n_experts}");
-            return invalid("num_experts_per_tok", router.experts_per_token, expected);
+            return invalid("num_experts_per_tok", &router.experts_per_token, expected);
         }
         let sizes = [experts.mlp.intermediate_size, shared_size.unwrap_or(1)];
         if let Some(&size) = sizes.iter().find(|size| !within(**size, MAX_SIZE)) {
             let expected = format!("a size from 1 to {MAX_SIZE}");
-            return invalid("moe_intermediate_size", size, expected);
+            return invalid("moe_intermediate_size", &size, expected);
         }
         if !(router.scale.is_finite() && router.scale > 0.0) {
-            let (found, expected) = (router.scale.to_string(), "a positive, finite number".into());
-            let option = "routed_scaling_factor";
-            return Err(LoadError::InvalidOption {
-                file: file.to_owned(),
-                option,
-                found,
-                expected,
-            });
+            let expected = "a positive, finite number".to_owned();
+            return invalid("routed_scaling_factor", &router.scale, expected);
         }
         if let Activation::ClampedSwiglu { limit } = experts.mlp.activation
             && !(limit.is_finite() && limit > 0.0)
         {
-            let (found, expected) = (limit.to_string(), "a positive, finite number".into());
-            let option = "swiglu_limit";
-            return Err(LoadError::InvalidOption {
-                file: file.to_owned(),
-                option,
-                found,
-                expected,
-            });
+            let expected = "a positive, finite number".to_owned();
+            return invalid("swiglu_limit", &limit, expected);
         }
         if !dense.is_empty() && dense.len() != self.num_hidden_layers {
             let expected = format!("one for each of the {} layers", self.num_hidden_layers);
-            return invalid("mlp_only_layers", dense.len(), expected);
+            return invalid("mlp_only_layers", &dense.len(), expected);
         }
         let Some(groups) = router.groups else { return Ok(()) };
         if !within(groups.n_groups, n_experts) || !n_experts.is_multiple_of(groups.n_groups) {
-            return invalid("n_group", groups.n_groups, format!("a divisor of {n_experts}"));
+            return invalid("n_group", &groups.n_groups, format!("a divisor of {n_experts}"));
         }
         let per_group = n_experts / groups.n_groups;
         if !within(groups.experts_scored, per_group) {
             let expected = format!("groups of at least {} experts", groups.experts_scored);
-            return invalid("n_group", groups.n_groups, expected);
+            return invalid("n_group", &groups.n_groups, expected);
         }
         let chosen = groups.groups_per_token;
         if !within(chosen, groups.n_groups) || chosen * per_group < router.experts_per_token {
             let expected = format!("groups with at least {} experts", router.experts_per_token);
-            return invalid("topk_group", chosen, expected);
+            return invalid("topk_group", &chosen, expected);
         }
         Ok(())
     }

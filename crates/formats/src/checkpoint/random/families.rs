@@ -140,18 +140,10 @@ pub(super) fn dense() -> Vec<Config> {
 
 /// Returns mixtures of experts, of which some have dense layers, shared experts or groups.
 pub(super) fn mixtures() -> Vec<Config> {
-    let router = Router {
-        experts_per_token: 2,
-        weighting: Weighting::Softmax,
-        normalised: true,
-        scale: 1.0,
-        bias: false,
-        correction: false,
-        groups: None,
-    };
+    let router = Router::softmax(2);
     let experts =
         |size, router| Experts { n_experts: 6, mlp: Mlp::gated(size), router, shared_gate: false };
-    let layers = |experts| MixtureLayers { experts, shared_size: None, dense: Vec::new() };
+    let layers = MixtureLayers::in_all;
     let of = |family, layers| Config { family, experts: Some(layers), ..example_config() };
     let unnormalised = Router { normalised: false, ..router };
     let mixtral = of(Family::Mixtral, layers(experts(100, router)));

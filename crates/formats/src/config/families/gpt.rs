@@ -1,10 +1,8 @@
 //! Families in the tradition of GPT: layer norms with biases (StarCoder2, StableLM, GPT-NeoX), and gpt-oss.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, NormPlacement, SlidingLayers};
-use super::{
-    NUM_LOCAL_EXPERTS, all_but_every, experts, flag, in_all_layers, size_or, sliding_window,
-};
+use super::super::{Config, Family, MixtureLayers, NormPlacement, SlidingLayers};
+use super::{NUM_LOCAL_EXPERTS, all_but_every, experts, flag, size_or, sliding_window};
 use crate::architecture::{Activation, Experts, Mlp, Norm, Router, Weighting};
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
@@ -129,7 +127,7 @@ pub(in super::super) const GPT_OSS: Description = Description {
         let size = size_or(options, "sliding_window", Some(128))?;
         let layers = all_but_every(2, config.num_hidden_layers);
         config.sliding_window = sliding_window(options, size, layers)?;
-        config.experts = Some(in_all_layers(clamped_experts(options, config)?));
+        config.experts = Some(MixtureLayers::in_all(clamped_experts(options, config)?));
         Ok(())
     },
     write: |config, options| {

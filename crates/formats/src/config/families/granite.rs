@@ -1,9 +1,9 @@
 //! Granite 3, dense and as a mixture of experts.
 
 use super::super::family::{Description, LLAMA};
-use super::super::{Config, Family};
+use super::super::{Config, Family, MixtureLayers};
 use super::llama::{read_biases, write_biases};
-use super::{NUM_LOCAL_EXPERTS, experts, flag, in_all_layers, write_attention_bias};
+use super::{NUM_LOCAL_EXPERTS, experts, flag, write_attention_bias};
 use crate::architecture::{Mlp, Weighting};
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
@@ -41,7 +41,7 @@ pub(in super::super) const GRANITE_MOE: Description = Description {
         let mut experts = experts(options, NUM_LOCAL_EXPERTS, mlp)?;
         experts.router.weighting = Weighting::SoftmaxOfChosen;
         experts.router.normalised = false;
-        config.experts = Some(in_all_layers(experts));
+        config.experts = Some(MixtureLayers::in_all(experts));
         Ok(())
     },
     write: |config, options| {

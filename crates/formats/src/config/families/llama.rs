@@ -1,8 +1,8 @@
 //! Llama, Mistral, Mixtral and SmolLM3.
 
 use super::super::family::{Defaults, Description, LLAMA as DEFAULTS};
-use super::super::{Config, Family, MAX_LAYERS, SlidingLayers, SlidingWindow};
-use super::{NUM_LOCAL_EXPERTS, experts, flag, in_all_layers, size_or, sliding_window};
+use super::super::{Config, Family, MAX_LAYERS, MixtureLayers, SlidingLayers, SlidingWindow};
+use super::{NUM_LOCAL_EXPERTS, experts, flag, size_or, sliding_window};
 use crate::architecture::Mlp;
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
@@ -53,7 +53,7 @@ pub(in super::super) const MIXTRAL: Description = Description {
         let size = options.size("sliding_window")?;
         config.sliding_window = sliding_window(options, size, SlidingLayers::From(0))?;
         let mlp = Mlp { activation: config.hidden_act, ..Mlp::gated(config.intermediate_size) };
-        config.experts = Some(in_all_layers(experts(options, NUM_LOCAL_EXPERTS, mlp)?));
+        config.experts = Some(MixtureLayers::in_all(experts(options, NUM_LOCAL_EXPERTS, mlp)?));
         Ok(())
     },
     write: |config, options| {

@@ -10,8 +10,8 @@ pub(super) mod olmo;
 pub(super) mod phi;
 pub(super) mod qwen;
 
-use super::{Config, MAX_LAYERS, MixtureLayers, SlidingLayers, SlidingWindow};
-use crate::architecture::{Experts, Mlp, Router, Weighting};
+use super::{Config, MAX_LAYERS, SlidingLayers, SlidingWindow};
+use crate::architecture::{Experts, Mlp, Router};
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 use serde_json::{Map, Value, json};
@@ -87,19 +87,6 @@ fn experts(
     mlp: Mlp,
 ) -> Result<Experts, LoadError> {
     let n_experts = if options.contains(n_experts) { n_experts } else { NUM_LOCAL_EXPERTS };
-    let router = Router {
-        experts_per_token: options.required_size("num_experts_per_tok")?,
-        weighting: Weighting::Softmax,
-        normalised: true,
-        scale: 1.0,
-        bias: false,
-        correction: false,
-        groups: None,
-    };
+    let router = Router::softmax(options.required_size("num_experts_per_tok")?);
     Ok(Experts { n_experts: options.required_size(n_experts)?, mlp, router, shared_gate: false })
-}
-
-/// Returns the experts of all layers.
-fn in_all_layers(experts: Experts) -> MixtureLayers {
-    MixtureLayers { experts, shared_size: None, dense: Vec::new() }
 }

@@ -1,10 +1,9 @@
 //! OLMo 2, OLMo 3 and OLMoE.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, NormPlacement};
+use super::super::{Config, Family, MixtureLayers, NormPlacement};
 use super::{
-    NUM_LOCAL_EXPERTS, all_but_every, experts, flag, in_all_layers, size_or, sliding_window,
-    write_attention_bias,
+    NUM_LOCAL_EXPERTS, all_but_every, experts, flag, size_or, sliding_window, write_attention_bias,
 };
 use crate::architecture::{Mlp, QkNorms};
 use crate::json_options::JsonOptions;
@@ -63,7 +62,7 @@ pub(in super::super) const OLMOE: Description = Description {
         let mlp = Mlp { activation: config.hidden_act, ..Mlp::gated(config.intermediate_size) };
         let mut experts = experts(options, "num_experts", mlp)?;
         experts.router.normalised = flag(options, "norm_topk_prob")?;
-        config.experts = Some(in_all_layers(experts));
+        config.experts = Some(MixtureLayers::in_all(experts));
         Ok(())
     },
     write: |config, options| {
