@@ -116,6 +116,18 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
+/// Compares the logits of one file. Returns a line if ours are too far away.
+fn compare(program: &str, name: &str, file: &Path, tokens: &[TokenId]) -> Option<String> {
+    let theirs = WAYS.map(|way| llama_logits(program, file, way, tokens));
+    let own = own_logits(&Checkpoint::open(file).unwrap(), tokens);
+    let between = theirs[1..].iter().map(|other| distance(&theirs[0], other));
+    let between = between.fold(0.0, f32::max);
+    let nearest = theirs.iter().map(|other| distance(&own, other)).fold(f32::MAX, f32::min);
+    let line = format!("{name}: {nearest:.5} from llama.cpp, whose ways are {between:.5} apart");
+    report(&line);
+    (nearest > (between * MARGIN).max(1e-3)).then_some(line)
+}
+
 #[test]
 fn logits_are_as_close_to_llama_cpp_as_its_own_ways_are_to_one_another() {
     let Ok(program) = std::env::var("FORERUN_LLAMA_LOGITS") else {
@@ -131,20 +143,28 @@ fn logits_are_as_close_to_llama_cpp_as_its_own_ways_are_to_one_another() {
             let file = folder.path().join("model.gguf");
             export_gguf(&ModelSource::from(model.clone()), &file, types, &mut Loader::new())
                 .unwrap();
-            let theirs = WAYS.map(|way| llama_logits(&program, &file, way, &tokens));
-            let own = own_logits(&Checkpoint::open(&file).unwrap(), &tokens);
-            let between = theirs[1..].iter().map(|other| distance(&theirs[0], other));
-            let between = between.fold(0.0, f32::max);
-            let nearest = theirs.iter().map(|other| distance(&own, other)).fold(f32::MAX, f32::min);
-            let line = format!(
-                "{} {number} {types}: {nearest:.5} from llama.cpp, whose ways are {between:.5} apart",
-                config.family
-            );
-            report(&line);
-            if nearest > (between * MARGIN).max(1e-3) {
-                too_far.push(line);
-            }
+            let name = format!("{} {number} {types}", config.family);
+            too_far.extend(compare(&program, &name, &file, &tokens));
         }
+    }
+    assert!(too_far.is_empty(), "{too_far:#?}");
+}
+
+/// The golden checkpoints of all families that llama.cpp converts.
+#[test]
+fn converted_files_of_every_family_agree_with_llama_cpp() {
+    let Ok(program) = std::env::var("FORERUN_LLAMA_LOGITS") else {
+        return report("SKIPPED: no llama.cpp (set FORERUN_LLAMA_LOGITS)");
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/gguf");
+    let mut too_far = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        let vocabulary = Checkpoint::open(&file).unwrap().config().vocab_size as TokenId;
+        let tokens: Vec<TokenId> =
+            (0..100).map(|index| 3 + index * 37 % (vocabulary - 3)).collect();
+        let name = file.file_stem().unwrap().to_string_lossy();
+        too_far.extend(compare(&program, &name, &file, &tokens));
     }
     assert!(too_far.is_empty(), "{too_far:#?}");
 }
