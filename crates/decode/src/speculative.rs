@@ -20,9 +20,9 @@ use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
     SpeculativeDraftLength,
     jobs::{self, JobReply},
-    speculative_draft_length::Round,
 };
 use forerun_core::{Cluster, Draft, Need, Outcome, trace::SpanOutcome, verify};
+use forerun_plan::Round;
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
