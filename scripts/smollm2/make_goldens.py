@@ -3,7 +3,7 @@
 
 transformers dequantises the GGUF file and computes in float32, on one thread. For each prompt, the output has 200 greedy
 tokens, and the steps at which the two largest logits are nearly equal. The packages are those of
-scripts/goldens/requirements.txt.
+scripts/goldens/requirements.txt, and accelerate.
 
 usage: make_goldens.py MODEL.gguf OUT.json
 """
@@ -15,6 +15,7 @@ import sys
 
 import torch
 import transformers
+from tokenizers import pre_tokenizers
 
 GOLDENS = pathlib.Path(__file__).parent.parent / "goldens/make_goldens.py"
 specification = importlib.util.spec_from_file_location("make_goldens_of_checkpoints", GOLDENS)
@@ -80,6 +81,10 @@ def main():
     torch.use_deterministic_algorithms(True)
     source = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "local_files_only": True}
     tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
+    # The model's own tokenizer first splits numbers into digits. transformers ignores the rule's name in GGUF files.
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
     model = transformers.AutoModelForCausalLM.from_pretrained(
         **source, dtype=torch.float32, attn_implementation="eager"
     ).eval()
