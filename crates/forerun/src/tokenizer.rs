@@ -288,6 +288,12 @@ impl Tokenizer {
         self.inner.to_string(false).map_err(broken)
     }
 
+    /// Returns the entries of `tokenizer_config.json` that [`Self::to_json`] does not contain.
+    pub(crate) fn config_json(&self) -> serde_json::Value {
+        let bos = self.bos.and_then(|token| self.inner.id_to_token(token));
+        serde_json::json!({ "add_bos_token": bos.is_some(), "bos_token": bos })
+    }
+
     /// Encodes a text, with BOS in front, and EOS at the end, if the checkpoint's files say so.
     ///
     /// # Errors
