@@ -218,6 +218,23 @@ impl MatrixTypes {
         self.0.get(&tensor).copied().unwrap_or(WeightType::F32)
     }
 
+    /// Returns the names of all types, that of the most weights first, such as `q4_0 and bf16`.
+    #[must_use]
+    pub fn names(&self, model: &Architecture) -> String {
+        let mut weights: Vec<(WeightType, usize)> = Vec::new();
+        for (&tensor, &weight_type) in &self.0 {
+            let size = model.shape(tensor).iter().product::<usize>();
+            match weights.iter_mut().find(|(other, _)| *other == weight_type) {
+                Some((_, total)) => *total += size,
+                None => weights.push((weight_type, size)),
+            }
+        }
+        let mut names: Vec<_> =
+            weights.into_iter().map(|(kind, size)| (size, kind.to_string())).collect();
+        names.sort_by(|one, other| other.cmp(one));
+        names.into_iter().map(|(_, name)| name).collect::<Vec<_>>().join(" and ")
+    }
+
     /// Returns the mean size of a weight of a model's matrices in a file, in bits.
     #[must_use]
     pub fn bits_per_weight(&self, model: &Architecture) -> f64 {

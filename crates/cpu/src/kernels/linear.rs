@@ -426,7 +426,7 @@ mod tests {
                 let stored = random_blocks(block_type, outputs * blocks, seed);
                 let row_bytes = blocks * block_type.bytes();
                 let packed = PackedMatrix::pack_blocks(block_type, [outputs, inputs], |output| {
-                    Ok(&stored[output * row_bytes..][..row_bytes])
+                    Ok(stored[output * row_bytes..][..row_bytes].into())
                 });
                 let packed = packed.unwrap();
                 let slow = Matrix::from_blocks(block_type, stored.clone(), inputs);
@@ -560,7 +560,7 @@ mod tests {
             .map(|(block_type, outputs)| {
                 let size = inputs / block_type.weights() * block_type.bytes();
                 let stored = random_blocks(block_type, outputs * inputs / block_type.weights(), 8);
-                let read = |output: usize| Ok(&stored[output * size..][..size]);
+                let read = |output: usize| Ok(stored[output * size..][..size].into());
                 let packed = PackedMatrix::pack_blocks(block_type, [outputs, inputs], read);
                 packed.unwrap().with_bias((outputs == 16).then(|| values(16, 9)))
             })

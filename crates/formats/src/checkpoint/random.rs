@@ -621,6 +621,7 @@ impl TensorSource for RandomTensors {
             columns: shape.last().copied().unwrap_or(0),
             layout: RowLayout::PLAIN,
             is_vector: shape.len() == 1,
+            quantized: None,
         })
     }
 

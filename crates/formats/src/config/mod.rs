@@ -8,6 +8,7 @@
 mod families;
 pub(crate) mod family;
 mod parse;
+mod quantization;
 mod rope;
 mod sampling;
 pub(crate) mod unread;
@@ -23,6 +24,7 @@ use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
 
 pub use family::Family;
+pub use quantization::{Quantization, ScaleSharing};
 pub use rope::{RopeScaling, Yarn};
 pub use sampling::SuggestedSampling;
 
@@ -108,6 +110,8 @@ pub struct Config {
     pub sinks: bool,
     /// Whether the output projection is the embedding.
     pub tie_word_embeddings: bool,
+    /// The format of quantised matrices, if the checkpoint has any (Hugging Face's directories).
+    pub quantization: Option<Quantization>,
     /// The token that begins a text, if any.
     pub bos_token_id: Option<u32>,
     /// The tokens that end a text. If there are none, only a limit ends it.
@@ -215,6 +219,7 @@ impl Config {
             qk_norms: QkNorms::None,
             sinks: false,
             tie_word_embeddings: false,
+            quantization: None,
             bos_token_id: None,
             eos_token_ids: Vec::new(),
             suggested_sampling: None,

@@ -202,7 +202,7 @@ impl Parts<'_> {
             let size = bytes.len() / n_experts;
             bytes = bytes.start + expert * size..bytes.start + (expert + 1) * size;
         }
-        Ok(Location { file, bytes, dtype: stored.dtype, layout: stored_as.layout })
+        Ok(Location { file, bytes, dtype: stored.dtype, layout: stored_as.layout, quantized: None })
     }
 
     /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a mixture of experts)
