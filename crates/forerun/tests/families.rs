@@ -203,12 +203,14 @@ fn models_in_gguf_files_agree_with_the_peer() {
 }
 
 /// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
-const CONVERTED: [&str; 19] = [
+const CONVERTED: [&str; 21] = [
     "cohere-norm",
     "cohere2-bias",
     "gemma2",
     "gemma3",
+    "glm",
     "glm4",
+    "glm4-moe-group",
     "gpt-neox",
     "gpt-oss",
     "granite",

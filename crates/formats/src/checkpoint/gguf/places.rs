@@ -78,7 +78,7 @@ impl Places<'_> {
             T::Gate => "gate",
             T::Up => "up",
             T::Down => "down",
-            T::MlpNorm if self.gguf.family == Family::GptOss => {
+            T::MlpNorm if matches!(self.gguf.family, Family::GptOss | Family::Glm4Moe) => {
                 stored.name = format!("blk.{layer}.post_attention_norm.weight");
                 return;
             }
@@ -88,7 +88,7 @@ impl Places<'_> {
             stored.name = format!("blk.{layer}.ffn_{shared}_shexp.weight");
             return;
         }
-        let is_fused = matches!(self.gguf.family, Family::Phi3 | Family::Glm4);
+        let is_fused = matches!(self.gguf.family, Family::Phi3 | Family::Glm | Family::Glm4);
         if is_fused && part != T::Down {
             let size = self.config.intermediate_size;
             stored.name = format!("blk.{layer}.ffn_up.weight");
