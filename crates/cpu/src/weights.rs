@@ -1,5 +1,7 @@
 //! A model's weights, packed in the layout that the kernels read.
 
+mod latent;
+
 use crate::cpu_pages::CpuPages;
 use crate::kernels::{AttentionShape, NormWeights, PackedMatrix, Rope};
 use forerun_cache::PageStorage;
@@ -11,6 +13,7 @@ use forerun_formats::{
     Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, TensorSource, WeightType,
     WeightTypes,
 };
+pub(crate) use latent::PackedLatent;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -44,7 +47,9 @@ pub(crate) struct LayerWeights {
     pub(crate) shape: AttentionShape,
     /// The index of the layer's position embedding, if it has one.
     pub(crate) rope: Option<usize>,
+    /// The projections to queries, keys and values, or to latent vectors.
     pub(crate) qkv: Projection, // [(n_heads + 2 · n_kv_heads) · head_dim, inputs]
+    pub(crate) latent: Option<PackedLatent>,
     pub(crate) qk_norms: Option<PackedQkNorms>,
     /// The score of each head's attention sink, if the layer has any: `[n_heads]`.
     pub(crate) sinks: Option<Vec<f32>>,
@@ -250,12 +255,13 @@ impl LayerPacker<'_> {
         weights: &[LayerTensor],
         biases: &[LayerTensor],
     ) -> Result<Projection, LoadError> {
-        let weights = weights.iter().map(|&weight| {
+        let norm = self.architecture.norm;
+        let weights = weights.iter().filter(|weight| self.layer.has(**weight, norm));
+        let weights = weights.map(|&weight| {
             let tensor = Tensor::Layer(self.index, weight);
             (tensor, self.architecture.shape(tensor))
         });
         let projection = self.packer.projection(&weights.collect::<Vec<_>>())?;
-        let norm = self.architecture.norm;
         let biases = biases.iter().filter(|bias| self.layer.has(**bias, norm));
         let biases = biases.map(|&bias| self.vector(bias)).collect::<Result<Vec<_>, _>>()?;
         Ok(if biases.is_empty() { projection } else { projection.with_bias(&biases.concat()) })
@@ -310,7 +316,11 @@ impl LayerPacker<'_> {
             },
             shape: AttentionShape::new(attention),
             rope,
-            qkv: self.projection(LayerTensor::PROJECTIONS[0], &qkv_biases)?,
+            qkv: match attention.latent {
+                None => self.projection(LayerTensor::PROJECTIONS[0], &qkv_biases)?,
+                Some(_) => self.latent_projection()?,
+            },
+            latent: attention.latent.map(|latent| self.latent(latent)).transpose()?,
             qk_norms: (attention.qk_norms != QkNorms::None).then(qk_norms).transpose()?,
             sinks: attention.sinks.then(|| self.vector(T::Sinks)).transpose()?,
             output: self.projection(LayerTensor::PROJECTIONS[1], &[T::OutputBias])?,
@@ -565,13 +575,17 @@ impl Weights {
             let dense = dense.into_iter().filter(|tensors| !tensors.is_empty());
             dense.chain(routers).chain(experts)
         });
+        let expansions = architecture.layers.iter().enumerate().map(|(index, layer)| {
+            PackedLatent::expansion_bytes(&packer.types, index, &layer.attention)
+        });
+        let expansions = expansions.fold(0, usize::saturating_add);
         let whole = [
             (!architecture.shares_embedding).then_some(Tensor::Embedding),
             (architecture.head == Head::Own).then_some(Tensor::Head),
             architecture.fusion_inputs().map(|_| Tensor::Fusion),
         ];
         let whole = whole.into_iter().flatten().map(|tensor| vec![with_shape(tensor)]);
-        whole.chain(layers).try_fold(0_usize, |sum, tensors| {
+        whole.chain(layers).try_fold(expansions, |sum, tensors| {
             Ok(sum.saturating_add(packer.projection_bytes(&tensors)?))
         })
     }
@@ -605,8 +619,9 @@ impl Weights {
     /// Returns all matrices, also those that are shared with another model. A tied head is the embedding.
     fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
         let layers = self.layers.iter().flat_map(|layer| {
-            let LayerWeights { qkv, output, mlp, experts, .. } = layer;
+            let LayerWeights { qkv, latent, output, mlp, experts, .. } = layer;
             let attention = [qkv, output].into_iter().flat_map(Projection::matrices);
+            let attention = attention.chain(latent.iter().flat_map(PackedLatent::matrices));
             let routers = experts
                 .iter()
                 .flat_map(|experts| std::iter::once(&experts.router).chain(&experts.shared_gate));

@@ -25,13 +25,19 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 78] = [
+const FAMILIES: [&str; 84] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
     "cohere2",
     "cohere2-bias",
     "cohere2-pattern",
+    "deepseek-v2",
+    "deepseek-v2-bias",
+    "deepseek-v2-lite",
+    "deepseek-v3",
+    "deepseek-v3-bias",
+    "deepseek-v3-halves",
     "gemma2",
     "gemma2-uncapped",
     "gemma2-window",

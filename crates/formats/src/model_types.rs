@@ -141,7 +141,27 @@ impl MatrixTypes {
             }
         };
         chosen.make_projections_uniform(model);
+        chosen.make_expansions_float(source)?;
         Ok(chosen)
+    }
+
+    /// Makes the expansions of compressed keys and values floats: devices transpose those of keys, which would
+    /// quantise them a second time in other blocks.
+    fn make_expansions_float(&mut self, source: &dyn TensorSource) -> Result<(), LoadError> {
+        let is_expansion =
+            |tensor: &Tensor| matches!(tensor, Tensor::Layer(_, LayerTensor::LatentUp));
+        let mut expansions =
+            self.0.iter_mut().filter(|(tensor, _)| is_expansion(tensor)).peekable();
+        if expansions.peek().is_none() {
+            return Ok(());
+        }
+        let float_type = source.float_type()?;
+        for (_, weight_type) in expansions {
+            if matches!(weight_type, WeightType::Quantized(_)) {
+                *weight_type = float_type;
+            }
+        }
+        Ok(())
     }
 
     /// Chooses the types of the matrices of draft heads, without those of their prefix layer.

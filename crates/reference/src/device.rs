@@ -158,7 +158,7 @@ impl Forward for ReferenceDevice {
 
     fn new_storage(&self) -> ReferencePages {
         let layers = self.architecture().layers.iter();
-        let row_bytes = layers.map(|layer| 2 * layer.attention.kv_size() * size_of::<f32>()).sum();
+        let row_bytes = layers.map(|layer| layer.attention.cached_size() * size_of::<f32>()).sum();
         let features = self.features.as_ref().map(|_| HashMap::new());
         ReferencePages { row_bytes, keys_and_values: HashMap::new(), features }
     }

@@ -1,6 +1,7 @@
 //! Row-major weights, and the pieces of a layer for one row.
 
 use crate::arithmetic::Arithmetic;
+use crate::latent::HeadExpansion;
 use crate::matrix::Matrix;
 use crate::routing;
 use forerun_core::TokenId;
@@ -21,6 +22,8 @@ pub struct ReferenceModel {
     arithmetic: Arithmetic,
     cache_type: CacheType,
     tensors: HashMap<Tensor, Values>,
+    /// The expansions of compressed keys and values, by layer and by head; empty without them.
+    expansions: Vec<Vec<HeadExpansion>>,
 }
 
 /// The values of a tensor. Norms, biases and what mask tokens read are not rounded in any type.
@@ -105,7 +108,15 @@ impl ReferenceModel {
             Values::Floats(_) => None,
         });
         let cache_type = arithmetic.types.cache.unwrap_or_else(|| CacheType::for_weights(matrices));
-        Ok(Self { architecture, arithmetic, cache_type, tensors })
+        let expansions = architecture.layers.iter().enumerate().map(|(index, layer)| {
+            let up = tensors.get(&Tensor::Layer(index, LayerTensor::LatentUp));
+            match (layer.attention.latent, up) {
+                (Some(latent), Some(Values::Matrix(up))) => HeadExpansion::of_heads(up, latent),
+                _ => Vec::new(),
+            }
+        });
+        let expansions = expansions.collect();
+        Ok(Self { architecture, arithmetic, cache_type, tensors, expansions })
     }
 
     /// Returns what the model computes.
@@ -183,6 +194,9 @@ impl ReferenceModel {
     /// Computes a row's queries: projected, normed head by head if the layer does so, and rotated.
     pub(crate) fn queries(&self, layer: usize, input: &[f32], position: usize) -> Vec<f32> {
         use LayerTensor as T;
+        if let Some(latent) = self.architecture.layers[layer].attention.latent {
+            return self.latent_queries(layer, latent, input, position);
+        }
         self.rotated_heads(layer, (T::Query, T::QueryBias, T::QueryNorm), input, position)
     }
 
@@ -194,6 +208,12 @@ impl ReferenceModel {
         position: usize,
     ) -> [Vec<f32>; 2] {
         use LayerTensor as T;
+        if let Some(latent) = self.architecture.layers[layer].attention.latent {
+            let mut key = self.latent_key(layer, latent, input, position);
+            self.cache_type.round(&mut key);
+            let value = key[latent.rope_dim..].to_vec();
+            return [key, value];
+        }
         let keys = self.rotated_heads(layer, (T::Key, T::KeyBias, T::KeyNorm), input, position);
         let [values, bias] = [T::Value, T::ValueBias].map(|part| Tensor::Layer(layer, part));
         let values = self.project(values, bias, input);
@@ -238,17 +258,25 @@ impl ReferenceModel {
         rows: &[[&[f32]; 2]],
         first: usize,
     ) -> Vec<f32> {
-        let Attention { n_heads, n_kv_heads, head_dim: dim, score_scale: scale, score_cap, .. } =
-            self.architecture.layers[layer].attention;
+        let Attention {
+            n_heads,
+            n_kv_heads,
+            head_dim: dim,
+            score_scale: scale,
+            score_cap,
+            latent,
+            ..
+        } = self.architecture.layers[layer].attention;
+        let value_dim = latent.map_or(dim, |latent| latent.rank);
         let sinks = match self.tensors.get(&Tensor::Layer(layer, LayerTensor::Sinks)) {
             Some(Values::Floats(sinks)) => Some(sinks),
             _ => None,
         };
         let arithmetic = &self.arithmetic;
         let head_output = |(head, query): (usize, &[f32])| -> Vec<f32> {
-            let kv_head = head / (n_heads / n_kv_heads) * dim;
+            let kv_head = head / (n_heads / n_kv_heads);
             let dot = |[key, _]: &[&[f32]; 2]| {
-                let products = query.iter().zip(&key[kv_head..kv_head + dim]);
+                let products = query.iter().zip(&key[kv_head * dim..][..dim]);
                 let score =
                     products.fold(0.0, |sum, (q, k)| arithmetic.add_product(sum, *q, *k)) * scale;
                 score_cap.map_or(score, |cap| cap * tanh(score / cap))
@@ -261,15 +289,19 @@ impl ReferenceModel {
             let padding = std::iter::repeat_n(0.0, first % arithmetic.sum_lanes);
             let total = arithmetic.sum(padding.chain(weights.iter().copied()));
             let total = sink.map_or(total, |sink| total + exp(sink - peak));
-            let mut out = vec![0.0; dim];
+            let mut out = vec![0.0; value_dim];
             for (weight, [_, value]) in weights.iter().zip(rows) {
-                for (out, value) in out.iter_mut().zip(&value[kv_head..kv_head + dim]) {
+                let value = &value[kv_head * value_dim..][..value_dim];
+                for (out, value) in out.iter_mut().zip(value) {
                     *out = arithmetic.add_product(*out, *weight, *value);
                 }
             }
             out.into_iter().map(|value| value / total).collect()
         };
-        let attended: Vec<f32> = query.chunks(dim).enumerate().flat_map(head_output).collect();
+        let mut attended: Vec<f32> = query.chunks(dim).enumerate().flat_map(head_output).collect();
+        if let Some(latent) = latent {
+            attended = self.latent_values(layer, latent, &attended);
+        }
         let [output, bias] =
             [LayerTensor::Output, LayerTensor::OutputBias].map(|part| Tensor::Layer(layer, part));
         self.project(output, bias, &attended)
@@ -381,12 +413,26 @@ impl ReferenceModel {
     }
 
     /// Applies a projection, with its bias if the model has one.
-    fn project(&self, projection: Tensor, bias: Tensor, x: &[f32]) -> Vec<f32> {
-        let mut out = self.arithmetic.linear(self.matrix(projection), x);
+    pub(crate) fn project(&self, projection: Tensor, bias: Tensor, x: &[f32]) -> Vec<f32> {
+        let mut out = self.linear(projection, x);
         if let Some(Values::Floats(bias)) = self.tensors.get(&bias) {
             add_assign(&mut out, bias);
         }
         out
+    }
+
+    /// Applies a projection without a bias.
+    pub(crate) fn linear(&self, projection: Tensor, x: &[f32]) -> Vec<f32> {
+        self.multiply(self.matrix(projection), x)
+    }
+
+    pub(crate) fn multiply(&self, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
+        self.arithmetic.linear(matrix, x)
+    }
+
+    /// Returns the expansions of a layer's compressed keys and values, by head.
+    pub(crate) fn expansions(&self, layer: usize) -> &[HeadExpansion] {
+        &self.expansions[layer]
     }
 
     /// Applies a norm, with its bias if the model has one.
@@ -407,17 +453,22 @@ impl ReferenceModel {
             Norm::Rms => row.to_vec(),
             Norm::Layer { .. } => row.iter().map(|x| x - mean).collect(),
         };
-        let square = self.arithmetic.sum(centred.iter().map(|x| x * x)) / row.len() as f32;
-        let scale = 1.0 / (square + self.architecture.norm_epsilon).sqrt();
-        let mut out: Vec<f32> = centred.iter().zip(weight).map(|(x, w)| x * scale * w).collect();
+        let mut out = self.rms_norm(&centred, weight, self.architecture.norm_epsilon);
         if let Some(bias) = bias {
             add_assign(&mut out, bias);
         }
         out
     }
 
+    /// Divides a row by its root mean square, and multiplies it with the weights.
+    pub(crate) fn rms_norm(&self, row: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
+        let square = self.arithmetic.sum(row.iter().map(|x| x * x)) / row.len() as f32;
+        let scale = 1.0 / (square + epsilon).sqrt();
+        row.iter().zip(weight).map(|(x, w)| x * scale * w).collect()
+    }
+
     /// Returns the values of a norm, or of what mask tokens read.
-    fn values(&self, tensor: Tensor) -> &[f32] {
+    pub(crate) fn values(&self, tensor: Tensor) -> &[f32] {
         match &self.tensors[&tensor] {
             Values::Floats(values) => values,
             Values::Matrix(_) => &[],
@@ -434,7 +485,7 @@ impl ReferenceModel {
 
 /// Rotates the pairs `(i, i + dims/2)` of every head by `position` times their frequency, if the layer has
 /// RoPE.
-fn rotate(attention: &Attention, heads: &mut [f32], position: usize) {
+pub(crate) fn rotate(attention: &Attention, heads: &mut [f32], position: usize) {
     let Some(rope) = &attention.rope else { return };
     let (half, amplitude) = (rope.dims / 2, rope.amplitude());
     for head in heads.chunks_mut(attention.head_dim) {

@@ -15,6 +15,9 @@ pub(crate) struct AttentionShape {
     /// Size of the sliding window: the number of positions visible to a row, including its own. `None`
     /// for all positions.
     pub(crate) window: Option<usize>,
+    /// If values are a part of the keys, as with a latent vector: the index of their first number. Each head's
+    /// value has all numbers of its key from there on, and none is stored by itself.
+    pub(crate) first_value: Option<usize>,
 }
 
 impl AttentionShape {
@@ -22,7 +25,8 @@ impl AttentionShape {
     pub(crate) fn new(attention: &Attention) -> Self {
         let Attention { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, .. } =
             *attention;
-        Self { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window }
+        let first_value = attention.latent.map(|latent| latent.rope_dim);
+        Self { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, first_value }
     }
 
     /// Returns the width of a query row.
@@ -30,7 +34,23 @@ impl AttentionShape {
         self.n_heads * self.head_dim
     }
 
-    /// Returns the width of a key or value row.
+    /// Returns the width of a head's value.
+    pub(crate) fn value_dim(self) -> usize {
+        self.head_dim - self.first_value.unwrap_or(0)
+    }
+
+    /// Returns the width of the result of all heads.
+    pub(crate) fn out_width(self) -> usize {
+        self.n_heads * self.value_dim()
+    }
+
+    /// Returns the width of a row of queries, keys and values.
+    pub(crate) fn row_width(self) -> usize {
+        let values = if self.first_value.is_some() { 0 } else { self.kv_width() };
+        self.q_width() + self.kv_width() + values
+    }
+
+    /// Returns the width of a key row, and of a value row that is stored by itself.
     pub(crate) fn kv_width(self) -> usize {
         self.n_kv_heads * self.head_dim
     }

@@ -1,6 +1,7 @@
 //! The attention half of a layer, for one layer and for a group of layers that read the same hidden
 //! state (EasySpec, algorithm 2).
 
+use super::latent_block::LatentBlock;
 use crate::kernels::{
     Activations, KeysValues, Product, Queries, Rope, TreeMask, attention, linear_group, norm_parts,
     norm_rows,
@@ -26,9 +27,11 @@ pub enum GroupParallelism {
 /// computed in parallel.
 #[derive(Default)]
 pub(super) struct AttentionBlock {
-    pub(super) normed: Vec<f32>,   // [rows, hidden]
-    pub(super) qkv: Vec<f32>,      // [rows, n_heads + 2 · n_kv_heads, head_dim]
-    pub(super) attended: Vec<f32>, // [rows, n_heads, head_dim]
+    pub(super) normed: Vec<f32>, // [rows, hidden]
+    pub(super) qkv: Vec<f32>,    // [rows, n_heads + 2 · n_kv_heads, head_dim]
+    /// The buffers of compressed keys and values. `qkv` has absorbed queries and the key then.
+    pub(super) latent: LatentBlock,
+    pub(super) attended: Vec<f32>, // [rows, n_heads, value_dim]
     pub(super) delta: Vec<f32>,    // [rows, hidden]
     scratch: Vec<f32>,             // of the attention kernel
     /// The rows with a key or a value that the cache cannot hold.
@@ -67,10 +70,12 @@ impl AttentionBlock {
     fn prepare(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
         let AttentionInput { hidden, tree_mask, .. } = *input;
         let (shape, rows) = (weights.shape, tree_mask.rows());
-        let q_width = shape.q_width();
         self.overflows.clear();
-        self.qkv.resize(rows * (q_width + 2 * shape.kv_width()), 0.0);
-        self.attended.resize(rows * q_width, 0.0);
+        self.qkv.resize(rows * shape.row_width(), 0.0);
+        self.attended.resize(rows * shape.out_width(), 0.0);
+        if let Some(latent) = &weights.latent {
+            self.latent.prepare(latent, rows);
+        }
         self.delta.resize(hidden.len(), 0.0);
         self.norm(team, input, &weights.attention_norm);
     }
@@ -114,10 +119,11 @@ impl AttentionBlock {
         }
     }
 
-    /// The projection that computes queries, keys and values, before their norms and RoPE.
+    /// The projection that computes queries, keys and values, before their norms and RoPE, or latent vectors.
     fn projection<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
-        let Self { normed, activations, qkv, .. } = self;
-        Product { x: normed, weights: weights.qkv.matrices(), activations, out: qkv }
+        let Self { normed, activations, qkv, latent, .. } = self;
+        let out = if weights.latent.is_some() { &mut latent.down } else { qkv };
+        Product { x: normed, weights: weights.qkv.matrices(), activations, out }
     }
 
     /// Applies the norms of queries and keys and RoPE, writes keys and values to the cache, and computes
@@ -132,7 +138,10 @@ impl AttentionBlock {
         let AttentionInput { norm, epsilon, tree_mask, .. } = *input;
         let shape = weights.shape;
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
-        let width = q_width + 2 * kv_width;
+        let width = shape.row_width();
+        if let Some(latent) = &weights.latent {
+            self.latent.expand_queries(team, latent, &mut self.qkv);
+        }
         for (row, qkv) in self.qkv.chunks_exact_mut(width).enumerate() {
             let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
             if let Some(norms) = &weights.qk_norms {
@@ -155,12 +164,21 @@ impl AttentionBlock {
         let queries = Queries { rows: &self.qkv, stride: width, sinks };
         let (scratch, attended) = (&mut self.scratch, &mut self.attended);
         attention(team, shape, queries, cached, tree_mask, scratch, attended);
+        if let Some(latent) = &weights.latent {
+            self.latent.expand_values(team, latent, &self.attended);
+        }
     }
 
     /// The output projection, whose result `delta` is added to the hidden state.
     fn output<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
-        let Self { attended, activations, delta, .. } = self;
-        Product { x: attended, weights: weights.output.matrices(), activations, out: delta }
+        let Self { attended, activations, delta, latent, .. } = self;
+        let x: &[f32] = if weights.latent.is_some() { &latent.values } else { attended };
+        Product { x, weights: weights.output.matrices(), activations, out: delta }
+    }
+
+    /// Returns what the output projection reads.
+    pub(super) fn output_input(&self, weights: &LayerWeights) -> &[f32] {
+        if weights.latent.is_some() { &self.latent.values } else { &self.attended }
     }
 }
 

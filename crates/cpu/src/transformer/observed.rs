@@ -63,7 +63,11 @@ impl Transformer {
             self.attention_blocks(layer..layer + 1, storage);
             let block = &self.scratch.blocks[0];
             see(Tensor::Layer(layer, LayerTensor::Query), &block.normed);
-            see(Tensor::Layer(layer, LayerTensor::Output), &block.attended);
+            let weights = &self.weights.layers[layer];
+            see(Tensor::Layer(layer, LayerTensor::Output), block.output_input(weights));
+            if weights.latent.as_ref().is_some_and(|latent| latent.queries.is_some()) {
+                see(Tensor::Layer(layer, LayerTensor::QueryUp), &block.latent.compressed);
+            }
             self.mlp_blocks(layer..layer + 1);
             // The experts of a mixture see other rows each, which are not observed.
             if self.weights.layers[layer].mlp.is_some() {
@@ -81,7 +85,7 @@ impl Transformer {
         let block = &scratch.blocks[block];
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
         let part = |range: Range<usize>| {
-            let rows = block.qkv.chunks_exact(q_width + 2 * kv_width);
+            let rows = block.qkv.chunks_exact(shape.row_width());
             rows.flat_map(|row| row[range.clone()].iter().copied()).collect()
         };
         [
@@ -89,7 +93,10 @@ impl Transformer {
             block.delta.clone(),
             part(0..q_width),
             part(q_width..q_width + kv_width),
-            part(q_width + kv_width..q_width + 2 * kv_width),
+            match shape.first_value {
+                Some(first) => part(q_width + first..q_width + kv_width),
+                None => part(q_width + kv_width..shape.row_width()),
+            },
         ]
     }
 

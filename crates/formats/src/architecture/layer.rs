@@ -1,6 +1,6 @@
 //! A layer, its norms, and its tensors.
 
-use super::{Attention, Experts, Mlp, QkNorms};
+use super::{Attention, Experts, Latent, Mlp, QkNorms};
 use crate::tensor::{ExpertTensor, LayerTensor};
 
 /// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`. What is added may have a norm
@@ -109,13 +109,15 @@ impl Layer {
         let mlp_bias = self.mlp.is_some_and(|mlp| mlp.bias);
         let is_gated = self.mlp.is_some_and(|mlp| mlp.gated);
         let experts = self.experts.as_ref();
+        let latent = self.attention.latent;
+        let has_query_rank = latent.is_some_and(|latent| latent.query_rank.is_some());
         match tensor {
             T::AttentionNorm => self.attention_norm != AttentionNorm::None,
             T::AttentionNormBias => norm_bias && self.attention_norm != AttentionNorm::None,
             T::HiddenNorm => {
                 matches!(self.attention_norm, AttentionNorm::EmbeddingAndHidden { .. })
             }
-            T::QueryBias | T::KeyBias | T::ValueBias => self.attention.qkv_bias,
+            T::QueryBias | T::KeyBias | T::ValueBias => self.attention.qkv_bias && latent.is_none(),
             T::QueryNorm | T::KeyNorm => self.attention.qk_norms != QkNorms::None,
             T::Sinks => self.attention.sinks,
             T::OutputBias => self.attention.output_bias,
@@ -131,7 +133,13 @@ impl Layer {
             T::Gate => is_gated,
             T::Up | T::Down => self.mlp.is_some(),
             T::MlpOutputNorm => self.mlp_output_norm,
-            T::Query | T::Key | T::Value | T::Output => true,
+            T::Query => !has_query_rank,
+            T::Key | T::Value => latent.is_none(),
+            T::QueryDown | T::QueryLatentNorm | T::QueryUp => has_query_rank,
+            T::QueryDownBias => has_query_rank && self.attention.qkv_bias,
+            T::LatentDown | T::LatentNorm | T::LatentUp => latent.is_some(),
+            T::LatentDownBias => latent.is_some() && self.attention.qkv_bias,
+            T::Output => true,
         }
     }
 
@@ -154,6 +162,9 @@ impl Layer {
     pub(super) fn shape(&self, tensor: LayerTensor, hidden: usize) -> Vec<usize> {
         use LayerTensor as T;
         let Self { attention, .. } = self;
+        let n_heads = attention.n_heads;
+        let latent = |size: fn(&Latent) -> usize| attention.latent.as_ref().map_or(0, size);
+        let query_rank = latent(|latent| latent.query_rank.unwrap_or(0));
         let inner = self.mlp.map_or(0, |mlp| mlp.intermediate_size);
         let experts = self.experts.map_or(0, |experts| experts.n_experts);
         let attention_input = match self.attention_norm {
@@ -180,9 +191,22 @@ impl Layer {
             T::KeyNorm => qk_norm(attention.kv_size()),
             T::Sinks => vec![attention.n_heads],
             T::GateBias | T::UpBias => vec![inner],
+            T::Query if attention.latent.is_some() => {
+                vec![n_heads * latent(Latent::query_dim), attention_input]
+            }
             T::Query => vec![attention.q_size(), attention_input],
+            T::QueryDown => vec![query_rank, attention_input],
+            T::QueryDownBias | T::QueryLatentNorm => vec![query_rank],
+            T::QueryUp => vec![n_heads * latent(Latent::query_dim), query_rank],
+            T::LatentDown => vec![latent(Latent::key_dim), attention_input],
+            T::LatentDownBias => vec![latent(Latent::key_dim)],
+            T::LatentNorm => vec![latent(|latent| latent.rank)],
+            T::LatentUp => {
+                let outputs = latent(|latent| latent.plain_dim + latent.value_dim);
+                vec![n_heads * outputs, latent(|latent| latent.rank)]
+            }
             T::Key | T::Value => vec![attention.kv_size(), attention_input],
-            T::Output => vec![hidden, attention.q_size()],
+            T::Output => vec![hidden, attention.output_inputs()],
             T::Gate | T::Up => vec![inner, hidden],
             T::Down => vec![hidden, inner],
             T::Router => vec![experts, hidden],

@@ -310,7 +310,8 @@ impl<'a> RandomWeights<'a> {
             Tensor::Layer(_, LayerTensor::Router) => (0.0, 2.0 / hidden.sqrt()),
             Tensor::Layer(_, LayerTensor::RouterCorrection | LayerTensor::Sinks) => (0.0, 0.3),
             Tensor::Layer(layer, part) => {
-                let sharpness = if part == LayerTensor::Query { self.sharpness } else { 1.0 };
+                let is_query = matches!(part, LayerTensor::Query | LayerTensor::QueryUp);
+                let sharpness = if is_query { self.sharpness } else { 1.0 };
                 let scale = self.damping(layer, part) * sharpness;
                 match self.config.architecture().shape(tensor)[..] {
                     [_, inputs] => (0.0, scale / (inputs as f32).sqrt()),

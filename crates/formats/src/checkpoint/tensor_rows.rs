@@ -345,7 +345,7 @@ mod tests {
         // Every second row.
         assert_eq!(first_values(3, RowLayout::runs(1, 1, 2)), [1.0, 3.0, 5.0]);
         // The first two rows of each head of three are rotated.
-        let interleaved = Some(Interleaved { head_dim: 6, dims: 4 });
+        let interleaved = Some(Interleaved { head_dim: 6, first: 0, dims: 4 });
         let partial = RowLayout { interleaved, ..RowLayout::PLAIN };
         let expected = [0.0, 2.0, 1.0, 3.0, 4.0, 5.0, 6.0, 8.0, 7.0, 9.0, 10.0, 11.0];
         assert_eq!(first_values(12, partial), expected);

@@ -17,8 +17,8 @@ mod write;
 use std::path::Path;
 
 use crate::architecture::{
-    Activation, Architecture, Attention, AttentionNorm, Experts, Factors, Head, Input, Layer, Mlp,
-    MlpInput, Norm, QkNorms, Rope,
+    Activation, Architecture, Attention, AttentionNorm, Experts, Factors, Head, Input, Latent,
+    Layer, Mlp, MlpInput, Norm, QkNorms, Rope,
 };
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
@@ -108,6 +108,10 @@ pub struct Config {
     pub qk_norms: QkNorms,
     /// Whether attention has sinks (gpt-oss).
     pub sinks: bool,
+    /// How keys and values are compressed, if they are (DeepSeek). `head_dim` is the part of a head with RoPE.
+    pub latent: Option<Latent>,
+    /// Whether the checkpoint stores the rows that RoPE rotates as neighbours (DeepSeek).
+    pub rope_interleave: bool,
     /// Whether the output projection is the embedding.
     pub tie_word_embeddings: bool,
     /// The format of quantised matrices, if the checkpoint has any (Hugging Face's directories).
@@ -218,6 +222,8 @@ impl Config {
             head_bias: false,
             qk_norms: QkNorms::None,
             sinks: false,
+            latent: None,
+            rope_interleave: false,
             tie_word_embeddings: false,
             quantization: None,
             bos_token_id: None,
@@ -295,6 +301,7 @@ impl Config {
         if let Some((theta, scaling)) = &self.local_rope {
             scaling.validate(*theta, rotary, file)?;
         }
+        self.validate_latent(file)?;
         self.validate_experts(file)?;
         if let Some(listed) = &self.rope_layers
             && listed.len() != self.num_hidden_layers
@@ -322,6 +329,27 @@ impl Config {
             }
         }
         self.validate_tensor_sizes(file)
+    }
+
+    /// Checks the sizes of compressed keys and values.
+    fn validate_latent(&self, file: &Path) -> Result<(), LoadError> {
+        let Some(latent) = self.latent else { return Ok(()) };
+        let sizes = [
+            ("q_lora_rank", latent.query_rank.unwrap_or(1)),
+            ("kv_lora_rank", latent.rank),
+            ("qk_nope_head_dim", latent.plain_dim),
+            ("qk_rope_head_dim", latent.rope_dim),
+            ("v_head_dim", latent.value_dim),
+        ];
+        match sizes.into_iter().find(|(_, size)| !(1..=MAX_SIZE).contains(size)) {
+            None => Ok(()),
+            Some((option, size)) => Err(LoadError::InvalidOption {
+                file: file.to_owned(),
+                option,
+                found: size.to_string(),
+                expected: format!("a size from 1 to {MAX_SIZE}"),
+            }),
+        }
     }
 
     /// Checks the sizes of a mixture of experts.
@@ -385,10 +413,25 @@ impl Config {
         });
         let shared = self.experts.as_ref().and_then(|layers| layers.shared_size).unwrap_or(1);
         let queries = [self.num_attention_heads, self.head_dim, self.hidden_size];
+        let latent = self.latent.map_or([1, 1], |latent| {
+            let widest = latent.query_dim().saturating_add(latent.value_dim);
+            let rank = latent.rank.saturating_add(latent.query_rank.unwrap_or(0));
+            [widest, rank.saturating_add(latent.rope_dim)]
+        });
+        let [widest, ranks] = latent;
         let tensors = [
             ("model.embed_tokens.weight", &[self.vocab_size, self.hidden_size][..]),
             ("model.layers.0.self_attn.q_proj.weight", &queries),
             ("model.layers.0.mlp.gate_proj.weight", &[self.intermediate_size, self.hidden_size]),
+            (
+                "model.layers.0.self_attn.q_b_proj.weight",
+                &[self.num_attention_heads, widest, ranks],
+            ),
+            (
+                "model.layers.0.self_attn.o_proj.weight",
+                &[self.num_attention_heads, widest, self.hidden_size],
+            ),
+            ("model.layers.0.self_attn.q_a_proj.weight", &[ranks, self.hidden_size]),
             // Some files store all experts of a layer as one tensor, with gate and up together.
             ("model.layers.0.mlp.experts", &[2, experts[0], experts[1], self.hidden_size]),
             ("model.layers.0.mlp.shared_expert.up_proj.weight", &[shared, self.hidden_size]),
@@ -461,8 +504,8 @@ impl Config {
             },
             attention: Attention {
                 n_heads: self.num_attention_heads,
-                n_kv_heads: self.num_key_value_heads,
-                head_dim: self.head_dim,
+                n_kv_heads: self.latent.map_or(self.num_key_value_heads, |_| 1),
+                head_dim: self.latent.map_or(self.head_dim, |latent| latent.key_dim()),
                 window: self.window(index),
                 score_scale: self.score_scale(),
                 score_cap: self.attn_logit_softcapping,
@@ -471,6 +514,7 @@ impl Config {
                 qk_norms: self.qk_norms,
                 qkv_bias: self.qkv_bias,
                 output_bias: self.output_bias,
+                latent: self.latent,
             },
             attention_output_norm: has_output_norms,
             mlp_input: match placement {
@@ -528,7 +572,8 @@ impl Config {
     /// Returns the factor of attention scores.
     #[must_use]
     pub fn score_scale(&self) -> f32 {
-        self.attention_multiplier.unwrap_or_else(|| Attention::default_scale(self.head_dim))
+        let dim = self.latent.map_or(self.head_dim, |latent| latent.query_dim());
+        self.attention_multiplier.unwrap_or_else(|| Attention::default_scale(dim))
     }
 
     /// Returns the rotary position embedding of a layer's queries and keys, if it has one.
@@ -566,6 +611,7 @@ impl Config {
             (self.attn_logit_softcapping.is_some(), "limited attention scores"),
             (self.final_logit_softcapping.is_some(), "limited logits"),
             (self.sinks, "attention sinks"),
+            (self.latent.is_some(), "compressed keys and values"),
             (self.norm != Norm::Rms, "layer norms"),
             (self.norm_placement != NormPlacement::Before, "norms in other places"),
             (self.hidden_act != Activation::Silu, "another activation function"),

@@ -103,7 +103,7 @@ const MULTIMODAL: &str = "gemma3";
 
 const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mixtral, qwen2, qwen3, \
     qwen2_moe, qwen3_moe, granite, granitemoe, smollm3, gemma2, gemma3, gemma3_text, phi, phi3, olmo2, \
-    olmo3, olmoe, cohere, cohere2, glm, glm4, glm4_moe, starcoder2, stablelm, gpt_neox or gpt_oss";
+    olmo3, olmoe, cohere, cohere2, glm, glm4, glm4_moe, deepseek_v2, deepseek_v3, starcoder2, stablelm, gpt_neox or gpt_oss";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
     let Some(model_type) = options.string("model_type")? else {

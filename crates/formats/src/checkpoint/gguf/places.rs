@@ -50,7 +50,7 @@ impl Places<'_> {
             T::QueryNorm | T::KeyNorm if config.qk_norms == QkNorms::OwnHeads => {
                 stored.shape = vec![stored.shape[0] / head_dim, head_dim];
                 if self.gguf.pairs == Pairs::Neighbours {
-                    stored.layout.interleaved = Some(Interleaved { head_dim, dims });
+                    stored.layout.interleaved = Some(Interleaved { head_dim, first: 0, dims });
                 }
                 return;
             }
@@ -64,7 +64,7 @@ impl Places<'_> {
             stored.layout = RowLayout::from_row(first);
         }
         if is_rotated && self.gguf.pairs == Pairs::Neighbours {
-            stored.layout.interleaved = Some(Interleaved { head_dim, dims });
+            stored.layout.interleaved = Some(Interleaved { head_dim, first: 0, dims });
         }
     }
 
