@@ -192,14 +192,14 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn parse(model_type: &str, changes: Value) -> Result<Config, LoadError> {
+    fn parse(model_type: &str, mut changes: Value) -> Result<Config, LoadError> {
         let mut options = json!({
             "model_type": model_type, "hidden_size": 512, "intermediate_size": 1024,
             "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8,
             "vocab_size": 512, "n_routed_experts": 16, "num_experts_per_tok": 2,
             "moe_intermediate_size": 64,
         });
-        options.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        options.as_object_mut().unwrap().append(changes.as_object_mut().unwrap());
         Config::parse(&options.to_string(), Path::new("config.json"))
     }
 
