@@ -465,7 +465,10 @@ impl Weights {
         };
         let head = match architecture.head {
             Head::Own => Some(Arc::new(matrix(Tensor::Head)?.with_bias(own_bias))),
-            Head::Target => Some(Arc::clone(&shared()?.head)),
+            Head::Target => Some(match &architecture.head_tokens {
+                None => Arc::clone(&shared()?.head),
+                Some(tokens) => Arc::new(shared()?.head.select(tokens)?),
+            }),
             Head::Embedding => None,
         };
         let embedding = match architecture.shares_embedding {

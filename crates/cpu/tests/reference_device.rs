@@ -304,9 +304,11 @@ fn drafters_have_the_same_bits_on_both_devices() {
         L::HydraPlusPlus,
         L::Eagle,
         L::SharedEmbeddingEagle,
+        L::ReducedEagle,
         L::Eagle3,
         L::ParallelMedusa,
         L::ParallelEagle,
+        L::ReducedParallelEagle,
     ];
     let all_types = all_types.map(|layout| (layout, WeightType::all()));
     // Weight types take turns for all combinations of EAGLE-3's options.

@@ -658,10 +658,12 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::HydraPlusPlus, SpeculatorKind::Hydra),
         (L::Eagle, SpeculatorKind::Eagle),
         (L::SharedEmbeddingEagle, SpeculatorKind::Eagle),
+        (L::ReducedEagle, SpeculatorKind::Eagle),
         (L::Eagle3, SpeculatorKind::Eagle3),
         (L::Eagle3With(Eagle3Options::all()[23]), SpeculatorKind::Eagle3),
         (L::ParallelMedusa, SpeculatorKind::ParallelMedusa),
         (L::ParallelEagle, SpeculatorKind::ParallelEagle),
+        (L::ReducedParallelEagle, SpeculatorKind::ParallelEagle),
     ] {
         let (speculator, _) = target.drafter(layout);
         assert_eq!(speculator.kind(), kind, "{layout:?}");

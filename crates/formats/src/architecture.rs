@@ -56,7 +56,7 @@ pub struct Architecture {
     /// A limit of logits: each becomes `cap · tanh(logit / cap)` (Gemma 2).
     pub logit_cap: Option<f32>,
     /// The vocabulary's tokens in the order of the head's outputs, if the head does not have all of them
-    /// (EAGLE-3).
+    /// (EAGLE-3). If the head is the target's, these are the rows of it that are used.
     pub head_tokens: Option<Arc<[TokenId]>>,
 }
 

@@ -33,6 +33,20 @@ enum Values {
     Matrix(Arc<Matrix>),
 }
 
+impl Values {
+    /// Returns some outputs of a matrix or elements of a vector, in the given order.
+    fn select(&self, outputs: &[TokenId]) -> Self {
+        let outputs = outputs.iter().map(|&output| output as usize);
+        match self {
+            Self::Floats(values) => Self::Floats(outputs.map(|output| values[output]).collect()),
+            Self::Matrix(matrix) => {
+                let weights = outputs.flat_map(|output| matrix.weights(output)).collect();
+                Self::Matrix(Arc::new(Matrix::new(matrix.weight_type(), weights, matrix.inputs())))
+            }
+        }
+    }
+}
+
 impl ReferenceModel {
     /// Reads all tensors, to compute as the CPU does in the types of the checkpoint and with the best
     /// instruction set.
@@ -98,9 +112,13 @@ impl ReferenceModel {
             }
             Head::Target => {
                 let of_target = &shared()?.tensors;
-                tensors.insert(Tensor::Head, of_target[&Tensor::Head].clone());
+                let used = |values: &Values| match &architecture.head_tokens {
+                    None => values.clone(),
+                    Some(tokens) => values.select(tokens),
+                };
+                tensors.insert(Tensor::Head, used(&of_target[&Tensor::Head]));
                 let bias = of_target.get(&Tensor::HeadBias);
-                tensors.extend(bias.map(|bias| (Tensor::HeadBias, bias.clone())));
+                tensors.extend(bias.map(|bias| (Tensor::HeadBias, used(bias))));
             }
         }
         let matrices = tensors.values().filter_map(|values| match values {

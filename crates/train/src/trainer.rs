@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{self, CheckpointError, RunState};
 use crate::data::{Batches, Dataset, Validation, ValidationWindow, bits_per_byte};
-use crate::drafter::{DrafterLearner, DrafterOptions, Target};
+use crate::drafter::{DrafterLearner, DrafterOptions, Target, most_frequent_tokens};
 use crate::language::LanguageLearner;
 use crate::learner::{Evaluation, Learner};
 use crate::metrics::{AcceptanceRecord, EvaluationRecord, MetricsLog, Record, TrainingRecord};
@@ -95,7 +95,12 @@ impl<'a> Trainer<'a, DrafterLearner<'a>> {
         dataset.check_tokenizer(tokenizer)?;
         let seed = options.seed;
         let load = |path: &Path| Ok(DrafterLearner::load(target, drafter, path)?);
-        let create = || Ok(DrafterLearner::random(target, drafter, seed)?);
+        let vocab_size = target.config().vocab_size;
+        let vocabulary = |size| most_frequent_tokens(dataset, vocab_size, size);
+        let create = || {
+            let vocabulary = drafter.draft_vocab.map(vocabulary);
+            Ok(DrafterLearner::random(target, drafter, vocabulary, seed)?)
+        };
         Self::open_learner(folder, dataset, options, load, create)
     }
 }

@@ -276,6 +276,12 @@ pub(crate) enum Integration {
 /// Options of drafters that predict the target's hidden states (features).
 #[derive(Args, Debug)]
 pub(crate) struct FeatureArguments {
+    /// For EAGLE, draft only the N most frequent tokens of the text [default: all].
+    ///
+    /// The drafter then reads only these rows of the target's head, which is most of what a small drafter reads.
+    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
+    pub(crate) draft_vocab: Option<usize>,
+
     /// For EAGLE, weight of the token loss relative to the feature loss [default: 0.1]
     #[arg(long, value_name = "WEIGHT", help_heading = headings::TRAINING)]
     pub(crate) classification_weight: Option<f32>,

@@ -30,16 +30,17 @@ pub(super) fn eagle(arguments: &EagleArguments) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn parallel(arguments: &ParallelArguments) -> anyhow::Result<ExitCode> {
-    let FeatureArguments { classification_weight, feature_noise } = arguments.features;
+    let FeatureArguments { classification_weight, feature_noise, draft_vocab } = arguments.features;
     let kind = match arguments.integration {
         Integration::Medusa => TrainedDrafterKind::ParallelspecMedusa,
         Integration::Eagle => TrainedDrafterKind::ParallelspecEagle,
     };
-    let has_feature_options = classification_weight.is_some() || feature_noise.is_some();
+    let has_feature_options =
+        classification_weight.is_some() || feature_noise.is_some() || draft_vocab.is_some();
     if arguments.integration == Integration::Medusa && has_feature_options {
         bail!(
-            "--classification-weight and --feature-noise need --integration eagle: the medusa \
-             integration does not read the target's features"
+            "--draft-vocab, --classification-weight and --feature-noise need --integration eagle: the \
+             medusa integration does not read the target's features"
         );
     }
     let mut options = DrafterOptions::of(kind, arguments.masks as usize);
@@ -51,6 +52,7 @@ fn with_features(mut options: DrafterOptions, given: &FeatureArguments) -> Draft
     options.classification_weight =
         given.classification_weight.unwrap_or(options.classification_weight);
     options.feature_noise = given.feature_noise.unwrap_or(options.feature_noise);
+    options.draft_vocab = given.draft_vocab;
     options
 }
 

@@ -166,6 +166,51 @@ fn train_drafter(folder: &Path, data: &Path, kind: &[&str], out: &str) -> Run {
         .with(&["--sequences=2", "--accumulation=2", "--context=64", "--evaluation-tokens=256"])
 }
 
+/// The target is a GGUF file, the text contains special tokens, and the drafter has a reduced vocabulary.
+#[test]
+fn a_reduced_drafter_is_trained_for_a_target_in_a_gguf_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let data = text(folder);
+    target(folder, &data).succeed();
+    let (file, out) = (folder.join("target.gguf"), folder.join("eagle"));
+    let export = Run::forerun().with(&["export", "--type", "f32"]).with_path("--gguf", &file);
+    export.with_path("--model", &folder.join("target")).succeed();
+    let marked = folder.join("marked.txt");
+    fs::write(&marked, fs::read_to_string(&data).unwrap().replace("slept.", "<|endoftext|>"))
+        .unwrap();
+    let train = |kind: &[&str]| {
+        let run = Run::forerun().with(&["train"]).with(kind).with_path("--data", &marked);
+        run.with_path("--target", &file).with_path("--out", &out).with(&[
+            "--special-tokens",
+            "--steps=3",
+            "--context=32",
+            "--sequences=2",
+            "--accumulation=1",
+            "--evaluation-tokens=64",
+            "--held-out=0.3",
+            "--threads=1",
+        ])
+    };
+    train(&["eagle", "--draft-vocab=40"]).succeed();
+    let config = fs::read_to_string(out.join("config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    assert_eq!(config["draft_vocab_size"], 40);
+    let generate = |options: &[&str]| {
+        let run = Run::forerun().with(&["generate", "--json", "-p", "the fox ran", "-n", "30"]);
+        run.with_path("--model", &file).with(options).succeed().json()["tokens"].clone()
+    };
+    let out = out.to_str().unwrap();
+    let drafted = generate(&["--draft-tokens=3", "--draft-model", out]);
+    assert_eq!(drafted, generate(&["--method", "autoregressive"]));
+
+    let refused =
+        |kind: &[&str], words: &[&str]| train(kind).finish().assert_refused(words[0], words);
+    refused(&["eagle", "--draft-vocab=300", "--restart"], &["draft_vocab", "300", "less than"]);
+    let parallel = &["parallel", "--integration=medusa", "--draft-vocab=9"];
+    refused(parallel, &["--draft-vocab", "eagle"]);
+}
+
 #[test]
 fn all_kinds_of_drafters_are_trained_for_a_target() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 use super::LANES;
 use super::block_format::BlockFormat;
 use super::block_tile::BlockRows;
+use forerun_core::TokenId;
 use forerun_formats::{BlockType, LoadError, QUANT_BLOCK as BLOCK, WeightType};
 use half::{bf16, f16};
 use std::borrow::Cow;
@@ -229,6 +230,22 @@ impl PackedMatrix {
             }
             _ => (0..).zip(row).for_each(|(input, value)| *value = float(input)),
         }
+    }
+
+    /// Packs some outputs of the matrix, in the given order, into a matrix of the same type. Block types are quantised
+    /// again, so their weights may differ a little.
+    ///
+    /// # Errors
+    /// If the memory cannot be allocated.
+    pub(crate) fn select(&self, outputs: &[TokenId]) -> Result<Self, LoadError> {
+        let shape = [outputs.len(), self.inputs];
+        let selected = Self::pack_rows(self.weight_type, shape, |output, row| {
+            self.unpack_row(outputs[output] as usize, row);
+            Ok(())
+        })?;
+        let bias = self.bias.as_ref();
+        let bias = bias.map(|bias| outputs.iter().map(|&output| bias[output as usize]).collect());
+        Ok(selected.with_bias(bias))
     }
 
     /// Returns the number of tiles.

@@ -131,10 +131,12 @@ impl Pair {
             L::HydraPlusPlus,
             L::Eagle,
             L::SharedEmbeddingEagle,
+            L::ReducedEagle,
             L::Eagle3,
             L::Eagle3With(*Eagle3Options::all().last().unwrap()),
             L::ParallelMedusa,
             L::ParallelEagle,
+            L::ReducedParallelEagle,
         ];
         let speculators = layouts.map(|layout| {
             let path = folder.path().join(format!("{layout:?}"));

@@ -37,6 +37,8 @@ pub enum SpeculatorLayout {
     Eagle,
     /// EAGLE with the target's embedding, as forerun trains it.
     SharedEmbeddingEagle,
+    /// EAGLE as forerun trains it, with the rows of the target's head for every second token of the vocabulary.
+    ReducedEagle,
     /// EAGLE-3 in its authors' layout, with a head for every second token of the vocabulary.
     Eagle3,
     /// EAGLE-3 with options, and the same head.
@@ -45,6 +47,8 @@ pub enum SpeculatorLayout {
     ParallelMedusa,
     /// ParallelSpec on the target's features.
     ParallelEagle,
+    /// ParallelSpec on the target's features, with the head of [`Self::ReducedEagle`].
+    ReducedParallelEagle,
 }
 
 /// A random drafter for a target.
@@ -82,10 +86,14 @@ impl RandomSpeculator<'_> {
         let file = dir.join(name);
         let mut tensors: Vec<(String, SerializedTensor)> =
             self.tensors().into_iter().map(|(name, tensor)| (name, tensor.serialized())).collect();
-        if matches!(self.layout, SpeculatorLayout::Eagle3 | SpeculatorLayout::Eagle3With(_)) {
+        use SpeculatorLayout as L;
+        let is_eagle3 = matches!(self.layout, L::Eagle3 | L::Eagle3With(_));
+        if is_eagle3 || matches!(self.layout, L::ReducedEagle | L::ReducedParallelEagle) {
             let offsets = (0..self.draft_vocab_size() as i64).flat_map(i64::to_le_bytes).collect();
             let (shape, dtype) = (vec![self.draft_vocab_size()], safetensors::Dtype::I64);
             tensors.push(("d2t".to_owned(), SerializedTensor { shape, dtype, bytes: offsets }));
+        }
+        if is_eagle3 {
             let in_head =
                 (0..self.target.vocab_size).map(|token| u8::from(token % 2 == 0)).collect();
             let (shape, dtype) = (vec![self.target.vocab_size], safetensors::Dtype::BOOL);
@@ -94,7 +102,7 @@ impl RandomSpeculator<'_> {
         write_safetensors(&file, tensors).map_err(|cause| write_error(&file, cause))
     }
 
-    /// Returns the number of tokens in EAGLE-3's head: the even ones.
+    /// Returns the number of tokens in a head that does not have all: the even ones.
     fn draft_vocab_size(&self) -> usize {
         self.target.vocab_size.div_ceil(2)
     }
@@ -122,7 +130,7 @@ impl RandomSpeculator<'_> {
                 "hydra_head_arch": if self.layout == L::Hydra { "mlp" } else { "prefix-mlp" },
                 "hidden_state_offset": 0,
             }),
-            L::Eagle | L::SharedEmbeddingEagle => layer,
+            L::Eagle | L::SharedEmbeddingEagle | L::ReducedEagle => layer,
             L::Eagle3 => {
                 let mut config = layer;
                 config["architectures"] = json!(["LlamaForCausalLMEagle3"]);
@@ -130,7 +138,7 @@ impl RandomSpeculator<'_> {
                 config
             }
             L::Eagle3With(options) => options.config(layer, self.target, self.draft_vocab_size()),
-            L::ParallelMedusa | L::ParallelEagle => {
+            L::ParallelMedusa | L::ParallelEagle | L::ReducedParallelEagle => {
                 let mut config = layer;
                 let medusa = self.layout == L::ParallelMedusa;
                 let name = if medusa { "parallelspec-medusa" } else { "parallelspec-eagle" };
@@ -155,7 +163,9 @@ impl RandomSpeculator<'_> {
             L::Hydra => self.hydra_heads(),
             L::HydraPlusPlus => [self.hydra_heads(), self.hydra_prefix_layer()].concat(),
             L::ParallelMedusa => [self.layer(true), vec![masks()]].concat(),
-            L::SharedEmbeddingEagle => [self.layer(false), self.fusion()].concat(),
+            L::SharedEmbeddingEagle | L::ReducedEagle => {
+                [self.layer(false), self.fusion()].concat()
+            }
             L::Eagle => {
                 let embedding = self.target_tensor(Tensor::Embedding);
                 let embedding = ("embed_tokens.weight".to_owned(), embedding);
@@ -178,7 +188,7 @@ impl RandomSpeculator<'_> {
                 }
                 tensors
             }
-            L::ParallelEagle => {
+            L::ParallelEagle | L::ReducedParallelEagle => {
                 let shape = [self.positions, self.hidden_size()];
                 let features = self.normal("mask_features.weight", shape, 0.5);
                 [self.layer(false), self.fusion(), vec![masks(), features]].concat()

@@ -14,13 +14,12 @@ mod options;
 pub(super) use options::Layout;
 
 use super::Speculator;
+use super::draft_vocabulary::DRAFT_TO_TARGET;
 use super::layers::short_name;
 use crate::architecture::{Architecture, AttentionNorm, Head, Input};
 use crate::checkpoint::{LayerTensor, LoadError, NamedTensors, Tensor};
 use forerun_core::TokenId;
 use std::sync::Arc;
-
-const DRAFT_TO_TARGET: &str = "d2t";
 
 /// The prefix of the only layer's tensor names in the authors' layout.
 const MIDLAYER: &str = "midlayer.";
@@ -107,19 +106,10 @@ impl Speculator {
             return Ok((Head::Target, None));
         };
         let vocab_size = layout.config.vocab_size;
-        let offsets = match tensors.integers(DRAFT_TO_TARGET)? {
-            None if draft_vocab_size == vocab_size => return Ok((Head::Own, None)),
-            offsets => offsets.unwrap_or_default(),
-        };
-        let target_tokens = (0..draft_vocab_size).zip(&offsets).map_while(|(token, &offset)| {
-            let token = (token as i64).checked_add(offset)?;
-            TokenId::try_from(token).ok().filter(|&token| (token as usize) < vocab_size)
-        });
-        let target_tokens: Arc<[TokenId]> = target_tokens.collect();
-        if target_tokens.len() != draft_vocab_size || offsets.len() != draft_vocab_size {
-            let path = self.path.clone();
-            return Err(LoadError::DraftVocabulary { path, draft_vocab_size, vocab_size });
+        match self.head_tokens(vocab_size)? {
+            None if draft_vocab_size == vocab_size => Ok((Head::Own, None)),
+            Some(tokens) if tokens.len() == draft_vocab_size => Ok((Head::Own, Some(tokens))),
+            _ => Err(self.draft_vocabulary_error(draft_vocab_size, vocab_size)),
         }
-        Ok((Head::Own, Some(target_tokens)))
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! Tensor names are those of a model without the first part: `layers.0.self_attn.q_proj.weight`. A
 //! tensor that is not stored either does not exist (EAGLE's layer has no norm before its attention and
-//! no final norm) or is the target's (the embedding, and always the head).
+//! no final norm) or is the target's (the embedding, and always the head). Drafters on features may use the rows of
+//! the target's head for some tokens only, which `d2t` lists.
 
+use super::draft_vocabulary::DRAFT_TO_TARGET;
 use super::{Speculator, SpeculatorKind};
 use crate::architecture::{Architecture, AttentionNorm, Head, Input, Layer};
 use crate::checkpoint::{LayerTensor, LoadError, NamedTensors, Tensor};
@@ -37,9 +39,12 @@ impl Speculator {
         let names = model.tensors().filter(|tensor| *tensor != Tensor::Head);
         let names: Vec<String> = names.chain(extra.iter().copied()).map(short_name).collect();
         let tensors = &self.tensors;
-        tensors.reject_unknown("this drafter", |name| names.iter().any(|known| known == name))?;
-        // EAGLE has no norm in its first layer. A drafter on tokens requires all norms.
         let on_tokens = self.kind == SpeculatorKind::ParallelMedusa;
+        let is_known = |name: &str| {
+            names.iter().any(|known| known == name) || (name == DRAFT_TO_TARGET && !on_tokens)
+        };
+        tensors.reject_unknown("this drafter", is_known)?;
+        // EAGLE has no norm in its first layer. A drafter on tokens requires all norms.
         let has = |tensor| on_tokens || tensors.has(&short_name(tensor));
         let layer = |(index, layer): (usize, &Layer)| {
             let has_norm = has(Tensor::Layer(index, LayerTensor::AttentionNorm));
@@ -57,6 +62,7 @@ impl Speculator {
             layers: model.layers.iter().enumerate().map(layer).collect(),
             final_norm: has(Tensor::FinalNorm),
             head: Head::Target,
+            head_tokens: self.head_tokens(config.vocab_size)?,
             // It is part of the target's head.
             head_bias: false,
             ..model

@@ -11,6 +11,7 @@
 //!   checkpoints, so the layout is forerun's own;
 //! * PARD (An et al. 2025, arXiv 2504.18583), a complete model with a mask token.
 
+mod draft_vocabulary;
 mod eagle3;
 mod hydra;
 mod layers;

@@ -90,7 +90,7 @@ impl Acceptance {
             });
             let target_rows: Vec<usize> = target_rows.collect();
             let rows = head_inputs(drafter, rows)?;
-            let results = evaluate_position(target, &rows, &drafts, |draft| {
+            let results = evaluate_position(drafter, target, &rows, &drafts, |draft| {
                 let target_row = target_rows[draft];
                 (distributions.of(target_row), text.targets[target_row] as usize)
             });
@@ -118,25 +118,30 @@ impl Acceptance {
 /// Evaluates one position of all drafts. `rows` are the inputs of the head, and `label` returns the
 /// target's distribution and the text's token for a draft.
 fn evaluate_position<'a>(
+    drafter: &Drafter,
     target: &Target,
     rows: &[f32],
     drafts: &[DraftState],
     label: impl Fn(usize) -> (&'a [f32], usize) + Sync,
 ) -> Vec<PositionResult> {
-    let (hidden, vocab_size) = (target.config().hidden_size, target.head().vocab_size());
+    let head = drafter.head(target);
+    let (hidden, vocab_size) = (target.config().hidden_size, head.vocab_size());
     let blocks = rows.par_chunks(LOGIT_ROWS * hidden).zip(drafts.par_chunks(LOGIT_ROWS));
     let results = blocks.enumerate().map(|(block, (rows, drafts))| {
         let mut logits = vec![0.0; drafts.len() * vocab_size];
-        target.head().logits(rows, &mut logits);
+        head.logits(rows, &mut logits);
         let draft_logits = logits.chunks_exact_mut(vocab_size).zip(drafts).enumerate();
         let evaluate = |(row, (draft_p, draft)): (usize, (&mut [f32], &DraftState))| {
             let (_, sum) = exponentials(draft_p);
             scale_by(draft_p, 1.0 / sum);
             let (target_p, token) = label(block * LOGIT_ROWS + row);
-            let overlap: f32 = draft_p.iter().zip(target_p).map(|(q, p)| q.min(*p)).sum();
-            let best = argmax(draft_p);
+            let overlap = |(output, q): (usize, &f32)| q.min(target_p[drafter.token_of(output)]);
+            let overlap: f32 = draft_p.iter().enumerate().map(overlap).sum();
+            let best = drafter.token_of(argmax(draft_p));
             let agrees = best == argmax(target_p);
-            let ratio = f64::from(draft_p[token]) / f64::from(target_p[token]);
+            let of_token =
+                drafter.output_of(token as u32).map_or(0.0, |output| draft_p[output as usize]);
+            let ratio = f64::from(of_token) / f64::from(target_p[token]);
             let next = DraftState {
                 weight: draft.weight * ratio.min(1.0),
                 agrees: draft.agrees && agrees && best == token,

@@ -6,6 +6,7 @@
 use super::forward::Drafter;
 use super::options::TrainedDrafterKind;
 use super::target::Target;
+use super::vocabulary::DraftVocabulary;
 use super::weights::{NamedTensor, Weights};
 use crate::export::{ExportError, write_weights};
 use forerun_formats::checkpoint::Dtype;
@@ -15,6 +16,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
+
+/// The tensor that maps the head's outputs to the target's tokens, if the drafter does not have all of them.
+const DRAFT_TO_TARGET: &str = "d2t";
 
 /// An error of reading a drafter.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +86,16 @@ impl Drafter {
         let serialized = |(name, shape, values): NamedTensor| {
             (name, SerializedTensor::new(&values, shape, dtype))
         };
-        let tensors: Vec<_> = self.weights.tensors()?.into_iter().map(serialized).collect();
+        let mut tensors: Vec<_> = self.weights.tensors()?.into_iter().map(serialized).collect();
+        if let Some(vocabulary) = &self.vocabulary {
+            let offsets = vocabulary.offsets();
+            let tensor = SerializedTensor {
+                dtype: safetensors::Dtype::I64,
+                shape: vec![offsets.len()],
+                bytes: offsets.into_iter().flat_map(i64::to_le_bytes).collect(),
+            };
+            tensors.push((DRAFT_TO_TARGET.to_owned(), tensor));
+        }
         write_weights(folder, tensors)
     }
 
@@ -106,6 +119,9 @@ impl Drafter {
         }
         if self.kind.predicts_features() {
             config["bias"] = json!(true);
+        }
+        if let Some(vocabulary) = &self.vocabulary {
+            config["draft_vocab_size"] = json!(vocabulary.head().vocab_size());
         }
         config["speculator"] = json!(self.kind);
         config["target"] = json!(target.name());
@@ -152,7 +168,19 @@ impl Drafter {
             let values = tensor.data().as_chunks().0.iter();
             Ok(values.map(|bytes| f32::from_le_bytes(*bytes)).collect())
         })?;
-        Ok(Self::new(kind, slots, target.config(), weights))
+        let drafter = Self::new(kind, slots, target.config(), weights);
+        let Ok(tensor) = tensors.tensor(DRAFT_TO_TARGET) else { return Ok(drafter) };
+        let (offsets, rest) = tensor.data().as_chunks();
+        let offsets: Vec<i64> = offsets.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect();
+        let tokens = DraftVocabulary::tokens_of(&offsets, target.config().vocab_size);
+        let is_valid = tensor.dtype() == safetensors::Dtype::I64 && rest.is_empty();
+        match tokens.filter(|tokens| is_valid && !tokens.is_empty()) {
+            Some(tokens) => Ok(drafter.with_vocabulary(Some(tokens), target)),
+            None => {
+                let reason = format!("{DRAFT_TO_TARGET} does not list tokens of the target");
+                Err(format_error(&file, reason))
+            }
+        }
     }
 }
 

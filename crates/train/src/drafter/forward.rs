@@ -5,6 +5,7 @@
 
 use super::options::TrainedDrafterKind;
 use super::target::{Target, Text};
+use super::vocabulary::DraftVocabulary;
 use super::weights::{
     ATTENTION, ATTENTION_NORM, FC, FC_BIAS, FINAL_NORM, MASK_EMBEDDINGS, MASK_FEATURES, MLP,
     MLP_NORM, Weights,
@@ -12,6 +13,7 @@ use super::weights::{
 use crate::model::Parameter;
 use crate::ops::attention::Rope;
 use crate::ops::attention_block::AttentionBlock;
+use crate::ops::draft_head::FrozenHead;
 use crate::ops::groups::Groups;
 use crate::ops::mlp_block::MlpBlock;
 use crate::ops::{AttentionShape, MlpShape, apply, none};
@@ -27,6 +29,8 @@ pub struct Drafter {
     /// The configuration of its layer: one layer of the target's shape.
     pub(super) config: Config,
     pub(super) weights: Weights,
+    /// The tokens that it can draft, if they are not all of the target's.
+    pub(super) vocabulary: Option<DraftVocabulary>,
     rope: Arc<Rope>,
 }
 
@@ -58,7 +62,28 @@ impl Drafter {
         // A draft may extend beyond the last token.
         let positions = config.max_position_embeddings + draft_tokens + 1;
         let rope = Arc::new(Rope::new(&frequencies, positions));
-        Self { kind, slots, config, weights, rope }
+        Self { kind, slots, config, weights, vocabulary: None, rope }
+    }
+
+    /// Limits the drafter to some of the target's tokens, in ascending order.
+    pub(super) fn with_vocabulary(self, tokens: Option<Arc<[u32]>>, target: &Target) -> Self {
+        let vocabulary = tokens.map(|tokens| DraftVocabulary::new(tokens, target));
+        Self { vocabulary, ..self }
+    }
+
+    /// Returns the head: the target's, or its part for the drafter's vocabulary.
+    pub(super) fn head<'a>(&'a self, target: &'a Target) -> &'a Arc<FrozenHead> {
+        self.vocabulary.as_ref().map_or(target.head(), DraftVocabulary::head)
+    }
+
+    /// Returns the head's output for one of the target's tokens; `None` if the drafter cannot draft it.
+    pub(super) fn output_of(&self, token: u32) -> Option<u32> {
+        self.vocabulary.as_ref().map_or(Some(token), |vocabulary| vocabulary.output(token))
+    }
+
+    /// Returns the target's token of one of the head's outputs.
+    pub(super) fn token_of(&self, output: usize) -> usize {
+        self.vocabulary.as_ref().map_or(output, |vocabulary| vocabulary.token(output))
     }
 
     /// Returns the kind of the drafter.

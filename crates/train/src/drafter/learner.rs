@@ -31,13 +31,18 @@ pub struct DrafterLearner<'a> {
 }
 
 impl<'a> DrafterLearner<'a> {
-    /// Creates an untrained drafter.
+    /// Creates an untrained drafter. `vocabulary` are the tokens that it can draft, in ascending order; `None` for all.
     ///
     /// # Errors
     /// If a tensor operation fails.
-    pub fn random(target: &'a Target, options: DrafterOptions, seed: u64) -> Result<Self> {
+    pub fn random(
+        target: &'a Target,
+        options: DrafterOptions,
+        vocabulary: Option<Arc<[u32]>>,
+        seed: u64,
+    ) -> Result<Self> {
         let drafter = Drafter::random(options.kind, options.draft_tokens, target, seed)?;
-        Ok(Self { target, options, drafter })
+        Ok(Self { target, options, drafter: drafter.with_vocabulary(vocabulary, target) })
     }
 
     /// Loads the drafter from a folder that [`Drafter::export`] wrote in f32.
@@ -89,6 +94,19 @@ impl Learner for DrafterLearner<'_> {
         if draft_tokens == 0 {
             return refuse("`draft_tokens`", &0, "at least 1 is required");
         }
+        if let Some(size) = self.options.draft_vocab {
+            let vocab_size = self.target.config().vocab_size;
+            if !self.options.kind.predicts_features() {
+                let expected =
+                    "only drafters that read the target's features may have fewer tokens";
+                return refuse("`draft_vocab`", &size, expected);
+            }
+            if !(1..vocab_size).contains(&size) {
+                let expected =
+                    format!("it must be at least 1 and less than the target's {vocab_size}");
+                return refuse("`draft_vocab`", &size, &expected);
+            }
+        }
         let least = self.options.positions() + 1;
         if options.context < least {
             let expected = format!("a draft of {draft_tokens} tokens requires at least {least}");
@@ -123,7 +141,7 @@ impl Learner for DrafterLearner<'_> {
         let groups = objective.sample_groups(self.drafter.token_rows(text.context), masks, key);
         let noise = objective.sample_noise(&text, key);
         let distributions = (options.distillation_share > 0.0)
-            .then(|| Arc::new(self.target.head().distributions(&text.features)));
+            .then(|| Arc::new(self.drafter.head(self.target).distributions(&text.features)));
         let groups = Arc::new(groups);
         let loss = objective.loss(&text, &groups, noise.as_deref(), distributions.as_ref())?;
         let value = f64::from(loss.to_scalar::<f32>()?);
@@ -157,7 +175,14 @@ impl Learner for DrafterLearner<'_> {
             let masks = if self.options.kind.has_masks() { self.drafter.slots } else { 0 };
             let tokens = self.drafter.token_rows(text.context);
             let groups = Arc::new(Groups::new(tokens, masks, anchors.clone()));
-            let soft = (options.distillation_share > 0.0).then_some(&distributions);
+            let soft = match (options.distillation_share > 0.0, &self.drafter.vocabulary) {
+                (false, _) => None,
+                (true, None) => Some(Arc::clone(&distributions)),
+                (true, Some(vocabulary)) => {
+                    Some(Arc::new(vocabulary.head().distributions(&text.features)))
+                }
+            };
+            let soft = soft.as_ref();
             loss += f64::from(objective.loss(&text, &groups, None, soft)?.to_scalar::<f32>()?);
             acceptance.add(self.pair(), &text, &anchors, &distributions)?;
         }

@@ -17,6 +17,7 @@ mod options;
 mod target;
 #[cfg(test)]
 mod tests;
+mod vocabulary;
 mod weights;
 
 pub use crate::metrics::PositionAcceptance;
@@ -26,3 +27,4 @@ pub use forward::Drafter;
 pub use learner::DrafterLearner;
 pub use options::{DrafterOptions, TrainedDrafterKind};
 pub use target::Target;
+pub(crate) use vocabulary::most_frequent_tokens;

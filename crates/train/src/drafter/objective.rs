@@ -72,13 +72,19 @@ impl Objective<'_> {
         };
         let Labels { target_rows, weights } = labels;
         let target_rows: Arc<[u32]> = target_rows.into();
+        let token = |&row: &u32| drafter.output_of(text.targets[row as usize]);
+        let tokens: Vec<Option<u32>> = target_rows.iter().map(token).collect();
         let soft = distributions.map(|all| (Arc::clone(all), self.distillation_share));
-        let scaled = weights.iter().map(|weight| weight * options.classification_weight);
+        // Tokens that the drafter cannot draft have no token loss.
+        let scaled = weights.iter().zip(&tokens).map(|(weight, token)| match token {
+            Some(_) => weight * options.classification_weight,
+            None => 0.0,
+        });
         let head = DraftHeadLoss {
             epsilon: target.config().rms_norm_eps,
-            head: Arc::clone(target.head()),
+            head: Arc::clone(drafter.head(target)),
             labels: DraftLabels {
-                tokens: target_rows.iter().map(|&row| text.targets[row as usize]).collect(),
+                tokens: tokens.iter().map(|token| token.unwrap_or(0)).collect(),
                 target_rows: Arc::clone(&target_rows),
                 weights: scaled.collect(),
                 soft,

@@ -72,6 +72,10 @@ pub struct DrafterOptions {
     /// Width of the uniform noise that is added to the features that the drafter reads. For contexts
     /// beyond 512 tokens it shrinks in proportion (as in EAGLE's published code).
     pub feature_noise: f32,
+    /// The number of tokens that the drafter can draft: the most frequent ones of the training text. `None` for all.
+    /// Only drafters that read features may have fewer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_vocab: Option<usize>,
 }
 
 impl DrafterOptions {
@@ -88,6 +92,7 @@ impl DrafterOptions {
             group_share: 1.0,
             classification_weight: if features { 0.1 } else { 1.0 },
             feature_noise: if features { 0.2 } else { 0.0 },
+            draft_vocab: None,
         }
     }
 

@@ -34,6 +34,12 @@ impl FrozenHead {
         Self { weights, transposed, hidden }
     }
 
+    /// Returns the head of some tokens, in the given order.
+    pub(crate) fn select(&self, tokens: &[u32]) -> Self {
+        let row = |&token: &u32| row_slice(&self.weights, token as usize, 1, self.hidden).to_vec();
+        Self::new(tokens.iter().flat_map(row).collect(), self.hidden)
+    }
+
     pub(crate) fn vocab_size(&self) -> usize {
         self.weights.len() / self.hidden
     }

@@ -7,6 +7,7 @@ use crate::drafter::{DrafterLearner, PositionAcceptance, mean_accepted_tokens};
 use crate::learner::Learner;
 use crate::ops::groups::Groups;
 use crate::{LearningRateSchedule, Optimizer, OptimizerOptions, TrainOptions};
+use forerun_formats::checkpoint::Dtype;
 use std::sync::Arc;
 
 fn options(context: usize) -> TrainOptions {
@@ -183,7 +184,7 @@ fn greedy_batch(target: &Target, rows: usize, context: usize) -> Batch {
 }
 
 /// Trains a drafter on a single batch and returns its acceptance rates on that batch.
-fn overfit(kind: TrainedDrafterKind) -> Vec<PositionAcceptance> {
+fn overfit(kind: TrainedDrafterKind, reduced: bool) -> Vec<PositionAcceptance> {
     const CONTEXT: usize = 20;
     let folder = tempfile::tempdir().unwrap();
     let target = target(folder.path(), 4);
@@ -191,7 +192,10 @@ fn overfit(kind: TrainedDrafterKind) -> Vec<PositionAcceptance> {
     let options = options(CONTEXT);
     // On such a short text, noise would prevent overfitting.
     let drafter_options = DrafterOptions { feature_noise: 0.0, ..DrafterOptions::of(kind, MASKS) };
-    let learner = DrafterLearner::random(&target, drafter_options, 1).unwrap();
+    // A reduced vocabulary has the batch's tokens and a few more.
+    let in_batch = |token: &u32| token % 5 == 0 || batch.targets.contains(token);
+    let vocabulary = reduced.then(|| (0..259).filter(in_batch).collect());
+    let learner = DrafterLearner::random(&target, drafter_options, vocabulary, 1).unwrap();
     let mut optimizer = Optimizer::new(options.optimizer, learner.parameters());
     for step in 0..options.schedule.steps {
         let (loss, _) = learner.loss(&batch, step, &options).unwrap();
@@ -216,8 +220,10 @@ fn overfit(kind: TrainedDrafterKind) -> Vec<PositionAcceptance> {
 /// Every kind of drafter overfits on greedy text of a target of 55,000 parameters.
 #[test]
 fn a_drafter_overfits_a_single_batch() {
-    for kind in TrainedDrafterKind::ALL {
-        let acceptance = overfit(kind);
+    let reduced = [TrainedDrafterKind::Eagle, TrainedDrafterKind::ParallelspecEagle];
+    let whole = TrainedDrafterKind::ALL.map(|kind| (kind, false));
+    for (kind, reduced) in whole.into_iter().chain(reduced.map(|kind| (kind, true))) {
+        let acceptance = overfit(kind, reduced);
         for (position, rates) in acceptance.iter().enumerate() {
             assert!(rates.agreement > 0.95, "{kind}, position {position}: {acceptance:?}");
         }
@@ -310,4 +316,39 @@ fn an_exported_drafter_loads_only_for_its_own_target() {
         let error = Drafter::load(&written, &target).err().unwrap().to_string();
         assert!(error.contains("model.safetensors"), "{error}");
     }
+}
+
+/// A vocabulary of all tokens changes nothing, and one without a token never drafts it. Tokens survive a file.
+#[test]
+fn a_reduced_vocabulary_drafts_only_its_tokens() {
+    const CONTEXT: usize = 14;
+    let kind = TrainedDrafterKind::Eagle;
+    let folder = tempfile::tempdir().unwrap();
+    let target = target(folder.path(), 4);
+    let options = DrafterOptions::of(kind, MASKS);
+    let text = target.read(&greedy_batch(&target, 2, CONTEXT)).unwrap();
+    let distributions = target.head().distributions(&text.features);
+    let rates = |tokens: Option<Arc<[u32]>>| {
+        let drafter = drafter(kind, &target).with_vocabulary(tokens, &target);
+        let mut acceptance = Acceptance::default();
+        let pair = pair(&drafter, &target, &options);
+        acceptance.add(pair, &text, &[0, 1, 5], &distributions).unwrap();
+        (drafter, acceptance.rates().remove(0))
+    };
+    let (_, all) = rates(None);
+    let (_, listed) = rates(Some((0..259).collect()));
+    assert!((all.overlap - listed.overlap).abs() < 1e-6, "{all:?} {listed:?}");
+    assert_eq!(all.agreement, listed.agreement);
+    // Without the tokens of the text, no greedy draft is right.
+    let even_without: Arc<[u32]> =
+        (0..259).step_by(2).filter(|token| !text.targets.contains(token)).collect();
+    let (drafter, other) = rates(Some(Arc::clone(&even_without)));
+    assert_eq!(other.agreement, 0.0);
+    assert!(other.overlap < 1.0 && drafter.output_of(text.targets[3]).is_none());
+    let out = folder.path().join("drafter");
+    drafter.export(&target, &out, Dtype::F32).unwrap();
+    let read = Drafter::load(&out, &target).unwrap();
+    let tokens: Vec<u32> =
+        (0..even_without.len()).map(|output| read.token_of(output) as u32).collect();
+    assert_eq!(tokens, *even_without);
 }
