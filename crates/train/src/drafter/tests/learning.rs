@@ -193,7 +193,7 @@ fn overfit(kind: TrainedDrafterKind, reduced: bool) -> Vec<PositionAcceptance> {
     // On such a short text, noise would prevent overfitting.
     let drafter_options = DrafterOptions { feature_noise: 0.0, ..DrafterOptions::of(kind, MASKS) };
     // A reduced vocabulary has the batch's tokens and a few more.
-    let in_batch = |token: &u32| token % 5 == 0 || batch.targets.contains(token);
+    let in_batch = |token: &u32| token.is_multiple_of(5) || batch.targets.contains(token);
     let vocabulary = reduced.then(|| (0..259).filter(in_batch).collect());
     let learner = DrafterLearner::random(&target, drafter_options, vocabulary, 1).unwrap();
     let mut optimizer = Optimizer::new(options.optimizer, learner.parameters());
@@ -300,7 +300,7 @@ fn an_exported_drafter_loads_only_for_its_own_target() {
         let target = target(&folder.path().join("target"), 2);
         let drafter = drafter(kind, &target);
         let written = folder.path().join("drafter");
-        drafter.export(&target, &written, forerun_formats::checkpoint::Dtype::F32).unwrap();
+        drafter.export(&target, &written, Dtype::F32).unwrap();
         let read = Drafter::load(&written, &target).unwrap();
         assert_eq!((read.kind(), read.slots()), (kind, drafter.slots()));
         for (a, b) in drafter.parameters().iter().zip(read.parameters()) {
