@@ -87,6 +87,22 @@ fn decoding_a_data_set_restores_its_documents() {
 }
 
 #[test]
+fn special_tokens_in_a_text_are_tokens_on_request() {
+    let sources = Sources::new();
+    let options = PrepareOptions { special_tokens: true, ..sources.options.clone() };
+    let dataset = sources.prepare_with("set", &options).unwrap();
+    let training = [books(11, 3, 2000), books(12, 2, 2000)].concat();
+    let parts = |text: &String| text.split("<|endoftext|>").map(str::to_owned).collect::<Vec<_>>();
+    let expected: Vec<String> = training.iter().flat_map(parts).collect();
+    assert!(expected.len() > training.len());
+    assert_eq!(texts(&dataset, Split::Training, &sources.tokenizer), expected);
+    let bytes: u64 = training.iter().map(|text| text.len() as u64).sum();
+    assert_eq!(dataset.text_bytes(Split::Training), bytes);
+    let error = sources.prepare_with("set", &sources.options).err().unwrap();
+    assert!(error.to_string().contains("special tokens"), "{error}");
+}
+
+#[test]
 fn encoding_in_pieces_gives_the_tokens_of_the_whole_text() {
     let sources = Sources::new();
     let dataset = sources.prepare("set");
