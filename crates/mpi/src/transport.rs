@@ -25,7 +25,7 @@ const PART_BYTES: usize = 1 << 20;
 /// The number of messages that are sent together at most.
 const BATCH: usize = 32;
 
-/// The pauses between polls, by the time since the last message.
+/// The pauses between polls, by the time since the last message that is no heartbeat.
 const PAUSES: [(Duration, Duration); 3] = [
     (Duration::from_micros(50), Duration::ZERO),
     (Duration::from_millis(2), Duration::from_micros(20)),
@@ -184,6 +184,7 @@ pub(crate) fn run(
         replies: Vec::new(),
         beats: 0,
         next_beat: now,
+        last_work: now,
         last_watch: now,
         is_finishing: false,
         is_not_needed: false,
@@ -227,6 +228,8 @@ struct Transport {
     /// The number of heartbeats sent.
     beats: u32,
     next_beat: Instant,
+    /// When a message other than a heartbeat was sent or received last.
+    last_work: Instant,
     last_watch: Instant,
     /// Whether this process wants to leave the job.
     is_finishing: bool,
@@ -237,7 +240,6 @@ struct Transport {
 impl Transport {
     /// Carries messages until this process may leave the job.
     fn carry(&mut self) {
-        let mut last_message = Instant::now();
         let mut waited = None;
         loop {
             let outgoing = self.outgoing(waited.take());
@@ -247,13 +249,12 @@ impl Transport {
             self.beat();
             self.watch();
             if has_sent || has_received {
-                last_message = Instant::now();
                 continue;
             }
             if self.replies.is_empty() && self.may_leave() {
                 return;
             }
-            let idle = last_message.elapsed();
+            let idle = self.last_work.elapsed();
             let pause = PAUSES.iter().find(|(until, _)| idle < *until);
             match pause.map_or(IDLE_PAUSE, |(_, pause)| *pause) {
                 Duration::ZERO => std::thread::yield_now(),
@@ -296,6 +297,7 @@ impl Transport {
         for (to, kind, bytes) in messages {
             if *kind == Kind::Wire {
                 self.shared.sent_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                self.last_work = Instant::now();
             }
             let mut rest = &bytes[..];
             while rest.len() > PART_BYTES {
@@ -368,6 +370,7 @@ impl Transport {
         match kind {
             Kind::Wire => {
                 self.shared.received_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                self.last_work = Instant::now();
                 self.handle_wire(from, bytes);
             }
             Kind::Hello => drop(self.shared.hellos.send((from, bytes))),
@@ -390,7 +393,8 @@ impl Transport {
                     self.replies.push((0, Kind::Bye, Vec::new()));
                 }
             },
-            Kind::Bye => drop(self.left.insert(from)),
+            Kind::Bye if self.is_finishing => drop(self.left.insert(from)),
+            Kind::Bye => self.abort(&format!("{} has left the job", self.shared.name(from))),
             Kind::Part => {}
         }
     }

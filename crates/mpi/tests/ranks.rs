@@ -31,7 +31,7 @@ use tempfile::TempDir;
 const TRANSPORTS: [&str; 2] = ["vader,self", "tcp,self"];
 
 /// After how many seconds without a sign of life a rank counts as lost in these tests.
-const TIMEOUT: u64 = 2;
+const TIMEOUT: u64 = 4;
 
 /// The most time that a job may take.
 const DEADLINE: Duration = Duration::from_secs(90);
@@ -421,7 +421,7 @@ fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
         // Deaths are reported by `mpirun`, the others by forerun.
         let says = match kind {
             FaultKind::Kill => format!("rank {rank} with PID"),
-            FaultKind::Stop => format!("error: rank {rank} ("),
+            FaultKind::Stop => format!("error: rank {rank} "),
             FaultKind::Panic => format!("error: rank {rank} panicked: a test"),
         };
         assert!(ended.errors.contains(&says), "{name}: {}", ended.errors);
