@@ -118,9 +118,9 @@ fn mistakes_are_named() {
         command.args([FORERUN, "generate", "--model", "/nowhere"]).args(PROMPT).args(placed);
     });
     fails(&missing, &["error: rank 1: ", "/nowhere"]);
-    let command = ["certify", "--placement", "target=rank:0"];
-    let certify = Command::new(FORERUN).args(command).args(models.options()).output().unwrap();
-    fails(&certify, &["target=rank:0", "only `generate`, `serve`"]);
+    let mut chat = Command::new(FORERUN);
+    let chat = chat.arg("chat").args(models.options()).args(placed).stdin(Stdio::null()).output();
+    fails(&chat.unwrap(), &["drafter=rank:0,target=rank:1", "only `generate`, `serve`"]);
 }
 
 /// Returns the processor time that a process has used.

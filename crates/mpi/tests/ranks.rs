@@ -231,7 +231,11 @@ fn a_rank_of_a_job() {
         timeout: Duration::from_secs(TIMEOUT),
         cores: Topology::of_this_machine().default_cores(),
         names: names.collect::<BTreeMap<_, _>>(),
-        on_failure: Box::new(|error| eprintln!("error: {error}")),
+        // In one piece: `mpirun` mixes it with messages of its own.
+        on_failure: Box::new(|error| {
+            let line = format!("error: {error}\n");
+            drop(std::io::stderr().write_all(line.as_bytes()));
+        }),
     };
     let group = Group::join(options).unwrap();
     println!("process {}", std::process::id());
@@ -351,6 +355,11 @@ fn measure(engine: &Forerun, observer: Option<&Observer>) {
 /// Methods and drafters on two to four ranks.
 fn tasks(models: &Models) -> Vec<Task> {
     let task = |method, kind, placement| Task::new(models, method, kind, placement);
+    let trained = |kind: &'static str, placement: &'static str| {
+        let demonstration = |name| format!("{}/../../models/{name}", env!("CARGO_MANIFEST_DIR"));
+        let (target, drafter) = (demonstration("target"), demonstration(kind));
+        Task { target, drafter, ..task("speculative", kind, placement) }
+    };
     vec![
         task("autoregressive", "none", "target=rank:1"),
         task("speculative", "model", "drafter=rank:0,target=rank:1"),
@@ -362,6 +371,9 @@ fn tasks(models: &Models) -> Vec<Task> {
             also_prompt_lookup: true,
             ..task("dsi", "model", "drafter=rank:3,target=rank:0,target=rank:1,target=rank:2")
         },
+        // Drafters that read the target's features and share its weights.
+        trained("eagle", "drafter=rank:0,target=rank:1"),
+        trained("medusa", "drafter=rank:1,target=rank:0"),
         // Two replicas and the drafter on two ranks.
         task("dsi", "model", "drafter=rank:1,target=rank:1,target=rank:0,shared"),
     ]
