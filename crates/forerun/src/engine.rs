@@ -92,7 +92,7 @@ impl OpenedPlan {
     pub(crate) fn start(
         plan: &Plan,
         loader: &mut Loader<'_>,
-        part: Option<RankPart>,
+        part: Option<&RankPart>,
     ) -> Result<(Self, Runtime), ForerunError> {
         Isa::from_environment()?;
         let target = open_model(plan.model(), loader)?;
@@ -102,7 +102,7 @@ impl OpenedPlan {
         let is_here = |role: Role| {
             let mut workers =
                 plan.workers().into_iter().filter(|worker| worker.roles().contains(&role));
-            part.as_ref().is_none_or(|part| workers.any(|worker| part.has(&worker)))
+            part.is_none_or(|part| workers.any(|worker| part.has(&worker)))
         };
         drafters.retain(|drafter| is_here(Role::Drafter(drafter.index())));
         let has_target = (0..plan.placement().replicas()).any(|index| is_here(Role::Target(index)));
@@ -133,7 +133,7 @@ impl OpenedPlan {
             grammars: Arc::new(grammars),
             cache_usage: Mutex::default(),
         });
-        let runtime = Runtime::start(worker_specs(plan, &loaded, part.as_ref())?)?;
+        let runtime = Runtime::start(worker_specs(plan, &loaded, part)?)?;
         let (plan, tokenizer) = (plan.clone(), target.tokenizer);
         Ok((Self { plan, config, tokenizer, translates, loaded }, runtime))
     }

@@ -156,7 +156,7 @@ impl Rank {
             Ok((model.to_string(), fingerprint))
         });
         let models = models.collect::<Result<Vec<_>, ForerunError>>()?;
-        let (opened, runtime) = OpenedPlan::start(plan, loader, Some(part))?;
+        let (opened, runtime) = OpenedPlan::start(plan, loader, Some(&part))?;
         let has_target = roles.iter().any(|role| role.target().is_some());
         let isa = has_target.then(Isa::from_environment).transpose()?;
         let facts = RankFacts {
