@@ -273,11 +273,10 @@ fn end_job_on_panic(shared: &Arc<Shared>) {
         if shared.is_finalizing.load(Ordering::SeqCst) {
             return;
         }
-        let error = format!(
-            "rank {} panicked: {}",
-            shared.rank,
-            info.payload_as_str().unwrap_or("no message")
-        );
+        let payload = info.payload();
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        let error = format!("rank {} panicked: {}", shared.rank, text.unwrap_or_default());
         if thread::current().name() == Some(THREAD) {
             (shared.on_failure)(&error);
             abort_job();

@@ -13,7 +13,7 @@ use forerun::{
     VerificationChoice,
 };
 use forerun_core::{
-    Job, Key, KeyedRandomness, Purpose, Randomness, Role, Sampling, ScoreJob, SequenceId, TokenTree,
+    Job, Key, KeyedRandomness, Purpose, Role, Sampling, ScoreJob, SequenceId, TokenTree,
 };
 use forerun_formats::checkpoint::random::{example_config, write_random_pair};
 use forerun_mpi::{Group, GroupOptions, Observer};
