@@ -1,5 +1,8 @@
 # The checks of CI, longer tests, and the documentation. `just --list` shows all recipes.
 
+# All features but `mpi`, which needs Open MPI: see docs/decisions/0100-mpi-is-the-only-feature-outside-full.md
+full := "--features forerun-cli/full"
+
 # All checks of CI
 check: fmt clippy doc deny test
 
@@ -7,10 +10,10 @@ fmt:
     cargo fmt --all -- --check
 
 clippy:
-    cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+    cargo clippy --workspace --all-targets {{full}} --locked -- -D warnings
 
 doc:
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace {{full}} --no-deps --locked
 
 # Licences, sources and advisories of dependencies; advisories need the network
 deny:
@@ -18,9 +21,9 @@ deny:
 
 # All tests, with the lossless matrix on a sample of prompts
 test:
-    cargo nextest run --workspace --all-features --locked
+    cargo nextest run --workspace {{full}} --locked
     cargo nextest run -p forerun-cli --no-default-features --locked missing without_a_model
-    cargo test --workspace --all-features --doc --locked
+    cargo test --workspace {{full}} --doc --locked
 
 # The complete lossless matrix: 120 prompts, all pairs
 lossless prompts="120" seed="0":
@@ -39,6 +42,12 @@ batches cases="20000":
 wire cases="50000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-wire --test clusters
 
+# Answers over ranks of MPI jobs, by shared memory and TCP, with many lost ranks; needs Open MPI and libclang
+mpi cases="500":
+    cargo clippy -p forerun-mpi -p forerun-cli --all-targets --all-features --locked -- -D warnings
+    FORERUN_CASES={{cases}} cargo test -p forerun-mpi -p forerun-cli --features forerun-mpi/mpi,forerun-cli/mpi \
+        --locked --test ranks -- --nocapture
+
 # Type-check the workspace for Linux on aarch64, macOS and Windows
 platforms:
     scripts/check_platforms.sh --workspace
@@ -54,7 +63,7 @@ fuzz cases="1000000":
 
 # Update the guide's option reference from the command-line definitions
 reference:
-    FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-cli --all-features --locked --bin forerun option_reference
+    FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-cli --features full --locked --bin forerun option_reference
 
 # Broken files, wrong options, signals and impatient clients: about 1,000 runs of the program (docs/hostile-cases.md)
 hostile data *options:

@@ -4,6 +4,7 @@ use crate::arguments::{AnswerArguments, EngineArguments, GenerateArguments, Stru
 use crate::export::ensure_not_part_of;
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::note::printable;
+use crate::ranks::Member;
 use crate::shown_drafts::{ShownDrafts, colours};
 use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
@@ -41,6 +42,9 @@ pub(crate) const TRANSLATED: &str = "the drafter's vocabulary differs from the t
                                      are translated through their text";
 
 pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> {
+    let Some(member) = Member::join(&mut arguments.answers.engine)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     // All errors that do not need a model are found before a model is loaded.
     let mut request = request(&arguments.answers)?;
     request.logprobs = arguments.logprobs;
@@ -59,7 +63,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     request.validate_for(plan.method())?;
     // An interrupt during loading ends the process; the next run resumes a download.
     let mut loader = progress::loader(arguments.answers.engine.offline, !arguments.json);
-    let engine = Forerun::open_with(&plan, &mut loader)?;
+    let (engine, clocks) = member.open(&plan, &mut loader)?;
     drop(loader);
     if engine.translates_drafts() {
         note(TRANSLATED);
@@ -96,6 +100,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     // The answer comes first, so that it is not lost if the trace cannot be written.
     if let Some(trace) = trace {
         trace.write(&answer.trace)?;
+        clocks.report();
     }
     Ok(if was_interrupted { ExitCode::from(interrupted()) } else { ExitCode::SUCCESS })
 }
@@ -283,18 +288,25 @@ fn grammar(arguments: &StructureArguments) -> anyhow::Result<Option<Grammar>> {
 
 /// Uses the demonstration pair if no model is given.
 pub(crate) fn demonstration(arguments: &mut EngineArguments) -> anyhow::Result<()> {
+    if use_demonstration(arguments)? {
+        note(NO_MODEL);
+    }
+    Ok(())
+}
+
+/// Uses the demonstration pair if no model is given, and returns whether it did.
+pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Result<bool> {
     if arguments.model.is_some() {
-        return Ok(());
+        return Ok(false);
     }
     if arguments.draft_model.is_some() {
         bail!("--draft-model was given without --model: add --model with the target");
     }
-    note(NO_MODEL);
     arguments.model = Some(DEMONSTRATION_TARGET.into());
     if arguments.drafter.is_none_or(forerun::DrafterKind::has_model) {
         arguments.draft_model = Some(DEMONSTRATION_DRAFTER.into());
     }
-    Ok(())
+    Ok(true)
 }
 
 pub(crate) fn options(arguments: &EngineArguments) -> Options {

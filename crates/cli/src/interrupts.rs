@@ -61,7 +61,7 @@ pub(crate) fn listen(on_signal: impl Fn() -> bool + Send + 'static) -> anyhow::R
 }
 
 /// Leaves nothing unfinished.
-fn end() {
+pub(crate) fn end() {
     forerun_output::remove_unfinished();
     terminal::restore();
 }

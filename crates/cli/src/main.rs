@@ -28,6 +28,7 @@ mod missing;
 mod note;
 mod progress;
 mod quality;
+mod ranks;
 // It lists the commands of all features.
 #[cfg(all(test, feature = "train", feature = "plots", feature = "server"))]
 mod reference;

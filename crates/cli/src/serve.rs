@@ -3,6 +3,7 @@
 use crate::arguments::{LogFormat, ServeArguments};
 use crate::generate::{TRANSLATED, demonstration, options};
 use crate::interrupts::listen;
+use crate::ranks::Member;
 use crate::{note, progress};
 use anyhow::bail;
 use forerun::{ChatTemplate, Forerun, ModelSource, Plan};
@@ -16,6 +17,7 @@ use std::time::Duration;
 use tracing_subscriber::prelude::*;
 
 pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
+    let Some(member) = Member::join(&mut arguments.engine)? else { return Ok(ExitCode::SUCCESS) };
     demonstration(&mut arguments.engine)?;
     if arguments.api_key.iter().any(|key| key.trim().is_empty()) {
         bail!("--api-key is empty: give a key, or leave it out");
@@ -42,7 +44,7 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     let plan = Plan::new(options(&arguments.engine))?;
     let server = Server::bind(server_options(&arguments))?;
     let mut loader = progress::loader(arguments.engine.offline, true);
-    let forerun = Forerun::open_with(&plan, &mut loader)?;
+    let (forerun, _) = member.open(&plan, &mut loader)?;
     drop(loader);
     if forerun.translates_drafts() {
         note(TRANSLATED);

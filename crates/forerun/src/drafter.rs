@@ -58,6 +58,16 @@ impl<'p> OpenDrafter<'p> {
         plan.drafters_with_models().into_iter().map(open).collect()
     }
 
+    /// Returns its index among all drafters.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Returns whether it uses a part of the target's weights, such as its head.
+    pub(crate) fn shares_target(&self) -> bool {
+        matches!(self.checkpoint, DrafterCheckpoint::Speculator(_))
+    }
+
     /// Returns whether its drafts are translated by their text.
     pub(crate) fn translates(&self) -> bool {
         matches!(self.checkpoint, DrafterCheckpoint::Model { translates: true, .. })
@@ -86,14 +96,14 @@ impl<'p> OpenDrafter<'p> {
         }
     }
 
-    /// Loads its weights.
+    /// Loads its weights. Those of the target are needed if it [shares](Self::shares_target) them.
     ///
     /// # Errors
     /// If a tensor is missing or broken.
     pub(crate) fn load(
         self,
         plan: &Plan,
-        target: (&OpenModel, &Arc<Weights>),
+        target: (&OpenModel, Option<&Arc<Weights>>),
         loader: &mut Loader<'_>,
     ) -> Result<LoadedDrafter, ForerunError> {
         let (target, target_weights) = target;
@@ -105,6 +115,8 @@ impl<'p> OpenDrafter<'p> {
             }
             DrafterCheckpoint::Speculator(speculator) => {
                 let key = (speculator.path().to_owned(), types);
+                let target_weights =
+                    target_weights.expect("the target of a drafter that shares it is loaded");
                 loader.load_drafter(key, target.checkpoint.path(), || {
                     drafter_builders::speculator(&speculator, target_weights, types)
                 })?

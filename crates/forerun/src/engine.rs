@@ -10,15 +10,16 @@ use crate::loader::Loader;
 use crate::memory;
 use crate::open_model::open_model;
 use crate::plan::{Method, Plan};
+use crate::ranks::{RankError, RankPart};
 use crate::request::{Request, RequestError};
 use crate::text_stream::TextStream;
 use crate::tokenizer::{LongText, Tokenizer};
 use crate::workers::{Loaded, worker_specs};
 use forerun_cache::PoolUsage;
 use forerun_core::trace::Trace;
-use forerun_core::{Constraint, Need, SequenceId, TokenId};
+use forerun_core::{Constraint, Need, Role, SequenceId, TokenId};
 use forerun_cpu::Isa;
-use forerun_decode::{AnswerDecoder, Limits, Sequence};
+use forerun_decode::{AnswerDecoder, DraftPattern, Limits, Sequence};
 use forerun_formats::Config;
 use forerun_runtime::{ClusterHandle, Runtime, Workers};
 use std::collections::VecDeque;
@@ -77,6 +78,90 @@ pub struct Forerun {
     cache_usage: Vec<Arc<PoolUsage>>,
 }
 
+/// A plan whose models are loaded, as far as this process runs them.
+pub(crate) struct OpenedPlan {
+    plan: Plan,
+    config: Config,
+    tokenizer: Arc<Tokenizer>,
+    translates: bool,
+    loaded: Arc<Loaded>,
+}
+
+impl OpenedPlan {
+    /// Loads the models and starts the workers of this process: those of `part`, or all.
+    pub(crate) fn start(
+        plan: &Plan,
+        loader: &mut Loader<'_>,
+        part: Option<&RankPart>,
+    ) -> Result<(Self, Runtime), ForerunError> {
+        Isa::from_environment()?;
+        let target = open_model(plan.model(), loader)?;
+        let mut drafters = OpenDrafter::all(plan, &target, loader)?;
+        let translates = drafters.iter().any(OpenDrafter::translates);
+        let features = drafters.iter().find_map(OpenDrafter::features);
+        let is_here = |role: Role| {
+            let mut workers =
+                plan.workers().into_iter().filter(|worker| worker.roles().contains(&role));
+            part.is_none_or(|part| workers.any(|worker| part.has(&worker)))
+        };
+        drafters.retain(|drafter| is_here(Role::Drafter(drafter.index())));
+        let has_target = (0..plan.placement().replicas()).any(|index| is_here(Role::Target(index)));
+        let needs_target = has_target || drafters.iter().any(OpenDrafter::shares_target);
+        if !loader.shares_weights() {
+            // All at once, so that a drafter that does not fit is found before the target is loaded.
+            let of_target = || memory::of_model(&target.checkpoint, plan.types());
+            let needed = if needs_target { of_target()? } else { 0 };
+            let needed = drafters.iter().try_fold(needed, |needed, drafter| {
+                Ok::<_, ForerunError>(needed.saturating_add(drafter.memory(plan)?))
+            })?;
+            memory::check(needed)?;
+        }
+        let mut load = || loader.load(plan.model(), &target.checkpoint, plan.types());
+        let weights = needs_target.then(&mut load).transpose()?;
+        let load =
+            |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, weights.as_ref()), loader);
+        let drafters = drafters.into_iter().map(load);
+        let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
+        let config = target.checkpoint.config().clone();
+        let vocab_size = target.checkpoint.architecture().vocab_size;
+        let grammars = GrammarCompiler::new(Arc::clone(&target.tokenizer), config.vocab_size);
+        let loaded = Arc::new(Loaded {
+            target: weights,
+            vocab_size,
+            features,
+            drafters,
+            grammars: Arc::new(grammars),
+            cache_usage: Mutex::default(),
+        });
+        let runtime = Runtime::start(worker_specs(plan, &loaded, part)?)?;
+        let (plan, tokenizer) = (plan.clone(), target.tokenizer);
+        Ok((Self { plan, config, tokenizer, translates, loaded }, runtime))
+    }
+
+    /// Returns what the first drafter drafts in one job, if it has a checkpoint and is in this process.
+    pub(crate) fn pattern(&self) -> Option<DraftPattern> {
+        let first = self.loaded.drafters.iter().find(|drafter| drafter.index() == 0);
+        first.map(LoadedDrafter::pattern)
+    }
+
+    /// Returns the engine, which reaches its workers through `workers`.
+    pub(crate) fn into_engine(self, workers: Box<dyn Workers>, pattern: DraftPattern) -> Forerun {
+        let Self { plan, config, tokenizer, translates, loaded } = self;
+        Forerun {
+            learned: Mutex::new(LearnedDecoders::new(&plan, pattern)),
+            plan,
+            config,
+            tokenizer,
+            grammars: Arc::clone(&loaded.grammars),
+            translates,
+            reads_features: loaded.features.is_some(),
+            workers,
+            sequences: AtomicU64::new(0),
+            cache_usage: loaded.cache_usage().clone(),
+        }
+    }
+}
+
 impl Forerun {
     /// Loads the plan's models and starts a worker for each device group.
     ///
@@ -108,52 +193,12 @@ impl Forerun {
         loader: &mut Loader<'_>,
         connect: impl FnOnce(Runtime) -> Box<dyn Workers>,
     ) -> Result<Self, ForerunError> {
-        Isa::from_environment()?;
-        let target = open_model(plan.model(), loader)?;
-        let drafters = OpenDrafter::all(plan, &target, loader)?;
-        let translates = drafters.iter().any(OpenDrafter::translates);
-        let features = drafters.iter().find_map(OpenDrafter::features);
-        if !loader.shares_weights() {
-            // All at once, so that a drafter that does not fit is found before the target is loaded.
-            let needed = memory::of_model(&target.checkpoint, plan.types())?;
-            let needed = drafters.iter().try_fold(needed, |needed, drafter| {
-                Ok::<_, ForerunError>(needed.saturating_add(drafter.memory(plan)?))
-            })?;
-            memory::check(needed)?;
+        if !plan.placement().ranks().is_empty() {
+            return Err(RankError::NoJob(plan.placement().to_string()).into());
         }
-        let weights = loader.load(plan.model(), &target.checkpoint, plan.types())?;
-        let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, &weights), loader);
-        let drafters = drafters.into_iter().map(load);
-        let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
-        let config = target.checkpoint.config().clone();
-        let grammars = GrammarCompiler::new(Arc::clone(&target.tokenizer), config.vocab_size);
-        let grammars = Arc::new(grammars);
-        let loaded = Arc::new(Loaded {
-            target: weights,
-            features,
-            drafters,
-            grammars: Arc::clone(&grammars),
-            cache_usage: Mutex::default(),
-        });
-        let reads_features = loaded.features.is_some();
-        let workers = connect(Runtime::start(worker_specs(plan, &loaded)?)?);
-        let cache_usage = loaded.cache_usage().clone();
-        let first = loaded.drafters.iter().find(|drafter| drafter.index() == 0);
-        let pattern = first.map(LoadedDrafter::pattern).unwrap_or_default();
-        let learned = Mutex::new(LearnedDecoders::new(plan, pattern));
-        let (plan, sequences, tokenizer) = (plan.clone(), AtomicU64::new(0), target.tokenizer);
-        Ok(Self {
-            plan,
-            config,
-            tokenizer,
-            grammars,
-            translates,
-            reads_features,
-            workers,
-            sequences,
-            learned,
-            cache_usage,
-        })
+        let (opened, runtime) = OpenedPlan::start(plan, loader, None)?;
+        let pattern = opened.pattern().unwrap_or_default();
+        Ok(opened.into_engine(connect(runtime), pattern))
     }
 
     fn lock_learned(&self) -> MutexGuard<'_, LearnedDecoders> {

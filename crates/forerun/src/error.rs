@@ -3,6 +3,7 @@
 use crate::grammar::GrammarError;
 use crate::model_source::ModelSource;
 use crate::plan::PlanError;
+use crate::ranks::RankError;
 use crate::registry::DrafterKind;
 use crate::request::RequestError;
 use crate::tokenizer::TokenizerError;
@@ -67,6 +68,9 @@ pub enum ForerunError {
     /// The environment variable `FORERUN_ISA` names an instruction set that is unknown or missing.
     #[error(transparent)]
     Isa(#[from] IsaError),
+    /// The ranks of an MPI job do not fit together, or there are none.
+    #[error(transparent)]
+    Rank(#[from] RankError),
     /// A worker cannot start.
     #[error(transparent)]
     Start(#[from] StartError),

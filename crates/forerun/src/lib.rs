@@ -50,6 +50,7 @@ mod open_model;
 mod plan;
 mod progress;
 mod quality;
+mod ranks;
 mod registry;
 mod request;
 mod synthetic_pair;
@@ -86,6 +87,7 @@ pub use plan::{
 };
 pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport, TypeQuality};
+pub use ranks::{DECODING_RANK, Rank, RankError, RankFacts};
 pub use registry::{DrafterEntry, DrafterKind};
 pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use synthetic_pair::{
@@ -120,6 +122,6 @@ pub use forerun_formats::{
 };
 pub use forerun_lm::{LayerGroups, LayerGroupsError, ModelError};
 pub use forerun_runtime::{
-    ClusterHandle, CpuQuota, DeviceGroup, Placement, PlacementError, Runtime, ThreadCluster,
-    ThreadLimit, Topology, Workers, available_cores, default_cores,
+    ClusterHandle, CpuQuota, DeviceGroup, Placement, PlacementError, RemoteProcess, RemoteWorkers,
+    Runtime, ThreadCluster, ThreadLimit, Topology, Workers, available_cores, default_cores,
 };

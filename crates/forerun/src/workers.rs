@@ -4,6 +4,7 @@ use crate::drafter::LoadedDrafter;
 use crate::drafter_parts::DrafterDevice;
 use crate::grammar::GrammarCompiler;
 use crate::plan::{Method, Plan, WorkerDescription, WorkerDevice};
+use crate::ranks::RankPart;
 use crate::registry::DrafterKind;
 use forerun_cache::PoolUsage;
 use forerun_core::Role;
@@ -18,7 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The loaded models of a plan.
 pub(crate) struct Loaded {
-    pub(crate) target: Arc<Weights>,
+    /// `None` in a process that does not need them.
+    pub(crate) target: Option<Arc<Weights>>,
+    /// The number of the target's tokens.
+    pub(crate) vocab_size: usize,
     /// The target's hidden states that a drafter reads, if any.
     pub(crate) features: Option<FeatureSource>,
     pub(crate) drafters: Vec<LoadedDrafter>,
@@ -33,13 +37,14 @@ impl Loaded {
     }
 }
 
-/// Returns the workers of a plan, ready to start.
+/// Returns the workers of a plan, ready to start: those of `part`, or all.
 ///
 /// # Errors
 /// If the threads of a shared device cannot be started.
 pub(crate) fn worker_specs(
     plan: &Plan,
     loaded: &Arc<Loaded>,
+    part: Option<&RankPart>,
 ) -> Result<Vec<WorkerSpec>, StartError> {
     let mut shared: Vec<(DeviceGroup, Arc<SharedDevice>)> = Vec::new();
     let mut shared_device = |group: &DeviceGroup| {
@@ -59,7 +64,7 @@ pub(crate) fn worker_specs(
             WorkerDevice::InTurn(groups) => groups.iter().map(&mut shared_device).collect(),
             WorkerDevice::Thread | WorkerDevice::Own(_) => Ok(Vec::new()),
         };
-        let team = team(&worker);
+        let team = team(&worker, part);
         let models = WorkerModels {
             loaded: Arc::clone(loaded),
             roles: roles.clone(),
@@ -71,14 +76,19 @@ pub(crate) fn worker_specs(
         let build: BuildEngine = Box::new(move |team| models.engine(&team));
         Ok(WorkerSpec { name: worker.name, team, roles, build })
     };
-    plan.workers().into_iter().map(spec).collect()
+    let is_here = |worker: &WorkerDescription| part.is_none_or(|part| part.has(worker));
+    plan.workers().into_iter().filter(is_here).map(spec).collect()
 }
 
-/// Returns the team of a worker. One that moves between devices leads their teams.
-fn team(worker: &WorkerDescription) -> TeamSpec {
+/// Returns the team of a worker of `part`. One that moves between devices leads their teams.
+fn team(worker: &WorkerDescription, part: Option<&RankPart>) -> TeamSpec {
+    let cores = |group: &DeviceGroup| match part.filter(|_| group.rank().is_some()) {
+        Some(part) => part.cores.clone(),
+        None => group.cores().to_vec(),
+    };
     match &worker.device {
-        WorkerDevice::Own(group) if worker.pinned => TeamSpec::Pinned(group.cores().to_vec()),
-        WorkerDevice::Own(group) => TeamSpec::Preferring(group.cores().to_vec()),
+        WorkerDevice::Own(group) if worker.pinned => TeamSpec::Pinned(cores(group)),
+        WorkerDevice::Own(group) => TeamSpec::Preferring(cores(group)),
         WorkerDevice::Thread | WorkerDevice::InTurn(_) => TeamSpec::Unpinned(1),
     }
 }
@@ -108,7 +118,7 @@ impl WorkerModels {
             }
             _ => DrafterDevice::Team(team),
         };
-        let Loaded { target, drafters, grammars, .. } = &*self.loaded;
+        let Loaded { vocab_size, drafters, grammars, .. } = &*self.loaded;
         let mut engine = Engine::new().with_constraint_compiler(Arc::clone(grammars) as _);
         for &role in &self.roles {
             let index = match role {
@@ -126,8 +136,7 @@ impl WorkerModels {
             if let Some(drafter) = on_tokens.and_then(|(_, kind)| kind.make_on_tokens()) {
                 engine = engine.with_drafter(index, drafter);
             } else if let Some(drafter) = drafters.iter().find(|other| other.index() == index) {
-                let size = (target.architecture().vocab_size, self.cache_bytes);
-                engine = drafter.install(engine, &device, size)?;
+                engine = drafter.install(engine, &device, (*vocab_size, self.cache_bytes))?;
             }
         }
         Ok(engine)
@@ -140,6 +149,7 @@ impl WorkerModels {
         team: &Arc<Team>,
     ) -> Result<Box<dyn Forward<Storage = CpuPages>>, String> {
         let Loaded { target, features, .. } = &*self.loaded;
+        let target = target.as_ref().ok_or("the target is not loaded in this process")?;
         if self.devices.is_empty() {
             let whole = Transformer::new(Arc::clone(target), Arc::clone(team));
             return Ok(Box::new(match features.clone() {
@@ -172,7 +182,7 @@ mod tests {
         };
         change(&mut options);
         let plan = Plan::on_cores(options, &[2, 3, 4])?;
-        Ok(plan.workers().iter().map(team).collect())
+        Ok(plan.workers().iter().map(|worker| team(worker, None)).collect())
     }
 
     #[test]

@@ -10,6 +10,8 @@ mod inline;
 mod memory;
 mod placement;
 mod recorder;
+mod remote_workers;
+mod serve_messages;
 mod shared_device;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -25,6 +27,8 @@ pub use engine::Engine;
 pub use inline::InlineCluster;
 pub use memory::available_memory;
 pub use placement::{DeviceGroup, DeviceGroups, Placement, PlacementError};
+pub use remote_workers::{RemoteProcess, RemoteWorkers};
+pub use serve_messages::{MessageQueue, MessageServer};
 pub use shared_device::{DeviceLease, SharedDevice};
 pub use thread_cluster::{Canceller, Runtime, StartError, ThreadCluster};
 pub use timed::TimedModel;

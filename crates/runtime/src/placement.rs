@@ -12,10 +12,17 @@ use std::str::FromStr;
 /// The cores that a placement can name are below this number.
 const MAX_CORES: usize = 4096;
 
-/// A group of cores that work as one device.
+/// A rank that a placement names is below this number.
+const MAX_RANKS: usize = 65_536;
+
+/// A group of cores that work as one device: named cores of this machine, or the cores of a rank, which is a
+/// process of an MPI job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceGroup {
+    /// Empty for a rank: its process finds them.
     cores: Vec<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rank: Option<usize>,
 }
 
 /// The device groups of one model: one group, or several groups that the model uses one after another.
@@ -35,10 +42,23 @@ impl DeviceGroup {
     /// Creates the group of these cores.
     #[must_use]
     pub fn new(cores: &[usize]) -> Self {
-        Self { cores: cores.to_vec() }
+        Self { cores: cores.to_vec(), rank: None }
     }
 
-    /// Returns the cores, in the order of the team's members.
+    /// Creates the group of a rank's cores.
+    #[must_use]
+    pub fn of_rank(rank: usize) -> Self {
+        Self { cores: Vec::new(), rank: Some(rank) }
+    }
+
+    /// Returns the rank whose cores these are; `None` for cores of this machine.
+    #[must_use]
+    pub fn rank(&self) -> Option<usize> {
+        self.rank
+    }
+
+    /// Returns the cores, in the order of the team's members. There are none for a rank, because only its
+    /// process knows them.
     #[must_use]
     pub fn cores(&self) -> &[usize] {
         &self.cores
@@ -47,11 +67,19 @@ impl DeviceGroup {
     /// Returns whether both groups are the same device, regardless of the order of their cores.
     #[must_use]
     pub fn same_cores(&self, other: &Self) -> bool {
-        self.cores.len() == other.cores.len()
+        self.rank == other.rank
+            && self.cores.len() == other.cores.len()
             && self.cores.iter().all(|core| other.cores.contains(core))
     }
 
     fn parse(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
+        if let Some(rank) = text.strip_prefix("rank:") {
+            if rank.contains("+rank:") {
+                return Some(Err(PlacementError::JoinedRanks { group: text.into() }));
+            }
+            let rank = rank.parse().ok().filter(|&rank| rank < MAX_RANKS)?;
+            return Some(Ok(Self::of_rank(rank)));
+        }
         let mut cores = Vec::new();
         for range in text.split('+') {
             let range = range.strip_prefix("cpu:")?;
@@ -74,7 +102,7 @@ impl DeviceGroup {
                 cores.push(core);
             }
         }
-        Some(Ok(Self { cores }))
+        Some(Ok(Self::new(&cores)))
     }
 }
 
@@ -102,8 +130,13 @@ impl DeviceGroups {
 
     fn parse(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
         let groups = text.split('/').map(|group| DeviceGroup::parse(group, available));
-        let groups: Option<Result<Vec<_>, _>> = groups.collect();
-        Some(groups?.map(Self))
+        let groups: Option<Result<Vec<DeviceGroup>, _>> = groups.collect();
+        Some(groups?.and_then(|groups| {
+            match groups.len() > 1 && groups.iter().any(|group| group.rank.is_some()) {
+                true => Err(PlacementError::JoinedRanks { group: text.into() }),
+                false => Ok(Self(groups)),
+            }
+        }))
     }
 
     /// Returns the first and the last group, if there are several.
@@ -122,7 +155,10 @@ impl fmt::Display for DeviceGroups {
 
 impl fmt::Display for DeviceGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cpu:{}", format_ranges(&self.cores))
+        match self.rank {
+            Some(rank) => write!(f, "rank:{rank}"),
+            None => write!(f, "cpu:{}", format_ranges(&self.cores)),
+        }
     }
 }
 
@@ -148,9 +184,12 @@ impl Placement {
     /// `target=cpu:0/cpu:1` splits the target's layers between two groups. To use the target's first and
     /// last group for the drafter, too, write `drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared`.
     ///
+    /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name ranks then.
+    ///
     /// # Errors
     /// [`PlacementError`] if the text cannot be read, names a core that is not `available` or names a
-    /// core twice, or if groups overlap that are not declared shared or cannot be shared.
+    /// core twice, if groups overlap that are not declared shared or cannot be shared, or if some groups name
+    /// ranks and others cores.
     pub fn parse(text: &str, available: &[usize]) -> Result<Self, PlacementError> {
         let mut placement = Self { drafters: Vec::new(), targets: Vec::new() };
         let mut shared = false;
@@ -168,6 +207,7 @@ impl Placement {
             };
             groups.push(DeviceGroups::parse(group, available).ok_or_else(syntax)??);
         }
+        placement.check_ranks(shared)?;
         placement.check_overlaps(shared)?;
         placement.check_split_drafters()?;
         Ok(placement)
@@ -178,7 +218,7 @@ impl Placement {
     /// # Errors
     /// [`PlacementError::NoSuchCore`] names the first group with a core that is not.
     pub fn check_cores(&self, available: &[usize]) -> Result<(), PlacementError> {
-        for group in self.roles().flat_map(|(_, groups)| &groups.0) {
+        for group in self.all_groups() {
             if let Some(&core) = group.cores.iter().find(|core| !available.contains(core)) {
                 let (group, available) = (group.to_string(), format_ranges(available));
                 return Err(PlacementError::NoSuchCore { group, core, available });
@@ -258,6 +298,36 @@ impl Placement {
         Ok(())
     }
 
+    /// Returns the ranks that have a model, in ascending order. There are none if the placement names cores.
+    #[must_use]
+    pub fn ranks(&self) -> Vec<usize> {
+        let mut ranks: Vec<usize> = self.all_groups().filter_map(|group| group.rank).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    fn all_groups(&self) -> impl Iterator<Item = &DeviceGroup> {
+        self.roles().flat_map(|(_, groups)| &groups.0)
+    }
+
+    /// Checks that all groups name ranks if one does, and that roles on the same rank are declared shared.
+    fn check_ranks(&self, shared: bool) -> Result<(), PlacementError> {
+        let ranks: Vec<Option<usize>> = self.all_groups().map(|group| group.rank).collect();
+        let ranks: Vec<usize> = match ranks.iter().flatten().count() {
+            0 => return Ok(()),
+            count if count < ranks.len() => {
+                return Err(PlacementError::RanksAndCores { text: self.to_string() });
+            }
+            _ => ranks.into_iter().flatten().collect(),
+        };
+        let repeated = (1..ranks.len()).find(|&at| ranks[..at].contains(&ranks[at]));
+        match repeated {
+            Some(at) if !shared => Err(PlacementError::SharedRank { rank: ranks[at] }),
+            _ => Ok(()),
+        }
+    }
+
     fn check_overlaps(&self, shared: bool) -> Result<(), PlacementError> {
         let models: Vec<&DeviceGroups> = self.drafters.iter().chain(&self.targets).collect();
         let groups = models.iter().flat_map(|model| model.0.iter().map(|group| (*model, group)));
@@ -297,6 +367,9 @@ impl Placement {
     #[must_use]
     pub fn is_shared(&self) -> bool {
         let [target] = &self.targets[..] else { return false };
+        if let [DeviceGroup { rank: Some(rank), .. }] = target.as_slice() {
+            return self.ranks() == [*rank];
+        }
         let mut drafter_cores = self.drafters.iter().flat_map(DeviceGroups::cores);
         drafter_cores.all(|core| target.cores().any(|own| own == core))
     }
@@ -400,6 +473,8 @@ mod tests {
             "drafter=cpu:3,target=cpu:0/cpu:1",
             "drafter=cpu:0/cpu:3,target=cpu:0/cpu:1-2/cpu:3,shared",
             "drafter=cpu:3,target=cpu:0/cpu:1,target=cpu:0/cpu:1,shared",
+            "drafter=rank:0,target=rank:1",
+            "drafter=rank:0,target=rank:0,target=rank:7,shared",
         ] {
             assert_eq!(Placement::parse(text, &CORES).unwrap().to_string(), text);
         }
@@ -431,6 +506,12 @@ mod tests {
             ("drafter=cpu:0/cpu:1,target=cpu:0/cpu:1/cpu:2,shared", &["write drafter=cpu:0/cpu:2"]),
             ("drafter=cpu:1/cpu:0,target=cpu:0/cpu:1,shared", &["write drafter=cpu:0/cpu:1"]),
             ("drafter=cpu:0/cpu:1,target=cpu:2", &["drafter=cpu:0/cpu:1", "target several"]),
+            ("drafter=rank:0,target=cpu:1", &["drafter=rank:0,target=cpu:1", "ranks or cores"]),
+            ("drafter=rank:1,target=rank:1", &["rank 1 is in two groups", "shared"]),
+            ("target=rank:1+rank:2", &["rank:1+rank:2", "target=rank:1,target=rank:2"]),
+            ("target=rank:1/rank:2", &["rank:1/rank:2", "target=rank:1,target=rank:2"]),
+            ("target=rank:x", &["target=rank:x"]),
+            ("target=rank:99999999", &["target=rank:99999999"]),
             ("verifier=cpu:0", &["verifier"]),
             ("nonsense", &["nonsense", "drafter=cpu:0"]),
         ] {
@@ -492,6 +573,21 @@ mod tests {
         assert_eq!(drafters(&[0, 1], 4, 2), "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared");
         assert_eq!(drafters(&[0, 1, 2], 1, 2), "drafter=cpu:0,drafter=cpu:2,target=cpu:1");
         assert_eq!(drafters(&[0, 1], 4, 1), drafters(&[0, 1], 4, 0));
+    }
+
+    #[test]
+    fn placements_on_ranks_know_their_ranks() {
+        let parse = |text: &str| text.parse::<Placement>().unwrap();
+        let three = parse("drafter=rank:3,target=rank:0,target=rank:2");
+        assert_eq!((three.ranks(), three.replicas()), (vec![0, 2, 3], 2));
+        assert_eq!(three.check_cores(&[]), Ok(()));
+        assert!(parse("target=cpu:0").ranks().is_empty());
+        assert!(!three.is_shared() && !parse("drafter=rank:0,target=rank:1").is_shared());
+        assert!(parse("drafter=rank:1,target=rank:1,shared").is_shared());
+        let devices = parse("drafter=rank:1,target=rank:1,target=rank:0,shared").devices();
+        let both = vec![Role::Drafter(0), Role::Target(0)];
+        let expected = [(1, both), (0, vec![Role::Target(1)])];
+        assert_eq!(devices, expected.map(|(rank, roles)| (DeviceGroup::of_rank(rank), roles)));
     }
 
     #[test]

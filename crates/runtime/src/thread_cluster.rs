@@ -46,6 +46,7 @@ struct Shared {
     lanes: HashMap<Role, usize>,
     tickets: AtomicU64,
     recorder: Arc<Recorder>,
+    clock: Instant,
 }
 
 impl Runtime {
@@ -83,6 +84,7 @@ impl Runtime {
             lanes,
             tickets: AtomicU64::new(0),
             recorder,
+            clock,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -127,6 +129,12 @@ impl Runtime {
     /// Frees a sequence's caches on all workers.
     pub fn release(&self, sequence: SequenceId) {
         self.shared.release(sequence);
+    }
+
+    /// Returns the zero of the times in completions and traces.
+    #[must_use]
+    pub fn clock(&self) -> Instant {
+        self.shared.clock
     }
 
     /// Removes and returns the trace recorded since the start or since the last call.

@@ -151,8 +151,23 @@ pub(crate) struct EngineArguments {
     /// By default, drafter and target share all cores. With `--method pearl` or `dsi`, the drafter
     /// has the first core, and the target or its replicas have the others. `forerun devices` shows
     /// the defaults. The threads of a given placement stay on their cores, even beside other programs.
+    ///
+    /// `drafter=rank:0,target=rank:1` runs on the processes that `mpirun -n 2 forerun generate ...` starts,
+    /// on one machine or several (`generate` and `serve`, in a build with the feature `mpi`).
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Option<Placement>,
+
+    /// Time in seconds after which a rank without a sign of life ends the job.
+    ///
+    /// Only with ranks in `--placement`. A process that dies ends the job at once.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..=86_400),
+        help_heading = headings::DEVICES
+    )]
+    pub(crate) rank_timeout: u64,
 
     /// Keep each thread on its core, also in the default placement.
     ///

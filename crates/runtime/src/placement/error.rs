@@ -8,7 +8,8 @@ pub enum PlacementError {
         "cannot read {part:?} in the placement {text:?}; write, for example, \
          \"drafter=cpu:0,target=cpu:1-3\"; join ranges of cores with '+' (cpu:0+cpu:4-7), split a \
          target's layers between groups with '/' (target=cpu:0/cpu:1), and add \",shared\" if drafter and \
-         target run on the same cores"
+         target run on the same cores; name the processes of an MPI job as in \
+         \"drafter=rank:0,target=rank:1\""
     )]
     Syntax {
         /// The part that cannot be read.
@@ -86,6 +87,33 @@ pub enum PlacementError {
         drafter: String,
         /// The target's first and last group, if it has several.
         target: Option<String>,
+    },
+    /// A model is spread over several ranks.
+    #[error(
+        "{group} spreads a model over several ranks, which is not supported; give each model one rank; for \
+         replicas of the target (with the method dsi), write target=rank:1,target=rank:2"
+    )]
+    JoinedRanks {
+        /// The groups as written.
+        group: String,
+    },
+    /// Some groups name ranks, and others cores.
+    #[error(
+        "the placement {text:?} names both ranks and cores; give ranks or cores to all groups (a rank uses \
+         the cores that its process may use)"
+    )]
+    RanksAndCores {
+        /// The whole placement.
+        text: String,
+    },
+    /// A rank is in two groups that are not declared shared.
+    #[error(
+        "rank {rank} is in two groups; give each a rank of its own, or add \",shared\" so that the models \
+         take turns"
+    )]
+    SharedRank {
+        /// The rank.
+        rank: usize,
     },
     /// A required role has no group.
     #[error("the placement {text:?} has no {role} group; add one, for example \"{role}=cpu:0\"")]

@@ -1,0 +1,366 @@
+//! Engines whose workers are on the ranks of an MPI job.
+//!
+//! All ranks make the same plan, and each loads the models that the placement gives it. Rank 0 decodes.
+
+use crate::engine::{Forerun, OpenedPlan};
+use crate::error::ForerunError;
+use crate::loader::Loader;
+use crate::model_source::ModelSource;
+use crate::plan::{Plan, WorkerDescription, WorkerDevice};
+use forerun_core::Role;
+use forerun_cpu::Isa;
+use forerun_decode::DraftPattern;
+use forerun_runtime::{Runtime, Workers};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// The rank whose process decodes. Drafters that need no device run there, too.
+pub const DECODING_RANK: usize = 0;
+
+/// The part of a plan that one process runs.
+#[derive(Clone, Debug)]
+pub(crate) struct RankPart {
+    pub(crate) rank: usize,
+    /// The cores of the rank's device.
+    pub(crate) cores: Vec<usize>,
+}
+
+impl RankPart {
+    pub(crate) fn has(&self, worker: &WorkerDescription) -> bool {
+        worker.rank() == self.rank
+    }
+}
+
+impl WorkerDescription {
+    /// Returns the rank whose process runs the worker: 0 without ranks in the placement.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        match &self.device {
+            WorkerDevice::Own(group) => group.rank().unwrap_or(DECODING_RANK),
+            WorkerDevice::Thread | WorkerDevice::InTurn(_) => DECODING_RANK,
+        }
+    }
+}
+
+/// What all ranks of a plan must agree on, and what rank 0 must know of the others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankFacts {
+    version: String,
+    plan: String,
+    /// The models of the plan with a fingerprint of their files.
+    models: Vec<(String, String)>,
+    /// The instruction set of a rank with a target.
+    isa: Option<String>,
+    /// What the first drafter drafts in one job, if it is on this rank.
+    pattern: Option<(Option<usize>, bool)>,
+}
+
+/// Why the ranks of a job cannot work together.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum RankError {
+    /// The placement names ranks, but the engine is opened in a single process.
+    #[error(
+        "the placement {0:?} names ranks of an MPI job, which only `generate`, `serve` and programs that open a \
+         `Rank` use: name cores instead, as in target=cpu:0"
+    )]
+    NoJob(String),
+    /// A rank runs another version of this program.
+    #[error(
+        "rank {rank} runs forerun {found}, but rank 0 runs {expected}: install the same version on all machines"
+    )]
+    Version {
+        /// The rank.
+        rank: usize,
+        /// Its version.
+        found: String,
+        /// The version of rank 0.
+        expected: String,
+    },
+    /// A rank has another plan.
+    #[error(
+        "rank {rank} has other options than rank 0: start all ranks with the same command line and configuration"
+    )]
+    Plan {
+        /// The rank.
+        rank: usize,
+    },
+    /// A rank has other files of a model.
+    #[error(
+        "the model {model} of rank {rank} differs from that of rank 0: copy the same files to all machines"
+    )]
+    Model {
+        /// The rank.
+        rank: usize,
+        /// The model, as the options name it.
+        model: String,
+    },
+    /// Two target replicas compute with different instruction sets.
+    #[error(
+        "the target of rank {rank} computes with {found}, and that of rank {other} with {expected}, so their texts \
+         could differ: set FORERUN_ISA to the lower one on all ranks, as in mpirun -x FORERUN_ISA=avx2"
+    )]
+    Isa {
+        /// The rank.
+        rank: usize,
+        /// Its instruction set.
+        found: String,
+        /// A rank before it with a target.
+        other: usize,
+        /// The instruction set of that rank.
+        expected: String,
+    },
+    /// A model's file cannot be read.
+    #[error("cannot read {}: {message}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        message: String,
+    },
+}
+
+/// A rank of an MPI job that has loaded its models, and runs its workers.
+///
+/// Each rank calls [`Rank::start`]. The others then run the jobs that rank 0 sends them, on
+/// [`Rank::into_runtime`]. Rank 0 collects the facts of all ranks and calls [`Rank::open`].
+pub struct Rank {
+    opened: OpenedPlan,
+    runtime: Runtime,
+    facts: RankFacts,
+}
+
+impl Rank {
+    /// Loads the models that `plan` places on this rank, and starts their workers on `cores`.
+    ///
+    /// # Errors
+    /// As [`Forerun::open_with`].
+    pub fn start(
+        plan: &Plan,
+        loader: &mut Loader<'_>,
+        rank: usize,
+        cores: &[usize],
+    ) -> Result<Self, ForerunError> {
+        let part = RankPart { rank, cores: cores.to_vec() };
+        let workers = plan.workers().into_iter().filter(|worker| part.has(worker));
+        let roles: Vec<Role> = workers.flat_map(|worker| worker.roles()).collect();
+        let models = plan.drafters_with_models().into_iter().map(|(_, model)| model);
+        let models = std::iter::once(plan.model()).chain(models).map(|model| {
+            let fingerprint = match model {
+                ModelSource::Embedded(_) => "embedded".to_owned(),
+                model => fingerprint(&loader.locate(model)?)?,
+            };
+            Ok((model.to_string(), fingerprint))
+        });
+        let models = models.collect::<Result<Vec<_>, ForerunError>>()?;
+        let (opened, runtime) = OpenedPlan::start(plan, loader, Some(&part))?;
+        let has_target = roles.iter().any(|role| role.target().is_some());
+        let isa = has_target.then(Isa::from_environment).transpose()?;
+        let facts = RankFacts {
+            version: env!("CARGO_PKG_VERSION").into(),
+            plan: format!("{plan:?}"),
+            models,
+            isa: isa.map(|isa| isa.to_string()),
+            pattern: opened.pattern().map(|pattern| (pattern.positions, pattern.one_forward)),
+        };
+        Ok(Self { opened, runtime, facts })
+    }
+
+    /// Returns what rank 0 must know of this rank.
+    #[must_use]
+    pub fn facts(&self) -> &RankFacts {
+        &self.facts
+    }
+
+    /// Returns the workers of this rank.
+    #[must_use]
+    pub fn into_runtime(self) -> Runtime {
+        self.runtime
+    }
+
+    /// Opens the engine on rank 0. `others` are the facts of the other ranks, from 1 upwards. `connect` makes
+    /// handles to the workers of all ranks; it receives those of rank 0.
+    ///
+    /// # Errors
+    /// [`RankError`] if the ranks do not fit together.
+    pub fn open(
+        self,
+        others: &[RankFacts],
+        connect: impl FnOnce(Runtime) -> Box<dyn Workers>,
+    ) -> Result<Forerun, ForerunError> {
+        check(&self.facts, others)?;
+        let mut patterns = std::iter::once(&self.facts).chain(others);
+        let pattern = patterns.find_map(|facts| facts.pattern).unwrap_or_default();
+        let pattern = DraftPattern { positions: pattern.0, one_forward: pattern.1 };
+        Ok(self.opened.into_engine(connect(self.runtime), pattern))
+    }
+}
+
+/// Checks that the ranks fit together.
+fn check(own: &RankFacts, others: &[RankFacts]) -> Result<(), RankError> {
+    let mut isa = own.isa.as_ref().map(|isa| (DECODING_RANK, isa));
+    for (rank, facts) in (1..).zip(others) {
+        if facts.version != own.version {
+            let (found, expected) = (facts.version.clone(), own.version.clone());
+            return Err(RankError::Version { rank, found, expected });
+        }
+        if facts.plan != own.plan {
+            return Err(RankError::Plan { rank });
+        }
+        let different = facts.models.iter().zip(&own.models).find(|(theirs, own)| theirs != own);
+        if let Some(((model, _), _)) = different {
+            return Err(RankError::Model { rank, model: model.clone() });
+        }
+        match (&facts.isa, isa) {
+            (Some(found), Some((other, expected))) if found != expected => {
+                let (found, expected) = (found.clone(), expected.clone());
+                return Err(RankError::Isa { rank, found, other, expected });
+            }
+            (Some(found), None) => isa = Some((rank, found)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The files of a model's directory that decide what it computes.
+const MODEL_FILES: [&str; 6] = ["safetensors", "gguf", "json", "bin", "model", "txt"];
+
+/// Files up to this size are read as a whole.
+const WHOLE_FILE: u64 = 64 << 20;
+
+/// Of larger files, one block is read in each stretch of this size. Another checkpoint, also of the same model,
+/// differs nearly everywhere.
+const STRETCH: u64 = 1 << 18;
+const BLOCK: u64 = 1 << 12;
+
+/// Returns a fingerprint of a model's files, by which two machines can compare them.
+fn fingerprint(model: &Path) -> Result<String, RankError> {
+    let error = |path: &Path, error: &io::Error| RankError::Read {
+        path: path.to_owned(),
+        message: error.to_string(),
+    };
+    let mut hash = Sha256::new();
+    for path in model_files(model).map_err(|cause| error(model, &cause))? {
+        add_file(&mut hash, &path).map_err(|cause| error(&path, &cause))?;
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Returns the files of a directory, or a file with the other parts of its checkpoint, in order.
+fn model_files(model: &Path) -> io::Result<Vec<PathBuf>> {
+    let name = model.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+    let (folder, prefix) = match name.split_once("-00001-of-") {
+        _ if model.is_dir() => (model, String::new()),
+        Some((prefix, _)) => (model.parent().unwrap_or(Path::new(".")), prefix.to_owned()),
+        None => return Ok(vec![model.to_owned()]),
+    };
+    let mut files = Vec::new();
+    for entry in folder.read_dir()? {
+        let path = entry?.path();
+        let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+        let name = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+        if path.is_file() && name.starts_with(&prefix) && MODEL_FILES.contains(&extension) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn add_file(hash: &mut Sha256, path: &Path) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    hash.update(path.file_name().map(OsStr::as_encoded_bytes).unwrap_or_default());
+    hash.update(length.to_le_bytes());
+    if length <= WHOLE_FILE {
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        hash.update(bytes);
+        return Ok(());
+    }
+    let mut block = Vec::new();
+    for start in (0..length).step_by(STRETCH as usize) {
+        file.seek(SeekFrom::Start(start))?;
+        block.clear();
+        (&mut file).take(BLOCK).read_to_end(&mut block)?;
+        hash.update(&block);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Write;
+
+    fn facts() -> RankFacts {
+        RankFacts {
+            version: "1".into(),
+            plan: "plan".into(),
+            models: vec![("target".into(), "a".into()), ("drafter".into(), "b".into())],
+            isa: None,
+            pattern: None,
+        }
+    }
+
+    #[test]
+    fn ranks_that_differ_are_named() {
+        let error = |changes: [fn(&mut RankFacts); 3]| {
+            let all = changes.map(|change| {
+                let mut facts = facts();
+                change(&mut facts);
+                facts
+            });
+            check(&all[0], &all[1..]).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let same = |_: &mut RankFacts| {};
+        let avx2 = |facts: &mut RankFacts| facts.isa = Some("avx2".into());
+        assert_eq!(error([same, same, same]), "");
+        assert_eq!(error([same, avx2, avx2]), "");
+        assert!(
+            error([same, same, |facts| facts.plan.clear()]).starts_with("rank 2 has other options")
+        );
+        assert!(
+            error([same, |facts| facts.version = "2".into(), same])
+                .starts_with("rank 1 runs forerun 2")
+        );
+        let other = error([same, same, |facts| facts.models[1].1 = "c".into()]);
+        assert!(other.starts_with("the model drafter of rank 2 differs"), "{other}");
+        let portable = |facts: &mut RankFacts| facts.isa = Some("portable".into());
+        let isa = error([same, avx2, portable]);
+        assert!(
+            isa.contains("of rank 2 computes with portable, and that of rank 1 with avx2"),
+            "{isa}"
+        );
+    }
+
+    #[test]
+    fn fingerprints_follow_the_files_that_decide() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &[u8]| fs::write(folder.path().join(name), text).unwrap();
+        write("config.json", b"{}");
+        write("model.safetensors", b"weights");
+        let first = fingerprint(folder.path()).unwrap();
+        write("README.md", b"text");
+        assert_eq!(fingerprint(folder.path()).unwrap(), first);
+        write("model.safetensors", b"weighty");
+        assert_ne!(fingerprint(folder.path()).unwrap(), first);
+        assert!(fingerprint(&folder.path().join("nothing")).is_err());
+        // A large file without blocks on the disk, and a change in its middle.
+        let large = folder.path().join("large.gguf");
+        let mut file = File::create(&large).unwrap();
+        file.set_len(WHOLE_FILE + 1).unwrap();
+        let zeros = fingerprint(&large).unwrap();
+        let mut bytes = vec![0; STRETCH as usize];
+        bytes.fill(1);
+        file.seek(SeekFrom::Start(WHOLE_FILE / 2)).unwrap();
+        file.write_all(&bytes).unwrap();
+        assert_ne!(fingerprint(&large).unwrap(), zeros);
+    }
+}

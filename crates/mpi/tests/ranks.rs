@@ -1,0 +1,500 @@
+//! Engines on the ranks of real MPI jobs: the same answers as with local workers, and jobs that end with an error
+//! that names the rank when one is killed, stopped or panics.
+//!
+//! A test starts `mpirun` with this program. `a_rank_of_a_job` is what runs on each rank then.
+//!
+//! `FORERUN_CASES` is the number of faults (`just mpi`).
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun::{
+    AdditionalDrafter, Answer, AnswerEvent, Canceller, Config, DraftTokens, DrafterKind, Forerun,
+    Loader, Options, Plan, Rank, RankFacts, Request, SamplingOptions, Topology, Verification,
+    VerificationChoice,
+};
+use forerun_core::{
+    Job, Key, KeyedRandomness, Purpose, Role, Sampling, ScoreJob, SequenceId, TokenTree,
+};
+use forerun_formats::checkpoint::random::{example_config, write_random_pair};
+use forerun_mpi::{Group, GroupOptions, Observer};
+use rustix::process::{Signal, getpid, kill_process};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How the ranks of a test reach each other.
+const TRANSPORTS: [&str; 2] = ["vader,self", "tcp,self"];
+
+/// After how many seconds without a sign of life a rank counts as lost in these tests.
+const TIMEOUT: u64 = 4;
+
+/// The most time that a job may take.
+const DEADLINE: Duration = Duration::from_secs(90);
+
+/// A random target and a drafter that is often right, with room for long texts.
+struct Models(TempDir);
+
+impl Models {
+    fn make() -> Self {
+        let models = Self(tempfile::tempdir().unwrap());
+        let config = Config { max_position_embeddings: 16_384, ..example_config() };
+        write_random_pair(&models.path("target"), &models.path("drafter"), &config, 2, 0.3, 5)
+            .unwrap();
+        models
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+/// What all ranks of a job do.
+#[derive(Clone, Serialize, Deserialize)]
+struct Task {
+    target: String,
+    drafter: String,
+    method: String,
+    kind: String,
+    placement: String,
+    also_prompt_lookup: bool,
+    work: Work,
+    fault: Option<Fault>,
+    /// The number of processes, if it is not that of the placement.
+    ranks: Option<usize>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+enum Work {
+    /// Answers all requests.
+    Answer,
+    /// Answers until the job ends.
+    AnswerForEver,
+    /// Measures round trips and bytes.
+    Measure,
+}
+
+/// What happens to a rank, after how many milliseconds.
+#[derive(Clone, Serialize, Deserialize)]
+struct Fault {
+    rank: usize,
+    kind: FaultKind,
+    after_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+enum FaultKind {
+    Kill,
+    Stop,
+    Panic,
+}
+
+const TASK: &str = "FORERUN_TEST_TASK";
+
+impl Task {
+    fn new(models: &Models, method: &str, kind: &str, placement: &str) -> Self {
+        Self {
+            target: models.path("target").display().to_string(),
+            drafter: models.path("drafter").display().to_string(),
+            method: method.into(),
+            kind: kind.into(),
+            placement: placement.into(),
+            also_prompt_lookup: false,
+            work: Work::Answer,
+            fault: None,
+            ranks: None,
+        }
+    }
+
+    /// Returns the plan, on ranks or in one process.
+    fn plan(&self, on_ranks: bool) -> Plan {
+        let kind: DrafterKind = self.kind.parse().unwrap();
+        let also = self
+            .also_prompt_lookup
+            .then(|| AdditionalDrafter::Tokens("prompt-lookup".parse().unwrap()));
+        let options = Options {
+            model: self.target.clone().into(),
+            draft_model: kind.has_model().then(|| self.drafter.clone().into()),
+            method: Some(self.method.parse().unwrap()),
+            drafter: Some(kind),
+            additional_drafters: also.into_iter().collect(),
+            // The lengths that adapt follow measured times.
+            draft_tokens: DraftTokens::Fixed(3),
+            placement: on_ranks.then(|| self.placement.parse().unwrap()),
+            ..Options::default()
+        };
+        Plan::new(options).unwrap()
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks.unwrap_or_else(|| self.plan(true).placement().ranks().last().unwrap() + 1)
+    }
+
+    fn start(&self, transport: &str) -> Child {
+        Command::new("mpirun")
+            .args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"])
+            .args(["--mca", "pml", "ob1", "--mca", "btl", transport])
+            .args(["-n", &self.ranks().to_string()])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "a_rank_of_a_job", "--nocapture"])
+            .env(TASK, serde_json::to_string(self).unwrap())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Runs a job to its end. Returns whether it succeeded, and what it printed.
+    fn run(&self, transport: &str) -> Ended {
+        let mut child = self.start(transport);
+        let read = |mut from: Box<dyn Read + Send>| {
+            thread::spawn(move || {
+                let mut text = Vec::new();
+                from.read_to_end(&mut text).unwrap();
+                String::from_utf8_lossy(&text).into_owned()
+            })
+        };
+        let output = read(Box::new(child.stdout.take().unwrap()));
+        let errors = read(Box::new(child.stderr.take().unwrap()));
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if started.elapsed() > DEADLINE {
+                child.kill().unwrap();
+                panic!("the job hangs: {}", errors.join().unwrap());
+            }
+            thread::sleep(Duration::from_millis(20));
+        };
+        let (output, errors) = (output.join().unwrap(), errors.join().unwrap());
+        let took = started.elapsed();
+        Ended { succeeded: status.success(), output, errors, took }
+    }
+}
+
+struct Ended {
+    succeeded: bool,
+    output: String,
+    errors: String,
+    took: Duration,
+}
+
+impl Ended {
+    /// Returns the lines with a prefix, without it.
+    fn lines<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+        self.output.lines().filter_map(move |line| line.split_once(prefix).map(|(_, rest)| rest))
+    }
+}
+
+/// Returns greedy, coupled and rejection sampling.
+fn requests() -> Vec<(&'static str, Request)> {
+    let greedy = Request { max_tokens: 24, seed: Some(5), ignore_eos: true, ..Request::default() };
+    let sampled = |verification| Request {
+        sampling: SamplingOptions { temperature: 0.9, top_k: 20, ..SamplingOptions::default() },
+        verification: VerificationChoice::Always(verification),
+        ..greedy.clone()
+    };
+    vec![
+        ("ba na", greedy.clone()),
+        ("go la", sampled(Verification::Coupled)),
+        ("mi", sampled(Verification::Rejection)),
+    ]
+}
+
+fn tokens(answer: &Answer) -> String {
+    format!("{:?}", answer.tokens)
+}
+
+/// Returns the answers without ranks.
+fn expected(task: &Task) -> Vec<String> {
+    let engine = Forerun::open(&task.plan(false)).unwrap();
+    requests()
+        .iter()
+        .map(|(prompt, request)| tokens(&engine.complete(prompt, request).unwrap()))
+        .collect()
+}
+
+/// What runs on each rank. It is no test by itself.
+#[test]
+fn a_rank_of_a_job() {
+    let Ok(task) = std::env::var(TASK) else { return };
+    let task: Task = serde_json::from_str(&task).unwrap();
+    let plan = task.plan(true);
+    let names = plan.workers().into_iter().map(|worker| (worker.rank(), worker.name.clone()));
+    let options = GroupOptions {
+        timeout: Duration::from_secs(TIMEOUT),
+        cores: Topology::of_this_machine().default_cores(),
+        names: names.collect::<BTreeMap<_, _>>(),
+        // In one piece: `mpirun` mixes it with messages of its own.
+        on_failure: Box::new(|error| {
+            let line = format!("error: {error}\n");
+            drop(std::io::stderr().write_all(line.as_bytes()));
+        }),
+    };
+    let group = Group::join(options).unwrap();
+    println!("process {}", std::process::id());
+    if let Some(Fault { rank, kind, after_ms }) = task.fault
+        && rank == group.rank()
+    {
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(after_ms));
+            let signal = match kind {
+                FaultKind::Kill => Signal::KILL,
+                FaultKind::Stop => Signal::STOP,
+                FaultKind::Panic => panic!("a test"),
+            };
+            kill_process(getpid(), signal).unwrap();
+        });
+    }
+    let start = |group: &Group| Rank::start(&plan, &mut Loader::new(), group.rank(), group.cores());
+    if group.rank() > 0 {
+        let load = |group: &Group| {
+            let rank = start(group).map_err(|error| error.to_string())?;
+            let facts = serde_json::to_vec(rank.facts()).unwrap();
+            Ok((rank.into_runtime(), facts))
+        };
+        return group.serve(load).unwrap();
+    }
+    let own = start(&group).unwrap();
+    let facts = group.gather().unwrap();
+    let facts: Vec<RankFacts> =
+        facts.iter().map(|facts| serde_json::from_slice(facts).unwrap()).collect();
+    let workers = plan.workers().into_iter();
+    let workers: Vec<_> =
+        workers.map(|worker| (worker.rank(), worker.name.clone(), worker.roles())).collect();
+    let mut observer = None;
+    let engine = own
+        .open(&facts, |runtime| {
+            let workers = group.into_workers(runtime, &workers);
+            observer = Some(workers.observer());
+            Box::new(workers)
+        })
+        .unwrap();
+    match task.work {
+        Work::Answer => answer(&engine),
+        Work::AnswerForEver => loop {
+            answer(&engine);
+        },
+        Work::Measure => measure(&engine, Some(&observer.unwrap())),
+    }
+}
+
+fn answer(engine: &Forerun) {
+    for (number, (prompt, request)) in requests().iter().enumerate() {
+        let answer = engine.complete(prompt, request).unwrap();
+        let failures = &answer.statistics.failures;
+        assert!(failures.is_empty(), "{failures:?}");
+        println!("answer {number} {}", tokens(&answer));
+        let spans = &answer.trace.spans;
+        assert!(spans.iter().all(|span| span.start_ns <= span.end_ns && span.start_ns > 0));
+        std::io::stdout().flush().unwrap();
+    }
+}
+
+/// Prints how long a job of one token takes, and how many bytes a token takes.
+fn measure(engine: &Forerun, observer: Option<&Observer>) {
+    let job = |at: usize| {
+        Job::Score(ScoreJob {
+            sequence: SequenceId(u64::MAX),
+            tokens: (0..1 + at as u32 % 100).map(|token| token % 50).collect(),
+            prompt_len: 1,
+            tree: TokenTree::new(),
+            sampling: Sampling::greedy(),
+            logprobs: None,
+            features_from: None,
+        })
+    };
+    let mut cluster = engine.cluster();
+    let mut overheads: Vec<u64> = Vec::new();
+    for at in 0..600 {
+        let started = Instant::now();
+        cluster.submit(Role::Target(0), job(at)).unwrap();
+        let completion = cluster.next_completion().unwrap();
+        assert!(completion.output.is_ok());
+        // What the job itself took is not part of the overhead.
+        overheads
+            .push((started.elapsed().as_nanos() as u64).saturating_sub(completion.duration_ns()));
+    }
+    cluster.release(SequenceId(u64::MAX));
+    overheads.sort_unstable();
+    println!("measured round trip {} ns", overheads[overheads.len() / 2]);
+    let Some(observer) = observer else { return };
+    for prompt_tokens in [500, 8_000] {
+        let prompt: Vec<u32> = (0..prompt_tokens).map(|at| at % 50 + 3).collect();
+        let request = Request { max_tokens: 65, ignore_eos: true, ..Request::default() };
+        let mut bytes = None;
+        let mut count = 0;
+        let method = engine.plan().method();
+        let stream = engine.stream_tokens(prompt, &request, method, &Canceller::new());
+        for event in stream.unwrap() {
+            if matches!(event.unwrap(), AnswerEvent::Token(_)) {
+                bytes.get_or_insert_with(|| observer.traffic());
+                count += 1;
+            }
+        }
+        let (sent, received) = observer.traffic();
+        let before = bytes.unwrap();
+        let each = |after: u64, before: u64| (after - before) / (count - 1);
+        println!(
+            "measured bytes {prompt_tokens} {} {}",
+            each(sent, before.0),
+            each(received, before.1)
+        );
+    }
+    for clock in observer.clocks() {
+        println!("measured clock {clock:?}");
+    }
+}
+
+/// Methods and drafters on two to four ranks.
+fn tasks(models: &Models) -> Vec<Task> {
+    let task = |method, kind, placement| Task::new(models, method, kind, placement);
+    let trained = |kind: &'static str, placement: &'static str| {
+        let demonstration = |name| format!("{}/../../models/{name}", env!("CARGO_MANIFEST_DIR"));
+        let (target, drafter) = (demonstration("target"), demonstration(kind));
+        Task { target, drafter, ..task("speculative", kind, placement) }
+    };
+    vec![
+        task("autoregressive", "none", "target=rank:1"),
+        task("speculative", "model", "drafter=rank:0,target=rank:1"),
+        task("speculative", "ouroboros", "drafter=rank:2,target=rank:1"),
+        task("speculative", "lookahead", "target=rank:1"),
+        task("pearl", "model", "drafter=rank:0,target=rank:1"),
+        task("dsi", "model", "drafter=rank:0,target=rank:1,target=rank:2"),
+        Task {
+            also_prompt_lookup: true,
+            ..task("dsi", "model", "drafter=rank:3,target=rank:0,target=rank:1,target=rank:2")
+        },
+        // Drafters that read the target's features and share its weights.
+        trained("eagle", "drafter=rank:0,target=rank:1"),
+        trained("medusa", "drafter=rank:1,target=rank:0"),
+        // Two replicas and the drafter on two ranks.
+        task("dsi", "model", "drafter=rank:1,target=rank:1,target=rank:0,shared"),
+    ]
+}
+
+#[test]
+fn answers_over_ranks_are_those_of_one_process() {
+    let models = Models::make();
+    let everything = std::env::var_os("FORERUN_CASES").is_some();
+    for (number, task) in tasks(&models).into_iter().enumerate() {
+        let expected = expected(&task);
+        for (at, transport) in TRANSPORTS.into_iter().enumerate() {
+            if !everything && number % 2 != at {
+                continue;
+            }
+            let ended = task.run(transport);
+            let name = format!("{} {} {} {transport}", task.method, task.kind, task.placement);
+            assert!(ended.succeeded, "{name}: {} {}", ended.output, ended.errors);
+            let found: Vec<&str> =
+                ended.lines("answer ").map(|line| line.split_once(' ').unwrap().1).collect();
+            // What rejection sampling draws may depend on how many tokens are drafted at a time, which in parallel
+            // methods follows from timing.
+            let comparable =
+                if task.method == "autoregressive" || task.method == "speculative" { 3 } else { 2 };
+            assert_eq!(found.len(), 3, "{name}");
+            assert_eq!(found[..comparable], expected[..comparable], "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
+    let models = Models::make();
+    let cases = std::env::var("FORERUN_CASES").ok().map_or(6, |cases| cases.parse().unwrap());
+    let tasks = [
+        Task::new(&models, "dsi", "model", "drafter=rank:0,target=rank:1,target=rank:2"),
+        Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:1"),
+    ];
+    let expected = tasks.each_ref().map(expected);
+    let (mut longest, mut answers) = (Duration::ZERO, 0);
+    for case in 0..cases {
+        let uniform = |candidate| {
+            let key = Key { position: case, purpose: Purpose::Sample, candidate };
+            KeyedRandomness { seed: 11, sample: 0 }.uniform(key)
+        };
+        let kind = [FaultKind::Kill, FaultKind::Stop, FaultKind::Panic][case % 3];
+        let rank = (uniform(0) * 3.0) as usize;
+        let after_ms = (uniform(1) * 700.0) as u64;
+        let task = Task {
+            work: Work::AnswerForEver,
+            fault: Some(Fault { rank, kind, after_ms }),
+            ..tasks[case / 3 % 2].clone()
+        };
+        let ended = task.run(TRANSPORTS[case % 2]);
+        let name = format!("case {case}: {kind:?} rank {rank} after {after_ms} ms");
+        assert!(!ended.succeeded, "{name}: {}", ended.output);
+        // Deaths are reported by `mpirun`, the others by forerun.
+        let says = match kind {
+            FaultKind::Kill => format!("rank {rank} with PID"),
+            FaultKind::Stop => format!("error: rank {rank} "),
+            FaultKind::Panic => format!("error: rank {rank} panicked: a test"),
+        };
+        assert!(ended.errors.contains(&says), "{name}: {}", ended.errors);
+        for line in ended.lines("answer ") {
+            // The last line may be cut off.
+            let Some((number, tokens)) = line.split_once(' ') else { continue };
+            let number: usize = number.parse().unwrap();
+            if tokens.ends_with(']') && number < 2 {
+                assert_eq!(tokens, expected[case / 3 % 2][number], "{name}");
+                answers += 1;
+            }
+        }
+        for process in ended.lines("process ") {
+            let files = Path::new("/proc").join(process.trim());
+            let gone = Instant::now();
+            while files.exists() && gone.elapsed() < Duration::from_secs(3) {
+                thread::sleep(Duration::from_millis(50));
+            }
+            assert!(!files.exists(), "{name}: process {process} is still there");
+        }
+        longest = longest.max(ended.took);
+    }
+    eprintln!(
+        "{cases} lost ranks: the longest job took {longest:.1?}; {answers} answers before were right"
+    );
+}
+
+/// Prints the overheads in comparison with threads.
+#[test]
+fn a_job_over_ranks_has_little_overhead() {
+    let models = Models::make();
+    let task = Task {
+        work: Work::Measure,
+        ..Task::new(&models, "autoregressive", "none", "target=rank:1")
+    };
+    measure(&Forerun::open(&task.plan(false)).unwrap(), None);
+    let bytes_at = |ended: &Ended| -> Vec<Vec<u64>> {
+        let parse = |line: &str| line.split(' ').map(|number| number.parse().unwrap()).collect();
+        ended.lines("measured bytes ").map(parse).collect()
+    };
+    for (transport, (method, kind, placement)) in TRANSPORTS.into_iter().zip([
+        ("autoregressive", "none", "target=rank:1"),
+        ("speculative", "model", "drafter=rank:0,target=rank:1"),
+    ]) {
+        let task = Task { work: Work::Measure, ..Task::new(&models, method, kind, placement) };
+        let ended = task.run(transport);
+        assert!(ended.succeeded, "{}", ended.errors);
+        for line in ended.lines("measured ") {
+            eprintln!("{transport} {method}: {line}");
+        }
+        let bytes = bytes_at(&ended);
+        let [short, long] = &bytes[..] else { panic!("{}", ended.output) };
+        // Sent and received bytes for each token, which must not grow with the context.
+        assert!(long[1] <= short[1] + 16 && long[2] <= short[2] + 16, "{short:?} {long:?}");
+    }
+}
+
+#[test]
+fn a_placement_with_too_many_ranks_is_refused() {
+    let task = Task::new(&Models::make(), "autoregressive", "none", "target=rank:1");
+    let ended = Task { ranks: Some(1), ..task }.run(TRANSPORTS[0]);
+    assert!(!ended.succeeded, "{}", ended.output);
+    assert!(ended.errors.contains("NoSuchRank { rank: 1, size: 1 }"), "{}", ended.errors);
+}
