@@ -1547,7 +1547,8 @@ fn mutants_of_the_keys_of_block_verification() {
     fn by_position(key: Key) -> Key {
         Key { position: key.position + key.candidate as usize, candidate: 0, ..key }
     }
-    let mutants: [(&str, fn(Key) -> Key); 2] = [
+    type Change = fn(Key) -> Key;
+    let mutants: [(&str, Change); 2] = [
         ("draws", |key| if key.purpose == Purpose::Draft { by_position(key) } else { key }),
         ("tests", |key| if key.purpose == Purpose::Accept { by_position(key) } else { key }),
     ];
