@@ -24,6 +24,7 @@ mod replicas;
 mod sequence;
 mod speculative;
 mod speculative_draft_length;
+mod ssd;
 mod statistics;
 
 pub use auto::Auto;
@@ -39,6 +40,7 @@ pub use pearl_options::{PearlOptions, PearlSchedule, UnknownPearlOption};
 pub use sequence::{Finish, Limits, Sequence, VerificationRecord};
 pub use speculative::Speculative;
 pub use speculative_draft_length::{DraftLength, SpeculativeDraftLength};
+pub use ssd::Ssd;
 pub use statistics::Statistics;
 
 use forerun_core::{ClusterError, JobError};
