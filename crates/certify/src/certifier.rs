@@ -229,7 +229,7 @@ impl<'a> Certifier<'a> {
         let in_blocks = engine.plan().method().offers(Need::WholeDrafts);
         let mut tokens = 0;
         while tokens < self.options.tokens {
-            let verification = match in_blocks && answers % 2 == 0 {
+            let verification = match in_blocks && answers.is_multiple_of(2) {
                 true => Verification::Block,
                 false => Verification::Rejection,
             };

@@ -123,9 +123,10 @@ fn configurations(arguments: &EngineArguments) -> Vec<Options> {
             with(Method::Speculative, DraftTokens::Auto, "sampled:3,2"),
             with(Method::Pearl, long, "none"),
             with(Method::Dsi, short, "none"),
+            with(Method::Ssd, long, "none"),
         ]);
     }
-    for method in [Method::Speculative, Method::Pearl, Method::Dsi] {
+    for method in [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd] {
         let drafter = Some(DrafterKind::PromptLookup);
         all.push(Options { draft_model: None, drafter, ..with(method, long, "none") });
     }

@@ -142,8 +142,8 @@ fn cores() -> anyhow::Result<ExitCode> {
         false => "by the system (only on Linux are cores pinned, and their kinds and quotas known)",
     };
     writeln!(out, "default placement    {who}")?;
-    writeln!(out, "  pearl, dsi  {}", Placement::automatic(&cores, true, 1))?;
-    writeln!(out, "  others      {}", Placement::automatic(&cores, false, 1))?;
+    writeln!(out, "  pearl, dsi, ssd  {}", Placement::automatic(&cores, true, 1))?;
+    writeln!(out, "  others           {}", Placement::automatic(&cores, false, 1))?;
     Ok(ExitCode::SUCCESS)
 }
 

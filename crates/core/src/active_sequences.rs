@@ -4,7 +4,7 @@ use crate::{Job, SequenceId};
 use std::collections::HashMap;
 use std::mem::Discriminant;
 
-/// Counts, for each completed job, the sequences whose jobs of the same kind have completed since its own
+/// Counts, for each completed job, the sequences (with their branches) whose jobs of the same kind have completed since its own
 /// sequence's last one. They may have run in other batches.
 #[derive(Debug, Default)]
 pub struct ActiveSequences {
@@ -19,7 +19,7 @@ impl ActiveSequences {
     pub fn complete(&mut self, job: &Job) -> u64 {
         self.completed += 1;
         let kind = std::mem::discriminant(job);
-        let Some(before) = self.last.insert((kind, job.sequence()), self.completed) else {
+        let Some(before) = self.last.insert((kind, job.sequence().base()), self.completed) else {
             return 0;
         };
         // The job's own sequence is one of them.

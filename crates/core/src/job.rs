@@ -13,6 +13,24 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SequenceId(pub u64);
 
+/// The bits of an id that name the sequence. Those above them name a branch of it.
+const SEQUENCE_BITS: u32 = 48;
+
+impl SequenceId {
+    /// Returns the id of a branch: a possible continuation, which has caches of its own. Workers run jobs of several
+    /// branches together. The caches of each are kept until the branch is released.
+    #[must_use]
+    pub fn branch(self, number: u16) -> Self {
+        Self(self.base().0 | (u64::from(number) + 1) << SEQUENCE_BITS)
+    }
+
+    /// Returns the id of the sequence itself, if this one is of a branch.
+    #[must_use]
+    pub fn base(self) -> Self {
+        Self(self.0 & ((1 << SEQUENCE_BITS) - 1))
+    }
+}
+
 /// The id of a submitted job: unique within a cluster, and ascending in order of submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ticket(pub u64);

@@ -3,7 +3,7 @@
 use crate::{DecodeError, Sequence};
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, Features, Job, JobError, JobOutput, Role,
-    ScoreJob, Scores, Ticket, TokenId, TokenTree,
+    ScoreJob, Scores, SequenceId, Ticket, TokenId, TokenTree,
 };
 use forerun_plan::JobTime;
 use std::sync::Arc;
@@ -23,8 +23,20 @@ pub(crate) fn submit_draft(
     shape: DraftShape,
     cluster: &mut dyn Cluster,
 ) -> Result<Ticket, DecodeError> {
+    submit_draft_on(sequence.id(), drafter, sequence, ahead, shape, cluster)
+}
+
+/// Submits such a job on a branch of the sequence, which has this id.
+pub(crate) fn submit_draft_on(
+    id: SequenceId,
+    drafter: usize,
+    sequence: &Sequence,
+    ahead: &[TokenId],
+    shape: DraftShape,
+    cluster: &mut dyn Cluster,
+) -> Result<Ticket, DecodeError> {
     let job = Job::Draft {
-        sequence: sequence.id(),
+        sequence: id,
         tokens: tokens_with(sequence, ahead),
         prompt_len: sequence.prompt_len(),
         sampling: sequence.sampling().clone(),
@@ -129,6 +141,15 @@ pub(crate) fn draft(
     shape: DraftShape,
 ) -> Result<JobReply<Draft>, DecodeError> {
     let ticket = submit_draft(drafter, sequence, &[], shape, cluster)?;
+    draft_in_flight(ticket, sequence, cluster)
+}
+
+/// Waits for the candidates of a draft job.
+pub(crate) fn draft_in_flight(
+    ticket: Ticket,
+    sequence: &mut Sequence,
+    cluster: &mut dyn Cluster,
+) -> Result<JobReply<Draft>, DecodeError> {
     let completion = wait_for(ticket, cluster)?;
     draft_reply(sequence, completion)
 }

@@ -18,6 +18,7 @@ mod pearl_options;
 mod replicas;
 mod sequence;
 mod speculative;
+mod ssd;
 mod statistics;
 
 pub use auto::Auto;
@@ -29,6 +30,7 @@ pub use pearl::Pearl;
 pub use pearl_options::{PearlOptions, PearlSchedule, UnknownPearlOption};
 pub use sequence::{Finish, Limits, Sequence, VerificationRecord};
 pub use speculative::Speculative;
+pub use ssd::Ssd;
 pub use statistics::Statistics;
 
 pub use forerun_plan::{

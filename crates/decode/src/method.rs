@@ -2,14 +2,20 @@
 
 use crate::{
     Decoder, DraftLength, PearlOptions, SharedGoodput, auto, autoregressive, dsi, pearl,
-    speculative,
+    speculative, ssd,
 };
 use forerun_core::{DraftShape, Need};
 
 /// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
 /// crate, and name the entry here.
-pub static METHODS: &[MethodEntry] =
-    &[autoregressive::METHOD, speculative::METHOD, pearl::METHOD, dsi::METHOD, auto::METHOD];
+pub static METHODS: &[MethodEntry] = &[
+    autoregressive::METHOD,
+    speculative::METHOD,
+    pearl::METHOD,
+    dsi::METHOD,
+    ssd::METHOD,
+    auto::METHOD,
+];
 
 /// A decoding method: what it does, what it offers to drafters, and how its decoder is built.
 pub struct MethodEntry {

@@ -15,6 +15,8 @@ pub struct Statistics {
     pub target_forwards: u64,
     /// The number of rounds that verified at least one draft token.
     pub drafts: u64,
+    /// The number of these drafts that SSD had prepared before the verdict on the draft before.
+    pub prepared: u64,
     /// The number of drafted tokens, tested or not.
     pub draft_tokens: u64,
     /// By depth, starting at 0: the number of rounds in which the draft token at this depth was
@@ -82,6 +84,7 @@ impl Statistics {
         self.committed += other.committed;
         self.target_forwards += other.target_forwards;
         self.drafts += other.drafts;
+        self.prepared += other.prepared;
         self.draft_tokens += other.draft_tokens;
         self.draft_ns += other.draft_ns;
         self.score_ns += other.score_ns;

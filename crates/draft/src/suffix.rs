@@ -90,7 +90,9 @@ impl Drafter for SuffixDrafter {
 
     fn release(&mut self, sequence: SequenceId) {
         let text = self.texts.remove(&sequence);
-        if let (Some(pool), Some(text)) = (&mut self.pool, text) {
+        // A branch has tokens that were not verified.
+        let verified = sequence == sequence.base();
+        if let (Some(pool), Some(text), true) = (&mut self.pool, text, verified) {
             pool.add(text.answer());
         }
     }

@@ -23,7 +23,7 @@ use forerun_core::{
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
     PearlDraftLength, PearlOptions, PearlSchedule, Sequence, Speculative, SpeculativeDraftLength,
-    generate,
+    Ssd, generate,
 };
 use forerun_draft::{
     CalibrationPolicy, DraftContext, Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter,
@@ -645,6 +645,9 @@ fn parallel_methods_with_all_drafters_on_tokens_are_exact() {
             let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 2)) };
             assert_exact_in_any_order(&format!("dsi, {kind}"), &drafter, &decoder);
         }
+        if offers(Method::Ssd) {
+            assert_exact_in_any_order(&format!("ssd, {kind}"), &drafter, &|| ssd(2, 3));
+        }
     }
 }
 
@@ -895,6 +898,37 @@ fn dsi_is_exact() {
     }
     let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 2)) };
     assert_exact("dsi, prompt-lookup", &|| Box::new(PromptLookup), &decoder);
+}
+
+fn ssd(length: usize, verdicts: usize) -> Box<dyn Decoder> {
+    let draft_length = SpeculativeDraftLength::new(chain(length), DraftLength::Fixed);
+    Box::new(Ssd::new(draft_length).with_verdicts(verdicts))
+}
+
+/// Drafts that were prepared for the verdict, or for others, or not at all, in blocks and token by token.
+#[test]
+fn ssd_is_exact() {
+    for (length, verdicts) in [(1, 1), (1, 3), (2, 1), (2, 3)] {
+        let name = format!("ssd, model, chain {length}, {verdicts} verdicts");
+        assert_exact_in_any_order(&name, &model_drafter, &|| ssd(length, verdicts));
+    }
+    let easyspec = || layer_parallel_drafter(CalibrationPolicy::OnMismatch);
+    assert_exact_in_any_order("ssd, easyspec", &easyspec, &|| ssd(2, 3));
+    let (decoder, sampling) = (|| ssd(2, 3), sampling(1.0, 0, 1.0));
+    for order in [None, Some(1), Some(2), Some(3)] {
+        let sampling = Sampling { verification: Verification::Block, ..sampling.clone() };
+        let experiment = Experiment::of(sampling, &model_drafter, &decoder);
+        let deviation = Experiment { tokens: 3, order, ..experiment }.deviation();
+        assert!(deviation < 1e-6, "ssd in blocks, order {order:?}: off by {deviation}");
+    }
+    for number in 0..VOCAB {
+        let after = || failing_after(number, &model_drafter);
+        let name = format!("ssd, fails after {number} jobs");
+        assert_exact_in_any_order(&name, &after, &|| ssd(2, 2));
+        let token = number as TokenId;
+        let name = format!("ssd, fails on token {token}");
+        assert_exact_in_any_order(&name, &|| failing_on(token), &|| ssd(2, 2));
+    }
 }
 
 /// Makes a drafter for every run.

@@ -97,6 +97,7 @@ fn cells_on_tokens(drafter: DrafterKind) -> Vec<Cell> {
         in_parallel(Method::Pearl, 3, "paper", 1),
         // DSI does not wait for late drafters.
         in_parallel(Method::Dsi, 3, "eager", 0),
+        in_parallel(Method::Ssd, 3, "eager", 1),
     ]);
     cells
 }
@@ -186,6 +187,9 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         pearl(MODEL, Fixed(3), "paper,no-pre-verify", 3),
         pearl(MODEL, Fixed(3), "paper,no-post-verify", 2),
         pearl(MODEL, Fixed(2), "eager,no-pre-verify,no-post-verify", 2),
+        Cell { method: Method::Ssd, ..pearl(MODEL, Fixed(1), "eager", 1) },
+        Cell { method: Method::Ssd, ..pearl(MODEL, Fixed(4), "eager", 4) },
+        Cell { method: Method::Ssd, ..pearl(MODEL, Auto, "eager", 0) },
         dsi(MODEL, Fixed(1)),
         dsi(MODEL, Fixed(3)),
         dsi(MODEL, Auto),

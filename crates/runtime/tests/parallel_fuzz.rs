@@ -10,7 +10,7 @@ use forerun_core::{
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
-    PearlDraftLength, PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, generate,
+    PearlDraftLength, PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, Ssd, generate,
 };
 use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
 use forerun_lm::fake::TableModel;
@@ -235,6 +235,12 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
         };
         let name = format!("speculative {shape:?}, {mode:?}");
         return (Box::new(Speculative::new(SpeculativeDraftLength::new(shape, mode))), name);
+    }
+    if dice.one_in(4) {
+        let draft_length = SpeculativeDraftLength::new(DraftShape::Chain { length }, mode);
+        let verdicts = dice.below(12);
+        let ssd = Ssd::new(draft_length).with_verdicts(verdicts);
+        return (Box::new(ssd), format!("ssd, {length} {mode:?}, {verdicts} verdicts"));
     }
     let options = forerun_decode::PearlOptions {
         schedule: if dice.one_in(2) { PearlSchedule::Eager } else { PearlSchedule::Paper },

@@ -4,12 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Cluster, ClusterError, Completion, Job, Key, KeyedRandomness, Outcome, Purpose, Randomness,
-    Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
+    Cluster, ClusterError, Completion, DraftShape, Job, Key, KeyedRandomness, Outcome, Purpose,
+    Randomness, Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
 };
 use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, PearlOptions,
-    PearlSchedule, Sequence, generate,
+    PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, Ssd, Statistics, generate,
 };
 use forerun_draft::{
     CalibrationPolicy, Drafter, LayerParallelDrafter, ModelDrafter, PromptLookup, SuffixDrafter,
@@ -128,9 +128,17 @@ fn generate_with_drafter(
 
 /// Generates a text with the engine's drafters and [`REPLICAS`] replicas of the target.
 fn generate_with_engine(decoder: &mut dyn Decoder, drafters: Engine, seed: u64) -> Vec<TokenId> {
+    generated(decoder, drafters, seed, Verification::Rejection).0
+}
+
+fn generated(
+    decoder: &mut dyn Decoder,
+    drafters: Engine,
+    seed: u64,
+    verification: Verification,
+) -> (Vec<TokenId>, Statistics) {
     let engine = (0..REPLICAS).fold(drafters, |engine, index| engine.with_target(index, table(1)));
     let randomness = KeyedRandomness { seed: 11, sample: 0 };
-    let verification = Verification::Rejection;
     let sampling = Sampling {
         options: SamplingOptions { temperature: 1.0, ..SamplingOptions::default() },
         verification,
@@ -143,7 +151,7 @@ fn generate_with_engine(decoder: &mut dyn Decoder, drafters: Engine, seed: u64) 
     let limits = Limits { max_tokens: 80, context_length: 1_000, eos: Vec::new() };
     let mut sequence = Sequence::new(SequenceId(0), vec![1], sampling, limits);
     generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
-    sequence.generated().to_vec()
+    (sequence.generated().to_vec(), sequence.statistics().clone())
 }
 
 /// Asserts that a decoder generates the same text for many orders of jobs, with every kind of drafter.
@@ -191,6 +199,43 @@ fn pearls_text_does_not_depend_on_the_order_of_jobs() {
                 let draft_length = PearlDraftLength::new(length, DraftLength::Fixed, continues);
                 Box::new(Pearl::new(options, draft_length).reproducible())
             });
+        }
+    }
+}
+
+/// A prepared draft is the one that would be made after the verdict. So the text is that of speculative decoding,
+/// whether drafts are prepared in time or not.
+#[test]
+fn ssds_text_is_that_of_speculative_decoding() {
+    let draft_length =
+        |length| SpeculativeDraftLength::new(DraftShape::Chain { length }, DraftLength::Fixed);
+    for verification in [Verification::Rejection, Verification::Block] {
+        for length in [1, 3, 4] {
+            let drafters: [&dyn Fn() -> Engine; 4] = [
+                &|| Engine::new().with_drafter(0, ModelDrafter::new(table(9))),
+                &|| Engine::new().with_drafter(0, PromptLookup),
+                &|| Engine::new().with_drafter(0, SuffixDrafter::new()),
+                &|| {
+                    let (model, groups) =
+                        (LayerParallelTable::default(), LayerGroups::of_sizes(&[2]));
+                    let policy = CalibrationPolicy::EveryRound;
+                    let drafter = LayerParallelDrafter::new(model, groups, policy);
+                    Engine::new().with_drafter(0, drafter)
+                },
+            ];
+            for (number, drafter) in drafters.into_iter().enumerate() {
+                let mut speculative = Speculative::new(draft_length(length));
+                let (expected, _) = generated(&mut speculative, drafter(), 0, verification);
+                let mut prepared = 0;
+                for order in 0..40 {
+                    let mut ssd =
+                        Ssd::new(draft_length(length)).with_verdicts(1 + order as usize % 6);
+                    let (tokens, of) = generated(&mut ssd, drafter(), order, verification);
+                    assert_eq!(tokens, expected, "{verification:?}, {length}, drafter {number}");
+                    prepared += of.prepared;
+                }
+                assert!(prepared > 40, "{verification:?}, {length}, drafter {number}: {prepared}");
+            }
         }
     }
 }

@@ -194,16 +194,18 @@ impl CacheState {
     pub(crate) fn work(&self, cost: &Cost, role: Role, job: &Job) -> Work {
         let (Job::Draft { tokens, prompt_len, .. }
         | Job::Score(ScoreJob { tokens, prompt_len, .. })) = job;
-        let past = self.0.get(&(role, job.sequence()));
-        let cached = past.map_or(0, |past| past.cached_prefix(tokens));
-        let cached = cached.max(prompt_len.saturating_sub(1));
+        // Sequences share the tokens on which they agree, so a branch finds those of its sequence.
+        let base = job.sequence().base();
+        let related = self.0.iter().filter(|((of, id), _)| *of == role && id.base() == base);
+        let held = related.map(|(_, past)| past.cached_prefix(tokens)).max();
+        let cached = held.unwrap_or(0).max(prompt_len.saturating_sub(1));
         // The last token is always computed, because the job needs its row.
         let missing = tokens.len() - cached.min(tokens.len().saturating_sub(1));
         let (passes, first_rows) = match job {
             Job::Draft { shape, .. } => (shape.length(), missing),
             Job::Score(ScoreJob { tree, .. }) => (1, missing + tree.len()),
         };
-        Work { passes, first_rows, prompt_ns: cost.first_ns.filter(|_| past.is_none()) }
+        Work { passes, first_rows, prompt_ns: cost.first_ns.filter(|_| held.is_none()) }
     }
 
     /// Returns the forward passes of a job that runs alone.

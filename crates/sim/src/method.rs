@@ -3,7 +3,7 @@
 use forerun_core::DraftShape;
 use forerun_decode::{
     Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength, PearlOptions,
-    PearlSchedule, Speculative, SpeculativeDraftLength,
+    PearlSchedule, Speculative, SpeculativeDraftLength, Ssd,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -32,11 +32,13 @@ pub enum SimulatedMethod {
     /// DSI, which verifies the tokens of all drafters on all targets in parallel. The draft length is the
     /// lookahead.
     Dsi,
+    /// SSD, which prepares drafts for the likely verdicts during verification.
+    Ssd,
 }
 
 impl SimulatedMethod {
     /// All methods with the names that [`FromStr`] accepts.
-    pub const NAMES: [(Self, &str); 7] = [
+    pub const NAMES: [(Self, &str); 8] = [
         (Self::Autoregressive, "autoregressive"),
         (Self::Speculative, "speculative"),
         (Self::Pearl, "pearl"),
@@ -44,6 +46,7 @@ impl SimulatedMethod {
         (Self::PearlNoPreVerify, "pearl-no-pre-verify"),
         (Self::PearlNoPostVerify, "pearl-no-post-verify"),
         (Self::Dsi, "dsi"),
+        (Self::Ssd, "ssd"),
     ];
 
     /// Creates the decoder of this method for `targets` target replicas and a draft length of
@@ -68,6 +71,7 @@ impl SimulatedMethod {
             Self::Speculative => {
                 Box::new(Speculative::new(SpeculativeDraftLength::new(chain, DraftLength::Fixed)))
             }
+            Self::Ssd => Box::new(Ssd::new(SpeculativeDraftLength::new(chain, DraftLength::Fixed))),
             Self::Pearl => pearl(PearlOptions::default()),
             Self::PearlPaper => pearl(paper),
             Self::PearlNoPreVerify => pearl(PearlOptions { pre_verify: false, ..paper }),

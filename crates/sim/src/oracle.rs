@@ -35,11 +35,12 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Returns the oracle of one of several sequences. Sequence 0 has the oracle itself; every other one
-    /// has a text and errors of its own.
+    /// Returns the oracle of one of several sequences, or of a branch. Sequence 0 has the oracle itself; every
+    /// other one has a text and errors of its own.
     #[must_use]
     pub fn of_sequence(&self, sequence: SequenceId) -> Self {
-        Self { seed: self.seed.wrapping_add(sequence.0), drafters: self.drafters.clone() }
+        let seed = self.seed.wrapping_add(sequence.base().0);
+        Self { seed, drafters: self.drafters.clone() }
     }
 
     fn uniform(&self, position: usize, purpose: Purpose, candidate: TokenId) -> f64 {
@@ -57,6 +58,14 @@ impl Oracle {
     #[must_use]
     pub fn text(&self, tokens: usize) -> Vec<TokenId> {
         (0..tokens).map(|position| self.token(position)).collect()
+    }
+
+    /// Returns the rank of the target's token among the tokens of a drafter that is wrong at this position. It is
+    /// above `n` with a probability of `1/n`: the power law that SSD measures (arXiv 2603.03251), with
+    /// exponent 1.
+    fn rank(&self, drafter: usize, position: usize) -> usize {
+        let uniform = self.uniform(position, Purpose::Accept, drafter as TokenId);
+        1 + (1.0 / uniform.max(1e-6)) as usize
     }
 
     /// Whether a drafter proposes the target's token at a position of the text, which is number `depth`
@@ -89,14 +98,24 @@ impl CachedOracle {
         Self { oracle, text: Vec::new() }
     }
 
-    /// Returns the output of a job, or `None` if the job requests a draft that is not a chain. `drafter` is
-    /// the index of the drafter and is ignored for the target.
+    /// Returns the output of a job, or `None` if the job requests a draft that is neither a chain nor a single
+    /// depth. `drafter` is the index of the drafter and is ignored for the target.
     pub(crate) fn answer(&mut self, drafter: usize, job: &Job) -> Option<JobOutput> {
         match job {
             Job::Draft { tokens, prompt_len, shape, .. } => {
-                let DraftShape::Chain { length } = *shape else { return None };
-                let chain = self.draft(drafter, tokens, *prompt_len, length);
-                let tree = TokenTree::chain(&chain);
+                let tree = match *shape {
+                    DraftShape::Chain { length } => {
+                        TokenTree::chain(&self.draft(drafter, tokens, *prompt_len, length))
+                    }
+                    DraftShape::Top { width, depth: 1, .. } => {
+                        let mut tree = TokenTree::new();
+                        for token in self.best(drafter, tokens, *prompt_len, width) {
+                            tree.push(None, token);
+                        }
+                        tree
+                    }
+                    _ => return None,
+                };
                 Some(JobOutput::Draft(Draft { tree, proposal: Proposal::Deterministic }))
             }
             Job::Score(ScoreJob { tokens, tree, .. }) => {
@@ -120,6 +139,32 @@ impl CachedOracle {
             if is_text { self.text[position] } else { wrong(self.text[position], drafter) }
         };
         (tokens.len()..).take(length).enumerate().map(next).collect()
+    }
+
+    /// Returns the `width` best tokens of a drafter after `tokens`, best first.
+    fn best(
+        &mut self,
+        drafter: usize,
+        tokens: &[TokenId],
+        prompt_len: usize,
+        width: usize,
+    ) -> Vec<TokenId> {
+        let mut best = self.draft(drafter, tokens, prompt_len, 1);
+        let position = tokens.len();
+        let (right, rank) = (self.text[position], self.oracle.rank(drafter, position));
+        let is_ranked = best != [right] && self.is_text(tokens, 1);
+        // Other tokens are wrong whatever they are.
+        let others = (0..VOCABULARY as TokenId).map(|step| (right + step) % VOCABULARY as TokenId);
+        let wrong: Vec<_> = others.filter(|token| *token != right && *token != best[0]).collect();
+        let mut wrong = wrong.into_iter();
+        while best.len() < width {
+            let is_right = is_ranked && best.len() + 1 == rank;
+            match if is_right { Some(right) } else { wrong.next() } {
+                Some(token) => best.push(token),
+                None => break,
+            }
+        }
+        best
     }
 
     /// Returns the target's next token after `tokens` and after each node of `tree`.

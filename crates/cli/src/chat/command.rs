@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// The text that `/help` shows.
 pub(super) const HELP: &str = "\
-/method [METHOD]  show or change the method: autoregressive, speculative, pearl, dsi
+/method [METHOD]  show or change the method: autoregressive, speculative, pearl, dsi, ssd
 /stats            show speed and acceptance of the last answer and of the whole chat
 /system [TEXT]    set the system message; without a text, remove it
 /reset            start a new conversation; the system message stays

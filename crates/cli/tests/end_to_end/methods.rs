@@ -9,7 +9,7 @@ const PROMPT: &str = "one two one two one two";
 
 /// Options of every way to generate the text, and whether there is a draft model. Plain decoding is
 /// first.
-const CONFIGURATIONS: [(&str, bool); 12] = [
+const CONFIGURATIONS: [(&str, bool); 14] = [
     ("--method autoregressive", true),
     ("--method autoregressive", false),
     ("--method speculative --draft-tokens 3", true),
@@ -22,6 +22,8 @@ const CONFIGURATIONS: [(&str, bool); 12] = [
     ("--drafter prompt-lookup --tree top:2x2", false),
     ("--drafter suffix", false),
     ("--drafter suffix --tree top:2x2", false),
+    ("--method ssd --draft-tokens 3", true),
+    ("--method ssd --drafter prompt-lookup", false),
 ];
 
 fn run(models: &Models, drafted: bool, options: &[&str]) -> Run {
@@ -103,6 +105,7 @@ fn the_method_decides_how_drafts_are_verified() {
     };
     assert_eq!(verification(&[]).as_deref(), Some("block"));
     assert_eq!(verification(&["--seed 1"]).as_deref(), Some("coupled"));
+    assert_eq!(verification(&["--method ssd"]).as_deref(), Some("block"));
     assert_eq!(verification(&["--method pearl"]).as_deref(), Some("rejection"));
     for method in ["pearl", "dsi", "auto"] {
         let parallel = run(&models, true, &[warm, "--verify block --method", method]).finish();

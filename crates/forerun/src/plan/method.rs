@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 /// A decoding method: when tokens are drafted, and when they are verified.
 ///
-/// Parsed from and displayed as `autoregressive`, `speculative`, `pearl`, `dsi` and `auto`. Methods
+/// Parsed from and displayed as `autoregressive`, `speculative`, `pearl`, `dsi`, `ssd` and `auto`. Methods
 /// with the same name are equal. A method of your own cannot be parsed.
 #[derive(Clone, Copy)]
 pub struct Method(&'static MethodEntry);
@@ -26,6 +26,8 @@ impl Method {
     pub const Pearl: Self = Self::named("pearl");
     /// Verify on several replicas of the target while drafting continues (DSI, arXiv 2405.14105).
     pub const Dsi: Self = Self::named("dsi");
+    /// Prepare drafts for the likely verdicts during verification (SSD, arXiv 2603.03251).
+    pub const Ssd: Self = Self::named("ssd");
     /// The fastest of speculative decoding, PEARL and DSI, as measured while decoding.
     pub const Auto: Self = Self::named("auto");
 }

@@ -179,6 +179,6 @@ export class Turn {
 }
 
 export function methodTitle(name) {
-  const titles = { autoregressive: "Plain", speculative: "Speculative", pearl: "PEARL", dsi: "DSI" };
+  const titles = { autoregressive: "Plain", speculative: "Speculative", pearl: "PEARL", dsi: "DSI", ssd: "SSD" };
   return titles[name] ?? name;
 }

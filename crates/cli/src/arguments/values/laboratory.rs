@@ -26,7 +26,7 @@ const PRESETS: [Name; 3] = [
     ("easyspec-variance", "EasySpec's table 4: variance from prompt to prompt"),
 ];
 
-const SIMULATED_METHODS: [Name; 7] = [
+const SIMULATED_METHODS: [Name; 8] = [
     ("autoregressive", "One forward pass of the target per token, no drafts"),
     ("speculative", "Draft, then verify"),
     ("pearl", "Draft and verify at the same time; rounds end with the target's pass"),
@@ -38,6 +38,7 @@ const SIMULATED_METHODS: [Name; 7] = [
         "Verify on several target replicas while drafting continues; `--draft-tokens` is the \
          lookahead",
     ),
+    ("ssd", "Prepare drafts for the likely verdicts during verification"),
 ];
 
 /// A number of things: at least one, and at most `most`.
