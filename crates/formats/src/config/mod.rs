@@ -567,8 +567,9 @@ impl Config {
     /// Returns the factor of attention scores.
     #[must_use]
     pub fn score_scale(&self) -> f32 {
-        let dim = self.latent.map_or(self.head_dim, |latent| latent.query_dim());
-        self.attention_multiplier.unwrap_or_else(|| Attention::default_scale(dim))
+        let of_latent = self.latent.map(|latent| latent.score_scale(&self.rope_scaling));
+        let factor = self.attention_multiplier.or(of_latent);
+        factor.unwrap_or_else(|| Attention::default_scale(self.head_dim))
     }
 
     /// Returns the rotary position embedding of a layer's queries and keys, if it has one.

@@ -94,6 +94,7 @@ fn read_attention(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), 
         plain_dim: size("qk_nope_head_dim", 128)?,
         rope_dim: size("qk_rope_head_dim", 64)?,
         value_dim: size("v_head_dim", 128)?,
+        mscale: mscale(options)?,
         // As in transformers and in the authors' code, whatever the other norms have.
         norm_epsilon: 1e-6,
     };
@@ -106,24 +107,18 @@ fn read_attention(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), 
     config.output_bias = config.qkv_bias;
     config.rope_interleave = true;
     config.latent = Some(latent);
-    config.attention_multiplier = score_factor(options)?
-        .map(|factor| (f64::from(factor) / (latent.query_dim() as f64).sqrt()) as f32);
     Ok(())
 }
 
-/// Returns the factor of scores with YaRN: the square of `0.1 · mscale_all_dim · ln(factor) + 1`.
-fn score_factor(options: &JsonOptions<'_>) -> Result<Option<f32>, LoadError> {
+/// Returns the weight of YaRN's factor in that of scores.
+fn mscale(options: &JsonOptions<'_>) -> Result<f32, LoadError> {
     for name in ["rope_parameters", "rope_scaling"] {
-        let Some(scaling) = options.object(name)? else { continue };
-        let weight = scaling.number("mscale_all_dim")?.filter(|weight| *weight != 0.0);
-        if let (Some(weight), Some(factor)) = (weight, scaling.number("factor")?)
-            && factor > 1.0
-        {
-            let scale = 0.1 * f64::from(weight) * f64::from(factor).ln() + 1.0;
-            return Ok(Some((scale * scale) as f32));
+        let found = options.object(name)?.map(|scaling| scaling.number("mscale_all_dim"));
+        if let Some(Some(mscale)) = found.transpose()? {
+            return Ok(mscale);
         }
     }
-    Ok(None)
+    Ok(0.0)
 }
 
 fn write_attention(config: &Config, options: &mut Map<String, Value>) {
@@ -138,17 +133,9 @@ fn write_attention(config: &Config, options: &mut Map<String, Value>) {
     ] {
         options.insert(option.to_owned(), value);
     }
-    // The factor of scores follows from this option.
-    let scale = config.attention_multiplier.map(f64::from);
-    let factor = scale.map(|scale| scale * (latent.query_dim() as f64).sqrt());
-    let yarn = options.get_mut("rope_scaling").and_then(Value::as_object_mut);
-    if let (Some(factor), Some(yarn)) = (factor, yarn)
-        && let Some(length) = yarn.get("factor").and_then(Value::as_f64)
-    {
-        yarn.insert(
-            "mscale_all_dim".to_owned(),
-            json!((factor.sqrt() - 1.0) / (0.1 * length.ln())),
-        );
+    let scaling = options.get_mut("rope_scaling").and_then(Value::as_object_mut);
+    if let Some(scaling) = scaling.filter(|_| latent.mscale != 0.0) {
+        scaling.insert("mscale_all_dim".to_owned(), json!(latent.mscale));
     }
 }
 
