@@ -509,7 +509,7 @@ impl Config {
                 qk_norms: self.qk_norms,
                 qkv_bias: self.qkv_bias,
                 output_bias: self.output_bias,
-                latent: self.latent,
+                latent: self.latent.map(Box::new),
             },
             attention_output_norm: has_output_norms,
             mlp_input: match placement {

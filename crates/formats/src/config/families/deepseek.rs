@@ -230,7 +230,6 @@ mod tests {
             ("deepseek_v3", "scoring_func", json!("softmax")),
             ("deepseek_v3", "moe_layer_freq", json!(2)),
             ("deepseek_v3", "num_key_value_heads", json!(4)),
-            ("llama", "kv_lora_rank", json!(512)),
         ];
         for (model_type, option, value) in cases {
             let message = parse(model_type, json!({ option: value })).unwrap_err().to_string();
