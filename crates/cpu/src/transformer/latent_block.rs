@@ -62,7 +62,7 @@ impl LatentBlock {
             }
         }
         let heads = queries.chunks_exact(query_dim);
-        by_head(heads.map(|head| &head[..shape.plain_dim]), n_heads, inputs);
+        by_head(&heads.map(|head| &head[..shape.plain_dim]), n_heads, inputs);
         outputs.resize(n_heads * rows * rank, 0.0);
         multiply_heads(team, &packed.keys, inputs, of_heads, outputs);
         let width = (n_heads + 1) * key_dim;
@@ -87,7 +87,7 @@ impl LatentBlock {
     pub(super) fn expand_values(&mut self, team: &Team, packed: &PackedLatent, attended: &[f32]) {
         let (n_heads, dim) = (packed.n_heads, packed.shape.value_dim);
         let Self { inputs, outputs, of_heads, values, .. } = self;
-        by_head(attended.chunks_exact(packed.shape.rank), n_heads, inputs);
+        by_head(&attended.chunks_exact(packed.shape.rank), n_heads, inputs);
         outputs.resize(values.len(), 0.0);
         multiply_heads(team, &packed.values, inputs, of_heads, outputs);
         let rows = values.len() / (n_heads * dim);
@@ -105,7 +105,11 @@ fn query_part(packed: &PackedLatent) -> usize {
 }
 
 /// Reorders parts, `[rows, n_heads]`, to `[n_heads, rows]`.
-fn by_head<'a>(parts: impl Iterator<Item = &'a [f32]> + Clone, n_heads: usize, out: &mut Vec<f32>) {
+fn by_head<'a>(
+    parts: &(impl Iterator<Item = &'a [f32]> + Clone),
+    n_heads: usize,
+    out: &mut Vec<f32>,
+) {
     out.clear();
     for head in 0..n_heads {
         parts.clone().skip(head).step_by(n_heads).for_each(|part| out.extend_from_slice(part));

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn parse(model_type: &str, changes: Value) -> Result<Config, LoadError> {
+    fn parse(model_type: &str, changes: &Value) -> Result<Config, LoadError> {
         let mut options = json!({
             "model_type": model_type, "hidden_size": 512, "intermediate_size": 1024,
             "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8,
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn absent_options_have_transformers_defaults() {
-        let v3 = parse("deepseek_v3", json!({})).unwrap();
+        let v3 = parse("deepseek_v3", &json!({})).unwrap();
         let latent = v3.latent.unwrap();
         let sizes = [latent.rank, latent.plain_dim, latent.rope_dim, latent.value_dim];
         assert_eq!((latent.query_rank, sizes), (Some(1536), [512, 128, 64, 128]));
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!((layers.shared_size, layers.experts.router.scale), (Some(64), 2.5));
         let groups = ExpertGroups { n_groups: 8, groups_per_token: 4, experts_scored: 2 };
         assert_eq!(layers.experts.router.groups, Some(groups));
-        let v2 = parse("deepseek_v2", json!({"q_lora_rank": null})).unwrap();
+        let v2 = parse("deepseek_v2", &json!({"q_lora_rank": null})).unwrap();
         let layers = v2.experts.unwrap();
         assert_eq!(v2.latent.unwrap().query_rank, None);
         assert_eq!((layers.dense.len(), layers.shared_size), (0, Some(128)));
@@ -212,7 +212,7 @@ mod tests {
     fn scores_have_the_factor_of_yarn() {
         let yarn = json!({"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0,
             "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}});
-        let config = parse("deepseek_v3", yarn).unwrap();
+        let config = parse("deepseek_v3", &yarn).unwrap();
         let mscale = 0.1 * 40_f64.ln() + 1.0;
         let expected = mscale * mscale / 192_f64.sqrt();
         assert!((f64::from(config.score_scale()) - expected).abs() < 1e-7);
@@ -232,10 +232,10 @@ mod tests {
             ("deepseek_v3", "num_key_value_heads", json!(4)),
         ];
         for (model_type, option, value) in cases {
-            let message = parse(model_type, json!({ option: value })).unwrap_err().to_string();
+            let message = parse(model_type, &json!({ option: value })).unwrap_err().to_string();
             assert!(message.contains(&format!("\"{option}\"")), "{message}");
         }
-        let message = parse("deepseek_v3", json!({"kv_lora_rank": 0})).unwrap_err().to_string();
+        let message = parse("deepseek_v3", &json!({"kv_lora_rank": 0})).unwrap_err().to_string();
         assert!(message.contains("\"kv_lora_rank\" is 0; expected a size"), "{message}");
     }
 }
