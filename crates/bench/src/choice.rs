@@ -43,7 +43,8 @@ impl Choice {
 
     /// Returns when a draft model computes: never if the drafter needs no device.
     pub(crate) fn drafting(&self) -> Drafting {
-        if self.drafter.has_model() { self.method.drafting() } else { Drafting::None }
+        let computes = self.drafter.has_model() || self.drafter.is_in_target();
+        if computes { self.method.drafting() } else { Drafting::None }
     }
 
     /// Returns the placement to plan with. If no model drafts, all cores are the target's.

@@ -373,7 +373,7 @@ fn counts(reply: &Reply, drafter: DrafterKind) -> Counts {
         counts.tested[..tested].iter_mut().for_each(|count| *count += 1);
         counts.accepted[..accepted].iter_mut().for_each(|count| *count += 1);
     }
-    if drafter.has_model() {
+    if drafter.has_model() || drafter.is_in_target() {
         counts.drafter_forwards = counts.draft_tokens;
     }
     counts

@@ -67,6 +67,8 @@ struct FusionInputs {
     /// The row of each input.
     rows: Vec<usize>,
     outputs: Vec<f32>, // [fused rows, hidden]
+    /// An embedding or a feature before its norm.
+    unnormed: Vec<f32>,
 }
 
 impl Transformer {
@@ -257,6 +259,13 @@ impl Transformer {
                     embed(weights, &[token], &mut fusion.inputs);
                     true
                 }
+                (Input::NormedEmbeddingAndFeature, _) => {
+                    fusion.unnormed.clear();
+                    embed(weights, &[token], &mut fusion.unnormed);
+                    let norms = weights.embedding_norm.as_slice();
+                    extend_normed(weights, isa, norms, &fusion.unnormed, &mut fusion.inputs);
+                    true
+                }
                 (Input::Feature { .. }, _) => {
                     embed(weights, &[token], embeddings);
                     !matches!(feature, RowFeature::Predicted(_))
@@ -264,6 +273,15 @@ impl Transformer {
                 (Input::Embedding | Input::UnprojectedFeature, _) => false,
             };
             if fused {
+                let values = match (input, feature) {
+                    (Input::NormedEmbeddingAndFeature, RowFeature::Predicted(predicted)) => {
+                        fusion.unnormed.clear();
+                        let norms = weights.final_norm.as_slice();
+                        extend_normed(weights, isa, norms, predicted, &mut fusion.unnormed);
+                        &fusion.unnormed
+                    }
+                    _ => values,
+                };
                 extend_normed(weights, isa, &weights.feature_norms, values, &mut fusion.inputs);
                 fusion.rows.push(hidden.len() / size);
                 hidden.resize(hidden.len() + size, 0.0);
@@ -278,8 +296,9 @@ impl Transformer {
     /// Projects the rows that need it to the first layer's input.
     fn fuse(&mut self) {
         let Self { weights, team, scratch, .. } = self;
-        let Scratch { hidden, fusion: FusionInputs { inputs, rows, outputs }, activations, .. } =
-            scratch;
+        let Scratch {
+            hidden, fusion: FusionInputs { inputs, rows, outputs, .. }, activations, ..
+        } = scratch;
         let Some(matrix) = weights.fusion.as_ref().filter(|_| !rows.is_empty()) else { return };
         let size = matrix.outputs();
         outputs.resize(rows.len() * size, 0.0);

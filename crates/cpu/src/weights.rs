@@ -10,7 +10,7 @@ use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
     Architecture, AttentionNorm, BlockType, CacheType, Checkpoint, ExpertTensor, Experts, Head,
-    Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, TensorSource, WeightType,
+    Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, TensorSource, WeightType,
     WeightTypes,
 };
 pub(crate) use latent::PackedLatent;
@@ -28,6 +28,8 @@ pub struct Weights {
     masks: Vec<f32>, // [masks, hidden]
     /// The projection to the first layer's input.
     pub(crate) fusion: Option<PackedMatrix>,
+    /// The norm of the embedding before the projection, if it has one (MTP).
+    pub(crate) embedding_norm: Option<NormWeights>,
     /// The norms of the parts of a feature before its projection, or of the whole.
     pub(crate) feature_norms: Vec<NormWeights>, // [parts][part width]
     /// What rows of mask tokens read instead of the target's features.
@@ -320,7 +322,7 @@ impl LayerPacker<'_> {
                 None => self.projection(LayerTensor::PROJECTIONS[0], &qkv_biases)?,
                 Some(_) => self.latent_projection()?,
             },
-            latent: attention.latent.map(|latent| self.latent(latent)).transpose()?,
+            latent: attention.latent.as_ref().map(|latent| self.latent(**latent)).transpose()?,
             qk_norms: (attention.qk_norms != QkNorms::None).then(qk_norms).transpose()?,
             sinks: attention.sinks.then(|| self.vector(T::Sinks)).transpose()?,
             output: self.projection(LayerTensor::PROJECTIONS[1], &[T::OutputBias])?,
@@ -505,6 +507,9 @@ impl Weights {
             let (weight, epsilon) = (floats(tensor)?, architecture.norm_epsilon);
             Ok::<_, LoadError>(NormWeights { weight, bias: None, epsilon })
         };
+        let has_embedding_norm = architecture.input == Input::NormedEmbeddingAndFeature;
+        let embedding_norm =
+            has_embedding_norm.then(|| feature_norm(Tensor::EmbeddingNorm)).transpose()?;
         let feature_norms =
             architecture.feature_norms().map(feature_norm).collect::<Result<_, _>>()?;
         let mut weights = Self {
@@ -514,6 +519,7 @@ impl Weights {
             embedding,
             masks: masks.unwrap_or_default(),
             fusion,
+            embedding_norm,
             feature_norms,
             mask_features: mask_features.unwrap_or_default(),
             layers,

@@ -23,14 +23,13 @@
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
     SpeculativeDraftLength,
-    estimates::AcceptanceEstimate,
     jobs::{self, JobReply},
-    speculative_draft_length::Round,
 };
 use forerun_core::{
     Cluster, Completion, Draft, DraftShape, Need, Outcome, SequenceId, Ticket, TokenId,
     trace::SpanOutcome,
 };
+use forerun_plan::{AcceptanceEstimate, Round};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {

@@ -134,6 +134,9 @@ impl DrafterCheckpoint {
         target: &OpenModel,
         loader: &mut Loader<'_>,
     ) -> Result<Self, ForerunError> {
+        if requested.is_in_target() {
+            return Ok(Self::Speculator(Speculator::open_mtp(&target.checkpoint)?));
+        }
         let (path, embedded) = match name {
             ModelSource::Embedded(model) => (model.path().to_owned(), true),
             name => (loader.locate(name)?, false),

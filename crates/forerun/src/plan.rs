@@ -82,7 +82,10 @@ impl Plan {
         let (method, drafter) = drafters::method_and_drafter(&options, found)?;
         let (shape, length) = drafts::shape(&options, drafter)?;
         effects::check(&options, method, drafter)?;
-        let found = found.filter(|&found| DrafterKind::of(found) == drafter);
+        let found = match drafter.is_in_target() {
+            true => Some(SpeculatorKind::Mtp),
+            false => found.filter(|&found| DrafterKind::of(found) == drafter),
+        };
         if let Some(found) = found {
             method::check_layout(found, method)?;
         }
@@ -97,7 +100,10 @@ impl Plan {
         if let Some(found) = found {
             cores::check_device(found, &placement)?;
         }
-        let draft_model = options.draft_model.filter(|_| drafter.has_model());
+        let draft_model = match drafter.is_in_target() {
+            true => Some(options.model.clone()),
+            false => options.draft_model.filter(|_| drafter.has_model()),
+        };
         let Options { model, pearl, weight_type, cache_type, cache_bytes, .. } = options;
         Ok(Self {
             model,
@@ -135,7 +141,8 @@ impl Plan {
         &self.model
     }
 
-    /// Returns the drafter's checkpoint, as the options name it, if the drafter has one.
+    /// Returns the drafter's checkpoint, as the options name it, if the drafter has one. That of an MTP head is
+    /// the target's.
     #[must_use]
     pub fn draft_model(&self) -> Option<&ModelSource> {
         self.draft_model.as_ref()

@@ -92,6 +92,13 @@ static DRAFTERS: &[DrafterEntry] = &[
         },
     },
     DrafterEntry {
+        name: "mtp",
+        help: "The layer of the target's own checkpoint that predicts a further token (MTP of DeepSeek-V3 and \
+               GLM-4.5); needs no draft model",
+        traits: DrafterTraits::ON_FEATURES,
+        source: Source::Target,
+    },
+    DrafterEntry {
         name: "parallel",
         help: "All draft tokens in one forward pass (ParallelSpec, PARD)",
         // One of its layouts reads features.
@@ -165,6 +172,8 @@ enum Source {
         /// Whether drafts of a model with another vocabulary are translated.
         translates: bool,
     },
+    /// The target's own checkpoint.
+    Target,
     /// A checkpoint that is trained for one target.
     Speculator {
         /// Whether it uses a checkpoint of this layout.
@@ -230,6 +239,8 @@ impl DrafterKind {
     pub const Hydra: Self = Self::named("hydra");
     /// A layer on the target's hidden states (EAGLE, EAGLE-2 and EAGLE-3, arXiv 2401.15077).
     pub const Eagle: Self = Self::named("eagle");
+    /// The layer of the target's own checkpoint that predicts a further token (MTP, arXiv 2412.19437).
+    pub const Mtp: Self = Self::named("mtp");
     /// A drafter that predicts all positions in one forward pass (both integrations of ParallelSpec,
     /// arXiv 2410.05589; PARD, arXiv 2504.18583).
     pub const Parallel: Self = Self::named("parallel");
@@ -305,6 +316,12 @@ impl DrafterKind {
         matches!(self.0.source, Source::Model { .. } | Source::Speculator { .. })
     }
 
+    /// Returns whether this drafter is a part of the target's checkpoint.
+    #[must_use]
+    pub fn is_in_target(self) -> bool {
+        matches!(self.0.source, Source::Target)
+    }
+
     /// Returns whether this drafter's checkpoint is trained for one target. Such checkpoints are not
     /// models by themselves, except PARD's.
     #[must_use]
@@ -322,7 +339,7 @@ impl DrafterKind {
         match self.0.source {
             Source::Model { build, .. } => Some(build),
             Source::Speculator { build_model, .. } => build_model,
-            Source::Nothing | Source::Tokens(_) => None,
+            Source::Nothing | Source::Tokens(_) | Source::Target => None,
         }
     }
 
@@ -337,7 +354,11 @@ impl DrafterKind {
     }
 
     fn reads(self, layout: SpeculatorKind) -> bool {
-        matches!(self.0.source, Source::Speculator { reads, .. } if reads(layout))
+        match self.0.source {
+            Source::Speculator { reads, .. } => reads(layout),
+            Source::Target => layout == SpeculatorKind::Mtp,
+            _ => false,
+        }
     }
 
     /// Returns whether this drafter can use a checkpoint that holds a drafter of the layout `found`,
@@ -406,6 +427,7 @@ mod tests {
             (L::Hydra, "hydra"),
             (L::Eagle, "eagle"),
             (L::Eagle3, "eagle"),
+            (L::Mtp, "mtp"),
             (L::ParallelMedusa, "parallel"),
             (L::ParallelEagle, "parallel"),
             (L::Pard { mask: 1 }, "parallel"),
@@ -415,7 +437,7 @@ mod tests {
             assert_eq!(DrafterKind::all().filter(|kind| kind.reads(layout)).count(), 1);
             // A new layout also belongs in the table above.
             match layout {
-                L::Medusa | L::Hydra | L::Eagle | L::Eagle3 => {}
+                L::Medusa | L::Hydra | L::Eagle | L::Eagle3 | L::Mtp => {}
                 L::ParallelMedusa | L::ParallelEagle | L::Pard { .. } => {}
             }
         }

@@ -15,10 +15,11 @@ mod common;
 use common::Pair;
 use forerun::{
     AdditionalDrafter, Answer, AnswerDecoder, CacheType, CalibrationPolicy, Canceller, Checkpoint,
-    DecoderOptions, DraftContext, DraftTokens, Drafter, DrafterEntry, DrafterKind, DrafterTraits,
-    Drafting, EasySpec, Finish, Forerun, Grammar, GrammarKind, Isa, LayerStrategy, Method,
-    MethodEntry, ModelError, Need, Options, PearlOptions, Plan, Request, SamplingOptions,
-    Statistics, TokenId, TokenLogprob, Tree, Verification, VerificationChoice, available_cores,
+    Config, DecoderOptions, DraftContext, DraftTokens, Drafter, DrafterEntry, DrafterKind,
+    DrafterTraits, Drafting, EasySpec, Family, Finish, Forerun, Grammar, GrammarKind, Isa,
+    LayerStrategy, Method, MethodEntry, ModelError, Need, Options, PearlOptions, Plan, Request,
+    SamplingOptions, Statistics, TokenId, TokenLogprob, Tree, Verification, VerificationChoice,
+    available_cores,
 };
 use forerun_core::{
     Cluster, Draft, DraftShape, KeyedRandomness, Proposal, Sampling, SequenceId, TokenTree,
@@ -585,6 +586,22 @@ fn targets_of_every_family_give_their_tokens() {
         let cells = cells().into_iter().skip(number % 5).step_by(5);
         let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
         run_cases(&pair, &cases(&pair, 1), cells, 3, placement);
+    }
+}
+
+/// The drafter is the MTP head of the target's checkpoint: chains and trees.
+#[test]
+fn targets_with_an_mtp_head_give_their_tokens() {
+    let has_head = |config: &&Config| matches!(config.family, Family::DeepseekV3 | Family::Glm4Moe);
+    let configs = example_families();
+    let configs: Vec<&Config> = configs.iter().filter(has_head).collect();
+    assert_eq!(configs.len(), 2);
+    for config in configs {
+        let pair = Pair::with_mtp_head(config);
+        // One prompt has too few rejections for every position.
+        let cells = speculative_cells(DrafterKind::Mtp).into_iter();
+        let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
+        run_cases(&pair, &cases(&pair, 1), cells, 3, |_, _| None);
     }
 }
 

@@ -83,6 +83,9 @@ pub enum Input {
     Embedding,
     /// A projection of the token's embedding and a feature: `fc(cat(embedding, feature))` (EAGLE).
     EmbeddingAndFeature,
+    /// The same with norms, `fc(cat(norm(embedding), norm(feature)))`, where a predicted hidden state counts after
+    /// the final norm, as the target's features do (MTP).
+    NormedEmbeddingAndFeature,
     /// A projection of a feature, `fc(feature)`, or a predicted hidden state as it is. The attention reads
     /// the embedding (EAGLE-3).
     Feature {
@@ -185,7 +188,9 @@ impl Architecture {
         let final_norm_bias = final_norm.and(has_norm_bias.then_some(Tensor::FinalNormBias));
         let head = (self.head == Head::Own).then_some(Tensor::Head);
         let head_bias = self.head_bias.then_some(Tensor::HeadBias);
-        let before = [embedding, masks, fusion, mask_features];
+        let normed = self.input == Input::NormedEmbeddingAndFeature;
+        let embedding_norm = normed.then_some(Tensor::EmbeddingNorm);
+        let before = [embedding, masks, embedding_norm, fusion, mask_features];
         let after = [final_norm, final_norm_bias, head, head_bias];
         let before = before.into_iter().flatten().chain(self.feature_norms());
         before.chain(layers).chain(after.into_iter().flatten())
@@ -194,7 +199,9 @@ impl Architecture {
     /// Returns the norms of features before their projection, in the order of the parts that they apply to.
     pub fn feature_norms(&self) -> impl Iterator<Item = Tensor> + '_ {
         let (whole, parts) = match self.input {
-            Input::Feature { norm: FeatureNorm::Whole, .. } => (Some(Tensor::FeatureNorm), 0),
+            Input::NormedEmbeddingAndFeature | Input::Feature { norm: FeatureNorm::Whole, .. } => {
+                (Some(Tensor::FeatureNorm), 0)
+            }
             Input::Feature { norm: FeatureNorm::Parts(parts), .. } => (None, parts),
             _ => (None, 0),
         };
@@ -226,7 +233,10 @@ impl Architecture {
         match tensor {
             Tensor::Embedding => vec![self.vocab_size, hidden],
             Tensor::Head => vec![self.head_size(), hidden],
-            Tensor::FinalNorm | Tensor::FinalNormBias | Tensor::FusionBias => vec![hidden],
+            Tensor::FinalNorm
+            | Tensor::FinalNormBias
+            | Tensor::FusionBias
+            | Tensor::EmbeddingNorm => vec![hidden],
             Tensor::HeadBias => vec![self.head_size()],
             Tensor::MaskEmbeddings | Tensor::MaskFeatures => vec![self.mask_tokens, hidden],
             Tensor::Fusion => vec![hidden, self.fusion_inputs().unwrap_or(0)],
@@ -270,7 +280,9 @@ impl Architecture {
     pub fn feature_width(&self) -> usize {
         match self.input {
             Input::Embedding => 0,
-            Input::EmbeddingAndFeature | Input::UnprojectedFeature => self.hidden_size,
+            Input::EmbeddingAndFeature
+            | Input::NormedEmbeddingAndFeature
+            | Input::UnprojectedFeature => self.hidden_size,
             Input::Feature { width, .. } => width,
         }
     }
@@ -280,7 +292,9 @@ impl Architecture {
     pub fn fusion_inputs(&self) -> Option<usize> {
         match self.input {
             Input::Embedding | Input::UnprojectedFeature => None,
-            Input::EmbeddingAndFeature => Some(2 * self.hidden_size),
+            Input::EmbeddingAndFeature | Input::NormedEmbeddingAndFeature => {
+                Some(2 * self.hidden_size)
+            }
             Input::Feature { width, .. } => Some(width),
         }
     }

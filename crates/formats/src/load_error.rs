@@ -36,6 +36,17 @@ pub enum LoadError {
         /// The path as given.
         path: PathBuf,
     },
+
+    /// A target has no layer that predicts further tokens.
+    #[error(
+        "{path}: the checkpoint has no MTP head, because it is not {expected}; choose another drafter"
+    )]
+    NoMtpHead {
+        /// The target's path.
+        path: PathBuf,
+        /// What the checkpoint would be or have.
+        expected: String,
+    },
     /// A directory contains no recognisable checkpoint, or several.
     #[error(
         "{path}: expected a directory with config.json, or with exactly one GGUF model or llama2.c .bin \

@@ -29,6 +29,8 @@ pub enum Tensor {
     Fusion,
     /// Its bias, `[hidden_size]`.
     FusionBias,
+    /// Weight of the RMS norm of the embedding before the projection of it and a feature, `[hidden_size]`.
+    EmbeddingNorm,
     /// Weight of the RMS norm of a whole feature before its projection, `[feature width]`.
     FeatureNorm,
     /// Weight of the RMS norm of the part of a feature with this index, `[feature width / parts]`.
@@ -339,6 +341,7 @@ impl fmt::Display for Tensor {
             Self::MaskFeatures => formatter.write_str("mask_features.weight"),
             Self::Fusion => formatter.write_str("fc.weight"),
             Self::FusionBias => formatter.write_str("fc.bias"),
+            Self::EmbeddingNorm => formatter.write_str("enorm.weight"),
             Self::FeatureNorm => formatter.write_str("input_norm.weight"),
             Self::FeaturePartNorm(part) => write!(formatter, "fc_norm.{part}.weight"),
             Self::DraftHead(head, tensor) => write!(formatter, "heads.{head}.{tensor:?}"),

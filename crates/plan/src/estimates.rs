@@ -50,27 +50,27 @@ impl Speed {
 
 /// An estimate of the acceptance rate.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct AcceptanceEstimate {
+pub struct AcceptanceEstimate {
     accepted: f64,
     tested: f64,
 }
 
 impl AcceptanceEstimate {
     /// Counts a verdict.
-    pub(crate) fn add(&mut self, accepted: usize, rejected: bool) {
+    pub fn add(&mut self, accepted: usize, rejected: bool) {
         self.accepted = self.accepted * DECAY + accepted as f64;
         self.tested = self.tested * DECAY + (accepted + usize::from(rejected)) as f64;
     }
 
     /// Returns the acceptance rate as if `prior` more tokens had been accepted; 1 if nothing is
     /// known.
-    pub(crate) fn rate(&self, prior: f64) -> f64 {
+    pub fn rate(&self, prior: f64) -> f64 {
         let tested = self.tested + prior;
         if tested > 0.0 { (self.accepted + prior) / tested } else { 1.0 }
     }
 
     /// Reduces the weight of all rounds so far, so that the next ones dominate.
-    pub(crate) fn forget_most(&mut self) {
+    pub fn forget_most(&mut self) {
         self.accepted *= 0.1;
         self.tested *= 0.1;
     }

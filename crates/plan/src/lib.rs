@@ -11,7 +11,7 @@ mod pearl_draft_length;
 mod speculative_draft_length;
 
 pub use dsi_lookahead::DsiLookahead;
-pub use estimates::{JobTime, Speed};
+pub use estimates::{AcceptanceEstimate, JobTime, Speed};
 pub use goodput::SharedGoodput;
 pub use pearl_draft_length::PearlDraftLength;
 pub use speculative_draft_length::{DraftLength, Round, SpeculativeDraftLength};

@@ -89,6 +89,16 @@ impl ReferenceDevice {
             ) => self.model.final_norm(predicted),
             (Input::UnprojectedFeature, _)
             | (Input::Feature { .. }, Some(RowFeature::Predicted(_))) => values.to_vec(),
+            (Input::NormedEmbeddingAndFeature, feature) => {
+                let embedding = self.model.normed_embedding(token);
+                let feature = match feature {
+                    Some(RowFeature::Predicted(predicted)) => {
+                        self.model.normed_feature(&self.model.final_norm(predicted))
+                    }
+                    _ => self.model.normed_feature(values),
+                };
+                self.model.fuse(&[embedding, feature].concat())
+            }
             (Input::EmbeddingAndFeature, _) => {
                 self.model.fuse(&[&self.model.embed(token), values].concat())
             }

@@ -128,8 +128,8 @@ impl ReferenceModel {
         let cache_type = arithmetic.types.cache.unwrap_or_else(|| CacheType::for_weights(matrices));
         let expansions = architecture.layers.iter().enumerate().map(|(index, layer)| {
             let up = tensors.get(&Tensor::Layer(index, LayerTensor::LatentUp));
-            match (layer.attention.latent, up) {
-                (Some(latent), Some(Values::Matrix(up))) => HeadExpansion::of_heads(up, latent),
+            match (layer.attention.latent.as_deref(), up) {
+                (Some(latent), Some(Values::Matrix(up))) => HeadExpansion::of_heads(up, *latent),
                 _ => Vec::new(),
             }
         });
@@ -165,6 +165,11 @@ impl ReferenceModel {
         let (size, mask) =
             (self.architecture.hidden_size, token as usize - self.architecture.vocab_size);
         &self.values(Tensor::MaskFeatures)[mask * size..][..size]
+    }
+
+    /// Computes a token's embedding as the projection reads it.
+    pub(crate) fn normed_embedding(&self, token: TokenId) -> Vec<f32> {
+        self.norm_with(&self.embed(token), self.values(Tensor::EmbeddingNorm), None)
     }
 
     /// Computes a feature as its projection reads it: normed, as a whole or part by part.
@@ -212,8 +217,8 @@ impl ReferenceModel {
     /// Computes a row's queries: projected, normed head by head if the layer does so, and rotated.
     pub(crate) fn queries(&self, layer: usize, input: &[f32], position: usize) -> Vec<f32> {
         use LayerTensor as T;
-        if let Some(latent) = self.architecture.layers[layer].attention.latent {
-            return self.latent_queries(layer, latent, input, position);
+        if let Some(latent) = self.architecture.layers[layer].attention.latent.as_deref() {
+            return self.latent_queries(layer, *latent, input, position);
         }
         self.rotated_heads(layer, (T::Query, T::QueryBias, T::QueryNorm), input, position)
     }
@@ -226,8 +231,8 @@ impl ReferenceModel {
         position: usize,
     ) -> [Vec<f32>; 2] {
         use LayerTensor as T;
-        if let Some(latent) = self.architecture.layers[layer].attention.latent {
-            let mut key = self.latent_key(layer, latent, input, position);
+        if let Some(latent) = self.architecture.layers[layer].attention.latent.as_deref() {
+            let mut key = self.latent_key(layer, *latent, input, position);
             self.cache_type.round(&mut key);
             let value = key[latent.rope_dim..].to_vec();
             return [key, value];
@@ -282,10 +287,10 @@ impl ReferenceModel {
             head_dim: dim,
             score_scale: scale,
             score_cap,
-            latent,
+            ref latent,
             ..
         } = self.architecture.layers[layer].attention;
-        let value_dim = latent.map_or(dim, |latent| latent.rank);
+        let value_dim = latent.as_ref().map_or(dim, |latent| latent.rank);
         let sinks = match self.tensors.get(&Tensor::Layer(layer, LayerTensor::Sinks)) {
             Some(Values::Floats(sinks)) => Some(sinks),
             _ => None,
@@ -318,7 +323,7 @@ impl ReferenceModel {
         };
         let mut attended: Vec<f32> = query.chunks(dim).enumerate().flat_map(head_output).collect();
         if let Some(latent) = latent {
-            attended = self.latent_values(layer, latent, &attended);
+            attended = self.latent_values(layer, **latent, &attended);
         }
         let [output, bias] =
             [LayerTensor::Output, LayerTensor::OutputBias].map(|part| Tensor::Layer(layer, part));

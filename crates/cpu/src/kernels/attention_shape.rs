@@ -25,7 +25,7 @@ impl AttentionShape {
     pub(crate) fn new(attention: &Attention) -> Self {
         let Attention { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, .. } =
             *attention;
-        let first_value = attention.latent.map(|latent| latent.rope_dim);
+        let first_value = attention.latent.as_ref().map(|latent| latent.rope_dim);
         Self { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, first_value }
     }
 

@@ -33,7 +33,7 @@ impl PackedLatent {
         index: usize,
         attention: &Attention,
     ) -> usize {
-        let Some(latent) = attention.latent else { return 0 };
+        let Some(latent) = &attention.latent else { return 0 };
         let weight_type = types.of(Tensor::Layer(index, LayerTensor::LatentUp));
         let sizes = [[latent.rank, latent.plain_dim], [latent.value_dim, latent.rank]];
         let of_head = sizes.map(|size| PackedMatrix::packed_bytes(weight_type, size));

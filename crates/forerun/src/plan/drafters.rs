@@ -96,7 +96,8 @@ pub(super) fn additional_drafters(
 pub(super) fn count_models(drafter: DrafterKind, additional: &[AdditionalDrafter]) -> usize {
     let is_model =
         |additional: &&AdditionalDrafter| matches!(additional, AdditionalDrafter::Model(_));
-    usize::from(drafter.has_model()) + additional.iter().filter(is_model).count()
+    let has_weights = drafter.has_model() || drafter.is_in_target();
+    usize::from(has_weights) + additional.iter().filter(is_model).count()
 }
 
 /// Returns EasySpec's options, if it drafts.

@@ -8,7 +8,8 @@ use forerun::{
 };
 use forerun_formats::QkNorms;
 use forerun_formats::checkpoint::random::{
-    RandomDtype, example_config, write_random_checkpoint, write_random_pair,
+    RandomDtype, example_config, write_random_checkpoint, write_random_checkpoint_with_mtp,
+    write_random_pair,
 };
 use forerun_formats::checkpoint::random_speculator::{
     Eagle3Options, RandomSpeculator, SpeculatorLayout,
@@ -204,6 +205,21 @@ impl Pair {
         Self {
             target,
             drafter,
+            prompts: syllables(),
+            cache_type: None,
+            _random: None,
+            _folder: Some(folder),
+        }
+    }
+
+    /// Writes a target with an MTP head, which is also the drafter's checkpoint.
+    pub(crate) fn with_mtp_head(config: &Config) -> Self {
+        let folder = TempDir::new().unwrap();
+        let target = folder.path().join("target");
+        write_random_checkpoint_with_mtp(&target, config, 3, RandomDtype::F32).unwrap();
+        Self {
+            drafter: target.clone(),
+            target,
             prompts: syllables(),
             cache_type: None,
             _random: None,

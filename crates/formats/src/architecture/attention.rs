@@ -31,7 +31,7 @@ pub struct Attention {
     pub output_bias: bool,
     /// How keys and values are compressed, if they are (DeepSeek). There is one key head then, as wide as the
     /// cached row, and values are a part of the keys.
-    pub latent: Option<Latent>,
+    pub latent: Option<Box<Latent>>,
 }
 
 /// Norms of queries and keys before RoPE. They are of the model's [`Norm`](crate::Norm), without a bias.
@@ -132,6 +132,6 @@ impl Attention {
     /// Returns the number of inputs of the output projection.
     #[must_use]
     pub fn output_inputs(&self) -> usize {
-        self.latent.map_or(self.q_size(), |latent| self.n_heads * latent.value_dim)
+        self.latent.as_ref().map_or(self.q_size(), |latent| self.n_heads * latent.value_dim)
     }
 }

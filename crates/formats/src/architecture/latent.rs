@@ -1,5 +1,7 @@
 //! Multi-head latent attention.
 
+use crate::config::RopeScaling;
+
 /// The sizes of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 ///
 /// A token's keys and values are compressed to one latent vector, `rank` numbers, which all heads share. Each
@@ -22,6 +24,8 @@ pub struct Latent {
     pub rope_dim: usize,
     /// Width of a head's values.
     pub value_dim: usize,
+    /// The weight of YaRN's factor in that of scores, `mscale_all_dim` of `config.json`; 0 for none.
+    pub mscale: f32,
     /// The constant that the norms of latent vectors add to the mean square.
     pub norm_epsilon: f32,
 }
@@ -31,6 +35,17 @@ impl Latent {
     #[must_use]
     pub fn query_dim(&self) -> usize {
         self.plain_dim.saturating_add(self.rope_dim)
+    }
+
+    /// Returns the factor of scores: `(0.1 · mscale · ln(factor) + 1)² / √query_dim`, with YaRN's factor of the length.
+    #[must_use]
+    pub fn score_scale(&self, scaling: &RopeScaling) -> f32 {
+        let length = match scaling {
+            RopeScaling::Yarn(yarn) => f64::from(yarn.factor).max(1.0),
+            _ => 1.0,
+        };
+        let mscale = 0.1 * f64::from(self.mscale) * length.ln() + 1.0;
+        (mscale * mscale / (self.query_dim() as f64).sqrt()) as f32
     }
 
     /// Returns the number of cached numbers of a token: the width of keys in the absorbed form.

@@ -109,7 +109,7 @@ impl Layer {
         let mlp_bias = self.mlp.is_some_and(|mlp| mlp.bias);
         let is_gated = self.mlp.is_some_and(|mlp| mlp.gated);
         let experts = self.experts.as_ref();
-        let latent = self.attention.latent;
+        let latent = self.attention.latent.as_ref();
         let has_query_rank = latent.is_some_and(|latent| latent.query_rank.is_some());
         match tensor {
             T::AttentionNorm => self.attention_norm != AttentionNorm::None,
@@ -163,7 +163,7 @@ impl Layer {
         use LayerTensor as T;
         let Self { attention, .. } = self;
         let n_heads = attention.n_heads;
-        let latent = |size: fn(&Latent) -> usize| attention.latent.as_ref().map_or(0, size);
+        let latent = |size: fn(&Latent) -> usize| attention.latent.as_deref().map_or(0, size);
         let query_rank = latent(|latent| latent.query_rank.unwrap_or(0));
         let inner = self.mlp.map_or(0, |mlp| mlp.intermediate_size);
         let experts = self.experts.map_or(0, |experts| experts.n_experts);

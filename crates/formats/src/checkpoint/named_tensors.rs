@@ -7,6 +7,7 @@ use super::huggingface::{WeightIndex, stored_dtype};
 use super::pickle;
 use super::row_layout::RowLayout;
 use super::safetensors_file::{SafetensorsFile, StoredTensor};
+use super::stored_names::StoredAs;
 use super::tensor_rows::TensorRows;
 use super::weight_file::{WeightFile, read_text};
 use crate::load_error::{LoadError, shortened};
@@ -109,6 +110,20 @@ impl NamedTensors {
             is_vector: shape.len() == 1,
             quantized: None,
         })
+    }
+
+    /// Returns the rows of a tensor that is stored with its rows in some order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::rows`].
+    pub(crate) fn rows_of(
+        &self,
+        stored: &StoredAs,
+        hint: &'static str,
+    ) -> Result<TensorRows<'_>, LoadError> {
+        let rows = self.rows(&stored.name, &stored.shape, hint)?;
+        Ok(TensorRows { layout: stored.layout, ..rows })
     }
 
     /// Returns the values of a vector of 64-bit integers, if there is one with this name.

@@ -30,6 +30,7 @@ use crate::config::{
     Config, Family, MixtureLayers, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow,
 };
 use crate::load_error::LoadError;
+use crate::speculator::mtp;
 use crate::tensor::{LayerTensor, Tensor};
 use crate::weight_type::WeightType;
 
@@ -147,6 +148,21 @@ pub fn write_random_checkpoint(
     RandomWeights::new(config, seed, dtype).write(dir)
 }
 
+/// Writes the checkpoint of [`write_random_checkpoint`] with a random MTP head
+/// ([`Speculator::open_mtp`](crate::Speculator::open_mtp)).
+///
+/// # Errors
+///
+/// The errors of [`write_random_checkpoint`].
+pub fn write_random_checkpoint_with_mtp(
+    dir: &Path,
+    config: &Config,
+    seed: u64,
+    dtype: RandomDtype,
+) -> Result<(), LoadError> {
+    RandomWeights { has_mtp: true, ..RandomWeights::new(config, seed, dtype) }.write(dir)
+}
+
 /// Multiplies a tensor of a safetensors file in f32, so that tests can make a model's numbers large.
 ///
 /// # Errors
@@ -220,6 +236,8 @@ struct RandomWeights<'a> {
     residual: f32,
     /// The factor for queries. The larger it is, the fewer positions a row attends to.
     sharpness: f32,
+    /// Whether an MTP head is written, too.
+    has_mtp: bool,
     /// The value of [`SYNTHETIC_PAIR`] in `config.json`.
     label: Option<Value>,
 }
@@ -227,7 +245,8 @@ struct RandomWeights<'a> {
 impl<'a> RandomWeights<'a> {
     fn new(config: &'a Config, seed: u64, dtype: RandomDtype) -> Self {
         let (damped_from, epsilon, residual, sharpness) = (usize::MAX, 1.0, 1.0, 1.0);
-        Self { config, seed, dtype, damped_from, epsilon, residual, sharpness, label: None }
+        let (has_mtp, label) = (false, None);
+        Self { config, seed, dtype, damped_from, epsilon, residual, sharpness, has_mtp, label }
     }
 
     fn write(&self, dir: &Path) -> Result<(), LoadError> {
@@ -264,9 +283,12 @@ impl<'a> RandomWeights<'a> {
         let file = dir.join("model.safetensors");
         let architecture = self.config.architecture();
         let mut stored: BTreeMap<String, RandomStored> = BTreeMap::new();
-        for tensor in architecture.tensors() {
+        let of_target = architecture.tensors().map(|tensor| {
             let stored_as = StoredAs::of(tensor, self.config, &architecture);
-            let random = RandomTensor::new(self, tensor);
+            (RandomTensor::new(self, tensor), stored_as)
+        });
+        let mtp = self.has_mtp.then(|| RandomTensor::of_mtp_head(self)).into_iter().flatten();
+        for (random, stored_as) in of_target.chain(mtp) {
             let entry = stored.entry(stored_as.name.clone()).or_insert_with(|| RandomStored {
                 shape: stored_as.shape.clone(),
                 parts: Vec::new(),
@@ -293,6 +315,7 @@ impl<'a> RandomWeights<'a> {
             | Tensor::MaskFeatures
             | Tensor::Fusion
             | Tensor::FusionBias
+            | Tensor::EmbeddingNorm
             | Tensor::FeatureNorm
             | Tensor::FeaturePartNorm(_)
             | Tensor::DraftHead(..) => (0.0, 1.0),
@@ -384,6 +407,27 @@ impl RandomTensor {
             deviation,
             key,
         }
+    }
+
+    /// Creates the tensors of an MTP head for a model.
+    fn of_mtp_head(target: &RandomWeights<'_>) -> Vec<(Self, StoredAs)> {
+        let layout = mtp::Layout::of(target.config);
+        let weights = RandomWeights::new(layout.config(), target.seed, target.dtype);
+        let architecture = layout.architecture();
+        let random = |tensor| {
+            let shape = architecture.shape(tensor);
+            let of_target = Self::new(&weights, layout.in_target(tensor));
+            let random = match (tensor, &shape[..]) {
+                (Tensor::Layer(..) | Tensor::Expert(..), _) => of_target,
+                (_, &[_, inputs]) => {
+                    let deviation = 1.0 / (inputs as f32).sqrt();
+                    Self { shape, mean: 0.0, deviation, ..of_target }
+                }
+                _ => Self { shape, mean: 1.0, deviation: 0.3, ..of_target },
+            };
+            (random, layout.stored_as(tensor))
+        };
+        architecture.tensors().map(random).collect()
     }
 
     /// Creates a tensor of the random model with this seed and configuration.

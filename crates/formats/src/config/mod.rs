@@ -514,7 +514,7 @@ impl Config {
                 qk_norms: self.qk_norms,
                 qkv_bias: self.qkv_bias,
                 output_bias: self.output_bias,
-                latent: self.latent,
+                latent: self.latent.map(Box::new),
             },
             attention_output_norm: has_output_norms,
             mlp_input: match placement {
@@ -572,8 +572,9 @@ impl Config {
     /// Returns the factor of attention scores.
     #[must_use]
     pub fn score_scale(&self) -> f32 {
-        let dim = self.latent.map_or(self.head_dim, |latent| latent.query_dim());
-        self.attention_multiplier.unwrap_or_else(|| Attention::default_scale(dim))
+        let of_latent = self.latent.map(|latent| latent.score_scale(&self.rope_scaling));
+        let factor = self.attention_multiplier.or(of_latent);
+        factor.unwrap_or_else(|| Attention::default_scale(self.head_dim))
     }
 
     /// Returns the rotary position embedding of a layer's queries and keys, if it has one.

@@ -9,13 +9,15 @@
 //!   EAGLE-3;
 //! * ParallelSpec (Xiao et al. 2024, arXiv 2410.05589) in its two integrations. Its authors published no
 //!   checkpoints, so the layout is forerun's own;
-//! * PARD (An et al. 2025, arXiv 2504.18583), a complete model with a mask token.
+//! * PARD (An et al. 2025, arXiv 2504.18583), a complete model with a mask token;
+//! * MTP (DeepSeek-AI 2024, arXiv 2412.19437), a layer of the target's own checkpoint.
 
 mod draft_vocabulary;
 mod eagle3;
 mod hydra;
 mod layers;
 mod medusa;
+pub(crate) mod mtp;
 
 use crate::architecture::{Architecture, DraftHeads, FeatureSource};
 use crate::checkpoint::{
@@ -40,6 +42,9 @@ pub enum SpeculatorKind {
     Eagle,
     /// A layer on tokens and hidden states from three depths of the target, with its own head (EAGLE-3).
     Eagle3,
+    /// A layer of the target's own checkpoint on tokens and the target's features (MTP). It is not detected, but
+    /// opened on request ([`Speculator::open_mtp`]).
+    Mtp,
     /// A layer on tokens only, with mask tokens (ParallelSpec).
     ParallelMedusa,
     /// A layer on tokens and the target's features, with mask tokens (ParallelSpec).
@@ -105,6 +110,7 @@ impl fmt::Display for SpeculatorKind {
             Self::Hydra => "Hydra heads",
             Self::Eagle => "an EAGLE drafter",
             Self::Eagle3 => "an EAGLE-3 drafter",
+            Self::Mtp => "an MTP head",
             Self::ParallelMedusa => "a ParallelSpec drafter on tokens",
             Self::ParallelEagle => "a ParallelSpec drafter on features",
             Self::Pard { .. } => "a PARD drafter",
@@ -136,6 +142,7 @@ enum Layout {
     Medusa(medusa::Layout),
     Hydra(hydra::Layout),
     Eagle3(Box<eagle3::Layout>),
+    Mtp(Box<mtp::Layout>),
     /// Layers of EAGLE or ParallelSpec.
     Layers {
         config: Box<Config>,
@@ -241,6 +248,8 @@ impl Speculator {
                 sizes.extend(layout.sizes(&self.tensors, target_config));
                 layout.target_hidden_size()
             }
+            // It is a part of the target.
+            Layout::Mtp(_) => target_config.hidden_size,
             Layout::Layers { config } => {
                 sizes.push(("vocabulary", config.vocab_size, target_config.vocab_size));
                 config.hidden_size
@@ -274,6 +283,7 @@ impl Speculator {
             Layout::Medusa(layout) => self.medusa(layout, target).map(Heads),
             Layout::Hydra(layout) => self.hydra(layout, target).map(Heads),
             Layout::Eagle3(layout) => self.eagle3(layout).map(Layers),
+            Layout::Mtp(layout) => Ok(Layers(layout.architecture())),
             Layout::Layers { config } => self.eagle_or_parallel(config).map(Layers),
         }
     }
@@ -288,6 +298,7 @@ impl Speculator {
             }
             (Layout::Hydra(_), tensor) => Some(format!("{}{}", hydra::PREFIX, short_name(tensor))),
             (Layout::Eagle3(layout), tensor) => Some(layout.name(tensor)),
+            (Layout::Mtp(layout), tensor) => Some(layout.stored_as(tensor).name),
             (Layout::Layers { .. }, tensor) => Some(short_name(tensor)),
         }
     }
@@ -309,10 +320,13 @@ impl TensorSource for Speculator {
             Layout::Medusa(_) | Layout::Hydra(_) => {
                 "the checkpoint is incomplete: all heads must have the same layers"
             }
-            Layout::Eagle3(_) | Layout::Layers { .. } => {
+            Layout::Eagle3(_) | Layout::Mtp(_) | Layout::Layers { .. } => {
                 "the checkpoint is incomplete, or config.json belongs to another drafter"
             }
         };
+        if let Layout::Mtp(layout) = &self.layout {
+            return self.tensors.rows_of(&layout.stored_as(tensor), hint);
+        }
         let name = self.stored_name(tensor).unwrap_or_else(|| tensor.to_string());
         self.tensors.rows(&name, shape, hint)
     }

@@ -235,6 +235,7 @@ fn latent() -> [Config; 2] {
         plain_dim: 10,
         rope_dim: 8,
         value_dim: 12,
+        mscale: 0.0,
         norm_epsilon: 1e-6,
     };
     let groups = |experts_scored| ExpertGroups { n_groups: 3, groups_per_token: 2, experts_scored };
@@ -259,8 +260,13 @@ fn latent() -> [Config; 2] {
         ..of(Family::DeepseekV2, Router { normalised: false, groups: Some(groups(1)), ..router })
     };
     let v3 = Config {
-        latent: Some(Latent { query_rank: Some(22), rank: 37, value_dim: 7, ..latent }),
-        attention_multiplier: Some(0.5),
+        latent: Some(Latent {
+            query_rank: Some(22),
+            rank: 37,
+            value_dim: 7,
+            mscale: 0.7,
+            ..latent
+        }),
         rope_scaling: RopeScaling::Yarn(Yarn {
             factor: 4.0,
             beta_fast: 32.0,

@@ -94,6 +94,7 @@ fn read_attention(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), 
         plain_dim: size("qk_nope_head_dim", 128)?,
         rope_dim: size("qk_rope_head_dim", 64)?,
         value_dim: size("v_head_dim", 128)?,
+        mscale: mscale(options)?,
         // As in transformers and in the authors' code, whatever the other norms have.
         norm_epsilon: 1e-6,
     };
@@ -106,24 +107,18 @@ fn read_attention(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), 
     config.output_bias = config.qkv_bias;
     config.rope_interleave = true;
     config.latent = Some(latent);
-    config.attention_multiplier = score_factor(options)?
-        .map(|factor| (f64::from(factor) / (latent.query_dim() as f64).sqrt()) as f32);
     Ok(())
 }
 
-/// Returns the factor of scores with YaRN: the square of `0.1 · mscale_all_dim · ln(factor) + 1`.
-fn score_factor(options: &JsonOptions<'_>) -> Result<Option<f32>, LoadError> {
+/// Returns the weight of YaRN's factor in that of scores.
+fn mscale(options: &JsonOptions<'_>) -> Result<f32, LoadError> {
     for name in ["rope_parameters", "rope_scaling"] {
-        let Some(scaling) = options.object(name)? else { continue };
-        let weight = scaling.number("mscale_all_dim")?.filter(|weight| *weight != 0.0);
-        if let (Some(weight), Some(factor)) = (weight, scaling.number("factor")?)
-            && factor > 1.0
-        {
-            let scale = 0.1 * f64::from(weight) * f64::from(factor).ln() + 1.0;
-            return Ok(Some((scale * scale) as f32));
+        let found = options.object(name)?.map(|scaling| scaling.number("mscale_all_dim"));
+        if let Some(Some(mscale)) = found.transpose()? {
+            return Ok(mscale);
         }
     }
-    Ok(None)
+    Ok(0.0)
 }
 
 fn write_attention(config: &Config, options: &mut Map<String, Value>) {
@@ -138,17 +133,9 @@ fn write_attention(config: &Config, options: &mut Map<String, Value>) {
     ] {
         options.insert(option.to_owned(), value);
     }
-    // The factor of scores follows from this option.
-    let scale = config.attention_multiplier.map(f64::from);
-    let factor = scale.map(|scale| scale * (latent.query_dim() as f64).sqrt());
-    let yarn = options.get_mut("rope_scaling").and_then(Value::as_object_mut);
-    if let (Some(factor), Some(yarn)) = (factor, yarn)
-        && let Some(length) = yarn.get("factor").and_then(Value::as_f64)
-    {
-        yarn.insert(
-            "mscale_all_dim".to_owned(),
-            json!((factor.sqrt() - 1.0) / (0.1 * length.ln())),
-        );
+    let scaling = options.get_mut("rope_scaling").and_then(Value::as_object_mut);
+    if let Some(scaling) = scaling.filter(|_| latent.mscale != 0.0) {
+        scaling.insert("mscale_all_dim".to_owned(), json!(latent.mscale));
     }
 }
 
@@ -192,20 +179,20 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn parse(model_type: &str, mut changes: Value) -> Result<Config, LoadError> {
+    fn parse(model_type: &str, changes: &Value) -> Result<Config, LoadError> {
         let mut options = json!({
             "model_type": model_type, "hidden_size": 512, "intermediate_size": 1024,
             "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8,
             "vocab_size": 512, "n_routed_experts": 16, "num_experts_per_tok": 2,
             "moe_intermediate_size": 64,
         });
-        options.as_object_mut().unwrap().append(changes.as_object_mut().unwrap());
+        options.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
         Config::parse(&options.to_string(), Path::new("config.json"))
     }
 
     #[test]
     fn absent_options_have_transformers_defaults() {
-        let v3 = parse("deepseek_v3", json!({})).unwrap();
+        let v3 = parse("deepseek_v3", &json!({})).unwrap();
         let latent = v3.latent.unwrap();
         let sizes = [latent.rank, latent.plain_dim, latent.rope_dim, latent.value_dim];
         assert_eq!((latent.query_rank, sizes), (Some(1536), [512, 128, 64, 128]));
@@ -214,7 +201,7 @@ mod tests {
         assert_eq!((layers.shared_size, layers.experts.router.scale), (Some(64), 2.5));
         let groups = ExpertGroups { n_groups: 8, groups_per_token: 4, experts_scored: 2 };
         assert_eq!(layers.experts.router.groups, Some(groups));
-        let v2 = parse("deepseek_v2", json!({"q_lora_rank": null})).unwrap();
+        let v2 = parse("deepseek_v2", &json!({"q_lora_rank": null})).unwrap();
         let layers = v2.experts.unwrap();
         assert_eq!(v2.latent.unwrap().query_rank, None);
         assert_eq!((layers.dense.len(), layers.shared_size), (0, Some(128)));
@@ -225,7 +212,7 @@ mod tests {
     fn scores_have_the_factor_of_yarn() {
         let yarn = json!({"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0,
             "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}});
-        let config = parse("deepseek_v3", yarn).unwrap();
+        let config = parse("deepseek_v3", &yarn).unwrap();
         let mscale = 0.1 * 40_f64.ln() + 1.0;
         let expected = mscale * mscale / 192_f64.sqrt();
         assert!((f64::from(config.score_scale()) - expected).abs() < 1e-7);
@@ -243,13 +230,12 @@ mod tests {
             ("deepseek_v3", "scoring_func", json!("softmax")),
             ("deepseek_v3", "moe_layer_freq", json!(2)),
             ("deepseek_v3", "num_key_value_heads", json!(4)),
-            ("llama", "kv_lora_rank", json!(512)),
         ];
         for (model_type, option, value) in cases {
-            let message = parse(model_type, json!({ option: value })).unwrap_err().to_string();
+            let message = parse(model_type, &json!({ option: value })).unwrap_err().to_string();
             assert!(message.contains(&format!("\"{option}\"")), "{message}");
         }
-        let message = parse("deepseek_v3", json!({"kv_lora_rank": 0})).unwrap_err().to_string();
+        let message = parse("deepseek_v3", &json!({"kv_lora_rank": 0})).unwrap_err().to_string();
         assert!(message.contains("\"kv_lora_rank\" is 0; expected a size"), "{message}");
     }
 }

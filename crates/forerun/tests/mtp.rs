@@ -1,0 +1,188 @@
+//! Compares the MTP heads of tiny random models with transformers (`scripts/goldens`): the target's features, and the
+//! tokens that a head drafts. A misread tensor would keep the text, so only such a comparison shows it.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun::{Checkpoint, LoadError, Team, TokenId, WeightType, Weights};
+use forerun_core::{Features, SequenceId, TokenTree};
+use forerun_cpu::{Isa, SpeculatorWeights, Transformer};
+use forerun_formats::{FeatureSource, Speculator, SpeculatorArchitecture};
+use forerun_lm::{ForwardRequest, LanguageModel, LayeredModel};
+use forerun_model::{CachedTransformer, EagleModel};
+use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceModel};
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const HEADS: [&str; 6] = [
+    "deepseek-v3",
+    "deepseek-v3-bias",
+    "deepseek-v3-halves",
+    "glm4-moe",
+    "glm4-moe-group",
+    "glm4-moe-sparse",
+];
+
+const SEQUENCE: SequenceId = SequenceId(1);
+
+/// The tolerance of features. The peer adds in another order.
+const TOLERANCE: f64 = 1e-4;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/mtp")
+}
+
+#[derive(Deserialize)]
+struct Goldens {
+    prompts: Vec<Golden>,
+}
+
+/// A prompt, the target's next token, the draft after it, and the features of the prompt's last token.
+#[derive(Deserialize)]
+struct Golden {
+    prompt_ids: Vec<TokenId>,
+    next_id: TokenId,
+    draft_ids: Vec<TokenId>,
+    last_features: Vec<f64>,
+}
+
+fn goldens(head: &str) -> Goldens {
+    let text = fs::read_to_string(folder().join(head).join("golden.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn best(row: &[f32]) -> TokenId {
+    let tokens = (0..).zip(row.iter().copied());
+    tokens.max_by(|(_, a), (_, b)| a.total_cmp(b)).unwrap().0
+}
+
+/// Checks the target's next token and features, and returns the features of all tokens of the prompt.
+fn features(target: &mut impl LayeredModel, golden: &Golden, what: &str) -> Features {
+    let prompt = ForwardRequest::next_token(SEQUENCE, &golden.prompt_ids);
+    let output = target.logits(&ForwardRequest { features_from: Some(0), ..prompt }).unwrap();
+    assert_eq!(best(&output.logits), golden.next_id, "{what}");
+    let mut features = Features::new();
+    features.push(output.features.unwrap());
+    let last = features.rows_from(golden.prompt_ids.len() - 1).next().unwrap();
+    assert_eq!(last.len(), golden.last_features.len(), "{what}");
+    for (found, expected) in last.iter().zip(&golden.last_features) {
+        assert!((f64::from(*found) - expected).abs() < TOLERANCE, "{what}: {found} {expected}");
+    }
+    target.release(SEQUENCE);
+    features
+}
+
+/// Drafts greedily, token after token.
+fn draft(drafter: &mut impl LanguageModel, golden: &Golden, features: &Features) -> Vec<TokenId> {
+    let tokens = [&golden.prompt_ids[..], &[golden.next_id]].concat();
+    let mut drafted = Vec::new();
+    for first_row in 0..golden.draft_ids.len() {
+        let tree = TokenTree::chain(&drafted);
+        let request = ForwardRequest::new(SEQUENCE, &tokens, &tree);
+        let request = ForwardRequest { first_row, features: Some(features), ..request };
+        drafted.push(best(&drafter.logits(&request).unwrap().logits));
+    }
+    drafter.release(SEQUENCE);
+    drafted
+}
+
+/// Checks all goldens of a head with a target and the head on some device.
+fn assert_drafts(
+    head: &str,
+    target: &mut impl LayeredModel,
+    model: &mut impl LanguageModel,
+    device: &str,
+) {
+    for (number, golden) in goldens(head).prompts.iter().enumerate() {
+        let what = format!("{head}, prompt {number}, {device}");
+        let features = features(target, golden, &what);
+        assert_eq!(draft(model, golden, &features), golden.draft_ids, "{what}");
+    }
+}
+
+fn open(head: &str) -> (Checkpoint, Speculator, FeatureSource) {
+    let target = Checkpoint::open(&folder().join(head)).unwrap();
+    let speculator = Speculator::open_mtp(&target).unwrap();
+    let source = speculator.features().unwrap();
+    (target, speculator, source)
+}
+
+#[test]
+fn every_golden_folder_is_tested() {
+    let names = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, HEADS);
+}
+
+#[test]
+fn the_references_drafts_equal_those_of_the_peer() {
+    let isa = Isa::best();
+    for head in HEADS {
+        let (checkpoint, speculator, source) = open(head);
+        let target = ReferenceModel::load_as(&checkpoint, WeightType::F32, isa).unwrap();
+        let target = Arc::new(target);
+        let SpeculatorArchitecture::Layers(layers) = speculator.architecture().unwrap() else {
+            panic!("layers");
+        };
+        let arithmetic = Arithmetic::cpu(WeightType::F32, isa);
+        let model = ReferenceModel::load_with(layers, &speculator, arithmetic, Some(&*target));
+        let mut model = EagleModel::new(ReferenceDevice::new(Arc::new(model.unwrap())));
+        let target = ReferenceDevice::new(target).with_features(source);
+        let mut target = CachedTransformer::new(target);
+        assert_drafts(head, &mut target, &mut model, "the reference");
+    }
+}
+
+#[test]
+fn the_cpus_drafts_equal_those_of_the_peer() {
+    for head in HEADS {
+        let (checkpoint, speculator, source) = open(head);
+        let target = Arc::new(Weights::load_as(&checkpoint, WeightType::F32).unwrap());
+        let types = WeightType::F32.into();
+        let SpeculatorWeights::Layers(weights) =
+            SpeculatorWeights::load(&speculator, &target, types).unwrap()
+        else {
+            panic!("layers");
+        };
+        for isa in Isa::available() {
+            let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
+            let target = Transformer::new(Arc::clone(&target), Arc::clone(&team));
+            let mut target = CachedTransformer::new(target.with_features(source.clone()));
+            let mut model = EagleModel::new(Transformer::new(Arc::clone(&weights), team));
+            assert_drafts(head, &mut target, &mut model, &format!("{isa}"));
+        }
+    }
+}
+
+#[test]
+fn a_target_without_a_head_is_refused_by_name() {
+    let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/families");
+    for (family, words) in [
+        ("llama2", "a model of the family DeepSeek-V3 or GLM-4-MoE"),
+        ("deepseek-v3", "one with the tensor `model.layers.3.eh_proj.weight`"),
+    ] {
+        let target = Checkpoint::open(&families.join(family)).unwrap();
+        let error = Speculator::open_mtp(&target).err().unwrap();
+        assert!(matches!(error, LoadError::NoMtpHead { .. }), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn tensors_that_are_not_computed_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["config.json", "tokenizer.json", "generation_config.json"] {
+        fs::copy(self::folder().join("glm4-moe").join(name), folder.path().join(name)).unwrap();
+    }
+    let bytes = fs::read(self::folder().join("glm4-moe/model.safetensors")).unwrap();
+    // A second head, with a name of the same length.
+    let (old, new) = ("model.layers.3.hnorm.weight", "model.layers.4.hnorm.weight");
+    let at = bytes.windows(old.len()).position(|window| window == old.as_bytes()).unwrap();
+    let changed = [&bytes[..at], new.as_bytes(), &bytes[at + old.len()..]].concat();
+    fs::write(folder.path().join("model.safetensors"), changed).unwrap();
+    let target = Checkpoint::open(folder.path()).unwrap();
+    let error = Speculator::open_mtp(&target).err().unwrap().to_string();
+    assert!(error.contains(new) && error.contains("this MTP head"), "{error}");
+}
