@@ -1,6 +1,6 @@
-//! The planner: decides how long, how wide and whether to draft, from measured costs and acceptance.
+//! How much and whether to draft: draft lengths, pauses, and the goodput of sequences that share passes.
 //!
-//! It is pure: no clocks, no threads, no models. Decoders report what jobs took and which tokens were accepted, and ask
+//! There are no clocks, threads or models here. Decoders report what jobs took and which tokens were accepted, and ask
 //! what to do next.
 
 mod dsi_lookahead;
