@@ -42,7 +42,6 @@ const PROMPT: [&str; 6] = ["--prompt", "ba na", "--max-tokens", "20", "--ignore-
 fn mpirun() -> Command {
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
-    command.args(["--mca", "odls_base_sigkill_timeout", "20"]);
     command.stdin(Stdio::null());
     command
 }
