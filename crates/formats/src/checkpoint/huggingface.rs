@@ -133,12 +133,16 @@ fn names_in_multimodal(name: &str) -> [String; 2] {
     [format!("language_model.{name}"), new]
 }
 
-/// Whether a tensor belongs to a layer after those of the model, where GLM-4.5 and later have a layer that predicts
-/// a further token. As in transformers, it is not read.
+/// Whether a tensor belongs to a layer after those of the model, where GLM-4.5 and later, and Qwen3-Next, have a layer
+/// that predicts a further token. As in transformers, it is not read.
 fn is_of_later_layer(name: &str, config: &Config) -> bool {
     let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
     let layer: Option<usize> = layer.and_then(|layer| layer.parse().ok());
-    config.family == Family::Glm4Moe && layer >= Some(config.num_hidden_layers)
+    match config.family {
+        Family::Glm4Moe => layer >= Some(config.num_hidden_layers),
+        Family::Qwen3Next => name.starts_with("mtp."),
+        _ => false,
+    }
 }
 
 /// Whether a tensor belongs to the part of a model that reads images.

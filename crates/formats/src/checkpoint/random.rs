@@ -26,7 +26,8 @@ use super::weight_file::WeightFile;
 use super::{Dtype, TensorSource, write_safetensors};
 use crate::architecture::{Architecture, QkNorms};
 use crate::config::{
-    Config, Family, MixtureLayers, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow,
+    Config, Family, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling, SlidingLayers,
+    SlidingWindow,
 };
 use crate::load_error::LoadError;
 use crate::tensor::{LayerTensor, Tensor};
@@ -123,6 +124,7 @@ pub fn example_families() -> Vec<Config> {
     let mut families = vec![llama, mistral, qwen2, qwen3, granite, smollm3];
     families.extend(families::dense());
     families.extend(families::mixtures());
+    families.extend(families::hybrids());
     families
 }
 
@@ -195,6 +197,9 @@ pub fn write_random_pair(
         &mut config.sliding_window
     {
         listed.resize(config.num_hidden_layers, true);
+    }
+    if let Some(RecurrentLayers { layers, .. }) = &mut config.recurrent {
+        layers.resize(config.num_hidden_layers, true);
     }
     if let Some(MixtureLayers { dense, .. }) = &mut config.experts
         && !dense.is_empty()
@@ -319,6 +324,9 @@ impl<'a> RandomWeights<'a> {
             // Scores of experts differ clearly.
             Tensor::Layer(_, LayerTensor::Router) => (0.0, 2.0 / hidden.sqrt()),
             Tensor::Layer(_, LayerTensor::RouterCorrection | LayerTensor::Sinks) => (0.0, 0.3),
+            // Some heads remember a few positions, and others many.
+            Tensor::Layer(_, LayerTensor::DecayRate) => (-1.5, 1.0),
+            Tensor::Layer(_, LayerTensor::DecayBias) => (0.0, 0.5),
             Tensor::Layer(layer, part) => {
                 let sharpness = if part == LayerTensor::Query { self.sharpness } else { 1.0 };
                 let scale = self.damping(layer, part) * sharpness;
@@ -339,7 +347,10 @@ impl<'a> RandomWeights<'a> {
             NormPlacement::After | NormPlacement::Around => {
                 matches!(part, T::AttentionOutputNorm | T::MlpOutputNorm)
             }
-            _ => matches!(part, T::Output | T::OutputBias | T::Down | T::DownBias),
+            _ => matches!(
+                part,
+                T::Output | T::OutputBias | T::MixerOutput | T::Down | T::DownBias
+            ),
         };
         match layer {
             _ if !is_output => 1.0,
@@ -571,10 +582,19 @@ impl RandomTensors {
             let (mean, deviation) = match (tensor, &shape[..]) {
                 (Tensor::Layer(_, part), [_]) if part.is_bias() => (0.0, 0.3),
                 (Tensor::Expert(..) | Tensor::FinalNormBias | Tensor::HeadBias, [_])
-                | (Tensor::Layer(_, LayerTensor::RouterCorrection | LayerTensor::Sinks), [_]) => {
+                | (
+                    Tensor::Layer(
+                        _,
+                        LayerTensor::RouterCorrection
+                        | LayerTensor::Sinks
+                        | LayerTensor::DecayBias,
+                    ),
+                    [_],
+                ) => {
                     (0.0, 0.3)
                 }
                 (Tensor::Layer(_, LayerTensor::Router), _) => (0.0, 0.4),
+                (Tensor::Layer(_, LayerTensor::DecayRate), _) => (-1.5, 1.0),
                 (_, [_]) => (1.0, 0.1),
                 (Tensor::Embedding | Tensor::MaskEmbeddings | Tensor::MaskFeatures, _) => {
                     (0.0, 1.0)

@@ -69,7 +69,7 @@ impl Config {
             ..Self::plain_llama()
         };
         (description.read)(&options, &mut config)?;
-        if config.sliding_window.is_none() {
+        if config.sliding_window.is_none() && config.recurrent.is_none() {
             // Refuses layers with a window.
             sliding_window(&options, None, SlidingLayers::From(0))?;
         }
@@ -101,7 +101,7 @@ fn text_options<'a>(options: JsonOptions<'a>) -> Result<(JsonOptions<'a>, bool),
 const MULTIMODAL: &str = "gemma3";
 
 const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mixtral, qwen2, qwen3, \
-    qwen2_moe, qwen3_moe, granite, granitemoe, smollm3, gemma2, gemma3, gemma3_text, phi, phi3, olmo2, \
+    qwen2_moe, qwen3_moe, qwen3_next, granite, granitemoe, granitemoehybrid, lfm2, smollm3, gemma2, gemma3, gemma3_text, phi, phi3, olmo2, \
     olmo3, olmoe, cohere, cohere2, glm, glm4, glm4_moe, starcoder2, stablelm, gpt_neox or gpt_oss";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
@@ -377,7 +377,7 @@ mod tests {
         let architecture = factors.unwrap().architecture();
         let expected = Factors { embedding: 12.0, residual: 0.22, logit_divisor: 8.0 };
         assert_eq!(architecture.factors, expected);
-        assert_eq!(architecture.layers[0].attention.score_scale, 0.015_625);
+        assert_eq!(architecture.layers[0].attention.as_ref().unwrap().score_scale, 0.015_625);
         let invalid = granite(json!({"logits_scaling": 0})).unwrap_err().to_string();
         assert!(invalid.contains("\"logits_scaling\" is 0; expected a positive"), "{invalid}");
         let of_llama = message(json!({"logits_scaling": 8.0}));
@@ -402,7 +402,8 @@ mod tests {
         let listed = json!({"no_rope_layers": [0, 1, 1, 1, 0, 0], "no_rope_layer_interval": 4});
         assert_eq!(layers(listed.clone()), [false, true, true, true, false]);
         let ropes = smollm3(listed).unwrap().architecture().layers;
-        assert!(ropes[0].attention.rope.is_none() && ropes[1].attention.rope.is_some());
+        let ropes = [0, 1].map(|layer| ropes[layer].attention.as_ref().unwrap().rope.is_some());
+        assert_eq!(ropes, [false, true]);
         let window = json!({"use_sliding_window": true, "sliding_window": 9});
         let window = smollm3(window).unwrap();
         assert_eq!([2, 3, 4].map(|layer| window.window(layer)), [None, Some(9), None]);
