@@ -1,15 +1,15 @@
 //! A model's weights, packed in the layout that the kernels read.
 
 use crate::cpu_pages::CpuPages;
-use crate::kernels::{AttentionShape, NormWeights, PackedMatrix, Rope};
+use crate::kernels::{AttentionShape, NormWeights, PackedMatrix, RecurrentWeights, Rope};
 use forerun_cache::PageStorage;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
-    Architecture, AttentionNorm, BlockType, CacheType, Checkpoint, ExpertTensor, Experts, Head,
-    Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, TensorSource, WeightType,
-    WeightTypes,
+    Architecture, Attention, AttentionNorm, BlockType, CacheType, Checkpoint, ExpertTensor,
+    Experts, Head, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, Recurrent,
+    TensorSource, WeightType, WeightTypes,
 };
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -40,15 +40,19 @@ pub struct Weights {
 /// The packed weights of one layer.
 pub(crate) struct LayerWeights {
     pub(crate) attention_norm: PackedNorm,
-    /// The shape of the attention, with its window.
+    /// The shape of the attention, with its window. It has no heads if the layer has a recurrent mixer.
     pub(crate) shape: AttentionShape,
+    /// The recurrent mixer, if the layer has one instead of attention.
+    pub(crate) recurrent: Option<RecurrentWeights>,
     /// The index of the layer's position embedding, if it has one.
     pub(crate) rope: Option<usize>,
-    pub(crate) qkv: Projection, // [(n_heads + 2 · n_kv_heads) · head_dim, inputs]
+    /// What attention or the mixer reads: `[(n_heads + 2 · n_kv_heads) · head_dim, inputs]` for attention without
+    /// gates.
+    pub(crate) qkv: Projection,
     pub(crate) qk_norms: Option<PackedQkNorms>,
     /// The score of each head's attention sink, if the layer has any: `[n_heads]`.
     pub(crate) sinks: Option<Vec<f32>>,
-    pub(crate) output: Projection, // [hidden, n_heads · head_dim]
+    pub(crate) output: Projection, // [hidden, n_heads · head_dim], or [hidden, value width]
     pub(crate) attention_output_norm: Option<NormWeights>,
     /// The norm of what the MLP and the experts read, if there is one.
     pub(crate) mlp_norm: Option<NormWeights>,
@@ -57,6 +61,20 @@ pub(crate) struct LayerWeights {
     pub(crate) mlp: Option<PackedMlp>,
     pub(crate) experts: Option<PackedExperts>,
     pub(crate) mlp_output_norm: Option<NormWeights>,
+}
+
+impl LayerWeights {
+    /// Returns the width of what attention or the mixer reads.
+    pub(crate) fn projected_width(&self) -> usize {
+        let of_mixer = self.recurrent.as_ref().map(|mixer| mixer.shape.projected_width());
+        of_mixer.unwrap_or_else(|| self.shape.projected_width())
+    }
+
+    /// Returns the width of what the output projection reads.
+    pub(crate) fn mixed_width(&self) -> usize {
+        let of_mixer = self.recurrent.as_ref().map(|mixer| mixer.shape.value_width());
+        of_mixer.unwrap_or_else(|| self.shape.q_width())
+    }
 }
 
 /// The norms of queries and keys.
@@ -250,12 +268,13 @@ impl LayerPacker<'_> {
         weights: &[LayerTensor],
         biases: &[LayerTensor],
     ) -> Result<Projection, LoadError> {
-        let weights = weights.iter().map(|&weight| {
+        let norm = self.architecture.norm;
+        let weights = weights.iter().filter(|weight| self.layer.has(**weight, norm));
+        let weights = weights.map(|&weight| {
             let tensor = Tensor::Layer(self.index, weight);
             (tensor, self.architecture.shape(tensor))
         });
         let projection = self.packer.projection(&weights.collect::<Vec<_>>())?;
-        let norm = self.architecture.norm;
         let biases = biases.iter().filter(|bias| self.layer.has(**bias, norm));
         let biases = biases.map(|&bias| self.vector(bias)).collect::<Result<Vec<_>, _>>()?;
         Ok(if biases.is_empty() { projection } else { projection.with_bias(&biases.concat()) })
@@ -279,20 +298,24 @@ impl LayerPacker<'_> {
 
     fn pack(&self, ropes: &mut Vec<Rope>) -> Result<LayerWeights, LoadError> {
         use LayerTensor as T;
-        let (layer, attention) = (self.layer, &self.layer.attention);
+        let layer = self.layer;
+        let attention = layer.attention.as_ref();
+        let has = |piece: fn(&Attention) -> bool| attention.is_some_and(piece);
         let index_of = |rope| {
             ropes.iter().position(|other| *other == rope).unwrap_or_else(|| {
                 ropes.push(rope);
                 ropes.len() - 1
             })
         };
-        let rope = Rope::new(attention).map(index_of);
+        let rope = attention.and_then(Rope::new).map(index_of);
         let qk_norms = || {
             let (queries, keys) = (self.vector(T::QueryNorm)?, self.vector(T::KeyNorm)?);
-            let whole = attention.qk_norms == QkNorms::Whole;
+            let whole = has(|attention| attention.qk_norms == QkNorms::Whole);
             Ok::<_, LoadError>(PackedQkNorms { queries, keys, whole })
         };
-        let qkv_biases = [T::QueryBias, T::KeyBias, T::ValueBias];
+        let [of_attention, of_mixer] = [[0, 1], [4, 5]];
+        let [input, output] = if attention.is_some() { of_attention } else { of_mixer };
+        let qkv_biases = [T::QueryBias, T::KeyBias, T::ValueBias, T::AttentionGateBias];
         let output_norm = |has: bool, norm| has.then(|| self.plain_norm(norm)).transpose();
         Ok(LayerWeights {
             attention_norm: match layer.attention_norm {
@@ -308,12 +331,15 @@ impl LayerPacker<'_> {
                     }
                 }
             },
-            shape: AttentionShape::new(attention),
+            shape: AttentionShape::of_layer(layer),
+            recurrent: layer.recurrent.map(|shape| self.recurrent(shape)).transpose()?,
             rope,
-            qkv: self.projection(LayerTensor::PROJECTIONS[0], &qkv_biases)?,
-            qk_norms: (attention.qk_norms != QkNorms::None).then(qk_norms).transpose()?,
-            sinks: attention.sinks.then(|| self.vector(T::Sinks)).transpose()?,
-            output: self.projection(LayerTensor::PROJECTIONS[1], &[T::OutputBias])?,
+            qkv: self.projection(LayerTensor::PROJECTIONS[input], &qkv_biases)?,
+            qk_norms: has(|attention| attention.qk_norms != QkNorms::None)
+                .then(qk_norms)
+                .transpose()?,
+            sinks: has(|attention| attention.sinks).then(|| self.vector(T::Sinks)).transpose()?,
+            output: self.projection(LayerTensor::PROJECTIONS[output], &[T::OutputBias])?,
             attention_output_norm: output_norm(
                 layer.attention_output_norm,
                 T::AttentionOutputNorm,
@@ -327,6 +353,34 @@ impl LayerPacker<'_> {
             mlp: layer.mlp.map(|shape| self.dense_mlp(shape)).transpose()?,
             experts: layer.experts.map(|shape| self.experts(shape)).transpose()?,
             mlp_output_norm: output_norm(layer.mlp_output_norm, T::MlpOutputNorm)?,
+        })
+    }
+
+    /// Reads the weights of a recurrent mixer that are no matrices.
+    fn recurrent(&self, shape: Recurrent) -> Result<RecurrentWeights, LoadError> {
+        use LayerTensor as T;
+        let optional = |tensor| {
+            let is_stored = self.layer.has(tensor, self.architecture.norm);
+            is_stored.then(|| self.vector(tensor)).transpose()
+        };
+        let joined = |tensors: [LayerTensor; 3]| {
+            let parts = tensors.map(|tensor| Ok(optional(tensor)?.unwrap_or_default()));
+            Ok::<_, LoadError>(parts.into_iter().collect::<Result<Vec<_>, LoadError>>()?.concat())
+        };
+        let by_channel = joined([T::QueryConv, T::KeyConv, T::ValueConv])?;
+        let of_position = |position| by_channel.iter().skip(position).step_by(shape.kernel);
+        let biases = [T::QueryConvBias, T::KeyConvBias, T::ValueConvBias];
+        let rates = optional(T::DecayRate)?.unwrap_or_default();
+        let rate = |log: f32| -f64::from(log).exp() as f32;
+        Ok(RecurrentWeights {
+            shape,
+            convolution: (0..shape.kernel).flat_map(of_position).copied().collect(),
+            convolution_bias: shape.conv_bias.then(|| joined(biases)).transpose()?,
+            decay_rate: rates.into_iter().map(rate).collect(),
+            decay_bias: optional(T::DecayBias)?.unwrap_or_default(),
+            skip: optional(T::Skip)?,
+            norm: optional(T::MixerNorm)?.unwrap_or_default(),
+            epsilon: self.architecture.norm_epsilon,
         })
     }
 
@@ -518,8 +572,13 @@ impl Weights {
         &self.architecture
     }
 
+    /// Whether the model has recurrent layers.
+    pub(crate) fn has_states(&self) -> bool {
+        self.layers.iter().any(|layer| layer.recurrent.is_some())
+    }
+
     /// Returns the memory that a model needs at least, in bytes: its packed weights, and one page of its
-    /// cache. Matrices that it shares with its target count as nothing.
+    /// cache; also two states, the old one and the new one, if it has recurrent layers. Matrices that it shares with its target count as nothing.
     ///
     /// # Errors
     /// When a tensor is missing, or has the wrong dtype or shape.
@@ -528,9 +587,10 @@ impl Weights {
         source: &dyn TensorSource,
         types: ModelTypes,
     ) -> Result<usize, LoadError> {
-        let shapes = architecture.layers.iter().map(|layer| AttentionShape::new(&layer.attention));
-        let page = CpuPages::new(shapes, types.cache.unwrap_or(CacheType::F16)).page_bytes();
-        Ok(Self::packed_bytes(architecture, source, types.weights)?.saturating_add(page))
+        let cache_type = types.cache.unwrap_or(CacheType::F16);
+        let page = CpuPages::new(&architecture.layers, cache_type).page_bytes();
+        let cache = page.saturating_add(architecture.state_bytes().saturating_mul(2));
+        Ok(Self::packed_bytes(architecture, source, types.weights)?.saturating_add(cache))
     }
 
     /// Returns the size of packed weights, as [`Self::bytes`] returns it after packing.
@@ -670,7 +730,8 @@ mod tests {
     fn the_packed_size_is_known_before_packing() {
         let plain =
             [false, true].map(|tied| Config { tie_word_embeddings: tied, ..example_config() });
-        let mixtures = example_families().into_iter().filter(|config| config.experts.is_some());
+        let is_special = |config: &Config| config.experts.is_some() || config.recurrent.is_some();
+        let mixtures = example_families().into_iter().filter(is_special);
         for config in plain.into_iter().chain(mixtures) {
             let folder = tempfile::tempdir().unwrap();
             write_random_checkpoint(folder.path(), &config, 1, RandomDtype::F32).unwrap();

@@ -25,7 +25,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 78] = [
+const FAMILIES: [&str; 87] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
@@ -56,9 +56,15 @@ const FAMILIES: [&str; 78] = [
     "granite",
     "granite-bias",
     "granite-linear",
+    "granite4",
+    "granite4-dense",
+    "granite4-groups",
     "granitemoe",
     "granitemoe-bias",
     "granitemoe-linear",
+    "lfm2",
+    "lfm2-adjusted",
+    "lfm2-head",
     "llama-bias",
     "llama-dynamic",
     "llama-linear",
@@ -94,6 +100,9 @@ const FAMILIES: [&str; 78] = [
     "qwen3-moe",
     "qwen3-moe-sparse",
     "qwen3-moe-window",
+    "qwen3-next",
+    "qwen3-next-bias",
+    "qwen3-next-equal",
     "qwen3-window",
     "qwen3-yarn",
     "smollm3",

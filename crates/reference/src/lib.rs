@@ -13,6 +13,7 @@ mod arithmetic;
 mod device;
 mod heads;
 mod matrix;
+mod recurrent;
 mod routing;
 mod weights;
 mod whole_sequence;

@@ -114,6 +114,20 @@ impl ReferenceModel {
         &self.architecture
     }
 
+    pub(crate) fn arithmetic(&self) -> &Arithmetic {
+        &self.arithmetic
+    }
+
+    /// Whether the model has a tensor.
+    pub(crate) fn has(&self, tensor: Tensor) -> bool {
+        self.tensors.contains_key(&tensor)
+    }
+
+    /// Returns the attention of a layer that has no recurrent mixer.
+    fn attention(&self, layer: usize) -> &Attention {
+        self.architecture.layers[layer].attention.as_ref().expect("a layer with attention")
+    }
+
     /// Returns the embedding of a token or of a mask token.
     pub(crate) fn embed(&self, token: TokenId) -> Vec<f32> {
         let size = self.architecture.hidden_size;
@@ -198,7 +212,7 @@ impl ReferenceModel {
         let [values, bias] = [T::Value, T::ValueBias].map(|part| Tensor::Layer(layer, part));
         let values = self.project(values, bias, input);
         [keys, values].map(|mut row| {
-            let head_dim = self.architecture.layers[layer].attention.head_dim;
+            let head_dim = self.attention(layer).head_dim;
             row.chunks_mut(head_dim).for_each(|head| self.cache_type.round(head));
             row
         })
@@ -212,7 +226,7 @@ impl ReferenceModel {
         position: usize,
     ) -> Vec<f32> {
         let of_layer = |tensor| Tensor::Layer(layer, tensor);
-        let attention = &self.architecture.layers[layer].attention;
+        let attention = self.attention(layer);
         let mut heads = self.project(of_layer(projection), of_layer(bias), input);
         if attention.qk_norms != QkNorms::None {
             let weights = self.values(of_layer(norm));
@@ -229,17 +243,18 @@ impl ReferenceModel {
         heads
     }
 
-    /// Computes attention over the keys and values of consecutive positions, starting at `first`, and its
-    /// output projection.
+    /// Computes attention over the keys and values of consecutive positions, starting at `first`, its gate from
+    /// the layer's `input`, and its output projection.
     pub(crate) fn attend(
         &self,
         layer: usize,
-        query: &[f32],
+        (input, query): (&[f32], &[f32]),
         rows: &[[&[f32]; 2]],
         first: usize,
     ) -> Vec<f32> {
-        let Attention { n_heads, n_kv_heads, head_dim: dim, score_scale: scale, score_cap, .. } =
-            self.architecture.layers[layer].attention;
+        let &Attention {
+            n_heads, n_kv_heads, head_dim: dim, score_scale: scale, score_cap, ..
+        } = self.attention(layer);
         let sinks = match self.tensors.get(&Tensor::Layer(layer, LayerTensor::Sinks)) {
             Some(Values::Floats(sinks)) => Some(sinks),
             _ => None,
@@ -269,7 +284,13 @@ impl ReferenceModel {
             }
             out.into_iter().map(|value| value / total).collect()
         };
-        let attended: Vec<f32> = query.chunks(dim).enumerate().flat_map(head_output).collect();
+        let mut attended: Vec<f32> = query.chunks(dim).enumerate().flat_map(head_output).collect();
+        if self.attention(layer).gate {
+            let [gate, bias] = [LayerTensor::AttentionGate, LayerTensor::AttentionGateBias]
+                .map(|part| Tensor::Layer(layer, part));
+            let gates = self.project(gate, bias, input);
+            attended.iter_mut().zip(gates).for_each(|(x, gate)| *x *= sigmoid(gate));
+        }
         let [output, bias] =
             [LayerTensor::Output, LayerTensor::OutputBias].map(|part| Tensor::Layer(layer, part));
         self.project(output, bias, &attended)
@@ -381,7 +402,7 @@ impl ReferenceModel {
     }
 
     /// Applies a projection, with its bias if the model has one.
-    fn project(&self, projection: Tensor, bias: Tensor, x: &[f32]) -> Vec<f32> {
+    pub(crate) fn project(&self, projection: Tensor, bias: Tensor, x: &[f32]) -> Vec<f32> {
         let mut out = self.arithmetic.linear(self.matrix(projection), x);
         if let Some(Values::Floats(bias)) = self.tensors.get(&bias) {
             add_assign(&mut out, bias);
@@ -416,8 +437,8 @@ impl ReferenceModel {
         out
     }
 
-    /// Returns the values of a norm, or of what mask tokens read.
-    fn values(&self, tensor: Tensor) -> &[f32] {
+    /// Returns the values of a norm, of another vector, of a convolution, or of what mask tokens read.
+    pub(crate) fn values(&self, tensor: Tensor) -> &[f32] {
         match &self.tensors[&tensor] {
             Values::Floats(values) => values,
             Values::Matrix(_) => &[],

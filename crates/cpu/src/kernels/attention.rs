@@ -579,7 +579,7 @@ mod tests {
             let score_scale = 1.0 / (head_dim as f32).sqrt();
             let score_cap = has_cap.then_some(1.5);
             let shape =
-                AttentionShape { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window };
+                AttentionShape { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate: false };
             let sinks: Option<Vec<f32>> =
                 has_sinks.then(|| (0..n_heads).map(|head| value(head, 4)).collect());
             // Each node's parent is an earlier node, mostly the last one, or the end of the prefix.

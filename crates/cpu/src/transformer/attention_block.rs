@@ -1,12 +1,14 @@
 //! The attention half of a layer, for one layer and for a group of layers that read the same hidden
 //! state (EasySpec, algorithm 2).
 
+use crate::cpu_pages::LayerCache;
 use crate::kernels::{
-    Activations, KeysValues, Product, Queries, Rope, TreeMask, attention, linear_group, norm_parts,
-    norm_rows,
+    Activations, Product, Queries, RecurrentScratch, Rope, TreeMask, attention, gate_rows,
+    linear_group, norm_parts, norm_rows, recur,
 };
 use crate::team::{SubTeams, Team};
 use crate::weights::{LayerWeights, PackedNorm};
+use forerun_cache::StateStep;
 use forerun_formats::Norm;
 use forerun_lm::CachePart;
 use std::collections::BTreeMap;
@@ -22,15 +24,16 @@ pub enum GroupParallelism {
     Products,
 }
 
-/// The buffers of one layer's attention. Each layer of a group has its own, so that the layers can be
+/// The buffers of one layer's attention or recurrent mixer. Each layer of a group has its own, so that the layers can be
 /// computed in parallel.
 #[derive(Default)]
 pub(super) struct AttentionBlock {
     pub(super) normed: Vec<f32>,   // [rows, hidden]
-    pub(super) qkv: Vec<f32>,      // [rows, n_heads + 2 · n_kv_heads, head_dim]
-    pub(super) attended: Vec<f32>, // [rows, n_heads, head_dim]
+    pub(super) qkv: Vec<f32>,      // [rows, projected width]
+    pub(super) attended: Vec<f32>, // [rows, n_heads, head_dim], or [rows, value width]
     pub(super) delta: Vec<f32>,    // [rows, hidden]
     scratch: Vec<f32>,             // of the attention kernel
+    recurrent: RecurrentScratch,
     /// The rows with a key or a value that the cache cannot hold.
     pub(super) overflows: Vec<(usize, CachePart)>,
     activations: Activations,
@@ -46,6 +49,7 @@ pub(super) struct AttentionInput<'a> {
     pub(super) embeddings: &'a [f32], // [rows, hidden], if attention also reads embeddings (EAGLE-3)
     pub(super) rope_tables: &'a [Vec<f32>], // [position embeddings][rows, 2, head_dim/2]
     pub(super) tree_mask: &'a TreeMask,
+    pub(super) steps: &'a [StateStep], // [rows], if there are recurrent layers
 }
 
 impl AttentionBlock {
@@ -55,22 +59,21 @@ impl AttentionBlock {
         team: &Team,
         input: &AttentionInput<'_>,
         weights: &LayerWeights,
-        cached: &mut KeysValues,
+        cached: &mut LayerCache,
     ) {
         self.prepare(team, input, weights);
         self.projection(weights).compute(team);
-        self.attend(team, input, weights, cached);
+        self.mix(team, input, weights, cached);
         self.output(weights).compute(team);
     }
 
     /// Resizes the buffers for the rows, and computes the input of the projections.
     fn prepare(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
         let AttentionInput { hidden, tree_mask, .. } = *input;
-        let (shape, rows) = (weights.shape, tree_mask.rows());
-        let q_width = shape.q_width();
+        let rows = tree_mask.rows();
         self.overflows.clear();
-        self.qkv.resize(rows * (q_width + 2 * shape.kv_width()), 0.0);
-        self.attended.resize(rows * q_width, 0.0);
+        self.qkv.resize(rows * weights.projected_width(), 0.0);
+        self.attended.resize(rows * weights.mixed_width(), 0.0);
         self.delta.resize(hidden.len(), 0.0);
         self.norm(team, input, &weights.attention_norm);
     }
@@ -114,10 +117,27 @@ impl AttentionBlock {
         }
     }
 
-    /// The projection that computes queries, keys and values, before their norms and RoPE.
+    /// The projection that computes queries, keys and values, before their norms and RoPE, or what a mixer reads.
     fn projection<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
         let Self { normed, activations, qkv, .. } = self;
         Product { x: normed, weights: weights.qkv.matrices(), activations, out: qkv }
+    }
+
+    /// Computes attention or the recurrent mixer from the projections.
+    fn mix(
+        &mut self,
+        team: &Team,
+        input: &AttentionInput<'_>,
+        weights: &LayerWeights,
+        cached: &mut LayerCache,
+    ) {
+        match (&weights.recurrent, &mut cached.states) {
+            (Some(mixer), Some(states)) => {
+                let Self { qkv, recurrent, attended, .. } = self;
+                recur(team, mixer, qkv, input.steps, states, recurrent, attended);
+            }
+            _ => self.attend(team, input, weights, cached),
+        }
     }
 
     /// Applies the norms of queries and keys and RoPE, writes keys and values to the cache, and computes
@@ -127,14 +147,16 @@ impl AttentionBlock {
         team: &Team,
         input: &AttentionInput<'_>,
         weights: &LayerWeights,
-        cached: &mut KeysValues,
+        cached: &mut LayerCache,
     ) {
+        let cached = &mut cached.keys_values;
         let AttentionInput { norm, epsilon, tree_mask, .. } = *input;
         let shape = weights.shape;
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
-        let width = q_width + 2 * kv_width;
+        let width = shape.projected_width();
         for (row, qkv) in self.qkv.chunks_exact_mut(width).enumerate() {
-            let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
+            let (rotated, rest) = qkv.split_at_mut(q_width + kv_width);
+            let values = &rest[..kv_width];
             if let Some(norms) = &weights.qk_norms {
                 let (queries, keys) = rotated.split_at_mut(q_width);
                 for (x, weights) in [(queries, &norms.queries), (keys, &norms.keys)] {
@@ -155,6 +177,9 @@ impl AttentionBlock {
         let queries = Queries { rows: &self.qkv, stride: width, sinks };
         let (scratch, attended) = (&mut self.scratch, &mut self.attended);
         attention(team, shape, queries, cached, tree_mask, scratch, attended);
+        if shape.gate {
+            gate_rows(team, attended, q_width, &self.qkv, (q_width + 2 * kv_width, width));
+        }
     }
 
     /// The output projection, whose result `delta` is added to the hidden state.
@@ -179,7 +204,7 @@ impl Group<'_> {
         &mut self,
         work: GroupParallelism,
         blocks: &mut [AttentionBlock],
-        cached: &mut [KeysValues],
+        cached: &mut [LayerCache],
     ) {
         let (team, input, weights) = (self.team, self.input, self.weights);
         match work {
@@ -194,7 +219,7 @@ impl Group<'_> {
                 }
                 linear_group(team, blocks.iter_mut().zip(weights).map(|(b, w)| b.projection(w)));
                 self.on_sub_teams(blocks, cached, |team, weights, block, cached| {
-                    block.attend(team, &input, weights, cached);
+                    block.mix(team, &input, weights, cached);
                 });
                 linear_group(team, blocks.iter_mut().zip(weights).map(|(b, w)| b.output(w)));
             }
@@ -205,8 +230,8 @@ impl Group<'_> {
     fn on_sub_teams(
         &mut self,
         blocks: &mut [AttentionBlock],
-        cached: &mut [KeysValues],
-        work: impl Fn(&Team, &LayerWeights, &mut AttentionBlock, &mut KeysValues) + Sync,
+        cached: &mut [LayerCache],
+        work: impl Fn(&Team, &LayerWeights, &mut AttentionBlock, &mut LayerCache) + Sync,
     ) {
         let Self { team, sub_teams, weights, .. } = self;
         let mut done = 0;

@@ -62,8 +62,12 @@ impl Transformer {
         for layer in 0..self.weights.layers.len() {
             self.attention_blocks(layer..layer + 1, storage);
             let block = &self.scratch.blocks[0];
-            see(Tensor::Layer(layer, LayerTensor::Query), &block.normed);
-            see(Tensor::Layer(layer, LayerTensor::Output), &block.attended);
+            let [input, output] = match self.weights.layers[layer].recurrent {
+                None => [LayerTensor::Query, LayerTensor::Output],
+                Some(_) => [LayerTensor::MixerQuery, LayerTensor::MixerOutput],
+            };
+            see(Tensor::Layer(layer, input), &block.normed);
+            see(Tensor::Layer(layer, output), &block.attended);
             self.mlp_blocks(layer..layer + 1);
             // The experts of a mixture see other rows each, which are not observed.
             if self.weights.layers[layer].mlp.is_some() {
@@ -81,7 +85,7 @@ impl Transformer {
         let block = &scratch.blocks[block];
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
         let part = |range: Range<usize>| {
-            let rows = block.qkv.chunks_exact(q_width + 2 * kv_width);
+            let rows = block.qkv.chunks_exact(self.weights.layers[layer].projected_width());
             rows.flat_map(|row| row[range.clone()].iter().copied()).collect()
         };
         [
