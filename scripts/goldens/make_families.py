@@ -164,6 +164,10 @@ QWEN3_NEXT = {"num_experts_per_tok": 2, "moe_intermediate_size": 22,
               "linear_num_key_heads": 2, "linear_key_head_dim": 9,
               "linear_num_value_heads": 4, "linear_value_head_dim": 11}
 
+# The sizes of Qwen3.5's recurrent layers.
+QWEN3_5 = {name: size for name, size in QWEN3_NEXT.items()
+           if name.startswith("linear")}
+
 # LFM2's default padding token is in the small vocabulary.
 LFM2 = {"block_auto_adjust_ff_dim": False, "hidden_size": 24,
         "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -788,6 +792,72 @@ FAMILIES = {
         "centred": True, "plain_norms": "linear_attn.norm.weight",
         "experts": 5,
         "without": WHOLE | {"normalisation": {"norm_topk_prob": False}},
+    },
+    # Qwen3.5: Qwen3-Next with other projections, dense or with experts. Three
+    # checkpoints of each: as published, with biases or other sizes, and with
+    # a tied or an own head.
+    "qwen3.5": {
+        "config": transformers.Qwen3_5TextConfig, "dtype": torch.bfloat16,
+        "options": QWEN3_5 | {
+            "head_dim": 12, "num_hidden_layers": 4,
+            "rope_parameters": partial(0.5, 1e7) | {
+                "mrope_section": [1, 1, 1], "mrope_interleaved": True}},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "without": WHOLE,
+    },
+    "qwen3.5-bias": {
+        "config": transformers.Qwen3_5TextConfig, "dtype": torch.float16,
+        "options": QWEN3_5 | {
+            "hidden_size": 20, "head_dim": 8, "vocab_size": 101,
+            "num_key_value_heads": 1, "num_hidden_layers": 3,
+            "attention_bias": True, "linear_conv_kernel_dim": 2,
+            "layer_types": ["full_attention", "linear_attention",
+                            "full_attention"]},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "without": {"attention biases": {"attention_bias": False}},
+    },
+    "qwen3.5-tied": {
+        "config": transformers.Qwen3_5TextConfig, "dtype": torch.float32,
+        "options": QWEN3_5 | {
+            "hidden_size": 28, "num_hidden_layers": 2,
+            "tie_word_embeddings": True, "linear_num_key_heads": 3,
+            "linear_num_value_heads": 6, "rope_parameters": partial(0.4),
+            "layer_types": ["linear_attention", "full_attention"]},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "without": WHOLE,
+    },
+    "qwen3.5-moe": {
+        "config": transformers.Qwen3_5MoeTextConfig, "dtype": torch.bfloat16,
+        "options": QWEN3_NEXT | {
+            "head_dim": 12, "num_hidden_layers": 4, "num_experts": 6,
+            "rope_parameters": partial(0.5, 1e7)},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "experts": 6,
+        "without": WHOLE | {"second expert": {"num_experts_per_tok": 1}},
+    },
+    "qwen3.5-moe-bias": {
+        "config": transformers.Qwen3_5MoeTextConfig, "dtype": torch.float16,
+        "options": QWEN3_NEXT | {
+            "hidden_size": 20, "head_dim": 8, "vocab_size": 101,
+            "num_key_value_heads": 1, "num_hidden_layers": 2,
+            "num_experts": 4, "attention_bias": True,
+            "tie_word_embeddings": True,
+            "layer_types": ["full_attention", "linear_attention"]},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "experts": 4,
+        "without": {"attention biases": {"attention_bias": False}},
+    },
+    "qwen3.5-moe-equal": {
+        "config": transformers.Qwen3_5MoeTextConfig, "dtype": torch.float32,
+        "options": QWEN3_NEXT | {
+            "hidden_size": 28, "head_dim": 10, "num_hidden_layers": 3,
+            "num_experts": 5, "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3, "rope_parameters": partial(0.4),
+            "layer_types": ["linear_attention", "full_attention",
+                            "linear_attention"]},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "experts": 5,
+        "without": WHOLE,
     },
     # LFM2: gated short convolutions in most layers. Three checkpoints: as
     # published, a head of its own, and adjusted widths with old names.

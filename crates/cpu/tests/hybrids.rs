@@ -16,6 +16,7 @@ use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::CachedTransformer;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 fn hybrids() -> Vec<Config> {
     let all = example_families().into_iter().filter(|config| config.recurrent.is_some());
@@ -42,20 +43,27 @@ fn a_rejection_costs_no_row() {
     for config in hybrids() {
         let mut models = [model(&plain), model(&config)];
         let mut text: Vec<TokenId> = (0..2048).map(|index| index * 7 % 250).collect();
-        let rounds = 60;
-        for round in 0..rounds {
+        // The times of rounds after which all drafts were rejected, and after which some were accepted.
+        let mut times = [Vec::new(), Vec::new()];
+        let mut accepted_any = true;
+        for round in 0..60 {
             let mut tree = TokenTree::chain(&[1, 2, 3, 4 + round % 3]);
             let fork = tree.push(Some(1), 9);
             tree.push(Some(fork), round);
             tree.push(None, 7);
             let request = request(0, &text, &tree);
-            let rows =
-                models.each_mut().map(|model| model.logits(&request).unwrap().computed_tokens);
             let new = tree.len() + if round == 0 { text.len() } else { 1 };
-            assert_eq!(rows, [new; 2], "{} in round {round}", config.family);
+            let expected = models[0].logits(&request).unwrap().computed_tokens;
+            let started = Instant::now();
+            let found = models[1].logits(&request).unwrap().computed_tokens;
+            if round > 0 {
+                times[usize::from(accepted_any)].push(started.elapsed());
+            }
+            assert_eq!([found, expected], [new; 2], "{} in round {round}", config.family);
             // Accepts none, some or all nodes of a path, and adds another token.
             let path = tree.path([0, 1, 3, 5, 6][round as usize % 5]);
             let accepted = path.into_iter().take(round as usize % 6);
+            accepted_any = accepted.len() > 0;
             text.extend(accepted.map(|node| tree.token(node)));
             text.push(100 + round);
         }
@@ -64,6 +72,13 @@ fn a_rejection_costs_no_row() {
         let (states, anchors) = (model.pool().allocated_states(), text.len() / ANCHOR_ROWS);
         let name = config.family;
         println!("{name}: {states} states of {bytes} bytes after {} tokens", text.len());
+        let [rejected, accepted] = times.map(|mut times| {
+            times.sort();
+            times[times.len() / 2]
+        });
+        println!(
+            "{name}: {rejected:?} a round after a rejection, {accepted:?} after others (median)"
+        );
         assert!(states <= RECENT_STATES + 2 * 9 + anchors, "{name}: {states} states");
     }
 }

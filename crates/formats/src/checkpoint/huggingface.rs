@@ -133,14 +133,14 @@ fn names_in_multimodal(name: &str) -> [String; 2] {
     [format!("language_model.{name}"), new]
 }
 
-/// Whether a tensor belongs to a layer after those of the model, where GLM-4.5 and later, and Qwen3-Next, have a layer
+/// Whether a tensor belongs to a layer after those of the model, where GLM-4.5 and later, and hybrid Qwens, have a layer
 /// that predicts a further token. As in transformers, it is not read.
 fn is_of_later_layer(name: &str, config: &Config) -> bool {
     let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
     let layer: Option<usize> = layer.and_then(|layer| layer.parse().ok());
     match config.family {
         Family::Glm4Moe => layer >= Some(config.num_hidden_layers),
-        Family::Qwen3Next => name.starts_with("mtp."),
+        family if family.is_hybrid_qwen() => name.starts_with("mtp."),
         _ => false,
     }
 }
@@ -152,6 +152,7 @@ fn is_of_images(name: &str) -> bool {
         "multi_modal_projector.",
         "model.vision_tower.",
         "model.multi_modal_projector.",
+        "model.visual.",
     ]
     .into_iter()
     .any(|part| name.starts_with(part))

@@ -191,7 +191,8 @@ pub fn write_random_pair(
     let mut config = drafter_config.clone();
     config.num_hidden_layers = damped_from.saturating_add(extra_layers);
     if let Some(has_rope) = &mut config.rope_layers {
-        has_rope.resize(config.num_hidden_layers, true);
+        let any = has_rope.contains(&true);
+        has_rope.resize(config.num_hidden_layers, any);
     }
     if let Some(SlidingWindow { layers: SlidingLayers::Listed(listed), .. }) =
         &mut config.sliding_window
@@ -347,10 +348,7 @@ impl<'a> RandomWeights<'a> {
             NormPlacement::After | NormPlacement::Around => {
                 matches!(part, T::AttentionOutputNorm | T::MlpOutputNorm)
             }
-            _ => matches!(
-                part,
-                T::Output | T::OutputBias | T::MixerOutput | T::Down | T::DownBias
-            ),
+            _ => matches!(part, T::Output | T::OutputBias | T::MixerOutput | T::Down | T::DownBias),
         };
         match layer {
             _ if !is_output => 1.0,
@@ -585,14 +583,10 @@ impl RandomTensors {
                 | (
                     Tensor::Layer(
                         _,
-                        LayerTensor::RouterCorrection
-                        | LayerTensor::Sinks
-                        | LayerTensor::DecayBias,
+                        LayerTensor::RouterCorrection | LayerTensor::Sinks | LayerTensor::DecayBias,
                     ),
                     [_],
-                ) => {
-                    (0.0, 0.3)
-                }
+                ) => (0.0, 0.3),
                 (Tensor::Layer(_, LayerTensor::Router), _) => (0.0, 0.4),
                 (Tensor::Layer(_, LayerTensor::DecayRate), _) => (-1.5, 1.0),
                 (_, [_]) => (1.0, 0.1),

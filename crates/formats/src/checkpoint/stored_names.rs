@@ -43,7 +43,8 @@ impl StoredAs {
             Tensor::Layer(_, part) => part.is_norm_weight(),
             _ => false,
         };
-        if is_norm && matches!(config.family, Family::Gemma2 | Family::Gemma3 | Family::Qwen3Next) {
+        let is_gemma = matches!(config.family, Family::Gemma2 | Family::Gemma3);
+        if is_norm && (is_gemma || config.family.is_hybrid_qwen()) {
             stored.layout.offset = 1.0;
         }
         stored
@@ -88,7 +89,9 @@ impl StoredAs {
                 "post_feedforward_layernorm.weight"
             }
             (F::Mixtral, T::Router) => "block_sparse_moe.gate.weight",
-            (F::GraniteMoe | F::GraniteMoeHybrid, T::Router) => "block_sparse_moe.router.layer.weight",
+            (F::GraniteMoe | F::GraniteMoeHybrid, T::Router) => {
+                "block_sparse_moe.router.layer.weight"
+            }
             (F::GraniteMoeHybrid, T::DecayRate) => "mamba.A_log",
             (F::GraniteMoeHybrid, T::DecayBias) => "mamba.dt_bias",
             (F::GraniteMoeHybrid, T::Skip) => "mamba.D",
@@ -174,7 +177,7 @@ impl StoredAs {
                 self.layout = RowLayout::runs(index * head_dim, head_dim, 3 * head_dim);
             }
             // Each head's query is followed by its gate.
-            Family::Qwen3Next if index == 0 || index == 3 => {
+            family if family.is_hybrid_qwen() && (index == 0 || index == 3) => {
                 rename(self, names, "self_attn.q_proj");
                 self.shape[0] = 2 * q_size;
                 self.layout = RowLayout::runs(index / 3 * head_dim, head_dim, 2 * head_dim);
@@ -236,6 +239,15 @@ impl StoredAs {
                 let first = if part == T::MixerBeta { 0 } else { run };
                 let layout = RowLayout::runs(first, run, 2 * run);
                 set("linear_attn.in_proj_ba.weight", 2 * mixer.n_value_heads, layout);
+            }
+            (Family::Qwen35 | Family::Qwen35Moe, T::MixerQuery | T::MixerKey | T::MixerValue) => {
+                let first = match part {
+                    T::MixerQuery => 0,
+                    T::MixerKey => keys,
+                    _ => 2 * keys,
+                };
+                let layout = RowLayout::from_row(first);
+                set("linear_attn.in_proj_qkv.weight", mixer.channels(), layout);
             }
             (Family::GraniteMoeHybrid, _) => {
                 let first = match part {

@@ -31,6 +31,10 @@ pub enum Family {
     Qwen3Moe,
     /// Qwen3-Next.
     Qwen3Next,
+    /// Qwen3.5 and 3.6.
+    Qwen35,
+    /// Qwen3.5's and 3.6's mixtures of experts.
+    Qwen35Moe,
     /// Granite 3 and dense models with the same `model_type`.
     Granite,
     /// Granite's mixtures of experts.
@@ -139,7 +143,7 @@ pub(super) const LLAMA: Defaults = Defaults {
 };
 
 impl Family {
-    pub(super) const ALL: [Self; 29] = [
+    pub(super) const ALL: [Self; 31] = [
         Self::Llama,
         Self::Mistral,
         Self::Mixtral,
@@ -148,6 +152,8 @@ impl Family {
         Self::Qwen2Moe,
         Self::Qwen3Moe,
         Self::Qwen3Next,
+        Self::Qwen35,
+        Self::Qwen35Moe,
         Self::Granite,
         Self::GraniteMoe,
         Self::GraniteMoeHybrid,
@@ -181,6 +187,11 @@ impl Family {
         self.description().class
     }
 
+    /// Whether the family is a Qwen with recurrent layers.
+    pub(crate) fn is_hybrid_qwen(self) -> bool {
+        matches!(self, Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe)
+    }
+
     pub(super) fn description(self) -> &'static Description {
         match self {
             Self::Llama => &llama::LLAMA,
@@ -192,6 +203,8 @@ impl Family {
             Self::Qwen2Moe => &qwen::QWEN2_MOE,
             Self::Qwen3Moe => &qwen::QWEN3_MOE,
             Self::Qwen3Next => &hybrid::QWEN3_NEXT,
+            Self::Qwen35 => &hybrid::QWEN35,
+            Self::Qwen35Moe => &hybrid::QWEN35_MOE,
             Self::Granite => &granite::GRANITE,
             Self::GraniteMoe => &granite::GRANITE_MOE,
             Self::GraniteMoeHybrid => &hybrid::GRANITE_MOE_HYBRID,

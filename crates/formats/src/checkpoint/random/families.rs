@@ -256,6 +256,18 @@ pub(super) fn hybrids() -> Vec<Config> {
         }),
         ..of(Family::Qwen3Next, delta)
     };
+    // A head for each key head, and no dense layers.
+    let equal = Recurrent { n_key_heads: 3, n_value_heads: 3, kernel: 2, ..delta };
+    let qwen35 = Config {
+        family: Family::Qwen35,
+        qkv_bias: true,
+        output_bias: true,
+        tie_word_embeddings: true,
+        experts: None,
+        recurrent: Some(RecurrentLayers { mixer: equal, layers: vec![false, true] }),
+        ..qwen3_next.clone()
+    };
+    let qwen35_moe = Config { family: Family::Qwen35Moe, ..qwen3_next.clone() };
     let convolution = Recurrent {
         rule: RecurrentRule::Convolution,
         n_key_heads: 0,
@@ -292,5 +304,5 @@ pub(super) fn hybrids() -> Vec<Config> {
         }),
         ..of(Family::GraniteMoeHybrid, mamba)
     };
-    vec![qwen3_next, lfm2, granite]
+    vec![qwen3_next, qwen35, qwen35_moe, lfm2, granite]
 }

@@ -11,20 +11,23 @@ use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 use serde_json::{Map, Value, json};
 
+/// The defaults of hybrid Qwens.
+const QWEN: Defaults = Defaults {
+    max_position_embeddings: 32_768,
+    num_key_value_heads: Some(2),
+    head_dim: Some(256),
+    bos_token_id: None,
+    eos_token_id: None,
+    partial_rotary_factor: Some(0.25),
+    ..LLAMA
+};
+
 pub(in super::super) const QWEN3_NEXT: Description = Description {
     family: Family::Qwen3Next,
     name: "Qwen3-Next",
     model_type: "qwen3_next",
     class: "Qwen3NextForCausalLM",
-    defaults: Defaults {
-        max_position_embeddings: 32_768,
-        num_key_value_heads: Some(2),
-        head_dim: Some(256),
-        bos_token_id: None,
-        eos_token_id: None,
-        partial_rotary_factor: Some(0.25),
-        ..LLAMA
-    },
+    defaults: QWEN,
     reads: &["num_experts", NUM_LOCAL_EXPERTS],
     read: |options, config| {
         read_qwen(options, config)?;
@@ -41,6 +44,36 @@ pub(in super::super) const QWEN3_NEXT: Description = Description {
         let shared = config.experts.as_ref().and_then(|layers| layers.shared_size);
         options.insert("shared_expert_intermediate_size".to_owned(), json!(shared));
     },
+};
+
+pub(in super::super) const QWEN35: Description = Description {
+    family: Family::Qwen35,
+    name: "Qwen3.5",
+    model_type: "qwen3_5_text",
+    class: "Qwen3_5ForCausalLM",
+    defaults: Defaults { num_key_value_heads: Some(4), ..QWEN },
+    reads: &[],
+    read: read_qwen,
+    write: write_qwen,
+};
+
+pub(in super::super) const QWEN35_MOE: Description = Description {
+    family: Family::Qwen35Moe,
+    name: "Qwen3.5-MoE",
+    model_type: "qwen3_5_moe_text",
+    class: "Qwen3_5MoeForCausalLM",
+    defaults: QWEN,
+    reads: &["num_experts", NUM_LOCAL_EXPERTS],
+    read: |options, config| {
+        (QWEN3_NEXT.read)(options, config)?;
+        // All layers have experts, whose weights are always normalised.
+        if let Some(layers) = &mut config.experts {
+            layers.experts.router.normalised = true;
+            layers.dense = Vec::new();
+        }
+        Ok(())
+    },
+    write: QWEN3_NEXT.write,
 };
 
 /// Reads what the hybrid Qwens have in common: gated attention, and mixers with the gated delta rule in all layers but
@@ -135,7 +168,11 @@ fn lfm2_mlp_size(options: &JsonOptions<'_>, size: usize) -> Result<usize, LoadEr
     let multiple = options.size("block_multiple_of")?.unwrap_or(256);
     let multiplied = (f64::from(multiplier) * (size as u128 * 2 / 3) as f64) as usize;
     multiplied.checked_next_multiple_of(multiple).ok_or_else(|| {
-        options.invalid("block_multiple_of", &multiple, "a number of at least 1, and not absurdly large")
+        options.invalid(
+            "block_multiple_of",
+            &multiple,
+            "a number of at least 1, and not absurdly large",
+        )
     })
 }
 
@@ -231,7 +268,8 @@ fn mamba_layers(options: &JsonOptions<'_>, config: &Config) -> Result<RecurrentL
         _ => size("mamba_d_head", width / n_value_heads)?,
     };
     if value_dim.checked_mul(n_value_heads) != Some(width) {
-        let expected = format!("{}, so that all heads have the width {width}", width / n_value_heads);
+        let expected =
+            format!("{}, so that all heads have the width {width}", width / n_value_heads);
         return Err(options.invalid("mamba_d_head", &value_dim, &expected));
     }
     let mixer = Recurrent {
@@ -254,7 +292,8 @@ fn recurrent_layers(
     config: &Config,
     default: impl Fn(usize) -> bool,
 ) -> Result<Vec<bool>, LoadError> {
-    const KNOWN: &str = "\"full_attention\" (or \"attention\") and \"linear_attention\" (or \"conv\" or \"mamba\")";
+    const KNOWN: &str =
+        "\"full_attention\" (or \"attention\") and \"linear_attention\" (or \"conv\" or \"mamba\")";
     let listed = ["layer_types", "layers_block_type"];
     for option in listed {
         let Some(names) = options.strings(option)? else { continue };
