@@ -70,6 +70,11 @@ soak minutes="10":
 load answers="20000":
     FORERUN_ANSWERS={{answers}} cargo nextest run --release -p forerun-server --test load_equality
 
+# Fetch SmolLM2-135M-Instruct (93 MB) and run all tests that use it (scripts/smollm2)
+smollm2:
+    scripts/smollm2/fetch.py
+    FORERUN_SMOLLM2_PROMPTS=20 cargo nextest run --release -p forerun --test smollm2 --success-output immediate
+
 # Install what `just guide` needs: mdbook and lychee
 guide-tools:
     cargo install mdbook --version 0.5.4 --locked --no-default-features --features search

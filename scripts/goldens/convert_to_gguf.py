@@ -30,7 +30,9 @@ MODELS = {
     "cohere2-bias": "cohere2",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
+    "glm": "chatglm",
     "glm4": "glm4",
+    "glm4-moe-group": "glm4moe",
     "gpt-neox": "gptneox",
     "gpt-oss": "gpt-oss",
     "granite": "granite",
@@ -84,6 +86,9 @@ PARTS = {
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
     "attention.dense": "attn_output",
     "attention.query_key_value": "attn_qkv",
     "mlp.dense_h_to_4h": "ffn_up",
@@ -99,6 +104,7 @@ AROUND = {
               "post_feedforward_layernorm": "post_ffw_norm"},
     "glm4": {"post_self_attn_layernorm": "post_attention_norm",
              "post_mlp_layernorm": "post_ffw_norm"},
+    "glm4moe": {"post_attention_layernorm": "post_attention_norm"},
     "gpt-oss": {"post_attention_layernorm": "post_attention_norm"},
 }
 
@@ -128,7 +134,8 @@ class Converter:
         self.heads = config["num_attention_heads"]
         self.kv_heads = config.get("num_key_value_heads") or self.heads
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.heads
-        self.experts = config.get("num_local_experts", config.get("num_experts", 0))
+        self.experts = config.get("num_local_experts", config.get(
+            "num_experts", config.get("n_routed_experts", 0)))
 
     def permuted(self, tensor, heads):
         """Reorder rows for a rotation of neighbours instead of halves."""
@@ -158,7 +165,9 @@ class Converter:
                 projection = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down",
                               "w1": "gate", "w3": "up", "w2": "down"}[projection]
                 merged.setdefault(f"{prefix}.ffn_{projection}_exps.weight", {})[number] = tensor
-            elif "experts." in part or "_linear" in part:
+            elif part == "mlp.gate.e_score_correction_bias":
+                yield f"{prefix}.exp_probs_b.bias", tensor
+            elif ".experts." in part or "_linear" in part:
                 for projection, of_all in self.of_all_experts(part, tensor):
                     yield f"{prefix}.ffn_{projection}", of_all
             elif part == "self_attn.sinks":
@@ -316,6 +325,15 @@ class Converter:
         if "shared_expert_intermediate_size" in config:
             writer.add_expert_shared_feed_forward_length(
                 config["shared_expert_intermediate_size"])
+
+        if self.architecture == "glm4moe":
+            writer.add_expert_shared_count(config["n_shared_experts"])
+            writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+            writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+            writer.add_expert_weights_scale(config["routed_scaling_factor"])
+            writer.add_expert_weights_norm(config["norm_topk_prob"])
+            writer.add_expert_group_count(config["n_group"])
+            writer.add_expert_group_used_count(config["topk_group"])
 
     def write_factors(self, writer):
         config = self.config

@@ -1414,6 +1414,104 @@ FAMILIES = {
         "experts": 4,
         "without": {"normalisation": {"norm_topk_prob": False}},
     },
+    # DeepSeek-V2: compressed keys and values, groups of experts whose score is
+    # that of their best one, YaRN with a factor of scores. Three checkpoints:
+    # V2, V2-Lite without compressed queries and groups, and one with biases.
+    "deepseek-v2": {
+        "config": transformers.DeepseekV2Config, "dtype": torch.bfloat16,
+        "options": MLA | {
+            "num_hidden_layers": 3, "first_k_dense_replace": 1,
+            "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
+            "topk_method": "group_limited_greedy", "num_experts_per_tok": 3,
+            "moe_intermediate_size": 22, "routed_scaling_factor": 2.5,
+            "rope_parameters": yarn(10000.0, 8.0, 64, mscale=0.7,
+                                    mscale_all_dim=0.9)},
+        "old_spelling": True, "experts": 6,
+        "set": {"scoring_func": "softmax", "moe_layer_freq": 1},
+        "without": {
+            "factor of experts": {"routed_scaling_factor": 1.0},
+            "groups": {"topk_group": 3},
+            "scaling": {"rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0}},
+            "factor of scores": {"rope_parameters": yarn(
+                10000.0, 8.0, 64, mscale=0.7, mscale_all_dim=0.7)}},
+    },
+    "deepseek-v2-lite": {
+        "config": transformers.DeepseekV2Config, "dtype": torch.float16,
+        "options": MLA | {
+            "hidden_size": 20, "vocab_size": 101, "q_lora_rank": None,
+            "kv_lora_rank": 22, "tie_word_embeddings": True,
+            "n_routed_experts": 5, "num_experts_per_tok": 2,
+            "n_shared_experts": 1, "moe_intermediate_size": 18},
+        "experts": 5,
+        "without": {"second expert": {"num_experts_per_tok": 1}},
+    },
+    "deepseek-v2-bias": {
+        "config": transformers.DeepseekV2Config, "dtype": torch.float32,
+        "options": MLA | {
+            "num_attention_heads": 7, "v_head_dim": 5, "kv_lora_rank": 34,
+            "attention_bias": True, "mlp_bias": True,
+            "first_k_dense_replace": 1, "n_routed_experts": 4,
+            "n_group": 2, "topk_group": 1, "num_experts_per_tok": 1,
+            "topk_method": "group_limited_greedy",
+            "moe_intermediate_size": 14},
+        "experts": 4,
+        "without": {
+            "theta": {"rope_parameters": {
+                "rope_type": "default", "rope_theta": 100.0}}},
+    },
+    # DeepSeek-V3: sigmoids with a bias for the choice, groups with the sum of
+    # their two best. Three checkpoints: V3, one without compressed queries and
+    # with rotated halves, and one with biases and without dense layers.
+    "deepseek-v3": {
+        "config": transformers.DeepseekV3Config, "dtype": torch.bfloat16,
+        "options": MLA | {
+            "num_hidden_layers": 3, "first_k_dense_replace": 1,
+            "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
+            "num_experts_per_tok": 3, "moe_intermediate_size": 22,
+            "rope_parameters": yarn(10000.0, 8.0, 64, mscale=1.0,
+                                    mscale_all_dim=1.0)},
+        "old_spelling": True, "experts": 6,
+        "set": {"scoring_func": "sigmoid", "topk_method": "noaux_tc",
+                "moe_layer_freq": 1},
+        "float32": ["e_score_correction_bias"],
+        "without": {
+            "factor of experts": {"routed_scaling_factor": 1.0},
+            "normalisation": {"norm_topk_prob": False},
+            "groups": {"topk_group": 3},
+            "neighbours": {"rope_interleave": False},
+            "scaling": {"rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0}},
+            "factor of scores": {"rope_parameters": yarn(
+                10000.0, 8.0, 64, attention_factor=1.0)}},
+    },
+    "deepseek-v3-halves": {
+        "config": transformers.DeepseekV3Config, "dtype": torch.float16,
+        "options": MLA | {
+            "hidden_size": 20, "vocab_size": 101, "q_lora_rank": None,
+            "kv_lora_rank": 21, "tie_word_embeddings": True,
+            "rope_interleave": False, "norm_topk_prob": False,
+            "first_k_dense_replace": 0, "n_routed_experts": 4,
+            "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 18, "num_mtp_layers": 0},
+        "experts": 4,
+        "without": {
+            "halves": {"rope_interleave": True},
+            "other weights": {"norm_topk_prob": True}},
+    },
+    "deepseek-v3-bias": {
+        "config": transformers.DeepseekV3Config, "dtype": torch.float32,
+        "options": MLA | {
+            "num_attention_heads": 7, "v_head_dim": 5, "kv_lora_rank": 33,
+            "attention_bias": True, "n_shared_experts": 2,
+            "first_k_dense_replace": 1, "n_routed_experts": 8,
+            "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2,
+            "routed_scaling_factor": 1.5, "moe_intermediate_size": 14},
+        "experts": 8,
+        "without": {
+            "factor of experts": {"routed_scaling_factor": 1.0},
+            "groups": {"topk_group": 2}},
+    },
 }
 
 

@@ -18,7 +18,7 @@ pub struct Certificate {
     pub instruction_set: String,
     /// The number of prompts.
     pub prompts: usize,
-    /// The temperature of seeded answers and of rejection sampling.
+    /// The temperature of seeded answers, rejection sampling and block verification.
     pub temperature: f32,
     /// The result of each configuration. The first one is plain decoding, whose samples are tested, too.
     pub checks: Vec<Check>,
@@ -50,7 +50,7 @@ pub struct Outcome {
     pub greedy: Option<Comparison>,
     /// Sampled answers with seeds, compared with those of plain decoding. `None` for plain decoding itself.
     pub seeded: Option<Comparison>,
-    /// Answers of rejection sampling, tested against plain decoding's distributions.
+    /// Answers of rejection sampling and block verification, tested against plain decoding's distributions.
     pub sampled: SamplingVerdict,
 }
 

@@ -9,7 +9,7 @@ use forerun::{
     Answer, Canceller, Forerun, ForerunError, Isa, Loader, MAX_LOGPROBS, Method, Options, Plan,
     Request, SamplingOptions, TokenId, TokenLogprob, Verification, VerificationChoice,
 };
-use forerun_core::{Key, KeyedRandomness, Purpose};
+use forerun_core::{Key, KeyedRandomness, Need, Purpose};
 use std::ops::ControlFlow;
 
 /// What to compare.
@@ -21,7 +21,7 @@ pub struct CertifyOptions {
     pub tokens: usize,
     /// The maximum number of tokens of an answer.
     pub answer_tokens: usize,
-    /// The temperature of seeded answers and of rejection sampling, above 0.
+    /// The temperature of seeded answers, rejection sampling and block verification, above 0.
     pub temperature: f32,
     /// The first seed.
     pub seed: u64,
@@ -215,7 +215,8 @@ impl<'a> Certifier<'a> {
         Ok(comparison)
     }
 
-    /// Samples answers by rejection sampling, and tests their tokens against the target's distributions.
+    /// Samples answers whose text depends on the drafts, and tests their tokens against the target's
+    /// distributions. If the method verifies whole drafts, every second answer is verified in blocks.
     fn sampled(&self, engine: &Forerun) -> Result<SamplingVerdict, CertifyError> {
         // With a top-k of the reported log-probabilities, these are the whole distribution.
         let sampling = SamplingOptions {
@@ -225,12 +226,17 @@ impl<'a> Certifier<'a> {
         };
         let (mut test, mut drafted, mut answers) = (SamplingTest::default(), 0, 0_u32);
         let uniforms = KeyedRandomness { seed: self.options.seed, sample: u32::MAX };
+        let in_blocks = engine.plan().method().offers(Need::WholeDrafts);
         let mut tokens = 0;
         while tokens < self.options.tokens {
+            let verification = match in_blocks && answers % 2 == 0 {
+                true => Verification::Block,
+                false => Verification::Rejection,
+            };
             let request = Request {
                 sampling: sampling.clone(),
                 seed: Some(self.options.seed + (1 << 32) + u64::from(answers)),
-                verification: VerificationChoice::Always(Verification::Rejection),
+                verification: VerificationChoice::Always(verification),
                 max_tokens: self.options.answer_tokens,
                 logprobs: Some(MAX_LOGPROBS),
                 ..Request::default()

@@ -5,7 +5,7 @@
 //!
 //! * **Greedy** and **seeded** answers, token by token, and the target's log-probabilities at every
 //!   position bit by bit. Both must be equal.
-//! * Answers of **rejection sampling** have no text to be compared with. Each of their tokens is tested
+//! * Answers of **rejection sampling** and **block verification** have no text to be compared with. Each of their tokens is tested
 //!   against the distribution that plain decoding draws it from ([`SamplingTest`]).
 //!
 //! [`compare_endpoints`] compares the greedy answers of two servers, whatever engine they run.

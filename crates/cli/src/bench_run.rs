@@ -5,8 +5,8 @@ use crate::generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET, NO_MODEL};
 use crate::progress::{Task, Unit};
 use crate::{note, progress};
 use forerun::{
-    LayerStrategy, ModelSource, Request, SamplingOptions, VerificationChoice, default_cores,
-    synthetic_pair_label,
+    LayerStrategy, ModelSource, Request, SamplingOptions, Verification, VerificationChoice,
+    default_cores, synthetic_pair_label,
 };
 use forerun_bench::summary::{RunDescription, SYNTHETIC_PAIR};
 use forerun_bench::{
@@ -47,6 +47,9 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     }
     request.validate()?;
     let configurations = configurations(&models, &sweeps, unequal)?;
+    for configuration in &configurations {
+        request.validate_for(configuration.plan.method())?;
+    }
     check_peers(&configurations, &file, &prompts)?;
     let participants = participants(&configurations, &file.peers)?;
     let mut setting = setting(arguments, &models, &configurations);
@@ -145,10 +148,17 @@ fn check_peers(
     Ok(())
 }
 
-/// Returns whether sampled answers must equal those of autoregressive decoding, too. A seed is
-/// always given, so verification is coupled unless rejection sampling was requested.
+/// Returns how drafts are verified above temperature 0. A seed is always given.
+fn verification(arguments: &RunBenchArguments) -> Verification {
+    match arguments.verify {
+        VerificationChoice::Auto => Verification::Coupled,
+        VerificationChoice::Always(verification) => verification,
+    }
+}
+
+/// Returns whether sampled answers must equal those of autoregressive decoding, too.
 fn compares_sampled(arguments: &RunBenchArguments) -> bool {
-    arguments.verify != VerificationChoice::Always(forerun::Verification::Rejection)
+    verification(arguments) == Verification::Coupled
 }
 
 /// Returns the temperatures of all configurations, sorted and without duplicates.
@@ -303,7 +313,11 @@ fn setting(
     let paths = draft_models(configurations);
     let drafters: Vec<String> = paths.iter().map(|path| display_name(models, path)).collect();
     let filters = format!("top-k {}, top-p {}", arguments.top_k, arguments.top_p);
-    let verification = if compares_sampled(arguments) { "coupled" } else { "rejection" };
+    let verification = match verification(arguments) {
+        Verification::Coupled => "coupled",
+        Verification::Block => "block",
+        Verification::Rejection => "rejection",
+    };
     let sampling = |temperature: f32| match temperature {
         0.0 => "greedy".into(),
         temperature => format!("temperature {temperature}, {filters}, {verification}"),

@@ -56,6 +56,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     }
     demonstration(&mut arguments.answers.engine)?;
     let plan = Plan::new(options(&arguments.answers.engine))?;
+    request.validate_for(plan.method())?;
     // An interrupt during loading ends the process; the next run resumes a download.
     let mut loader = progress::loader(arguments.answers.engine.offline, !arguments.json);
     let engine = Forerun::open_with(&plan, &mut loader)?;
@@ -451,6 +452,7 @@ fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::V
         "seed": answer.seed,
         "verification": match answer.verification {
             Verification::Rejection => "rejection",
+            Verification::Block => "block",
             Verification::Coupled => "coupled",
         },
         "method": plan.method().to_string(),

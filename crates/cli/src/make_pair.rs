@@ -3,7 +3,11 @@
 use crate::arguments::MakePairArguments;
 use crate::generate::DEMONSTRATION_TARGET;
 use crate::{export, note, progress};
-use forerun::{CalibrationStep, Config, ResidualCalibration, SyntheticPairOptions, make_pair};
+use forerun::{
+    AcceptanceCalibration, CalibrationStep, Config, GrownPairOptions, ModelSource,
+    ResidualCalibration, SyntheticPairOptions, grow_pair, make_pair,
+};
+use forerun_bench::suite;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,40 +28,15 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
         );
         ensure_is_model(&part)?;
     }
+    if let Some(model) = &arguments.from {
+        return grow(arguments, model);
+    }
     check_heads(arguments)?;
     let options = options(arguments);
-    let started = Instant::now();
-    let mut steps = 0;
-    let pair = make_pair(&options, out, |step| {
-        note(step_line(step));
-        steps += 1;
-        // The first step also makes the models.
-        if steps == 1 && started.elapsed() * USUAL_STEPS > Duration::from_secs(60) {
-            let time = progress::about(started.elapsed() * USUAL_STEPS);
-            note(format_args!("a search usually takes {USUAL_STEPS} steps: {time} in total"));
-        }
-    })?;
-    let [target, drafter] = pair.bytes_read.map(|bytes| bytes as f64 / 1e6);
-    let accepted = &pair.acceptance;
+    let pair = make_pair(&options, out, step_notes())?;
     let mut stdout = std::io::stdout().lock();
-    writeln!(
-        stdout,
-        "{}: a forward pass reads {target:.0} MB in the target and {drafter:.1} MB in the drafter \
-         (ratio {:.1})",
-        out.display(),
-        target / drafter,
-    )?;
-    writeln!(
-        stdout,
-        "acceptance {:.3} at temperature {} (scale {}), on {} positions not used by the search; \
-         {:.3} on all {} positions; {:.0} % of the 4-grams are distinct",
-        accepted.rate,
-        arguments.temperature,
-        pair.epsilon,
-        accepted.positions,
-        accepted.rate_of_all,
-        accepted.all_positions,
-        accepted.distinct_4_grams * 100.0,
+    stdout.write_all(
+        measurements(arguments, pair.bytes_read, pair.epsilon, &pair.acceptance).as_bytes(),
     )?;
     if let Some(ResidualCalibration { scale, overlap }) = pair.residual {
         writeln!(
@@ -66,13 +45,98 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
              on texts not used by the search (scale of the drafter's layers {scale})"
         )?;
     }
-    for types in &arguments.gguf {
-        for (name, model) in [("target", &pair.target), ("drafter", &pair.drafter)] {
-            let file = out.join(format!("{name}-{}.gguf", types.gguf_name()));
-            export::write(&model.as_path().into(), &file, (*types).into(), true)?;
+    finish(arguments, &pair.target, &pair.drafter)
+}
+
+/// Grows a pair from a real model and reports its measurements.
+fn grow(arguments: &MakePairArguments, model: &ModelSource) -> anyhow::Result<ExitCode> {
+    let prompts = suite::read(&arguments.suite, arguments.data.as_deref())?;
+    let mut prompts: Vec<String> =
+        prompts.into_iter().filter_map(|prompt| prompt.turns.into_iter().next()).collect();
+    // Neighbours in a suite have the same category.
+    prompts.sort_by_cached_key(|prompt| {
+        let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        prompt.bytes().fold(0x811c_9dc5_u32, step)
+    });
+    let options = GrownPairOptions {
+        model: model.clone(),
+        offline: arguments.offline,
+        layers: arguments.layers,
+        acceptance: arguments.acceptance,
+        tolerance: arguments.tolerance,
+        temperature: arguments.temperature,
+        dtype: arguments.dtype,
+        seed: arguments.seed,
+        prompts,
+        first_prompts: arguments.prompts,
+        max_tokens: arguments.max_tokens,
+    };
+    let pair = grow_pair(&options, &arguments.out, step_notes())?;
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(
+        measurements(arguments, pair.bytes_read, pair.epsilon, &pair.acceptance).as_bytes(),
+    )?;
+    if let Some(overlap) = pair.layer_parallel_overlap {
+        writeln!(
+            stdout,
+            "the drafter's rows computed four layers at a time: overlap {overlap:.3} with exact rows"
+        )?;
+    }
+    finish(arguments, &pair.target, &pair.drafter)
+}
+
+/// Returns a function that notes every step of a search, and after the first one how long it will take.
+fn step_notes() -> impl FnMut(&CalibrationStep) {
+    let started = Instant::now();
+    let mut steps = 0;
+    move |step| {
+        note(step_line(step));
+        steps += 1;
+        // The first step also makes the models.
+        if steps == 1 && started.elapsed() * USUAL_STEPS > Duration::from_secs(60) {
+            let time = progress::about(started.elapsed() * USUAL_STEPS);
+            note(format_args!("a search usually takes {USUAL_STEPS} steps: {time} in total"));
         }
     }
-    let (target, drafter) = (pair.target.display(), pair.drafter.display());
+}
+
+/// Describes what a pair reads and accepts.
+fn measurements(
+    arguments: &MakePairArguments,
+    bytes_read: [usize; 2],
+    epsilon: f32,
+    accepted: &AcceptanceCalibration,
+) -> String {
+    let [target, drafter] = bytes_read.map(|bytes| bytes as f64 / 1e6);
+    format!(
+        "{}: a forward pass reads {target:.0} MB in the target and {drafter:.1} MB in the drafter \
+         (ratio {:.1})\n\
+         acceptance {:.3} at temperature {} (scale {epsilon}), on {} positions not used by the search; \
+         {:.3} on all {} positions; {:.0} % of the 4-grams are distinct\n",
+        arguments.out.display(),
+        target / drafter,
+        accepted.rate,
+        arguments.temperature,
+        accepted.positions,
+        accepted.rate_of_all,
+        accepted.all_positions,
+        accepted.distinct_4_grams * 100.0,
+    )
+}
+
+/// Writes GGUF files of a pair's models, if requested, and says how to use the pair.
+fn finish(
+    arguments: &MakePairArguments,
+    target: &Path,
+    drafter: &Path,
+) -> anyhow::Result<ExitCode> {
+    for types in &arguments.gguf {
+        for (name, model) in [("target", target), ("drafter", drafter)] {
+            let file = arguments.out.join(format!("{name}-{}.gguf", types.gguf_name()));
+            export::write(&model.into(), &file, (*types).into(), true)?;
+        }
+    }
+    let (target, drafter) = (target.display(), drafter.display());
     note(format_args!(
         "try it: forerun generate --model {target} --draft-model {drafter} --prompt Once"
     ));

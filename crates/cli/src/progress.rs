@@ -44,7 +44,9 @@ impl LoaderSteps {
     fn update(&mut self, progress: Progress<'_>) {
         let (name, unit) = match progress.step {
             Step::Download { model, file } => (format!("downloading {model} {file}"), Unit::Bytes),
-            Step::Load { model } => (format!("loading {model}"), Unit::Pieces("layers")),
+            Step::Load { model, types } => {
+                (format!("loading {model} as {types}"), Unit::Pieces("layers"))
+            }
             Step::Export { model } => (format!("exporting {model}"), Unit::Pieces("tensors")),
         };
         let Progress { done, total, .. } = progress;

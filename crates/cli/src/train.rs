@@ -7,7 +7,7 @@ mod run;
 use crate::arguments::{LmArguments, Train};
 use crate::interrupts;
 use crate::note;
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use forerun_formats::Config;
 use forerun_formats::checkpoint::Checkpoint;
 use forerun_train::data::{Dataset, PrepareOptions};
@@ -16,7 +16,7 @@ use forerun_train::{Dtype, Llama, Trainer, export};
 use progress::DataProgress;
 use run::{
     dataset, has_checkpoint, listen, note_damaged, note_size, open_run, options, set_threads,
-    steps_of, train,
+    steps_of, tokenizer_of, train,
 };
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -113,10 +113,13 @@ fn origin(arguments: &LmArguments, config: &Config) -> serde_json::Value {
 fn tokenizer(arguments: &LmArguments, run: &Path) -> anyhow::Result<PathBuf> {
     let chosen = [&arguments.tokenizer, &arguments.from, &arguments.teacher];
     if let Some(path) = chosen.into_iter().flatten().next() {
-        let file = if path.is_dir() { path.join("tokenizer.json") } else { path.clone() };
-        if !file.is_file() {
-            bail!("tokenizer {} not found: choose one with --tokenizer", file.display());
+        if path.extension().is_some_and(|extension| extension == "json") {
+            ensure!(path.is_file(), "{} not found: choose another --tokenizer", path.display());
+            return Ok(path.clone());
         }
+        let Some(file) = tokenizer_of(path, run)? else {
+            bail!("no tokenizer.json with {}: choose one with --tokenizer", path.display());
+        };
         return Ok(file);
     }
     let file = run.join("tokenizer").join("tokenizer.json");

@@ -141,6 +141,12 @@ impl Distribution {
         (&self.weights, self.total)
     }
 
+    /// Returns the sum of the weights.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.total
+    }
+
     /// Returns the probability of a token; 0 if it is not in the support.
     #[must_use]
     pub fn probability(&self, token: TokenId) -> f64 {
@@ -194,8 +200,17 @@ impl Distribution {
     /// `None` if nothing remains, which can happen after a rejection only by rounding.
     #[must_use]
     pub fn residual(&self, proposed: &Self) -> Option<Self> {
+        self.excess(1.0, proposed)
+    }
+
+    /// Returns `max(0, scale · self − proposed)`, whose [total](Self::total) is the mass that remains, for
+    /// a positive scale (Sun et al. 2024, arXiv 2403.10444, equation 4).
+    ///
+    /// `None` if nothing remains.
+    #[must_use]
+    pub fn excess(&self, scale: f64, proposed: &Self) -> Option<Self> {
         let mut rest = vec![0.0; self.weights.len()];
-        let (totals, target) = ((self.total, proposed.total), &self.weights);
+        let (totals, target) = ((self.total / scale, proposed.total), &self.weights);
         if self.tokens == proposed.tokens {
             let proposed = &proposed.weights;
             vectorize(Isa::best(), Difference { target, proposed, totals, rest: &mut rest });

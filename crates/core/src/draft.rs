@@ -1,7 +1,7 @@
 //! Draft requests and drafts: the shape that a drafter is asked for, and the candidates that it
 //! proposes.
 
-use crate::{Distribution, TokenTree, row_of};
+use crate::{Distribution, Key, Purpose, TokenTree, Verification, row_of};
 use serde::{Deserialize, Serialize};
 
 /// The shape of a requested draft.
@@ -136,6 +136,30 @@ pub enum Proposal {
     /// Candidates are a function of the tokens before them, as top-k, n-gram matches and coupled
     /// draws are.
     Deterministic,
+}
+
+/// Returns the key of the uniform that draws the next node of a draft, which has the nodes of `tree` so
+/// far and follows `prefix` tokens.
+///
+/// `depth` is the number of tokens between the prefix and the node, and `sibling` the number of nodes
+/// of the same depth that were drawn before.
+///
+/// With block verification, the fate of a draft's first tokens depends on its later ones. If a draft of the next
+/// round drew these positions again with the same numbers, its tokens would depend on that fate, and the text
+/// would no longer have the target's distribution. So its keys name the start of the draft, and the node.
+#[must_use]
+pub fn draft_key(
+    verification: Verification,
+    prefix: usize,
+    tree: &TokenTree,
+    depth: usize,
+    sibling: u32,
+) -> Key {
+    let (position, candidate) = match verification {
+        Verification::Block => (prefix, tree.len() as u32),
+        Verification::Rejection | Verification::Coupled => (prefix + depth, sibling),
+    };
+    Key { position, purpose: Purpose::Draft, candidate }
 }
 
 /// A draft: the candidates, and how they were chosen.

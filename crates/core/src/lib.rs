@@ -31,12 +31,13 @@ mod target_feedback;
 pub mod trace;
 mod tree;
 mod verify;
+mod verify_block;
 
 pub use active_sequences::ActiveSequences;
 pub use batch::{MAX_BATCH, QueuedJob, may_join, next_batch};
 pub use constraint::{CompileConstraint, Constraint, TokenConstraint, TokenMask};
 pub use distribution::{Distribution, InvalidDistribution};
-pub use draft::{Draft, DraftShape, Proposal};
+pub use draft::{Draft, DraftShape, Proposal, draft_key};
 pub use features::{FeatureRows, Features};
 pub use job::{
     Cluster, ClusterError, Completion, Job, JobError, JobOutput, Outcome, Role, ScoreJob, Scores,
@@ -51,6 +52,7 @@ pub use sampling::{Sampling, SamplingError, SamplingOptions, Verification};
 pub use target_feedback::{TargetFeedback, VerifiedDraft};
 pub use tree::{Node, TokenTree, TreeError, node_of_row, row_of};
 pub use verify::{Verdict, verify, verify_chains};
+pub use verify_block::verify_block;
 
 /// A token's index in the vocabulary.
 pub type TokenId = u32;

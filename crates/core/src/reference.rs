@@ -100,7 +100,7 @@ pub fn token(
     let score = |token: TokenId| {
         let noise = match sampling.verification {
             Verification::Coupled => sampling.randomness.gumbel(position, token),
-            Verification::Rejection => 0.0,
+            Verification::Rejection | Verification::Block => 0.0,
         };
         probabilities[token as usize].ln() + noise
     };

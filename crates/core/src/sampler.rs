@@ -62,7 +62,7 @@ impl<'a> Sampler<'a> {
             return Ok(Distribution::point(row.argmax()));
         }
         let filtered = Filtered::new(&row, self.sampling).into_distribution();
-        if self.sampling.verification == Verification::Rejection {
+        if self.sampling.verification != Verification::Coupled {
             return Ok(filtered);
         }
         let drawn = self.perturbed(&filtered, self.position_of(tree, at), 1);
@@ -91,7 +91,7 @@ impl<'a> Sampler<'a> {
             return Ok(Filtered::unfiltered(&row, GREEDY_CANDIDATES).into_best(width));
         }
         let filtered = Filtered::new(&row, self.sampling);
-        if self.sampling.verification == Verification::Rejection {
+        if self.sampling.verification != Verification::Coupled {
             return Ok(filtered.into_best(width));
         }
         let filtered = filtered.into_distribution();

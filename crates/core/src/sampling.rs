@@ -8,9 +8,13 @@ use std::ops::Deref;
 /// How a sampled draft is verified at temperatures above 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verification {
-    /// Rejection sampling: exactly the target's distribution, with the highest acceptance rate.
+    /// Rejection sampling: exactly the target's distribution. One token is tested after another.
     #[default]
     Rejection,
+    /// Block verification (Sun et al. 2024, arXiv 2403.10444): exactly the target's distribution. Drafts are
+    /// tested as a whole, which accepts more tokens. Methods that verify parts of drafts use
+    /// [`Rejection`](Self::Rejection) instead.
+    Block,
     /// Target and drafter share Gumbel noise keyed by position and token (Daliri et al. 2024, arXiv
     /// 2408.07978): exactly the tokens of autoregressive decoding with the same seed.
     Coupled,

@@ -1,6 +1,7 @@
 //! The forward pass of a decoder-only Transformer over the token trees of several sequences.
 
 mod attention_block;
+mod latent_block;
 mod mlp_block;
 mod observed;
 mod routing;

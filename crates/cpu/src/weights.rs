@@ -1,5 +1,7 @@
 //! A model's weights, packed in the layout that the kernels read.
 
+mod latent;
+
 use crate::cpu_pages::CpuPages;
 use crate::kernels::{AttentionShape, NormWeights, PackedMatrix, RecurrentWeights, Rope};
 use forerun_cache::PageStorage;
@@ -11,6 +13,7 @@ use forerun_formats::{
     Experts, Head, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, Recurrent,
     TensorSource, WeightType, WeightTypes,
 };
+pub(crate) use latent::PackedLatent;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -47,8 +50,9 @@ pub(crate) struct LayerWeights {
     /// The index of the layer's position embedding, if it has one.
     pub(crate) rope: Option<usize>,
     /// What attention or the mixer reads: `[(n_heads + 2 · n_kv_heads) · head_dim, inputs]` for attention without
-    /// gates.
+    /// gates and latent vectors.
     pub(crate) qkv: Projection,
+    pub(crate) latent: Option<PackedLatent>,
     pub(crate) qk_norms: Option<PackedQkNorms>,
     /// The score of each head's attention sink, if the layer has any: `[n_heads]`.
     pub(crate) sinks: Option<Vec<f32>>,
@@ -65,15 +69,15 @@ pub(crate) struct LayerWeights {
 
 impl LayerWeights {
     /// Returns the width of what attention or the mixer reads.
-    pub(crate) fn projected_width(&self) -> usize {
+    pub(crate) fn row_width(&self) -> usize {
         let of_mixer = self.recurrent.as_ref().map(|mixer| mixer.shape.projected_width());
-        of_mixer.unwrap_or_else(|| self.shape.projected_width())
+        of_mixer.unwrap_or_else(|| self.shape.row_width())
     }
 
-    /// Returns the width of what the output projection reads.
+    /// Returns the width of what attention or the mixer computes.
     pub(crate) fn mixed_width(&self) -> usize {
         let of_mixer = self.recurrent.as_ref().map(|mixer| mixer.shape.value_width());
-        of_mixer.unwrap_or_else(|| self.shape.q_width())
+        of_mixer.unwrap_or_else(|| self.shape.out_width())
     }
 }
 
@@ -307,13 +311,14 @@ impl LayerPacker<'_> {
                 ropes.len() - 1
             })
         };
+        let latent = attention.and_then(|attention| attention.latent);
         let rope = attention.and_then(Rope::new).map(index_of);
         let qk_norms = || {
             let (queries, keys) = (self.vector(T::QueryNorm)?, self.vector(T::KeyNorm)?);
             let whole = has(|attention| attention.qk_norms == QkNorms::Whole);
             Ok::<_, LoadError>(PackedQkNorms { queries, keys, whole })
         };
-        let [of_attention, of_mixer] = [[0, 1], [4, 5]];
+        let [of_attention, of_mixer] = [[0, 1], [5, 6]];
         let [input, output] = if attention.is_some() { of_attention } else { of_mixer };
         let qkv_biases = [T::QueryBias, T::KeyBias, T::ValueBias, T::AttentionGateBias];
         let output_norm = |has: bool, norm| has.then(|| self.plain_norm(norm)).transpose();
@@ -334,7 +339,11 @@ impl LayerPacker<'_> {
             shape: AttentionShape::of_layer(layer),
             recurrent: layer.recurrent.map(|shape| self.recurrent(shape)).transpose()?,
             rope,
-            qkv: self.projection(LayerTensor::PROJECTIONS[input], &qkv_biases)?,
+            qkv: match latent {
+                None => self.projection(LayerTensor::PROJECTIONS[input], &qkv_biases)?,
+                Some(_) => self.latent_projection()?,
+            },
+            latent: latent.map(|latent| self.latent(latent)).transpose()?,
             qk_norms: has(|attention| attention.qk_norms != QkNorms::None)
                 .then(qk_norms)
                 .transpose()?,
@@ -625,13 +634,19 @@ impl Weights {
             let dense = dense.into_iter().filter(|tensors| !tensors.is_empty());
             dense.chain(routers).chain(experts)
         });
+        let expansions = architecture
+            .layers
+            .iter()
+            .enumerate()
+            .map(|(index, layer)| PackedLatent::expansion_bytes(&packer.types, index, layer));
+        let expansions = expansions.fold(0, usize::saturating_add);
         let whole = [
             (!architecture.shares_embedding).then_some(Tensor::Embedding),
             (architecture.head == Head::Own).then_some(Tensor::Head),
             architecture.fusion_inputs().map(|_| Tensor::Fusion),
         ];
         let whole = whole.into_iter().flatten().map(|tensor| vec![with_shape(tensor)]);
-        whole.chain(layers).try_fold(0_usize, |sum, tensors| {
+        whole.chain(layers).try_fold(expansions, |sum, tensors| {
             Ok(sum.saturating_add(packer.projection_bytes(&tensors)?))
         })
     }
@@ -665,8 +680,9 @@ impl Weights {
     /// Returns all matrices, also those that are shared with another model. A tied head is the embedding.
     fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
         let layers = self.layers.iter().flat_map(|layer| {
-            let LayerWeights { qkv, output, mlp, experts, .. } = layer;
+            let LayerWeights { qkv, latent, output, mlp, experts, .. } = layer;
             let attention = [qkv, output].into_iter().flat_map(Projection::matrices);
+            let attention = attention.chain(latent.iter().flat_map(PackedLatent::matrices));
             let routers = experts
                 .iter()
                 .flat_map(|experts| std::iter::once(&experts.router).chain(&experts.shared_gate));

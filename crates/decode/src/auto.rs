@@ -5,7 +5,6 @@
 //! clock, and uses the fastest. Each of them pauses by itself while drafting does not pay, so none is much
 //! slower than the target alone.
 
-use crate::estimates::Speed;
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence, dsi,
     pearl, speculative,
@@ -13,6 +12,7 @@ use crate::{
 use forerun_core::{
     Cluster, ClusterError, Completion, Job, Outcome, Role, SequenceId, Ticket, trace::SpanOutcome,
 };
+use forerun_plan::Speed;
 use std::collections::BTreeSet;
 
 /// The entry in [`METHODS`](crate::METHODS).

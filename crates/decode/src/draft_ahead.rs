@@ -1,10 +1,10 @@
 //! Drafting ahead of verification.
 
-use crate::estimates::JobTime;
 use crate::{DecodeError, Sequence, jobs};
 use forerun_core::{
     Cluster, Completion, Draft, DraftShape, Outcome, Ticket, TokenId, TokenTree, trace::SpanOutcome,
 };
+use forerun_plan::JobTime;
 use std::collections::VecDeque;
 
 /// A chain of draft tokens after the committed ones. Draft jobs extend it one after another.

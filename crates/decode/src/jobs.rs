@@ -1,11 +1,11 @@
 //! Submits jobs to the cluster, waits for them, and checks their outputs.
 
-use crate::estimates::JobTime;
 use crate::{DecodeError, Sequence};
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, Features, Job, JobError, JobOutput, Role,
     ScoreJob, Scores, Ticket, TokenId, TokenTree,
 };
+use forerun_plan::JobTime;
 use std::sync::Arc;
 
 /// A job's output with its ticket and time.

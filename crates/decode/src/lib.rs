@@ -10,36 +10,30 @@ mod autoregressive;
 mod chain;
 mod draft_ahead;
 mod dsi;
-mod dsi_lookahead;
-mod estimates;
 mod generate;
-mod goodput;
 mod jobs;
 mod method;
-mod pauses;
 mod pearl;
-mod pearl_draft_length;
 mod pearl_options;
 mod replicas;
 mod sequence;
 mod speculative;
-mod speculative_draft_length;
 mod statistics;
 
 pub use auto::Auto;
 pub use autoregressive::Autoregressive;
 pub use dsi::Dsi;
-pub use dsi_lookahead::DsiLookahead;
 pub use generate::{Decoder, generate, next_tokens};
-pub use goodput::SharedGoodput;
 pub use method::{AnswerDecoder, DecoderOptions, DraftPattern, Drafting, METHODS, MethodEntry};
 pub use pearl::Pearl;
-pub use pearl_draft_length::PearlDraftLength;
 pub use pearl_options::{PearlOptions, PearlSchedule, UnknownPearlOption};
 pub use sequence::{Finish, Limits, Sequence, VerificationRecord};
 pub use speculative::Speculative;
-pub use speculative_draft_length::{DraftLength, SpeculativeDraftLength};
 pub use statistics::Statistics;
+
+pub use forerun_plan::{
+    DraftLength, DsiLookahead, PearlDraftLength, SharedGoodput, SpeculativeDraftLength,
+};
 
 use forerun_core::{ClusterError, JobError};
 

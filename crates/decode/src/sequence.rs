@@ -2,8 +2,8 @@
 
 use crate::Statistics;
 use forerun_core::{
-    Draft, Features, Randomness, Sampling, Scores, SequenceId, TargetFeedback, TokenId,
-    TokenLogprob, Verdict, VerifiedDraft,
+    Distribution, Draft, Features, Randomness, Sampling, Scores, SequenceId, TargetFeedback,
+    TokenId, TokenLogprob, Verdict, Verification, VerifiedDraft, verify, verify_block,
 };
 use std::sync::Arc;
 
@@ -228,6 +228,17 @@ impl Sequence {
     /// Ends the sequence, unless it has already ended.
     pub fn stop(&mut self) {
         self.finish.get_or_insert(Finish::Stopped);
+    }
+
+    /// Verifies a draft that was drawn in one job after the committed tokens, with the rule of the sampling
+    /// options. `rows` are those of the target, as for [`verify`].
+    #[must_use]
+    pub fn verify_whole(&self, draft: &Draft, rows: &[Distribution]) -> Verdict {
+        let rule = match self.sampling.verification {
+            Verification::Block => verify_block,
+            Verification::Rejection | Verification::Coupled => verify,
+        };
+        rule(draft, rows, self.tokens.len(), self.randomness())
     }
 
     /// Commits the tokens that a verdict on `scores` accepted, then the target's own token, if any.

@@ -20,9 +20,9 @@ use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
     SpeculativeDraftLength,
     jobs::{self, JobReply},
-    speculative_draft_length::Round,
 };
-use forerun_core::{Cluster, Draft, Need, Outcome, trace::SpanOutcome, verify};
+use forerun_core::{Cluster, Draft, Need, Outcome, trace::SpanOutcome};
+use forerun_plan::Round;
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -99,8 +99,7 @@ impl Decoder for Speculative {
         let empty = Draft::empty();
         let draft = reply.as_ref().map_or(&empty, |reply| &reply.output);
         let score = jobs::score(sequence, cluster, &draft.tree)?;
-        let position = sequence.tokens().len();
-        let verdict = verify(draft, &score.output.rows, position, sequence.randomness());
+        let verdict = sequence.verify_whole(draft, &score.output.rows);
         let accepted = sequence.commit(draft, &verdict, &score.output);
         self.draft_length.observe(&Round {
             requested: reply.is_some(),

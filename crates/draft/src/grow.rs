@@ -11,7 +11,7 @@
 
 use crate::DraftContext;
 use forerun_core::{
-    Distribution, Draft, DraftShape, Key, Proposal, Purpose, Sampler, Sampling, TokenId, TokenTree,
+    Distribution, Draft, DraftShape, Proposal, Sampler, Sampling, TokenId, TokenTree, draft_key,
     node_of_row, row_of,
 };
 use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
@@ -102,9 +102,10 @@ impl<'a> Growth<'a> {
                     let parent = node_of_row(row);
                     let distribution = sampler.distribution(logits, tree, parent)?;
                     let depth = parent.map_or(0, |node| tree.depth(node));
-                    let position = context.tokens.len() + depth;
+                    let rule = context.sampling.verification;
                     for _ in 0..children {
-                        let key = Key { position, purpose: Purpose::Draft, candidate };
+                        let prefix = context.tokens.len();
+                        let key = draft_key(rule, prefix, tree, depth, candidate);
                         tree.push(parent, distribution.pick(context.randomness, key));
                         candidate += 1;
                     }

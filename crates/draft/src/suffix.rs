@@ -20,8 +20,7 @@ use crate::suffix_automaton::{State, SuffixAutomaton};
 use crate::suffix_pool::{AnswerPool, END_OF_ANSWER};
 use crate::{DraftContext, Drafter};
 use forerun_core::{
-    Draft, DraftShape, Proposal, Sampling, SequenceId, TokenId, TokenTree, Verification,
-    node_of_row, row_of,
+    Draft, DraftShape, Proposal, Sampling, SequenceId, TokenId, TokenTree, node_of_row, row_of,
 };
 use forerun_lm::ModelError;
 use std::cmp::Reverse;
@@ -99,7 +98,7 @@ impl Drafter for SuffixDrafter {
 
 /// Returns whether other drafts lead to another text, though to one of the same distribution.
 fn text_depends_on_drafts(sampling: &Sampling) -> bool {
-    sampling.temperature > 0.0 && sampling.verification == Verification::Rejection
+    !sampling.is_deterministic()
 }
 
 /// Returns the tree with the highest score (algorithm 2), the first one if several have it. A match is a
@@ -398,20 +397,22 @@ mod tests {
     /// With rejection sampling, other drafts are another text of the same seed.
     #[test]
     fn earlier_answers_are_used_on_request_and_where_the_text_does_not_depend_on_them() {
+        use forerun_core::Verification::{Block, Coupled, Rejection};
         let options = SamplingOptions { temperature: 0.8, ..SamplingOptions::default() };
         let sampled = |verification| Sampling {
             options: options.clone(),
             verification,
             ..Sampling::greedy()
         };
-        let (greedy, coupled) = (Sampling::greedy(), sampled(Verification::Coupled));
-        let rejection = sampled(Verification::Rejection);
+        let (greedy, coupled) = (Sampling::greedy(), sampled(Coupled));
+        let (rejection, block) = (sampled(Rejection), sampled(Block));
         let chain = DraftShape::Chain { length: 3 };
         for (mut drafter, sampling, drafts) in [
             (SuffixDrafter::new(), &greedy, false),
             (SuffixDrafter::with_earlier_answers(), &greedy, true),
             (SuffixDrafter::with_earlier_answers(), &coupled, true),
             (SuffixDrafter::with_earlier_answers(), &rejection, false),
+            (SuffixDrafter::with_earlier_answers(), &block, false),
         ] {
             // The prompt is not part of the answer 2 3 4.
             draft_after(&mut drafter, (2, &[9, 1, 2, 3, 4]), &chain, sampling);

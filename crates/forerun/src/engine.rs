@@ -460,7 +460,8 @@ impl Forerun {
         request: &Request,
         canceller: &Canceller,
     ) -> Result<AnswerStream<'_>, ForerunError> {
-        let mut sampling = request.keyed_sampling()?;
+        let method = continuation.method;
+        let mut sampling = request.keyed_sampling(request.verification_by(method)?)?;
         sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;
         if prompt.is_empty() {
@@ -485,7 +486,7 @@ impl Forerun {
         let limits = Limits { max_tokens: request.max_tokens, context_length: context, eos };
         let id = continuation.sequence;
         let seed = sampling.randomness.seed;
-        // Rejection sampling draws other numbers for other draft lengths. If a seed promises the same
+        // Rejection sampling and block verification draw other numbers for other draft lengths. If a seed promises the same
         // text, the length must not depend on measured times.
         let reproducible = !sampling.is_deterministic() && request.seed.is_some();
         let verification = sampling.verification;
@@ -499,7 +500,6 @@ impl Forerun {
         if let Some(top) = request.logprobs {
             sequence = sequence.with_logprobs(top);
         }
-        let method = continuation.method;
         if self.reads_features && method.offers(Need::Features) {
             sequence = sequence.with_features();
         }

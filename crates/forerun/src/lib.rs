@@ -89,8 +89,9 @@ pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport, Typ
 pub use registry::{DrafterEntry, DrafterKind};
 pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use synthetic_pair::{
-    AcceptanceCalibration, CalibrationStep, ResidualCalibration, SyntheticPair, SyntheticPairError,
-    SyntheticPairOptions, make_pair, synthetic_pair_label,
+    AcceptanceCalibration, CalibrationStep, GrownPair, GrownPairOptions, ResidualCalibration,
+    SyntheticPair, SyntheticPairError, SyntheticPairOptions, grow_pair, make_pair,
+    synthetic_pair_label,
 };
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};

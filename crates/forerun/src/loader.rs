@@ -6,7 +6,7 @@ use crate::memory;
 use crate::model_source::ModelSource;
 use crate::progress::{Progress, Step};
 use forerun_cpu::Weights;
-use forerun_formats::{Checkpoint, LoadError, ModelTypes};
+use forerun_formats::{Checkpoint, LoadError, MatrixTypes, ModelTypes};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ struct Shared {
 ///     let percent = 100 * progress.done / progress.total.max(1);
 ///     match progress.step {
 ///         Step::Download { model, file } => eprintln!("{model}: {file} {percent} %"),
-///         Step::Load { model } | Step::Export { model } => eprintln!("{model}: {percent} %"),
+///         Step::Load { model, .. } | Step::Export { model } => eprintln!("{model}: {percent} %"),
 ///     }
 ///     ControlFlow::Continue(())
 /// });
@@ -140,10 +140,13 @@ impl<'a> Loader<'a> {
             return Ok(Arc::clone(weights));
         }
         let name = model.to_string();
+        let matrices = MatrixTypes::of_model(types.weights, checkpoint.architecture(), checkpoint)?;
+        let type_names = matrices.names(checkpoint.architecture());
         let total = checkpoint.config().num_hidden_layers as u64;
         let mut flow = ControlFlow::Continue(());
         let mut on_layer = |layers: usize| {
-            let (step, done) = (Step::Load { model: &name }, layers as u64);
+            let step = Step::Load { model: &name, types: &type_names };
+            let done = layers as u64;
             if flow.is_continue() {
                 flow = (self.on_progress)(Progress { step, done, total });
             }

@@ -14,6 +14,8 @@ pub enum Step<'a> {
     Load {
         /// The model as the plan names it.
         model: &'a str,
+        /// The types of its matrices in memory, such as `q4_0 and bf16`.
+        types: &'a str,
     },
     /// A model is written in another format. Progress counts tensors. It cannot be cancelled.
     Export {

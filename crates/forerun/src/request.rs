@@ -1,23 +1,24 @@
 //! The options of one answer.
 
 use forerun_core::{
-    KeyedRandomness, Sampling, SamplingError, SamplingOptions, TokenId, Verification,
+    KeyedRandomness, Need, Sampling, SamplingError, SamplingOptions, TokenId, Verification,
 };
 use forerun_formats::SuggestedSampling;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 
 use crate::grammar::Grammar;
-use crate::plan::Tree;
+use crate::plan::{Method, Tree};
 use crate::unknown_value::UnknownValue;
 
 /// The choice of how drafts are verified above temperature 0.
 ///
-/// Parsed from `auto`, `rejection` and `coupled`.
+/// Parsed from `auto`, `block`, `rejection` and `coupled`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerificationChoice {
-    /// [`Verification::Coupled`] if the request has a seed, which promises reproducible text;
-    /// [`Verification::Rejection`] otherwise.
+    /// [`Verification::Coupled`] if the request has a seed, which promises reproducible text. Otherwise
+    /// [`Verification::Block`] if the method verifies whole drafts, and [`Verification::Rejection`] if it
+    /// does not.
     #[default]
     Auto,
     /// The given verification, with and without a seed.
@@ -30,9 +31,10 @@ impl FromStr for VerificationChoice {
     fn from_str(text: &str) -> Result<Self, UnknownValue> {
         match text {
             "auto" => Ok(Self::Auto),
+            "block" => Ok(Self::Always(Verification::Block)),
             "rejection" => Ok(Self::Always(Verification::Rejection)),
             "coupled" => Ok(Self::Always(Verification::Coupled)),
-            _ => Err(UnknownValue::new(text, "auto, rejection, coupled")),
+            _ => Err(UnknownValue::new(text, "auto, block, rejection, coupled")),
         }
     }
 }
@@ -125,6 +127,12 @@ pub enum RequestError {
     /// More log-probabilities are requested than [`MAX_LOGPROBS`].
     #[error("`logprobs` is {0}, but it must be from 0 (the token alone) to {MAX_LOGPROBS}")]
     Logprobs(usize),
+    /// Block verification is not possible with this method.
+    #[error(
+        "`verify = block` tests whole drafts, but the method {0} verifies them in parts: set `verify = \
+         rejection`, or `method = speculative`"
+    )]
+    Block(Method),
     /// A tree is not possible with this engine.
     #[error("`tree` is {tree}, but {reason}")]
     Tree {
@@ -182,25 +190,51 @@ impl Request {
     /// assert!(request.validate().is_err());
     /// ```
     pub fn validate(&self) -> Result<(), RequestError> {
-        self.keyed_sampling().map(|_| ())
+        self.keyed_sampling(Verification::default()).map(|_| ())
+    }
+
+    /// Checks that all options are in range, and that this method can verify drafts as requested.
+    ///
+    /// # Errors
+    /// As of [`Request::validate`], and [`RequestError::Block`].
+    pub fn validate_for(&self, method: Method) -> Result<(), RequestError> {
+        self.verification_by(method)?;
+        self.validate()
+    }
+
+    /// Returns how this method verifies drafts of the answer.
+    ///
+    /// # Errors
+    /// [`RequestError::Block`] if the method cannot verify them as requested.
+    pub(crate) fn verification_by(&self, method: Method) -> Result<Verification, RequestError> {
+        let in_blocks = method.offers(Need::WholeDrafts);
+        match self.verification {
+            VerificationChoice::Always(Verification::Block) if method.drafts() && !in_blocks => {
+                Err(RequestError::Block(method))
+            }
+            VerificationChoice::Always(verification) => Ok(verification),
+            VerificationChoice::Auto if self.seed.is_some() => Ok(Verification::Coupled),
+            VerificationChoice::Auto if in_blocks && self.sampling.temperature > 0.0 => {
+                Ok(Verification::Block)
+            }
+            VerificationChoice::Auto => Ok(Verification::Rejection),
+        }
     }
 
     /// Returns the sampling options, with a random seed if the request has none.
     ///
     /// # Errors
     /// If an option is out of range.
-    pub(crate) fn keyed_sampling(&self) -> Result<Sampling, RequestError> {
+    pub(crate) fn keyed_sampling(
+        &self,
+        verification: Verification,
+    ) -> Result<Sampling, RequestError> {
         if self.max_tokens == 0 {
             return Err(RequestError::NoTokens);
         }
         if let Some(count) = self.logprobs.filter(|&count| count > MAX_LOGPROBS) {
             return Err(RequestError::Logprobs(count));
         }
-        let verification = match (self.verification, self.seed) {
-            (VerificationChoice::Always(verification), _) => verification,
-            (VerificationChoice::Auto, Some(_)) => Verification::Coupled,
-            (VerificationChoice::Auto, None) => Verification::Rejection,
-        };
         let sampling = Sampling {
             options: self.sampling.clone(),
             randomness: KeyedRandomness { seed: self.seed.unwrap_or_else(draw_seed), sample: 0 },

@@ -276,6 +276,24 @@ impl Tokenizer {
         Ok(Self::with(inner, file, Some(1), HashSet::from([0, 1, 2])))
     }
 
+    /// Returns the tokenizer as the text of a `tokenizer.json`, whatever file it was read from.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot be serialized.
+    pub fn to_json(&self) -> Result<String, TokenizerError> {
+        let broken = |error: tokenizers::Error| TokenizerError::Broken {
+            file: self.file.clone(),
+            reason: error.to_string(),
+        };
+        self.inner.to_string(false).map_err(broken)
+    }
+
+    /// Returns the entries of `tokenizer_config.json` that [`Self::to_json`] does not contain.
+    pub(crate) fn config_json(&self) -> serde_json::Value {
+        let bos = self.bos.and_then(|token| self.inner.id_to_token(token));
+        serde_json::json!({ "add_bos_token": bos.is_some(), "bos_token": bos })
+    }
+
     /// Encodes a text, with BOS in front, and EOS at the end, if the checkpoint's files say so.
     ///
     /// # Errors

@@ -539,6 +539,18 @@ fn assert_exact_of(
     decoder: &dyn Fn() -> Box<dyn Decoder>,
     (tokens, features): (usize, bool),
 ) {
+    let rule = Verification::Rejection;
+    assert_exact_with(rule, name, drafter, decoder, (tokens, features));
+}
+
+/// Asserts the same with another rule of verification.
+fn assert_exact_with(
+    verification: Verification,
+    name: &str,
+    drafter: &dyn Fn() -> Box<dyn Drafter>,
+    decoder: &dyn Fn() -> Box<dyn Decoder>,
+    (tokens, features): (usize, bool),
+) {
     let mut branches = 0;
     for seed in [1, 2] {
         let filters = [
@@ -549,6 +561,7 @@ fn assert_exact_of(
         ];
         for sampling in filters.into_iter().chain(more_options()) {
             let target = target(seed);
+            let sampling = Sampling { verification, ..sampling };
             let experiment = Experiment::of(sampling, drafter, decoder);
             let experiment = Experiment { target, tokens, features, ..experiment };
             let deviation = experiment.deviation();
@@ -743,6 +756,67 @@ fn parallel_drafting_is_exact() {
         assert_exact_in_any_order(&format!("pearl, {name}"), &drafter, &|| pearl(2, "paper"));
         let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 2)) };
         assert_exact(&format!("dsi, {name}"), &drafter, &decoder);
+    }
+}
+
+/// Block verification, over several rounds: where a round ends depends on the tokens that it drops.
+#[test]
+fn speculative_decoding_in_blocks_is_exact() {
+    let rule = Verification::Block;
+    for shape in [chain(1), chain(2), chain(3)] {
+        let name = format!("speculative in blocks, model, {shape:?}");
+        assert_exact_with(rule, &name, &model_drafter, &|| speculative(&shape), (2, false));
+    }
+    let penalised = more_options().pop().unwrap();
+    for (shape, tokens, sampling) in [
+        (chain(2), 3, sampling(1.0, 0, 1.0)),
+        (chain(2), 4, sampling(1.0, 0, 1.0)),
+        (chain(2), 3, penalised.clone()),
+        (iid(&[3]), 2, sampling(1.0, 0, 1.0)),
+        (iid(&[2, 1]), 2, sampling(1.0, 0, 1.0)),
+        (iid(&[2, 1]), 2, penalised),
+        (iid(&[1, 2]), 2, sampling(1.0, 0, 1.0)),
+    ] {
+        let name = format!("speculative in blocks, model, {shape:?}, {tokens} tokens");
+        let sampling = Sampling { verification: rule, ..sampling };
+        let decoder = || speculative(&shape);
+        let experiment = Experiment::of(sampling, &model_drafter, &decoder);
+        let experiment = Experiment { tokens, ..experiment };
+        let deviation = experiment.deviation();
+        println!("{name}: off by {deviation:.1e} in {} branches", experiment.enumerate().1);
+        assert!(deviation < 1e-6, "{name}: off by {deviation}");
+    }
+}
+
+/// Block verification with drafters of every kind: on tokens, on features, approximate, failing.
+#[test]
+fn drafters_of_all_kinds_in_blocks_are_exact() {
+    let easyspec = || layer_parallel_drafter(CalibrationPolicy::OnMismatch);
+    let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
+    let fewer = TableModel { vocab_size: VOCAB - 1, ..DRAFT_MODEL };
+    let fewer =
+        || -> Box<dyn Drafter> { Box::new(ModelDrafter::new(fewer).with_vocab_size(VOCAB)) };
+    let masks = Masks::PerPosition(VOCAB as TokenId..VOCAB as TokenId + 2);
+    let parallel =
+        || -> Box<dyn Drafter> { Box::new(ParallelDrafter::new(DRAFT_MODEL, masks.clone())) };
+    let ouroboros = || -> Box<dyn Drafter> { Box::new(OuroborosDrafter::new(DRAFT_MODEL)) };
+    let (on_token, after_one) = (|| failing_on(1), || failing_after(1, &model_drafter));
+    let drafters: [(&str, Make<'_>, bool); 8] = [
+        ("easyspec", &easyspec, false),
+        ("eagle", &eagle, true),
+        ("fewer tokens", &fewer, false),
+        ("parallel", &parallel, false),
+        ("ouroboros", &ouroboros, true),
+        ("prompt-lookup", &lookup_drafter, false),
+        ("fails on a token", &on_token, false),
+        ("fails after a job", &after_one, false),
+    ];
+    for (name, drafter, features) in drafters {
+        for shape in [chain(2), top(2, 2)] {
+            let name = format!("speculative in blocks, {name}, {shape:?}");
+            let (decoder, tokens) = (|| speculative(&shape), if features { 3 } else { 2 });
+            assert_exact_with(Verification::Block, &name, drafter, &decoder, (tokens, features));
+        }
     }
 }
 
@@ -1040,8 +1114,18 @@ fn worst_deviation(
     decoder: &dyn Fn() -> Box<dyn Decoder>,
     keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
 ) -> f64 {
+    worst_deviation_with(Verification::Rejection, drafter, decoder, keys)
+}
+
+fn worst_deviation_with(
+    verification: Verification,
+    drafter: &dyn Fn() -> Box<dyn Drafter>,
+    decoder: &dyn Fn() -> Box<dyn Decoder>,
+    keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
+) -> f64 {
     let deviation = |seed| {
         let (target, sampling) = (target(seed), sampling(1.0, 0, 1.0));
+        let sampling = Sampling { verification, ..sampling };
         Experiment { target, keys, ..Experiment::of(sampling, drafter, decoder) }.deviation()
     };
     (1..=5).map(deviation).fold(0.0, f64::max)
@@ -1052,6 +1136,7 @@ const CERTIFIED_ANSWERS: usize = 40_000;
 
 /// Returns the probability of samples of five targets by the test of `forerun certify`.
 fn certified(
+    verification: Verification,
     drafter: &dyn Fn() -> Box<dyn Drafter>,
     decoder: &dyn Fn() -> Box<dyn Decoder>,
     keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
@@ -1059,6 +1144,7 @@ fn certified(
     let mut test = SamplingTest::default();
     for seed in 1..=5 {
         let (target, sampling) = (target(seed), sampling(1.0, 0, 1.0));
+        let sampling = Sampling { verification, ..sampling };
         let experiment = Experiment::of(sampling, drafter, decoder);
         Experiment { target, keys, ..experiment }.add_samples(&mut test);
     }
@@ -1073,8 +1159,18 @@ fn assert_caught(
     decoder: &dyn Fn() -> Box<dyn Decoder>,
     keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
 ) {
-    let worst = worst_deviation(drafter, decoder, keys);
-    let probability = certified(drafter, decoder, keys);
+    assert_caught_with(Verification::Rejection, name, drafter, decoder, keys);
+}
+
+fn assert_caught_with(
+    verification: Verification,
+    name: &str,
+    drafter: &dyn Fn() -> Box<dyn Drafter>,
+    decoder: &dyn Fn() -> Box<dyn Decoder>,
+    keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
+) {
+    let worst = worst_deviation_with(verification, drafter, decoder, keys);
+    let probability = certified(verification, drafter, decoder, keys);
     println!("mutant \"{name}\" is off by {worst:.4}; certify: p = {probability:.1e}");
     assert!(worst > 1e-3, "the mutant \"{name}\" was not caught: off by {worst}");
     // So many samples do not show smaller deviations.
@@ -1278,17 +1374,7 @@ impl Decoder for ExplicitVerification {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let draft = draft(sequence, cluster, chain(1))?;
-        let score = Job::Score(ScoreJob {
-            sequence: sequence.id(),
-            tokens: sequence.tokens().into(),
-            prompt_len: sequence.prompt_len(),
-            tree: draft.tree.clone(),
-            sampling: sequence.sampling().clone(),
-            logprobs: None,
-            features_from: None,
-        });
-        cluster.submit(Role::Target(0), score)?;
-        let Ok(JobOutput::Score(scores)) = cluster.next_completion()?.output else { panic!() };
+        let scores = scores(sequence, cluster, &draft)?;
         let rows = &scores.rows;
         let Proposal::Sampled(proposed) = &draft.proposal else { panic!() };
         let position = sequence.tokens().len();
@@ -1330,10 +1416,150 @@ fn draft(
     Ok(draft)
 }
 
+/// Returns the target's scores of a draft.
+fn scores(
+    sequence: &Sequence,
+    cluster: &mut dyn Cluster,
+    draft: &Draft,
+) -> Result<Scores, DecodeError> {
+    let job = Job::Score(ScoreJob {
+        sequence: sequence.id(),
+        tokens: sequence.tokens().into(),
+        prompt_len: sequence.prompt_len(),
+        tree: draft.tree.clone(),
+        sampling: sequence.sampling().clone(),
+        logprobs: None,
+        features_from: None,
+    });
+    cluster.submit(Role::Target(0), job)?;
+    let Ok(JobOutput::Score(scores)) = cluster.next_completion()?.output else { panic!() };
+    Ok(scores)
+}
+
 #[test]
 fn mutant_the_residual_is_not_subtracted() {
     let decoder = || -> Box<dyn Decoder> { Box::new(ExplicitVerification { subtract: false }) };
     assert_caught("residual not subtracted", &model_drafter, &decoder, &unchanged);
+}
+
+/// Algorithm 2 of block verification for chains, written as in the paper, or with a mistake.
+struct ExplicitBlock(BlockMistake);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum BlockMistake {
+    None,
+    /// The product of the ratios may exceed 1 on the way.
+    NoMinimum,
+    /// The threshold of each token is that of token-by-token verification.
+    TokenThresholds,
+    /// The tests stop at the first one that fails.
+    StopsAtFirst,
+    /// The correction is drawn from the residual of token-by-token verification.
+    TokenResidual,
+    /// The correction is drawn from the target's whole row.
+    NoResidual,
+}
+
+impl Decoder for ExplicitBlock {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let mistake = self.0;
+        let draft = draft(sequence, cluster, chain(2))?;
+        let scores = scores(sequence, cluster, &draft)?;
+        let (rows, tokens) = (&scores.rows, draft.tree.tokens());
+        let Proposal::Sampled(proposed) = &draft.proposal else { panic!() };
+        let position = sequence.tokens().len();
+
+        let mut products = vec![1.0];
+        for (index, &token) in tokens.iter().enumerate() {
+            let ratio = rows[index].probability(token) / proposed[index].probability(token);
+            let product = products[index] * ratio;
+            products.push(if mistake == BlockMistake::NoMinimum {
+                product
+            } else {
+                product.min(1.0)
+            });
+        }
+        let mut accepted = 0;
+        for length in 1..=tokens.len() {
+            let product: f64 = products[length].min(1.0);
+            let threshold = if mistake == BlockMistake::TokenThresholds {
+                let (at, token) = (length - 1, tokens[length - 1]);
+                rows[at].probability(token) / proposed[at].probability(token)
+            } else if length == tokens.len() {
+                product
+            } else {
+                let excess = |(token, target): (TokenId, f64)| {
+                    (products[length] * target - proposed[length].probability(token)).max(0.0)
+                };
+                let excess: f64 = rows[length].iter().map(excess).sum();
+                if product >= 1.0 { 1.0 } else { excess / (excess + 1.0 - product) }
+            };
+            let key = Key { position, purpose: Purpose::Accept, candidate: length as u32 };
+            if threshold >= 1.0 || sequence.randomness().below(key, threshold) {
+                accepted = length;
+            } else if mistake == BlockMistake::StopsAtFirst {
+                break;
+            }
+        }
+        let rejected = accepted < tokens.len();
+        let row = &rows[accepted];
+        let rest = match mistake {
+            _ if !rejected => None,
+            BlockMistake::NoResidual => None,
+            BlockMistake::TokenResidual => row.residual(&proposed[accepted]),
+            _ => row.excess(products[accepted], &proposed[accepted]),
+        };
+        let key = Key { position: position + accepted, purpose: Purpose::Sample, candidate: 0 };
+        let token = rest.as_ref().unwrap_or(row).pick(sequence.randomness(), key);
+        let verdict = Verdict { accepted: (0..accepted).collect(), token: Some(token), rejected };
+        sequence.commit(&draft, &verdict, &scores);
+        Ok(())
+    }
+}
+
+#[test]
+fn mutants_of_block_verification() {
+    let rule = Verification::Block;
+    let with = |mistake| move || -> Box<dyn Decoder> { Box::new(ExplicitBlock(mistake)) };
+    let worst = worst_deviation_with(rule, &model_drafter, &with(BlockMistake::None), &unchanged);
+    assert!(worst < 1e-6, "the algorithm itself is off by {worst}");
+    for mistake in [
+        BlockMistake::NoMinimum,
+        BlockMistake::TokenThresholds,
+        BlockMistake::StopsAtFirst,
+        BlockMistake::TokenResidual,
+        BlockMistake::NoResidual,
+    ] {
+        let name = format!("block verification, {mistake:?}");
+        assert_caught_with(rule, &name, &model_drafter, &with(mistake), &unchanged);
+    }
+}
+
+/// The next round draws or tests a position with the number that has decided where this round ends.
+#[test]
+fn mutants_of_the_keys_of_block_verification() {
+    let (rule, decoder) = (Verification::Block, || speculative(&chain(2)));
+    assert!(worst_deviation_with(rule, &model_drafter, &decoder, &unchanged) < 1e-6);
+    fn by_position(key: Key) -> Key {
+        Key { position: key.position + key.candidate as usize, candidate: 0, ..key }
+    }
+    type Change = fn(Key) -> Key;
+    let mutants: [(&str, Change); 2] = [
+        ("draws", |key| if key.purpose == Purpose::Draft { by_position(key) } else { key }),
+        ("tests", |key| if key.purpose == Purpose::Accept { by_position(key) } else { key }),
+    ];
+    for (name, change) in mutants {
+        let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
+            Arc::new(MutantKeys(enumerator, change))
+        };
+        let worst = worst_deviation_with(rule, &model_drafter, &decoder, &keys);
+        println!("mutant \"keys of {name} by position\" is off by {worst:.4}");
+        assert!(worst > 0.01, "the mutant was not caught: off by {worst}");
+    }
 }
 
 /// Speculative decoding that applies the sampling options itself: to each row with the prefix of its own
@@ -1425,7 +1651,8 @@ fn the_harness_of_mutants_is_exact_without_mutations() {
     let drafter = || -> Box<dyn Drafter> { Box::new(MutantDrafter(|draft, _| draft)) };
     for shape in [chain(1), chain(2), top(2, 2), iid(&[2])] {
         assert!(worst_deviation(&drafter, &|| speculative(&shape), &keys) < 1e-6, "{shape:?}");
-        let probability = certified(&drafter, &|| speculative(&shape), &keys);
+        let rule = Verification::Rejection;
+        let probability = certified(rule, &drafter, &|| speculative(&shape), &keys);
         assert!(probability > 1e-3, "{shape:?}: p = {probability}");
     }
     let decoder = || -> Box<dyn Decoder> { Box::new(ExplicitVerification { subtract: true }) };

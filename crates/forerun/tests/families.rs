@@ -25,13 +25,19 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 93] = [
+const FAMILIES: [&str; 99] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
     "cohere2",
     "cohere2-bias",
     "cohere2-pattern",
+    "deepseek-v2",
+    "deepseek-v2-bias",
+    "deepseek-v2-lite",
+    "deepseek-v3",
+    "deepseek-v3-bias",
+    "deepseek-v3-halves",
     "gemma2",
     "gemma2-uncapped",
     "gemma2-window",
@@ -218,12 +224,14 @@ fn models_in_gguf_files_agree_with_the_peer() {
 }
 
 /// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
-const CONVERTED: [&str; 19] = [
+const CONVERTED: [&str; 21] = [
     "cohere-norm",
     "cohere2-bias",
     "gemma2",
     "gemma3",
+    "glm",
     "glm4",
+    "glm4-moe-group",
     "gpt-neox",
     "gpt-oss",
     "granite",

@@ -1,6 +1,7 @@
 //! Compares logits of GGUF files with llama.cpp's, by family and weight type. Run it with
 //! `bench/peers/install.sh PEERS llama.cpp` and `FORERUN_LLAMA_LOGITS=PEERS/build/llama_logits`; without the
-//! variable it is skipped.
+//! variable it is skipped. With `FORERUN_GGUF_FILES=FOLDER`, it compares the files of a folder in place of the golden
+//! ones, for example those that llama.cpp's own `convert_hf_to_gguf.py` writes.
 //!
 //! llama.cpp has no single value for a logit: its result depends on how it packs the weights, on flash attention,
 //! and on the type of its cache. The distances between its own ways are the measure for ours.
@@ -21,7 +22,7 @@ use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_ran
 use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::CachedTransformer;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -87,7 +88,13 @@ fn types() -> Vec<WeightTypes> {
     plain.into_iter().chain([Mix::Q4_K_M.into()]).chain(blocks).collect()
 }
 
-fn llama_logits(program: &str, model: &Path, way: &[&str], tokens: &[TokenId]) -> Vec<f32> {
+/// Returns the logits after each token, or llama.cpp's messages if it fails.
+fn llama_logits(
+    program: &str,
+    model: &Path,
+    way: &[&str],
+    tokens: &[TokenId],
+) -> Result<Vec<f32>, String> {
     let mut command = Command::new(program);
     command.arg("-m").arg(model).args(way).args(["-t", "1", "-c", "256"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -95,10 +102,11 @@ fn llama_logits(program: &str, model: &Path, way: &[&str], tokens: &[TokenId]) -
     let words: Vec<String> = tokens.iter().map(ToString::to_string).collect();
     child.stdin.take().unwrap().write_all(words.join(" ").as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {errors}", model.display());
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
     let floats = output.stdout.chunks_exact(4);
-    floats.map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+    Ok(floats.map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect())
 }
 
 /// Returns the logits after each token.
@@ -116,6 +124,19 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
+/// Compares the logits of one file. Returns a line if ours are too far away.
+fn compare(program: &str, name: &str, file: &Path, tokens: &[TokenId]) -> Option<String> {
+    let logits = |way| llama_logits(program, file, way, tokens);
+    let theirs = WAYS.map(|way| logits(way).unwrap_or_else(|error| panic!("{name}: {error}")));
+    let own = own_logits(&Checkpoint::open(file).unwrap(), tokens);
+    let between = theirs[1..].iter().map(|other| distance(&theirs[0], other));
+    let between = between.fold(0.0, f32::max);
+    let nearest = theirs.iter().map(|other| distance(&own, other)).fold(f32::MAX, f32::min);
+    let line = format!("{name}: {nearest:.5} from llama.cpp, whose ways are {between:.5} apart");
+    report(&line);
+    (nearest > (between * MARGIN).max(1e-3)).then_some(line)
+}
+
 #[test]
 fn logits_are_as_close_to_llama_cpp_as_its_own_ways_are_to_one_another() {
     let Ok(program) = std::env::var("FORERUN_LLAMA_LOGITS") else {
@@ -131,20 +152,63 @@ fn logits_are_as_close_to_llama_cpp_as_its_own_ways_are_to_one_another() {
             let file = folder.path().join("model.gguf");
             export_gguf(&ModelSource::from(model.clone()), &file, types, &mut Loader::new())
                 .unwrap();
-            let theirs = WAYS.map(|way| llama_logits(&program, &file, way, &tokens));
-            let own = own_logits(&Checkpoint::open(&file).unwrap(), &tokens);
-            let between = theirs[1..].iter().map(|other| distance(&theirs[0], other));
-            let between = between.fold(0.0, f32::max);
-            let nearest = theirs.iter().map(|other| distance(&own, other)).fold(f32::MAX, f32::min);
-            let line = format!(
-                "{} {number} {types}: {nearest:.5} from llama.cpp, whose ways are {between:.5} apart",
-                config.family
-            );
-            report(&line);
-            if nearest > (between * MARGIN).max(1e-3) {
-                too_far.push(line);
-            }
+            let name = format!("{} {number} {types}", config.family);
+            too_far.extend(compare(&program, &name, &file, &tokens));
         }
+    }
+    assert!(too_far.is_empty(), "{too_far:#?}");
+}
+
+/// Files with an option of the checkpoint that llama.cpp does not read for this architecture.
+const NOT_IN_LLAMA_CPP: [(&str, &str); 5] = [
+    ("cohere-norm", "biases"),
+    ("cohere2-bias", "biases"),
+    ("gemma2", "a factor of scores that does not follow from the sizes"),
+    ("gemma3", "a factor of scores that does not follow from the sizes"),
+    ("starcoder2", "windows"),
+];
+
+/// The golden checkpoints of all families that llama.cpp converts.
+#[test]
+fn converted_files_of_every_family_agree_with_llama_cpp() {
+    let Ok(program) = std::env::var("FORERUN_LLAMA_LOGITS") else {
+        return report("SKIPPED: no llama.cpp (set FORERUN_LLAMA_LOGITS)");
+    };
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/gguf");
+    let other = std::env::var_os("FORERUN_GGUF_FILES").map(PathBuf::from);
+    let mut files: Vec<PathBuf> = std::fs::read_dir(other.as_ref().unwrap_or(&golden))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|file| file.extension().is_some_and(|extension| extension == "gguf"))
+        .collect();
+    files.sort();
+    let mut too_far = Vec::new();
+    for file in files {
+        let name = file.file_stem().unwrap().to_string_lossy();
+        let known = NOT_IN_LLAMA_CPP.iter().find(|(other, _)| *other == name);
+        if let (Some((_, option)), None) = (known, &other) {
+            report(&format!("{name}: llama.cpp does not read {option}"));
+            continue;
+        }
+        let checkpoint = match Checkpoint::open(&file) {
+            Ok(checkpoint) => checkpoint,
+            Err(error) if other.is_some() => {
+                report(&format!("{name}: {error}"));
+                continue;
+            }
+            Err(error) => panic!("{name}: {error}"),
+        };
+        let vocabulary = checkpoint.config().vocab_size as TokenId;
+        let tokens: Vec<TokenId> =
+            (0..100).map(|index| 3 + index * 37 % (vocabulary - 3)).collect();
+        if let (Err(error), true) =
+            (llama_logits(&program, &file, WAYS[0], &tokens), other.is_some())
+        {
+            let line = error.lines().find(|line| line.contains("error")).unwrap_or_default();
+            report(&format!("{name}: {line}"));
+            continue;
+        }
+        too_far.extend(compare(&program, &name, &file, &tokens));
     }
     assert!(too_far.is_empty(), "{too_far:#?}");
 }

@@ -18,7 +18,8 @@ fn loading_is_reported_layer_by_layer_for_each_model() {
     let plan = Plan::new(options).unwrap();
     let mut reported = Vec::new();
     let mut loader = Loader::new().on_progress(|progress| {
-        let Step::Load { model } = progress.step else { return ControlFlow::Break(()) };
+        let Step::Load { model, types } = progress.step else { return ControlFlow::Break(()) };
+        assert_eq!(types, "f32");
         reported.push((model.to_owned(), progress.done, progress.total));
         ControlFlow::Continue(())
     });

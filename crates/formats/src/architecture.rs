@@ -7,6 +7,7 @@
 //! piece, and a new device changes no family.
 
 mod attention;
+mod latent;
 mod layer;
 mod mlp;
 mod recurrent;
@@ -17,6 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use attention::{Attention, QkNorms, Rope};
+pub use latent::Latent;
 pub use layer::{AttentionNorm, Layer, MlpInput, Norm};
 pub use mlp::{Activation, ExpertGroups, Experts, Mlp, Router, Weighting};
 pub use recurrent::{Recurrent, RecurrentRule};

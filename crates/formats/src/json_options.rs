@@ -110,6 +110,18 @@ impl<'a> JsonOptions<'a> {
         })
     }
 
+    /// Returns the values of all options of this object, which must be objects. `option` is its own name.
+    pub(crate) fn objects(&self, option: &'static str) -> Result<Vec<Self>, LoadError> {
+        let object = |(name, value): (&String, &Value)| match value.as_object() {
+            Some(values) => Ok(Self { values: values.clone(), file: self.file }),
+            None => {
+                let found = shortened(&format!("{name:?}: {value}"));
+                Err(self.invalid(option, &found, "an object of objects"))
+            }
+        };
+        self.values.iter().map(object).collect()
+    }
+
     pub(crate) fn token_id(&self, option: &'static str) -> Result<Option<u32>, LoadError> {
         self.typed(option, "a token id", as_token_id)
     }

@@ -344,6 +344,35 @@ pub enum LoadError {
         /// The stored shape.
         found: Vec<usize>,
     },
+    /// A part of a quantised matrix has another type than its format.
+    #[error("{file}: tensor `{tensor}` has type {found}; expected one of {expected}")]
+    PartDtype {
+        /// The file that contains the tensor.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// The types that the format has.
+        expected: String,
+        /// The stored type.
+        found: String,
+    },
+    /// A quantised matrix assigns an input to a group of scales that it does not have.
+    #[error(
+        "{file}: tensor `{tensor}` has the value {found} at index {index}; expected groups from 0 to \
+         {last}: the file is damaged", last = groups - 1
+    )]
+    GroupIndex {
+        /// The file that contains the tensor.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// The index of the input.
+        index: usize,
+        /// The value.
+        found: i32,
+        /// The number of groups.
+        groups: usize,
+    },
     /// A weight is NaN or infinite.
     #[error(
         "{file}: tensor `{tensor}` has the value {found} at flat index {index}; expected finite weights: \

@@ -79,8 +79,8 @@ impl Mix {
             Tensor::Embedding if model.head == Head::Embedding => Q6_K,
             Tensor::Layer(layer, LayerTensor::Value) => {
                 let attention = model.layers.iter().find_map(|layer| layer.attention.as_ref());
-                let group =
-                    attention.map_or(1, |attention| attention.n_heads / attention.n_kv_heads.max(1));
+                let group = attention
+                    .map_or(1, |attention| attention.n_heads / attention.n_kv_heads.max(1));
                 self.of_values(layer, layers, group)
             }
             Tensor::Layer(_, LayerTensor::Output | LayerTensor::MixerOutput) => {

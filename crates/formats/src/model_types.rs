@@ -141,7 +141,27 @@ impl MatrixTypes {
             }
         };
         chosen.make_projections_uniform(model);
+        chosen.make_expansions_float(source)?;
         Ok(chosen)
+    }
+
+    /// Makes the expansions of compressed keys and values floats: devices transpose those of keys, which would
+    /// quantise them a second time in other blocks.
+    fn make_expansions_float(&mut self, source: &dyn TensorSource) -> Result<(), LoadError> {
+        let is_expansion =
+            |tensor: &Tensor| matches!(tensor, Tensor::Layer(_, LayerTensor::LatentUp));
+        let mut expansions =
+            self.0.iter_mut().filter(|(tensor, _)| is_expansion(tensor)).peekable();
+        if expansions.peek().is_none() {
+            return Ok(());
+        }
+        let float_type = source.float_type()?;
+        for (_, weight_type) in expansions {
+            if matches!(weight_type, WeightType::Quantized(_)) {
+                *weight_type = float_type;
+            }
+        }
+        Ok(())
     }
 
     /// Chooses the types of the matrices of draft heads, without those of their prefix layer.
@@ -216,6 +236,23 @@ impl MatrixTypes {
     #[must_use]
     pub fn of(&self, tensor: Tensor) -> WeightType {
         self.0.get(&tensor).copied().unwrap_or(WeightType::F32)
+    }
+
+    /// Returns the names of all types, that of the most weights first, such as `q4_0 and bf16`.
+    #[must_use]
+    pub fn names(&self, model: &Architecture) -> String {
+        let mut weights: Vec<(WeightType, usize)> = Vec::new();
+        for (&tensor, &weight_type) in &self.0 {
+            let size = model.shape(tensor).iter().product::<usize>();
+            match weights.iter_mut().find(|(other, _)| *other == weight_type) {
+                Some((_, total)) => *total += size,
+                None => weights.push((weight_type, size)),
+            }
+        }
+        let mut names: Vec<_> =
+            weights.into_iter().map(|(kind, size)| (size, kind.to_string())).collect();
+        names.sort_by(|one, other| other.cmp(one));
+        names.into_iter().map(|(_, name)| name).collect::<Vec<_>>().join(" and ")
     }
 
     /// Returns the mean size of a weight of a model's matrices in a file, in bits.

@@ -54,6 +54,27 @@ pub enum LayerTensor {
     Key,
     /// Value projection, `[kv_size, hidden_size]`.
     Value,
+    /// Projection to the latent vector of queries, `[query_rank, hidden_size]`
+    /// ([`Latent`](crate::Latent)).
+    QueryDown,
+    /// Its bias, `[query_rank]`.
+    QueryDownBias,
+    /// Weight of the RMS norm of the latent vector of queries, `[query_rank]`.
+    QueryLatentNorm,
+    /// Expansion to queries, `[heads · (plain_dim + rope_dim), query_rank]`: each head's rows without RoPE, then
+    /// those with RoPE in its half-split order. [`Self::Query`] has this order, too, if only keys and values
+    /// are compressed.
+    QueryUp,
+    /// Projection to the latent vector of keys and values, and to the part of the keys with RoPE:
+    /// `[rank + rope_dim, hidden_size]`, the latter in the half-split order.
+    LatentDown,
+    /// Its bias, `[rank + rope_dim]`.
+    LatentDownBias,
+    /// Weight of the RMS norm of the latent vector of keys and values, `[rank]`.
+    LatentNorm,
+    /// Expansion to keys and values, `[heads · (plain_dim + value_dim), rank]`: each head's keys, then its
+    /// values.
+    LatentUp,
     /// Bias of the query projection, `[q_size]`, in the order of its rows.
     QueryBias,
     /// Bias of the key projection, `[kv_size]`, in the order of its rows.
@@ -141,13 +162,21 @@ pub enum LayerTensor {
 
 impl LayerTensor {
     /// All tensors that a layer can have, in the order of the forward pass.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 55] = [
         Self::AttentionNorm,
         Self::AttentionNormBias,
         Self::HiddenNorm,
         Self::Query,
         Self::Key,
         Self::Value,
+        Self::QueryDown,
+        Self::QueryDownBias,
+        Self::QueryLatentNorm,
+        Self::QueryUp,
+        Self::LatentDown,
+        Self::LatentDownBias,
+        Self::LatentNorm,
+        Self::LatentUp,
         Self::QueryBias,
         Self::KeyBias,
         Self::ValueBias,
@@ -192,11 +221,19 @@ impl LayerTensor {
     ];
 
     /// The matrices of a layer. Those of one projection have the same inputs, and are computed together.
-    pub const PROJECTIONS: [&'static [Self]; 6] = [
-        &[Self::Query, Self::Key, Self::Value, Self::AttentionGate],
+    pub const PROJECTIONS: [&'static [Self]; 7] = [
+        &[
+            Self::Query,
+            Self::Key,
+            Self::Value,
+            Self::AttentionGate,
+            Self::QueryDown,
+            Self::LatentDown,
+        ],
         &[Self::Output],
         &[Self::Gate, Self::Up],
         &[Self::Down],
+        &[Self::QueryUp],
         &[
             Self::MixerQuery,
             Self::MixerKey,
@@ -224,6 +261,8 @@ impl LayerTensor {
             self,
             Self::AttentionNorm
                 | Self::HiddenNorm
+                | Self::QueryLatentNorm
+                | Self::LatentNorm
                 | Self::QueryNorm
                 | Self::KeyNorm
                 | Self::AttentionOutputNorm
@@ -240,6 +279,14 @@ impl LayerTensor {
             Self::Query => "self_attn.q_proj.weight",
             Self::Key => "self_attn.k_proj.weight",
             Self::Value => "self_attn.v_proj.weight",
+            Self::QueryDown => "self_attn.q_a_proj.weight",
+            Self::QueryDownBias => "self_attn.q_a_proj.bias",
+            Self::QueryLatentNorm => "self_attn.q_a_layernorm.weight",
+            Self::QueryUp => "self_attn.q_b_proj.weight",
+            Self::LatentDown => "self_attn.kv_a_proj_with_mqa.weight",
+            Self::LatentDownBias => "self_attn.kv_a_proj_with_mqa.bias",
+            Self::LatentNorm => "self_attn.kv_a_layernorm.weight",
+            Self::LatentUp => "self_attn.kv_b_proj.weight",
             Self::QueryBias => "self_attn.q_proj.bias",
             Self::KeyBias => "self_attn.k_proj.bias",
             Self::ValueBias => "self_attn.v_proj.bias",

@@ -348,7 +348,7 @@ fn unsupported_configurations_are_rejected() {
         ("hidden_act", json!("relu2"), "relu2"),
         ("partial_rotary_factor", json!(0.25), "0.25"),
         ("layer_types", json!(["sliding_attention", "full_attention"]), "sliding_attention"),
-        ("quantization_config", json!({"quant_method": "gptq"}), "gptq"),
+        ("quantization_config", json!({"quant_method": "aqlm"}), "aqlm"),
     ];
     for (name, value, found) in cases {
         let words = ["config.json: option", found, "not supported yet"];

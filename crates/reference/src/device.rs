@@ -202,7 +202,7 @@ impl Forward for ReferenceDevice {
     fn new_storage(&self) -> ReferencePages {
         let layers = self.architecture().layers.iter();
         let attention = layers.filter_map(|layer| layer.attention.as_ref());
-        let row_bytes = attention.map(|layer| 2 * layer.kv_size() * size_of::<f32>()).sum();
+        let row_bytes = attention.map(|layer| layer.cached_size() * size_of::<f32>()).sum();
         let features = self.features.as_ref().map(|_| HashMap::new());
         let state_bytes = self.architecture().state_bytes();
         ReferencePages { row_bytes, features, state_bytes, ..ReferencePages::default() }

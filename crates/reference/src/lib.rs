@@ -12,6 +12,7 @@
 mod arithmetic;
 mod device;
 mod heads;
+mod latent;
 mod matrix;
 mod recurrent;
 mod routing;

@@ -39,6 +39,7 @@ impl ReferenceModel {
         let of_layer = |part| Tensor::Layer(layer, part);
         let project = |part| self.project(of_layer(part), of_layer(part), input);
         let state = state.get_or_insert_with(|| RecurrentState::zero(shape));
+        let epsilon = self.architecture().norm_epsilon;
         let gates = project(T::MixerGate);
         let mixed = match shape.rule {
             RecurrentRule::Convolution => {
@@ -51,14 +52,14 @@ impl ReferenceModel {
             RecurrentRule::GatedDelta => {
                 let heads = self.run_heads(layer, shape, input, state);
                 let norm = self.values(of_layer(T::MixerNorm));
-                let normed = heads.iter().flat_map(|head| self.rms_norm(head, norm));
+                let normed = heads.iter().flat_map(|head| self.rms_norm(head, norm, epsilon));
                 normed.zip(gates).map(|(value, gate)| value * silu(gate)).collect()
             }
             RecurrentRule::StateSpace => {
                 let heads = self.run_heads(layer, shape, input, state).concat();
                 let gated = heads.into_iter().zip(gates).map(|(value, gate)| value * silu(gate));
                 let norm = self.values(of_layer(T::MixerNorm));
-                self.rms_norm(&gated.collect::<Vec<f32>>(), norm)
+                self.rms_norm(&gated.collect::<Vec<f32>>(), norm, epsilon)
             }
         };
         let output = of_layer(T::MixerOutput);
@@ -156,12 +157,6 @@ impl ReferenceModel {
         let square = self.arithmetic().sum(x.iter().map(|x| x * x));
         let inverse = 1.0 / (square + 1e-6).sqrt();
         x.iter().map(|x| x * inverse).collect()
-    }
-
-    fn rms_norm(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        let square = self.arithmetic().sum(x.iter().map(|x| x * x)) / x.len() as f32;
-        let scale = 1.0 / (square + self.architecture().norm_epsilon).sqrt();
-        x.iter().zip(weight).map(|(x, weight)| x * scale * weight).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Row-major weights, and the pieces of a layer for one row.
 
 use crate::arithmetic::Arithmetic;
+use crate::latent::HeadExpansion;
 use crate::matrix::Matrix;
 use crate::routing;
 use forerun_core::TokenId;
@@ -21,6 +22,8 @@ pub struct ReferenceModel {
     arithmetic: Arithmetic,
     cache_type: CacheType,
     tensors: HashMap<Tensor, Values>,
+    /// The expansions of compressed keys and values, by layer and by head; empty without them.
+    expansions: Vec<Vec<HeadExpansion>>,
 }
 
 /// The values of a tensor. Norms, biases and what mask tokens read are not rounded in any type.
@@ -105,7 +108,15 @@ impl ReferenceModel {
             Values::Floats(_) => None,
         });
         let cache_type = arithmetic.types.cache.unwrap_or_else(|| CacheType::for_weights(matrices));
-        Ok(Self { architecture, arithmetic, cache_type, tensors })
+        let expansions = architecture.layers.iter().enumerate().map(|(index, layer)| {
+            let up = tensors.get(&Tensor::Layer(index, LayerTensor::LatentUp));
+            match (layer.attention.as_ref().and_then(|attention| attention.latent), up) {
+                (Some(latent), Some(Values::Matrix(up))) => HeadExpansion::of_heads(up, latent),
+                _ => Vec::new(),
+            }
+        });
+        let expansions = expansions.collect();
+        Ok(Self { architecture, arithmetic, cache_type, tensors, expansions })
     }
 
     /// Returns what the model computes.
@@ -124,7 +135,7 @@ impl ReferenceModel {
     }
 
     /// Returns the attention of a layer that has no recurrent mixer.
-    fn attention(&self, layer: usize) -> &Attention {
+    pub(crate) fn attention(&self, layer: usize) -> &Attention {
         self.architecture.layers[layer].attention.as_ref().expect("a layer with attention")
     }
 
@@ -197,6 +208,9 @@ impl ReferenceModel {
     /// Computes a row's queries: projected, normed head by head if the layer does so, and rotated.
     pub(crate) fn queries(&self, layer: usize, input: &[f32], position: usize) -> Vec<f32> {
         use LayerTensor as T;
+        if let Some(latent) = self.attention(layer).latent {
+            return self.latent_queries(layer, latent, input, position);
+        }
         self.rotated_heads(layer, (T::Query, T::QueryBias, T::QueryNorm), input, position)
     }
 
@@ -208,6 +222,12 @@ impl ReferenceModel {
         position: usize,
     ) -> [Vec<f32>; 2] {
         use LayerTensor as T;
+        if let Some(latent) = self.attention(layer).latent {
+            let mut key = self.latent_key(layer, latent, input, position);
+            self.cache_type.round(&mut key);
+            let value = key[latent.rope_dim..].to_vec();
+            return [key, value];
+        }
         let keys = self.rotated_heads(layer, (T::Key, T::KeyBias, T::KeyNorm), input, position);
         let [values, bias] = [T::Value, T::ValueBias].map(|part| Tensor::Layer(layer, part));
         let values = self.project(values, bias, input);
@@ -253,17 +273,24 @@ impl ReferenceModel {
         first: usize,
     ) -> Vec<f32> {
         let &Attention {
-            n_heads, n_kv_heads, head_dim: dim, score_scale: scale, score_cap, ..
+            n_heads,
+            n_kv_heads,
+            head_dim: dim,
+            score_scale: scale,
+            score_cap,
+            latent,
+            ..
         } = self.attention(layer);
+        let value_dim = latent.map_or(dim, |latent| latent.rank);
         let sinks = match self.tensors.get(&Tensor::Layer(layer, LayerTensor::Sinks)) {
             Some(Values::Floats(sinks)) => Some(sinks),
             _ => None,
         };
         let arithmetic = &self.arithmetic;
         let head_output = |(head, query): (usize, &[f32])| -> Vec<f32> {
-            let kv_head = head / (n_heads / n_kv_heads) * dim;
+            let kv_head = head / (n_heads / n_kv_heads);
             let dot = |[key, _]: &[&[f32]; 2]| {
-                let products = query.iter().zip(&key[kv_head..kv_head + dim]);
+                let products = query.iter().zip(&key[kv_head * dim..][..dim]);
                 let score =
                     products.fold(0.0, |sum, (q, k)| arithmetic.add_product(sum, *q, *k)) * scale;
                 score_cap.map_or(score, |cap| cap * tanh(score / cap))
@@ -276,9 +303,10 @@ impl ReferenceModel {
             let padding = std::iter::repeat_n(0.0, first % arithmetic.sum_lanes);
             let total = arithmetic.sum(padding.chain(weights.iter().copied()));
             let total = sink.map_or(total, |sink| total + exp(sink - peak));
-            let mut out = vec![0.0; dim];
+            let mut out = vec![0.0; value_dim];
             for (weight, [_, value]) in weights.iter().zip(rows) {
-                for (out, value) in out.iter_mut().zip(&value[kv_head..kv_head + dim]) {
+                let value = &value[kv_head * value_dim..][..value_dim];
+                for (out, value) in out.iter_mut().zip(value) {
                     *out = arithmetic.add_product(*out, *weight, *value);
                 }
             }
@@ -290,6 +318,9 @@ impl ReferenceModel {
                 .map(|part| Tensor::Layer(layer, part));
             let gates = self.project(gate, bias, input);
             attended.iter_mut().zip(gates).for_each(|(x, gate)| *x *= sigmoid(gate));
+        }
+        if let Some(latent) = latent {
+            attended = self.latent_values(layer, latent, &attended);
         }
         let [output, bias] =
             [LayerTensor::Output, LayerTensor::OutputBias].map(|part| Tensor::Layer(layer, part));
@@ -403,11 +434,25 @@ impl ReferenceModel {
 
     /// Applies a projection, with its bias if the model has one.
     pub(crate) fn project(&self, projection: Tensor, bias: Tensor, x: &[f32]) -> Vec<f32> {
-        let mut out = self.arithmetic.linear(self.matrix(projection), x);
+        let mut out = self.linear(projection, x);
         if let Some(Values::Floats(bias)) = self.tensors.get(&bias) {
             add_assign(&mut out, bias);
         }
         out
+    }
+
+    /// Applies a projection without a bias.
+    pub(crate) fn linear(&self, projection: Tensor, x: &[f32]) -> Vec<f32> {
+        self.multiply(self.matrix(projection), x)
+    }
+
+    pub(crate) fn multiply(&self, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
+        self.arithmetic.linear(matrix, x)
+    }
+
+    /// Returns the expansions of a layer's compressed keys and values, by head.
+    pub(crate) fn expansions(&self, layer: usize) -> &[HeadExpansion] {
+        &self.expansions[layer]
     }
 
     /// Applies a norm, with its bias if the model has one.
@@ -428,13 +473,18 @@ impl ReferenceModel {
             Norm::Rms => row.to_vec(),
             Norm::Layer { .. } => row.iter().map(|x| x - mean).collect(),
         };
-        let square = self.arithmetic.sum(centred.iter().map(|x| x * x)) / row.len() as f32;
-        let scale = 1.0 / (square + self.architecture.norm_epsilon).sqrt();
-        let mut out: Vec<f32> = centred.iter().zip(weight).map(|(x, w)| x * scale * w).collect();
+        let mut out = self.rms_norm(&centred, weight, self.architecture.norm_epsilon);
         if let Some(bias) = bias {
             add_assign(&mut out, bias);
         }
         out
+    }
+
+    /// Divides a row by its root mean square, and multiplies it with the weights.
+    pub(crate) fn rms_norm(&self, row: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
+        let square = self.arithmetic.sum(row.iter().map(|x| x * x)) / row.len() as f32;
+        let scale = 1.0 / (square + epsilon).sqrt();
+        row.iter().zip(weight).map(|(x, w)| x * scale * w).collect()
     }
 
     /// Returns the values of a norm, of another vector, of a convolution, or of what mask tokens read.
@@ -455,7 +505,7 @@ impl ReferenceModel {
 
 /// Rotates the pairs `(i, i + dims/2)` of every head by `position` times their frequency, if the layer has
 /// RoPE.
-fn rotate(attention: &Attention, heads: &mut [f32], position: usize) {
+pub(crate) fn rotate(attention: &Attention, heads: &mut [f32], position: usize) {
     let Some(rope) = &attention.rope else { return };
     let (half, amplitude) = (rope.dims / 2, rope.amplitude());
     for head in heads.chunks_mut(attention.head_dim) {

@@ -170,10 +170,16 @@ fn notes(summary: &Summary) -> Vec<String> {
             .into(),
     });
     if let Some(label) = summary.setting.get(SYNTHETIC_PAIR) {
-        notes.push(format!(
-            "A synthetic pair, not a trained one ({label}): speeds and acceptance are real, but the text is \
-             noise."
-        ));
+        notes.push(match label.contains("grown pair") {
+            true => format!(
+                "A grown pair: a real model drafts for itself with random layers ({label}). Speeds and \
+                 acceptance are real, but the target is not a trained model."
+            ),
+            false => format!(
+                "A synthetic pair, not a trained one ({label}): speeds and acceptance are real, but the text is \
+                 noise."
+            ),
+        });
     }
     let cores: Vec<usize> = summary.configurations.iter().map(|entry| entry.cores).collect();
     notes.push(match (cores.iter().min(), cores.iter().max()) {

@@ -82,8 +82,8 @@ pub(crate) struct RunBenchArguments {
 
     /// How drafts are verified above temperature 0.
     ///
-    /// The benchmark always uses a seed, so `auto` is `coupled`. With `rejection`, answers are not
-    /// compared with those of autoregressive decoding, since their texts differ.
+    /// The benchmark always uses a seed, so `auto` is `coupled`. With `block` and `rejection`, answers are
+    /// not compared with those of autoregressive decoding, since their texts differ.
     #[arg(
         long,
         value_name = "VERIFICATION",

@@ -2,7 +2,7 @@
 
 use super::{headings, values};
 use clap::Args;
-use forerun::{Dtype, WeightTypes};
+use forerun::{Dtype, ModelSource, WeightTypes};
 use std::path::PathBuf;
 
 /// Options of `forerun make-pair`.
@@ -15,6 +15,39 @@ pub(crate) struct MakePairArguments {
     /// Overwrite an existing pair.
     #[arg(long)]
     pub(crate) force: bool,
+
+    /// Grow the pair from this model: it drafts for a target that is the same model, followed by random layers.
+    ///
+    /// The model is a directory, a GGUF file or a hub id of a Llama model. `--layers` is the number of the
+    /// target's layers, more than the model has. The acceptance is measured on the prompts of `--suite`.
+    #[arg(
+        long,
+        value_name = "MODEL",
+        conflicts_with_all = [
+            "fuzzy_overlap", "draft_layers", "hidden", "intermediate", "heads", "kv_heads", "vocab_size", "context"
+        ]
+    )]
+    pub(crate) from: Option<ModelSource>,
+
+    /// With `--from`, the prompts: suites or files, separated by commas, as for `forerun bench run`.
+    ///
+    /// If the model has a chat template, they are messages.
+    #[arg(
+        long,
+        value_name = "SUITES",
+        value_delimiter = ',',
+        default_value = "default",
+        requires = "from"
+    )]
+    pub(crate) suite: Vec<String>,
+
+    /// With `--from`, the directory with the files of the suites.
+    #[arg(long, value_name = "DIR", requires = "from")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// With `--from`, use only hub models that are in the cache.
+    #[arg(long, requires = "from")]
+    pub(crate) offline: bool,
 
     /// Acceptance rate of the pair: accepted out of tested draft tokens.
     ///
@@ -50,7 +83,7 @@ pub(crate) struct MakePairArguments {
     #[arg(long, short = 'n', value_name = "N", default_value_t = 96, value_parser = values::count(1..=1_000_000))]
     pub(crate) max_tokens: usize,
 
-    /// Number of layers of the target.
+    /// Number of layers of the target. With `--from`, they include those of the model.
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = values::count(1..=4_096), help_heading = headings::MODEL)]
     pub(crate) layers: usize,
 

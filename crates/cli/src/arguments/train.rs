@@ -47,6 +47,12 @@ pub(crate) struct TextArguments {
     #[arg(long, value_name = "SHARE", help_heading = headings::TEXT)]
     pub(crate) held_out: Option<f64>,
 
+    /// Read the text of special tokens, such as the markers of a chat template, as these tokens.
+    ///
+    /// Without this option it is ordinary text.
+    #[arg(long, help_heading = headings::TEXT)]
+    pub(crate) special_tokens: bool,
+
     /// Directory of the trained model, in Hugging Face's layout.
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) out: PathBuf,
@@ -152,7 +158,7 @@ pub(crate) struct LmArguments {
     #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
     pub(crate) from: Option<PathBuf>,
 
-    /// Tokenizer: a `tokenizer.json`, or a directory that contains one.
+    /// Tokenizer: a `tokenizer.json`, a directory that contains one, or a GGUF file.
     ///
     /// The default is the tokenizer of `--from` or `--teacher`. Without either, a tokenizer is
     /// trained.
@@ -289,7 +295,7 @@ pub(crate) struct FeatureArguments {
     mut_arg("evaluation_tokens", |arg| arg.default_value("16384"))
 )]
 pub(crate) struct DrafterArguments {
-    /// Target model: a Hugging Face directory or a llama2.c file, with its `tokenizer.json`.
+    /// Target model: a GGUF file, or a Hugging Face directory or llama2.c file with its `tokenizer.json`.
     #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
     pub(crate) target: PathBuf,
 

@@ -16,9 +16,14 @@ use std::str::FromStr;
 /// A value's name and its description.
 type Name = (&'static str, &'static str);
 
-const VERIFICATIONS: [Name; 3] = [
-    ("auto", "`coupled` if a seed is given, otherwise `rejection`"),
-    ("rejection", "Rejection sampling: the target's distribution, most tokens accepted"),
+const VERIFICATIONS: [Name; 4] = [
+    (
+        "auto",
+        "`coupled` if a seed is given, otherwise `block` where the method verifies whole drafts, and \
+         `rejection` where it does not",
+    ),
+    ("block", "Block verification: the target's distribution, whole drafts, most tokens accepted"),
+    ("rejection", "Rejection sampling: the target's distribution, token by token"),
     ("coupled", "Coupled sampling: for a given seed, exactly the tokens of plain decoding"),
 ];
 

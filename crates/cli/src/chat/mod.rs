@@ -34,6 +34,7 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     request.validate()?;
     demonstration(&mut arguments.answers.engine)?;
     let (plan, method) = plan(&arguments.answers.engine)?;
+    request.validate_for(method)?;
     // The template of a hub model is available only after the download.
     let local = match plan.model() {
         ModelSource::Embedded(model) => Some(embedded_template(&arguments, model)?),

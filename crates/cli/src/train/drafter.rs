@@ -1,7 +1,7 @@
 //! `forerun train medusa|eagle|parallel`: trains a drafter for a target.
 
 use super::run::{
-    dataset, listen, note_damaged, note_size, open_run, set_threads, steps_of, train,
+    dataset, listen, note_damaged, note_size, open_run, set_threads, steps_of, tokenizer_of, train,
 };
 use crate::arguments::{
     DistillArguments, DrafterArguments, EagleArguments, FeatureArguments, Integration,
@@ -60,7 +60,9 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
     let (run, _lock) = open_run(text)?;
     drafter.decay = arguments.decay.unwrap_or(drafter.decay);
     let target = Target::open(&arguments.target)?;
-    let tokenizer = tokenizer(&arguments.target)?;
+    let Some(tokenizer) = tokenizer_of(&arguments.target, &run)? else {
+        bail!("no tokenizer.json with {}: training needs it", arguments.target.display());
+    };
     let framing = framing(&target, &arguments.target)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let data = match arguments.self_distillation {
@@ -88,16 +90,6 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
     trainer.learner().drafter().export(&target, &text.out, dtype)?;
     note(format_args!("wrote {}", text.out.display()));
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the tokenizer of a target.
-fn tokenizer(target: &Path) -> anyhow::Result<PathBuf> {
-    let folder = if target.is_dir() { Some(target) } else { target.parent() };
-    let file = folder.unwrap_or(Path::new(".")).join("tokenizer.json");
-    if !file.is_file() {
-        bail!("{} not found: training needs the target's tokenizer there", file.display());
-    }
-    Ok(file)
 }
 
 /// Returns the tokens around a document as the target reads it: the start of a prompt, and its EOS

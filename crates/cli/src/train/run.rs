@@ -6,7 +6,8 @@ use crate::interrupts;
 use crate::note;
 use crate::progress::{Task, Unit};
 use anyhow::{Context, anyhow, bail};
-use forerun::Canceller;
+use forerun::{Canceller, Tokenizer};
+use forerun_formats::checkpoint::gguf::GgufFile;
 use forerun_output::Lock;
 use forerun_train::data::{Batches, DataError, Dataset, Framing, PrepareOptions, Split};
 use forerun_train::{
@@ -107,6 +108,20 @@ fn training_folder(out: &Path) -> anyhow::Result<PathBuf> {
     Ok(out.with_file_name(name))
 }
 
+/// Returns the `tokenizer.json` of a model. That of a GGUF file is written to the directory of the run.
+pub(super) fn tokenizer_of(model: &Path, run: &Path) -> anyhow::Result<Option<PathBuf>> {
+    if GgufFile::find(model)?.is_some() {
+        let file = run.join("tokenizer.json");
+        let json = Tokenizer::from_checkpoint(model)?.to_json()?;
+        forerun_output::write(&file, json)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        return Ok(Some(file));
+    }
+    let folder = if model.is_dir() { Some(model) } else { model.parent() };
+    let file = folder.unwrap_or(Path::new(".")).join("tokenizer.json");
+    Ok(file.is_file().then_some(file))
+}
+
 /// Encodes `data` and the held-out text, or opens the result of an earlier run.
 pub(super) fn dataset(
     arguments: &TextArguments,
@@ -121,6 +136,7 @@ pub(super) fn dataset(
         validation_files: arguments.validation.clone(),
         held_out_share: arguments.held_out.unwrap_or_else(default_share),
         framing,
+        special_tokens: arguments.special_tokens,
         // Before the first checkpoint, nothing depends on encoded text that only this run has.
         rebuild: arguments.shards.is_none() && !has_checkpoint(run),
         ..PrepareOptions::default()

@@ -83,12 +83,31 @@ fn the_seed_determines_the_text() {
         let sampling = ["--temperature 1 --draft-tokens 3 --verify", verify, "--seed", seed];
         run(&models, true, &sampling).succeed().output()
     };
-    for verify in ["rejection", "coupled", "auto"] {
+    for verify in ["block", "rejection", "coupled", "auto"] {
         assert_eq!(text(verify, "1"), text(verify, "1"), "{verify}");
         assert_ne!(text(verify, "1"), text(verify, "2"), "{verify}");
     }
     assert_eq!(text("auto", "1"), text("coupled", "1"));
     assert_ne!(text("rejection", "1"), text("coupled", "1"));
+    assert_ne!(text("block", "1"), text("rejection", "1"));
+}
+
+/// Sampled answers without a seed are verified in blocks where drafts are verified as a whole.
+#[test]
+fn the_method_decides_how_drafts_are_verified() {
+    let models = Models::pair();
+    let warm = "--temperature 1";
+    let verification = |options: &[&str]| {
+        let report = run(&models, true, &[&["--json", warm], options].concat()).succeed().json();
+        report["verification"].as_str().map(ToOwned::to_owned)
+    };
+    assert_eq!(verification(&[]).as_deref(), Some("block"));
+    assert_eq!(verification(&["--seed 1"]).as_deref(), Some("coupled"));
+    assert_eq!(verification(&["--method pearl"]).as_deref(), Some("rejection"));
+    for method in ["pearl", "dsi", "auto"] {
+        let parallel = run(&models, true, &[warm, "--verify block --method", method]).finish();
+        parallel.assert_refused(method, &["--verify block", method, "--verify rejection"]);
+    }
 }
 
 /// The suggestions of `generation_config.json` apply only with `--suggested-sampling`.

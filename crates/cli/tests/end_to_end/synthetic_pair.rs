@@ -6,7 +6,7 @@
 use crate::common::{Models, Run};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Creates a small pair with the options `more`.
 fn make_pair(out: &Path, more: &[&str]) -> Run {
@@ -122,6 +122,105 @@ fn a_deep_drafter_has_the_requested_overlap() {
     let plain = generate(&["--method", "autoregressive"]);
     let layer_parallel = generate(&["--drafter", "easyspec", "--draft-tokens", "5"]);
     assert_eq!(plain["tokens"], layer_parallel["tokens"]);
+}
+
+/// The repository's small drafter, a trained model.
+fn trained_model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/drafter")
+}
+
+/// Grows a pair from a model, with the options `more`.
+fn grow_pair(out: &Path, model: &Path, more: &[&str]) -> Run {
+    let run = Run::forerun().with(&["make-pair", "--prompts", "12", "-n", "40"]).with(more);
+    run.with_path("--out", out).with_path("--from", model)
+}
+
+#[test]
+fn a_grown_pair_drafts_with_the_real_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, model) = (folder.path().join("pair"), trained_model());
+    let more = ["--layers", "5", "--acceptance", "0.7", "--tolerance", "0.06"];
+    let pair = grow_pair(&out, &model, &more).succeed();
+    assert!(pair.errors.contains("other prompts"), "{}", pair.errors);
+    let [target, drafter] = ["target", "drafter"].map(|part| out.join(part));
+    let label = &json(&target.join("config.json"))["forerun_made_pair"];
+    let acceptance = label["acceptance"].as_f64().unwrap();
+    assert!((acceptance - 0.7).abs() <= 0.06, "{label}");
+    assert_eq!(
+        (label["draft_layers"].as_u64(), label["random_layers"].as_u64()),
+        (Some(2), Some(3))
+    );
+    assert!(pair.output().contains(&format!("acceptance {acceptance:.3}")), "{}", pair.output());
+    let card = fs::read_to_string(target.join("README.md")).unwrap();
+    assert!(
+        card.contains("A real model with random layers") && card.contains("3 random"),
+        "{card}"
+    );
+
+    // The drafter is the model.
+    let alone = |model: &Path| {
+        let run =
+            Run::forerun().with(&["generate", "--json", "-p", "Once upon a time", "-n", "60"]);
+        run.with_path("--model", model).on_one_core().succeed().json()
+    };
+    assert_eq!(alone(&drafter)["text"], alone(&model)["text"]);
+
+    // The text drafted with it is the target's.
+    let generate = |options: &[&str]| {
+        let run =
+            Run::forerun().with(&["generate", "--json", "-p", "Once upon a time", "-n", "60"]);
+        let run = run.with_path("--model", &target).with_path("--draft-model", &drafter);
+        run.with(options).on_one_core().succeed().json()
+    };
+    let plain = generate(&["--method", "autoregressive"]);
+    let drafted = generate(&["--method", "speculative", "--draft-tokens", "4"]);
+    let tree = generate(&["--tree", "top:2x3"]);
+    assert_eq!([&plain["tokens"]; 2], [&drafted["tokens"], &tree["tokens"]]);
+    assert_ne!(plain["text"], alone(&model)["text"]);
+
+    // Reports say what the pair is.
+    let report = folder.path().join("report");
+    let run = Run::forerun().with(&["bench", "run", "--limit", "1", "--repeats", "1", "-n", "8"]);
+    let run = run.with_path("--model", &target).with_path("--draft-model", &drafter);
+    run.with_path("--out", &report).on_one_core().succeed();
+    let page = fs::read_to_string(report.join("report.md")).unwrap();
+    assert!(
+        page.contains("A grown pair") && page.contains("followed by 3 random layers"),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_pair_grows_from_a_gguf_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, file) = (folder.path().join("pair"), folder.path().join("model.gguf"));
+    let export = Run::forerun().with(&["export", "--type", "q8_0"]).with_path("--gguf", &file);
+    export.with_path("--model", &trained_model()).succeed();
+    let more = ["--layers", "3", "--tolerance", "0.3", "--dtype", "f32"];
+    grow_pair(&out, &file, &more).succeed();
+    let text = |model: &Path| {
+        let run = Run::forerun().with(&["generate", "--json", "-p", "One day,", "-n", "30"]);
+        let run = run.with_path("--model", model).with(&["--dtype", "f32"]);
+        run.on_one_core().succeed().json()["text"].clone()
+    };
+    assert_eq!(text(&out.join("drafter")), text(&file));
+}
+
+#[test]
+fn models_that_cannot_grow_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, model) = (folder.path().join("pair"), trained_model());
+    for (more, words) in [
+        (&["--layers", "2"][..], &["num_hidden_layers", "fewer than the target's 2"][..]),
+        (&["--acceptance", "1"], &["acceptance is 1", "0.98"]),
+        (&["--fuzzy-overlap", "0.9"], &["--fuzzy-overlap", "cannot be used with", "--from"]),
+        (&["--hidden", "64"], &["--hidden", "cannot be used with", "--from"]),
+        (&["--suite", "spec-bench"], &["spec-bench", "--data"]),
+    ] {
+        grow_pair(&out, &model, more).finish().assert_refused(&more.join(" "), words);
+    }
+    let missing = grow_pair(&out, Path::new("/nowhere/model"), &[]).finish();
+    missing.assert_refused("a missing model", &["/nowhere/model"]);
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn unknown_values_are_refused_with_the_possible_values() {
             ("--draft-tokens many", &["\"many\"", "auto", "64"]),
             ("--draft-tokens -1", &["'--draft-tokens", "auto", "64"]),
             ("--draft-tokens 2.5", &["auto", "64"]),
-            ("--verify maybe", &["\"maybe\"", "auto", "rejection", "coupled"]),
+            ("--verify maybe", &["\"maybe\"", "auto", "block", "rejection", "coupled"]),
             ("--temperature warm", &["'--temperature", "warm"]),
             ("--seed luck", &["'--seed", "luck"]),
             ("--seed -1", &["'--seed", "-1"]),

@@ -147,7 +147,7 @@ pub(crate) struct Queries<'a> {
 
 /// Computes the attention of every row over the slots of its sequence that are visible to it.
 ///
-/// `out`: `[rows, n_heads, head_dim]`. `scratch` is resized as needed.
+/// `out`: `[rows, n_heads, value_dim]`. `scratch` is resized as needed.
 pub(crate) fn attention(
     team: &Team,
     shape: AttentionShape,
@@ -186,7 +186,10 @@ fn run_tasks<C: Cached>(
     let max_task_queries = max_task_queries.max().unwrap_or(0);
     let extents = mask.rows.iter().map(|row| mask.extent(row));
     let score_stride = extents.max().unwrap_or(0).next_multiple_of(LANES);
-    let member_scratch = max_task_queries * (score_stride + pages.lanes() * LANES);
+    let value_width = shape.value_dim().next_multiple_of(LANES);
+    // The values of a block of keys, if they are a part of the keys.
+    let unpacked = if shape.first_value.is_some() { LANES * value_width } else { 0 };
+    let member_scratch = max_task_queries * (score_stride + value_width) + unpacked;
     scratch.resize(member_scratch * team.members(), 0.0);
     let (scratch, out) = (SharedSlice::new(scratch), SharedSlice::new(out));
     team.for_each_piece(mask.sequences.iter().map(pieces).sum(), |member, mut number| {
@@ -204,8 +207,9 @@ fn run_tasks<C: Cached>(
         // SAFETY: every member has a scratch range of its own.
         let scratch =
             unsafe { scratch.range_mut(member * member_scratch..(member + 1) * member_scratch) };
+        let (unpacked, scratch) = scratch.split_at_mut(unpacked);
         let (scores, sums) = scratch.split_at_mut(max_task_queries * score_stride);
-        let sums = &mut sums[..count * pages.lanes() * LANES];
+        let sums = &mut sums[..count * value_width];
         let out = &out;
         let task = Task {
             shape,
@@ -218,6 +222,9 @@ fn run_tasks<C: Cached>(
             scores,
             score_stride,
             sums,
+            value_lanes: value_width / LANES,
+            unpacked,
+            unpacked_block: None,
             out,
         };
         vectorize(team.isa(), task);
@@ -239,6 +246,12 @@ struct Task<'a, C> {
     score_stride: usize,
     /// Sums of weighted values: `[count, lanes, 16]`.
     sums: &'a mut [f32],
+    /// Vectors of 16 lanes in a value.
+    value_lanes: usize,
+    /// The values of a block of 16 slots, if they are a part of the keys: `[16, lanes, 16]`.
+    unpacked: &'a mut [f32],
+    /// The block that is unpacked.
+    unpacked_block: Option<usize>,
     out: &'a SharedSlice<'a>,
 }
 
@@ -403,8 +416,11 @@ impl<C: Cached> Task<'_, C> {
             let first = self.first_visible(query).min(all_visible);
             self.add::<L, 1>(query, first..all_visible, first);
         }
-        for first in (all_visible..common).step_by(KEY_TILE * LANES) {
-            let slots = first..common.min(first + KEY_TILE * LANES);
+        // Values that are a part of the keys are unpacked for one block at a time.
+        let step = if self.shape.first_value.is_some() { LANES } else { KEY_TILE * LANES };
+        let mut first = all_visible;
+        while first < common {
+            let slots = first..common.min((first / LANES * LANES) + step);
             let mut query = 0;
             while query + QUERY_TILE <= self.count {
                 self.add::<L, QUERY_TILE>(query, slots.clone(), first);
@@ -413,6 +429,7 @@ impl<C: Cached> Task<'_, C> {
             for query in query..self.count {
                 self.add::<L, 1>(query, slots.clone(), first);
             }
+            first = slots.end;
         }
         for query in 0..self.count {
             let (mask, first_visible) = (self.mask, self.first_visible(query));
@@ -434,28 +451,51 @@ impl<C: Cached> Task<'_, C> {
         slots: Range<usize>,
         position: usize,
     ) {
+        let Some(first_value) = self.shape.first_value else {
+            return self.add_all_lanes::<L, Q, false>(query, slots, position);
+        };
+        let mut slot = slots.start;
+        while slot < slots.end {
+            let (block, end) = (slot / LANES, slots.end.min((slot / LANES + 1) * LANES));
+            if self.unpacked_block != Some(block) {
+                let keys = self.cached.keys(block, self.kv_head);
+                keys.transpose::<L>(first_value, self.unpacked, self.value_lanes * LANES);
+                self.unpacked_block = Some(block);
+            }
+            self.add_all_lanes::<L, Q, true>(query, slot..end, position + slot - slots.start);
+            slot = end;
+        }
+    }
+
+    #[inline(always)]
+    fn add_all_lanes<L: Lanes, const Q: usize, const UNPACKED: bool>(
+        &mut self,
+        query: usize,
+        slots: Range<usize>,
+        position: usize,
+    ) {
         let mut lane = 0;
         let one_by_one = L::FEW_REGISTERS && Q > 1;
-        while lane < self.cached.pages.lanes() {
-            if !one_by_one && lane + OUT_LANES <= self.cached.pages.lanes() {
-                self.add_lanes::<L, Q, OUT_LANES>(query, slots.clone(), position, lane);
+        while lane < self.value_lanes {
+            if !one_by_one && lane + OUT_LANES <= self.value_lanes {
+                self.add_lanes::<L, Q, OUT_LANES, UNPACKED>(query, slots.clone(), position, lane);
                 lane += OUT_LANES;
             } else {
-                self.add_lanes::<L, Q, 1>(query, slots.clone(), position, lane);
+                self.add_lanes::<L, Q, 1, UNPACKED>(query, slots.clone(), position, lane);
                 lane += 1;
             }
         }
     }
 
     #[inline(always)]
-    fn add_lanes<L: Lanes, const Q: usize, const N: usize>(
+    fn add_lanes<L: Lanes, const Q: usize, const N: usize, const UNPACKED: bool>(
         &mut self,
         query: usize,
         slots: Range<usize>,
         position: usize,
         lane: usize,
     ) {
-        let lanes = self.cached.pages.lanes();
+        let lanes = self.value_lanes;
         let mut weights = [&[][..]; Q];
         for (index, slot) in weights.iter_mut().enumerate() {
             let at = (query + index) * self.score_stride + position;
@@ -474,7 +514,14 @@ impl<C: Cached> Task<'_, C> {
             let end = slots.end.min((slot / LANES + 1) * LANES);
             let values = self.cached.values(slot / LANES, self.kv_head);
             for slot in slot..end {
-                let values: [L; N] = values.load(slot % LANES, lane);
+                let values: [L; N] = match UNPACKED {
+                    true => {
+                        let row = &self.unpacked[(slot % LANES * lanes + lane) * LANES..];
+                        let (chunks, _) = row.as_chunks();
+                        std::array::from_fn(|index| L::load(&chunks[index]))
+                    }
+                    false => values.load(slot % LANES, lane),
+                };
                 for (sums, weights) in sums.iter_mut().zip(&weights) {
                     let weight = L::splat(weights[slot - slots.start]);
                     for (sum, &value) in sums.iter_mut().zip(&values) {
@@ -496,7 +543,7 @@ impl<C: Cached> Task<'_, C> {
     /// Writes the outputs of the queries: their sums, divided by the totals of their weights.
     #[inline(always)]
     fn store(&self, totals: &[f32]) {
-        let (dim, width) = (self.shape.head_dim, self.cached.pages.lanes() * LANES);
+        let (dim, width) = (self.shape.value_dim(), self.value_lanes * LANES);
         for ((query, sums), total) in self.sums.chunks_exact(width).enumerate().zip(totals) {
             let (row, head) = self.row_and_head(query);
             let at = (row * self.shape.n_heads + head) * dim;
@@ -548,7 +595,7 @@ mod tests {
                 lanes[lane] += lanes[lane + width];
             }
         }
-        let mut out = vec![0.0; query.len()];
+        let mut out = vec![0.0; values(visible[0]).len()];
         for (&slot, &weight) in visible.iter().zip(&weights) {
             for (out, value) in out.iter_mut().zip(values(slot)) {
                 *out = plus(*out, weight, value);
@@ -562,7 +609,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         /// Heads of any width, groups, trees after prefixes of several segments, with and without
-        /// sliding windows, in all types, on every instruction set.
+        /// sliding windows, with values of their own and with a part of the keys as values, in all types, on
+        /// every instruction set.
         #[test]
         fn equals_plain_loops_bit_for_bit(
             head_dim in prop::sample::select(vec![2_usize, 8, 16, 20, 64, 72, 128]),
@@ -574,12 +622,16 @@ mod tests {
             window in prop::option::of(1..70_usize),
             has_cap in any::<bool>(),
             has_sinks in any::<bool>(),
+            first_value in prop::option::of(any::<prop::sample::Index>()),
         ) {
             let n_heads = n_kv_heads * group;
             let score_scale = 1.0 / (head_dim as f32).sqrt();
             let score_cap = has_cap.then_some(1.5);
-            let shape =
-                AttentionShape { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate: false };
+            let first_value = first_value.map(|index| index.index(head_dim));
+            let shape = AttentionShape {
+                n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate: false,
+                first_value,
+            };
             let sinks: Option<Vec<f32>> =
                 has_sinks.then(|| (0..n_heads).map(|head| value(head, 4)).collect());
             // Each node's parent is an earlier node, mostly the last one, or the end of the prefix.
@@ -618,24 +670,29 @@ mod tests {
                 let mut cached = KeysValues::new(shape, cache_type);
                 table.pages.iter().for_each(|&page| cached.reserve(page));
                 for slot in 0..slots {
-                    cached.write(isa, table.place(slot), &row(slot, 2), &row(slot, 3));
+                    let values = if first_value.is_some() { Vec::new() } else { row(slot, 3) };
+                    cached.write(isa, table.place(slot), &row(slot, 2), &values);
                 }
                 let team = Team::unpinned(members).unwrap().with_isa(isa);
-                let mut out = vec![f32::NAN; rows * shape.n_heads * head_dim];
+                let mut out = vec![f32::NAN; rows * shape.out_width()];
                 let queries_of = Queries { rows: &queries, stride, sinks: sinks.as_deref() };
                 attention(&team, shape, queries_of, &cached, &mask, &mut Vec::new(), &mut out);
-                let outs = out.chunks_exact(head_dim).enumerate();
+                let outs = out.chunks_exact(shape.value_dim()).enumerate();
                 for (index, out) in outs {
                     let (number, head) = (index / shape.n_heads, index % shape.n_heads);
                     let dims = head / group * head_dim..(head / group + 1) * head_dim;
-                    let of = |seed| {
+                    let of = |seed, first| {
                         let dims = dims.clone();
                         let select = move |row: &[f32]| -> Vec<f32> {
                             let mut head = row[dims.clone()].to_vec();
                             cache_type.round(&mut head);
-                            head
+                            head.split_off(first)
                         };
                         move |slot| select(&row(slot, seed))
+                    };
+                    let values = match first_value {
+                        Some(first) => of(2, first),
+                        None => of(3, 0),
                     };
                     let query = &queries[number * stride + head * head_dim..][..head_dim];
                     let path = paths[number].iter().map(|node| prefix + node);
@@ -644,7 +701,7 @@ mod tests {
                     let visible = (query, &visible[first..], first);
                     let sink = sinks.as_ref().map(|sinks| sinks[head]);
                     let pieces = (score_cap, sink, isa.is_fused());
-                    let expected = expected(visible, (of(2), of(3)), pieces);
+                    let expected = expected(visible, (of(2, 0), values), pieces);
                     let bits = |values: &[f32]| -> Vec<u32> {
                         values.iter().map(|value| value.to_bits()).collect()
                     };

@@ -17,6 +17,9 @@ pub(crate) struct AttentionShape {
     pub(crate) window: Option<usize>,
     /// Whether the output has a gate.
     pub(crate) gate: bool,
+    /// If values are a part of the keys, as with a latent vector: the index of their first number. Each head's
+    /// value has all numbers of its key from there on, and none is stored by itself.
+    pub(crate) first_value: Option<usize>,
 }
 
 impl AttentionShape {
@@ -31,7 +34,8 @@ impl AttentionShape {
         let Attention {
             n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate, ..
         } = *attention;
-        Self { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate }
+        let first_value = attention.latent.map(|latent| latent.rope_dim);
+        Self { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate, first_value }
     }
 
     /// Returns the width of a query row.
@@ -39,13 +43,24 @@ impl AttentionShape {
         self.n_heads * self.head_dim
     }
 
-    /// Returns the width of the projections of a row: queries, keys, values, and gates if there are any.
-    pub(crate) fn projected_width(self) -> usize {
-        let gates = if self.gate { self.q_width() } else { 0 };
-        self.q_width() + 2 * self.kv_width() + gates
+    /// Returns the width of a head's value.
+    pub(crate) fn value_dim(self) -> usize {
+        self.head_dim - self.first_value.unwrap_or(0)
     }
 
-    /// Returns the width of a key or value row.
+    /// Returns the width of the result of all heads.
+    pub(crate) fn out_width(self) -> usize {
+        self.n_heads * self.value_dim()
+    }
+
+    /// Returns the width of a row of queries, keys and values, and gates if there are any.
+    pub(crate) fn row_width(self) -> usize {
+        let values = if self.first_value.is_some() { 0 } else { self.kv_width() };
+        let gates = if self.gate { self.q_width() } else { 0 };
+        self.q_width() + self.kv_width() + values + gates
+    }
+
+    /// Returns the width of a key row, and of a value row that is stored by itself.
     pub(crate) fn kv_width(self) -> usize {
         self.n_kv_heads * self.head_dim
     }

@@ -3,7 +3,7 @@
 use super::LANES;
 use super::activations::QuantizedRows;
 use super::block_format::{BlockFormat, CHUNK, GROUPS, Scales};
-use super::operands::{Operands, PrefetchPlan, TileSums};
+use super::operands::{Operands, PrefetchPlan, TileSums, UNPACKED_INPUTS, UnpackedTile};
 use forerun_formats::{BlockType, QUANT_BLOCK as BLOCK, WeightType};
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -24,7 +24,9 @@ pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) 
             WeightType::F32 => by_rows_of_floats::<F32>(operands, sums),
             WeightType::Bf16 => by_rows_of_floats::<Bf16>(operands, sums),
             WeightType::F16 => by_rows_of_floats::<F16>(operands, sums),
-            WeightType::Quantized(block_type) => by_block_type(block_type, operands, sums),
+            WeightType::Quantized(block_type) => {
+                with_block_type(block_type, Compute { operands, sums });
+            }
         }
     }
 }
@@ -78,26 +80,84 @@ unsafe fn by_rows_of_floats<W: Widen>(operands: &Operands<'_>, sums: &mut [TileS
     }
 }
 
+/// Unpacks a range of inputs of a tile whose type has fewer than eight bits. The range starts with a chunk.
+/// `inputs` is the number of inputs of the whole tile.
+///
+/// # Safety
+/// The processor must have AVX-512 F, BW, DQ, VL and VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn by_block_type(block_type: BlockType, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+pub(crate) unsafe fn unpack(
+    block_type: BlockType,
+    tile: &[u8],
+    inputs: usize,
+    range: &Range<usize>,
+    unpacked: &mut UnpackedTile,
+) {
+    // SAFETY: as in `compute`.
+    unsafe { with_block_type(block_type, Unpack { tile, inputs, range, unpacked }) }
+}
+
+/// What is done for one block type.
+trait ForBlockType {
+    /// # Safety
+    /// The processor must have AVX-512 F, BW, DQ, VL and VNNI.
+    unsafe fn run<const T: usize>(self);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn with_block_type(block_type: BlockType, work: impl ForBlockType) {
     use BlockType as T;
     // SAFETY: as in `compute`.
     unsafe {
         match block_type {
-            T::Q4_0 => Blocks::<{ T::Q4_0 as usize }>::by_rows(operands, sums),
-            T::Q4_1 => Blocks::<{ T::Q4_1 as usize }>::by_rows(operands, sums),
-            T::Q5_0 => Blocks::<{ T::Q5_0 as usize }>::by_rows(operands, sums),
-            T::Q5_1 => Blocks::<{ T::Q5_1 as usize }>::by_rows(operands, sums),
-            T::Q8_0 => Blocks::<{ T::Q8_0 as usize }>::by_rows(operands, sums),
-            T::Q2_K => Blocks::<{ T::Q2_K as usize }>::by_rows(operands, sums),
-            T::Q3_K => Blocks::<{ T::Q3_K as usize }>::by_rows(operands, sums),
-            T::Q4_K => Blocks::<{ T::Q4_K as usize }>::by_rows(operands, sums),
-            T::Q5_K => Blocks::<{ T::Q5_K as usize }>::by_rows(operands, sums),
-            T::Q6_K => Blocks::<{ T::Q6_K as usize }>::by_rows(operands, sums),
-            T::IQ4_NL => Blocks::<{ T::IQ4_NL as usize }>::by_rows(operands, sums),
-            T::IQ4_XS => Blocks::<{ T::IQ4_XS as usize }>::by_rows(operands, sums),
-            T::MXFP4 => Blocks::<{ T::MXFP4 as usize }>::by_rows(operands, sums),
+            T::Q4_0 => work.run::<{ T::Q4_0 as usize }>(),
+            T::Q4_1 => work.run::<{ T::Q4_1 as usize }>(),
+            T::Q5_0 => work.run::<{ T::Q5_0 as usize }>(),
+            T::Q5_1 => work.run::<{ T::Q5_1 as usize }>(),
+            T::Q8_0 => work.run::<{ T::Q8_0 as usize }>(),
+            T::Q2_K => work.run::<{ T::Q2_K as usize }>(),
+            T::Q3_K => work.run::<{ T::Q3_K as usize }>(),
+            T::Q4_K => work.run::<{ T::Q4_K as usize }>(),
+            T::Q5_K => work.run::<{ T::Q5_K as usize }>(),
+            T::Q6_K => work.run::<{ T::Q6_K as usize }>(),
+            T::IQ4_NL => work.run::<{ T::IQ4_NL as usize }>(),
+            T::IQ4_XS => work.run::<{ T::IQ4_XS as usize }>(),
+            T::MXFP4 => work.run::<{ T::MXFP4 as usize }>(),
         }
+    }
+}
+
+struct Compute<'a, 'b> {
+    operands: &'a Operands<'b>,
+    sums: &'a mut [TileSums; 2],
+}
+
+impl ForBlockType for Compute<'_, '_> {
+    #[inline(always)]
+    unsafe fn run<const T: usize>(self) {
+        let Self { operands, sums } = self;
+        // SAFETY: the caller guarantees the features.
+        unsafe {
+            match operands.unpacked {
+                None => Blocks::<T, false>::by_rows(operands, sums),
+                Some(_) => Blocks::<T, true>::by_rows(operands, sums),
+            }
+        }
+    }
+}
+
+struct Unpack<'a> {
+    tile: &'a [u8],
+    inputs: usize,
+    range: &'a Range<usize>,
+    unpacked: &'a mut UnpackedTile,
+}
+
+impl ForBlockType for Unpack<'_> {
+    #[inline(always)]
+    unsafe fn run<const T: usize>(self) {
+        // SAFETY: the caller guarantees the features.
+        unsafe { Blocks::<T, false>::unpack(self) }
     }
 }
 
@@ -234,9 +294,10 @@ unsafe fn bf16_pairs<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSu
 }
 
 /// One tile of a block type, and what to prefetch during its computation.
-struct Tile {
+struct Tile<'a> {
     start: *const u8,
     inputs: usize,
+    unpacked: Option<&'a UnpackedTile>,
     /// The address to prefetch for the first line of `first_chunk`.
     prefetch: *const u8,
     /// How far to advance that address for every line.
@@ -244,10 +305,20 @@ struct Tile {
     first_chunk: usize,
 }
 
-/// The kernel of a block type, given by its place in [`BlockType::ALL`].
-struct Blocks<const T: usize>;
+/// Where a kernel finds 32 inputs of a tile. If they are unpacked, `lower` has a byte for each quant, and
+/// `scales` and `supers` have the scales and the minima as f32.
+struct Parts {
+    lower: *const u8,
+    upper: *const u8,
+    scales: *const u8,
+    supers: *const u8,
+}
 
-impl<const T: usize> Blocks<T> {
+/// The kernel of a block type, given by its place in [`BlockType::ALL`], for tiles as they are stored or
+/// unpacked.
+struct Blocks<const T: usize, const UNPACKED: bool>;
+
+impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
     const FORMAT: BlockFormat = BlockFormat::of(BlockType::ALL[T]);
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
@@ -274,7 +345,7 @@ impl<const T: usize> Blocks<T> {
     /// Whether both tiles are read at the same time, because few rows wait for memory. More rows need all
     /// registers for one tile.
     const fn together(rows: usize) -> bool {
-        rows < 4 || (rows <= 8 && Self::FORMAT.bits == 8)
+        !UNPACKED && (rows < 4 || (rows <= 8 && Self::FORMAT.bits == 8))
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
@@ -288,6 +359,7 @@ impl<const T: usize> Blocks<T> {
         let tile = |side: usize| Tile {
             start: tiles[side].as_ptr(),
             inputs,
+            unpacked: operands.unpacked.map(|tiles| &tiles[side]),
             prefetch: plan.from[side],
             stride: plan.stride,
             first_chunk: input_range.start / CHUNK,
@@ -320,7 +392,7 @@ impl<const T: usize> Blocks<T> {
     /// Adds the products of 32 inputs. It is part of functions that enable the processor's features.
     #[inline(always)]
     unsafe fn add_block<const R: usize>(
-        tile: &Tile,
+        tile: &Tile<'_>,
         block: usize,
         x: QuantizedRows<'_>,
         totals: &mut [__m512; R],
@@ -330,9 +402,7 @@ impl<const T: usize> Blocks<T> {
         // SAFETY: the caller guarantees the features, the block and its activations. A prefetch may use any
         // address.
         unsafe {
-            let at = format.place(tile.inputs, block);
-            let [lower, upper, scales, supers] =
-                [at.lower, at.upper, at.scales, at.supers].map(|at| tile.start.add(at));
+            let weights = Self::parts_of(tile, block);
             let (chunk, within) = (block * BLOCK / CHUNK, block % (CHUNK / BLOCK));
             let chunk_lines = (chunk - tile.first_chunk) * format.whole_chunk_bytes() / 64;
             let lines = format.whole_chunk_bytes().div_ceil(64 * CHUNK / BLOCK);
@@ -363,13 +433,13 @@ impl<const T: usize> Blocks<T> {
                     if spread {
                         prefetch(group * lines / GROUPS..(group + 1) * lines / GROUPS);
                     }
-                    let weights = Self::quants(lower, upper, group);
+                    let quants = Self::quants(&weights, group);
                     for (row, dot) in dots.iter_mut().enumerate() {
                         let x = _mm512_set1_epi32(x.group(place(row), group));
-                        *dot = _mm512_dpbusd_epi32(*dot, weights, x);
+                        *dot = _mm512_dpbusd_epi32(*dot, quants, x);
                     }
                 }
-                let [scale, minimum] = Self::scale(scales, supers, part);
+                let [scale, minimum] = Self::scale(&weights, part);
                 for (row, (total, dot)) in totals.iter_mut().zip(dots).enumerate() {
                     let scale = _mm512_mul_ps(scale, _mm512_set1_ps(x.scale(place(row))));
                     *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, *total);
@@ -382,15 +452,71 @@ impl<const T: usize> Blocks<T> {
         }
     }
 
+    /// Returns where the 32 inputs of a block are.
+    ///
+    /// # Safety
+    /// The tile must have the block. If it is unpacked, the block must be in the unpacked range.
+    #[inline(always)]
+    unsafe fn parts_of(tile: &Tile<'_>, block: usize) -> Parts {
+        if UNPACKED && let Some(unpacked) = tile.unpacked {
+            let block = block - tile.first_chunk * (CHUNK / BLOCK);
+            let parts = block * Self::FORMAT.scales_per_block();
+            let quants = unpacked.quants[block * GROUPS..].as_ptr();
+            let lower = quants.cast::<u8>();
+            let [scales, supers] =
+                [&unpacked.scales, &unpacked.minima].map(|of| of[parts..].as_ptr().cast::<u8>());
+            return Parts { lower, upper: lower, scales, supers };
+        }
+        let at = Self::FORMAT.place(tile.inputs, block);
+        // SAFETY: the caller guarantees the block.
+        let [lower, upper, scales, supers] =
+            [at.lower, at.upper, at.scales, at.supers].map(|at| unsafe { tile.start.add(at) });
+        Parts { lower, upper, scales, supers }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn unpack(Unpack { tile, inputs, range, unpacked }: Unpack<'_>) {
+        assert!(range.len() <= UNPACKED_INPUTS && tile.len() >= Self::FORMAT.tile_bytes(inputs));
+        let parts = Self::FORMAT.scales_per_block();
+        let tile = Tile {
+            start: tile.as_ptr(),
+            inputs,
+            unpacked: None,
+            prefetch: tile.as_ptr(),
+            stride: 0,
+            first_chunk: range.start / CHUNK,
+        };
+        for (index, block) in (range.start / BLOCK..range.end / BLOCK).enumerate() {
+            // SAFETY: the tile has the block, and the unpacked tile has room for the range. A vector is
+            // written to 64 bytes.
+            unsafe {
+                let weights = Self::parts_of(&tile, block);
+                let quants = &mut unpacked.quants[index * GROUPS..(index + 1) * GROUPS];
+                for (group, quants) in quants.iter_mut().enumerate() {
+                    let vector = Self::quants(&weights, group);
+                    _mm512_store_si512(quants.as_mut_ptr().cast(), vector);
+                }
+                for part in 0..parts {
+                    let [scale, minimum] = Self::scale(&weights, part);
+                    let at = index * parts + part;
+                    _mm512_store_ps(unpacked.scales[at].as_mut_ptr().cast(), scale);
+                    if Self::FORMAT.scales.has_minima() {
+                        _mm512_store_ps(unpacked.minima[at].as_mut_ptr().cast(), minimum);
+                    }
+                }
+            }
+        }
+    }
+
     /// Returns the quants of a group of four inputs, each in the byte of its output and input.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn quants(lower: *const u8, upper: *const u8, group: usize) -> __m512i {
+    unsafe fn quants(&Parts { lower, upper, .. }: &Parts, group: usize) -> __m512i {
         // SAFETY: the caller guarantees 32 inputs in both planes.
         unsafe {
             let format = &Self::FORMAT;
             let (bits, upper_bits) = (format.lower_bits(), format.upper_bits());
-            if bits == 8 {
+            if bits == 8 || UNPACKED {
                 return _mm512_load_si512(lower.add(group * 64).cast());
             }
             let per_byte = 8 / bits;
@@ -420,9 +546,20 @@ impl<const T: usize> Blocks<T> {
     /// Returns the scales of 32 or 16 inputs, and the minima to add.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn scale(scales: *const u8, supers: *const u8, part: usize) -> [__m512; 2] {
+    unsafe fn scale(&Parts { scales, supers, .. }: &Parts, part: usize) -> [__m512; 2] {
         // SAFETY: the caller guarantees the scales of 32 inputs and of 256 inputs.
         unsafe {
+            if UNPACKED {
+                let [scale, minimum] =
+                    [scales, supers].map(|of| of.cast::<f32>().add(part * LANES));
+                return [
+                    _mm512_load_ps(scale),
+                    match Self::FORMAT.scales.has_minima() {
+                        true => _mm512_load_ps(minimum),
+                        false => _mm512_setzero_ps(),
+                    },
+                ];
+            }
             let half = |at: *const u8| _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()));
             let integer = |at: *const u8| {
                 _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast())))

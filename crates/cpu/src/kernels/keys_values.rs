@@ -199,8 +199,8 @@ impl KeysValues {
         }
     }
 
-    /// Writes a key (after RoPE) and a value, each `[n_kv_heads, head_dim]`. Returns which of them is
-    /// too large for this precision, if one is.
+    /// Writes a key (after RoPE) and a value, each `[n_kv_heads, head_dim]`. Values that are a part of the keys
+    /// are empty. Returns which of them is too large for this precision, if one is.
     pub(crate) fn write(
         &mut self,
         isa: Isa,
@@ -239,7 +239,7 @@ impl KeysValues {
         }
     }
 
-    /// Returns a row's key, then its value: `[2, n_kv_heads, head_dim]`.
+    /// Returns a row's key, then its value if it is stored by itself: `[2, n_kv_heads, head_dim]`.
     pub(crate) fn row(&self, place: RowPlace) -> Vec<f32> {
         match self {
             Self::Full(cached) => cached.row(place),
@@ -272,14 +272,16 @@ impl KeysValues {
 
 /// Pages of rows in blocks of 16. In a block, a head's keys are `[head_dim][16 rows]`, so that 16 scores
 /// are computed in parallel without adding across lanes. Its values are `[16 rows][head_dim]`, padded to
-/// whole vectors of 16.
+/// whole vectors of 16. Values that are a part of the keys are not stored again.
 pub(crate) struct Pages<C> {
     n_heads: usize,
     head_dim: usize,
-    /// Vectors of 16 lanes in a value row.
+    /// Vectors of 16 lanes in a value row; 0 if values are not stored.
     lanes: usize,
-    /// Scales of a head's key or value in a row; 0 without scales.
+    /// Scales of a head's key in a row; 0 without scales.
     scales: usize,
+    /// Scales of a head's value in a row.
+    value_scales: usize,
     pages: Vec<Page<C>>,
 }
 
@@ -312,6 +314,18 @@ impl<C> Default for Keys<'_, C> {
 }
 
 impl<C: Cached> Keys<'_, C> {
+    /// Writes 16 rows of the numbers from `first` on to `rows`: `[16 rows][width]`.
+    #[inline(always)]
+    pub(crate) fn transpose<L: Lanes>(&self, first: usize, rows: &mut [f32], width: usize) {
+        for index in 0..self.vectors.len() - first {
+            let mut column = [0.0; LANES];
+            self.load::<L>(first + index).store(&mut column);
+            for (row, number) in column.into_iter().enumerate() {
+                rows[row * width + index] = number;
+            }
+        }
+    }
+
     /// Returns one dimension of 16 keys.
     #[inline(always)]
     pub(crate) fn load<L: Lanes>(&self, dim: usize) -> L {
@@ -369,10 +383,13 @@ impl<C: Cached> SequenceRows<'_, C> {
 
 impl<C: Cached> Pages<C> {
     fn new(shape: AttentionShape) -> Self {
-        let lanes = shape.head_dim.div_ceil(LANES);
-        let AttentionShape { n_kv_heads: n_heads, head_dim, .. } = shape;
+        let AttentionShape { n_kv_heads: n_heads, head_dim, first_value, .. } = shape;
         let scales = if C::IS_SCALED { head_dim.div_ceil(QUANT_BLOCK) } else { 0 };
-        Self { n_heads, head_dim, lanes, scales, pages: Vec::new() }
+        let (lanes, value_scales) = match first_value {
+            Some(_) => (0, 0),
+            None => (head_dim.div_ceil(LANES), scales),
+        };
+        Self { n_heads, head_dim, lanes, scales, value_scales, pages: Vec::new() }
     }
 
     fn reserve(&mut self, page: PageId) {
@@ -385,13 +402,8 @@ impl<C: Cached> Pages<C> {
             page.keys = vec![C::default(); heads * self.head_dim];
             page.values = vec![C::default(); heads * LANES * self.lanes];
             page.key_scales = vec![[0.0; LANES]; heads * self.scales];
-            page.value_scales = vec![0.0; heads * LANES * self.scales];
+            page.value_scales = vec![0.0; heads * LANES * self.value_scales];
         }
-    }
-
-    /// Returns the number of vectors of 16 lanes in a value row.
-    pub(crate) fn lanes(&self) -> usize {
-        self.lanes
     }
 
     #[inline(always)]
@@ -419,7 +431,7 @@ impl<C: Cached> Pages<C> {
     fn values(&self, page: PageId, block: usize, head: usize) -> Values<'_, C> {
         let page = &self.pages[page.index()];
         let vectors = &page.values[self.part(block, head, LANES * self.lanes)];
-        let scales = &page.value_scales[self.part(block, head, LANES * self.scales)];
+        let scales = &page.value_scales[self.part(block, head, LANES * self.value_scales)];
         Values { vectors, scales, lanes: self.lanes }
     }
 
@@ -428,10 +440,11 @@ impl<C: Cached> Pages<C> {
     fn value_mut(&mut self, place: RowPlace, head: usize) -> (&mut [C], &mut [f32]) {
         let (block, row) = (place.row / LANES, place.row % LANES);
         let vectors = self.part(block, head, LANES * self.lanes).start + row * self.lanes;
-        let scales = self.part(block, head, LANES * self.scales).start + row * self.scales;
+        let scales =
+            self.part(block, head, LANES * self.value_scales).start + row * self.value_scales;
         let page = &mut self.pages[place.page.index()];
         let vectors = &mut page.values[vectors..vectors + self.lanes];
-        (vectors, &mut page.value_scales[scales..scales + self.scales])
+        (vectors, &mut page.value_scales[scales..scales + self.value_scales])
     }
 
     /// Returns the range of a head in a block of rows, if each head has `len` elements.
@@ -460,9 +473,9 @@ impl<C: Cached> Pages<C> {
                 let vector = values.vectors[from_row * self.lanes + lane];
                 self.value_mut(to, head).0[lane] = vector;
             }
-            for index in 0..self.scales {
+            for index in 0..self.value_scales {
                 let values = self.values(from.page, from_block, head);
-                let scale = values.scales[from_row * self.scales + index];
+                let scale = values.scales[from_row * self.value_scales + index];
                 self.value_mut(to, head).1[index] = scale;
             }
         }
@@ -486,15 +499,22 @@ impl<C: Cached> Pages<C> {
         let value = |dim: usize| {
             let vector = &values.vectors[row * self.lanes + dim / LANES];
             let number: f32 = vector.numbers()[dim % LANES].into();
-            let scale = row * self.scales + dim / QUANT_BLOCK;
+            let scale = row * self.value_scales + dim / QUANT_BLOCK;
             if C::IS_SCALED { number * values.scales[scale] } else { number }
         };
-        ((0..self.head_dim).map(key).collect(), (0..self.head_dim).map(value).collect())
+        let value_dim = if self.has_values() { self.head_dim } else { 0 };
+        ((0..self.head_dim).map(key).collect(), (0..value_dim).map(value).collect())
+    }
+
+    /// Whether values are stored by themselves.
+    fn has_values(&self) -> bool {
+        self.lanes > 0
     }
 
     fn row_bytes(&self) -> usize {
         let head = self.head_dim * size_of::<C::Number>() + self.scales * size_of::<f32>();
-        2 * self.n_heads * head
+        let vectors = if self.has_values() { 2 } else { 1 };
+        vectors * self.n_heads * head
     }
 
     fn bytes(&self) -> usize {

@@ -10,11 +10,13 @@
 use super::Isa;
 use super::activations::Activations;
 use super::block_format::CHUNK;
-use super::operands::{MAX_ROW_BLOCK, Operands, TileSums, prefetched_inputs};
+use super::operands::{
+    MAX_ROW_BLOCK, Operands, TileSums, UNPACKED_INPUTS, UnpackedTile, prefetched_inputs,
+};
 use super::packed::PackedMatrix;
 use super::{LANES, shared::SharedSlice};
 use crate::team::Team;
-use forerun_formats::WeightType;
+use forerun_formats::{BlockType, WeightType};
 use std::ops::Range;
 
 /// Largest number of row blocks that share one pass over the weights, so that their rows stay in the
@@ -24,7 +26,7 @@ const GROUP_BLOCKS: usize = 8;
 /// Number of inputs after which the next row block of a group takes over. Small enough for the inputs'
 /// weights and the group's activations to stay in the L2 cache, and large enough to rarely store and
 /// reload sums.
-const RANGE_INPUTS: usize = 512;
+const RANGE_INPUTS: usize = UNPACKED_INPUTS;
 
 /// Smallest size of the weights in one piece of work, in bytes.
 const PIECE_BYTES: usize = 32 << 10;
@@ -188,6 +190,7 @@ fn add_products(
 ) {
     let (inputs, weight_type) = (activations.inputs(), weights.weight_type());
     let tiles = pair.map(|tile| weights.tile(tile));
+    let mut unpacked = [const { UnpackedTile::new() }; 2];
     let mut first = 0;
     while first < inputs {
         let last = last_range(weight_type, inputs);
@@ -196,22 +199,53 @@ fn add_products(
             2.. if takes_ranges(isa) => inputs.min(first + RANGE_INPUTS),
             _ => inputs,
         };
+        let input_range = first..end;
+        let unpacked = match group.len() {
+            1 => None,
+            _ => unpack(isa, weight_type, tiles, inputs, &input_range, &mut unpacked),
+        };
         for (block_index, (block, sums)) in group.clone().zip(&mut *sums).enumerate() {
             let (rows, first_row) = activations.block(block);
             let operands = Operands {
                 weight_type,
                 tiles,
+                unpacked,
                 activations,
                 start: first_row * inputs,
                 rows,
                 inputs,
-                input_range: first..end,
+                input_range: input_range.clone(),
                 block_index,
                 group_blocks: group.len(),
             };
             compute(isa, &operands, sums);
         }
         first = end;
+    }
+}
+
+/// Unpacks a range of inputs of two tiles for several row blocks, if the kernel reads unpacked tiles and
+/// that is worth while.
+fn unpack<'a>(
+    isa: Isa,
+    weight_type: WeightType,
+    tiles: [&[u8]; 2],
+    inputs: usize,
+    range: &Range<usize>,
+    unpacked: &'a mut [UnpackedTile; 2],
+) -> Option<&'a [UnpackedTile; 2]> {
+    match (isa, weight_type) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512 | Isa::Avx512Bf16, WeightType::Quantized(block_type))
+            if block_type != BlockType::Q8_0 =>
+        {
+            for (tile, unpacked) in tiles.into_iter().zip(&mut *unpacked) {
+                // SAFETY: a team's `Isa` is one that the processor supports (`Team::with_isa` checks this).
+                unsafe { super::avx512::unpack(block_type, tile, inputs, range, unpacked) };
+            }
+            Some(unpacked)
+        }
+        _ => None,
     }
 }
 
@@ -298,7 +332,6 @@ fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_formats::BlockType;
     use forerun_reference::{Arithmetic, Matrix};
     use half::f16;
     use proptest::prelude::*;
@@ -393,7 +426,7 @@ mod tests {
                 let stored = random_blocks(block_type, outputs * blocks, seed);
                 let row_bytes = blocks * block_type.bytes();
                 let packed = PackedMatrix::pack_blocks(block_type, [outputs, inputs], |output| {
-                    Ok(&stored[output * row_bytes..][..row_bytes])
+                    Ok(stored[output * row_bytes..][..row_bytes].into())
                 });
                 let packed = packed.unwrap();
                 let slow = Matrix::from_blocks(block_type, stored.clone(), inputs);
@@ -446,7 +479,7 @@ mod tests {
     fn many_rows_and_inputs_equal_the_reference() {
         let (rows, inputs, outputs) = (GROUP_BLOCKS * MAX_ROW_BLOCK + 5, 2 * RANGE_INPUTS + 38, 50);
         let (x, matrix) = (values(rows * inputs, 5), values(inputs * outputs, 6));
-        for weight_type in TYPES {
+        for weight_type in WeightType::all() {
             let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
             let slow = Matrix::new(weight_type, matrix.clone(), inputs);
             for isa in Isa::available() {
@@ -527,7 +560,7 @@ mod tests {
             .map(|(block_type, outputs)| {
                 let size = inputs / block_type.weights() * block_type.bytes();
                 let stored = random_blocks(block_type, outputs * inputs / block_type.weights(), 8);
-                let read = |output: usize| Ok(&stored[output * size..][..size]);
+                let read = |output: usize| Ok(stored[output * size..][..size].into());
                 let packed = PackedMatrix::pack_blocks(block_type, [outputs, inputs], read);
                 packed.unwrap().with_bias((outputs == 16).then(|| values(16, 9)))
             })

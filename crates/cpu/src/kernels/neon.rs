@@ -711,6 +711,7 @@ mod tests {
             let operands = Operands {
                 weight_type,
                 tiles: [weights.tile(0), weights.tile(1)],
+                unpacked: None,
                 activations: &activations,
                 start: 0,
                 rows,

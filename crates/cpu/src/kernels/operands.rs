@@ -9,6 +9,7 @@ use super::LANES;
 use super::activations::Activations;
 use super::block_format::{BlockFormat, CHUNK};
 use forerun_formats::WeightType;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Largest number of rows that a kernel computes at a time.
@@ -17,11 +18,40 @@ pub(crate) const MAX_ROW_BLOCK: usize = 12;
 /// The sums of one tile and one row block.
 pub(crate) type TileSums = [[f32; LANES]; MAX_ROW_BLOCK];
 
+/// Largest number of inputs in an unpacked part of a tile: what fits in the L1 cache.
+pub(crate) const UNPACKED_INPUTS: usize = 512;
+
+/// A range of inputs of a tile of a block type, unpacked once for several row blocks. Only the elements of
+/// the range are written.
+#[repr(align(64))]
+pub(crate) struct UnpackedTile {
+    /// Quants in groups of four inputs of all outputs.
+    pub(super) quants: [MaybeUninit<[u8; 4 * LANES]>; UNPACKED_INPUTS / 4],
+    /// Scales of 32 or 16 inputs.
+    pub(super) scales: [MaybeUninit<[f32; LANES]>; UNPACKED_INPUTS / 16],
+    /// What is added to 32 or 16 inputs.
+    pub(super) minima: [MaybeUninit<[f32; LANES]>; UNPACKED_INPUTS / 16],
+}
+
+impl UnpackedTile {
+    /// Returns a tile in which nothing is written.
+    pub(super) const fn new() -> Self {
+        const { assert!(UNPACKED_INPUTS.is_multiple_of(CHUNK)) };
+        Self {
+            quants: [const { MaybeUninit::uninit() }; _],
+            scales: [const { MaybeUninit::uninit() }; _],
+            minima: [const { MaybeUninit::uninit() }; _],
+        }
+    }
+}
+
 /// The operands of a kernel: two adjacent tiles of a matrix (the same tile twice if there is no second
 /// one), and one row block.
 pub(crate) struct Operands<'a> {
     pub(crate) weight_type: WeightType,
     pub(crate) tiles: [&'a [u8]; 2],
+    /// The input range of both tiles, if it is unpacked.
+    pub(crate) unpacked: Option<&'a [UnpackedTile; 2]>,
     pub(crate) activations: &'a Activations,
     /// Where the row block starts in the activations: the number of packed inputs (or quants) before it.
     pub(crate) start: usize,

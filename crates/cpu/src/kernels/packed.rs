@@ -5,6 +5,7 @@ use super::block_format::BlockFormat;
 use super::block_tile::BlockRows;
 use forerun_formats::{BlockType, LoadError, QUANT_BLOCK as BLOCK, WeightType};
 use half::{bf16, f16};
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::mem::MaybeUninit;
 use std::num::NonZero;
@@ -112,12 +113,12 @@ impl PackedMatrix {
     pub(crate) fn pack_blocks<'a>(
         block_type: BlockType,
         [outputs, inputs]: [usize; 2],
-        read: impl Fn(usize) -> Result<&'a [u8], LoadError> + Sync,
+        read: impl Fn(usize) -> Result<Cow<'a, [u8]>, LoadError> + Sync,
     ) -> Result<Self, LoadError> {
         let new_rows = || BlockRows::new(block_type, inputs);
         let pack = |rows: &mut BlockRows, outputs: Range<usize>, tile: &mut [u8]| {
             for (lane, output) in outputs.enumerate() {
-                rows.pack(lane, read(output)?, tile);
+                rows.pack(lane, &read(output)?, tile);
             }
             Ok(())
         };

@@ -1,6 +1,7 @@
 //! The attention half of a layer, for one layer and for a group of layers that read the same hidden
 //! state (EasySpec, algorithm 2).
 
+use super::latent_block::LatentBlock;
 use crate::cpu_pages::LayerCache;
 use crate::kernels::{
     Activations, Product, Queries, RecurrentScratch, Rope, TreeMask, attention, gate_rows,
@@ -28,9 +29,11 @@ pub enum GroupParallelism {
 /// computed in parallel.
 #[derive(Default)]
 pub(super) struct AttentionBlock {
-    pub(super) normed: Vec<f32>,   // [rows, hidden]
-    pub(super) qkv: Vec<f32>,      // [rows, projected width]
-    pub(super) attended: Vec<f32>, // [rows, n_heads, head_dim], or [rows, value width]
+    pub(super) normed: Vec<f32>, // [rows, hidden]
+    pub(super) qkv: Vec<f32>,    // [rows, projected width]
+    /// The buffers of compressed keys and values. `qkv` has absorbed queries and the key then.
+    pub(super) latent: LatentBlock,
+    pub(super) attended: Vec<f32>, // [rows, n_heads, value_dim]
     pub(super) delta: Vec<f32>,    // [rows, hidden]
     scratch: Vec<f32>,             // of the attention kernel
     recurrent: RecurrentScratch,
@@ -72,8 +75,11 @@ impl AttentionBlock {
         let AttentionInput { hidden, tree_mask, .. } = *input;
         let rows = tree_mask.rows();
         self.overflows.clear();
-        self.qkv.resize(rows * weights.projected_width(), 0.0);
+        self.qkv.resize(rows * weights.row_width(), 0.0);
         self.attended.resize(rows * weights.mixed_width(), 0.0);
+        if let Some(latent) = &weights.latent {
+            self.latent.prepare(latent, rows);
+        }
         self.delta.resize(hidden.len(), 0.0);
         self.norm(team, input, &weights.attention_norm);
     }
@@ -117,10 +123,12 @@ impl AttentionBlock {
         }
     }
 
-    /// The projection that computes queries, keys and values, before their norms and RoPE, or what a mixer reads.
+    /// The projection that computes queries, keys and values, before their norms and RoPE, latent vectors, or what a
+    /// mixer reads.
     fn projection<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
-        let Self { normed, activations, qkv, .. } = self;
-        Product { x: normed, weights: weights.qkv.matrices(), activations, out: qkv }
+        let Self { normed, activations, qkv, latent, .. } = self;
+        let out = if weights.latent.is_some() { &mut latent.down } else { qkv };
+        Product { x: normed, weights: weights.qkv.matrices(), activations, out }
     }
 
     /// Computes attention or the recurrent mixer from the projections.
@@ -153,10 +161,14 @@ impl AttentionBlock {
         let AttentionInput { norm, epsilon, tree_mask, .. } = *input;
         let shape = weights.shape;
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
-        let width = shape.projected_width();
+        let width = shape.row_width();
+        if let Some(latent) = &weights.latent {
+            self.latent.expand_queries(team, latent, &mut self.qkv);
+        }
         for (row, qkv) in self.qkv.chunks_exact_mut(width).enumerate() {
             let (rotated, rest) = qkv.split_at_mut(q_width + kv_width);
-            let values = &rest[..kv_width];
+            // A latent vector's value is a part of its key.
+            let values = &rest[..kv_width.min(rest.len())];
             if let Some(norms) = &weights.qk_norms {
                 let (queries, keys) = rotated.split_at_mut(q_width);
                 for (x, weights) in [(queries, &norms.queries), (keys, &norms.keys)] {
@@ -180,12 +192,21 @@ impl AttentionBlock {
         if shape.gate {
             gate_rows(team, attended, q_width, &self.qkv, (q_width + 2 * kv_width, width));
         }
+        if let Some(latent) = &weights.latent {
+            self.latent.expand_values(team, latent, &self.attended);
+        }
     }
 
     /// The output projection, whose result `delta` is added to the hidden state.
     fn output<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
-        let Self { attended, activations, delta, .. } = self;
-        Product { x: attended, weights: weights.output.matrices(), activations, out: delta }
+        let Self { attended, activations, delta, latent, .. } = self;
+        let x: &[f32] = if weights.latent.is_some() { &latent.values } else { attended };
+        Product { x, weights: weights.output.matrices(), activations, out: delta }
+    }
+
+    /// Returns what the output projection reads.
+    pub(super) fn output_input(&self, weights: &LayerWeights) -> &[f32] {
+        if weights.latent.is_some() { &self.latent.values } else { &self.attended }
     }
 }
 

@@ -62,12 +62,16 @@ impl Transformer {
         for layer in 0..self.weights.layers.len() {
             self.attention_blocks(layer..layer + 1, storage);
             let block = &self.scratch.blocks[0];
-            let [input, output] = match self.weights.layers[layer].recurrent {
+            let weights = &self.weights.layers[layer];
+            let [input, output] = match weights.recurrent {
                 None => [LayerTensor::Query, LayerTensor::Output],
                 Some(_) => [LayerTensor::MixerQuery, LayerTensor::MixerOutput],
             };
             see(Tensor::Layer(layer, input), &block.normed);
-            see(Tensor::Layer(layer, output), &block.attended);
+            see(Tensor::Layer(layer, output), block.output_input(weights));
+            if weights.latent.as_ref().is_some_and(|latent| latent.queries.is_some()) {
+                see(Tensor::Layer(layer, LayerTensor::QueryUp), &block.latent.compressed);
+            }
             self.mlp_blocks(layer..layer + 1);
             // The experts of a mixture see other rows each, which are not observed.
             if self.weights.layers[layer].mlp.is_some() {
@@ -85,7 +89,7 @@ impl Transformer {
         let block = &scratch.blocks[block];
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
         let part = |range: Range<usize>| {
-            let rows = block.qkv.chunks_exact(self.weights.layers[layer].projected_width());
+            let rows = block.qkv.chunks_exact(self.weights.layers[layer].row_width());
             rows.flat_map(|row| row[range.clone()].iter().copied()).collect()
         };
         [
@@ -93,7 +97,10 @@ impl Transformer {
             block.delta.clone(),
             part(0..q_width),
             part(q_width..q_width + kv_width),
-            part(q_width + kv_width..q_width + 2 * kv_width),
+            match shape.first_value {
+                Some(first) => part(q_width + first..q_width + kv_width),
+                None => part(q_width + kv_width..shape.row_width()),
+            },
         ]
     }
 

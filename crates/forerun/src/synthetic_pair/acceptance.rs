@@ -1,6 +1,6 @@
 //! Measures the acceptance of a synthetic pair by speculative decoding.
 
-use super::{SyntheticPairError, SyntheticPairOptions};
+use super::SyntheticPairError;
 use crate::{
     Canceller, DraftTokens, Forerun, Loader, Method, Options, Plan, Request, VerificationChoice,
 };
@@ -33,12 +33,28 @@ pub struct AcceptanceCalibration {
     pub distinct_4_grams: f64,
 }
 
-/// Measures the acceptance of the pair on disk, by speculative decoding of random prompts.
+/// How the acceptance of a pair is measured.
+pub(super) struct AcceptanceMeasurement<'a> {
+    /// The seeds of the prompts.
+    pub(super) seeds: Vec<u64>,
+    /// Returns the tokens of the prompt with a seed.
+    pub(super) prompt: PromptOf<'a>,
+    /// The temperature; 0 is greedy.
+    pub(super) temperature: f32,
+    /// The number of tokens of each answer.
+    pub(super) max_tokens: usize,
+    /// Whether answers go on after an end-of-text token.
+    pub(super) ignore_eos: bool,
+}
+
+/// Returns the tokens of the prompt with a seed.
+pub(super) type PromptOf<'a> =
+    &'a dyn Fn(&Forerun, u64) -> Result<Vec<TokenId>, SyntheticPairError>;
+
+/// Measures the acceptance of the pair on disk, by speculative decoding of prompts.
 pub(super) fn measure_pair(
-    options: &SyntheticPairOptions,
     [target, drafter]: [&Path; 2],
-    prompts: usize,
-    other_prompts: bool,
+    measurement: &AcceptanceMeasurement<'_>,
 ) -> Result<AcceptanceCalibration, SyntheticPairError> {
     let plan = Plan::new(Options {
         model: target.into(),
@@ -49,18 +65,17 @@ pub(super) fn measure_pair(
     })?;
     let engine = Forerun::open_with(&plan, &mut Loader::new().offline(true))?;
     let mut counts = AcceptanceCounts::default();
-    for prompt in 0..prompts as u64 {
-        let seed = prompt_seed(options.seed, prompt, other_prompts);
-        let tokens = random_tokens(seed, PROMPT_TOKENS, options.target.vocab_size);
+    for &seed in &measurement.seeds {
+        let tokens = (measurement.prompt)(&engine, seed)?;
         let request = Request {
             sampling: SamplingOptions {
-                temperature: options.temperature,
+                temperature: measurement.temperature,
                 ..SamplingOptions::default()
             },
-            max_tokens: options.max_tokens,
+            max_tokens: measurement.max_tokens,
             seed: Some(seed),
             verification: VerificationChoice::Always(Verification::Rejection),
-            ignore_eos: true,
+            ignore_eos: measurement.ignore_eos,
             ..Request::default()
         };
         let go_on = |_: &str| ControlFlow::Continue(());

@@ -5,13 +5,17 @@
 //! ε ([`SyntheticWeights`]). A search over ε measures the acceptance by real speculative decoding.
 
 mod acceptance;
+mod grown;
 mod residual;
 
 pub use acceptance::AcceptanceCalibration;
+pub use grown::{GrownPair, GrownPairOptions, grow_pair};
 pub use residual::ResidualCalibration;
 
-use crate::{ForerunError, PlanError};
-use acceptance::{DRAFT_TOKENS, PROMPT_TOKENS, measure_pair};
+use crate::{ChatTemplateError, EncodeError, Forerun, ForerunError, PlanError, TokenizerError};
+use acceptance::{
+    AcceptanceMeasurement, DRAFT_TOKENS, PROMPT_TOKENS, measure_pair, prompt_seed, random_tokens,
+};
 use forerun_cpu::TeamError;
 use forerun_formats::checkpoint::random::{SYNTHETIC_PAIR, SyntheticWeights, byte_pair_tokenizer};
 use forerun_formats::checkpoint::{Dtype, LoadError};
@@ -122,6 +126,15 @@ pub enum SyntheticPairError {
     /// The pair cannot be run.
     #[error(transparent)]
     Run(#[from] ForerunError),
+    /// The model's tokenizer cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The model's chat template cannot be used.
+    #[error(transparent)]
+    ChatTemplate(#[from] ChatTemplateError),
+    /// A prompt cannot be encoded.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
     /// The drafter's rows cannot be computed.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -223,40 +236,77 @@ pub fn make_pair(
     let weights = weights(options, residual.map_or(1.0, |found| found.scale));
     weights.write_drafter(&drafter)?;
     write_tokenizer(options, &drafter)?;
-    let mut try_epsilon = |epsilon: f32, prompts: usize, other_prompts: bool| {
+    let random_prompt =
+        |_: &Forerun, seed| Ok(random_tokens(seed, PROMPT_TOKENS, options.target.vocab_size));
+    let try_epsilon = |epsilon: f32, prompts: usize, other_prompts: bool| {
         weights.write_target(&target, epsilon)?;
         write_tokenizer(options, &target)?;
-        let acceptance = measure_pair(options, [&target, &drafter], prompts, other_prompts)?;
-        let step = CalibrationStep::Epsilon { epsilon, acceptance, prompts, other_prompts };
-        on_step(&step);
-        Ok::<_, SyntheticPairError>(acceptance)
+        let seed = |prompt| prompt_seed(options.seed, prompt, other_prompts);
+        let measurement = AcceptanceMeasurement {
+            seeds: (0..prompts as u64).map(seed).collect(),
+            prompt: &random_prompt,
+            temperature: options.temperature,
+            max_tokens: options.max_tokens,
+            ignore_eos: true,
+        };
+        measure_pair([&target, &drafter], &measurement)
     };
-    let (wanted, tolerance) = (options.acceptance, options.tolerance);
-    let mut prompts = options.prompts;
-    let (mut start, mut nearest) = (0.25, f64::INFINITY);
-    for _ in 0..ROUNDS {
-        let found = search(wanted, tolerance / 2.0, start, |epsilon| {
-            Ok::<_, SyntheticPairError>(try_epsilon(epsilon, prompts, false)?.rate)
-        })?;
-        let acceptance = try_epsilon(found, prompts, true)?;
-        if (acceptance.rate - wanted).abs() < (nearest - wanted).abs() {
-            nearest = acceptance.rate;
-        }
-        if (acceptance.rate - wanted).abs() <= tolerance {
-            let bytes_read = [options.target.num_hidden_layers, options.draft_layers]
-                .map(|layers| bytes_read(&options.target, layers, options.dtype));
-            let epsilon = found;
-            let pair = SyntheticPair { target, drafter, residual, epsilon, acceptance, bytes_read };
-            label(options, &pair)?;
-            for (unfinished, path) in unfinished.into_iter().zip(&finals) {
-                unfinished.finish().map_err(write_error(path))?;
-            }
-            let [target, drafter] = finals;
-            return Ok(SyntheticPair { target, drafter, ..pair });
-        }
-        (prompts, start) = (prompts * 2, found);
+    let goal = Goal { acceptance: options.acceptance, tolerance: options.tolerance };
+    let (epsilon, acceptance) =
+        goal.reach(options.prompts, usize::MAX, try_epsilon, &mut on_step)?;
+    let bytes_read = [options.target.num_hidden_layers, options.draft_layers]
+        .map(|layers| bytes_read(&options.target, layers, options.dtype));
+    let pair = SyntheticPair { target, drafter, residual, epsilon, acceptance, bytes_read };
+    label(options, &pair)?;
+    for (unfinished, path) in unfinished.into_iter().zip(&finals) {
+        unfinished.finish().map_err(write_error(path))?;
     }
-    Err(SyntheticPairError::NotReached { wanted, tolerance, nearest })
+    let [target, drafter] = finals;
+    Ok(SyntheticPair { target, drafter, ..pair })
+}
+
+/// The acceptance that a search has to reach.
+#[derive(Clone, Copy)]
+struct Goal {
+    acceptance: f64,
+    tolerance: f64,
+}
+
+impl Goal {
+    /// Searches for the ε, and confirms it on prompts that the search did not use. Returns the acceptance on these,
+    /// too. `measure` receives ε, the number of prompts, at most `most_prompts`, and whether they are the other ones.
+    fn reach(
+        self,
+        mut prompts: usize,
+        most_prompts: usize,
+        mut measure: impl FnMut(f32, usize, bool) -> Result<AcceptanceCalibration, SyntheticPairError>,
+        on_step: &mut dyn FnMut(&CalibrationStep),
+    ) -> Result<(f32, AcceptanceCalibration), SyntheticPairError> {
+        let Self { acceptance: wanted, tolerance } = self;
+        let mut try_epsilon = |epsilon, prompts, other_prompts| {
+            let acceptance = measure(epsilon, prompts, other_prompts)?;
+            on_step(&CalibrationStep::Epsilon { epsilon, acceptance, prompts, other_prompts });
+            Ok::<_, SyntheticPairError>(acceptance)
+        };
+        let (mut start, mut nearest) = (0.25, f64::INFINITY);
+        for _ in 0..ROUNDS {
+            let found = search(wanted, tolerance / 2.0, start, |epsilon| {
+                Ok::<_, SyntheticPairError>(try_epsilon(epsilon, prompts, false)?.rate)
+            })?;
+            let acceptance = try_epsilon(found, prompts, true)?;
+            if (acceptance.rate - wanted).abs() < (nearest - wanted).abs() {
+                nearest = acceptance.rate;
+            }
+            if (acceptance.rate - wanted).abs() <= tolerance {
+                return Ok((found, acceptance));
+            }
+            if prompts == most_prompts {
+                break;
+            }
+            (prompts, start) = (prompts.saturating_mul(2).min(most_prompts), found);
+        }
+        Err(SyntheticPairError::NotReached { wanted, tolerance, nearest })
+    }
 }
 
 /// Returns the pair's weights. The outputs of the drafter's layers after the first are multiplied by
@@ -276,9 +326,7 @@ fn check(options: &SyntheticPairOptions) -> Result<(), SyntheticPairError> {
             format!("1 to {}, fewer than the target's layers", layers.saturating_sub(1).max(1));
         return refuse("`draft_layers`", options.draft_layers.to_string(), expected);
     }
-    if !(0.02..=0.98).contains(&options.acceptance) {
-        return refuse("`acceptance`", options.acceptance.to_string(), "0.02 to 0.98".into());
-    }
+    check_goal(options.acceptance, options.tolerance)?;
     if let Some(overlap) = options.layer_parallel_overlap {
         if !(0.5..=0.99).contains(&overlap) {
             return refuse("`layer_parallel_overlap`", overlap.to_string(), "0.5 to 0.99".into());
@@ -289,9 +337,6 @@ fn check(options: &SyntheticPairOptions) -> Result<(), SyntheticPairError> {
             );
             return refuse("`draft_layers`", options.draft_layers.to_string(), expected);
         }
-    }
-    if !(0.002..=0.5).contains(&options.tolerance) {
-        return refuse("`tolerance`", options.tolerance.to_string(), "0.002 to 0.5".into());
     }
     let context = options.target.max_position_embeddings;
     if options.prompts == 0 || options.max_tokens < 2 {
@@ -307,6 +352,20 @@ fn check(options: &SyntheticPairOptions) -> Result<(), SyntheticPairError> {
             options.max_tokens
         );
         return refuse("the target's context", context.to_string(), expected);
+    }
+    Ok(())
+}
+
+fn check_goal(acceptance: f64, tolerance: f64) -> Result<(), SyntheticPairError> {
+    let refuse = |option, found: f64, expected: &str| {
+        let (found, expected) = (found.to_string(), expected.to_owned());
+        Err(SyntheticPairError::Option { option, found, expected })
+    };
+    if !(0.02..=0.98).contains(&acceptance) {
+        return refuse("`acceptance`", acceptance, "0.02 to 0.98");
+    }
+    if !(0.002..=0.5).contains(&tolerance) {
+        return refuse("`tolerance`", tolerance, "0.002 to 0.5");
     }
     Ok(())
 }
@@ -435,7 +494,7 @@ fn readme(options: &SyntheticPairOptions, role: &str, pair: &SyntheticPair) -> S
     )
 }
 
-/// Describes a model of a synthetic pair in a few words, for reports. Returns `None` for other models.
+/// Describes a model of a synthetic or grown pair in a few words, for reports. Returns `None` for other models.
 #[must_use]
 pub fn synthetic_pair_label(model: &Path) -> Option<String> {
     let text = fs::read_to_string(model.join("config.json")).ok()?;
@@ -447,7 +506,16 @@ pub fn synthetic_pair_label(model: &Path) -> Option<String> {
         let temperature = label["temperature"].as_f64().unwrap_or(0.0);
         format!(", calibrated to an acceptance of {rate:.2} at temperature {temperature}")
     });
-    Some(format!("synthetic {role}: random weights{acceptance}"))
+    Some(match label["from"].as_str() {
+        None => format!("synthetic {role}: random weights{acceptance}"),
+        Some(from) if role == "drafter" => format!("drafter of a grown pair: {from}"),
+        Some(from) => {
+            let layers = &label["random_layers"];
+            format!(
+                "target of a grown pair: {from}, followed by {layers} random layers{acceptance}"
+            )
+        }
+    })
 }
 
 /// Returns the bytes of weights that a pass with logits reads.

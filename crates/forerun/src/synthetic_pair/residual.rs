@@ -6,6 +6,7 @@
 
 use super::acceptance::{prompt_seed, random_tokens};
 use super::{CalibrationStep, SyntheticPairError, SyntheticPairOptions, search, weights};
+use forerun_core::TokenId;
 use forerun_cpu::layer_probe::{LayerProbe, Strategy};
 use forerun_cpu::{Team, Weights};
 use forerun_formats::Checkpoint;
@@ -64,14 +65,27 @@ fn measure(
     team: &Arc<Team>,
     other_texts: bool,
 ) -> Result<f64, SyntheticPairError> {
-    let loaded = Arc::new(Weights::load(&Checkpoint::open(drafter)?)?);
-    let groups = LayerGroups::parallel(options.draft_layers, AT_A_TIME);
+    let count = TEXT_TOKENS.min(options.target.max_position_embeddings);
+    let texts = (0..options.prompts as u64).map(|text| {
+        let seed = prompt_seed(options.seed, text, other_texts);
+        random_tokens(seed, count, options.target.vocab_size)
+    });
+    overlap(drafter, options.draft_layers, team, texts)
+}
+
+/// Returns the overlap of a model's rows computed four layers at a time and its exact rows on texts.
+pub(super) fn overlap(
+    model: &Path,
+    layers: usize,
+    team: &Arc<Team>,
+    texts: impl Iterator<Item = Vec<TokenId>>,
+) -> Result<f64, SyntheticPairError> {
+    let loaded = Arc::new(Weights::load(&Checkpoint::open(model)?)?);
+    let groups = LayerGroups::parallel(layers, AT_A_TIME);
     let strategies = vec![Strategy { groups, whole_layers: false }];
     let mut probe = LayerProbe::new(loaded, None, team, DEPTH, strategies);
-    let count = TEXT_TOKENS.min(options.target.max_position_embeddings);
-    for text in 0..options.prompts as u64 {
-        let seed = prompt_seed(options.seed, text, other_texts);
-        probe.score(&random_tokens(seed, count, options.target.vocab_size))?;
+    for text in texts {
+        probe.score(&text)?;
     }
     Ok(probe.scores().first().map_or(f64::NAN, |score| score.overlap))
 }

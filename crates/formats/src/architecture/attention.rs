@@ -1,5 +1,6 @@
 //! Attention layers and their position embeddings.
 
+use super::Latent;
 use crate::config::RopeScaling;
 
 /// Causal attention with grouped queries, with or without RoPE.
@@ -30,6 +31,9 @@ pub struct Attention {
     pub qkv_bias: bool,
     /// Whether the output projection has a bias.
     pub output_bias: bool,
+    /// How keys and values are compressed, if they are (DeepSeek). There is one key head then, as wide as the
+    /// cached row, and values are a part of the keys.
+    pub latent: Option<Latent>,
 }
 
 /// Norms of queries and keys before RoPE. They are of the model's [`Norm`](crate::Norm), without a bias.
@@ -100,6 +104,7 @@ impl Attention {
             qk_norms: QkNorms::None,
             qkv_bias: false,
             output_bias: false,
+            latent: None,
         }
     }
 
@@ -119,5 +124,17 @@ impl Attention {
     #[must_use]
     pub fn kv_size(&self) -> usize {
         self.n_kv_heads * self.head_dim
+    }
+
+    /// Returns how many numbers the cache holds for each token.
+    #[must_use]
+    pub fn cached_size(&self) -> usize {
+        if self.latent.is_some() { self.kv_size() } else { 2 * self.kv_size() }
+    }
+
+    /// Returns the number of inputs of the output projection.
+    #[must_use]
+    pub fn output_inputs(&self) -> usize {
+        self.latent.map_or(self.q_size(), |latent| self.n_heads * latent.value_dim)
     }
 }

@@ -1,6 +1,6 @@
 //! A layer, its norms, and its tensors.
 
-use super::{Attention, Experts, Mlp, QkNorms, Recurrent, RecurrentRule};
+use super::{Attention, Experts, Latent, Mlp, QkNorms, Recurrent, RecurrentRule};
 use crate::tensor::{ExpertTensor, LayerTensor};
 
 /// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`. What is added may have a norm
@@ -115,17 +115,20 @@ impl Layer {
         let experts = self.experts.as_ref();
         let attends = |piece: fn(&Attention) -> bool| self.attention.as_ref().is_some_and(piece);
         let mixes = |piece: fn(&Recurrent) -> bool| self.recurrent.as_ref().is_some_and(piece);
+        let latent = self.attention.as_ref().and_then(|attention| attention.latent);
+        let has_query_rank = latent.is_some_and(|latent| latent.query_rank.is_some());
+        let has_bias = attends(|attention| attention.qkv_bias);
         match tensor {
             T::AttentionNorm => self.attention_norm != AttentionNorm::None,
             T::AttentionNormBias => norm_bias && self.attention_norm != AttentionNorm::None,
             T::HiddenNorm => {
                 matches!(self.attention_norm, AttentionNorm::EmbeddingAndHidden { .. })
             }
-            T::QueryBias | T::KeyBias | T::ValueBias => attends(|attention| attention.qkv_bias),
+            T::QueryBias | T::KeyBias | T::ValueBias => has_bias && latent.is_none(),
             T::QueryNorm | T::KeyNorm => attends(|attention| attention.qk_norms != QkNorms::None),
             T::Sinks => attends(|attention| attention.sinks),
             T::AttentionGate => attends(|attention| attention.gate),
-            T::AttentionGateBias => attends(|attention| attention.gate && attention.qkv_bias),
+            T::AttentionGateBias => has_bias && attends(|attention| attention.gate),
             T::OutputBias => attends(|attention| attention.output_bias),
             T::AttentionOutputNorm => self.attention_output_norm,
             T::MlpNorm => self.mlp_input.norm() == Some(T::MlpNorm),
@@ -139,7 +142,13 @@ impl Layer {
             T::Gate => is_gated,
             T::Up | T::Down => self.mlp.is_some(),
             T::MlpOutputNorm => self.mlp_output_norm,
-            T::Query | T::Key | T::Value | T::Output => self.attention.is_some(),
+            T::Query => self.attention.is_some() && !has_query_rank,
+            T::Key | T::Value => self.attention.is_some() && latent.is_none(),
+            T::QueryDown | T::QueryLatentNorm | T::QueryUp => has_query_rank,
+            T::QueryDownBias => has_query_rank && has_bias,
+            T::LatentDown | T::LatentNorm | T::LatentUp => latent.is_some(),
+            T::LatentDownBias => latent.is_some() && has_bias,
+            T::Output => self.attention.is_some(),
             T::MixerValue | T::MixerGate | T::ValueConv | T::MixerOutput => {
                 self.recurrent.is_some()
             }
@@ -182,6 +191,10 @@ impl Layer {
         let (q_size, kv_size) =
             attention.map_or((0, 0), |attention| (attention.q_size(), attention.kv_size()));
         let mixer = |width: fn(&Recurrent) -> usize| self.recurrent.as_ref().map_or(0, width);
+        let n_heads = attention.map_or(0, |attention| attention.n_heads);
+        let latents = attention.and_then(|attention| attention.latent);
+        let latent = |size: fn(&Latent) -> usize| latents.as_ref().map_or(0, size);
+        let query_rank = latent(|latent| latent.query_rank.unwrap_or(0));
         let inner = self.mlp.map_or(0, |mlp| mlp.intermediate_size);
         let experts = self.experts.map_or(0, |experts| experts.n_experts);
         let attention_input = match self.attention_norm {
@@ -206,11 +219,25 @@ impl Layer {
             T::KeyBias | T::ValueBias => vec![kv_size],
             T::QueryNorm => qk_norm(q_size),
             T::KeyNorm => qk_norm(kv_size),
-            T::Sinks => vec![attention.map_or(0, |attention| attention.n_heads)],
+            T::Sinks => vec![n_heads],
             T::GateBias | T::UpBias => vec![inner],
-            T::Query | T::AttentionGate => vec![q_size, attention_input],
+            T::AttentionGate => vec![q_size, attention_input],
+            T::Query if latents.is_some() => {
+                vec![n_heads * latent(Latent::query_dim), attention_input]
+            }
+            T::Query => vec![q_size, attention_input],
+            T::QueryDown => vec![query_rank, attention_input],
+            T::QueryDownBias | T::QueryLatentNorm => vec![query_rank],
+            T::QueryUp => vec![n_heads * latent(Latent::query_dim), query_rank],
+            T::LatentDown => vec![latent(Latent::key_dim), attention_input],
+            T::LatentDownBias => vec![latent(Latent::key_dim)],
+            T::LatentNorm => vec![latent(|latent| latent.rank)],
+            T::LatentUp => {
+                let outputs = latent(|latent| latent.plain_dim + latent.value_dim);
+                vec![n_heads * outputs, latent(|latent| latent.rank)]
+            }
             T::Key | T::Value => vec![kv_size, attention_input],
-            T::Output => vec![hidden, q_size],
+            T::Output => vec![hidden, attention.map_or(0, Attention::output_inputs)],
             T::Gate | T::Up => vec![inner, hidden],
             T::Down => vec![hidden, inner],
             T::Router => vec![experts, hidden],

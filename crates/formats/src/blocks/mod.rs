@@ -82,6 +82,15 @@ impl UnpackedBlock {
         &self.quants[..self.block_type.weights()]
     }
 
+    /// Sets the scale and the levels of the weights, for a type without groups and minima.
+    pub(crate) fn set(&mut self, scale: f32, levels: impl Iterator<Item = i8>) {
+        self.scale = scale;
+        let kind = self.block_type.levels();
+        for (quant, level) in self.quants.iter_mut().zip(levels) {
+            *quant = kind.quant(level);
+        }
+    }
+
     /// Reads a block.
     ///
     /// # Panics

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use safetensors::Dtype as StoredDtype;
 use serde::Deserialize;
 
+use super::quantized::LocatedMatrix;
 use super::safetensors_file::{SafetensorsFile, StoredTensor};
 use super::stored_names::StoredAs;
 use super::weight_file::WeightFile;
@@ -87,8 +88,20 @@ pub(super) fn locate(
     let mut used = HashSet::new();
     for tensor in architecture.tensors() {
         let stored_as = shards.stored_as(tensor, config, &architecture);
-        locations.insert(tensor, shards.locate(tensor, &stored_as)?);
-        used.insert(stored_as.name);
+        let quantized = match config.quantization {
+            Some(format) => shards.locate_quantized(format, &stored_as)?,
+            None => None,
+        };
+        match quantized {
+            Some(LocatedMatrix { location, names }) => {
+                locations.insert(tensor, location);
+                used.extend(names);
+            }
+            None => {
+                locations.insert(tensor, shards.locate(tensor, &stored_as)?);
+                used.insert(stored_as.name);
+            }
+        }
     }
     shards.reject_unexpected(&used, config)?;
     Ok(locations)
@@ -115,9 +128,9 @@ pub(super) fn stored_dtype(
 const COMPARED: usize = 4 << 20;
 
 /// The files of a checkpoint and their parsed headers.
-struct Shards<'a> {
+pub(super) struct Shards<'a> {
     index: Option<&'a WeightIndex>,
-    files: &'a [WeightFile],
+    pub(super) files: &'a [WeightFile],
     parsed: Vec<SafetensorsFile>,
     /// Whether the language model is a part of a model that also reads images.
     multimodal: bool,
@@ -133,13 +146,13 @@ fn names_in_multimodal(name: &str) -> [String; 2] {
     [format!("language_model.{name}"), new]
 }
 
-/// Whether a tensor belongs to a layer after those of the model, where GLM-4.5 and later, and hybrid Qwens, have a layer
+/// Whether a tensor belongs to a layer after those of the model, where DeepSeek-V3, GLM-4.5 and hybrid Qwens have a layer
 /// that predicts a further token. As in transformers, it is not read.
 fn is_of_later_layer(name: &str, config: &Config) -> bool {
     let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
     let layer: Option<usize> = layer.and_then(|layer| layer.parse().ok());
     match config.family {
-        Family::Glm4Moe => layer >= Some(config.num_hidden_layers),
+        Family::Glm4Moe | Family::DeepseekV3 => layer >= Some(config.num_hidden_layers),
         family if family.is_hybrid_qwen() => name.starts_with("mtp."),
         _ => false,
     }
@@ -160,7 +173,7 @@ fn is_of_images(name: &str) -> bool {
 
 impl Shards<'_> {
     /// Finds a tensor by its name, or by its name as a part of a model that also reads images.
-    fn find(&self, name: &str) -> Option<(usize, &StoredTensor)> {
+    pub(super) fn find(&self, name: &str) -> Option<(usize, &StoredTensor)> {
         let of_part = || {
             let names = names_in_multimodal(name);
             names.into_iter().find_map(|name| self.find_exactly(&name))
@@ -232,20 +245,24 @@ impl Shards<'_> {
             let size = bytes.len() / n_experts;
             bytes = bytes.start + expert * size..bytes.start + (expert + 1) * size;
         }
-        Ok(Location { file, bytes, dtype, layout: stored_as.layout })
+        Ok(Location { file, bytes, dtype, layout: stored_as.layout, quantized: None })
     }
 
     fn missing(&self, name: String, tensor: Tensor) -> LoadError {
-        let shard = self.index.and_then(|index| index.shard_of.get(&name)).copied();
-        let file = match (self.index, shard) {
-            (Some(index), None) => Some(index.file.as_path()),
-            (_, shard) => self.files.get(shard.unwrap_or(0)).map(WeightFile::path),
-        };
         let hint = match tensor {
             Tensor::Head => {
                 "if the head is the embedding, set `\"tie_word_embeddings\": true` in config.json"
             }
             _ => "the checkpoint is incomplete, or config.json belongs to another model",
+        };
+        self.missing_with(name, hint)
+    }
+
+    pub(super) fn missing_with(&self, name: String, hint: &'static str) -> LoadError {
+        let shard = self.index.and_then(|index| index.shard_of.get(&name)).copied();
+        let file = match (self.index, shard) {
+            (Some(index), None) => Some(index.file.as_path()),
+            (_, shard) => self.files.get(shard.unwrap_or(0)).map(WeightFile::path),
         };
         LoadError::MissingTensor {
             file: file.unwrap_or(Path::new("")).to_owned(),
@@ -272,6 +289,18 @@ impl Shards<'_> {
         Ok(())
     }
 
+    /// Whether a tensor is a bias of zeros next to quants. Old versions of AutoGPTQ store one for each matrix.
+    fn is_empty_bias(&self, name: &str, config: &Config) -> bool {
+        let module = name.strip_suffix(".bias").filter(|_| config.quantization.is_some());
+        let is_quantized = |module: &str| self.find(&format!("{module}.qweight")).is_some();
+        let is_zero = || {
+            self.find_exactly(name).is_some_and(|(file, stored)| {
+                self.files[file].bytes()[stored.bytes.clone()].iter().all(|byte| *byte == 0)
+            })
+        };
+        module.is_some_and(is_quantized) && is_zero()
+    }
+
     /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a norm of the
     /// queries, an additional layer) means that the configuration does not describe this model.
     fn reject_unexpected(&self, used: &HashSet<String>, config: &Config) -> Result<(), LoadError> {
@@ -285,6 +314,7 @@ impl Shards<'_> {
             let buffers = ["rotary_emb.inv_freq", "attention.bias", "attention.masked_bias"];
             is_tied_head
                 || is_of_later_layer(name, config)
+                || self.is_empty_bias(name, config)
                 || buffers.iter().any(|buffer| name.ends_with(buffer))
         };
         let in_multimodal = used.iter().filter(|_| self.multimodal);

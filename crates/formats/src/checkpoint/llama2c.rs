@@ -194,7 +194,10 @@ fn locate(config: &Config) -> HashMap<Tensor, Location> {
         let is_rotated = matches!(tensor, Tensor::Layer(_, LayerTensor::Query | LayerTensor::Key));
         let interleaved = is_rotated.then(|| Interleaved::whole(config.head_dim));
         let layout = RowLayout { interleaved, ..RowLayout::PLAIN };
-        locations.insert(tensor, Location { file: 0, bytes, dtype: Dtype::F32, layout });
+        locations.insert(
+            tensor,
+            Location { file: 0, bytes, dtype: Dtype::F32, layout, quantized: None },
+        );
     }
     locations
 }

@@ -12,6 +12,7 @@ mod huggingface;
 mod llama2c;
 mod named_tensors;
 pub(crate) mod pickle;
+mod quantized;
 pub mod random;
 pub mod random_speculator;
 mod row_layout;
@@ -42,6 +43,7 @@ use crate::embedded_model::EmbeddedModel;
 use crate::weight_type::WeightType;
 use gguf::{GgufMetadata, GgufModel};
 use llama2c::Llama2c;
+use quantized::{QuantizedMatrix, QuantizedRows};
 use row_layout::RowLayout;
 use sha2::{Digest, Sha256};
 pub(crate) use weight_file::read_text;
@@ -88,8 +90,18 @@ struct Location {
     /// Index of the file.
     file: usize,
     bytes: Range<usize>,
+    /// The type of the elements, or one that holds the weights of a quantised matrix exactly.
     dtype: Dtype,
     layout: RowLayout,
+    /// The parts of a quantised matrix. `bytes` are its quants.
+    quantized: Option<Box<QuantizedMatrix>>,
+}
+
+impl Location {
+    /// Returns the number of stored bytes of the whole tensor.
+    fn stored_bytes(&self) -> usize {
+        self.bytes.len() + self.quantized.as_ref().map_or(0, |matrix| matrix.other_bytes())
+    }
 }
 
 /// A model's configuration and weights, opened for reading.
@@ -245,7 +257,7 @@ impl Checkpoint {
 
     /// Returns the number of bytes of all weights as stored. Tied embeddings count once.
     pub fn weights_bytes(&self) -> u64 {
-        self.locations.values().map(|location| location.bytes.len() as u64).sum()
+        self.locations.values().map(|location| location.stored_bytes() as u64).sum()
     }
 
     /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a bias.
@@ -258,7 +270,8 @@ impl Checkpoint {
         &self.architecture
     }
 
-    /// Returns the type in which a tensor's elements are stored.
+    /// Returns the type in which a tensor's elements are stored. For a quantised matrix of a safetensors file this
+    /// is the smallest type that holds its weights exactly, or f32.
     ///
     /// # Errors
     ///
@@ -285,6 +298,10 @@ impl Checkpoint {
             columns: shape[shape.len() - 1],
             layout: location.layout,
             is_vector: shape.len() == 1,
+            quantized: location
+                .quantized
+                .as_deref()
+                .map(|matrix| QuantizedRows { matrix, files: &self.files }),
         })
     }
 

@@ -107,6 +107,7 @@ impl NamedTensors {
             columns: shape.last().copied().unwrap_or(0),
             layout: RowLayout::PLAIN,
             is_vector: shape.len() == 1,
+            quantized: None,
         })
     }
 

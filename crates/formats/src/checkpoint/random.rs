@@ -2,6 +2,7 @@
 //! target that agree often enough to exercise speculative decoding.
 
 mod families;
+mod grown_pair;
 mod synthetic_pair;
 mod tokenizer;
 
@@ -34,6 +35,7 @@ use crate::tensor::{LayerTensor, Tensor};
 use crate::weight_type::WeightType;
 
 pub use super::Dtype as RandomDtype;
+pub use grown_pair::GrownWeights;
 pub use synthetic_pair::{SYNTHETIC_PAIR, SyntheticWeights};
 pub use tokenizer::byte_pair_tokenizer;
 
@@ -245,24 +247,12 @@ impl<'a> RandomWeights<'a> {
                 expected: format!("at least {MIN_VOCAB_SIZE} for the byte tokenizer"),
             });
         }
-        let read_back = Config::parse(&self.config.to_json(self.dtype).to_string(), &config_file)?;
-        if (Config { suggested_sampling: self.config.suggested_sampling, ..read_back })
-            != *self.config
-        {
-            return Err(LoadError::InvalidOption {
-                file: config_file,
-                option: "model_type",
-                found: self.config.family.model_type().to_owned(),
-                expected: "a family that supports all other options of the configuration"
-                    .to_owned(),
-            });
-        }
+        let mut options = checked_json(self.config, self.dtype, &config_file)?;
         fs::create_dir_all(dir).map_err(|cause| write_error(dir, cause))?;
         let generation = json!({
             "bos_token_id": self.config.bos_token_id,
             "eos_token_id": self.config.eos_token_ids,
         });
-        let mut options = self.config.to_json(self.dtype);
         if let Some(label) = &self.label {
             options[SYNTHETIC_PAIR] = label.clone();
         }
@@ -329,7 +319,8 @@ impl<'a> RandomWeights<'a> {
             Tensor::Layer(_, LayerTensor::DecayRate) => (-1.5, 1.0),
             Tensor::Layer(_, LayerTensor::DecayBias) => (0.0, 0.5),
             Tensor::Layer(layer, part) => {
-                let sharpness = if part == LayerTensor::Query { self.sharpness } else { 1.0 };
+                let is_query = matches!(part, LayerTensor::Query | LayerTensor::QueryUp);
+                let sharpness = if is_query { self.sharpness } else { 1.0 };
                 let scale = self.damping(layer, part) * sharpness;
                 match self.config.architecture().shape(tensor)[..] {
                     [_, inputs] => (0.0, scale / (inputs as f32).sqrt()),
@@ -357,6 +348,25 @@ impl<'a> RandomWeights<'a> {
             _ => self.residual,
         }
     }
+}
+
+/// Returns the contents of `config.json`, the `file`.
+///
+/// # Errors
+///
+/// When they do not describe the whole configuration.
+fn checked_json(config: &Config, dtype: RandomDtype, file: &Path) -> Result<Value, LoadError> {
+    let json = config.to_json(dtype);
+    let read_back = Config::parse(&json.to_string(), file)?;
+    if (Config { suggested_sampling: config.suggested_sampling, ..read_back }) == *config {
+        return Ok(json);
+    }
+    Err(LoadError::InvalidOption {
+        file: file.to_owned(),
+        option: "model_type",
+        found: config.family.model_type().to_owned(),
+        expected: "a family that supports all other options of the configuration".to_owned(),
+    })
 }
 
 /// A random tensor. Its values are generated when it is written, so only one tensor is in memory.
@@ -626,6 +636,7 @@ impl TensorSource for RandomTensors {
             columns: shape.last().copied().unwrap_or(0),
             layout: RowLayout::PLAIN,
             is_vector: shape.len() == 1,
+            quantized: None,
         })
     }
 

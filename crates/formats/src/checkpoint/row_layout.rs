@@ -22,14 +22,16 @@ pub(crate) struct RowLayout {
 pub(crate) struct Interleaved {
     /// The number of rows of a head.
     pub(crate) head_dim: usize,
-    /// The number of rows that are rotated, the first ones of a head.
+    /// The index of the first row of a head that is rotated.
+    pub(crate) first: usize,
+    /// The number of rows that are rotated.
     pub(crate) dims: usize,
 }
 
 impl Interleaved {
     /// Rows of heads that are rotated as a whole.
     pub(crate) fn whole(head_dim: usize) -> Self {
-        Self { head_dim, dims: head_dim }
+        Self { head_dim, first: 0, dims: head_dim }
     }
 }
 
@@ -57,9 +59,11 @@ impl RowLayout {
     /// Returns the index of a row in the stored tensor. Rows are in the half-split order of RoPE.
     pub(crate) fn index(&self, row: usize) -> usize {
         let row = match self.interleaved {
-            Some(Interleaved { head_dim, dims }) if row % head_dim < dims => {
-                let (head, within, half) = (row / head_dim, row % head_dim, dims / 2);
-                head * head_dim + within % half * 2 + within / half
+            Some(Interleaved { head_dim, first, dims })
+                if (first..first + dims).contains(&(row % head_dim)) =>
+            {
+                let (head, within, half) = (row / head_dim, row % head_dim - first, dims / 2);
+                head * head_dim + first + within % half * 2 + within / half
             }
             _ => row,
         };

@@ -72,7 +72,7 @@ impl StoredAs {
         let Tensor::Layer(layer, part) = tensor else { return };
         let is_shared = architecture.layers.get(layer).is_some_and(|layer| layer.experts.is_some());
         let shared = |weight| match family {
-            F::Glm4Moe => format!("mlp.shared_experts.{weight}"),
+            F::Glm4Moe | F::DeepseekV2 | F::DeepseekV3 => format!("mlp.shared_experts.{weight}"),
             _ => format!("mlp.shared_expert.{weight}"),
         };
         let name = match (family, part) {
@@ -81,6 +81,9 @@ impl StoredAs {
             (_, T::Gate) if is_shared => &shared("gate_proj.weight"),
             (_, T::Up) if is_shared => &shared("up_proj.weight"),
             (_, T::Down) if is_shared => &shared("down_proj.weight"),
+            (_, T::GateBias) if is_shared => &shared("gate_proj.bias"),
+            (_, T::UpBias) if is_shared => &shared("up_proj.bias"),
+            (_, T::DownBias) if is_shared => &shared("down_proj.bias"),
             (F::Gemma2 | F::Gemma3 | F::Olmo2 | F::Olmo3, T::AttentionOutputNorm) => {
                 "post_attention_layernorm.weight"
             }
@@ -146,10 +149,16 @@ impl StoredAs {
         use LayerTensor as T;
         let (q_size, kv_size, head_dim) = (config.q_size(), config.kv_size(), config.head_dim);
         let index = match part {
-            T::Query | T::QueryBias => 0,
+            T::Query | T::QueryBias if config.latent.is_none() => 0,
             T::Key | T::KeyBias => 1,
             T::Value | T::ValueBias => 2,
             T::AttentionGate | T::AttentionGateBias => 3,
+            T::Query | T::QueryUp | T::LatentDown | T::LatentDownBias
+                if config.latent.is_some() =>
+            {
+                self.layout.interleaved = self.interleaved_latent(part, config);
+                return;
+            }
             T::QueryNorm | T::KeyNorm if config.qk_norms == QkNorms::OwnHeads => {
                 self.shape = vec![self.shape[0] / head_dim, head_dim];
                 self.layout.interleaved = Some(Interleaved::whole(head_dim));
@@ -187,10 +196,21 @@ impl StoredAs {
             }
             Family::Glm | Family::Glm4 if rotated => {
                 let dims = config.rotary_dims();
-                self.layout.interleaved = Some(Interleaved { head_dim, dims });
+                self.layout.interleaved = Some(Interleaved { head_dim, first: 0, dims });
             }
             _ => {}
         }
+    }
+
+    /// Returns the rows that RoPE rotates: the last ones of each head's queries, and of the compressed keys.
+    fn interleaved_latent(&self, part: LayerTensor, config: &Config) -> Option<Interleaved> {
+        let latent = config.latent.filter(|_| config.rope_interleave)?;
+        let first = match part {
+            LayerTensor::Query | LayerTensor::QueryUp => latent.plain_dim,
+            _ => latent.rank,
+        };
+        let dims = latent.rope_dim;
+        Some(Interleaved { head_dim: first + dims, first, dims })
     }
 
     /// Places gate and up, which may be one stored tensor.

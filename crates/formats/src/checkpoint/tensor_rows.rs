@@ -2,8 +2,10 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use std::borrow::Cow;
 use std::ops::Range;
 
+use super::quantized::QuantizedRows;
 use super::row_layout::RowLayout;
 use super::{Dtype, WeightFile};
 use crate::block_type::BlockType;
@@ -27,6 +29,8 @@ pub struct TensorRows<'a> {
     pub(super) layout: RowLayout,
     /// Whether this is a vector rather than a matrix, which may have one row, too.
     pub(super) is_vector: bool,
+    /// The parts of a quantised matrix. `bytes` are its quants, and `dtype` holds its weights exactly.
+    pub(super) quantized: Option<QuantizedRows<'a>>,
 }
 
 /// After this many bytes of a tensor, the pages that have been read are released.
@@ -60,8 +64,8 @@ impl TensorRows<'_> {
         }
     }
 
-    /// Returns the stored blocks of a row, if the rows consist of blocks. The order of rows is that of
-    /// [`Self::read`], and the file's pages are released in the same way.
+    /// Returns the blocks of a row, if the rows consist of blocks, or of quants that blocks hold exactly. The order
+    /// of rows is that of [`Self::read`], and the file's pages are released in the same way.
     ///
     /// # Errors
     ///
@@ -70,12 +74,16 @@ impl TensorRows<'_> {
     /// # Panics
     ///
     /// If `row` is out of range.
-    pub fn stored(&self, row: usize) -> Result<Option<&[u8]>, LoadError> {
+    pub fn stored(&self, row: usize) -> Result<Option<Cow<'_, [u8]>>, LoadError> {
         let Some(block_type) = self.block_type() else { return Ok(None) };
-        let place = self.place(row);
-        let stored = &self.file.bytes()[place.clone()];
-        self.release_before(&place);
-        match blocks::first_non_finite(block_type, stored) {
+        let stored = match &self.quantized {
+            Some(quantized) => {
+                Cow::Owned(quantized.blocks(block_type, self.layout.index(row), self.columns))
+            }
+            None => Cow::Borrowed(&self.file.bytes()[self.place(row)]),
+        };
+        self.release_before(row);
+        match blocks::first_non_finite(block_type, &stored) {
             None => Ok(Some(stored)),
             Some((block, found)) => Err(LoadError::NonFinite {
                 file: self.file.path().to_owned(),
@@ -87,7 +95,7 @@ impl TensorRows<'_> {
     }
 
     /// Reads a row into `out`, `[columns]`. The values are exact: f32 as stored, bf16 and f16 widened,
-    /// and blocks as ggml restores them in f32.
+    /// blocks as ggml restores them in f32, and other quants times their scale, rounded once to f32.
     /// Rows of queries and keys are in the half-split order of RoPE for every file format.
     ///
     /// Rows should be read in ascending order: the file's pages are released after them, so that they
@@ -102,13 +110,18 @@ impl TensorRows<'_> {
     /// If `row` is out of range, or `out` does not have the length of a row.
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         assert_eq!(out.len(), self.columns, "a row of {}", self.tensor);
-        match self.layout.transposed {
-            Some(outputs) => self.read_column(row, outputs, out),
-            None if self.is_vector && self.layout != RowLayout::PLAIN => self.read_values(out),
-            None => {
-                let place = self.place(row);
-                self.decode(&self.file.bytes()[place.clone()], out);
-                self.release_before(&place);
+        match (&self.quantized, self.layout.transposed) {
+            (Some(quantized), _) => {
+                quantized.read(self.layout.index(row), out);
+                self.release_before(row);
+            }
+            (None, Some(outputs)) => self.read_column(row, outputs, out),
+            (None, None) if self.is_vector && self.layout != RowLayout::PLAIN => {
+                self.read_values(out);
+            }
+            (None, None) => {
+                self.decode(&self.file.bytes()[self.place(row)], out);
+                self.release_before(row);
             }
         }
         if self.layout.offset != 0.0 {
@@ -183,18 +196,22 @@ impl TensorRows<'_> {
         self.file.release(self.bytes.clone());
     }
 
-    fn row_bytes(&self) -> usize {
-        self.dtype.row_bytes(self.columns)
-    }
-
-    /// Returns the place of a row in the file.
+    /// Returns the place of a row in the file, which is empty if rows are not stored one after another.
     fn place(&self, row: usize) -> Range<usize> {
-        let start = self.bytes.start + self.layout.index(row) * self.row_bytes();
-        start..start + self.row_bytes()
+        let row_bytes = match &self.quantized {
+            Some(quantized) => quantized.row_bytes(self.columns).unwrap_or(0),
+            None => self.dtype.row_bytes(self.columns),
+        };
+        let start = self.bytes.start + self.layout.index(row) * row_bytes;
+        start..start + row_bytes
     }
 
     /// Releases the pages up to the end of a row that has been read, if they are many.
-    fn release_before(&self, row: &Range<usize>) {
+    fn release_before(&self, row: usize) {
+        let row = self.place(row);
+        if row.is_empty() {
+            return;
+        }
         // Other threads may read rows next to this one. They map a released page again.
         let [start, end] = [row.start, row.end].map(|byte| byte / RELEASED * RELEASED);
         if start < end {
@@ -240,7 +257,8 @@ mod tests {
         let (tensor, bytes) = ("model.embed_tokens.weight".into(), 0..file.bytes().len());
         let rows = bytes.len() / dtype.row_bytes(columns);
         let (layout, is_vector) = (RowLayout::PLAIN, rows == 1);
-        TensorRows { file, tensor, bytes, dtype, rows, columns, layout, is_vector }
+        let quantized = None;
+        TensorRows { file, tensor, bytes, dtype, rows, columns, layout, is_vector, quantized }
     }
 
     /// Rows of heads of this size whose neighbours RoPE rotates.
@@ -327,7 +345,7 @@ mod tests {
         // Every second row.
         assert_eq!(first_values(3, RowLayout::runs(1, 1, 2)), [1.0, 3.0, 5.0]);
         // The first two rows of each head of three are rotated.
-        let interleaved = Some(Interleaved { head_dim: 6, dims: 4 });
+        let interleaved = Some(Interleaved { head_dim: 6, first: 0, dims: 4 });
         let partial = RowLayout { interleaved, ..RowLayout::PLAIN };
         let expected = [0.0, 2.0, 1.0, 3.0, 4.0, 5.0, 6.0, 8.0, 7.0, 9.0, 10.0, 11.0];
         assert_eq!(first_values(12, partial), expected);
@@ -364,7 +382,7 @@ mod tests {
         assert_eq!((split.len(), split.block_type()), (4, Some(BlockType::Q8_0)));
         let mut values = [0.0; 32];
         for (row, stored) in [0, 2, 1, 3].into_iter().enumerate() {
-            assert_eq!(split.stored(row).unwrap().unwrap(), &bytes[34 * stored..][..34]);
+            assert_eq!(*split.stored(row).unwrap().unwrap(), bytes[34 * stored..][..34]);
             split.read(row, &mut values).unwrap();
             assert_eq!((values[0], values[31]), (-16.0 * scales[stored], 15.0 * scales[stored]));
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Config;
-use super::families::{cohere, gemma, glm, gpt, granite, hybrid, llama, olmo, phi, qwen};
+use super::families::{cohere, deepseek, gemma, glm, gpt, granite, hybrid, llama, olmo, phi, qwen};
 use crate::architecture::Activation;
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
@@ -69,6 +69,10 @@ pub enum Family {
     Glm4,
     /// GLM-4.5 and later mixtures of experts.
     Glm4Moe,
+    /// DeepSeek-V2, V2-Lite and Coder-V2.
+    DeepseekV2,
+    /// DeepSeek-V3 and R1.
+    DeepseekV3,
     /// StarCoder2.
     StarCoder2,
     /// StableLM 2.
@@ -143,7 +147,7 @@ pub(super) const LLAMA: Defaults = Defaults {
 };
 
 impl Family {
-    pub(super) const ALL: [Self; 31] = [
+    pub(super) const ALL: [Self; 33] = [
         Self::Llama,
         Self::Mistral,
         Self::Mixtral,
@@ -171,6 +175,8 @@ impl Family {
         Self::Glm,
         Self::Glm4,
         Self::Glm4Moe,
+        Self::DeepseekV2,
+        Self::DeepseekV3,
         Self::StarCoder2,
         Self::StableLm,
         Self::GptNeoX,
@@ -221,6 +227,8 @@ impl Family {
             Self::Glm => &glm::GLM,
             Self::Glm4 => &glm::GLM4,
             Self::Glm4Moe => &glm::GLM4_MOE,
+            Self::DeepseekV2 => &deepseek::DEEPSEEK_V2,
+            Self::DeepseekV3 => &deepseek::DEEPSEEK_V3,
             Self::StarCoder2 => &gpt::STARCODER2,
             Self::StableLm => &gpt::STABLELM,
             Self::GptNeoX => &gpt::GPT_NEOX,

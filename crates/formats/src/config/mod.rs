@@ -8,6 +8,7 @@
 mod families;
 pub(crate) mod family;
 mod parse;
+mod quantization;
 mod rope;
 mod sampling;
 pub(crate) mod unread;
@@ -16,13 +17,14 @@ mod write;
 use std::path::Path;
 
 use crate::architecture::{
-    Activation, Architecture, Attention, AttentionNorm, Experts, Factors, Head, Input, Layer, Mlp,
-    MlpInput, Norm, QkNorms, Recurrent, Rope,
+    Activation, Architecture, Attention, AttentionNorm, Experts, Factors, Head, Input, Latent,
+    Layer, Mlp, MlpInput, Norm, QkNorms, Recurrent, Rope,
 };
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
 
 pub use family::Family;
+pub use quantization::{Quantization, ScaleSharing};
 pub use rope::{RopeScaling, Yarn};
 pub use sampling::SuggestedSampling;
 
@@ -113,8 +115,14 @@ pub struct Config {
     pub attention_gate: bool,
     /// The layers with a recurrent mixer instead of attention, if there are any.
     pub recurrent: Option<RecurrentLayers>,
+    /// How keys and values are compressed, if they are (DeepSeek). `head_dim` is the part of a head with RoPE.
+    pub latent: Option<Latent>,
+    /// Whether the checkpoint stores the rows that RoPE rotates as neighbours (DeepSeek).
+    pub rope_interleave: bool,
     /// Whether the output projection is the embedding.
     pub tie_word_embeddings: bool,
+    /// The format of quantised matrices, if the checkpoint has any (Hugging Face's directories).
+    pub quantization: Option<Quantization>,
     /// The token that begins a text, if any.
     pub bos_token_id: Option<u32>,
     /// The tokens that end a text. If there are none, only a limit ends it.
@@ -232,7 +240,10 @@ impl Config {
             sinks: false,
             attention_gate: false,
             recurrent: None,
+            latent: None,
+            rope_interleave: false,
             tie_word_embeddings: false,
+            quantization: None,
             bos_token_id: None,
             eos_token_ids: Vec::new(),
             suggested_sampling: None,
@@ -308,6 +319,7 @@ impl Config {
         if let Some((theta, scaling)) = &self.local_rope {
             scaling.validate(*theta, rotary, file)?;
         }
+        self.validate_latent(file)?;
         self.validate_experts(file)?;
         self.validate_recurrent(file)?;
         if let Some(listed) = &self.rope_layers
@@ -375,6 +387,27 @@ impl Config {
         Ok(())
     }
 
+    /// Checks the sizes of compressed keys and values.
+    fn validate_latent(&self, file: &Path) -> Result<(), LoadError> {
+        let Some(latent) = self.latent else { return Ok(()) };
+        let sizes = [
+            ("q_lora_rank", latent.query_rank.unwrap_or(1)),
+            ("kv_lora_rank", latent.rank),
+            ("qk_nope_head_dim", latent.plain_dim),
+            ("qk_rope_head_dim", latent.rope_dim),
+            ("v_head_dim", latent.value_dim),
+        ];
+        match sizes.into_iter().find(|(_, size)| !(1..=MAX_SIZE).contains(size)) {
+            None => Ok(()),
+            Some((option, size)) => Err(LoadError::InvalidOption {
+                file: file.to_owned(),
+                option,
+                found: size.to_string(),
+                expected: format!("a size from 1 to {MAX_SIZE}"),
+            }),
+        }
+    }
+
     /// Checks the sizes of a mixture of experts.
     fn validate_experts(&self, file: &Path) -> Result<(), LoadError> {
         let Some(MixtureLayers { experts, shared_size, dense }) = &self.experts else {
@@ -439,11 +472,26 @@ impl Config {
         let mixer = self.recurrent.as_ref().map(|layers| layers.mixer);
         // No projection is wider than all channels of the convolution.
         let channels = mixer.map_or(1, |mixer| mixer.channels());
+        let latent = self.latent.map_or([1, 1], |latent| {
+            let widest = latent.query_dim().saturating_add(latent.value_dim);
+            let rank = latent.rank.saturating_add(latent.query_rank.unwrap_or(0));
+            [widest, rank.saturating_add(latent.rope_dim)]
+        });
+        let [widest, ranks] = latent;
         let tensors = [
             ("model.layers.0.linear_attn.in_proj.weight", &[2, channels, self.hidden_size][..]),
             ("model.embed_tokens.weight", &[self.vocab_size, self.hidden_size]),
             ("model.layers.0.self_attn.q_proj.weight", &queries),
             ("model.layers.0.mlp.gate_proj.weight", &[self.intermediate_size, self.hidden_size]),
+            (
+                "model.layers.0.self_attn.q_b_proj.weight",
+                &[self.num_attention_heads, widest, ranks],
+            ),
+            (
+                "model.layers.0.self_attn.o_proj.weight",
+                &[self.num_attention_heads, widest, self.hidden_size],
+            ),
+            ("model.layers.0.self_attn.q_a_proj.weight", &[ranks, self.hidden_size]),
             // Some files store all experts of a layer as one tensor, with gate and up together.
             ("model.layers.0.mlp.experts", &[2, experts[0], experts[1], self.hidden_size]),
             ("model.layers.0.mlp.shared_expert.up_proj.weight", &[shared, self.hidden_size]),
@@ -519,8 +567,8 @@ impl Config {
             },
             attention: recurrent.is_none().then(|| Attention {
                 n_heads: self.num_attention_heads,
-                n_kv_heads: self.num_key_value_heads,
-                head_dim: self.head_dim,
+                n_kv_heads: self.latent.map_or(self.num_key_value_heads, |_| 1),
+                head_dim: self.latent.map_or(self.head_dim, |latent| latent.key_dim()),
                 window: self.window(index),
                 score_scale: self.score_scale(),
                 score_cap: self.attn_logit_softcapping,
@@ -530,6 +578,7 @@ impl Config {
                 qk_norms: self.qk_norms,
                 qkv_bias: self.qkv_bias,
                 output_bias: self.output_bias,
+                latent: self.latent,
             }),
             recurrent,
             attention_output_norm: has_output_norms,
@@ -588,7 +637,8 @@ impl Config {
     /// Returns the factor of attention scores.
     #[must_use]
     pub fn score_scale(&self) -> f32 {
-        self.attention_multiplier.unwrap_or_else(|| Attention::default_scale(self.head_dim))
+        let dim = self.latent.map_or(self.head_dim, |latent| latent.query_dim());
+        self.attention_multiplier.unwrap_or_else(|| Attention::default_scale(dim))
     }
 
     /// Returns the rotary position embedding of a layer's queries and keys, if it has one.
@@ -628,6 +678,7 @@ impl Config {
             (self.sinks, "attention sinks"),
             (self.attention_gate, "gated attention"),
             (self.recurrent.is_some(), "recurrent layers"),
+            (self.latent.is_some(), "compressed keys and values"),
             (self.norm != Norm::Rms, "layer norms"),
             (self.norm_placement != NormPlacement::Before, "norms in other places"),
             (self.hidden_act != Activation::Silu, "another activation function"),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::families::{size_or, sliding_window};
-use super::{Config, Family, SlidingLayers, rope, unread};
+use super::{Config, Family, Quantization, SlidingLayers, rope, unread};
 use crate::architecture::Activation;
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
@@ -57,6 +57,7 @@ impl Config {
             rope_scaling: rope.scaling,
             partial_rotary_factor: rope.partial_rotary_factor,
             local_rope: rope.local,
+            quantization: quantization(&options, family)?,
             tie_word_embeddings: options
                 .flag("tie_word_embeddings")?
                 .unwrap_or(defaults.tie_word_embeddings),
@@ -114,7 +115,7 @@ const MULTIMODAL: [(&str, &str); 3] = [
 const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mixtral, qwen2, qwen3, \
     qwen2_moe, qwen3_moe, qwen3_next, qwen3_5, qwen3_5_moe, granite, granitemoe, granitemoehybrid, lfm2, \
     smollm3, gemma2, gemma3, gemma3_text, phi, phi3, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
-    glm4_moe, starcoder2, stablelm, gpt_neox or gpt_oss";
+    glm4_moe, deepseek_v2, deepseek_v3, starcoder2, stablelm, gpt_neox or gpt_oss";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
     let Some(model_type) = options.string("model_type")? else {
@@ -129,9 +130,19 @@ fn reject_other_models(options: &JsonOptions<'_>, family: Family) -> Result<(), 
     let architecture = family.architecture();
     options.check_supported("architectures", architecture, |value| {
         value.as_array().is_some_and(|names| names.iter().any(|name| name == architecture))
-    })?;
-    let supported = "none (F32, F16 or BF16 weights)";
-    options.check_supported("quantization_config", supported, |_| false)
+    })
+}
+
+/// Returns the format of quantised matrices.
+fn quantization(
+    options: &JsonOptions<'_>,
+    family: Family,
+) -> Result<Option<Quantization>, LoadError> {
+    let quantization = Quantization::read(options)?;
+    if quantization == Some(Quantization::Mxfp4) && family != Family::GptOss {
+        return Err(options.unsupported("quantization_config", "\"mxfp4\" only for gpt_oss"));
+    }
+    Ok(quantization)
 }
 
 /// Returns the activation function.
@@ -240,8 +251,8 @@ mod tests {
             (json!({"hidden_act": "tanh"}), "\"hidden_act\" is \"tanh\""),
             (json!({"partial_rotary_factor": 0.5}), "\"partial_rotary_factor\" is 0.5"),
             (
-                json!({"quantization_config": {"bits": 4}}),
-                "\"quantization_config\" is {\"bits\":4}",
+                json!({"quantization_config": {"quant_method": "bitsandbytes"}}),
+                "\"quant_method\" is \"bitsandbytes\"",
             ),
             (json!({"rope_scaling": {"type": "mrope", "factor": 2}}), "\"type\" is \"mrope\""),
             (

@@ -66,12 +66,16 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// Loads a `tokenizer.json`.
+    /// Loads a `tokenizer.json`. With `special_tokens`, the text of a special token is that token.
     ///
     /// # Errors
     /// If the file cannot be read, a token of the framing is missing, or the framing requires a
     /// byte-level tokenizer and this one is not.
-    pub(crate) fn load(path: &Path, framing: &Framing) -> Result<Self, DataError> {
+    pub(crate) fn load(
+        path: &Path,
+        framing: &Framing,
+        special_tokens: bool,
+    ) -> Result<Self, DataError> {
         let unusable = |reason: String| DataError::Tokenizer { path: path.to_owned(), reason };
         let bytes = std::fs::read(path).map_err(read_error(path))?;
         let sha256 = sha256_of(&bytes[..]).map_err(read_error(path))?;
@@ -86,8 +90,8 @@ impl Encoder {
         }
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| unusable(error.to_string()))?;
-        // The name of a separator within a text is encoded as ordinary text.
-        tokenizer.set_encode_special_tokens(true);
+        // By default, the name of a separator within a text is encoded as ordinary text.
+        tokenizer.set_encode_special_tokens(!special_tokens);
         let (prefix, separator) = match framing {
             Framing::Separated(token) => {
                 let missing =
@@ -106,7 +110,7 @@ impl Encoder {
                 (bos.clone(), *eos)
             }
         };
-        let token_bytes = token_bytes(&tokenizer);
+        let token_bytes = token_bytes(&tokenizer, special_tokens);
         let path = path.to_owned();
         Ok(Self { tokenizer, path, sha256, prefix, separator, exact, token_bytes })
     }
@@ -131,7 +135,8 @@ impl Encoder {
         self.separator
     }
 
-    /// Returns the number of bytes of text that each token represents. Control tokens represent none.
+    /// Returns the number of bytes of text that each token represents. Special tokens represent none, unless
+    /// their text is read as tokens.
     pub(crate) fn token_bytes(&self) -> &[u32] {
         &self.token_bytes
     }
@@ -175,14 +180,14 @@ impl Encoder {
 
 /// Returns the number of bytes that each token represents. A byte-level vocabulary writes each byte as
 /// one character. For other vocabularies the numbers are not used.
-fn token_bytes(tokenizer: &Tokenizer) -> Vec<u32> {
+fn token_bytes(tokenizer: &Tokenizer, special_tokens: bool) -> Vec<u32> {
     let vocabulary = tokenizer.get_vocab(true);
     let added = tokenizer.get_added_tokens_decoder();
     let size = vocabulary.values().max().map_or(0, |&last| last as usize + 1);
     let mut bytes = vec![0; size];
     for (spelling, token) in vocabulary {
         bytes[token as usize] = match added.get(&token) {
-            Some(added) if added.special => 0,
+            Some(added) if added.special && !special_tokens => 0,
             Some(added) => added.content.len() as u32,
             None => spelling.chars().count() as u32,
         };

@@ -23,6 +23,9 @@ pub(crate) struct Recipe {
     pub(crate) prefix: Vec<u32>,
     /// The token after every document.
     pub(crate) separator: u32,
+    /// Whether the text of a special token is that token.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) special_tokens: bool,
     /// Share of the training files' documents that are held out, in millionths.
     pub(crate) held_out_ppm: u32,
     /// The seed that selects these documents.
@@ -42,7 +45,7 @@ impl Recipe {
         } else if self.sources != other.sources {
             Some("source files")
         } else if self != other {
-            Some("options (held-out share, seed or size of shards)")
+            Some("options (special tokens, held-out share, seed or size of shards)")
         } else {
             None
         }

@@ -53,6 +53,9 @@ pub struct PrepareOptions {
     pub seed: u64,
     /// The tokens around documents.
     pub framing: Framing,
+    /// Whether the text of a special token, such as a marker of a chat template, is that token. Otherwise it is
+    /// ordinary text.
+    pub special_tokens: bool,
     /// Maximum number of tokens of a shard.
     pub shard_tokens: u64,
     /// Whether to replace a data set in the folder that was made from other inputs or is corrupt.
@@ -66,6 +69,7 @@ impl Default for PrepareOptions {
             held_out_share: 0.0,
             seed: 0,
             framing: Framing::Separated(SEPARATOR.to_owned()),
+            special_tokens: false,
             shard_tokens: 1 << 27,
             rebuild: false,
         }
@@ -90,7 +94,7 @@ impl Dataset {
         options: &PrepareOptions,
         on_progress: OnProgress<'_>,
     ) -> Result<Self, DataError> {
-        let encoder = Encoder::load(tokenizer, &options.framing)?;
+        let encoder = Encoder::load(tokenizer, &options.framing, options.special_tokens)?;
         let recipe = recipe(files, &encoder, options, on_progress)?;
         fs::create_dir_all(folder).map_err(write_error(folder))?;
         let _lock = Lock::folder(folder).map_err(|cause| match cause.kind() {
@@ -188,6 +192,7 @@ fn recipe(
         tokenizer_sha256: encoder.sha256().to_owned(),
         prefix: encoder.prefix().to_vec(),
         separator: encoder.separator(),
+        special_tokens: options.special_tokens,
         held_out_ppm: (options.held_out_share * f64::from(MILLION)).round() as u32,
         seed: options.seed,
         shard_tokens: options.shard_tokens,

@@ -45,6 +45,9 @@ const fn architecture(name: &'static str, family: Family, pairs: Pairs) -> GgufA
     }
 }
 
+/// The number of layers for multi-token prediction, which follow the others.
+pub(super) const NEXT_TOKEN_LAYERS: &str = "nextn_predict_layers";
+
 const EXPERTS: &[&str] = &["expert_count", "expert_used_count"];
 const FACTORS: &[&str] = &["attention.scale", "embedding_scale", "residual_scale", "logit_scale"];
 const FACTORS_AND_EXPERTS: &[&str] = &[
@@ -147,6 +150,24 @@ const ARCHITECTURES: &[GgufArchitecture] = &[
         partial_rope: true,
         ..architecture("glm4", Family::Glm4, Pairs::Neighbours)
     },
+    GgufArchitecture {
+        partial_rope: true,
+        ..architecture("chatglm", Family::Glm, Pairs::Neighbours)
+    },
+    GgufArchitecture {
+        partial_rope: true,
+        reads: &[
+            "expert_count",
+            "expert_used_count",
+            "expert_shared_count",
+            "expert_group_count",
+            "expert_group_used_count",
+            "expert_weights_scale",
+            "leading_dense_block_count",
+            NEXT_TOKEN_LAYERS,
+        ],
+        ..architecture("glm4moe", Family::Glm4Moe, Pairs::Halves)
+    },
 ];
 
 impl GgufArchitecture {
@@ -204,6 +225,9 @@ impl GgufArchitecture {
                 cohere(options, self.family, config)?;
             }
             Family::Glm4 => config.norm_placement = NormPlacement::Around,
+            Family::Glm4Moe if has("blk.0.attn_q_norm.weight") => {
+                config.qk_norms = QkNorms::Heads;
+            }
             _ => {}
         }
         config.experts = mixture::read(options, self.family, config)?;

@@ -1,6 +1,6 @@
 //! The configuration of a model from a GGUF file's metadata, by llama.cpp's keys.
 
-use super::architectures::GgufArchitecture;
+use super::architectures::{GgufArchitecture, NEXT_TOKEN_LAYERS};
 use super::metadata::GgufMetadata;
 use super::names::SHORT_DIVISORS;
 use super::options::ModelOptions;
@@ -26,7 +26,8 @@ pub(super) fn read_config(
     let architecture = supported_architecture(metadata)?;
     let options = ModelOptions { metadata, architecture: architecture.name };
     let hidden_size = options.required_size("embedding_length", MAX_SIZE)?;
-    let layers = options.required_size("block_count", MAX_LAYERS)?;
+    let all_layers = options.required_size("block_count", MAX_LAYERS)?;
+    let layers = all_layers - next_token_layers(&options, architecture, all_layers)?;
     let heads = options.of_layers("attention.head_count", layers)?;
     let heads = heads.ok_or_else(|| options.missing("attention.head_count"))?;
     let kv_heads = options.of_layers("attention.head_count_kv", layers)?.unwrap_or(heads);
@@ -78,6 +79,23 @@ pub(super) fn read_config(
     config.validate(metadata.path())?;
     unread::reject(metadata, architecture, &config, has_short_factors)?;
     Ok((config, architecture))
+}
+
+/// Returns how many of the layers are for multi-token prediction. They are the last ones, and not read.
+fn next_token_layers(
+    options: &ModelOptions<'_>,
+    architecture: &GgufArchitecture,
+    all_layers: usize,
+) -> Result<usize, LoadError> {
+    if !architecture.reads.contains(&NEXT_TOKEN_LAYERS) {
+        return Ok(0);
+    }
+    let count = options.size_or_zero(NEXT_TOKEN_LAYERS)?.unwrap_or(0);
+    if count >= all_layers {
+        let expected = format!("fewer than the {all_layers} layers");
+        return Err(options.invalid(NEXT_TOKEN_LAYERS, &expected));
+    }
+    Ok(count)
 }
 
 /// Returns the architecture that the metadata name.

@@ -1,7 +1,7 @@
 //! Mixtures of experts, as a GGUF file's metadata describe them.
 
 use super::options::ModelOptions;
-use crate::architecture::{Activation, Experts, Mlp, Router, Weighting};
+use crate::architecture::{Activation, ExpertGroups, Experts, Mlp, Router, Weighting};
 use crate::config::{Config, Family, MAX_EXPERTS, MixtureLayers};
 use crate::json_options::MAX_SIZE;
 use crate::load_error::LoadError;
@@ -14,11 +14,13 @@ pub(super) fn read(
     config: &Config,
 ) -> Result<Option<MixtureLayers>, LoadError> {
     use Family as F;
-    use Weighting::{Softmax, SoftmaxOfChosen};
+    use Weighting::{Sigmoid, Softmax, SoftmaxOfChosen};
+    const NORMALISED: &str = "expert_weights_norm";
     let (weighting, normalised) = match family {
         F::Mixtral | F::Qwen3Moe => (Softmax, true),
         F::Qwen2Moe | F::Olmoe => (Softmax, false),
         F::GraniteMoe | F::GptOss => (SoftmaxOfChosen, false),
+        F::Glm4Moe => (Sigmoid, options.metadata.bool(&options.key(NORMALISED))?.unwrap_or(false)),
         _ => return Ok(None),
     };
     let n_experts = options.required_size("expert_count", MAX_EXPERTS)?;
@@ -32,7 +34,7 @@ pub(super) fn read(
         mlp.activation = Activation::ClampedSwiglu { limit: 7.0 };
         mlp.bias = true;
     }
-    let router = Router {
+    let mut router = Router {
         experts_per_token,
         weighting,
         normalised,
@@ -41,14 +43,39 @@ pub(super) fn read(
         correction: false,
         groups: None,
     };
-    let has_shared = family == F::Qwen2Moe;
-    let shared_size = options.size_or_zero("expert_shared_feed_forward_length")?;
-    let shared_size = shared_size.unwrap_or(config.intermediate_size);
+    let has_shared_gate = family == F::Qwen2Moe;
+    let shared_size = match family {
+        F::Qwen2Moe => {
+            let size = options.size_or_zero("expert_shared_feed_forward_length")?;
+            Some(size.unwrap_or(config.intermediate_size))
+        }
+        F::Glm4Moe => {
+            let count = options.size_or_zero("expert_shared_count")?;
+            count.map(|count| count.saturating_mul(mlp.intermediate_size))
+        }
+        _ => None,
+    };
+    let mut dense = Vec::new();
+    if family == F::Glm4Moe {
+        router.correction = true;
+        router.scale = options.positive_or_zero("expert_weights_scale")?.unwrap_or(1.0);
+        router.groups = groups(options)?;
+        let first = options.size_or_zero("leading_dense_block_count")?.unwrap_or(0);
+        dense = (0..config.num_hidden_layers).map(|layer| layer < first).collect();
+    }
     Ok(Some(MixtureLayers {
-        experts: Experts { n_experts, mlp, router, shared_gate: has_shared },
-        shared_size: has_shared.then_some(shared_size),
-        dense: Vec::new(),
+        experts: Experts { n_experts, mlp, router, shared_gate: has_shared_gate },
+        shared_size,
+        dense,
     }))
+}
+
+/// Reads the groups from which experts are chosen. With one group, all experts can be chosen.
+fn groups(options: &ModelOptions<'_>) -> Result<Option<ExpertGroups>, LoadError> {
+    let n_groups = options.size_or_zero("expert_group_count")?.unwrap_or(1);
+    let groups_per_token = options.size_or_zero("expert_group_used_count")?.unwrap_or(1);
+    let groups = ExpertGroups { n_groups, groups_per_token, experts_scored: 2 };
+    Ok((n_groups > 1).then_some(groups))
 }
 
 /// Returns the width of an expert. Without the option, it is that of a dense MLP or, for Qwen, that width is

@@ -323,7 +323,7 @@ impl StoredTensor<'_> {
         let mut values = vec![0.0; rows.columns()];
         for row in (0..rows.len()).map(source_row) {
             if is_stored && let Some(blocks) = rows.stored(row)? {
-                write(blocks)?;
+                write(&blocks)?;
                 continue;
             }
             rows.read(row, &mut values)?;

@@ -50,7 +50,7 @@ impl Places<'_> {
             T::QueryNorm | T::KeyNorm if config.qk_norms == QkNorms::OwnHeads => {
                 stored.shape = vec![stored.shape[0] / head_dim, head_dim];
                 if self.gguf.pairs == Pairs::Neighbours {
-                    stored.layout.interleaved = Some(Interleaved { head_dim, dims });
+                    stored.layout.interleaved = Some(Interleaved { head_dim, first: 0, dims });
                 }
                 return;
             }
@@ -64,7 +64,7 @@ impl Places<'_> {
             stored.layout = RowLayout::from_row(first);
         }
         if is_rotated && self.gguf.pairs == Pairs::Neighbours {
-            stored.layout.interleaved = Some(Interleaved { head_dim, dims });
+            stored.layout.interleaved = Some(Interleaved { head_dim, first: 0, dims });
         }
     }
 
@@ -78,7 +78,7 @@ impl Places<'_> {
             T::Gate => "gate",
             T::Up => "up",
             T::Down => "down",
-            T::MlpNorm if self.gguf.family == Family::GptOss => {
+            T::MlpNorm if matches!(self.gguf.family, Family::GptOss | Family::Glm4Moe) => {
                 stored.name = format!("blk.{layer}.post_attention_norm.weight");
                 return;
             }
@@ -88,7 +88,7 @@ impl Places<'_> {
             stored.name = format!("blk.{layer}.ffn_{shared}_shexp.weight");
             return;
         }
-        let is_fused = matches!(self.gguf.family, Family::Phi3 | Family::Glm4);
+        let is_fused = matches!(self.gguf.family, Family::Phi3 | Family::Glm | Family::Glm4);
         if is_fused && part != T::Down {
             let size = self.config.intermediate_size;
             stored.name = format!("blk.{layer}.ffn_up.weight");

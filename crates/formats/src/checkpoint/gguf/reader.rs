@@ -1,6 +1,7 @@
 //! Reads a GGUF file, or the parts of a split one, as a model.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::rope::{Divisors, add_divisors};
 use super::value::StoredValue;
 use crate::checkpoint::stored_names::StoredAs;
 use crate::checkpoint::{Location, WeightFile};
-use crate::config::Config;
+use crate::config::{Config, MAX_LAYERS};
 use crate::load_error::{LoadError, shortened};
 use crate::tensor::Tensor;
 use crate::weight_type::Dtype;
@@ -59,8 +60,8 @@ impl GgufModel {
         let metadata = parts.metadata(0);
         let has = |name: &str| parts.find(name).is_some();
         let (mut config, gguf) = read_config(metadata, &has)?;
+        let options = ModelOptions { metadata, architecture: gguf.name };
         if let Some(divisors) = parts.divisors(config.rotary_dims() / 2)? {
-            let options = ModelOptions { metadata, architecture: gguf.name };
             add_divisors(&mut config, divisors, &options)?;
         }
         let architecture = config.architecture();
@@ -73,7 +74,8 @@ impl GgufModel {
             locations.insert(tensor, parts.locate(&stored_as, is_vector)?);
             used.insert(stored_as.name);
         }
-        parts.reject_unexpected(&used, &config)?;
+        let layers = options.required_size("block_count", MAX_LAYERS)?;
+        parts.reject_unexpected(&used, &config, config.num_hidden_layers..layers)?;
         let metadata = StoredMetadata(std::mem::take(&mut parts.heads[0].metadata));
         Ok(Self { config, locations, metadata })
     }
@@ -202,12 +204,17 @@ impl Parts<'_> {
             let size = bytes.len() / n_experts;
             bytes = bytes.start + expert * size..bytes.start + (expert + 1) * size;
         }
-        Ok(Location { file, bytes, dtype: stored.dtype, layout: stored_as.layout })
+        Ok(Location { file, bytes, dtype: stored.dtype, layout: stored_as.layout, quantized: None })
     }
 
     /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a mixture of experts)
-    /// means that the configuration does not describe this model.
-    fn reject_unexpected(&self, used: &HashSet<String>, config: &Config) -> Result<(), LoadError> {
+    /// means that the configuration does not describe this model. Layers for multi-token prediction are skipped.
+    fn reject_unexpected(
+        &self,
+        used: &HashSet<String>,
+        config: &Config,
+        skipped: Range<usize>,
+    ) -> Result<(), LoadError> {
         // Of LongRoPE's divisors, only the short ones count.
         let divisors = if self.find(SHORT_DIVISORS).is_some() {
             [SHORT_DIVISORS, LONG_DIVISORS]
@@ -219,6 +226,7 @@ impl Parts<'_> {
             used.contains(name)
                 || divisors.contains(&name.as_str())
                 || name.ends_with(".attn_rot_embd")
+                || layer_of(name).is_some_and(|layer| skipped.contains(&layer))
         };
         for (file, head) in self.files.iter().zip(&self.heads) {
             if let Some(name) = head.tensors.keys().find(|name| !known(name)) {
@@ -232,6 +240,12 @@ impl Parts<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the layer of a tensor.
+fn layer_of(name: &str) -> Option<usize> {
+    let (layer, _) = name.strip_prefix("blk.")?.split_once('.')?;
+    layer.parse().ok()
 }
 
 /// Checks a stored shape. As in ggml, outer dimensions of 1 do not count.

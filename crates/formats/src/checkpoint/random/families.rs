@@ -2,8 +2,8 @@
 
 use super::example_config;
 use crate::architecture::{
-    Activation, ExpertGroups, Experts, Mlp, Norm, QkNorms, Recurrent, RecurrentRule, Router,
-    Weighting,
+    Activation, ExpertGroups, Experts, Latent, Mlp, Norm, QkNorms, Recurrent, RecurrentRule,
+    Router, Weighting,
 };
 use crate::config::{
     Config, Family, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling, SlidingLayers,
@@ -224,7 +224,64 @@ pub(super) fn mixtures() -> Vec<Config> {
             layers(Experts { mlp: Mlp { activation: clamped, bias: true, ..base.mlp }, ..base }),
         )
     };
-    vec![mixtral, qwen2_moe, qwen3_moe, olmoe, granite_moe, glm4_moe, gpt_oss]
+    let mut all = vec![mixtral, qwen2_moe, qwen3_moe, olmoe, granite_moe, glm4_moe, gpt_oss];
+    all.extend(latent());
+    all
+}
+
+/// Returns mixtures with compressed keys and values: with biases, YaRN and without compressed queries.
+fn latent() -> [Config; 2] {
+    let latent = Latent {
+        query_rank: None,
+        rank: 20,
+        plain_dim: 10,
+        rope_dim: 8,
+        value_dim: 12,
+        norm_epsilon: 1e-6,
+    };
+    let groups = |experts_scored| ExpertGroups { n_groups: 3, groups_per_token: 2, experts_scored };
+    let of = |family, router| Config {
+        family,
+        num_key_value_heads: 6,
+        head_dim: 8,
+        rope_interleave: true,
+        experts: Some(MixtureLayers {
+            experts: Experts { n_experts: 6, mlp: Mlp::gated(36), router, shared_gate: false },
+            shared_size: Some(72),
+            dense: vec![true, false],
+        }),
+        ..example_config()
+    };
+    let router = Router { scale: 1.5, ..Router::softmax(2) };
+    let v2 = Config {
+        qkv_bias: true,
+        output_bias: true,
+        mlp_bias: true,
+        latent: Some(latent),
+        ..of(Family::DeepseekV2, Router { normalised: false, groups: Some(groups(1)), ..router })
+    };
+    let v3 = Config {
+        latent: Some(Latent { query_rank: Some(22), rank: 37, value_dim: 7, ..latent }),
+        attention_multiplier: Some(0.5),
+        rope_scaling: RopeScaling::Yarn(Yarn {
+            factor: 4.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate: true,
+            attention_factor: 1.125,
+            original_max_position_embeddings: 64,
+        }),
+        ..of(
+            Family::DeepseekV3,
+            Router {
+                weighting: Weighting::Sigmoid,
+                correction: true,
+                groups: Some(groups(2)),
+                ..router
+            },
+        )
+    };
+    [v2, v3]
 }
 
 /// Returns hybrids, in which the first of two layers has a recurrent mixer.

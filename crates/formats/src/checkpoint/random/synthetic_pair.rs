@@ -13,7 +13,7 @@ pub const SYNTHETIC_PAIR: &str = "forerun_made_pair";
 
 /// The factor by which queries are larger than in a random model. Larger queries sharpen attention: a
 /// row attends to a few positions, so the text depends on more than its last tokens.
-const SHARPNESS: f32 = 4.0;
+pub(super) const SHARPNESS: f32 = 4.0;
 
 /// The weights of a synthetic pair. The target's first layers, embedding, norm and head are the
 /// drafter's. The outputs of the target's other layers are multiplied by a factor ε. At ε = 0 the two

@@ -61,7 +61,7 @@ pub(in super::super) const GLM4_MOE: Description = Description {
         if options.flag("use_qk_norm")?.unwrap_or(false) {
             config.qk_norms = QkNorms::Heads;
         }
-        config.experts = Some(mixture_layers(options, config)?);
+        config.experts = Some(mixture_layers(options, config, &MixtureDefaults::GLM)?);
         Ok(())
     },
     write: |config, options| {
@@ -85,27 +85,49 @@ fn write_bias(config: &Config, options: &mut Map<String, Value>) {
     options.insert("attention_bias".to_owned(), json!(config.qkv_bias));
 }
 
+/// The values of absent options of a mixture.
+pub(super) struct MixtureDefaults {
+    /// The number of groups, and of those that a row chooses from.
+    pub(super) groups: [usize; 2],
+    /// The number of dense layers before those with experts.
+    pub(super) first_dense: usize,
+    /// The number of shared experts.
+    pub(super) shared: usize,
+    /// The factor of the experts' weights.
+    pub(super) scale: f32,
+}
+
+impl MixtureDefaults {
+    pub(super) const GLM: Self = Self { groups: [1, 1], first_dense: 1, shared: 1, scale: 1.0 };
+}
+
 /// Reads the experts of DeepSeek-V3's kind: weights are sigmoids, a correction helps to choose, and experts
 /// are chosen from the best groups. The first layers have none.
-fn mixture_layers(options: &JsonOptions<'_>, config: &Config) -> Result<MixtureLayers, LoadError> {
+pub(super) fn mixture_layers(
+    options: &JsonOptions<'_>,
+    config: &Config,
+    defaults: &MixtureDefaults,
+) -> Result<MixtureLayers, LoadError> {
     let size = options.required_size("moe_intermediate_size")?;
     let mlp = Mlp { activation: config.hidden_act, ..Mlp::gated(size) };
     let base = experts(options, "n_routed_experts", mlp)?;
-    let or_one = |option| Ok::<_, LoadError>(options.size(option)?.unwrap_or(1));
-    let (n_groups, groups_per_token) = (or_one("n_group")?, or_one("topk_group")?);
+    let or = |option, default| Ok::<_, LoadError>(options.size(option)?.unwrap_or(default));
+    let [n_groups, groups_per_token] = defaults.groups;
+    let (n_groups, groups_per_token) =
+        (or("n_group", n_groups)?, or("topk_group", groups_per_token)?);
     let groups = ExpertGroups { n_groups, groups_per_token, experts_scored: 2 };
     let router = Router {
         weighting: Weighting::Sigmoid,
         normalised: options.flag("norm_topk_prob")?.unwrap_or(true),
-        scale: options.number("routed_scaling_factor")?.unwrap_or(1.0),
+        scale: options.number("routed_scaling_factor")?.unwrap_or(defaults.scale),
         correction: true,
         // With one group, all experts can be chosen.
         groups: (groups.n_groups > 1).then_some(groups),
         ..base.router
     };
-    let first = or_one("first_k_dense_replace")?;
+    let first = or("first_k_dense_replace", defaults.first_dense)?;
     let layers = config.num_hidden_layers.min(MAX_LAYERS);
-    let shared = or_one("n_shared_experts")?;
+    let shared = or("n_shared_experts", defaults.shared)?;
     Ok(MixtureLayers {
         experts: Experts { router, ..base },
         shared_size: (shared > 0).then_some(shared.saturating_mul(size)),
@@ -113,7 +135,7 @@ fn mixture_layers(options: &JsonOptions<'_>, config: &Config) -> Result<MixtureL
     })
 }
 
-fn write_mixture(config: &Config, options: &mut Map<String, Value>) {
+pub(super) fn write_mixture(config: &Config, options: &mut Map<String, Value>) {
     let Some(MixtureLayers { experts, shared_size, dense }) = &config.experts else { return };
     let router = experts.router;
     let groups = router.groups.map_or([1, 1], |groups| [groups.n_groups, groups.groups_per_token]);

@@ -1,6 +1,7 @@
 //! The families' own options, one file for families of the same origin.
 
 pub(super) mod cohere;
+pub(super) mod deepseek;
 pub(super) mod gemma;
 pub(super) mod glm;
 pub(super) mod gpt;

@@ -55,16 +55,19 @@ pub struct SpeculativeDraftLength {
 
 /// The measurements of one round.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Round {
+pub struct Round {
     /// Whether a draft was requested.
-    pub(crate) requested: bool,
+    pub requested: bool,
     /// The number of drafted tokens.
-    pub(crate) drafted: usize,
+    pub drafted: usize,
     /// The number of draft tokens that were committed.
-    pub(crate) accepted: usize,
-    pub(crate) rejected: bool,
-    pub(crate) draft: JobTime,
-    pub(crate) score: JobTime,
+    pub accepted: usize,
+    /// Whether a draft token was rejected.
+    pub rejected: bool,
+    /// The time of the draft job, if there was one.
+    pub draft: JobTime,
+    /// The time of the score job.
+    pub score: JobTime,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +156,7 @@ impl SpeculativeDraftLength {
     }
 
     /// Learns from the measurements of a round.
-    pub(crate) fn observe(&mut self, round: &Round) {
+    pub fn observe(&mut self, round: &Round) {
         if round.drafted > 0 {
             self.assisted = match round.accepted >= self.assisted {
                 true => (self.assisted + 2).min(self.shape.length()),

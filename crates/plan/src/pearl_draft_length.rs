@@ -94,7 +94,7 @@ impl PearlDraftLength {
     }
 
     /// Returns the maximum number of tokens to draft during one forward, for this γ.
-    pub(crate) fn max_new(&self, gamma: usize) -> usize {
+    pub fn max_new(&self, gamma: usize) -> usize {
         match self.mode {
             DraftLength::Fixed if self.eager => 2 * gamma,
             // The job in flight when a round ends counts towards the next round. A drafter that
@@ -109,13 +109,13 @@ impl PearlDraftLength {
     }
 
     /// Returns how many tokens one draft job should make.
-    pub(crate) fn tokens_per_job(&self, gamma: usize) -> usize {
+    pub fn tokens_per_job(&self, gamma: usize) -> usize {
         self.draft_time.tokens_per_job(gamma)
     }
 
     /// Learns the time of a score job with `rows` rows. `while_drafting`: whether the drafter worked
     /// at the same time.
-    pub(crate) fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
+    pub fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
         if std::mem::take(&mut self.first_score) {
             return;
         }
@@ -131,18 +131,18 @@ impl PearlDraftLength {
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
-    pub(crate) fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
+    pub fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
         self.draft_time.add(tokens, time);
     }
 
     /// Learns that a round has committed `tokens` tokens at `now_ns`, on the cluster's clock. `alone`: whether
     /// the target had neither drafts nor a drafter beside it.
-    pub(crate) fn observe_round(&mut self, tokens: usize, now_ns: u64, alone: bool) {
+    pub fn observe_round(&mut self, tokens: usize, now_ns: u64, alone: bool) {
         self.pauses.observe(tokens, now_ns, alone);
     }
 
     /// Learns from a verdict.
-    pub(crate) fn observe_verdict(&mut self, accepted: usize, rejected: bool) {
+    pub fn observe_verdict(&mut self, accepted: usize, rejected: bool) {
         self.acceptance.add(accepted, rejected);
     }
 

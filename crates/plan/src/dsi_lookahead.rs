@@ -89,17 +89,17 @@ impl DsiLookahead {
 
     /// Returns how many tokens the drafter may be ahead of the committed ones: the tokens that all
     /// replicas verify, and those of two more tasks, which are drafted in the meantime.
-    pub(crate) fn max_ahead(&self) -> usize {
+    pub fn max_ahead(&self) -> usize {
         self.length() * (self.replicas + 2)
     }
 
     /// Returns how many tokens one draft job should make.
-    pub(crate) fn tokens_per_job(&self) -> usize {
+    pub fn tokens_per_job(&self) -> usize {
         self.draft_time.tokens_per_job(self.length())
     }
 
     /// Learns the time of a replica's job.
-    pub(crate) fn observe_score(&mut self, time: &JobTime) {
+    pub fn observe_score(&mut self, time: &JobTime) {
         match self.prompt_scores {
             0 if self.score_costs.learn(time).is_some() => {
                 self.score_ns.add(self.score_costs.share_of(time));
@@ -112,12 +112,12 @@ impl DsiLookahead {
 
     /// Learns that `tokens` tokens were committed at `now_ns`, on the cluster's clock. `alone`: whether the
     /// target had neither drafts nor a drafter beside it.
-    pub(crate) fn observe_step(&mut self, tokens: usize, now_ns: u64, alone: bool) {
+    pub fn observe_step(&mut self, tokens: usize, now_ns: u64, alone: bool) {
         self.pauses.observe(tokens, now_ns, alone);
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
-    pub(crate) fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
+    pub fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
         self.draft_time.add(tokens, time);
     }
 }

@@ -29,19 +29,21 @@ impl DecayingMean {
 
 /// A mean speed in which older steps count less.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Speed {
+pub struct Speed {
     tokens: DecayingMean,
     ns: DecayingMean,
 }
 
 impl Speed {
-    pub(crate) fn add(&mut self, tokens: usize, ns: f64) {
+    /// Learns that a step committed `tokens` tokens in `ns` nanoseconds.
+    pub fn add(&mut self, tokens: usize, ns: f64) {
         self.tokens.add(tokens as f64);
         self.ns.add(ns);
     }
 
     /// Returns the nanoseconds of a token; `None` if nothing is known.
-    pub(crate) fn token_ns(&self) -> Option<f64> {
+    #[must_use]
+    pub fn token_ns(&self) -> Option<f64> {
         self.ns.is_known().then(|| self.ns.value_or(0.0) / self.tokens.value_or(1.0).max(1e-9))
     }
 }
@@ -76,11 +78,13 @@ impl AcceptanceEstimate {
 
 /// How long a job ran, and what its passes cost.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct JobTime {
-    pub(crate) duration_ns: u64,
+pub struct JobTime {
+    /// How long the job ran, in nanoseconds.
+    pub duration_ns: u64,
     /// When the job ended, on the cluster's clock.
-    pub(crate) finished_ns: u64,
-    pub(crate) cost: JobCost,
+    pub finished_ns: u64,
+    /// What its passes cost.
+    pub cost: JobCost,
 }
 
 impl From<&Completion> for JobTime {
