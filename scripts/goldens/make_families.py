@@ -77,6 +77,7 @@ SMOLLM3 = {"pad_token_id": None, "head_dim": 10}
 EMBEDDINGS = ["model.embed_tokens.weight", "gpt_neox.embed_in.weight"]
 HEADS = ["lm_head.weight", "embed_out.weight"]
 LAST_NORMS = ["model.norm.weight", "model.final_layernorm.weight",
+              "model.embedding_norm.weight",
               "gpt_neox.final_layer_norm.weight"]
 
 # Parts of the names of queries and keys, and of the routers' matrices.
@@ -157,6 +158,30 @@ MLA = {"hidden_size": 28, "num_key_value_heads": None, "q_lora_rank": 18,
        "kv_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 6,
        "v_head_dim": 12}
 
+# The sizes of Qwen3-Next's experts and recurrent layers.
+QWEN3_NEXT = {"num_experts_per_tok": 2, "moe_intermediate_size": 22,
+              "shared_expert_intermediate_size": 42,
+              "linear_num_key_heads": 2, "linear_key_head_dim": 9,
+              "linear_num_value_heads": 4, "linear_value_head_dim": 11}
+
+# The sizes of Qwen3.5's recurrent layers.
+QWEN3_5 = {name: size for name, size in QWEN3_NEXT.items()
+           if name.startswith("linear")}
+
+# LFM2's default padding token is in the small vocabulary.
+LFM2 = {"block_auto_adjust_ff_dim": False, "hidden_size": 24,
+        "num_attention_heads": 4, "num_key_value_heads": 2}
+
+# The gates of short convolutions make their outputs small.
+LFM2_SCALES = {"conv.out_proj.weight": 2.0, ".q_proj.weight": 2.0,
+               ".k_proj.weight": 2.0}
+
+# The sizes of Granite 4's recurrent layers.
+GRANITE4 = GRANITE_FACTORS | {
+    "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "shared_intermediate_size": 26, "mamba_n_heads": 4, "mamba_d_head": 12,
+    "mamba_d_state": 10, "residual_multiplier": 0.9}
+
 # For each family: the configuration's class, changes to SMALL, and the dtype
 # of the file. Further keys:
 #
@@ -168,7 +193,8 @@ MLA = {"hidden_size": 28, "num_key_value_heads": None, "q_lora_rank": 18,
 #   `without_attributes` changes to modules that must, and `cancels` the tensors
 #   that cannot change them.
 # - `shard` is the maximum size of a shard.
-# - `centred` says that norms multiply by 1 plus their weight.
+# - `centred` says that norms multiply by 1 plus their weight, except those whose
+#   names end as `plain_norms` says.
 # - `experts` is the number of experts to choose from. `transposed_experts` says
 #   that their matrices have the input first.
 # - `scales` has factors for endings of names, and `float32` lists endings of
@@ -721,6 +747,191 @@ FAMILIES = {
                     "layer types": {"layer_types": [
                         "sliding_attention", "full_attention",
                         "full_attention"]}},
+    },
+    # Qwen3-Next: the gated delta rule in most layers, gated attention with
+    # partial RoPE in the others, and experts with a shared one. Three
+    # checkpoints: as published, a tied head with biases and dense layers, and
+    # layers of its own list.
+    "qwen3-next": {
+        "config": transformers.Qwen3NextConfig, "dtype": torch.bfloat16,
+        "options": QWEN3_NEXT | {
+            "head_dim": 12, "num_hidden_layers": 4, "num_experts": 6,
+            "eos_token_id": [2, 4], "rope_parameters": partial(0.5, 1e6)},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "old_spelling": True, "experts": 6,
+        "without": WHOLE | {
+            "normalisation": {"norm_topk_prob": False},
+            "second expert": {"num_experts_per_tok": 1}},
+    },
+    "qwen3-next-bias": {
+        "config": transformers.Qwen3NextConfig, "dtype": torch.float16,
+        "options": QWEN3_NEXT | {
+            "hidden_size": 20, "head_dim": 8, "vocab_size": 101,
+            "num_key_value_heads": 1, "num_hidden_layers": 4,
+            "num_experts": 4, "decoder_sparse_step": 2,
+            "tie_word_embeddings": True, "attention_bias": True,
+            "norm_topk_prob": False, "linear_conv_kernel_dim": 3,
+            "linear_num_key_heads": 1, "linear_num_value_heads": 3,
+            "layer_types": ["linear_attention", "full_attention",
+                            "full_attention", "linear_attention"]},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "experts": 4,
+        "without": {"other weights": {"norm_topk_prob": True},
+                    "attention biases": {"attention_bias": False}},
+    },
+    "qwen3-next-equal": {
+        "config": transformers.Qwen3NextConfig, "dtype": torch.float32,
+        "options": QWEN3_NEXT | {
+            "hidden_size": 28, "head_dim": 10, "num_hidden_layers": 3,
+            "num_experts": 5, "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3, "linear_key_head_dim": 17,
+            "linear_value_head_dim": 6, "mlp_only_layers": [1],
+            "rope_parameters": partial(0.4),
+            "layer_types": ["full_attention", "linear_attention",
+                            "linear_attention"]},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "experts": 5,
+        "without": WHOLE | {"normalisation": {"norm_topk_prob": False}},
+    },
+    # Qwen3.5: Qwen3-Next with other projections, dense or with experts. Three
+    # checkpoints of each: as published, with biases or other sizes, and with
+    # a tied or an own head.
+    "qwen3.5": {
+        "config": transformers.Qwen3_5TextConfig, "dtype": torch.bfloat16,
+        "options": QWEN3_5 | {
+            "head_dim": 12, "num_hidden_layers": 4,
+            "rope_parameters": partial(0.5, 1e7) | {
+                "mrope_section": [1, 1, 1], "mrope_interleaved": True}},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "without": WHOLE,
+    },
+    "qwen3.5-bias": {
+        "config": transformers.Qwen3_5TextConfig, "dtype": torch.float16,
+        "options": QWEN3_5 | {
+            "hidden_size": 20, "head_dim": 8, "vocab_size": 101,
+            "num_key_value_heads": 1, "num_hidden_layers": 3,
+            "attention_bias": True, "linear_conv_kernel_dim": 2,
+            "layer_types": ["full_attention", "linear_attention",
+                            "full_attention"]},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "without": {"attention biases": {"attention_bias": False}},
+    },
+    "qwen3.5-tied": {
+        "config": transformers.Qwen3_5TextConfig, "dtype": torch.float32,
+        "options": QWEN3_5 | {
+            "hidden_size": 28, "num_hidden_layers": 2,
+            "tie_word_embeddings": True, "linear_num_key_heads": 3,
+            "linear_num_value_heads": 6, "rope_parameters": partial(0.4),
+            "layer_types": ["linear_attention", "full_attention"]},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "without": WHOLE,
+    },
+    "qwen3.5-moe": {
+        "config": transformers.Qwen3_5MoeTextConfig, "dtype": torch.bfloat16,
+        "options": QWEN3_NEXT | {
+            "head_dim": 12, "num_hidden_layers": 4, "num_experts": 6,
+            "rope_parameters": partial(0.5, 1e7)},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "experts": 6,
+        "without": WHOLE | {"second expert": {"num_experts_per_tok": 1}},
+    },
+    "qwen3.5-moe-bias": {
+        "config": transformers.Qwen3_5MoeTextConfig, "dtype": torch.float16,
+        "options": QWEN3_NEXT | {
+            "hidden_size": 20, "head_dim": 8, "vocab_size": 101,
+            "num_key_value_heads": 1, "num_hidden_layers": 2,
+            "num_experts": 4, "attention_bias": True,
+            "tie_word_embeddings": True,
+            "layer_types": ["full_attention", "linear_attention"]},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "experts": 4,
+        "without": {"attention biases": {"attention_bias": False}},
+    },
+    "qwen3.5-moe-equal": {
+        "config": transformers.Qwen3_5MoeTextConfig, "dtype": torch.float32,
+        "options": QWEN3_NEXT | {
+            "hidden_size": 28, "head_dim": 10, "num_hidden_layers": 3,
+            "num_experts": 5, "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3, "rope_parameters": partial(0.4),
+            "layer_types": ["linear_attention", "full_attention",
+                            "linear_attention"]},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "experts": 5,
+        "without": WHOLE,
+    },
+    # LFM2: gated short convolutions in most layers. Three checkpoints: as
+    # published, a head of its own, and adjusted widths with old names.
+    "lfm2": {
+        "config": transformers.Lfm2Config, "dtype": torch.bfloat16,
+        "options": LFM2 | {
+            "num_hidden_layers": 4, "eos_token_id": [2, 7],
+            "layer_types": ["conv", "conv", "full_attention", "conv"]},
+        "scales": LFM2_SCALES,
+        "without": {"theta": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 1000.0}}},
+    },
+    "lfm2-head": {
+        "config": transformers.Lfm2Config, "dtype": torch.float16,
+        "options": LFM2 | {
+            "hidden_size": 20, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "vocab_size": 101,
+            "num_hidden_layers": 3, "conv_L_cache": 4, "norm_eps": 1e-6,
+            "tie_word_embeddings": False,
+            "layer_types": ["full_attention", "conv", "full_attention"]},
+        "scales": LFM2_SCALES,
+        "without": {"theta": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 1000.0}}},
+    },
+    "lfm2-adjusted": {
+        "config": transformers.Lfm2Config, "dtype": torch.float32,
+        "options": LFM2 | {
+            "hidden_size": 36, "num_attention_heads": 3,
+            "num_key_value_heads": 3, "num_hidden_layers": 3,
+            "conv_L_cache": 2, "block_auto_adjust_ff_dim": True,
+            "block_multiple_of": 7, "block_ffn_dim_multiplier": 1.5,
+            "full_attn_idxs": [1]},
+        "scales": LFM2_SCALES,
+        "without": {"theta": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 1000.0}}},
+    },
+    # Granite 4: Mamba-2 in most layers, and attention without positions.
+    # Three checkpoints: experts, dense with a tied head and RoPE, and several
+    # groups without a bias of the convolution.
+    "granite4": {
+        "config": transformers.GraniteMoeHybridConfig, "dtype": torch.bfloat16,
+        "options": GRANITE4 | {
+            "num_hidden_layers": 4, "num_local_experts": 6,
+            "num_experts_per_tok": 2, "intermediate_size": 22,
+            "layer_types": ["mamba", "mamba", "attention", "mamba"]},
+        "experts": 6,
+        "without": GRANITE_WITHOUT | {
+            "second expert": {"num_experts_per_tok": 1},
+            "no positions": {"position_embedding_type": "rope"}},
+    },
+    "granite4-dense": {
+        "config": transformers.GraniteMoeHybridConfig, "dtype": torch.float16,
+        "options": GRANITE4 | {
+            "hidden_size": 20, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "vocab_size": 101,
+            "num_hidden_layers": 3, "num_local_experts": 0,
+            "mamba_n_heads": 4, "mamba_d_head": 10, "mamba_d_state": 7,
+            "position_embedding_type": "rope", "attention_bias": True,
+            "tie_word_embeddings": True,
+            "layer_types": ["mamba", "attention", "mamba"]},
+        "without": GRANITE_WITHOUT | {
+            "attention biases": {"attention_bias": False},
+            "positions": {"position_embedding_type": None}},
+    },
+    "granite4-groups": {
+        "config": transformers.GraniteMoeHybridConfig, "dtype": torch.float32,
+        "options": GRANITE4 | {
+            "num_hidden_layers": 2, "num_local_experts": 5,
+            "num_experts_per_tok": 3, "intermediate_size": 14,
+            "mamba_n_heads": 6, "mamba_d_head": "auto", "mamba_n_groups": 3,
+            "mamba_d_conv": 3, "mamba_conv_bias": False, "mamba_expand": 3,
+            "layer_types": ["attention", "mamba"]},
+        "experts": 5,
+        "without": GRANITE_WITHOUT,
     },
     # OLMoE: norms of all queries and of all keys together. Three checkpoints:
     # as published, clipped queries, keys and values with normalised weights,
@@ -1316,8 +1527,7 @@ def tensor_values(name, shape, tied, seed, family):
         return normal * (2.5 / shape[1] ** 0.5 if tied else 1.0)
     if name in HEADS:
         return normal * 2.5 / shape[1] ** 0.5
-    # The value of a norm's weight that changes nothing.
-    neutral = 0.0 if family.get("centred") else 1.0
+    neutral = neutral_norm(name, family)
     if name in LAST_NORMS and tied:
         # Random signs. Otherwise the most probable token after any token
         # would be the same token.
@@ -1332,13 +1542,22 @@ def tensor_values(name, shape, tied, seed, family):
         return scale * (1.0 + 0.3 * normal) + neutral - 1.0
     if name.endswith("bias"):
         return 0.3 * normal
-    if name.endswith("sinks"):
+    if name.endswith("sinks") or name.endswith(".D"):
         return normal
+    if name.endswith("A_log"):
+        # Some heads remember a few positions, and others many.
+        return normal - 1.5
     if name.endswith(tuple(ROUTERS)):
         scale = 2.0
     # The last axis of a matrix is its input. Experts are stacked.
     axis = 1 if len(shape) == 2 or family.get("transposed_experts") else 2
     return normal * scale / shape[axis] ** 0.5
+
+
+def neutral_norm(name, family):
+    """Return the value of a norm's weight that changes nothing."""
+    plain = name.endswith(family.get("plain_norms", "nothing"))
+    return 0.0 if family.get("centred") and not plain else 1.0
 
 
 def is_norm(name):
@@ -1445,8 +1664,6 @@ def check_sensitivity(folder, name, family, token_ids):
     norm (compared with one that multiplies by 1), and each sink (compared with
     none).
     """
-    neutral = 0.0 if family.get("centred") else 1.0
-
     def load(changes):
         config = transformers.AutoConfig.from_pretrained(folder)
         config = type(config)(**(config.to_dict() | changes))
@@ -1479,8 +1696,11 @@ def check_sensitivity(folder, name, family, token_ids):
             value = 0.0
         elif name_of_tensor.endswith("sinks"):
             value = -1e4
+        elif name_of_tensor.endswith((".D", "A_log")):
+            # Nothing is added, and nothing decays.
+            value = 0.0 if name_of_tensor.endswith(".D") else -20.0
         elif is_norm(name_of_tensor):
-            value = neutral
+            value = neutral_norm(name_of_tensor, family)
         else:
             continue
         stored = tensor.clone()

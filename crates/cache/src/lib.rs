@@ -4,6 +4,8 @@
 //!   are exact. It is rolled back by comparing tokens, never by index.
 //! * [`CachePool`] maps the slots of all sequences to pages with reference counts. Pages of equal
 //!   content are shared, and pages are freed by age under a budget.
+//! * The states of recurrent layers are kept after some rows, and found again by the same comparison of tokens
+//!   ([`StateStep`]).
 //! * [`PageStorage`] is the device's: it stores the rows of pages, in its own layout.
 //!
 //! This crate has no tensors, files or threads.
@@ -11,7 +13,11 @@
 mod index;
 mod page;
 mod pool;
+mod states;
 
 pub use index::{CacheHit, CacheIndex, Keep};
 pub use page::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
 pub use pool::{CachePool, PoolUsage, SequenceCache};
+pub use states::{
+    ANCHOR_ROWS, KEPT_OUTPUT_ROWS, RECENT_STATES, SHORT_PASS_ROWS, StateBefore, StateId, StateStep,
+};

@@ -1,5 +1,6 @@
 //! Pages, and where a sequence's slots are on them.
 
+use crate::states::StateId;
 use forerun_core::FeatureRows;
 use std::ops::Range;
 
@@ -66,4 +67,16 @@ pub trait PageStorage {
 
     /// Frees the memory of a page.
     fn release(&mut self, page: PageId);
+
+    /// Returns the size in bytes of the state that the recurrent layers keep after a row; 0 for a model without
+    /// such layers, which has no states.
+    fn state_bytes(&self) -> usize {
+        0
+    }
+
+    /// Allocates the memory of a state, if it is not allocated yet. Its content is arbitrary.
+    fn reserve_state(&mut self, _state: StateId) {}
+
+    /// Frees the memory of a state.
+    fn release_state(&mut self, _state: StateId) {}
 }

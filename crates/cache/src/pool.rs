@@ -7,7 +7,8 @@
 
 use crate::index::{CacheHit, CacheIndex, Keep};
 use crate::page::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
-use forerun_core::{SequenceId, TokenId, TokenTree};
+use crate::states::{ANCHOR_ROWS, RECENT_STATES, SequenceStates, StateId, is_kept};
+use forerun_core::{Node, SequenceId, TokenId, TokenTree};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,6 +37,8 @@ struct Page {
     content: Option<(ContentId, ContentKey)>,
     /// When it was last used.
     used: u64,
+    /// The state after its last row, if that is kept. Only published pages have one.
+    state: Option<StateId>,
 }
 
 /// The cache of one sequence.
@@ -46,6 +49,7 @@ pub struct SequenceCache {
     /// The contents of the leading pages that are published.
     contents: Vec<ContentId>,
     root: Option<TokenId>,
+    states: SequenceStates,
     used: u64,
 }
 
@@ -54,6 +58,10 @@ impl SequenceCache {
     #[must_use]
     pub fn index(&self) -> &CacheIndex {
         &self.index
+    }
+
+    pub(crate) fn states(&self) -> &SequenceStates {
+        &self.states
     }
 
     /// Returns what comes before the first page whose content is not published.
@@ -118,8 +126,9 @@ impl PoolUsage {
 /// // The first sequence computes the prompt.
 /// let first = SequenceId(1);
 /// assert_eq!(pool.seek(first, &prompt, &none, Keep::Exact).tokens, 0);
-/// pool.reserve(first, prompt.len());
-/// pool.record(first, &TokenTree::chain(&prompt), prompt.len());
+/// let rows = TokenTree::chain(&prompt);
+/// pool.reserve(first, &rows, rows.len());
+/// pool.record(first, &rows, prompt.len());
 /// pool.seek(first, &prompt, &none, Keep::Exact);
 /// // The second one uses the same pages.
 /// assert_eq!(pool.seek(SequenceId(2), &prompt, &none, Keep::Exact).tokens, prompt.len());
@@ -141,6 +150,20 @@ pub struct CachePool<S> {
     now: u64,
     next_content: u64,
     usage: Arc<PoolUsage>,
+    states: StateSlots,
+}
+
+/// The slots of states.
+#[derive(Default)]
+struct StateSlots {
+    /// The number of users of each slot: sequences and pages. `None` has no memory.
+    users: Vec<Option<usize>>,
+    /// Slots with memory that nothing uses.
+    free: Vec<StateId>,
+    /// Number of slots with memory.
+    allocated: usize,
+    /// Number of slots to have memory for.
+    budget: usize,
 }
 
 impl<S: PageStorage> CachePool<S> {
@@ -159,15 +182,16 @@ impl<S: PageStorage> CachePool<S> {
             now: 1,
             next_content: 0,
             usage: Arc::default(),
+            states: StateSlots { budget: usize::MAX, ..StateSlots::default() },
         }
         .with_budget(budget)
     }
 
-    /// Creates an empty pool with a budget in bytes.
+    /// Creates an empty pool with a budget in bytes. If the model has recurrent layers, their states may have a half
+    /// of it.
     #[must_use]
     pub fn with_memory(storage: S, bytes: usize) -> Self {
-        let pages = bytes / storage.page_bytes().max(1);
-        Self::new(storage, pages)
+        Self::new(storage, 1).with_bytes(bytes)
     }
 
     /// Returns the pool with another budget of pages.
@@ -186,8 +210,21 @@ impl<S: PageStorage> CachePool<S> {
     /// Returns the pool with another budget, as much memory as `bytes`.
     #[must_use]
     pub fn with_bytes(self, bytes: usize) -> Self {
-        let pages = bytes / self.storage.page_bytes().max(1);
-        self.with_budget(pages)
+        let (page, state) = (self.storage.page_bytes(), self.storage.state_bytes());
+        if state == 0 {
+            return self.with_budget(bytes / page.max(1));
+        }
+        // Without attention, pages need no memory.
+        let for_states = if page == 0 { bytes } else { bytes / 2 };
+        let pages = (bytes - for_states).checked_div(page).unwrap_or(usize::MAX);
+        self.with_budget(pages).with_state_budget(for_states / state)
+    }
+
+    /// Returns the pool with another budget of states. If the sequences of one pass need more, it exceeds the budget
+    /// for that pass.
+    #[must_use]
+    pub fn with_state_budget(self, budget: usize) -> Self {
+        Self { states: StateSlots { budget: budget.max(1), ..self.states }, ..self }
     }
 
     /// Starts a pass: from now on, the sequences of earlier passes may be evicted when pages are needed.
@@ -199,6 +236,12 @@ impl<S: PageStorage> CachePool<S> {
     #[must_use]
     pub fn allocated(&self) -> usize {
         self.allocated
+    }
+
+    /// Returns the number of states that have memory.
+    #[must_use]
+    pub fn allocated_states(&self) -> usize {
+        self.states.allocated
     }
 
     /// Returns the device's storage.
@@ -220,7 +263,8 @@ impl<S: PageStorage> CachePool<S> {
 
     /// Makes the cache of a sequence keep the longest part of `tokens` and of `tree` after them for
     /// which the pool holds rows that `keep` allows: rows of the sequence's own, and published pages.
-    /// See [`CacheIndex::seek`].
+    /// See [`CacheIndex::seek`]. If the model has recurrent layers, the last row that is kept has a state, and so
+    /// has each node.
     pub fn seek(
         &mut self,
         sequence: SequenceId,
@@ -235,18 +279,62 @@ impl<S: PageStorage> CachePool<S> {
             let (from, to) = (cache.table().place(from), cache.table().place(to));
             self.storage.copy_row(from, to);
         }
+        let lost = cache.states.follow(cache.index.moves(), cache.index.slots());
+        let failed = std::mem::take(&mut cache.states.pending).into_values();
+        lost.into_iter().chain(failed).for_each(|state| self.unuse_state(state));
+        self.fit_pages(&mut cache);
+        self.publish(&mut cache);
+        if hit.tokens < tokens.len() {
+            self.adopt(&mut cache, tokens);
+        }
+        if self.has_states() {
+            self.shorten_to_state(&mut cache);
+        }
+        let hit = CacheHit { tokens: cache.index.prefix_len(), nodes: cache.index.tree_len() };
+        self.sequences.insert(sequence, cache);
+        hit
+    }
+
+    /// Gives the pages back that a sequence's index does not need.
+    fn fit_pages(&mut self, cache: &mut SequenceCache) {
         let needed = cache.index.slots().div_ceil(PAGE_ROWS);
         for page in cache.pages.drain(needed.min(cache.pages.len())..) {
             self.unuse(page);
         }
         cache.contents.truncate(cache.index.exact_len() / PAGE_ROWS);
-        self.publish(&mut cache);
-        let hit = match hit.tokens < tokens.len() {
-            true => CacheHit { tokens: self.adopt(&mut cache, tokens), ..hit },
-            false => hit,
-        };
-        self.sequences.insert(sequence, cache);
-        hit
+    }
+
+    /// Whether the model has recurrent layers.
+    fn has_states(&self) -> bool {
+        self.storage.state_bytes() > 0
+    }
+
+    /// Shortens a sequence to the last row that has a state, and drops its tree unless each node has one. Gives back
+    /// the states of rows long before the end.
+    fn shorten_to_state(&mut self, cache: &mut SequenceCache) {
+        let prefix = cache.index.prefix_len();
+        let own = cache.states.held.range(..prefix).next_back().map_or(0, |(slot, _)| slot + 1);
+        let pages = cache.pages.iter().enumerate().take(prefix / PAGE_ROWS);
+        let of_pages = pages.rev().find_map(|(number, page)| {
+            let state = self.pages[page.index()].as_ref()?.state?;
+            Some(((number + 1) * PAGE_ROWS, state))
+        });
+        let of_pages = of_pages.filter(|(end, _)| *end > own);
+        if let Some((end, state)) = of_pages {
+            self.use_state(state);
+            cache.states.held.insert(end - 1, state);
+        }
+        let end = of_pages.map_or(own, |(end, _)| end);
+        let slots = cache.index.slots();
+        let nodes_have_states = (prefix..slots).all(|slot| cache.states.held.contains_key(&slot));
+        if end < prefix || !nodes_have_states {
+            cache.index.truncate(end);
+            let lost = cache.states.drop_from(end);
+            lost.into_iter().for_each(|state| self.unuse_state(state));
+            self.fit_pages(cache);
+        }
+        let old = cache.states.drop_before(end.saturating_sub(RECENT_STATES));
+        old.into_iter().for_each(|state| self.unuse_state(state));
     }
 
     /// Declares that the rows of a sequence also depend on a token before the first slot. Drops its
@@ -282,22 +370,29 @@ impl<S: PageStorage> CachePool<S> {
                 cache.pages[number] = page;
             }
             cache.contents.extend(self.content(page));
+            let end = (number + 1) * PAGE_ROWS;
+            if let Some(&state) = cache.states.held.get(&(end - 1))
+                && end.is_multiple_of(ANCHOR_ROWS)
+                && self.page_mut(page).state.is_none()
+            {
+                self.use_state(state);
+                self.page_mut(page).state = Some(state);
+            }
         }
     }
 
-    /// Extends an exact prefix by published pages, as far as `tokens` agrees with them. Returns the
-    /// number of tokens that are then held.
-    fn adopt(&mut self, cache: &mut SequenceCache, tokens: &[TokenId]) -> usize {
+    /// Extends an exact prefix by published pages, as far as `tokens` agrees with them.
+    fn adopt(&mut self, cache: &mut SequenceCache, tokens: &[TokenId]) {
         loop {
             let held = cache.index.prefix_len();
             let (number, is_exact) = (held / PAGE_ROWS, cache.index.exact_len() == held);
             let end = (number + 1) * PAGE_ROWS;
             // An unpublished page before this one cannot be identified.
             if !is_exact || cache.contents.len() < number || tokens.len() < end {
-                return held;
+                return;
             }
             let key = (cache.before(), tokens[number * PAGE_ROWS..end].to_vec());
-            let Some(&page) = self.published.get(&key) else { return held };
+            let Some(&page) = self.published.get(&key) else { return };
             self.use_again(page);
             for own in cache.pages.drain(number..) {
                 self.unuse(own);
@@ -308,21 +403,117 @@ impl<S: PageStorage> CachePool<S> {
         }
     }
 
-    /// Makes room for `nodes` tree nodes after a sequence's prefix, of which the nodes that are not
-    /// held yet can then be written. New rows do not count as held until [`CachePool::record`].
-    pub fn reserve(&mut self, sequence: SequenceId, nodes: usize) {
+    /// Makes room for the nodes of `tree` after a sequence's prefix, of which the nodes that are not held yet can then
+    /// be written: the pages of all, and the states after some. `first_output` is the first node whose logits are
+    /// needed. New rows do not count as held until [`CachePool::record`].
+    pub fn reserve(&mut self, sequence: SequenceId, tree: &TokenTree, first_output: Node) {
         let mut cache = self.sequences.remove(&sequence).unwrap_or_default();
         cache.used = self.now;
         let first = cache.index.slots();
         if let Some(&page) = cache.pages.get(first / PAGE_ROWS) {
             self.make_writable(&mut cache, page, first);
         }
-        let needed = (cache.index.prefix_len() + nodes).div_ceil(PAGE_ROWS);
+        let needed = (cache.index.prefix_len() + tree.len()).div_ceil(PAGE_ROWS);
         while cache.pages.len() < needed {
             let page = self.allocate();
             cache.pages.push(page);
         }
+        if self.has_states() {
+            self.reserve_states(&mut cache, tree, first_output);
+        }
         self.sequences.insert(sequence, cache);
+    }
+
+    /// Makes room for the states that a pass keeps.
+    fn reserve_states(&mut self, cache: &mut SequenceCache, tree: &TokenTree, first_output: Node) {
+        let failed = std::mem::take(&mut cache.states.pending).into_values();
+        failed.for_each(|state| self.unuse_state(state));
+        let (prefix, held) = (cache.index.prefix_len(), cache.index.tree_len());
+        let first_output = first_output.clamp(held, tree.len());
+        let nodes: Vec<Node> = (held..tree.len())
+            .filter(|node| is_kept(*node, tree, prefix, held, first_output))
+            .collect();
+        let in_use = self.states.allocated - self.states.free.len();
+        if in_use + nodes.len() > self.states.budget {
+            // The pass needs the last state of the prefix, and those of its tree.
+            let old = cache.states.drop_before(prefix.saturating_sub(1));
+            old.into_iter().for_each(|state| self.unuse_state(state));
+        }
+        for node in nodes {
+            let state = self.allocate_state();
+            cache.states.pending.insert(node, state);
+        }
+    }
+
+    fn use_state(&mut self, state: StateId) {
+        *self.state_users(state) += 1;
+    }
+
+    /// Counts one user less. A state that nothing uses becomes free.
+    fn unuse_state(&mut self, state: StateId) {
+        let users = self.state_users(state);
+        *users -= 1;
+        if *users == 0 {
+            self.states.free.push(state);
+        }
+    }
+
+    fn state_users(&mut self, state: StateId) -> &mut usize {
+        self.states.users[state.index()].as_mut().expect("a state with memory")
+    }
+
+    /// Returns a state with one user.
+    fn allocate_state(&mut self) -> StateId {
+        // An earlier pass may have exceeded the budget.
+        while self.states.allocated > self.states.budget {
+            let Some(state) = self.free_state() else { break };
+            self.states.users[state.index()] = None;
+            self.states.allocated -= 1;
+            self.storage.release_state(state);
+        }
+        let is_full = self.states.allocated >= self.states.budget;
+        let found = if is_full { self.free_state() } else { self.states.free.pop() };
+        let state = found.unwrap_or_else(|| {
+            let unused = self.states.users.iter().position(Option::is_none);
+            StateId(unused.unwrap_or(self.states.users.len()) as u32)
+        });
+        match self.states.users.get_mut(state.index()) {
+            Some(users) => self.states.allocated += usize::from(users.replace(1).is_none()),
+            None => {
+                self.states.users.push(Some(1));
+                self.states.allocated += 1;
+            }
+        }
+        self.storage.reserve_state(state);
+        state
+    }
+
+    /// Returns a free state, if necessary after taking one away that was not used for the longest time: of a page, or
+    /// else those of a sequence that is not in the current pass.
+    fn free_state(&mut self) -> Option<StateId> {
+        if let Some(state) = self.states.free.pop() {
+            return Some(state);
+        }
+        let users = &self.states.users;
+        let of_pages = self.pages.iter().enumerate().filter_map(|(number, page)| {
+            let page = page.as_ref()?;
+            // Taking away one that a sequence uses as well would free nothing.
+            let is_only_user = users[page.state?.index()] == Some(1);
+            let content = page.content.as_ref().map(|(id, _)| id.0);
+            is_only_user.then_some((page.used, content, number))
+        });
+        if let Some((_, _, number)) = of_pages.min() {
+            let state = self.pages[number].as_mut().and_then(|page| page.state.take());
+            state.into_iter().for_each(|state| self.unuse_state(state));
+            return self.states.free.pop();
+        }
+        let idle = self.sequences.iter().filter(|(_, cache)| cache.used < self.now);
+        let idle = idle.filter(|(_, cache)| !cache.states.held.is_empty());
+        let (&sequence, _) = idle.min_by_key(|(id, cache)| (cache.used, id.0))?;
+        let cache = self.sequences.get_mut(&sequence)?;
+        let states = cache.states.drop_all();
+        states.into_iter().for_each(|state| self.unuse_state(state));
+        self.free_state()
     }
 
     /// Ensures that nothing else uses the page of slot `first`, and that it is not published.
@@ -335,10 +526,20 @@ impl<S: PageStorage> CachePool<S> {
             }
             self.unuse(page);
             cache.pages[number] = own;
-        } else if let Some((_, key)) = self.page_mut(page).content.take() {
-            self.published.remove(&key);
+        } else {
+            self.unpublish(page);
         }
         cache.contents.truncate(number);
+    }
+
+    /// Removes the content of a page, and its state.
+    fn unpublish(&mut self, id: PageId) {
+        let page = self.page_mut(id);
+        let (content, state) = (page.content.take(), page.state.take());
+        if let Some((_, key)) = content {
+            self.published.remove(&key);
+        }
+        state.into_iter().for_each(|state| self.unuse_state(state));
     }
 
     /// Records that the rows of all nodes of `tree` have been written. See [`CacheIndex::record`].
@@ -348,11 +549,15 @@ impl<S: PageStorage> CachePool<S> {
     pub fn record(&mut self, sequence: SequenceId, tree: &TokenTree, exact: usize) {
         let cache = self.sequences.get_mut(&sequence).expect("a sequence after seek");
         cache.index.record(tree, exact);
+        let prefix = cache.index.prefix_len();
+        let states = std::mem::take(&mut cache.states.pending).into_iter();
+        cache.states.held.extend(states.map(|(node, state)| (prefix + node, state)));
     }
 
     /// Frees the cache of a sequence. Its published pages stay until the budget needs them.
     pub fn release(&mut self, sequence: SequenceId) {
-        if let Some(cache) = self.sequences.remove(&sequence) {
+        if let Some(mut cache) = self.sequences.remove(&sequence) {
+            cache.states.drop_all().into_iter().for_each(|state| self.unuse_state(state));
             cache.pages.into_iter().for_each(|page| self.unuse(page));
         }
     }
@@ -421,7 +626,7 @@ impl<S: PageStorage> CachePool<S> {
             PageId(unused.unwrap_or(self.pages.len()) as u32)
         });
         self.usage.in_use.fetch_add(1, Ordering::Relaxed);
-        let page = Page { users: 1, content: None, used: self.now };
+        let page = Page { users: 1, content: None, used: self.now, state: None };
         match self.pages.get_mut(id.index()) {
             Some(slot) => self.allocated += usize::from(slot.replace(page).is_none()),
             None => {
@@ -443,9 +648,7 @@ impl<S: PageStorage> CachePool<S> {
             Some((age(page)?, PageId(number as u32)))
         });
         if let Some((_, id)) = unused.min_by_key(|&(age, _)| age) {
-            if let Some((_, key)) = self.page_mut(id).content.take() {
-                self.published.remove(&key);
-            }
+            self.unpublish(id);
             return Some(id);
         }
         loop {
@@ -456,13 +659,16 @@ impl<S: PageStorage> CachePool<S> {
             if let Some(page) = cache.pages.pop() {
                 cache.index.truncate(cache.pages.len() * PAGE_ROWS);
                 cache.contents.truncate(cache.pages.len());
-                if self.page_mut(page).users == 1
-                    && let Some((_, key)) = self.page_mut(page).content.take()
-                {
-                    self.published.remove(&key);
+                if self.page_mut(page).users == 1 {
+                    self.unpublish(page);
                 }
                 self.unuse(page);
             }
+            let lost = match cache.pages.is_empty() {
+                true => cache.states.drop_all(),
+                false => cache.states.drop_from(cache.pages.len() * PAGE_ROWS),
+            };
+            lost.into_iter().for_each(|state| self.unuse_state(state));
             if !cache.pages.is_empty() {
                 self.sequences.insert(sequence, cache);
             }
@@ -476,11 +682,12 @@ impl<S: PageStorage> CachePool<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::states::StateBefore;
     use proptest::prelude::*;
 
     /// A storage in which a row is the tokens up to it, so that any mix-up is visible.
     #[derive(Default)]
-    struct Prefixes(HashMap<PageId, Vec<Vec<TokenId>>>);
+    struct Prefixes(HashMap<PageId, Vec<Vec<TokenId>>>, Option<HashMap<StateId, Vec<TokenId>>>);
 
     impl PageStorage for Prefixes {
         fn page_bytes(&self) -> usize {
@@ -499,6 +706,21 @@ mod tests {
         fn release(&mut self, page: PageId) {
             self.0.remove(&page).expect("a reserved page");
         }
+
+        fn state_bytes(&self) -> usize {
+            usize::from(self.1.is_some())
+        }
+
+        fn reserve_state(&mut self, state: StateId) {
+            let states = self.1.as_mut().expect("a model with states");
+            // What was in the slot before must not matter.
+            states.insert(state, vec![TokenId::MAX]);
+        }
+
+        fn release_state(&mut self, state: StateId) {
+            let states = self.1.as_mut().expect("a model with states");
+            states.remove(&state).expect("a reserved state");
+        }
     }
 
     /// Does what a model does: seeks, writes the missing rows, records them. Returns the number of
@@ -514,7 +736,7 @@ mod tests {
         let missing = &tokens[held.tokens..];
         let mut new = TokenTree::chain(missing);
         new.graft(missing.len().checked_sub(1), tree);
-        pool.reserve(sequence, new.len());
+        pool.reserve(sequence, &new, missing.len().saturating_sub(1));
         let (storage, sequences) = pool.storage_and_sequences();
         let cache = &sequences[&sequence];
         let (prefix, table) = (cache.index().prefix_len(), cache.table());
@@ -535,12 +757,34 @@ mod tests {
             let place = table.place(slot);
             assert_eq!(storage.0[&place.page][place.row], expected, "slot {slot}");
         }
+        if let Some(states) = &mut storage.1 {
+            let mut running = Vec::new();
+            for (node, step) in (first..new.len()).zip(cache.state_steps(&new)) {
+                let mut state = match step.before {
+                    StateBefore::Zero => Vec::new(),
+                    StateBefore::Kept(state) => states[&state].clone(),
+                    StateBefore::Running => std::mem::take(&mut running),
+                };
+                state.push(new.token(node));
+                assert_eq!(state, path(node), "the state after node {node}");
+                match step.after {
+                    Some(slot) => *states.get_mut(&slot).expect("a reserved state") = state,
+                    None => running = state,
+                }
+            }
+        }
         pool.record(sequence, &new, new.len());
         new.len() - first
     }
 
     fn pool(budget: usize) -> CachePool<Prefixes> {
         CachePool::new(Prefixes::default(), budget)
+    }
+
+    /// A pool of a model with recurrent layers.
+    fn recurrent_pool(budget: usize, states: usize) -> CachePool<Prefixes> {
+        let storage = Prefixes(HashMap::new(), Some(HashMap::new()));
+        CachePool::new(storage, budget).with_state_budget(states)
     }
 
     /// Returns `len` tokens that begin with those of every shorter list of the same `seed`.
@@ -611,6 +855,93 @@ mod tests {
         assert_eq!(pool.allocated(), 4);
     }
 
+    /// Verification passes with all kinds of verdicts compute no row twice.
+    #[test]
+    fn a_rejection_recomputes_no_row_of_a_recurrent_model() {
+        let [mut plain, mut recurrent] = [pool(100), recurrent_pool(100, 1000)];
+        let mut text = tokens(0, 300);
+        for round in 0..200_u32 {
+            let mut tree = TokenTree::chain(&[1, 2, 3, 4 + round % 3]);
+            let fork = tree.push(Some(1), 9);
+            tree.push(Some(fork), round);
+            tree.push(None, 7);
+            let computed = [&mut plain, &mut recurrent]
+                .map(|pool| compute(pool, SequenceId(0), &text, &tree));
+            assert_eq!(computed[0], computed[1], "round {round}");
+            assert_eq!(computed[1], if round == 0 { 307 } else { 8 }, "round {round}");
+            // Accepts none, some or all nodes of a path, and adds another token.
+            let path = tree.path([0, 1, 3, 5, 6][round as usize % 5]);
+            let accepted = path.into_iter().take(round as usize % 6);
+            text.extend(accepted.map(|node| tree.token(node)));
+            text.push(100 + round);
+        }
+        let kept = recurrent.sequence(SequenceId(0)).map_or(0, SequenceCache::kept_states);
+        assert!(kept <= RECENT_STATES + 8, "{kept} states");
+        // The others are those of every 256th row.
+        assert_eq!(recurrent.states.allocated - recurrent.states.free.len(), kept + text.len() / ANCHOR_ROWS);
+    }
+
+    #[test]
+    fn edited_and_shared_texts_continue_at_the_last_anchor() {
+        let (mut pool, none) = (recurrent_pool(100, 1000), TokenTree::new());
+        let text = tokens(0, 600);
+        for part in [256, 512, 600] {
+            compute(&mut pool, SequenceId(0), &text[..part], &none);
+        }
+        compute(&mut pool, SequenceId(0), &text, &none);
+        // Another sequence uses the pages up to a row with a state.
+        assert_eq!(compute(&mut pool, SequenceId(1), &text, &none), 600 - 512);
+        // An edited text, too.
+        let mut edited = text.clone();
+        edited[580] = 1;
+        assert_eq!(compute(&mut pool, SequenceId(0), &edited, &none), 600 - 512);
+        edited[300] = 1;
+        assert_eq!(compute(&mut pool, SequenceId(0), &edited, &none), 600 - 256);
+        // The same text again, of which the last row is computed again.
+        assert_eq!(compute(&mut pool, SequenceId(1), &text[..599], &none), 0);
+    }
+
+    #[test]
+    fn states_have_a_budget() {
+        let (mut pool, none) = (recurrent_pool(100, 12), TokenTree::new());
+        for sequence in 0..6 {
+            let text = tokens(sequence, 300);
+            let id = SequenceId(u64::from(sequence));
+            for part in [256, 300] {
+                compute(&mut pool, id, &text[..part], &none);
+            }
+            for end in 1..40 {
+                let longer = [&text[..], &tokens(90, end)].concat();
+                assert_eq!(compute(&mut pool, id, &longer, &TokenTree::chain(&[1, 2, 3])), 4);
+                assert!(pool.allocated_states() <= 12, "{} states", pool.allocated_states());
+            }
+        }
+        // A large tree needs more, for its own pass.
+        let mut wide = TokenTree::new();
+        (0..30).for_each(|token| _ = wide.push(None, token));
+        compute(&mut pool, SequenceId(0), &tokens(0, 300), &wide);
+        assert!(pool.allocated_states() > 30);
+        compute(&mut pool, SequenceId(1), &tokens(1, 300), &none);
+        compute(&mut pool, SequenceId(1), &tokens(1, 301), &none);
+        assert!(pool.allocated_states() <= 12, "{} states", pool.allocated_states());
+        (0..6).for_each(|sequence| pool.release(SequenceId(sequence)));
+        assert!(pool.states.allocated - pool.states.free.len() <= 6, "those of pages");
+    }
+
+    #[test]
+    fn a_failed_pass_leaves_the_states() {
+        let (mut pool, none) = (recurrent_pool(100, 1000), TokenTree::new());
+        let text = tokens(0, 40);
+        compute(&mut pool, SequenceId(0), &text, &none);
+        for _ in 0..3 {
+            pool.start_pass();
+            pool.seek(SequenceId(0), &text, &none, Keep::Exact);
+            pool.reserve(SequenceId(0), &TokenTree::chain(&[1, 2, 3]), 0);
+        }
+        let longer = [&text[..], &[4]].concat();
+        assert_eq!(compute(&mut pool, SequenceId(0), &longer, &none), 1);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -619,12 +950,16 @@ mod tests {
         #[test]
         fn rows_are_always_those_of_their_tokens(
             budget in 1..12_usize,
+            states in prop::option::of(prop_oneof![1..20_usize, Just(1000)]),
             steps in prop::collection::vec(
                 (0..5_u64, 0..3_u32, 1..4 * PAGE_ROWS, 0..4_usize, 0..40_usize, any::<bool>()),
                 1..60,
             ),
         ) {
-            let mut pool = pool(budget);
+            let mut pool = match states {
+                Some(states) => recurrent_pool(budget, states),
+                None => pool(budget),
+            };
             for (sequence, seed, len, branch, depth, release) in steps {
                 let sequence = SequenceId(sequence);
                 // The texts share a first part, and differ from a multiple of 50 tokens on.

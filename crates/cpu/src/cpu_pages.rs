@@ -1,24 +1,33 @@
 //! The pages of a model's caches in main memory.
 
 use crate::feature_pages::FeaturePages;
-use crate::kernels::{AttentionShape, KeysValues};
-use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
+use crate::kernels::{AttentionShape, KeysValues, RecurrentStates};
+use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StateId};
 use forerun_core::FeatureRows;
-use forerun_formats::CacheType;
+use forerun_formats::{CacheType, Layer};
 use std::ops::Range;
 
-/// Keys, values and features of all pages, in main memory.
+/// Keys, values and features of all pages, and states of recurrent layers, in main memory.
 pub struct CpuPages {
-    layers: Vec<KeysValues>,
+    layers: Vec<LayerCache>,
     /// The features of all rows, if the model stores features.
     features: Option<FeaturePages>,
 }
 
+/// What a layer keeps. A layer with a recurrent mixer has keys and values of no heads.
+pub(crate) struct LayerCache {
+    pub(crate) keys_values: KeysValues,
+    pub(crate) states: Option<RecurrentStates>,
+}
+
 impl CpuPages {
-    /// Creates a storage without pages for layers of these shapes.
-    pub(crate) fn new(shapes: impl Iterator<Item = AttentionShape>, cache_type: CacheType) -> Self {
-        let layers = shapes.map(|shape| KeysValues::new(shape, cache_type)).collect();
-        Self { layers, features: None }
+    /// Creates a storage without pages for these layers.
+    pub(crate) fn new(layers: &[Layer], cache_type: CacheType) -> Self {
+        let cache = |layer: &Layer| LayerCache {
+            keys_values: KeysValues::new(AttentionShape::of_layer(layer), cache_type),
+            states: layer.recurrent.map(RecurrentStates::new),
+        };
+        Self { layers: layers.iter().map(cache).collect(), features: None }
     }
 
     /// Returns the same storage, configured to store features of this width.
@@ -26,8 +35,8 @@ impl CpuPages {
         Self { features: Some(FeaturePages::new(width)), ..self }
     }
 
-    /// Returns the keys and values of several layers.
-    pub(crate) fn layers_mut(&mut self, layers: Range<usize>) -> &mut [KeysValues] {
+    /// Returns what several layers keep.
+    pub(crate) fn layers_mut(&mut self, layers: Range<usize>) -> &mut [LayerCache] {
         &mut self.layers[layers]
     }
 
@@ -40,13 +49,30 @@ impl CpuPages {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let features = self.features.as_ref().map_or(0, FeaturePages::bytes);
-        self.layers.iter().map(KeysValues::bytes).sum::<usize>() + features
+        let states: usize = self.states().map(RecurrentStates::bytes).sum();
+        self.keys_values().map(KeysValues::bytes).sum::<usize>() + states + features
     }
 
     /// Returns the size of one row's keys and values in bytes, without padding.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
-        self.layers.iter().map(KeysValues::row_bytes).sum()
+        self.keys_values().map(KeysValues::row_bytes).sum()
+    }
+
+    fn keys_values(&self) -> impl Iterator<Item = &KeysValues> {
+        self.layers.iter().map(|layer| &layer.keys_values)
+    }
+
+    fn keys_values_mut(&mut self) -> impl Iterator<Item = &mut KeysValues> {
+        self.layers.iter_mut().map(|layer| &mut layer.keys_values)
+    }
+
+    fn states(&self) -> impl Iterator<Item = &RecurrentStates> {
+        self.layers.iter().filter_map(|layer| layer.states.as_ref())
+    }
+
+    fn states_mut(&mut self) -> impl Iterator<Item = &mut RecurrentStates> {
+        self.layers.iter_mut().filter_map(|layer| layer.states.as_mut())
     }
 
     /// Returns the bits of each layer's keys and values in a range of slots. Tests compare them.
@@ -56,7 +82,7 @@ impl CpuPages {
             let rows = slots.clone().flat_map(|slot| layer.row(table.place(slot)));
             rows.map(f32::to_bits).collect()
         };
-        self.layers.iter().map(bits).collect()
+        self.keys_values().map(bits).collect()
     }
 }
 
@@ -67,12 +93,12 @@ impl PageStorage for CpuPages {
     }
 
     fn reserve(&mut self, page: PageId) {
-        self.layers.iter_mut().for_each(|layer| layer.reserve(page));
+        self.keys_values_mut().for_each(|layer| layer.reserve(page));
         self.features.iter_mut().for_each(|features| features.reserve(page));
     }
 
     fn copy_row(&mut self, from: RowPlace, to: RowPlace) {
-        self.layers.iter_mut().for_each(|layer| layer.copy(from, to));
+        self.keys_values_mut().for_each(|layer| layer.copy(from, to));
         self.features.iter_mut().for_each(|features| features.copy(from, to));
     }
 
@@ -83,7 +109,19 @@ impl PageStorage for CpuPages {
     }
 
     fn release(&mut self, page: PageId) {
-        self.layers.iter_mut().for_each(|layer| layer.release(page));
+        self.keys_values_mut().for_each(|layer| layer.release(page));
         self.features.iter_mut().for_each(|features| features.release(page));
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.states().map(RecurrentStates::state_bytes).sum()
+    }
+
+    fn reserve_state(&mut self, state: StateId) {
+        self.states_mut().for_each(|layer| layer.reserve(state));
+    }
+
+    fn release_state(&mut self, state: StateId) {
+        self.states_mut().for_each(|layer| layer.release(state));
     }
 }

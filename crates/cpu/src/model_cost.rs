@@ -3,7 +3,7 @@
 use crate::team::Team;
 use crate::transformer::{GroupParallelism, Transformer};
 use crate::weights::Weights;
-use forerun_cache::Keep;
+use forerun_cache::{Keep, PageStorage};
 use forerun_core::{TokenId, TokenTree};
 use forerun_lm::LayerOrder;
 use forerun_model::{Forward, SequenceRunner};
@@ -51,10 +51,12 @@ impl ModelProbe {
         self.past.len()
     }
 
-    /// Returns the size of the past's keys and values in bytes. Every pass reads them.
+    /// Returns the size of the past's keys and values in bytes, and of its state if the model has recurrent layers.
+    /// Every pass reads them.
     #[must_use]
     pub fn past_bytes(&self) -> usize {
-        self.runner.storage().row_bytes() * self.past.len()
+        let storage = self.runner.storage();
+        storage.row_bytes() * self.past.len() + storage.state_bytes()
     }
 
     /// Runs one forward pass over `rows` rows, with the logits of all of them. Returns the time in

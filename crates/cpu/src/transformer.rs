@@ -16,6 +16,7 @@ use crate::kernels::{
 use crate::team::{SubTeams, Team};
 use crate::weights::Weights;
 use attention_block::{AttentionBlock, AttentionInput, Group};
+use forerun_cache::StateStep;
 use forerun_core::{Node, TokenId};
 use forerun_formats::{Architecture, FeatureSource, Input};
 use forerun_lm::LayerOrder;
@@ -53,6 +54,7 @@ struct Scratch {
     rope_tables: Vec<Vec<f32>>, // [position embeddings][rows, 2, head_dim/2]
     logits: Vec<f32>,           // [output rows, vocab]
     tree_mask: TreeMask,
+    steps: Vec<StateStep>, // [rows], if there are recurrent layers
     activations: Activations,
     /// One block for each layer of the largest group so far.
     blocks: Vec<AttentionBlock>,
@@ -101,8 +103,8 @@ impl Forward for Transformer {
     }
 
     fn new_storage(&self) -> CpuPages {
-        let shapes = self.weights.layers.iter().map(|layer| layer.shape);
-        let storage = CpuPages::new(shapes, self.weights.cache_type());
+        let layers = &self.weights.architecture().layers;
+        let storage = CpuPages::new(layers, self.weights.cache_type());
         match &self.features {
             Some(features) => storage.with_features(features.width(self.hidden_size())),
             None => storage,
@@ -213,7 +215,14 @@ impl Transformer {
         }
         let n_ropes = self.weights.ropes.len();
         let Scratch {
-            hidden: inputs, embeddings, fusion, rope_tables, tree_mask, overflows, ..
+            hidden: inputs,
+            embeddings,
+            fusion,
+            rope_tables,
+            tree_mask,
+            steps,
+            overflows,
+            ..
         } = &mut self.scratch;
         rope_tables.resize_with(n_ropes, Vec::new);
         rope_tables
@@ -222,6 +231,7 @@ impl Transformer {
             .for_each(Vec::clear);
         fusion.rows.clear();
         tree_mask.clear();
+        steps.clear();
         overflows.clear();
         inputs.extend_from_slice(hidden.unwrap_or_default());
         for sequence in pass.sequences {
@@ -235,6 +245,9 @@ impl Transformer {
             let depths = (held..tree.len()).map(|node| tree.depth(node));
             self.add_rope_tables(&depths.map(|depth| first_slot + depth - 1));
             self.add_to_tree_mask(sequence, first_slot);
+            if self.weights.has_states() {
+                self.scratch.steps.extend(sequence.cache.state_steps(tree));
+            }
         }
         self.fuse();
     }
@@ -338,7 +351,9 @@ impl Transformer {
     /// layers, each into its own block, from the same hidden state. Writes the rows' keys and values.
     fn attention_blocks(&mut self, layers: Range<usize>, storage: &mut CpuPages) {
         let Self { weights, team, scratch, sub_teams, group_parallelism, .. } = self;
-        let Scratch { blocks, hidden, embeddings, rope_tables, tree_mask, overflows, .. } = scratch;
+        let Scratch {
+            blocks, hidden, embeddings, rope_tables, tree_mask, steps, overflows, ..
+        } = scratch;
         let input = AttentionInput {
             ropes: &weights.ropes,
             norm: weights.architecture().norm,
@@ -347,6 +362,7 @@ impl Transformer {
             embeddings,
             rope_tables,
             tree_mask,
+            steps,
         };
         if blocks.len() < layers.len() {
             blocks.resize_with(layers.len(), AttentionBlock::default);

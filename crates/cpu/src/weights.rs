@@ -3,15 +3,15 @@
 mod latent;
 
 use crate::cpu_pages::CpuPages;
-use crate::kernels::{AttentionShape, NormWeights, PackedMatrix, Rope};
+use crate::kernels::{AttentionShape, NormWeights, PackedMatrix, RecurrentWeights, Rope};
 use forerun_cache::PageStorage;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
-    Architecture, AttentionNorm, BlockType, CacheType, Checkpoint, ExpertTensor, Experts, Head,
-    Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, TensorSource, WeightType,
-    WeightTypes,
+    Architecture, Attention, AttentionNorm, BlockType, CacheType, Checkpoint, ExpertTensor,
+    Experts, Head, Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, Recurrent,
+    TensorSource, WeightType, WeightTypes,
 };
 pub(crate) use latent::PackedLatent;
 use std::cmp::Reverse;
@@ -45,17 +45,20 @@ pub struct Weights {
 /// The packed weights of one layer.
 pub(crate) struct LayerWeights {
     pub(crate) attention_norm: PackedNorm,
-    /// The shape of the attention, with its window.
+    /// The shape of the attention, with its window. It has no heads if the layer has a recurrent mixer.
     pub(crate) shape: AttentionShape,
+    /// The recurrent mixer, if the layer has one instead of attention.
+    pub(crate) recurrent: Option<RecurrentWeights>,
     /// The index of the layer's position embedding, if it has one.
     pub(crate) rope: Option<usize>,
-    /// The projections to queries, keys and values, or to latent vectors.
-    pub(crate) qkv: Projection, // [(n_heads + 2 · n_kv_heads) · head_dim, inputs]
+    /// What attention or the mixer reads: `[(n_heads + 2 · n_kv_heads) · head_dim, inputs]` for attention without
+    /// gates and latent vectors.
+    pub(crate) qkv: Projection,
     pub(crate) latent: Option<PackedLatent>,
     pub(crate) qk_norms: Option<PackedQkNorms>,
     /// The score of each head's attention sink, if the layer has any: `[n_heads]`.
     pub(crate) sinks: Option<Vec<f32>>,
-    pub(crate) output: Projection, // [hidden, n_heads · head_dim]
+    pub(crate) output: Projection, // [hidden, n_heads · head_dim], or [hidden, value width]
     pub(crate) attention_output_norm: Option<NormWeights>,
     /// The norm of what the MLP and the experts read, if there is one.
     pub(crate) mlp_norm: Option<NormWeights>,
@@ -64,6 +67,20 @@ pub(crate) struct LayerWeights {
     pub(crate) mlp: Option<PackedMlp>,
     pub(crate) experts: Option<PackedExperts>,
     pub(crate) mlp_output_norm: Option<NormWeights>,
+}
+
+impl LayerWeights {
+    /// Returns the width of what attention or the mixer reads.
+    pub(crate) fn row_width(&self) -> usize {
+        let of_mixer = self.recurrent.as_ref().map(|mixer| mixer.shape.projected_width());
+        of_mixer.unwrap_or_else(|| self.shape.row_width())
+    }
+
+    /// Returns the width of what attention or the mixer computes.
+    pub(crate) fn mixed_width(&self) -> usize {
+        let of_mixer = self.recurrent.as_ref().map(|mixer| mixer.shape.value_width());
+        of_mixer.unwrap_or_else(|| self.shape.out_width())
+    }
 }
 
 /// The norms of queries and keys.
@@ -287,20 +304,25 @@ impl LayerPacker<'_> {
 
     fn pack(&self, ropes: &mut Vec<Rope>) -> Result<LayerWeights, LoadError> {
         use LayerTensor as T;
-        let (layer, attention) = (self.layer, &self.layer.attention);
+        let layer = self.layer;
+        let attention = layer.attention.as_ref();
+        let has = |piece: fn(&Attention) -> bool| attention.is_some_and(piece);
         let index_of = |rope| {
             ropes.iter().position(|other| *other == rope).unwrap_or_else(|| {
                 ropes.push(rope);
                 ropes.len() - 1
             })
         };
-        let rope = Rope::new(attention).map(index_of);
+        let latent = attention.and_then(|attention| attention.latent.as_deref());
+        let rope = attention.and_then(Rope::new).map(index_of);
         let qk_norms = || {
             let (queries, keys) = (self.vector(T::QueryNorm)?, self.vector(T::KeyNorm)?);
-            let whole = attention.qk_norms == QkNorms::Whole;
+            let whole = has(|attention| attention.qk_norms == QkNorms::Whole);
             Ok::<_, LoadError>(PackedQkNorms { queries, keys, whole })
         };
-        let qkv_biases = [T::QueryBias, T::KeyBias, T::ValueBias];
+        let [of_attention, of_mixer] = [[0, 1], [5, 6]];
+        let [input, output] = if attention.is_some() { of_attention } else { of_mixer };
+        let qkv_biases = [T::QueryBias, T::KeyBias, T::ValueBias, T::AttentionGateBias];
         let output_norm = |has: bool, norm| has.then(|| self.plain_norm(norm)).transpose();
         Ok(LayerWeights {
             attention_norm: match layer.attention_norm {
@@ -316,16 +338,19 @@ impl LayerPacker<'_> {
                     }
                 }
             },
-            shape: AttentionShape::new(attention),
+            shape: AttentionShape::of_layer(layer),
+            recurrent: layer.recurrent.map(|shape| self.recurrent(shape)).transpose()?,
             rope,
-            qkv: match attention.latent {
-                None => self.projection(LayerTensor::PROJECTIONS[0], &qkv_biases)?,
+            qkv: match latent {
+                None => self.projection(LayerTensor::PROJECTIONS[input], &qkv_biases)?,
                 Some(_) => self.latent_projection()?,
             },
-            latent: attention.latent.as_ref().map(|latent| self.latent(**latent)).transpose()?,
-            qk_norms: (attention.qk_norms != QkNorms::None).then(qk_norms).transpose()?,
-            sinks: attention.sinks.then(|| self.vector(T::Sinks)).transpose()?,
-            output: self.projection(LayerTensor::PROJECTIONS[1], &[T::OutputBias])?,
+            latent: latent.map(|latent| self.latent(*latent)).transpose()?,
+            qk_norms: has(|attention| attention.qk_norms != QkNorms::None)
+                .then(qk_norms)
+                .transpose()?,
+            sinks: has(|attention| attention.sinks).then(|| self.vector(T::Sinks)).transpose()?,
+            output: self.projection(LayerTensor::PROJECTIONS[output], &[T::OutputBias])?,
             attention_output_norm: output_norm(
                 layer.attention_output_norm,
                 T::AttentionOutputNorm,
@@ -339,6 +364,34 @@ impl LayerPacker<'_> {
             mlp: layer.mlp.map(|shape| self.dense_mlp(shape)).transpose()?,
             experts: layer.experts.map(|shape| self.experts(shape)).transpose()?,
             mlp_output_norm: output_norm(layer.mlp_output_norm, T::MlpOutputNorm)?,
+        })
+    }
+
+    /// Reads the weights of a recurrent mixer that are no matrices.
+    fn recurrent(&self, shape: Recurrent) -> Result<RecurrentWeights, LoadError> {
+        use LayerTensor as T;
+        let optional = |tensor| {
+            let is_stored = self.layer.has(tensor, self.architecture.norm);
+            is_stored.then(|| self.vector(tensor)).transpose()
+        };
+        let joined = |tensors: [LayerTensor; 3]| {
+            let parts = tensors.map(|tensor| Ok(optional(tensor)?.unwrap_or_default()));
+            Ok::<_, LoadError>(parts.into_iter().collect::<Result<Vec<_>, LoadError>>()?.concat())
+        };
+        let by_channel = joined([T::QueryConv, T::KeyConv, T::ValueConv])?;
+        let of_position = |position| by_channel.iter().skip(position).step_by(shape.kernel);
+        let biases = [T::QueryConvBias, T::KeyConvBias, T::ValueConvBias];
+        let rates = optional(T::DecayRate)?.unwrap_or_default();
+        let rate = |log: f32| -f64::from(log).exp() as f32;
+        Ok(RecurrentWeights {
+            shape,
+            convolution: (0..shape.kernel).flat_map(of_position).copied().collect(),
+            convolution_bias: shape.conv_bias.then(|| joined(biases)).transpose()?,
+            decay_rate: rates.into_iter().map(rate).collect(),
+            decay_bias: optional(T::DecayBias)?.unwrap_or_default(),
+            skip: optional(T::Skip)?,
+            norm: optional(T::MixerNorm)?.unwrap_or_default(),
+            epsilon: self.architecture.norm_epsilon,
         })
     }
 
@@ -537,8 +590,13 @@ impl Weights {
         &self.architecture
     }
 
+    /// Whether the model has recurrent layers.
+    pub(crate) fn has_states(&self) -> bool {
+        self.layers.iter().any(|layer| layer.recurrent.is_some())
+    }
+
     /// Returns the memory that a model needs at least, in bytes: its packed weights, and one page of its
-    /// cache. Matrices that it shares with its target count as nothing.
+    /// cache; also two states, the old one and the new one, if it has recurrent layers. Matrices that it shares with its target count as nothing.
     ///
     /// # Errors
     /// When a tensor is missing, or has the wrong dtype or shape.
@@ -547,9 +605,10 @@ impl Weights {
         source: &dyn TensorSource,
         types: ModelTypes,
     ) -> Result<usize, LoadError> {
-        let shapes = architecture.layers.iter().map(|layer| AttentionShape::new(&layer.attention));
-        let page = CpuPages::new(shapes, types.cache.unwrap_or(CacheType::F16)).page_bytes();
-        Ok(Self::packed_bytes(architecture, source, types.weights)?.saturating_add(page))
+        let cache_type = types.cache.unwrap_or(CacheType::F16);
+        let page = CpuPages::new(&architecture.layers, cache_type).page_bytes();
+        let cache = page.saturating_add(architecture.state_bytes().saturating_mul(2));
+        Ok(Self::packed_bytes(architecture, source, types.weights)?.saturating_add(cache))
     }
 
     /// Returns the size of packed weights, as [`Self::bytes`] returns it after packing.
@@ -584,9 +643,11 @@ impl Weights {
             let dense = dense.into_iter().filter(|tensors| !tensors.is_empty());
             dense.chain(routers).chain(experts)
         });
-        let expansions = architecture.layers.iter().enumerate().map(|(index, layer)| {
-            PackedLatent::expansion_bytes(&packer.types, index, &layer.attention)
-        });
+        let expansions = architecture
+            .layers
+            .iter()
+            .enumerate()
+            .map(|(index, layer)| PackedLatent::expansion_bytes(&packer.types, index, layer));
         let expansions = expansions.fold(0, usize::saturating_add);
         let whole = [
             (!architecture.shares_embedding).then_some(Tensor::Embedding),
@@ -694,7 +755,8 @@ mod tests {
     fn the_packed_size_is_known_before_packing() {
         let plain =
             [false, true].map(|tied| Config { tie_word_embeddings: tied, ..example_config() });
-        let mixtures = example_families().into_iter().filter(|config| config.experts.is_some());
+        let is_special = |config: &Config| config.experts.is_some() || config.recurrent.is_some();
+        let mixtures = example_families().into_iter().filter(is_special);
         for config in plain.into_iter().chain(mixtures) {
             let folder = tempfile::tempdir().unwrap();
             write_random_checkpoint(folder.path(), &config, 1, RandomDtype::F32).unwrap();

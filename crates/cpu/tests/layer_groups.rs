@@ -10,7 +10,7 @@ use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
 use forerun_formats::config::{SlidingLayers, SlidingWindow};
-use forerun_formats::{Checkpoint, Config, MixtureLayers, WeightType};
+use forerun_formats::{Checkpoint, Config, MixtureLayers, RecurrentLayers, WeightType};
 use forerun_lm::fake::row_prefix;
 use forerun_lm::{ForwardRequest, LanguageModel, LayerGroups, LayerOrder};
 use forerun_model::CachedTransformer;
@@ -38,7 +38,11 @@ fn models() -> &'static [Models] {
             layers.resize(LAYERS, true);
         }
         if let Some(has_rope) = &mut config.rope_layers {
-            has_rope.resize(LAYERS, true);
+            let any = has_rope.contains(&true);
+            has_rope.resize(LAYERS, any);
+        }
+        if let Some(RecurrentLayers { layers, .. }) = &mut config.recurrent {
+            layers.resize(LAYERS, true);
         }
         if let Some(MixtureLayers { dense, .. }) = &mut config.experts
             && !dense.is_empty()

@@ -54,6 +54,15 @@ pub enum LayerAnalysisError {
         /// The model.
         model: ModelSource,
     },
+    /// A layer has no queries, keys and values.
+    #[error(
+        "{model} has recurrent layers, which have no queries, keys and values to compare; analyse a model with \
+         attention in all layers"
+    )]
+    Recurrent {
+        /// The model.
+        model: ModelSource,
+    },
     /// All texts are too short.
     #[error("no prompt has two tokens: give longer ones, so that there are rows to compare")]
     NoRows,
@@ -181,6 +190,9 @@ impl LayerAnalysis {
                 return Err(LayerAnalysisError::Vocabulary { target, model });
             }
             room = room.min(other.max_position_embeddings);
+        }
+        if config.recurrent.is_some() {
+            return Err(LayerAnalysisError::Recurrent { model: options.model.clone() });
         }
         let mut encoded = Vec::new();
         for text in texts {

@@ -25,7 +25,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 84] = [
+const FAMILIES: [&str; 99] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
@@ -62,9 +62,15 @@ const FAMILIES: [&str; 84] = [
     "granite",
     "granite-bias",
     "granite-linear",
+    "granite4",
+    "granite4-dense",
+    "granite4-groups",
     "granitemoe",
     "granitemoe-bias",
     "granitemoe-linear",
+    "lfm2",
+    "lfm2-adjusted",
+    "lfm2-head",
     "llama-bias",
     "llama-dynamic",
     "llama-linear",
@@ -100,8 +106,17 @@ const FAMILIES: [&str; 84] = [
     "qwen3-moe",
     "qwen3-moe-sparse",
     "qwen3-moe-window",
+    "qwen3-next",
+    "qwen3-next-bias",
+    "qwen3-next-equal",
     "qwen3-window",
     "qwen3-yarn",
+    "qwen3.5",
+    "qwen3.5-bias",
+    "qwen3.5-moe",
+    "qwen3.5-moe-bias",
+    "qwen3.5-moe-equal",
+    "qwen3.5-tied",
     "smollm3",
     "smollm3-list",
     "smollm3-window",
@@ -383,18 +398,23 @@ fn configurations_of_both_formats_are_understood() {
     assert_eq!(request.max_tokens, 7);
 }
 
-/// The language model of a Gemma 3 with images: its options are an object in `config.json`, its tensors have a
+/// The language model of a Gemma 3 or Qwen3.5 with images: its options are an object in `config.json`, its tensors have a
 /// prefix, and the tensors for images are not read.
 #[test]
 fn the_language_model_of_a_multimodal_checkpoint_agrees_with_the_peer() {
-    const FAMILY: &str = "gemma3-linear";
-    let source = folder().join(FAMILY);
+    let [gemma, qwen] = ["gemma3-linear", "qwen3.5"];
+    assert_multimodal(gemma, "gemma3", "Gemma3ForConditionalGeneration", "vision_tower.encoder");
+    assert_multimodal(qwen, "qwen3_5", "Qwen3_5ForConditionalGeneration", "model.visual.blocks.0");
+}
+
+fn assert_multimodal(family: &str, model_type: &str, class: &str, of_images: &str) {
+    let source = folder().join(family);
     for prefix in ["language_model.model.", "model.language_model."] {
         let copy = tempfile::tempdir().unwrap();
         let config = fs::read(source.join("config.json")).unwrap();
         let text_config: Value = serde_json::from_slice(&config).unwrap();
         let config = json!({
-            "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+            "architectures": [class], "model_type": model_type,
             "eos_token_id": [1, 106], "text_config": text_config, "vision_config": {"hidden_size": 8},
         });
         fs::write(copy.path().join("config.json"), config.to_string()).unwrap();
@@ -403,11 +423,11 @@ fn the_language_model_of_a_multimodal_checkpoint_agrees_with_the_peer() {
         let renamed = |name: &str| name.replacen("model.", prefix, 1);
         let mut tensors: Vec<_> =
             tensors.iter().map(|(name, view)| (renamed(name), view)).collect();
-        let of_images = ("vision_tower.encoder.weight".to_owned(), tensors[0].1.clone());
+        let of_images = (format!("{of_images}.weight"), tensors[0].1.clone());
         tensors.push(of_images);
         let file = copy.path().join("model.safetensors");
         safetensors::serialize_to_file(tensors, None, &file).unwrap();
-        assert_reference(FAMILY, &Checkpoint::open(copy.path()).unwrap());
+        assert_reference(family, &Checkpoint::open(copy.path()).unwrap());
     }
 }
 

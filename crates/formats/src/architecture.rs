@@ -10,6 +10,7 @@ mod attention;
 mod latent;
 mod layer;
 mod mlp;
+mod recurrent;
 
 use crate::tensor::{HeadTensor, LayerTensor, Tensor};
 use forerun_core::TokenId;
@@ -20,6 +21,7 @@ pub use attention::{Attention, QkNorms, Rope};
 pub use latent::Latent;
 pub use layer::{AttentionNorm, Layer, MlpInput, Norm};
 pub use mlp::{Activation, ExpertGroups, Experts, Mlp, Router, Weighting};
+pub use recurrent::{Recurrent, RecurrentRule};
 
 /// What a decoder-only Transformer computes, from input rows to logits.
 ///
@@ -210,16 +212,17 @@ impl Architecture {
 
     /// Returns the matrices that are stored for the model, in the order of the forward pass. What mask tokens
     /// read is no matrix. Routers are none either: they are always f32, because a rounded score may choose
-    /// another expert.
+    /// another expert. Nor are the weights of convolutions.
     pub fn matrices(&self) -> impl Iterator<Item = Tensor> + '_ {
         use LayerTensor::{Router, SharedGate};
         self.tensors().filter(|tensor| {
-            let is_other = matches!(
-                tensor,
+            let is_other = match tensor {
                 Tensor::MaskEmbeddings
-                    | Tensor::MaskFeatures
-                    | Tensor::Layer(_, Router | SharedGate)
-            );
+                | Tensor::MaskFeatures
+                | Tensor::Layer(_, Router | SharedGate) => true,
+                Tensor::Layer(_, part) => part.is_convolution(),
+                _ => false,
+            };
             !is_other && self.shape(*tensor).len() == 2
         })
     }
@@ -255,6 +258,13 @@ impl Architecture {
             },
             Tensor::DraftHead(..) => Vec::new(),
         }
+    }
+
+    /// Returns the bytes of the state that the recurrent layers keep after a row; 0 without such layers.
+    #[must_use]
+    pub fn state_bytes(&self) -> usize {
+        let mixers = self.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
+        mixers.fold(0, |sum, mixer| sum.saturating_add(mixer.state_bytes()))
     }
 
     /// Returns the number of outputs of the head.

@@ -3,7 +3,7 @@
 //! Source: `llama_tensor_get_type` and `tensor_type_fallback` in `src/llama-quant.cpp` of llama.cpp, for dense
 //! models and without an importance matrix.
 
-use crate::architecture::{Architecture, Head, Layer};
+use crate::architecture::{Architecture, Head};
 use crate::block_type::BlockType;
 use crate::tensor::{ExpertTensor, HeadTensor, LayerTensor, Tensor};
 use crate::weight_type::WeightType;
@@ -78,12 +78,14 @@ impl Mix {
             Tensor::Head => Q6_K,
             Tensor::Embedding if model.head == Head::Embedding => Q6_K,
             Tensor::Layer(layer, LayerTensor::Value) => {
-                let heads_of_each =
-                    |layer: &Layer| layer.attention.n_heads / layer.attention.n_kv_heads.max(1);
-                let group = model.layers.first().map_or(1, heads_of_each);
+                let attention = model.layers.iter().find_map(|layer| layer.attention.as_ref());
+                let group = attention
+                    .map_or(1, |attention| attention.n_heads / attention.n_kv_heads.max(1));
                 self.of_values(layer, layers, group)
             }
-            Tensor::Layer(_, LayerTensor::Output) => self.of_attention_output(),
+            Tensor::Layer(_, LayerTensor::Output | LayerTensor::MixerOutput) => {
+                self.of_attention_output()
+            }
             Tensor::Layer(layer, LayerTensor::Down)
             | Tensor::Expert(layer, _, ExpertTensor::Down) => self.of_mlp_output(layer, layers),
             _ => self.of_most(),

@@ -90,10 +90,48 @@ pub enum LayerTensor {
     KeyNorm,
     /// The score of each head's attention sink, `[num_attention_heads]`.
     Sinks,
+    /// Projection whose sigmoid multiplies the output of attention, `[q_size, hidden_size]`.
+    AttentionGate,
+    /// Its bias, `[q_size]`.
+    AttentionGateBias,
     /// Output projection of attention, `[hidden_size, q_size]`.
     Output,
     /// Bias of attention's output projection, `[hidden_size]`.
     OutputBias,
+    /// Query projection of a recurrent mixer, `[key_width, hidden_size]` ([`Recurrent`](crate::Recurrent)).
+    MixerQuery,
+    /// Key projection of a recurrent mixer, `[key_width, hidden_size]`.
+    MixerKey,
+    /// Value projection of a recurrent mixer, `[value_width, hidden_size]`.
+    MixerValue,
+    /// Projection to the gates of a recurrent mixer, `[value_width, hidden_size]`.
+    MixerGate,
+    /// Projection to the `β` of a recurrent mixer, `[beta_width, hidden_size]`.
+    MixerBeta,
+    /// Projection to the decays of a recurrent mixer, `[value heads, hidden_size]`.
+    MixerDecay,
+    /// Convolution of queries, `[key_width, kernel]`; the last column applies to the row itself.
+    QueryConv,
+    /// Convolution of keys, `[key_width, kernel]`.
+    KeyConv,
+    /// Convolution of values, `[value_width, kernel]`.
+    ValueConv,
+    /// Bias of the convolution of queries, `[key_width]`.
+    QueryConvBias,
+    /// Bias of the convolution of keys, `[key_width]`.
+    KeyConvBias,
+    /// Bias of the convolution of values, `[value_width]`.
+    ValueConvBias,
+    /// Logarithm of the rate of each head's decay, `[value heads]`.
+    DecayRate,
+    /// What is added to the projection to decays, `[value heads]`.
+    DecayBias,
+    /// The factor with which each head's values are added to its output, `[value heads]`.
+    Skip,
+    /// Weight of the norm of a recurrent mixer's output: `[value_dim]` for each head, or `[value_width]`.
+    MixerNorm,
+    /// Output projection of a recurrent mixer, `[hidden_size, value_width]`.
+    MixerOutput,
     /// Weight of the norm of what attention adds, `[hidden_size]`.
     AttentionOutputNorm,
     /// Weight of the norm before the MLP, `[hidden_size]`.
@@ -126,7 +164,7 @@ pub enum LayerTensor {
 
 impl LayerTensor {
     /// All tensors that a layer can have, in the order of the forward pass.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 55] = [
         Self::AttentionNorm,
         Self::AttentionNormBias,
         Self::HiddenNorm,
@@ -147,8 +185,27 @@ impl LayerTensor {
         Self::QueryNorm,
         Self::KeyNorm,
         Self::Sinks,
+        Self::AttentionGate,
+        Self::AttentionGateBias,
         Self::Output,
         Self::OutputBias,
+        Self::MixerQuery,
+        Self::MixerKey,
+        Self::MixerValue,
+        Self::MixerGate,
+        Self::MixerBeta,
+        Self::MixerDecay,
+        Self::QueryConv,
+        Self::KeyConv,
+        Self::ValueConv,
+        Self::QueryConvBias,
+        Self::KeyConvBias,
+        Self::ValueConvBias,
+        Self::DecayRate,
+        Self::DecayBias,
+        Self::Skip,
+        Self::MixerNorm,
+        Self::MixerOutput,
         Self::AttentionOutputNorm,
         Self::MlpNorm,
         Self::MlpNormBias,
@@ -166,17 +223,38 @@ impl LayerTensor {
     ];
 
     /// The matrices of a layer. Those of one projection have the same inputs, and are computed together.
-    pub const PROJECTIONS: [&'static [Self]; 5] = [
-        &[Self::Query, Self::Key, Self::Value, Self::QueryDown, Self::LatentDown],
+    pub const PROJECTIONS: [&'static [Self]; 7] = [
+        &[
+            Self::Query,
+            Self::Key,
+            Self::Value,
+            Self::AttentionGate,
+            Self::QueryDown,
+            Self::LatentDown,
+        ],
         &[Self::Output],
         &[Self::Gate, Self::Up],
         &[Self::Down],
         &[Self::QueryUp],
+        &[
+            Self::MixerQuery,
+            Self::MixerKey,
+            Self::MixerValue,
+            Self::MixerGate,
+            Self::MixerBeta,
+            Self::MixerDecay,
+        ],
+        &[Self::MixerOutput],
     ];
 
     /// Whether the tensor is the bias of a projection.
     pub(crate) fn is_bias(self) -> bool {
         self.name().ends_with(".bias")
+    }
+
+    /// Whether the tensor holds the weights of a convolution.
+    pub(crate) fn is_convolution(self) -> bool {
+        matches!(self, Self::QueryConv | Self::KeyConv | Self::ValueConv)
     }
 
     /// Whether the tensor holds the weights of a norm.
@@ -217,8 +295,27 @@ impl LayerTensor {
             Self::QueryNorm => "self_attn.q_norm.weight",
             Self::KeyNorm => "self_attn.k_norm.weight",
             Self::Sinks => "self_attn.sinks",
+            Self::AttentionGate => "self_attn.gate_proj.weight",
+            Self::AttentionGateBias => "self_attn.gate_proj.bias",
             Self::Output => "self_attn.o_proj.weight",
             Self::OutputBias => "self_attn.o_proj.bias",
+            Self::MixerQuery => "linear_attn.in_proj_q.weight",
+            Self::MixerKey => "linear_attn.in_proj_k.weight",
+            Self::MixerValue => "linear_attn.in_proj_v.weight",
+            Self::MixerGate => "linear_attn.in_proj_z.weight",
+            Self::MixerBeta => "linear_attn.in_proj_b.weight",
+            Self::MixerDecay => "linear_attn.in_proj_a.weight",
+            Self::QueryConv => "linear_attn.conv_q.weight",
+            Self::KeyConv => "linear_attn.conv_k.weight",
+            Self::ValueConv => "linear_attn.conv_v.weight",
+            Self::QueryConvBias => "linear_attn.conv_q.bias",
+            Self::KeyConvBias => "linear_attn.conv_k.bias",
+            Self::ValueConvBias => "linear_attn.conv_v.bias",
+            Self::DecayRate => "linear_attn.A_log",
+            Self::DecayBias => "linear_attn.dt_bias",
+            Self::Skip => "linear_attn.D",
+            Self::MixerNorm => "linear_attn.norm.weight",
+            Self::MixerOutput => "linear_attn.out_proj.weight",
             Self::AttentionOutputNorm => "post_self_attn_layernorm.weight",
             Self::MlpNorm => "post_attention_layernorm.weight",
             Self::MlpNormBias => "post_attention_layernorm.bias",

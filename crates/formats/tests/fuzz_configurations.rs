@@ -60,6 +60,7 @@ impl Random {
             "gelu_pytorch_tanh",
             "full_attention",
             "sliding_attention",
+            "linear_attention",
             "rope_gptj",
             "",
         ];
@@ -135,6 +136,24 @@ const OPTIONS: &[&str] = &[
     "routed_scaling_factor",
     "norm_topk_prob",
     "no_rope_layers",
+    "full_attention_interval",
+    "linear_num_key_heads",
+    "linear_key_head_dim",
+    "linear_num_value_heads",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+    "mamba_n_heads",
+    "mamba_n_groups",
+    "mamba_d_state",
+    "mamba_d_head",
+    "mamba_d_conv",
+    "mamba_expand",
+    "time_step_limit",
+    "shared_intermediate_size",
+    "conv_L_cache",
+    "full_attn_idxs",
+    "block_multiple_of",
+    "block_ffn_dim_multiplier",
 ];
 
 /// Describes a model as loaders and devices do. Its tensors may be very many.
@@ -147,9 +166,10 @@ fn describe(config: &Config) {
         assert!(elements > 0 && !tensor.to_string().is_empty(), "{tensor}");
     }
     for layer in architecture.layers.iter().take(50) {
-        assert!(layer.attention.score_scale.is_finite());
-        let Some(rope) = &layer.attention.rope else { continue };
-        assert!(rope.amplitude().is_finite() && rope.dims <= layer.attention.head_dim);
+        let Some(attention) = &layer.attention else { continue };
+        assert!(attention.score_scale.is_finite());
+        let Some(rope) = &attention.rope else { continue };
+        assert!(rope.amplitude().is_finite() && rope.dims <= attention.head_dim);
         for pair in (0..rope.dims / 2).take(50) {
             assert!(rope.frequency(pair).is_finite(), "{rope:?}");
         }

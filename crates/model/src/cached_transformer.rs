@@ -167,7 +167,7 @@ impl<F: Forward> CachedTransformer<F> {
         if !planned.is_empty() && self.pool.free_slots() < nodes.len() + PAGE_ROWS {
             return None;
         }
-        self.pool.reserve(sequence, nodes.len());
+        self.pool.reserve(sequence, &nodes, first_output);
         let held_nodes = self.pool.sequence(sequence).map_or(0, |cache| cache.index().tree_len());
         let rows_after = rows_done + nodes.len() - first_output;
         Some(PlannedPass {

@@ -195,7 +195,7 @@ impl<F: Forward> EagleModel<F> {
             first_output = first_row.max(first_computed).min(end + 1) + missing.len() - 1;
             level = Some(done..end);
         }
-        self.pool.reserve(sequence, nodes.len());
+        self.pool.reserve(sequence, &nodes, nodes.len());
         self.rounds.insert(sequence, round);
         let missing = computed;
         Ok(Some(PlannedPass { entry, request, features, nodes, missing, first_output, level }))

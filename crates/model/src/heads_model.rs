@@ -201,8 +201,9 @@ impl<F: Forward> PrefixLayer<F> {
             }
             rows_left -= end - held;
             let rows = features.rows_from(held).take(end - held).map(RowFeature::Target);
-            missing.push((TokenTree::chain(&read[held..end]), rows.collect(), end));
-            pool.reserve(request.sequence, end - held);
+            let tree = TokenTree::chain(&read[held..end]);
+            pool.reserve(request.sequence, &tree, tree.len());
+            missing.push((tree, rows.collect(), end));
         }
         let (storage, sequences) = pool.storage_and_sequences();
         let parts = checked.iter().zip(&missing).filter(|(_, (tree, ..))| !tree.is_empty()).map(

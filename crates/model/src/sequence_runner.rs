@@ -19,7 +19,7 @@ impl<F: Forward> SequenceRunner<F> {
     #[must_use]
     pub fn new(transformer: F) -> Self {
         let mut pool = CachePool::new(transformer.new_storage(), usize::MAX);
-        pool.reserve(SEQUENCE, 0);
+        pool.reserve(SEQUENCE, &TokenTree::new(), 0);
         Self { transformer, pool }
     }
 
@@ -69,7 +69,7 @@ impl<F: Forward> SequenceRunner<F> {
         order: LayerOrder<'_>,
         cancel: &AtomicBool,
     ) -> Result<PassOutput<'_>, Cancelled> {
-        self.pool.reserve(SEQUENCE, tree.len());
+        self.pool.reserve(SEQUENCE, tree, first_output);
         let (storage, sequences) = self.pool.storage_and_sequences();
         let sequences = [SequencePass::new(&sequences[&SEQUENCE], tree, first_output, cancel)];
         let pass = Pass { sequences: &sequences, order, device: DeviceChoice::default() };
@@ -87,7 +87,7 @@ impl<F: Forward> SequenceRunner<F> {
         run: impl FnOnce(&mut F, &Pass<'_>, &mut F::Storage) -> T,
     ) -> T {
         let never = AtomicBool::new(false);
-        self.pool.reserve(SEQUENCE, tree.len());
+        self.pool.reserve(SEQUENCE, tree, tree.len());
         let (storage, sequences) = self.pool.storage_and_sequences();
         let cache = &sequences[&SEQUENCE];
         let sequences = [SequencePass::new(cache, tree, cache.index().tree_len(), &never)];

@@ -54,9 +54,10 @@ impl PageStorage for Pages {
 /// Returns the bytes of keys and values that the new rows of a sequence read in a layer.
 fn bytes_read(sequence: &SequencePass<'_>, layer: &Layer) -> usize {
     let visible = |node| sequence.cache.index().prefix_len() + sequence.tree.depth(node);
-    let window = layer.attention.window.unwrap_or(usize::MAX);
+    let Some(attention) = &layer.attention else { return 0 };
+    let window = attention.window.unwrap_or(usize::MAX);
     let rows = (sequence.held()..sequence.tree.len()).map(|node| visible(node).min(window));
-    rows.sum::<usize>() * 2 * layer.attention.kv_size() * size_of::<f32>()
+    rows.sum::<usize>() * 2 * attention.kv_size() * size_of::<f32>()
 }
 
 impl Forward for CountingDevice {
@@ -67,7 +68,9 @@ impl Forward for CountingDevice {
     }
 
     fn new_storage(&self) -> Pages {
-        let values = self.architecture.layers.iter().map(|layer| 2 * layer.attention.kv_size());
+        let layers = self.architecture.layers.iter();
+        let attention = layers.filter_map(|layer| layer.attention.as_ref());
+        let values = attention.map(|attention| 2 * attention.kv_size());
         let page_bytes = PAGE_ROWS * values.sum::<usize>() * size_of::<f32>();
         Pages { page_bytes, copied_rows: 0, passes: Vec::new() }
     }

@@ -1,9 +1,12 @@
 //! The reference as a device: passes over batches and pages, one row after another.
 
+use crate::recurrent::RecurrentState;
 use crate::weights::ReferenceModel;
-use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
+use forerun_cache::{
+    PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StateBefore, StateId, StateStep,
+};
 use forerun_core::{FeatureRows, TokenId};
-use forerun_formats::{Architecture, FeatureSource, Input};
+use forerun_formats::{Architecture, FeatureSource, Input, Recurrent};
 use forerun_model::{Cancelled, Forward, Pass, PassOutput, RowFeature, SequencePass};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,6 +27,9 @@ pub struct ReferencePages {
     row_bytes: usize,
     keys_and_values: HashMap<(usize, RowPlace), [Vec<f32>; 2]>,
     features: Option<HashMap<RowPlace, Vec<f32>>>,
+    state_bytes: usize,
+    /// The states of recurrent layers, by layer.
+    states: HashMap<(usize, StateId), RecurrentState>,
 }
 
 /// A row of a pass.
@@ -33,6 +39,8 @@ struct Row {
     embedding: Vec<f32>,
     hidden: Vec<f32>,
     is_output: bool,
+    /// Where the row's recurrence starts and ends, if the model has recurrent layers.
+    step: Option<StateStep>,
 }
 
 impl Row {
@@ -62,6 +70,8 @@ impl ReferenceDevice {
     fn rows(&self, sequence: &SequencePass<'_>) -> Vec<Row> {
         let (tree, table) = (sequence.tree, sequence.cache.table());
         let prefix = sequence.cache.index().prefix_len();
+        let has_states = self.model.architecture().state_bytes() > 0;
+        let mut steps = has_states.then(|| sequence.cache.state_steps(tree));
         let row = |node| {
             let nodes = tree.path(node).into_iter().map(|node| prefix + node);
             let path = (0..prefix).chain(nodes).map(|slot| table.place(slot)).collect();
@@ -69,7 +79,8 @@ impl ReferenceDevice {
             let token = tree.token(node);
             let hidden = self.input(token, feature.copied());
             let is_output = node >= sequence.first_output;
-            Row { path, embedding: self.model.embed(token), hidden, is_output }
+            let step = steps.as_mut().and_then(Iterator::next);
+            Row { path, embedding: self.model.embed(token), hidden, is_output, step }
         };
         (sequence.held()..tree.len()).map(row).collect()
     }
@@ -116,11 +127,16 @@ impl ReferenceDevice {
     ) -> Vec<[Vec<f32>; 2]> {
         let input = |row: &Row| self.model.attention_input(layer, &row.hidden, &row.embedding);
         let inputs: Vec<Vec<f32>> = rows.iter().map(input).collect();
+        if let Some(mixer) = &self.model.architecture().layers[layer].recurrent {
+            let deltas = self.mix(layer, mixer, rows, &inputs, storage);
+            return inputs.into_iter().zip(deltas).map(|(input, delta)| [input, delta]).collect();
+        }
         for (row, input) in rows.iter().zip(&inputs) {
             let cached = self.model.keys_and_values(layer, input, row.position());
             storage.keys_and_values.insert((layer, row.place()), cached);
         }
-        let window = self.model.architecture().layers[layer].attention.window;
+        let attention = self.model.architecture().layers[layer].attention.as_ref();
+        let window = attention.and_then(|attention| attention.window);
         let attend = |(row, input): (&Row, &Vec<f32>)| {
             let first = (row.position() + 1).saturating_sub(window.unwrap_or(usize::MAX));
             let visible = row.path[first..].iter().map(|&place| {
@@ -128,10 +144,37 @@ impl ReferenceDevice {
                 [&keys[..], &values[..]]
             });
             let queries = self.model.queries(layer, input, row.position());
-            self.model.attend(layer, &queries, &visible.collect::<Vec<_>>(), first)
+            self.model.attend(layer, (input, &queries), &visible.collect::<Vec<_>>(), first)
         };
         let deltas: Vec<Vec<f32>> = rows.iter().zip(&inputs).map(attend).collect();
         inputs.into_iter().zip(deltas).map(|(input, delta)| [input, delta]).collect()
+    }
+
+    /// Computes the recurrent mixer of a layer for all rows, in order. Returns what it adds to each row.
+    fn mix(
+        &self,
+        layer: usize,
+        mixer: &Recurrent,
+        rows: &[Row],
+        inputs: &[Vec<f32>],
+        storage: &mut ReferencePages,
+    ) -> Vec<Vec<f32>> {
+        let mut running = None;
+        let mut deltas = Vec::new();
+        for (row, input) in rows.iter().zip(inputs) {
+            let step = row.step.expect("the states of a model with recurrent layers");
+            let mut state = match step.before {
+                StateBefore::Zero => None,
+                StateBefore::Kept(state) => Some(storage.states[&(layer, state)].clone()),
+                StateBefore::Running => running.take(),
+            };
+            deltas.push(self.model.mix(layer, mixer, input, &mut state));
+            match step.after {
+                Some(slot) => storage.states.extend(state.map(|state| ((layer, slot), state))),
+                None => running = state,
+            }
+        }
+        deltas
     }
 
     /// Adds the hidden states after a number of layers to the rows' features, if they are part of them.
@@ -168,9 +211,11 @@ impl Forward for ReferenceDevice {
 
     fn new_storage(&self) -> ReferencePages {
         let layers = self.architecture().layers.iter();
-        let row_bytes = layers.map(|layer| layer.attention.cached_size() * size_of::<f32>()).sum();
+        let attention = layers.filter_map(|layer| layer.attention.as_ref());
+        let row_bytes = attention.map(|layer| layer.cached_size() * size_of::<f32>()).sum();
         let features = self.features.as_ref().map(|_| HashMap::new());
-        ReferencePages { row_bytes, keys_and_values: HashMap::new(), features }
+        let state_bytes = self.architecture().state_bytes();
+        ReferencePages { row_bytes, features, state_bytes, ..ReferencePages::default() }
     }
 
     fn forward(
@@ -236,5 +281,13 @@ impl PageStorage for ReferencePages {
         if let Some(features) = &mut self.features {
             features.retain(|place, _| place.page != page);
         }
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.state_bytes
+    }
+
+    fn release_state(&mut self, state: StateId) {
+        self.states.retain(|(_, other), _| *other != state);
     }
 }

@@ -55,7 +55,7 @@ impl ReferenceModel {
             [rotated.to_vec(), self.multiply(&head.keys, plain)].concat()
         });
         let mut absorbed: Vec<f32> = absorbed.collect();
-        rotate(&self.architecture().layers[layer].attention, &mut absorbed, position);
+        rotate(self.attention(layer), &mut absorbed, position);
         absorbed
     }
 
@@ -73,7 +73,7 @@ impl ReferenceModel {
         let (compressed, rotated) = down.split_at(latent.rank);
         let normed = self.latent_norm(layer, T::LatentNorm, latent, compressed);
         let mut key = [rotated.to_vec(), normed].concat();
-        rotate(&self.architecture().layers[layer].attention, &mut key, position);
+        rotate(self.attention(layer), &mut key, position);
         key
     }
 

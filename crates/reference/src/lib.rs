@@ -14,6 +14,7 @@ mod device;
 mod heads;
 mod latent;
 mod matrix;
+mod recurrent;
 mod routing;
 mod weights;
 mod whole_sequence;

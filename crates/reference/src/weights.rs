@@ -128,7 +128,7 @@ impl ReferenceModel {
         let cache_type = arithmetic.types.cache.unwrap_or_else(|| CacheType::for_weights(matrices));
         let expansions = architecture.layers.iter().enumerate().map(|(index, layer)| {
             let up = tensors.get(&Tensor::Layer(index, LayerTensor::LatentUp));
-            match (layer.attention.latent.as_deref(), up) {
+            match (layer.attention.as_ref().and_then(|attention| attention.latent.as_deref()), up) {
                 (Some(latent), Some(Values::Matrix(up))) => HeadExpansion::of_heads(up, *latent),
                 _ => Vec::new(),
             }
@@ -141,6 +141,20 @@ impl ReferenceModel {
     #[must_use]
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
+    }
+
+    pub(crate) fn arithmetic(&self) -> &Arithmetic {
+        &self.arithmetic
+    }
+
+    /// Whether the model has a tensor.
+    pub(crate) fn has(&self, tensor: Tensor) -> bool {
+        self.tensors.contains_key(&tensor)
+    }
+
+    /// Returns the attention of a layer that has no recurrent mixer.
+    pub(crate) fn attention(&self, layer: usize) -> &Attention {
+        self.architecture.layers[layer].attention.as_ref().expect("a layer with attention")
     }
 
     /// Returns the embedding of a token or of a mask token.
@@ -217,7 +231,7 @@ impl ReferenceModel {
     /// Computes a row's queries: projected, normed head by head if the layer does so, and rotated.
     pub(crate) fn queries(&self, layer: usize, input: &[f32], position: usize) -> Vec<f32> {
         use LayerTensor as T;
-        if let Some(latent) = self.architecture.layers[layer].attention.latent.as_deref() {
+        if let Some(latent) = self.attention(layer).latent.as_deref() {
             return self.latent_queries(layer, *latent, input, position);
         }
         self.rotated_heads(layer, (T::Query, T::QueryBias, T::QueryNorm), input, position)
@@ -231,7 +245,7 @@ impl ReferenceModel {
         position: usize,
     ) -> [Vec<f32>; 2] {
         use LayerTensor as T;
-        if let Some(latent) = self.architecture.layers[layer].attention.latent.as_deref() {
+        if let Some(latent) = self.attention(layer).latent.as_deref() {
             let mut key = self.latent_key(layer, *latent, input, position);
             self.cache_type.round(&mut key);
             let value = key[latent.rope_dim..].to_vec();
@@ -241,7 +255,7 @@ impl ReferenceModel {
         let [values, bias] = [T::Value, T::ValueBias].map(|part| Tensor::Layer(layer, part));
         let values = self.project(values, bias, input);
         [keys, values].map(|mut row| {
-            let head_dim = self.architecture.layers[layer].attention.head_dim;
+            let head_dim = self.attention(layer).head_dim;
             row.chunks_mut(head_dim).for_each(|head| self.cache_type.round(head));
             row
         })
@@ -255,7 +269,7 @@ impl ReferenceModel {
         position: usize,
     ) -> Vec<f32> {
         let of_layer = |tensor| Tensor::Layer(layer, tensor);
-        let attention = &self.architecture.layers[layer].attention;
+        let attention = self.attention(layer);
         let mut heads = self.project(of_layer(projection), of_layer(bias), input);
         if attention.qk_norms != QkNorms::None {
             let weights = self.values(of_layer(norm));
@@ -272,16 +286,16 @@ impl ReferenceModel {
         heads
     }
 
-    /// Computes attention over the keys and values of consecutive positions, starting at `first`, and its
-    /// output projection.
+    /// Computes attention over the keys and values of consecutive positions, starting at `first`, its gate from
+    /// the layer's `input`, and its output projection.
     pub(crate) fn attend(
         &self,
         layer: usize,
-        query: &[f32],
+        (input, query): (&[f32], &[f32]),
         rows: &[[&[f32]; 2]],
         first: usize,
     ) -> Vec<f32> {
-        let Attention {
+        let &Attention {
             n_heads,
             n_kv_heads,
             head_dim: dim,
@@ -289,7 +303,7 @@ impl ReferenceModel {
             score_cap,
             ref latent,
             ..
-        } = self.architecture.layers[layer].attention;
+        } = self.attention(layer);
         let value_dim = latent.as_ref().map_or(dim, |latent| latent.rank);
         let sinks = match self.tensors.get(&Tensor::Layer(layer, LayerTensor::Sinks)) {
             Some(Values::Floats(sinks)) => Some(sinks),
@@ -322,6 +336,12 @@ impl ReferenceModel {
             out.into_iter().map(|value| value / total).collect()
         };
         let mut attended: Vec<f32> = query.chunks(dim).enumerate().flat_map(head_output).collect();
+        if self.attention(layer).gate {
+            let [gate, bias] = [LayerTensor::AttentionGate, LayerTensor::AttentionGateBias]
+                .map(|part| Tensor::Layer(layer, part));
+            let gates = self.project(gate, bias, input);
+            attended.iter_mut().zip(gates).for_each(|(x, gate)| *x *= sigmoid(gate));
+        }
         if let Some(latent) = latent {
             attended = self.latent_values(layer, **latent, &attended);
         }
@@ -490,7 +510,7 @@ impl ReferenceModel {
         row.iter().zip(weight).map(|(x, w)| x * scale * w).collect()
     }
 
-    /// Returns the values of a norm, or of what mask tokens read.
+    /// Returns the values of a norm, of another vector, of a convolution, or of what mask tokens read.
     pub(crate) fn values(&self, tensor: Tensor) -> &[f32] {
         match &self.tensors[&tensor] {
             Values::Floats(values) => values,

@@ -34,17 +34,27 @@ impl ReferenceModel {
             let inputs: Vec<Vec<f32>> = inputs
                 .map(|(hidden, embedding)| self.attention_input(index, hidden, embedding))
                 .collect();
+            if let Some(mixer) = &layer.recurrent {
+                let mut state = None;
+                for (row, input) in hidden.iter_mut().zip(&inputs) {
+                    let mixed = self.mix(index, mixer, input, &mut state);
+                    self.start_residual(index, row, input);
+                    self.finish_layer(index, row, &mixed);
+                }
+                continue;
+            }
             let cached = inputs.iter().enumerate();
             let cached: Vec<[Vec<f32>; 2]> = cached
                 .map(|(position, input)| self.keys_and_values(index, input, position))
                 .collect();
             for (position, row) in hidden.iter_mut().enumerate() {
-                let window = layer.attention.window.unwrap_or(usize::MAX);
+                let window = layer.attention.as_ref().and_then(|attention| attention.window);
+                let window = window.unwrap_or(usize::MAX);
                 let first = (position + 1).saturating_sub(window);
                 let visible = cached[first..=position].iter();
                 let visible: Vec<[&[f32]; 2]> = visible.map(|[k, v]| [&k[..], &v[..]]).collect();
                 let queries = self.queries(index, &inputs[position], position);
-                let attention = self.attend(index, &queries, &visible, first);
+                let attention = self.attend(index, (&inputs[position], &queries), &visible, first);
                 self.start_residual(index, row, &inputs[position]);
                 self.finish_layer(index, row, &attention);
             }

@@ -629,7 +629,8 @@ mod tests {
             let score_cap = has_cap.then_some(1.5);
             let first_value = first_value.map(|index| index.index(head_dim));
             let shape = AttentionShape {
-                n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, first_value,
+                n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate: false,
+                first_value,
             };
             let sinks: Option<Vec<f32>> =
                 has_sinks.then(|| (0..n_heads).map(|head| value(head, 4)).collect());

@@ -1,6 +1,6 @@
 //! The shape of an attention layer.
 
-use forerun_formats::Attention;
+use forerun_formats::{Attention, Layer};
 
 /// The shape of one attention layer.
 #[derive(Clone, Copy)]
@@ -15,18 +15,27 @@ pub(crate) struct AttentionShape {
     /// Size of the sliding window: the number of positions visible to a row, including its own. `None`
     /// for all positions.
     pub(crate) window: Option<usize>,
+    /// Whether the output has a gate.
+    pub(crate) gate: bool,
     /// If values are a part of the keys, as with a latent vector: the index of their first number. Each head's
     /// value has all numbers of its key from there on, and none is stored by itself.
     pub(crate) first_value: Option<usize>,
 }
 
 impl AttentionShape {
-    /// Returns the shape of a layer's attention.
+    /// Returns the shape of a layer's attention. Without attention, it has no heads.
+    pub(crate) fn of_layer(layer: &Layer) -> Self {
+        let none = Attention::plain(0, 0, 1);
+        Self::new(layer.attention.as_ref().unwrap_or(&none))
+    }
+
+    /// Returns the shape of attention.
     pub(crate) fn new(attention: &Attention) -> Self {
-        let Attention { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, .. } =
-            *attention;
+        let Attention {
+            n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate, ..
+        } = *attention;
         let first_value = attention.latent.as_ref().map(|latent| latent.rope_dim);
-        Self { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, first_value }
+        Self { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate, first_value }
     }
 
     /// Returns the width of a query row.
@@ -44,10 +53,11 @@ impl AttentionShape {
         self.n_heads * self.value_dim()
     }
 
-    /// Returns the width of a row of queries, keys and values.
+    /// Returns the width of a row of queries, keys and values, and gates if there are any.
     pub(crate) fn row_width(self) -> usize {
         let values = if self.first_value.is_some() { 0 } else { self.kv_width() };
-        self.q_width() + self.kv_width() + values
+        let gates = if self.gate { self.q_width() } else { 0 };
+        self.q_width() + self.kv_width() + values + gates
     }
 
     /// Returns the width of a key row, and of a value row that is stored by itself.

@@ -10,6 +10,7 @@
 //!   lanes are added in a fixed tree. For a row's attention weights, `i` is the key's absolute position.
 //! * An attention score adds its products in ascending order of dimensions, and an attention output adds
 //!   its weighted values in ascending order of positions.
+//! * A recurrence computes its rows one after another, each from the state of its parent (`recurrent.rs`).
 //!
 //! Each element type of the weights and each instruction set counts as a model of its own: results are
 //! bit-identical for the same type and instruction set, but not between different ones.
@@ -31,6 +32,7 @@ mod operands;
 mod packed;
 mod pointwise;
 mod portable;
+mod recurrent;
 mod shared;
 
 pub(crate) use activations::Activations;
@@ -40,8 +42,9 @@ pub(crate) use keys_values::KeysValues;
 pub(crate) use linear::{Product, linear, linear_group};
 pub use packed::PackedMatrix;
 pub(crate) use pointwise::{
-    NormWeights, Rope, activate, add_scaled, divide, norm_parts, norm_rows, soft_cap,
+    NormWeights, Rope, activate, add_scaled, divide, gate_rows, norm_parts, norm_rows, soft_cap,
 };
+pub(crate) use recurrent::{RecurrentScratch, RecurrentStates, RecurrentWeights, recur};
 
 pub(crate) use forerun_vector::exp;
 pub use forerun_vector::{Isa, IsaError};

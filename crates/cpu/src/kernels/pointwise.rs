@@ -4,7 +4,7 @@ use super::Isa;
 use super::shared::SharedSlice;
 use crate::team::Team;
 use forerun_formats::{Activation, Attention, Mlp, Norm};
-use forerun_vector::{Lanes, Vectorized, dot, exp, gelu, gelu_tanh, sum, tanh, vectorize};
+use forerun_vector::{Lanes, Vectorized, dot, exp, gelu, gelu_tanh, sigmoid, sum, tanh, vectorize};
 
 /// Computes the norm of every row: `x / rms(x) · weight`, or of the row without its mean, plus the bias. `x`,
 /// `out`: `[rows, weight.len()]`.
@@ -129,6 +129,41 @@ impl Vectorized for Divide<'_> {
     }
 }
 
+/// Multiplies rows by sigmoids: `x *= sigmoid(gates)`. `x`: `[rows, width]`. The gates are the numbers from `first` on
+/// of rows of `stride` numbers.
+pub(crate) fn gate_rows(
+    team: &Team,
+    x: &mut [f32],
+    width: usize,
+    gates: &[f32],
+    (first, stride): (usize, usize),
+) {
+    let rows = x.len() / width;
+    let x = SharedSlice::new(x);
+    team.for_each_range(rows, 1, |range| {
+        for row in range {
+            // SAFETY: members write to disjoint rows.
+            let x = unsafe { x.range_mut(row * width..(row + 1) * width) };
+            let gates = &gates[row * stride + first..][..width];
+            vectorize(team.isa(), Gate { x, gates });
+        }
+    });
+}
+
+struct Gate<'a> {
+    x: &'a mut [f32],
+    gates: &'a [f32],
+}
+
+impl Vectorized for Gate<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for (x, &gate) in self.x.iter_mut().zip(self.gates) {
+            *x *= sigmoid(gate);
+        }
+    }
+}
+
 /// Limits numbers: `x = cap · tanh(x / cap)`.
 pub(crate) fn soft_cap(isa: Isa, x: &mut [f32], cap: f32) {
     vectorize(isa, SoftCap { x, cap });
@@ -220,7 +255,7 @@ fn relu(x: f32) -> f32 {
 }
 
 #[inline(always)]
-fn silu(x: f32) -> f32 {
+pub(super) fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 

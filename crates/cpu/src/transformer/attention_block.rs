@@ -2,12 +2,14 @@
 //! state (EasySpec, algorithm 2).
 
 use super::latent_block::LatentBlock;
+use crate::cpu_pages::LayerCache;
 use crate::kernels::{
-    Activations, KeysValues, Product, Queries, Rope, TreeMask, attention, linear_group, norm_parts,
-    norm_rows,
+    Activations, Product, Queries, RecurrentScratch, Rope, TreeMask, attention, gate_rows,
+    linear_group, norm_parts, norm_rows, recur,
 };
 use crate::team::{SubTeams, Team};
 use crate::weights::{LayerWeights, PackedNorm};
+use forerun_cache::StateStep;
 use forerun_formats::Norm;
 use forerun_lm::CachePart;
 use std::collections::BTreeMap;
@@ -23,17 +25,18 @@ pub enum GroupParallelism {
     Products,
 }
 
-/// The buffers of one layer's attention. Each layer of a group has its own, so that the layers can be
+/// The buffers of one layer's attention or recurrent mixer. Each layer of a group has its own, so that the layers can be
 /// computed in parallel.
 #[derive(Default)]
 pub(super) struct AttentionBlock {
     pub(super) normed: Vec<f32>, // [rows, hidden]
-    pub(super) qkv: Vec<f32>,    // [rows, n_heads + 2 · n_kv_heads, head_dim]
+    pub(super) qkv: Vec<f32>,    // [rows, projected width]
     /// The buffers of compressed keys and values. `qkv` has absorbed queries and the key then.
     pub(super) latent: LatentBlock,
     pub(super) attended: Vec<f32>, // [rows, n_heads, value_dim]
     pub(super) delta: Vec<f32>,    // [rows, hidden]
     scratch: Vec<f32>,             // of the attention kernel
+    recurrent: RecurrentScratch,
     /// The rows with a key or a value that the cache cannot hold.
     pub(super) overflows: Vec<(usize, CachePart)>,
     activations: Activations,
@@ -49,6 +52,7 @@ pub(super) struct AttentionInput<'a> {
     pub(super) embeddings: &'a [f32], // [rows, hidden], if attention also reads embeddings (EAGLE-3)
     pub(super) rope_tables: &'a [Vec<f32>], // [position embeddings][rows, 2, head_dim/2]
     pub(super) tree_mask: &'a TreeMask,
+    pub(super) steps: &'a [StateStep], // [rows], if there are recurrent layers
 }
 
 impl AttentionBlock {
@@ -58,21 +62,21 @@ impl AttentionBlock {
         team: &Team,
         input: &AttentionInput<'_>,
         weights: &LayerWeights,
-        cached: &mut KeysValues,
+        cached: &mut LayerCache,
     ) {
         self.prepare(team, input, weights);
         self.projection(weights).compute(team);
-        self.attend(team, input, weights, cached);
+        self.mix(team, input, weights, cached);
         self.output(weights).compute(team);
     }
 
     /// Resizes the buffers for the rows, and computes the input of the projections.
     fn prepare(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
         let AttentionInput { hidden, tree_mask, .. } = *input;
-        let (shape, rows) = (weights.shape, tree_mask.rows());
+        let rows = tree_mask.rows();
         self.overflows.clear();
-        self.qkv.resize(rows * shape.row_width(), 0.0);
-        self.attended.resize(rows * shape.out_width(), 0.0);
+        self.qkv.resize(rows * weights.row_width(), 0.0);
+        self.attended.resize(rows * weights.mixed_width(), 0.0);
         if let Some(latent) = &weights.latent {
             self.latent.prepare(latent, rows);
         }
@@ -119,11 +123,29 @@ impl AttentionBlock {
         }
     }
 
-    /// The projection that computes queries, keys and values, before their norms and RoPE, or latent vectors.
+    /// The projection that computes queries, keys and values, before their norms and RoPE, latent vectors, or what a
+    /// mixer reads.
     fn projection<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
         let Self { normed, activations, qkv, latent, .. } = self;
         let out = if weights.latent.is_some() { &mut latent.down } else { qkv };
         Product { x: normed, weights: weights.qkv.matrices(), activations, out }
+    }
+
+    /// Computes attention or the recurrent mixer from the projections.
+    fn mix(
+        &mut self,
+        team: &Team,
+        input: &AttentionInput<'_>,
+        weights: &LayerWeights,
+        cached: &mut LayerCache,
+    ) {
+        match (&weights.recurrent, &mut cached.states) {
+            (Some(mixer), Some(states)) => {
+                let Self { qkv, recurrent, attended, .. } = self;
+                recur(team, mixer, qkv, input.steps, states, recurrent, attended);
+            }
+            _ => self.attend(team, input, weights, cached),
+        }
     }
 
     /// Applies the norms of queries and keys and RoPE, writes keys and values to the cache, and computes
@@ -133,8 +155,9 @@ impl AttentionBlock {
         team: &Team,
         input: &AttentionInput<'_>,
         weights: &LayerWeights,
-        cached: &mut KeysValues,
+        cached: &mut LayerCache,
     ) {
+        let cached = &mut cached.keys_values;
         let AttentionInput { norm, epsilon, tree_mask, .. } = *input;
         let shape = weights.shape;
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
@@ -143,7 +166,9 @@ impl AttentionBlock {
             self.latent.expand_queries(team, latent, &mut self.qkv);
         }
         for (row, qkv) in self.qkv.chunks_exact_mut(width).enumerate() {
-            let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
+            let (rotated, rest) = qkv.split_at_mut(q_width + kv_width);
+            // A latent vector's value is a part of its key.
+            let values = &rest[..kv_width.min(rest.len())];
             if let Some(norms) = &weights.qk_norms {
                 let (queries, keys) = rotated.split_at_mut(q_width);
                 for (x, weights) in [(queries, &norms.queries), (keys, &norms.keys)] {
@@ -164,6 +189,9 @@ impl AttentionBlock {
         let queries = Queries { rows: &self.qkv, stride: width, sinks };
         let (scratch, attended) = (&mut self.scratch, &mut self.attended);
         attention(team, shape, queries, cached, tree_mask, scratch, attended);
+        if shape.gate {
+            gate_rows(team, attended, q_width, &self.qkv, (q_width + 2 * kv_width, width));
+        }
         if let Some(latent) = &weights.latent {
             self.latent.expand_values(team, latent, &self.attended);
         }
@@ -197,7 +225,7 @@ impl Group<'_> {
         &mut self,
         work: GroupParallelism,
         blocks: &mut [AttentionBlock],
-        cached: &mut [KeysValues],
+        cached: &mut [LayerCache],
     ) {
         let (team, input, weights) = (self.team, self.input, self.weights);
         match work {
@@ -212,7 +240,7 @@ impl Group<'_> {
                 }
                 linear_group(team, blocks.iter_mut().zip(weights).map(|(b, w)| b.projection(w)));
                 self.on_sub_teams(blocks, cached, |team, weights, block, cached| {
-                    block.attend(team, &input, weights, cached);
+                    block.mix(team, &input, weights, cached);
                 });
                 linear_group(team, blocks.iter_mut().zip(weights).map(|(b, w)| b.output(w)));
             }
@@ -223,8 +251,8 @@ impl Group<'_> {
     fn on_sub_teams(
         &mut self,
         blocks: &mut [AttentionBlock],
-        cached: &mut [KeysValues],
-        work: impl Fn(&Team, &LayerWeights, &mut AttentionBlock, &mut KeysValues) + Sync,
+        cached: &mut [LayerCache],
+        work: impl Fn(&Team, &LayerWeights, &mut AttentionBlock, &mut LayerCache) + Sync,
     ) {
         let Self { team, sub_teams, weights, .. } = self;
         let mut done = 0;

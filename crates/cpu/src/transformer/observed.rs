@@ -62,9 +62,13 @@ impl Transformer {
         for layer in 0..self.weights.layers.len() {
             self.attention_blocks(layer..layer + 1, storage);
             let block = &self.scratch.blocks[0];
-            see(Tensor::Layer(layer, LayerTensor::Query), &block.normed);
             let weights = &self.weights.layers[layer];
-            see(Tensor::Layer(layer, LayerTensor::Output), block.output_input(weights));
+            let [input, output] = match weights.recurrent {
+                None => [LayerTensor::Query, LayerTensor::Output],
+                Some(_) => [LayerTensor::MixerQuery, LayerTensor::MixerOutput],
+            };
+            see(Tensor::Layer(layer, input), &block.normed);
+            see(Tensor::Layer(layer, output), block.output_input(weights));
             if weights.latent.as_ref().is_some_and(|latent| latent.queries.is_some()) {
                 see(Tensor::Layer(layer, LayerTensor::QueryUp), &block.latent.compressed);
             }
@@ -85,7 +89,7 @@ impl Transformer {
         let block = &scratch.blocks[block];
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
         let part = |range: Range<usize>| {
-            let rows = block.qkv.chunks_exact(shape.row_width());
+            let rows = block.qkv.chunks_exact(self.weights.layers[layer].row_width());
             rows.flat_map(|row| row[range.clone()].iter().copied()).collect()
         };
         [

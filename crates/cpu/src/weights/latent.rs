@@ -3,7 +3,7 @@
 use super::{LayerPacker, Projection};
 use crate::kernels::PackedMatrix;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
-use forerun_formats::{Attention, Latent, LoadError, MatrixTypes};
+use forerun_formats::{Latent, Layer, LoadError, MatrixTypes};
 
 /// The packed weights of compressed queries, keys and values, without the projections to latent vectors: those
 /// are [`LayerWeights::qkv`](super::LayerWeights::qkv).
@@ -28,11 +28,8 @@ impl PackedLatent {
     }
 
     /// Returns the bytes of the matrices that are packed from the expansion of keys and values.
-    pub(super) fn expansion_bytes(
-        types: &MatrixTypes,
-        index: usize,
-        attention: &Attention,
-    ) -> usize {
+    pub(super) fn expansion_bytes(types: &MatrixTypes, index: usize, layer: &Layer) -> usize {
+        let Some(attention) = &layer.attention else { return 0 };
         let Some(latent) = &attention.latent else { return 0 };
         let weight_type = types.of(Tensor::Layer(index, LayerTensor::LatentUp));
         let sizes = [[latent.rank, latent.plain_dim], [latent.value_dim, latent.rank]];
@@ -44,7 +41,7 @@ impl PackedLatent {
 impl LayerPacker<'_> {
     pub(super) fn latent(&self, shape: Latent) -> Result<PackedLatent, LoadError> {
         use LayerTensor as T;
-        let n_heads = self.layer.attention.n_heads;
+        let n_heads = self.layer.attention.as_ref().map_or(0, |attention| attention.n_heads);
         let up = Tensor::Layer(self.index, T::LatentUp);
         let weight_type = self.packer.types.of(up);
         let expansion = self.vector(T::LatentUp)?;
@@ -77,7 +74,7 @@ impl LayerPacker<'_> {
     pub(super) fn latent_projection(&self) -> Result<Projection, LoadError> {
         use LayerTensor as T;
         let projection = self.projection(LayerTensor::PROJECTIONS[0], &[])?;
-        if !self.layer.attention.qkv_bias {
+        if !self.layer.attention.as_ref().is_some_and(|attention| attention.qkv_bias) {
             return Ok(projection);
         }
         let bias = self.vector(T::LatentDownBias)?;

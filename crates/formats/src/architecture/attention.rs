@@ -21,6 +21,8 @@ pub struct Attention {
     /// Whether each head has a score of its own that takes part in the softmax, without a value
     /// (gpt-oss's attention sinks).
     pub sinks: bool,
+    /// Whether the output is multiplied by the sigmoid of a projection of the input (Qwen3-Next).
+    pub gate: bool,
     /// The rotary position embedding of queries and keys, if the layer has one (SmolLM3).
     pub rope: Option<Rope>,
     /// The norms of queries and keys before RoPE.
@@ -97,6 +99,7 @@ impl Attention {
             score_scale: Self::default_scale(head_dim),
             score_cap: None,
             sinks: false,
+            gate: false,
             rope: None,
             qk_norms: QkNorms::None,
             qkv_bias: false,

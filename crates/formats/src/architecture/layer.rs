@@ -1,16 +1,19 @@
 //! A layer, its norms, and its tensors.
 
-use super::{Attention, Experts, Latent, Mlp, QkNorms};
+use super::{Attention, Experts, Latent, Mlp, QkNorms, Recurrent, RecurrentRule};
 use crate::tensor::{ExpertTensor, LayerTensor};
 
 /// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`. What is added may have a norm
-/// of its own, and is multiplied by [`Factors::residual`](crate::Factors::residual).
+/// of its own, and is multiplied by [`Factors::residual`](crate::Factors::residual). A layer with a recurrent
+/// mixer has it in the place of attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     /// The norm before attention.
     pub attention_norm: AttentionNorm,
-    /// The attention.
-    pub attention: Attention,
+    /// The attention, unless the layer has a recurrent mixer.
+    pub attention: Option<Attention>,
+    /// The recurrent mixer, unless the layer has attention.
+    pub recurrent: Option<Recurrent>,
     /// Whether there is a norm of what attention adds (Gemma 2, OLMo 2).
     pub attention_output_norm: bool,
     /// What the MLP and the experts read.
@@ -86,7 +89,8 @@ impl Layer {
     pub fn plain(attention: Attention, mlp: Mlp) -> Self {
         Self {
             attention_norm: AttentionNorm::Hidden,
-            attention,
+            attention: Some(attention),
+            recurrent: None,
             attention_output_norm: false,
             mlp_input: MlpInput::Hidden,
             mlp: Some(mlp),
@@ -109,18 +113,23 @@ impl Layer {
         let mlp_bias = self.mlp.is_some_and(|mlp| mlp.bias);
         let is_gated = self.mlp.is_some_and(|mlp| mlp.gated);
         let experts = self.experts.as_ref();
-        let latent = self.attention.latent.as_ref();
+        let attends = |piece: fn(&Attention) -> bool| self.attention.as_ref().is_some_and(piece);
+        let mixes = |piece: fn(&Recurrent) -> bool| self.recurrent.as_ref().is_some_and(piece);
+        let latent = self.attention.as_ref().and_then(|attention| attention.latent.as_deref());
         let has_query_rank = latent.is_some_and(|latent| latent.query_rank.is_some());
+        let has_bias = attends(|attention| attention.qkv_bias);
         match tensor {
             T::AttentionNorm => self.attention_norm != AttentionNorm::None,
             T::AttentionNormBias => norm_bias && self.attention_norm != AttentionNorm::None,
             T::HiddenNorm => {
                 matches!(self.attention_norm, AttentionNorm::EmbeddingAndHidden { .. })
             }
-            T::QueryBias | T::KeyBias | T::ValueBias => self.attention.qkv_bias && latent.is_none(),
-            T::QueryNorm | T::KeyNorm => self.attention.qk_norms != QkNorms::None,
-            T::Sinks => self.attention.sinks,
-            T::OutputBias => self.attention.output_bias,
+            T::QueryBias | T::KeyBias | T::ValueBias => has_bias && latent.is_none(),
+            T::QueryNorm | T::KeyNorm => attends(|attention| attention.qk_norms != QkNorms::None),
+            T::Sinks => attends(|attention| attention.sinks),
+            T::AttentionGate => attends(|attention| attention.gate),
+            T::AttentionGateBias => has_bias && attends(|attention| attention.gate),
+            T::OutputBias => attends(|attention| attention.output_bias),
             T::AttentionOutputNorm => self.attention_output_norm,
             T::MlpNorm => self.mlp_input.norm() == Some(T::MlpNorm),
             T::MlpNormBias => norm_bias && self.mlp_input.norm() == Some(T::MlpNorm),
@@ -133,13 +142,30 @@ impl Layer {
             T::Gate => is_gated,
             T::Up | T::Down => self.mlp.is_some(),
             T::MlpOutputNorm => self.mlp_output_norm,
-            T::Query => !has_query_rank,
-            T::Key | T::Value => latent.is_none(),
+            T::Query => self.attention.is_some() && !has_query_rank,
+            T::Key | T::Value => self.attention.is_some() && latent.is_none(),
             T::QueryDown | T::QueryLatentNorm | T::QueryUp => has_query_rank,
-            T::QueryDownBias => has_query_rank && self.attention.qkv_bias,
+            T::QueryDownBias => has_query_rank && has_bias,
             T::LatentDown | T::LatentNorm | T::LatentUp => latent.is_some(),
-            T::LatentDownBias => latent.is_some() && self.attention.qkv_bias,
-            T::Output => true,
+            T::LatentDownBias => latent.is_some() && has_bias,
+            T::Output => self.attention.is_some(),
+            T::MixerValue | T::MixerGate | T::ValueConv | T::MixerOutput => {
+                self.recurrent.is_some()
+            }
+            T::MixerQuery
+            | T::MixerKey
+            | T::MixerDecay
+            | T::QueryConv
+            | T::KeyConv
+            | T::DecayRate
+            | T::DecayBias
+            | T::MixerNorm => mixes(Recurrent::has_matrices),
+            T::MixerBeta => mixes(|mixer| mixer.beta_width() > 0),
+            T::QueryConvBias | T::KeyConvBias => {
+                mixes(|mixer| mixer.conv_bias && mixer.has_matrices())
+            }
+            T::ValueConvBias => mixes(|mixer| mixer.conv_bias),
+            T::Skip => mixes(|mixer| mixer.rule == RecurrentRule::StateSpace),
         }
     }
 
@@ -161,9 +187,13 @@ impl Layer {
     /// Returns the shape of a tensor in a model with this hidden size.
     pub(super) fn shape(&self, tensor: LayerTensor, hidden: usize) -> Vec<usize> {
         use LayerTensor as T;
-        let Self { attention, .. } = self;
-        let n_heads = attention.n_heads;
-        let latent = |size: fn(&Latent) -> usize| attention.latent.as_deref().map_or(0, size);
+        let attention = self.attention.as_ref();
+        let (q_size, kv_size) =
+            attention.map_or((0, 0), |attention| (attention.q_size(), attention.kv_size()));
+        let mixer = |width: fn(&Recurrent) -> usize| self.recurrent.as_ref().map_or(0, width);
+        let n_heads = attention.map_or(0, |attention| attention.n_heads);
+        let latents = attention.and_then(|attention| attention.latent.as_deref());
+        let latent = |size: fn(&Latent) -> usize| latents.map_or(0, size);
         let query_rank = latent(|latent| latent.query_rank.unwrap_or(0));
         let inner = self.mlp.map_or(0, |mlp| mlp.intermediate_size);
         let experts = self.experts.map_or(0, |experts| experts.n_experts);
@@ -171,9 +201,9 @@ impl Layer {
             AttentionNorm::None | AttentionNorm::Hidden => hidden,
             AttentionNorm::EmbeddingAndHidden { .. } => 2 * hidden,
         };
-        let qk_norm = |width| match attention.qk_norms {
-            QkNorms::None | QkNorms::Heads => vec![attention.head_dim],
-            QkNorms::OwnHeads | QkNorms::Whole => vec![width],
+        let qk_norm = |width| match attention {
+            Some(Attention { qk_norms: QkNorms::OwnHeads | QkNorms::Whole, .. }) => vec![width],
+            _ => vec![attention.map_or(0, |attention| attention.head_dim)],
         };
         match tensor {
             T::AttentionNorm
@@ -185,16 +215,17 @@ impl Layer {
             | T::MlpOutputNorm
             | T::OutputBias
             | T::DownBias => vec![hidden],
-            T::QueryBias => vec![attention.q_size()],
-            T::KeyBias | T::ValueBias => vec![attention.kv_size()],
-            T::QueryNorm => qk_norm(attention.q_size()),
-            T::KeyNorm => qk_norm(attention.kv_size()),
-            T::Sinks => vec![attention.n_heads],
+            T::QueryBias | T::AttentionGateBias => vec![q_size],
+            T::KeyBias | T::ValueBias => vec![kv_size],
+            T::QueryNorm => qk_norm(q_size),
+            T::KeyNorm => qk_norm(kv_size),
+            T::Sinks => vec![n_heads],
             T::GateBias | T::UpBias => vec![inner],
-            T::Query if attention.latent.is_some() => {
+            T::AttentionGate => vec![q_size, attention_input],
+            T::Query if latents.is_some() => {
                 vec![n_heads * latent(Latent::query_dim), attention_input]
             }
-            T::Query => vec![attention.q_size(), attention_input],
+            T::Query => vec![q_size, attention_input],
             T::QueryDown => vec![query_rank, attention_input],
             T::QueryDownBias | T::QueryLatentNorm => vec![query_rank],
             T::QueryUp => vec![n_heads * latent(Latent::query_dim), query_rank],
@@ -205,13 +236,29 @@ impl Layer {
                 let outputs = latent(|latent| latent.plain_dim + latent.value_dim);
                 vec![n_heads * outputs, latent(|latent| latent.rank)]
             }
-            T::Key | T::Value => vec![attention.kv_size(), attention_input],
-            T::Output => vec![hidden, attention.output_inputs()],
+            T::Key | T::Value => vec![kv_size, attention_input],
+            T::Output => vec![hidden, attention.map_or(0, Attention::output_inputs)],
             T::Gate | T::Up => vec![inner, hidden],
             T::Down => vec![hidden, inner],
             T::Router => vec![experts, hidden],
             T::RouterBias | T::RouterCorrection => vec![experts],
             T::SharedGate => vec![1, hidden],
+            T::MixerQuery | T::MixerKey => vec![mixer(Recurrent::key_width), hidden],
+            T::MixerValue | T::MixerGate => vec![mixer(Recurrent::value_width), hidden],
+            T::MixerBeta => vec![mixer(Recurrent::beta_width), hidden],
+            T::MixerDecay => vec![mixer(Recurrent::decay_width), hidden],
+            T::QueryConv | T::KeyConv => {
+                vec![mixer(Recurrent::key_width), mixer(|mixer| mixer.kernel)]
+            }
+            T::ValueConv => vec![mixer(Recurrent::value_width), mixer(|mixer| mixer.kernel)],
+            T::QueryConvBias | T::KeyConvBias => vec![mixer(Recurrent::key_width)],
+            T::ValueConvBias => vec![mixer(Recurrent::value_width)],
+            T::DecayRate | T::DecayBias | T::Skip => vec![mixer(|mixer| mixer.n_value_heads)],
+            T::MixerNorm => vec![mixer(|mixer| match mixer.rule {
+                RecurrentRule::GatedDelta => mixer.value_dim,
+                _ => mixer.value_width(),
+            })],
+            T::MixerOutput => vec![hidden, mixer(Recurrent::value_width)],
         }
     }
 

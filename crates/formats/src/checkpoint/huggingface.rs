@@ -146,13 +146,16 @@ fn names_in_multimodal(name: &str) -> [String; 2] {
     [format!("language_model.{name}"), new]
 }
 
-/// Whether a tensor belongs to a layer after those of the model, where DeepSeek-V3 and GLM-4.5 have a layer that
-/// predicts a further token. As in transformers, it is not read.
+/// Whether a tensor belongs to a layer after those of the model, where DeepSeek-V3, GLM-4.5 and hybrid Qwens have a layer
+/// that predicts a further token. As in transformers, it is not read.
 fn is_of_later_layer(name: &str, config: &Config) -> bool {
     let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
     let layer: Option<usize> = layer.and_then(|layer| layer.parse().ok());
-    matches!(config.family, Family::Glm4Moe | Family::DeepseekV3)
-        && layer >= Some(config.num_hidden_layers)
+    match config.family {
+        Family::Glm4Moe | Family::DeepseekV3 => layer >= Some(config.num_hidden_layers),
+        family if family.is_hybrid_qwen() => name.starts_with("mtp."),
+        _ => false,
+    }
 }
 
 /// Whether a tensor belongs to the part of a model that reads images.
@@ -162,6 +165,7 @@ fn is_of_images(name: &str) -> bool {
         "multi_modal_projector.",
         "model.vision_tower.",
         "model.multi_modal_projector.",
+        "model.visual.",
     ]
     .into_iter()
     .any(|part| name.starts_with(part))

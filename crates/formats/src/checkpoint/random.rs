@@ -27,7 +27,8 @@ use super::weight_file::WeightFile;
 use super::{Dtype, TensorSource, write_safetensors};
 use crate::architecture::{Architecture, QkNorms};
 use crate::config::{
-    Config, Family, MixtureLayers, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow,
+    Config, Family, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling, SlidingLayers,
+    SlidingWindow,
 };
 use crate::load_error::LoadError;
 use crate::speculator::mtp;
@@ -126,6 +127,7 @@ pub fn example_families() -> Vec<Config> {
     let mut families = vec![llama, mistral, qwen2, qwen3, granite, smollm3];
     families.extend(families::dense());
     families.extend(families::mixtures());
+    families.extend(families::hybrids());
     families
 }
 
@@ -207,12 +209,16 @@ pub fn write_random_pair(
     let mut config = drafter_config.clone();
     config.num_hidden_layers = damped_from.saturating_add(extra_layers);
     if let Some(has_rope) = &mut config.rope_layers {
-        has_rope.resize(config.num_hidden_layers, true);
+        let any = has_rope.contains(&true);
+        has_rope.resize(config.num_hidden_layers, any);
     }
     if let Some(SlidingWindow { layers: SlidingLayers::Listed(listed), .. }) =
         &mut config.sliding_window
     {
         listed.resize(config.num_hidden_layers, true);
+    }
+    if let Some(RecurrentLayers { layers, .. }) = &mut config.recurrent {
+        layers.resize(config.num_hidden_layers, true);
     }
     if let Some(MixtureLayers { dense, .. }) = &mut config.experts
         && !dense.is_empty()
@@ -332,6 +338,9 @@ impl<'a> RandomWeights<'a> {
             // Scores of experts differ clearly.
             Tensor::Layer(_, LayerTensor::Router) => (0.0, 2.0 / hidden.sqrt()),
             Tensor::Layer(_, LayerTensor::RouterCorrection | LayerTensor::Sinks) => (0.0, 0.3),
+            // Some heads remember a few positions, and others many.
+            Tensor::Layer(_, LayerTensor::DecayRate) => (-1.5, 1.0),
+            Tensor::Layer(_, LayerTensor::DecayBias) => (0.0, 0.5),
             Tensor::Layer(layer, part) => {
                 let is_query = matches!(part, LayerTensor::Query | LayerTensor::QueryUp);
                 let sharpness = if is_query { self.sharpness } else { 1.0 };
@@ -353,7 +362,7 @@ impl<'a> RandomWeights<'a> {
             NormPlacement::After | NormPlacement::Around => {
                 matches!(part, T::AttentionOutputNorm | T::MlpOutputNorm)
             }
-            _ => matches!(part, T::Output | T::OutputBias | T::Down | T::DownBias),
+            _ => matches!(part, T::Output | T::OutputBias | T::MixerOutput | T::Down | T::DownBias),
         };
         match layer {
             _ if !is_output => 1.0,
@@ -625,10 +634,15 @@ impl RandomTensors {
             let (mean, deviation) = match (tensor, &shape[..]) {
                 (Tensor::Layer(_, part), [_]) if part.is_bias() => (0.0, 0.3),
                 (Tensor::Expert(..) | Tensor::FinalNormBias | Tensor::HeadBias, [_])
-                | (Tensor::Layer(_, LayerTensor::RouterCorrection | LayerTensor::Sinks), [_]) => {
-                    (0.0, 0.3)
-                }
+                | (
+                    Tensor::Layer(
+                        _,
+                        LayerTensor::RouterCorrection | LayerTensor::Sinks | LayerTensor::DecayBias,
+                    ),
+                    [_],
+                ) => (0.0, 0.3),
                 (Tensor::Layer(_, LayerTensor::Router), _) => (0.0, 0.4),
+                (Tensor::Layer(_, LayerTensor::DecayRate), _) => (-1.5, 1.0),
                 (_, [_]) => (1.0, 0.1),
                 (Tensor::Embedding | Tensor::MaskEmbeddings | Tensor::MaskFeatures, _) => {
                     (0.0, 1.0)

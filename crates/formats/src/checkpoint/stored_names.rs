@@ -1,7 +1,7 @@
 //! The names and the form in which each family stores its tensors in Hugging Face checkpoints.
 
 use super::row_layout::{Interleaved, RowLayout};
-use crate::architecture::{Architecture, QkNorms};
+use crate::architecture::{Architecture, QkNorms, Recurrent};
 use crate::config::{Config, Family};
 use crate::tensor::{ExpertTensor, LayerTensor, Tensor};
 
@@ -33,6 +33,7 @@ impl StoredAs {
             Tensor::Layer(_, part) => {
                 stored.place_attention(part, config);
                 stored.place_mlp(part, config);
+                stored.place_mixer(part, config);
             }
             Tensor::Expert(_, expert, part) => stored.place_expert(expert, part, config),
             _ => {}
@@ -42,7 +43,8 @@ impl StoredAs {
             Tensor::Layer(_, part) => part.is_norm_weight(),
             _ => false,
         };
-        if is_norm && matches!(config.family, Family::Gemma2 | Family::Gemma3) {
+        let is_gemma = matches!(config.family, Family::Gemma2 | Family::Gemma3);
+        if is_norm && (is_gemma || config.family.is_hybrid_qwen()) {
             stored.layout.offset = 1.0;
         }
         stored
@@ -60,6 +62,7 @@ impl StoredAs {
             (F::GptNeoX, Tensor::FinalNorm) => "gpt_neox.final_layer_norm.weight",
             (F::GptNeoX, Tensor::FinalNormBias) => "gpt_neox.final_layer_norm.bias",
             (F::GptNeoX, Tensor::Head) => "embed_out.weight",
+            (F::Lfm2, Tensor::FinalNorm) => "model.embedding_norm.weight",
             _ => "",
         };
         if !name.is_empty() {
@@ -73,6 +76,8 @@ impl StoredAs {
             _ => format!("mlp.shared_expert.{weight}"),
         };
         let name = match (family, part) {
+            (F::GraniteMoeHybrid, T::Gate | T::Up) => "shared_mlp.input_linear.weight",
+            (F::GraniteMoeHybrid, T::Down) => "shared_mlp.output_linear.weight",
             (_, T::Gate) if is_shared => &shared("gate_proj.weight"),
             (_, T::Up) if is_shared => &shared("up_proj.weight"),
             (_, T::Down) if is_shared => &shared("down_proj.weight"),
@@ -87,7 +92,23 @@ impl StoredAs {
                 "post_feedforward_layernorm.weight"
             }
             (F::Mixtral, T::Router) => "block_sparse_moe.gate.weight",
-            (F::GraniteMoe, T::Router) => "block_sparse_moe.router.layer.weight",
+            (F::GraniteMoe | F::GraniteMoeHybrid, T::Router) => {
+                "block_sparse_moe.router.layer.weight"
+            }
+            (F::GraniteMoeHybrid, T::DecayRate) => "mamba.A_log",
+            (F::GraniteMoeHybrid, T::DecayBias) => "mamba.dt_bias",
+            (F::GraniteMoeHybrid, T::Skip) => "mamba.D",
+            (F::GraniteMoeHybrid, T::MixerNorm) => "mamba.norm.weight",
+            (F::GraniteMoeHybrid, T::MixerOutput) => "mamba.out_proj.weight",
+            (F::Lfm2, T::AttentionNorm) => "operator_norm.weight",
+            (F::Lfm2, T::MlpNorm) => "ffn_norm.weight",
+            (F::Lfm2, T::QueryNorm) => "self_attn.q_layernorm.weight",
+            (F::Lfm2, T::KeyNorm) => "self_attn.k_layernorm.weight",
+            (F::Lfm2, T::Output) => "self_attn.out_proj.weight",
+            (F::Lfm2, T::MixerOutput) => "conv.out_proj.weight",
+            (F::Lfm2, T::Gate) => "feed_forward.w1.weight",
+            (F::Lfm2, T::Up) => "feed_forward.w3.weight",
+            (F::Lfm2, T::Down) => "feed_forward.w2.weight",
             (F::GptOss, T::Router) => "mlp.router.weight",
             (F::GptOss, T::RouterBias) => "mlp.router.bias",
             (F::Phi, T::Output) => "self_attn.dense.weight",
@@ -131,6 +152,7 @@ impl StoredAs {
             T::Query | T::QueryBias if config.latent.is_none() => 0,
             T::Key | T::KeyBias => 1,
             T::Value | T::ValueBias => 2,
+            T::AttentionGate | T::AttentionGateBias => 3,
             T::Query | T::QueryUp | T::LatentDown | T::LatentDownBias
                 if config.latent.is_some() =>
             {
@@ -146,22 +168,28 @@ impl StoredAs {
         };
         let is_bias = part.is_bias();
         let kind = if is_bias { "bias" } else { "weight" };
-        let rename = |stored: &mut Self, old: [&str; 3], new: &str| {
+        let rename = |stored: &mut Self, old: [&str; 4], new: &str| {
             let suffix = format!("self_attn.{}.{kind}", old[index]);
             stored.name = stored.name.replace(&suffix, &format!("{new}.{kind}"));
         };
-        let names = ["q_proj", "k_proj", "v_proj"];
+        let names = ["q_proj", "k_proj", "v_proj", "gate_proj"];
         let rotated = index < 2;
         match config.family {
             Family::Phi3 => {
                 rename(self, names, "self_attn.qkv_proj");
                 self.shape[0] = q_size + 2 * kv_size;
-                self.layout = RowLayout::from_row([0, q_size, q_size + kv_size][index]);
+                self.layout = RowLayout::from_row([0, q_size, q_size + kv_size, 0][index]);
             }
             Family::GptNeoX => {
                 rename(self, names, "attention.query_key_value");
                 self.shape[0] = 3 * q_size;
                 self.layout = RowLayout::runs(index * head_dim, head_dim, 3 * head_dim);
+            }
+            // Each head's query is followed by its gate.
+            family if family.is_hybrid_qwen() && (index == 0 || index == 3) => {
+                rename(self, names, "self_attn.q_proj");
+                self.shape[0] = 2 * q_size;
+                self.layout = RowLayout::runs(index / 3 * head_dim, head_dim, 2 * head_dim);
             }
             Family::Cohere | Family::Cohere2 if rotated => {
                 self.layout.interleaved = Some(Interleaved::whole(head_dim));
@@ -187,16 +215,113 @@ impl StoredAs {
 
     /// Places gate and up, which may be one stored tensor.
     fn place_mlp(&mut self, part: LayerTensor, config: &Config) {
-        let (LayerTensor::Gate | LayerTensor::Up, Family::Phi3 | Family::Glm | Family::Glm4) =
-            (part, config.family)
+        let (
+            LayerTensor::Gate | LayerTensor::Up,
+            Family::Phi3 | Family::Glm | Family::Glm4 | Family::GraniteMoeHybrid,
+        ) = (part, config.family)
         else {
             return;
         };
-        let size = config.intermediate_size;
+        let size = self.shape[0];
         let name = if part == LayerTensor::Gate { "gate_proj" } else { "up_proj" };
         self.name = self.name.replace(name, "gate_up_proj");
         self.shape[0] = 2 * size;
         self.layout = RowLayout::from_row(if part == LayerTensor::Gate { 0 } else { size });
+    }
+
+    /// Places the tensors of a recurrent mixer, of which most are parts of larger ones.
+    fn place_mixer(&mut self, part: LayerTensor, config: &Config) {
+        use LayerTensor as T;
+        let Some(mixer) = config.recurrent.as_ref().map(|layers| layers.mixer) else { return };
+        let (keys, values) = (mixer.key_width(), mixer.value_width());
+        let layer = self.name.split(".linear_attn.").next().unwrap_or_default().to_owned();
+        let mut set = |name: &str, outputs: usize, layout: RowLayout| {
+            self.name = format!("{layer}.{name}");
+            self.shape[0] = outputs;
+            self.layout = layout;
+        };
+        match (config.family, part) {
+            // Each key head has its query, its key, and the values and gates of its value heads.
+            (Family::Qwen3Next, T::MixerQuery | T::MixerKey | T::MixerValue | T::MixerGate) => {
+                let (key, value) = (mixer.key_dim, values / mixer.n_key_heads);
+                let head = 2 * (key + value);
+                let (first, run) = match part {
+                    T::MixerQuery => (0, key),
+                    T::MixerKey => (key, key),
+                    T::MixerValue => (2 * key, value),
+                    _ => (2 * key + value, value),
+                };
+                let layout = RowLayout::runs(first, run, head);
+                set("linear_attn.in_proj_qkvz.weight", head * mixer.n_key_heads, layout);
+            }
+            (Family::Qwen3Next, T::MixerBeta | T::MixerDecay) => {
+                let run = mixer.n_value_heads / mixer.n_key_heads;
+                let first = if part == T::MixerBeta { 0 } else { run };
+                let layout = RowLayout::runs(first, run, 2 * run);
+                set("linear_attn.in_proj_ba.weight", 2 * mixer.n_value_heads, layout);
+            }
+            (Family::Qwen35 | Family::Qwen35Moe, T::MixerQuery | T::MixerKey | T::MixerValue) => {
+                let first = match part {
+                    T::MixerQuery => 0,
+                    T::MixerKey => keys,
+                    _ => 2 * keys,
+                };
+                let layout = RowLayout::from_row(first);
+                set("linear_attn.in_proj_qkv.weight", mixer.channels(), layout);
+            }
+            (Family::GraniteMoeHybrid, _) => {
+                let first = match part {
+                    T::MixerGate => 0,
+                    T::MixerValue => values,
+                    T::MixerKey => 2 * values,
+                    T::MixerQuery => 2 * values + keys,
+                    T::MixerDecay => 2 * (values + keys),
+                    _ => return self.place_convolution(part, "mamba.conv1d", &mixer, false),
+                };
+                let outputs = 2 * (values + keys) + mixer.n_value_heads;
+                set("mamba.in_proj.weight", outputs, RowLayout::from_row(first));
+            }
+            (Family::Lfm2, T::MixerBeta | T::MixerGate | T::MixerValue) => {
+                let first = match part {
+                    T::MixerBeta => 0,
+                    T::MixerGate => values,
+                    _ => 2 * values,
+                };
+                set("conv.in_proj.weight", 3 * values, RowLayout::from_row(first));
+            }
+            (Family::Lfm2, _) => self.place_convolution(part, "conv.conv", &mixer, true),
+            _ => self.place_convolution(part, "linear_attn.conv1d", &mixer, true),
+        }
+    }
+
+    /// Places a part of a convolution, whose channels are those of queries, keys and values, or those of values, keys
+    /// and queries (Mamba).
+    fn place_convolution(
+        &mut self,
+        part: LayerTensor,
+        name: &str,
+        mixer: &Recurrent,
+        queries_first: bool,
+    ) {
+        use LayerTensor as T;
+        let (keys, values) = (mixer.key_width(), mixer.value_width());
+        let first = match part {
+            T::QueryConv | T::QueryConvBias if queries_first => 0,
+            T::QueryConv | T::QueryConvBias => values + keys,
+            T::KeyConv | T::KeyConvBias if queries_first => keys,
+            T::KeyConv | T::KeyConvBias => values,
+            T::ValueConv | T::ValueConvBias if queries_first => 2 * keys,
+            T::ValueConv | T::ValueConvBias => 0,
+            _ => return,
+        };
+        let layer = self.name.split(".linear_attn.").next().unwrap_or_default();
+        let kind = if part.is_bias() { "bias" } else { "weight" };
+        self.name = format!("{layer}.{name}.{kind}");
+        self.layout = RowLayout::from_row(first);
+        self.shape = match part.is_bias() {
+            true => vec![mixer.channels()],
+            false => vec![mixer.channels(), 1, mixer.kernel],
+        };
     }
 
     /// Places a tensor of an expert, which may be a part of a tensor of all experts.
@@ -215,7 +340,7 @@ impl StoredAs {
                 let old = ["gate_proj", "up_proj", "down_proj"][part.projection()];
                 self.name = self.name.replace(".mlp.", ".block_sparse_moe.").replace(old, new);
             }
-            Family::GraniteMoe => {
+            Family::GraniteMoe | Family::GraniteMoeHybrid => {
                 let is_down = part == E::Down;
                 let name = if is_down { "output_linear" } else { "input_linear" };
                 self.name = format!("{}.block_sparse_moe.{name}.weight", in_all(&self.name));

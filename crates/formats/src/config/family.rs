@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Config;
-use super::families::{cohere, deepseek, gemma, glm, gpt, granite, llama, olmo, phi, qwen};
+use super::families::{cohere, deepseek, gemma, glm, gpt, granite, hybrid, llama, olmo, phi, qwen};
 use crate::architecture::Activation;
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
@@ -29,10 +29,20 @@ pub enum Family {
     Qwen2Moe,
     /// Qwen3's mixtures of experts.
     Qwen3Moe,
+    /// Qwen3-Next.
+    Qwen3Next,
+    /// Qwen3.5 and 3.6.
+    Qwen35,
+    /// Qwen3.5's and 3.6's mixtures of experts.
+    Qwen35Moe,
     /// Granite 3 and dense models with the same `model_type`.
     Granite,
     /// Granite's mixtures of experts.
     GraniteMoe,
+    /// Granite 4, hybrid and not.
+    GraniteMoeHybrid,
+    /// LFM2.
+    Lfm2,
     /// SmolLM3.
     SmolLm3,
     /// Gemma 2.
@@ -137,7 +147,7 @@ pub(super) const LLAMA: Defaults = Defaults {
 };
 
 impl Family {
-    pub(super) const ALL: [Self; 28] = [
+    pub(super) const ALL: [Self; 33] = [
         Self::Llama,
         Self::Mistral,
         Self::Mixtral,
@@ -145,8 +155,13 @@ impl Family {
         Self::Qwen3,
         Self::Qwen2Moe,
         Self::Qwen3Moe,
+        Self::Qwen3Next,
+        Self::Qwen35,
+        Self::Qwen35Moe,
         Self::Granite,
         Self::GraniteMoe,
+        Self::GraniteMoeHybrid,
+        Self::Lfm2,
         Self::SmolLm3,
         Self::Gemma2,
         Self::Gemma3,
@@ -178,6 +193,11 @@ impl Family {
         self.description().class
     }
 
+    /// Whether the family is a Qwen with recurrent layers.
+    pub(crate) fn is_hybrid_qwen(self) -> bool {
+        matches!(self, Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe)
+    }
+
     pub(super) fn description(self) -> &'static Description {
         match self {
             Self::Llama => &llama::LLAMA,
@@ -188,8 +208,13 @@ impl Family {
             Self::Qwen3 => &qwen::QWEN3,
             Self::Qwen2Moe => &qwen::QWEN2_MOE,
             Self::Qwen3Moe => &qwen::QWEN3_MOE,
+            Self::Qwen3Next => &hybrid::QWEN3_NEXT,
+            Self::Qwen35 => &hybrid::QWEN35,
+            Self::Qwen35Moe => &hybrid::QWEN35_MOE,
             Self::Granite => &granite::GRANITE,
             Self::GraniteMoe => &granite::GRANITE_MOE,
+            Self::GraniteMoeHybrid => &hybrid::GRANITE_MOE_HYBRID,
+            Self::Lfm2 => &hybrid::LFM2,
             Self::Gemma2 => &gemma::GEMMA2,
             Self::Gemma3 => &gemma::GEMMA3,
             Self::Phi => &phi::PHI,

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use crate::architecture::{
     Activation, Architecture, Attention, AttentionNorm, Experts, Factors, Head, Input, Latent,
-    Layer, Mlp, MlpInput, Norm, QkNorms, Rope,
+    Layer, Mlp, MlpInput, Norm, QkNorms, Recurrent, Rope,
 };
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
@@ -34,6 +34,9 @@ pub(crate) const MAX_LAYERS: usize = 1 << 12;
 
 /// The largest number of experts of a layer that is accepted.
 pub(crate) const MAX_EXPERTS: usize = 1 << 12;
+
+/// The largest number of positions that is accepted for a convolution.
+const MAX_KERNEL: usize = 256;
 
 /// The description of a Llama-like model without its weights. The fields have the names that
 /// `config.json` uses, if it has such a field.
@@ -108,6 +111,10 @@ pub struct Config {
     pub qk_norms: QkNorms,
     /// Whether attention has sinks (gpt-oss).
     pub sinks: bool,
+    /// Whether the output of attention has a gate (Qwen3-Next).
+    pub attention_gate: bool,
+    /// The layers with a recurrent mixer instead of attention, if there are any.
+    pub recurrent: Option<RecurrentLayers>,
     /// How keys and values are compressed, if they are (DeepSeek). `head_dim` is the part of a head with RoPE.
     pub latent: Option<Latent>,
     /// Whether the checkpoint stores the rows that RoPE rotates as neighbours (DeepSeek).
@@ -162,6 +169,15 @@ impl MixtureLayers {
     pub fn has_experts(&self, layer: usize) -> bool {
         !self.dense.get(layer).copied().unwrap_or(false)
     }
+}
+
+/// The recurrent mixers of a hybrid model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecurrentLayers {
+    /// The mixer of a layer.
+    pub mixer: Recurrent,
+    /// Whether each layer has a mixer instead of attention, in order.
+    pub layers: Vec<bool>,
 }
 
 /// Sliding-window attention: row `p` attends to the positions from `p − size + 1` to `p`.
@@ -222,6 +238,8 @@ impl Config {
             head_bias: false,
             qk_norms: QkNorms::None,
             sinks: false,
+            attention_gate: false,
+            recurrent: None,
             latent: None,
             rope_interleave: false,
             tie_word_embeddings: false,
@@ -303,6 +321,7 @@ impl Config {
         }
         self.validate_latent(file)?;
         self.validate_experts(file)?;
+        self.validate_recurrent(file)?;
         if let Some(listed) = &self.rope_layers
             && listed.len() != self.num_hidden_layers
         {
@@ -329,6 +348,43 @@ impl Config {
             }
         }
         self.validate_tensor_sizes(file)
+    }
+
+    /// Checks the sizes of recurrent mixers.
+    fn validate_recurrent(&self, file: &Path) -> Result<(), LoadError> {
+        let Some(RecurrentLayers { mixer, layers }) = &self.recurrent else { return Ok(()) };
+        let invalid = |option, found: usize, expected: String| {
+            let (file, found) = (file.to_owned(), found.to_string());
+            Err(LoadError::InvalidOption { file, option, found, expected })
+        };
+        if layers.len() != self.num_hidden_layers {
+            let expected = format!("one entry for each of the {} layers", self.num_hidden_layers);
+            return invalid("layer_types", layers.len(), expected);
+        }
+        // The options have other names in other families.
+        let mut sizes = vec![
+            ("linear_num_value_heads", mixer.n_value_heads, MAX_SIZE),
+            ("linear_value_head_dim", mixer.value_dim, MAX_SIZE),
+            ("linear_conv_kernel_dim", mixer.kernel, MAX_KERNEL),
+        ];
+        if mixer.has_matrices() {
+            sizes.push(("linear_num_key_heads", mixer.n_key_heads, MAX_SIZE));
+            sizes.push(("linear_key_head_dim", mixer.key_dim, MAX_SIZE));
+        }
+        for (option, size, largest) in sizes {
+            if !(1..=largest).contains(&size) {
+                return invalid(option, size, format!("a size from 1 to {largest}"));
+            }
+        }
+        if mixer.has_matrices() && !mixer.n_value_heads.is_multiple_of(mixer.n_key_heads) {
+            let expected = format!("a divisor of the {} value heads", mixer.n_value_heads);
+            return invalid("linear_num_key_heads", mixer.n_key_heads, expected);
+        }
+        if isize::try_from(mixer.state_bytes().saturating_mul(layers.len())).is_err() {
+            let expected = "states that fit in memory".to_owned();
+            return invalid("linear_value_head_dim", mixer.value_dim, expected);
+        }
+        Ok(())
     }
 
     /// Checks the sizes of compressed keys and values.
@@ -413,6 +469,9 @@ impl Config {
         });
         let shared = self.experts.as_ref().and_then(|layers| layers.shared_size).unwrap_or(1);
         let queries = [self.num_attention_heads, self.head_dim, self.hidden_size];
+        let mixer = self.recurrent.as_ref().map(|layers| layers.mixer);
+        // No projection is wider than all channels of the convolution.
+        let channels = mixer.map_or(1, |mixer| mixer.channels());
         let latent = self.latent.map_or([1, 1], |latent| {
             let widest = latent.query_dim().saturating_add(latent.value_dim);
             let rank = latent.rank.saturating_add(latent.query_rank.unwrap_or(0));
@@ -420,7 +479,8 @@ impl Config {
         });
         let [widest, ranks] = latent;
         let tensors = [
-            ("model.embed_tokens.weight", &[self.vocab_size, self.hidden_size][..]),
+            ("model.layers.0.linear_attn.in_proj.weight", &[2, channels, self.hidden_size][..]),
+            ("model.embed_tokens.weight", &[self.vocab_size, self.hidden_size]),
             ("model.layers.0.self_attn.q_proj.weight", &queries),
             ("model.layers.0.mlp.gate_proj.weight", &[self.intermediate_size, self.hidden_size]),
             (
@@ -497,12 +557,15 @@ impl Config {
             bias: self.mlp_bias,
         };
         let mixture = self.experts.as_ref().filter(|layers| layers.has_experts(index));
+        let has_mixer =
+            |layers: &&RecurrentLayers| layers.layers.get(index).copied().unwrap_or(false);
+        let recurrent = self.recurrent.as_ref().filter(has_mixer).map(|layers| layers.mixer);
         Layer {
             attention_norm: match placement {
                 N::After => AttentionNorm::None,
                 _ => AttentionNorm::Hidden,
             },
-            attention: Attention {
+            attention: recurrent.is_none().then(|| Attention {
                 n_heads: self.num_attention_heads,
                 n_kv_heads: self.latent.map_or(self.num_key_value_heads, |_| 1),
                 head_dim: self.latent.map_or(self.head_dim, |latent| latent.key_dim()),
@@ -510,12 +573,14 @@ impl Config {
                 score_scale: self.score_scale(),
                 score_cap: self.attn_logit_softcapping,
                 sinks: self.sinks,
+                gate: self.attention_gate,
                 rope: self.has_rope(index).then(|| self.rope(index)),
                 qk_norms: self.qk_norms,
                 qkv_bias: self.qkv_bias,
                 output_bias: self.output_bias,
                 latent: self.latent.map(Box::new),
-            },
+            }),
+            recurrent,
             attention_output_norm: has_output_norms,
             mlp_input: match placement {
                 N::Before | N::Around => MlpInput::Hidden,
@@ -612,6 +677,8 @@ impl Config {
             (self.attn_logit_softcapping.is_some(), "limited attention scores"),
             (self.final_logit_softcapping.is_some(), "limited logits"),
             (self.sinks, "attention sinks"),
+            (self.attention_gate, "gated attention"),
+            (self.recurrent.is_some(), "recurrent layers"),
             (self.latent.is_some(), "compressed keys and values"),
             (self.norm != Norm::Rms, "layer norms"),
             (self.norm_placement != NormPlacement::Before, "norms in other places"),

@@ -43,7 +43,7 @@ impl Config {
         let mut config = Self {
             family,
             hidden_size,
-            intermediate_size: options.required_size("intermediate_size")?,
+            intermediate_size: intermediate_size(&options, family)?,
             num_hidden_layers: options.required_size("num_hidden_layers")?,
             num_attention_heads,
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
@@ -70,7 +70,7 @@ impl Config {
             ..Self::plain_llama()
         };
         (description.read)(&options, &mut config)?;
-        if config.sliding_window.is_none() {
+        if config.sliding_window.is_none() && config.recurrent.is_none() {
             // Refuses layers with a window.
             sliding_window(&options, None, SlidingLayers::From(0))?;
         }
@@ -80,15 +80,22 @@ impl Config {
     }
 }
 
+/// Returns the width of dense MLPs, which some families do not have.
+fn intermediate_size(options: &JsonOptions<'_>, family: Family) -> Result<usize, LoadError> {
+    match options.size("intermediate_size")? {
+        None if family == Family::Qwen35Moe => options.required_size("moe_intermediate_size"),
+        _ => options.required_size("intermediate_size"),
+    }
+}
+
 /// Returns the options of the language model, and whether it is a part of a model that also reads images.
 fn text_options<'a>(options: JsonOptions<'a>) -> Result<(JsonOptions<'a>, bool), LoadError> {
-    if options.string("model_type")?.as_deref() != Some(MULTIMODAL) {
-        return Ok((options, false));
-    }
-    const CLASS: &str = "\"Gemma3ForConditionalGeneration\"";
-    options.check_supported("architectures", CLASS, |value| {
+    let model_type = options.string("model_type")?;
+    let multimodal = MULTIMODAL.iter().find(|(name, _)| model_type.as_deref() == Some(*name));
+    let Some((_, class)) = multimodal else { return Ok((options, false)) };
+    options.check_supported("architectures", class, |value| {
         let names = value.as_array().into_iter().flatten();
-        names.into_iter().any(|name| name == CLASS.trim_matches('"'))
+        names.into_iter().any(|name| name == class.trim_matches('"'))
     })?;
     let part = options.object("text_config")?;
     let part =
@@ -98,12 +105,17 @@ fn text_options<'a>(options: JsonOptions<'a>) -> Result<(JsonOptions<'a>, bool),
     Ok((part.with_defaults(&options, &outer), true))
 }
 
-/// The `model_type` of Gemma 3 with images.
-const MULTIMODAL: &str = "gemma3";
+/// The `model_type` of models that also read images, and the name of their class, in quotation marks.
+const MULTIMODAL: [(&str, &str); 3] = [
+    ("gemma3", "\"Gemma3ForConditionalGeneration\""),
+    ("qwen3_5", "\"Qwen3_5ForConditionalGeneration\""),
+    ("qwen3_5_moe", "\"Qwen3_5MoeForConditionalGeneration\""),
+];
 
 const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mixtral, qwen2, qwen3, \
-    qwen2_moe, qwen3_moe, granite, granitemoe, smollm3, gemma2, gemma3, gemma3_text, phi, phi3, olmo2, \
-    olmo3, olmoe, cohere, cohere2, glm, glm4, glm4_moe, deepseek_v2, deepseek_v3, starcoder2, stablelm, gpt_neox or gpt_oss";
+    qwen2_moe, qwen3_moe, qwen3_next, qwen3_5, qwen3_5_moe, granite, granitemoe, granitemoehybrid, lfm2, \
+    smollm3, gemma2, gemma3, gemma3_text, phi, phi3, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
+    glm4_moe, deepseek_v2, deepseek_v3, starcoder2, stablelm, gpt_neox or gpt_oss";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
     let Some(model_type) = options.string("model_type")? else {
@@ -388,7 +400,7 @@ mod tests {
         let architecture = factors.unwrap().architecture();
         let expected = Factors { embedding: 12.0, residual: 0.22, logit_divisor: 8.0 };
         assert_eq!(architecture.factors, expected);
-        assert_eq!(architecture.layers[0].attention.score_scale, 0.015_625);
+        assert_eq!(architecture.layers[0].attention.as_ref().unwrap().score_scale, 0.015_625);
         let invalid = granite(json!({"logits_scaling": 0})).unwrap_err().to_string();
         assert!(invalid.contains("\"logits_scaling\" is 0; expected a positive"), "{invalid}");
         let of_llama = message(json!({"logits_scaling": 8.0}));
@@ -413,7 +425,8 @@ mod tests {
         let listed = json!({"no_rope_layers": [0, 1, 1, 1, 0, 0], "no_rope_layer_interval": 4});
         assert_eq!(layers(listed.clone()), [false, true, true, true, false]);
         let ropes = smollm3(listed).unwrap().architecture().layers;
-        assert!(ropes[0].attention.rope.is_none() && ropes[1].attention.rope.is_some());
+        let ropes = [0, 1].map(|layer| ropes[layer].attention.as_ref().unwrap().rope.is_some());
+        assert_eq!(ropes, [false, true]);
         let window = json!({"use_sliding_window": true, "sliding_window": 9});
         let window = smollm3(window).unwrap();
         assert_eq!([2, 3, 4].map(|layer| window.window(layer)), [None, Some(9), None]);

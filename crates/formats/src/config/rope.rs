@@ -349,8 +349,11 @@ impl Reader<'_, '_> {
         };
         let common = ["rope_theta", "rope_type", "type", "partial_rotary_factor"];
         let has_factor = matches!(scaling, RopeScaling::Yarn(_) | RopeScaling::Divisors { .. });
+        // Parts of a head that rotate by positions in images, which a text does not have.
+        let of_images = self.family.is_hybrid_qwen() && matches!(scaling, RopeScaling::None);
         let is_known = |name: &str| {
             common.contains(&name)
+                || of_images && ["mrope_section", "mrope_interleaved"].contains(&name)
                 || type_options.contains(&name)
                 || has_factor && name == "attention_factor"
         };

@@ -1,6 +1,6 @@
 //! Converts a configuration to the options of `config.json`.
 
-use super::{Config, RopeScaling, SlidingLayers};
+use super::{Config, RecurrentLayers, RopeScaling, SlidingLayers};
 use crate::architecture::Activation;
 use crate::weight_type::Dtype;
 use serde_json::{Value, json};
@@ -51,6 +51,10 @@ impl Config {
         }
         if let Some(options) = options.as_object_mut() {
             (description.write)(self, options);
+        }
+        if let Some(RecurrentLayers { layers, .. }) = &self.recurrent {
+            let name = |&mixes| if mixes { "linear_attention" } else { "full_attention" };
+            options["layer_types"] = layers.iter().map(name).collect();
         }
         match self.sliding_window.as_ref().map(|window| &window.layers) {
             Some(SlidingLayers::Listed(listed)) => {

@@ -2,10 +2,12 @@
 
 use super::example_config;
 use crate::architecture::{
-    Activation, ExpertGroups, Experts, Latent, Mlp, Norm, QkNorms, Router, Weighting,
+    Activation, ExpertGroups, Experts, Latent, Mlp, Norm, QkNorms, Recurrent, RecurrentRule,
+    Router, Weighting,
 };
 use crate::config::{
-    Config, Family, MixtureLayers, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow, Yarn,
+    Config, Family, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling, SlidingLayers,
+    SlidingWindow, Yarn,
 };
 
 /// Returns the window of some of two layers.
@@ -286,4 +288,84 @@ fn latent() -> [Config; 2] {
         )
     };
     [v2, v3]
+}
+
+/// Returns hybrids, in which the first of two layers has a recurrent mixer.
+pub(super) fn hybrids() -> Vec<Config> {
+    let of = |family, mixer| {
+        let recurrent = Some(RecurrentLayers { mixer, layers: vec![true, false] });
+        Config { family, recurrent, ..example_config() }
+    };
+    let delta = Recurrent {
+        rule: RecurrentRule::GatedDelta,
+        n_key_heads: 2,
+        key_dim: 7,
+        n_value_heads: 4,
+        value_dim: 9,
+        kernel: 4,
+        conv_bias: false,
+    };
+    let router = Router::softmax(2);
+    let experts =
+        |size, router| Experts { n_experts: 6, mlp: Mlp::gated(size), router, shared_gate: false };
+    let qwen3_next = Config {
+        qk_norms: QkNorms::Heads,
+        attention_gate: true,
+        partial_rotary_factor: 0.25,
+        experts: Some(MixtureLayers {
+            experts: Experts { shared_gate: true, ..experts(36, router) },
+            shared_size: Some(52),
+            dense: Vec::new(),
+        }),
+        ..of(Family::Qwen3Next, delta)
+    };
+    // A head for each key head, and no dense layers.
+    let equal = Recurrent { n_key_heads: 3, n_value_heads: 3, kernel: 2, ..delta };
+    let qwen35 = Config {
+        family: Family::Qwen35,
+        qkv_bias: true,
+        output_bias: true,
+        tie_word_embeddings: true,
+        experts: None,
+        recurrent: Some(RecurrentLayers { mixer: equal, layers: vec![false, true] }),
+        ..qwen3_next.clone()
+    };
+    let qwen35_moe = Config { family: Family::Qwen35Moe, ..qwen3_next.clone() };
+    let convolution = Recurrent {
+        rule: RecurrentRule::Convolution,
+        n_key_heads: 0,
+        key_dim: 0,
+        n_value_heads: 1,
+        value_dim: 48,
+        kernel: 3,
+        conv_bias: false,
+    };
+    let lfm2 = Config {
+        qk_norms: QkNorms::Heads,
+        tie_word_embeddings: true,
+        ..of(Family::Lfm2, convolution)
+    };
+    let mamba = Recurrent {
+        rule: RecurrentRule::StateSpace,
+        n_key_heads: 2,
+        key_dim: 5,
+        n_value_heads: 4,
+        value_dim: 24,
+        kernel: 4,
+        conv_bias: true,
+    };
+    let of_chosen = Router { weighting: Weighting::SoftmaxOfChosen, normalised: false, ..router };
+    let granite = Config {
+        attention_multiplier: Some(0.25),
+        embedding_multiplier: 1.5,
+        residual_multiplier: 0.5,
+        logits_scaling: 0.75,
+        rope_layers: Some(vec![false; 2]),
+        experts: Some(MixtureLayers {
+            shared_size: Some(52),
+            ..MixtureLayers::in_all(experts(100, of_chosen))
+        }),
+        ..of(Family::GraniteMoeHybrid, mamba)
+    };
+    vec![qwen3_next, qwen35, qwen35_moe, lfm2, granite]
 }

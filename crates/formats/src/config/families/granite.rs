@@ -51,7 +51,10 @@ pub(in super::super) const GRANITE_MOE: Description = Description {
     },
 };
 
-fn read_factors(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
+pub(super) fn read_factors(
+    options: &JsonOptions<'_>,
+    config: &mut Config,
+) -> Result<(), LoadError> {
     let factor = |option| Ok::<_, LoadError>(options.number(option)?.unwrap_or(1.0));
     config.attention_multiplier = Some(factor("attention_multiplier")?);
     config.embedding_multiplier = factor("embedding_multiplier")?;
@@ -60,7 +63,7 @@ fn read_factors(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), Lo
     Ok(())
 }
 
-fn write_factors(config: &Config, options: &mut Map<String, Value>) {
+pub(super) fn write_factors(config: &Config, options: &mut Map<String, Value>) {
     for (option, factor) in [
         ("attention_multiplier", config.score_scale()),
         ("embedding_multiplier", config.embedding_multiplier),

@@ -6,6 +6,7 @@ pub(super) mod gemma;
 pub(super) mod glm;
 pub(super) mod gpt;
 pub(super) mod granite;
+pub(super) mod hybrid;
 pub(super) mod llama;
 pub(super) mod olmo;
 pub(super) mod phi;

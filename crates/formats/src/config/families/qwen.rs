@@ -106,7 +106,10 @@ pub(in super::super) const QWEN3_MOE: Description = Description {
 
 /// Reads the experts, and the layers that have them: the last of every `decoder_sparse_step` layers, but
 /// not those of `mlp_only_layers`.
-fn mixture_layers(options: &JsonOptions<'_>, config: &Config) -> Result<MixtureLayers, LoadError> {
+pub(super) fn mixture_layers(
+    options: &JsonOptions<'_>,
+    config: &Config,
+) -> Result<MixtureLayers, LoadError> {
     let size = options.required_size("moe_intermediate_size")?;
     let mlp = Mlp { activation: config.hidden_act, ..Mlp::gated(size) };
     let base = experts(options, "num_experts", mlp)?;
@@ -127,7 +130,7 @@ fn mixture_layers(options: &JsonOptions<'_>, config: &Config) -> Result<MixtureL
     Ok(MixtureLayers { experts, shared_size: None, dense })
 }
 
-fn write_mixture(config: &Config, options: &mut Map<String, Value>) {
+pub(super) fn write_mixture(config: &Config, options: &mut Map<String, Value>) {
     let Some(MixtureLayers { experts, dense, .. }) = &config.experts else { return };
     let dense = dense.iter().enumerate().filter(|(_, is_dense)| **is_dense);
     let dense: Vec<usize> = dense.map(|(layer, _)| layer).collect();
