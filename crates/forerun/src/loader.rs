@@ -140,8 +140,7 @@ impl<'a> Loader<'a> {
             return Ok(Arc::clone(weights));
         }
         let name = model.to_string();
-        let matrices =
-            MatrixTypes::of_model(types.weights, checkpoint.architecture(), checkpoint)?;
+        let matrices = MatrixTypes::of_model(types.weights, checkpoint.architecture(), checkpoint)?;
         let type_names = matrices.names(checkpoint.architecture());
         let total = checkpoint.config().num_hidden_layers as u64;
         let mut flow = ControlFlow::Continue(());

@@ -21,8 +21,8 @@ mod weight_type;
 
 pub use architecture::{
     Activation, Architecture, Attention, AttentionNorm, DraftHeads, ExpertGroups, Experts, Factors,
-    FeatureNorm, FeatureSource, Head, Input, Layer, Mlp, MlpInput, Norm, QkNorms, Rope, Router,
-    Weighting,
+    FeatureNorm, FeatureSource, Head, Input, Layer, Mlp, MlpInput, Norm, PositionTable, QkNorms,
+    Rope, Router, Weighting,
 };
 pub use block_type::{BlockType, UnknownBlockType};
 pub use checkpoint::{Checkpoint, TensorSource};

@@ -142,6 +142,10 @@ impl AttentionBlock {
                     norm_parts(team.isa(), norm, x, (weights, width), epsilon);
                 }
             }
+            if let Some(limit) = weights.qkv_limit {
+                let numbers = rotated.iter_mut().chain(&mut *values);
+                numbers.for_each(|x| *x = x.clamp(-limit, limit));
+            }
             if let Some(index) = weights.rope {
                 let (rope, tables) = (&input.ropes[index], &input.rope_tables[index]);
                 let table = &tables[row * rope.table_len()..][..rope.table_len()];

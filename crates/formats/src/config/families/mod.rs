@@ -1,6 +1,7 @@
 //! The families' own options, one file for families of the same origin.
 
 pub(super) mod cohere;
+pub(super) mod falcon;
 pub(super) mod gemma;
 pub(super) mod glm;
 pub(super) mod gpt;
@@ -8,6 +9,7 @@ pub(super) mod granite;
 pub(super) mod llama;
 pub(super) mod olmo;
 pub(super) mod phi;
+pub(super) mod positions;
 pub(super) mod qwen;
 
 use super::{Config, MAX_LAYERS, SlidingLayers, SlidingWindow};
