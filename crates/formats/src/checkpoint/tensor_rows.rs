@@ -117,7 +117,7 @@ impl TensorRows<'_> {
             }
             (None, Some(outputs)) => self.read_column(row, outputs, out),
             (None, None) if self.is_vector && self.layout != RowLayout::PLAIN => {
-                self.read_values(out)
+                self.read_values(out);
             }
             (None, None) => {
                 self.decode(&self.file.bytes()[self.place(row)], out);
