@@ -35,9 +35,12 @@ MODELS = {
     "glm4-moe-group": "glm4moe",
     "gpt-neox": "gptneox",
     "gpt-oss": "gpt-oss",
+    "falcon-new": "falcon",
+    "gpt2": "gpt2",
     "granite": "granite",
     "granitemoe-bias": "granitemoe",
     "mixtral-tied": "llama",
+    "olmo": "olmo",
     "olmo2": "olmo2",
     "olmoe": "olmoe",
     "phi": "phi2",
@@ -51,8 +54,9 @@ MODELS = {
 
 # Architectures that rotate neighbours, and whose conversion reorders the rows
 # of queries and keys for it. Other checkpoints have them in that order already.
-REORDERED = {"llama", "granite", "granitemoe", "smollm3"}
-LAYER_NORM = {"starcoder2", "stablelm", "gptneox", "phi2", "command-r", "cohere2"}
+REORDERED = {"llama", "granite", "granitemoe", "smollm3", "olmo"}
+LAYER_NORM = {"starcoder2", "stablelm", "gptneox", "phi2", "command-r", "cohere2",
+              "gpt2", "falcon", "olmo"}
 
 TYPES = {torch.float32: gguf.GGMLQuantizationType.F32,
          torch.float16: gguf.GGMLQuantizationType.F16,
@@ -93,6 +97,14 @@ PARTS = {
     "attention.query_key_value": "attn_qkv",
     "mlp.dense_h_to_4h": "ffn_up",
     "mlp.dense_4h_to_h": "ffn_down",
+    "self_attention.query_key_value": "attn_qkv",
+    "self_attention.dense": "attn_output",
+    "ln_attn": "attn_norm_2",
+    "ln_mlp": "attn_norm",
+    "ln_1": "attn_norm",
+    "ln_2": "ffn_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
 }
 
 # Norms whose names mean other places in some architectures.
@@ -116,7 +128,17 @@ WHOLE = {
     "gpt_neox.embed_in": "token_embd",
     "gpt_neox.final_layer_norm": "output_norm",
     "embed_out": "output",
+    "transformer.wte": "token_embd",
+    "transformer.wpe": "position_embd",
+    "transformer.word_embeddings": "token_embd",
+    "transformer.ln_f": "output_norm",
 }
+
+# Common names of options that some families call otherwise.
+OPTIONS = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers",
+           "n_head": "num_attention_heads", "n_positions": "max_position_embeddings",
+           "ffn_hidden_size": "intermediate_size", "num_kv_heads": "num_key_value_heads",
+           "layer_norm_epsilon": "layer_norm_eps"}
 
 
 class Converter:
@@ -124,7 +146,11 @@ class Converter:
 
     def __init__(self, folder, architecture):
         self.architecture = architecture
-        self.config = json.loads((folder / "config.json").read_text())
+        config = json.loads((folder / "config.json").read_text())
+        self.config = {OPTIONS.get(name, name): value for name, value in config.items()}
+        self.config.setdefault("intermediate_size", 4 * self.config["hidden_size"])
+        if architecture == "olmo":
+            self.config["layer_norm_eps"] = 1e-5
         self.tensors = {}
         for file in sorted(folder.glob("*.safetensors")):
             with safe_open(file, "pt") as stored:
@@ -157,7 +183,7 @@ class Converter:
                     continue
                 yield from self.changed(f"{WHOLE[stem]}.{kind}", tensor)
                 continue
-            layer, part = re.fullmatch(r"(?:model|gpt_neox)\.layers\.(\d+)\.(.+)", name).groups()
+            layer, part = re.fullmatch(r"(?:model\.layers|gpt_neox\.layers|transformer\.h)\.(\d+)\.(.+)", name).groups()
             prefix = f"blk.{layer}"
             expert = re.fullmatch(r".+experts\.(\d+)\.(\w+)\.weight", part)
             if expert:
@@ -208,6 +234,12 @@ class Converter:
         if self.architecture == "gptneox" and part == "attn_qkv":
             of_heads = tensor.reshape(self.heads, 3, self.head_dim, *tensor.shape[1:])
             tensor = of_heads.swapaxes(0, 1).reshape(tensor.shape)
+        if self.architecture == "falcon" and part == "attn_qkv":
+            of_sets = tensor.reshape(self.kv_heads, -1, self.head_dim, *tensor.shape[1:])
+            parts = of_sets[:, :-2], of_sets[:, -2], of_sets[:, -1]
+            tensor = torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
+        if self.architecture == "gpt2" and tensor.dim() == 2 and part:
+            tensor = tensor.T
         yield name, tensor
 
     def write(self, file):
@@ -221,7 +253,7 @@ class Converter:
         self.write_tokenizer(writer)
         for name, tensor in sorted(self.converted()):
             is_matrix = tensor.dim() > 1 and name.endswith(".weight")
-            is_matrix &= "norm" not in name and "gate_inp" not in name
+            is_matrix &= not any(part in name for part in ("norm", "gate_inp", "position_embd"))
             kind = TYPES[tensor.dtype] if is_matrix else gguf.GGMLQuantizationType.F32
             values = numpy.ascontiguousarray(tensor.float().numpy())
             writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
@@ -273,6 +305,8 @@ class Converter:
 
     def write_rope(self, writer):
         config, rope = self.config, self.rope()
+        if self.architecture == "gpt2":
+            return
         writer.add_rope_freq_base(rope["rope_theta"])
         dims = int(self.head_dim * rope["partial_rotary_factor"])
         writer.add_rope_dimension_count(dims)
@@ -346,6 +380,7 @@ class Converter:
             ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
             ("final_logit_softcapping", writer.add_final_logit_softcapping),
             ("use_parallel_residual", writer.add_parallel_residual),
+            ("clip_qkv", writer.add_clamp_kqv),
         ]:
             if config.get(option) is not None:
                 write(config[option])

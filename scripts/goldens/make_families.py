@@ -74,11 +74,15 @@ GRANITE_WITHOUT = {
 SMOLLM3 = {"pad_token_id": None, "head_dim": 10}
 
 # The names of embeddings, heads and last norms.
-EMBEDDINGS = ["model.embed_tokens.weight", "gpt_neox.embed_in.weight"]
+EMBEDDINGS = ["model.embed_tokens.weight", "gpt_neox.embed_in.weight",
+              "transformer.wte.weight", "transformer.word_embeddings.weight",
+              "model.decoder.embed_tokens.weight"]
+POSITIONS = (".wpe.weight", ".embed_positions.weight")
 HEADS = ["lm_head.weight", "embed_out.weight"]
 LAST_NORMS = ["model.norm.weight", "model.final_layernorm.weight",
               "model.embedding_norm.weight",
-              "gpt_neox.final_layer_norm.weight"]
+              "gpt_neox.final_layer_norm.weight", "transformer.ln_f.weight",
+              "model.decoder.final_layer_norm.weight"]
 
 # Parts of the names of queries and keys, and of the routers' matrices.
 SHARP = [".q_proj.", ".k_proj.", ".q_norm.", ".k_norm.", ".qkv_proj.",
@@ -152,6 +156,25 @@ GPT_NEOX_SCALES = {
 # GPT-NeoX's old names of options.
 GPT_NEOX_NAMES = {"rope_theta": "rotary_emb_base",
                   "partial_rotary_factor": "rotary_pct"}
+
+# The sizes of GPT-2, whose options have other names.
+GPT2 = {"n_embd": 24, "n_head": 4, "n_layer": 2, "n_positions": 512}
+GPT2_SCALES = {
+    "attn.c_attn.weight": 3.5, "attn.c_proj.weight": 1.5,
+    "mlp.c_fc.weight": 2.0, "mlp.c_proj.weight": 0.8, ".wpe.weight": 3.0}
+
+# OPT's default padding token would be in the small vocabulary.
+OPT = {"ffn_dim": 46, "pad_token_id": None}
+OPT_SCALES = {
+    ".out_proj.weight": 1.5, ".fc2.weight": 2.0, ".embed_positions.weight": 3.0,
+    ".q_proj.weight": 1.5, ".k_proj.weight": 1.5}
+
+
+def opt_key_biases(layers):
+    """Return OPT's biases of keys, which softmax cancels without RoPE."""
+    return [f"model.decoder.layers.{layer}.self_attn.k_proj.bias"
+            for layer in range(layers)]
+
 
 # The sizes of DeepSeek's compressed attention.
 MLA = {"hidden_size": 28, "num_key_value_heads": None, "q_lora_rank": 18,
@@ -957,6 +980,125 @@ FAMILIES = {
         "without": {"other weights": {"norm_topk_prob": True},
                     "attention biases": {"attention_bias": False}},
     },
+    "olmoe-clip": {
+        "config": transformers.OlmoeConfig, "dtype": torch.float16,
+        "options": NO_PAD | {"num_key_value_heads": 2, "vocab_size": 101,
+                             "num_experts": 4, "num_experts_per_tok": 2,
+                             "intermediate_size": 18, "clip_qkv": 0.8},
+        "experts": 4,
+        "without": {"limit": {"clip_qkv": None}},
+    },
+    # OLMo 1: layer norms without weights, and limits of queries, keys and
+    # values. Three checkpoints: 7B, with biases, and 1B with a tied head.
+    "olmo": {
+        "config": transformers.OlmoConfig, "dtype": torch.bfloat16,
+        "options": NO_PAD | {"num_key_value_heads": 4, "clip_qkv": 1.5},
+        "old_spelling": True,
+        "without": {"limit": {"clip_qkv": None}},
+    },
+    "olmo-bias": {
+        "config": transformers.OlmoConfig, "dtype": torch.float16,
+        "options": NO_PAD | {"hidden_size": 28, "num_attention_heads": 2,
+                             "num_key_value_heads": 1, "attention_bias": True,
+                             "clip_qkv": 2.0},
+        "scales": {".q_proj.weight": 1.5, ".k_proj.weight": 1.5},
+        "without": {"limit": {"clip_qkv": None},
+                    "attention biases": {"attention_bias": False}},
+    },
+    "olmo-tied": {
+        "config": transformers.OlmoConfig, "dtype": torch.float32,
+        "options": NO_PAD | {"hidden_size": 36, "num_attention_heads": 3,
+                             "num_key_value_heads": 3, "num_hidden_layers": 3,
+                             "tie_word_embeddings": True},
+        "old_spelling": True,
+        # Without weights of the last norm, a token would predict itself.
+        "scales": {".o_proj.weight": 5.0, ".down_proj.weight": 8.0},
+        "without": {"theta": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e9}}},
+    },
+    # GPT-2: learned positions, fused queries, keys and values, and matrices
+    # with the inputs first. Three checkpoints: as published, with another
+    # width of the MLP, and with a separate head.
+    "gpt2": {
+        "config": transformers.GPT2Config, "dtype": torch.float32,
+        "options": GPT2, "scales": GPT2_SCALES,
+        "without": {"activation": {"activation_function": "relu"}},
+    },
+    "gpt2-inner": {
+        "config": transformers.GPT2Config, "dtype": torch.bfloat16,
+        "options": GPT2 | {"n_embd": 36, "n_head": 3, "n_layer": 3,
+                           "n_inner": 46, "vocab_size": 101,
+                           "activation_function": "gelu",
+                           "layer_norm_epsilon": 0.01},
+        "scales": GPT2_SCALES,
+        "without": {"activation": {"activation_function": "relu"},
+                    "epsilon": {"layer_norm_epsilon": 1e-5}},
+    },
+    "gpt2-head": {
+        "config": transformers.GPT2Config, "dtype": torch.float16,
+        "options": GPT2 | {"n_embd": 20, "n_head": 2,
+                           "tie_word_embeddings": False},
+        "scales": GPT2_SCALES,
+        "without": {"activation": {"activation_function": "relu"}},
+    },
+    # OPT: learned positions after two unused ones, ReLU. Three checkpoints:
+    # as published, without biases, and with a separate head.
+    "opt": {
+        "config": transformers.OPTConfig, "dtype": torch.float16,
+        "options": OPT, "scales": OPT_SCALES,
+        "cancels": opt_key_biases(2),
+        "without": {"activation": {"activation_function": "silu"}},
+    },
+    "opt-plain": {
+        "config": transformers.OPTConfig, "dtype": torch.bfloat16,
+        "options": OPT | {"hidden_size": 36, "num_attention_heads": 3,
+                          "num_hidden_layers": 3, "enable_bias": False,
+                          "vocab_size": 101},
+        "scales": OPT_SCALES,
+        "without": {"activation": {"activation_function": "silu"}},
+    },
+    "opt-head": {
+        "config": transformers.OPTConfig, "dtype": torch.float32,
+        "options": OPT | {"hidden_size": 20, "num_attention_heads": 2,
+                          "activation_function": "gelu",
+                          "tie_word_embeddings": False},
+        "scales": OPT_SCALES,
+        "cancels": opt_key_biases(2),
+        "without": {"activation": {"activation_function": "relu"}},
+    },
+    # Falcon: one fused projection for each key/value head, LayerNorm, an MLP
+    # without gate. Four checkpoints: 7B with one key/value head, 40B with two
+    # norms, 11B with one norm, and one after the other with biases.
+    "falcon": {
+        "config": transformers.FalconConfig, "dtype": torch.bfloat16,
+        "options": {}, "old_spelling": True, "scales": GPT_NEOX_SCALES,
+        "without": {"activation": {"activation": "relu"},
+                    "RoPE": {"alibi": True}},
+    },
+    "falcon-new": {
+        "config": transformers.FalconConfig, "dtype": torch.float16,
+        "options": {"new_decoder_architecture": True, "num_kv_heads": 2,
+                    "tie_word_embeddings": False, "vocab_size": 101},
+        "old_spelling": True, "scales": GPT_NEOX_SCALES,
+        "without": {"activation": {"activation": "relu"}},
+    },
+    "falcon-one-norm": {
+        "config": transformers.FalconConfig, "dtype": torch.float32,
+        "options": {"new_decoder_architecture": True, "hidden_size": 36,
+                    "num_attention_heads": 3, "num_ln_in_parallel_attn": 1,
+                    "num_hidden_layers": 3, "ffn_hidden_size": 50},
+        "scales": GPT_NEOX_SCALES,
+        "without": {"theta": {"rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e9}}},
+    },
+    "falcon-sequential": {
+        "config": transformers.FalconConfig, "dtype": torch.float32,
+        "options": {"multi_query": False, "parallel_attn": False,
+                    "bias": True, "hidden_size": 20,
+                    "num_attention_heads": 2, "vocab_size": 101},
+        "scales": GPT_NEOX_SCALES,
+        "without": {"activation": {"activation": "relu"}},
+    },
     # Granite 3's experts: fused matrices of all experts. Three checkpoints:
     # tied, with biases, and with scaled RoPE.
     "granitemoe": {
@@ -1562,7 +1704,7 @@ def neutral_norm(name, family):
 
 def is_norm(name):
     """Tell whether a tensor belongs to a norm."""
-    return "norm" in name
+    return "norm" in name or ".ln_" in name
 
 
 def tensors(model):
@@ -1699,6 +1841,8 @@ def check_sensitivity(folder, name, family, token_ids):
         elif name_of_tensor.endswith((".D", "A_log")):
             # Nothing is added, and nothing decays.
             value = 0.0 if name_of_tensor.endswith(".D") else -20.0
+        elif name_of_tensor.endswith(POSITIONS):
+            value = 0.0
         elif is_norm(name_of_tensor):
             value = neutral_norm(name_of_tensor, family)
         else:

@@ -865,8 +865,8 @@ mod tests {
             let fork = tree.push(Some(1), 9);
             tree.push(Some(fork), round);
             tree.push(None, 7);
-            let computed = [&mut plain, &mut recurrent]
-                .map(|pool| compute(pool, SequenceId(0), &text, &tree));
+            let computed =
+                [&mut plain, &mut recurrent].map(|pool| compute(pool, SequenceId(0), &text, &tree));
             assert_eq!(computed[0], computed[1], "round {round}");
             assert_eq!(computed[1], if round == 0 { 307 } else { 8 }, "round {round}");
             // Accepts none, some or all nodes of a path, and adds another token.
@@ -878,7 +878,10 @@ mod tests {
         let kept = recurrent.sequence(SequenceId(0)).map_or(0, SequenceCache::kept_states);
         assert!(kept <= RECENT_STATES + 8, "{kept} states");
         // The others are those of every 256th row.
-        assert_eq!(recurrent.states.allocated - recurrent.states.free.len(), kept + text.len() / ANCHOR_ROWS);
+        assert_eq!(
+            recurrent.states.allocated - recurrent.states.free.len(),
+            kept + text.len() / ANCHOR_ROWS
+        );
     }
 
     #[test]

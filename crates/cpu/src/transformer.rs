@@ -243,7 +243,11 @@ impl Transformer {
             }
             let first_slot = sequence.cache.index().prefix_len();
             let depths = (held..tree.len()).map(|node| tree.depth(node));
-            self.add_rope_tables(&depths.map(|depth| first_slot + depth - 1));
+            let positions = depths.map(|depth| first_slot + depth - 1);
+            if hidden.is_none() {
+                self.add_positions(&positions);
+            }
+            self.add_rope_tables(&positions);
             self.add_to_tree_mask(sequence, first_slot);
             if self.weights.has_states() {
                 self.scratch.steps.extend(sequence.cache.state_steps(tree));
@@ -303,6 +307,20 @@ impl Transformer {
                 let norms = weights.final_norm.as_slice();
                 extend_normed(weights, isa, if normed { norms } else { &[] }, values, hidden);
             }
+        }
+    }
+
+    /// Adds the embeddings of positions to the last rows, if the model has any.
+    fn add_positions(&mut self, positions: &(impl ExactSizeIterator<Item = usize> + Clone)) {
+        let Architecture { input, positions: table, .. } = self.weights.architecture();
+        if table.is_none() || *input != Input::Embedding {
+            return;
+        }
+        let size = self.hidden_size();
+        let hidden = &mut self.scratch.hidden;
+        let first = hidden.len() - positions.len() * size;
+        for (row, position) in hidden[first..].chunks_exact_mut(size).zip(positions.clone()) {
+            self.weights.add_position(position, row);
         }
     }
 

@@ -24,6 +24,8 @@ pub struct Weights {
     cache_type: CacheType,
     /// The embedding. A drafter may share its target's.
     pub(crate) embedding: Arc<PackedMatrix>,
+    /// Embeddings of positions, if the model has any.
+    positions: Vec<f32>, // [rows, hidden]
     /// Embeddings of the mask tokens, which have the ids after the vocabulary.
     masks: Vec<f32>, // [masks, hidden]
     /// The projection to the first layer's input.
@@ -56,6 +58,8 @@ pub(crate) struct LayerWeights {
     pub(crate) qkv: Projection,
     pub(crate) latent: Option<PackedLatent>,
     pub(crate) qk_norms: Option<PackedQkNorms>,
+    /// The limit of queries, keys and values, if there is one.
+    pub(crate) qkv_limit: Option<f32>,
     /// The score of each head's attention sink, if the layer has any: `[n_heads]`.
     pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) output: Projection, // [hidden, n_heads · head_dim], or [hidden, value width]
@@ -290,7 +294,10 @@ impl LayerPacker<'_> {
     fn norm(&self, weight: LayerTensor, bias: LayerTensor) -> Result<NormWeights, LoadError> {
         let has_bias = self.layer.has(bias, self.architecture.norm);
         Ok(NormWeights {
-            weight: self.vector(weight)?,
+            weight: match self.architecture.norm.has_weights() {
+                true => self.vector(weight)?,
+                false => vec![1.0; self.architecture.hidden_size],
+            },
             bias: has_bias.then(|| self.vector(bias)).transpose()?,
             epsilon: self.architecture.norm_epsilon,
         })
@@ -349,6 +356,7 @@ impl LayerPacker<'_> {
             qk_norms: has(|attention| attention.qk_norms != QkNorms::None)
                 .then(qk_norms)
                 .transpose()?,
+            qkv_limit: attention.and_then(|attention| attention.qkv_limit),
             sinks: has(|attention| attention.sinks).then(|| self.vector(T::Sinks)).transpose()?,
             output: self.projection(LayerTensor::PROJECTIONS[output], &[T::OutputBias])?,
             attention_output_norm: output_norm(
@@ -540,12 +548,16 @@ impl Weights {
         let final_norm = || {
             let has_bias = architecture.norm == Norm::Layer { bias: true };
             Ok::<_, LoadError>(NormWeights {
-                weight: floats(Tensor::FinalNorm)?,
+                weight: match architecture.norm.has_weights() {
+                    true => floats(Tensor::FinalNorm)?,
+                    false => vec![1.0; architecture.hidden_size],
+                },
                 bias: has_bias.then(|| floats(Tensor::FinalNormBias)).transpose()?,
                 epsilon: architecture.norm_epsilon,
             })
         };
         let final_norm = architecture.final_norm.then(final_norm).transpose()?;
+        let positions = architecture.positions.map(|_| floats(Tensor::Positions)).transpose()?;
         let has_masks = architecture.mask_tokens > 0;
         let masks = has_masks.then(|| floats(Tensor::MaskEmbeddings)).transpose()?;
         let fusion = || {
@@ -570,6 +582,7 @@ impl Weights {
             architecture,
             cache_type: CacheType::F32,
             embedding,
+            positions: positions.unwrap_or_default(),
             masks: masks.unwrap_or_default(),
             fusion,
             embedding_norm,
@@ -732,6 +745,13 @@ impl Weights {
             }
             Some(mask) => row.copy_from_slice(&self.masks[mask * row.len()..][..row.len()]),
         }
+    }
+
+    /// Adds the embedding of a position to a row. The model must have such embeddings.
+    pub(crate) fn add_position(&self, position: usize, row: &mut [f32]) {
+        let first = self.architecture.positions.map_or(0, |table| table.first);
+        let embedding = &self.positions[(first + position) * row.len()..][..row.len()];
+        row.iter_mut().zip(embedding).for_each(|(value, embedding)| *value += embedding);
     }
 
     /// Returns what the row of a mask token reads instead of a feature: `[hidden]`.

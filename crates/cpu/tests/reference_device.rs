@@ -15,8 +15,9 @@ use forerun_formats::checkpoint::random_speculator::{
 use forerun_formats::checkpoint::{LayerTensor, Tensor, TensorRows};
 use forerun_formats::{
     Architecture, Attention, BlockType, CacheType, Checkpoint, Config, DraftHeads, Factors,
-    FeatureSource, Head, Input, Layer, LoadError, MatrixTypes, Mix, Mlp, ModelTypes, Norm, QkNorms,
-    Rope, RopeScaling, Speculator, SpeculatorArchitecture, TensorSource, WeightType,
+    FeatureSource, Head, Input, Layer, LoadError, MatrixTypes, Mix, Mlp, ModelTypes, Norm,
+    PositionTable, QkNorms, Rope, RopeScaling, Speculator, SpeculatorArchitecture, TensorSource,
+    WeightType,
 };
 use forerun_lm::{
     BatchEntry, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, Progress,
@@ -236,6 +237,7 @@ fn made_up_family(layers: usize) -> Architecture {
                 },
             }),
             qk_norms: if is_local { QkNorms::Heads } else { QkNorms::None },
+            qkv_limit: is_local.then_some(0.9),
             qkv_bias: !is_local,
             output_bias: is_local,
             ..Attention::plain(n_heads, n_kv_heads, head_dim)
@@ -251,6 +253,7 @@ fn made_up_family(layers: usize) -> Architecture {
         norm_epsilon: 1e-5,
         factors: Factors { embedding: 1.7, residual: 0.6, logit_divisor: 0.7 },
         input: Input::Embedding,
+        positions: Some(PositionTable { first: 3, rows: 503 }),
         mask_tokens: 0,
         shares_embedding: false,
         layers: (0..layers).map(layer).collect(),

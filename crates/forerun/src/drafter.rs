@@ -31,13 +31,13 @@ pub(crate) struct OpenDrafter<'p> {
 enum DrafterCheckpoint {
     /// A whole model.
     Model {
-        model: OpenModel,
+        model: Box<OpenModel>,
         /// Whether its vocabulary is not the target's, so that drafts are translated.
         translates: bool,
         use_weights: UseWeights,
     },
     /// A layer or heads that share the target's embedding or head.
-    Speculator(Speculator),
+    Speculator(Box<Speculator>),
 }
 
 impl<'p> OpenDrafter<'p> {
@@ -178,12 +178,12 @@ impl DrafterCheckpoint {
                         }
                     }
                 })?;
-                Ok(Self::Model { model, translates, use_weights })
+                Ok(Self::Model { model: Box::new(model), translates, use_weights })
             }
             (Some(found), _) => {
                 plan.check_layout(found)?;
                 match Speculator::open(&path, &target.checkpoint)? {
-                    Some(speculator) => Ok(Self::Speculator(speculator)),
+                    Some(speculator) => Ok(Self::Speculator(Box::new(speculator))),
                     None => Err(ForerunError::NotADrafter { path, requested }),
                 }
             }

@@ -25,7 +25,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 99] = [
+const FAMILIES: [&str; 113] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
@@ -38,6 +38,10 @@ const FAMILIES: [&str; 99] = [
     "deepseek-v3",
     "deepseek-v3-bias",
     "deepseek-v3-halves",
+    "falcon",
+    "falcon-new",
+    "falcon-one-norm",
+    "falcon-sequential",
     "gemma2",
     "gemma2-uncapped",
     "gemma2-window",
@@ -59,6 +63,9 @@ const FAMILIES: [&str; 99] = [
     "gpt-oss",
     "gpt-oss-plain",
     "gpt-oss-truncate",
+    "gpt2",
+    "gpt2-head",
+    "gpt2-inner",
     "granite",
     "granite-bias",
     "granite-linear",
@@ -83,6 +90,9 @@ const FAMILIES: [&str; 99] = [
     "mixtral",
     "mixtral-three",
     "mixtral-tied",
+    "olmo",
+    "olmo-bias",
+    "olmo-tied",
     "olmo2",
     "olmo2-bias",
     "olmo2-tied",
@@ -91,6 +101,10 @@ const FAMILIES: [&str; 99] = [
     "olmo3-plain",
     "olmoe",
     "olmoe-bias",
+    "olmoe-clip",
+    "opt",
+    "opt-head",
+    "opt-plain",
     "phi",
     "phi-tied",
     "phi3",
@@ -224,9 +238,10 @@ fn models_in_gguf_files_agree_with_the_peer() {
 }
 
 /// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
-const CONVERTED: [&str; 21] = [
+const CONVERTED: [&str; 24] = [
     "cohere-norm",
     "cohere2-bias",
+    "falcon-new",
     "gemma2",
     "gemma3",
     "glm",
@@ -234,9 +249,11 @@ const CONVERTED: [&str; 21] = [
     "glm4-moe-group",
     "gpt-neox",
     "gpt-oss",
+    "gpt2",
     "granite",
     "granitemoe-bias",
     "mixtral-tied",
+    "olmo",
     "olmo2",
     "olmoe",
     "phi",
@@ -428,6 +445,31 @@ fn assert_multimodal(family: &str, model_type: &str, class: &str, of_images: &st
         let file = copy.path().join("model.safetensors");
         safetensors::serialize_to_file(tensors, None, &file).unwrap();
         assert_reference(family, &Checkpoint::open(copy.path()).unwrap());
+    }
+}
+
+/// The published GPT-2 is stored without the class's prefix, and with causal masks.
+#[test]
+fn tensors_may_have_the_names_of_the_base_class() {
+    for (family, prefix) in
+        [("gpt2", "transformer."), ("opt", "model."), ("falcon-new", "transformer.")]
+    {
+        let (copy, source) = (tempfile::tempdir().unwrap(), folder().join(family));
+        fs::copy(source.join("config.json"), copy.path().join("config.json")).unwrap();
+        let bytes = fs::read(source.join("model.safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let write = |further: &str| {
+            let renamed = |name: &str| name.strip_prefix(prefix).unwrap_or(name).to_owned();
+            let mut all: Vec<_> =
+                tensors.iter().map(|(name, view)| (renamed(name), view)).collect();
+            all.push((further.to_owned(), all[0].1.clone()));
+            let file = copy.path().join("model.safetensors");
+            safetensors::serialize_to_file(all, None, &file).unwrap();
+            Checkpoint::open(copy.path())
+        };
+        assert_reference(family, &write("h.0.attn.bias").unwrap());
+        let message = write("h.9.ln_1.weight").err().unwrap().to_string();
+        assert!(message.contains("h.9.ln_1.weight"), "{message}");
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Architecture {
     pub factors: Factors,
     /// What the first layer reads.
     pub input: Input,
+    /// The table of positions whose rows are added to embeddings, if there is one (GPT-2, OPT).
+    pub positions: Option<PositionTable>,
     /// Number of mask tokens. They have the ids after the vocabulary, and their own embeddings.
     pub mask_tokens: usize,
     /// Whether the embedding is the target's. It is not stored then.
@@ -60,6 +62,15 @@ pub struct Architecture {
     /// The vocabulary's tokens in the order of the head's outputs, if the head does not have all of them
     /// (EAGLE-3). If the head is the target's, these are the rows of it that are used.
     pub head_tokens: Option<Arc<[TokenId]>>,
+}
+
+/// Learned position embeddings: the row `first + p` is added to the embedding of the token at position `p`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PositionTable {
+    /// The row of position 0. Earlier rows are not used (OPT has two).
+    pub first: usize,
+    /// The number of rows.
+    pub rows: usize,
 }
 
 /// Constant factors of a model (Granite). All are 1 in most models.
@@ -177,6 +188,7 @@ impl Architecture {
     /// input projection is optional, and not included.
     pub fn tensors(&self) -> impl Iterator<Item = Tensor> + '_ {
         let embedding = (!self.shares_embedding).then_some(Tensor::Embedding);
+        let positions = self.positions.map(|_| Tensor::Positions);
         let masks = (self.mask_tokens > 0).then_some(Tensor::MaskEmbeddings);
         let fusion = self.fusion_inputs().map(|_| Tensor::Fusion);
         let mask_features = fusion.and(masks).map(|_| Tensor::MaskFeatures);
@@ -185,14 +197,15 @@ impl Architecture {
             let experts = layer.expert_tensors();
             own.chain(experts.map(move |(expert, part)| Tensor::Expert(index, expert, part)))
         });
-        let final_norm = self.final_norm.then_some(Tensor::FinalNorm);
+        let has_final_norm = self.final_norm && self.norm.has_weights();
+        let final_norm = has_final_norm.then_some(Tensor::FinalNorm);
         let has_norm_bias = self.norm == Norm::Layer { bias: true };
         let final_norm_bias = final_norm.and(has_norm_bias.then_some(Tensor::FinalNormBias));
         let head = (self.head == Head::Own).then_some(Tensor::Head);
         let head_bias = self.head_bias.then_some(Tensor::HeadBias);
         let normed = self.input == Input::NormedEmbeddingAndFeature;
         let embedding_norm = normed.then_some(Tensor::EmbeddingNorm);
-        let before = [embedding, masks, embedding_norm, fusion, mask_features];
+        let before = [embedding, positions, masks, embedding_norm, fusion, mask_features];
         let after = [final_norm, final_norm_bias, head, head_bias];
         let before = before.into_iter().flatten().chain(self.feature_norms());
         before.chain(layers).chain(after.into_iter().flatten())
@@ -211,13 +224,15 @@ impl Architecture {
     }
 
     /// Returns the matrices that are stored for the model, in the order of the forward pass. What mask tokens
-    /// read is no matrix. Routers are none either: they are always f32, because a rounded score may choose
-    /// another expert. Nor are the weights of convolutions.
+    /// read is no matrix, and neither is the table of positions, whose rows are only added. Routers are none
+    /// either: they are always f32, because a rounded score may choose another expert. Nor are the weights of
+    /// convolutions.
     pub fn matrices(&self) -> impl Iterator<Item = Tensor> + '_ {
         use LayerTensor::{Router, SharedGate};
         self.tensors().filter(|tensor| {
             let is_other = match tensor {
-                Tensor::MaskEmbeddings
+                Tensor::Positions
+                | Tensor::MaskEmbeddings
                 | Tensor::MaskFeatures
                 | Tensor::Layer(_, Router | SharedGate) => true,
                 Tensor::Layer(_, part) => part.is_convolution(),
@@ -235,6 +250,7 @@ impl Architecture {
         let hidden = self.hidden_size;
         match tensor {
             Tensor::Embedding => vec![self.vocab_size, hidden],
+            Tensor::Positions => vec![self.positions.map_or(0, |table| table.rows), hidden],
             Tensor::Head => vec![self.head_size(), hidden],
             Tensor::FinalNorm
             | Tensor::FinalNormBias

@@ -37,6 +37,19 @@ impl<'a> JsonOptions<'a> {
         self
     }
 
+    /// Returns these options with other names: each pair has the present name and the new one. An option that is
+    /// present under both keeps the value under its new name.
+    pub(crate) fn with_names(mut self, names: &[(&str, &str)]) -> Self {
+        for (own, common) in names {
+            if let Some(value) = self.values.remove(*own)
+                && self.get(common).is_none()
+            {
+                self.values.insert((*common).to_owned(), value);
+            }
+        }
+        self
+    }
+
     /// Returns the JSON text of all options except one.
     pub(crate) fn without(&self, option: &str) -> String {
         let mut values = self.values.clone();

@@ -21,8 +21,8 @@ mod weight_type;
 
 pub use architecture::{
     Activation, Architecture, Attention, AttentionNorm, DraftHeads, ExpertGroups, Experts, Factors,
-    FeatureNorm, FeatureSource, Head, Input, Latent, Layer, Mlp, MlpInput, Norm, QkNorms,
-    Recurrent, RecurrentRule, Rope, Router, Weighting,
+    FeatureNorm, FeatureSource, Head, Input, Latent, Layer, Mlp, MlpInput, Norm, PositionTable,
+    QkNorms, Recurrent, RecurrentRule, Rope, Router, Weighting,
 };
 pub use block_type::{BlockType, UnknownBlockType};
 pub use checkpoint::{Checkpoint, TensorSource};

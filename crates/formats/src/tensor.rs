@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Tensor {
     /// Token embedding, `[vocab_size, hidden_size]`.
     Embedding,
+    /// Embeddings of positions, `[rows, hidden_size]` ([`PositionTable`](crate::PositionTable)).
+    Positions,
     /// Weight of the norm after the last layer, `[hidden_size]`.
     FinalNorm,
     /// Its bias, `[hidden_size]`.
@@ -423,6 +425,7 @@ impl fmt::Display for Tensor {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Embedding => formatter.write_str("model.embed_tokens.weight"),
+            Self::Positions => formatter.write_str("model.embed_positions.weight"),
             Self::FinalNorm => formatter.write_str("model.norm.weight"),
             Self::FinalNormBias => formatter.write_str("model.norm.bias"),
             Self::Head => formatter.write_str("lm_head.weight"),

@@ -77,7 +77,7 @@ impl ReferenceDevice {
             let path = (0..prefix).chain(nodes).map(|slot| table.place(slot)).collect();
             let feature = sequence.features.get(node - sequence.held());
             let token = tree.token(node);
-            let hidden = self.input(token, feature.copied());
+            let hidden = self.input(token, prefix + tree.depth(node) - 1, feature.copied());
             let is_output = node >= sequence.first_output;
             let step = steps.as_mut().and_then(Iterator::next);
             Row { path, embedding: self.model.embed(token), hidden, is_output, step }
@@ -86,14 +86,14 @@ impl ReferenceDevice {
     }
 
     /// Computes the first layer's input.
-    fn input(&self, token: TokenId, feature: Option<RowFeature<'_>>) -> Vec<f32> {
+    fn input(&self, token: TokenId, position: usize, feature: Option<RowFeature<'_>>) -> Vec<f32> {
         let values = match feature {
             Some(RowFeature::Target(values) | RowFeature::Predicted(values)) => values,
             Some(RowFeature::Mask) => self.model.mask_feature(token),
             None => &[],
         };
         match (self.model.architecture().input, feature) {
-            (Input::Embedding, _) => self.model.embed(token),
+            (Input::Embedding, _) => self.model.embed_at(token, position),
             (
                 Input::Feature { normed_predictions: true, .. },
                 Some(RowFeature::Predicted(predicted)),

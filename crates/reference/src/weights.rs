@@ -169,6 +169,17 @@ impl ReferenceModel {
         row
     }
 
+    /// Returns the embedding of a token at a position, as the first layer reads it.
+    pub(crate) fn embed_at(&self, token: TokenId, position: usize) -> Vec<f32> {
+        let mut row = self.embed(token);
+        if let Some(table) = self.architecture.positions {
+            let start = (table.first + position) * row.len();
+            let size = row.len();
+            add_assign(&mut row, &self.values(Tensor::Positions)[start..][..size]);
+        }
+        row
+    }
+
     /// Returns the embedding of a token without the model's factor, as draft heads read it.
     pub(crate) fn stored_embedding(&self, token: TokenId) -> Vec<f32> {
         self.matrix(Tensor::Embedding).weights(token as usize)
@@ -253,7 +264,8 @@ impl ReferenceModel {
         }
         let keys = self.rotated_heads(layer, (T::Key, T::KeyBias, T::KeyNorm), input, position);
         let [values, bias] = [T::Value, T::ValueBias].map(|part| Tensor::Layer(layer, part));
-        let values = self.project(values, bias, input);
+        let mut values = self.project(values, bias, input);
+        limit(self.attention(layer), &mut values);
         [keys, values].map(|mut row| {
             let head_dim = self.attention(layer).head_dim;
             row.chunks_mut(head_dim).for_each(|head| self.cache_type.round(head));
@@ -282,6 +294,7 @@ impl ReferenceModel {
             let normed = heads.chunks(width).zip(weights).map(|(x, w)| self.norm_with(x, w, None));
             heads = normed.collect::<Vec<_>>().concat();
         }
+        limit(attention, &mut heads);
         rotate(attention, &mut heads, position);
         heads
     }
@@ -484,17 +497,21 @@ impl ReferenceModel {
             Some(Values::Floats(bias)) => Some(&bias[..]),
             _ => None,
         };
-        self.norm_with(row, self.values(weight), bias)
+        match self.tensors.get(&weight) {
+            Some(Values::Floats(weight)) => self.norm_with(row, weight, bias),
+            // A norm without weights multiplies by 1.
+            _ => self.norm_with(row, &vec![1.0; row.len()], bias),
+        }
     }
 
     fn norm_with(&self, row: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
         let mean = match self.architecture.norm {
             Norm::Rms => 0.0,
-            Norm::Layer { .. } => self.arithmetic.sum(row.iter().copied()) / row.len() as f32,
+            _ => self.arithmetic.sum(row.iter().copied()) / row.len() as f32,
         };
         let centred: Vec<f32> = match self.architecture.norm {
             Norm::Rms => row.to_vec(),
-            Norm::Layer { .. } => row.iter().map(|x| x - mean).collect(),
+            _ => row.iter().map(|x| x - mean).collect(),
         };
         let mut out = self.rms_norm(&centred, weight, self.architecture.norm_epsilon);
         if let Some(bias) = bias {
@@ -523,6 +540,13 @@ impl ReferenceModel {
             Values::Matrix(matrix) => matrix,
             Values::Floats(_) => unreachable!("{tensor} is a vector"),
         }
+    }
+}
+
+/// Limits queries, keys or values, if the layer does so.
+fn limit(attention: &Attention, heads: &mut [f32]) {
+    if let Some(limit) = attention.qkv_limit {
+        heads.iter_mut().for_each(|x| *x = x.clamp(-limit, limit));
     }
 }
 

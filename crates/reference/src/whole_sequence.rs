@@ -20,7 +20,8 @@ impl ReferenceModel {
         order: LayerOrder<'_>,
         exact: usize,
     ) -> Vec<Vec<f32>> {
-        let embeddings: Vec<Vec<f32>> = tokens.iter().map(|&token| self.embed(token)).collect();
+        let embed = |(position, &token)| self.embed_at(token, position);
+        let embeddings: Vec<Vec<f32>> = tokens.iter().enumerate().map(embed).collect();
         let mut hidden = embeddings.clone();
         let layers = &self.architecture().layers;
         let groups: Vec<_> = (0..order.len(layers.len())).map(|group| order.group(group)).collect();

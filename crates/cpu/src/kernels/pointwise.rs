@@ -47,7 +47,7 @@ impl Vectorized for NormRows<'_> {
 /// Computes the norm of a vector in place, without a bias.
 #[inline(always)]
 fn scale<L: Lanes>(kind: Norm, x: &mut [f32], weight: &[f32], epsilon: f32) {
-    if let Norm::Layer { .. } = kind {
+    if kind.is_layer_norm() {
         let mean = sum::<L>(x) / x.len() as f32;
         for x in x.iter_mut() {
             *x -= mean;

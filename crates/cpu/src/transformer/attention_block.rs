@@ -168,13 +168,18 @@ impl AttentionBlock {
         for (row, qkv) in self.qkv.chunks_exact_mut(width).enumerate() {
             let (rotated, rest) = qkv.split_at_mut(q_width + kv_width);
             // A latent vector's value is a part of its key.
-            let values = &rest[..kv_width.min(rest.len())];
+            let n_values = kv_width.min(rest.len());
+            let values = &mut rest[..n_values];
             if let Some(norms) = &weights.qk_norms {
                 let (queries, keys) = rotated.split_at_mut(q_width);
                 for (x, weights) in [(queries, &norms.queries), (keys, &norms.keys)] {
                     let width = if norms.whole { x.len() } else { shape.head_dim };
                     norm_parts(team.isa(), norm, x, (weights, width), epsilon);
                 }
+            }
+            if let Some(limit) = weights.qkv_limit {
+                let numbers = rotated.iter_mut().chain(&mut *values);
+                numbers.for_each(|x| *x = x.clamp(-limit, limit));
             }
             if let Some(index) = weights.rope {
                 let (rope, tables) = (&input.ropes[index], &input.rope_tables[index]);

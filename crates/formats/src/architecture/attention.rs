@@ -27,6 +27,9 @@ pub struct Attention {
     pub rope: Option<Rope>,
     /// The norms of queries and keys before RoPE.
     pub qk_norms: QkNorms,
+    /// A limit of queries, keys and values after their norms and before RoPE: each number is at least `−limit` and
+    /// at most `limit` (OLMo).
+    pub qkv_limit: Option<f32>,
     /// Whether the projections to queries, keys and values have a bias.
     pub qkv_bias: bool,
     /// Whether the output projection has a bias.
@@ -102,6 +105,7 @@ impl Attention {
             gate: false,
             rope: None,
             qk_norms: QkNorms::None,
+            qkv_limit: None,
             qkv_bias: false,
             output_bias: false,
             latent: None,

@@ -36,6 +36,22 @@ pub enum Norm {
         /// Whether a bias is added.
         bias: bool,
     },
+    /// Layer norm without weights and bias: `(x − mean(x)) / deviation(x)` (OLMo 1).
+    UnweightedLayer,
+}
+
+impl Norm {
+    /// Whether the mean is subtracted.
+    #[must_use]
+    pub fn is_layer_norm(self) -> bool {
+        self != Self::Rms
+    }
+
+    /// Whether norms of hidden states have weights.
+    #[must_use]
+    pub fn has_weights(self) -> bool {
+        self != Self::UnweightedLayer
+    }
 }
 
 /// The norm before a layer's attention.
@@ -119,7 +135,7 @@ impl Layer {
         let has_query_rank = latent.is_some_and(|latent| latent.query_rank.is_some());
         let has_bias = attends(|attention| attention.qkv_bias);
         match tensor {
-            T::AttentionNorm => self.attention_norm != AttentionNorm::None,
+            T::AttentionNorm => norm.has_weights() && self.attention_norm != AttentionNorm::None,
             T::AttentionNormBias => norm_bias && self.attention_norm != AttentionNorm::None,
             T::HiddenNorm => {
                 matches!(self.attention_norm, AttentionNorm::EmbeddingAndHidden { .. })
@@ -131,7 +147,7 @@ impl Layer {
             T::AttentionGateBias => has_bias && attends(|attention| attention.gate),
             T::OutputBias => attends(|attention| attention.output_bias),
             T::AttentionOutputNorm => self.attention_output_norm,
-            T::MlpNorm => self.mlp_input.norm() == Some(T::MlpNorm),
+            T::MlpNorm => norm.has_weights() && self.mlp_input.norm() == Some(T::MlpNorm),
             T::MlpNormBias => norm_bias && self.mlp_input.norm() == Some(T::MlpNorm),
             T::Router => experts.is_some(),
             T::RouterBias => experts.is_some_and(|experts| experts.router.bias),

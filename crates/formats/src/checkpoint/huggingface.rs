@@ -79,7 +79,12 @@ pub(super) fn locate(
 ) -> Result<HashMap<Tensor, Location>, LoadError> {
     let parse = |file: &WeightFile| SafetensorsFile::parse(file.bytes(), file.path());
     let parsed = files.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-    let shards = Shards { index, files, parsed, multimodal: config.multimodal };
+    let prefix = match config.family {
+        Family::Gpt2 | Family::Falcon => Some("transformer."),
+        Family::Opt => Some("model."),
+        _ => None,
+    };
+    let shards = Shards { index, files, parsed, multimodal: config.multimodal, prefix };
     shards.reject_duplicates()?;
     config.tie_word_embeddings &= !shards.has_another_head(config);
     let config = &*config;
@@ -134,6 +139,8 @@ pub(super) struct Shards<'a> {
     parsed: Vec<SafetensorsFile>,
     /// Whether the language model is a part of a model that also reads images.
     multimodal: bool,
+    /// What names begin with in files of the whole class, but not in those of its base class.
+    prefix: Option<&'static str>,
 }
 
 /// Returns the names of a tensor of a language model that is a part of a model with images: as in published
@@ -178,7 +185,9 @@ impl Shards<'_> {
             let names = names_in_multimodal(name);
             names.into_iter().find_map(|name| self.find_exactly(&name))
         };
-        self.find_exactly(name).or_else(|| if self.multimodal { of_part() } else { None })
+        let of_base = || self.find_exactly(name.strip_prefix(self.prefix?)?);
+        let found = self.find_exactly(name).or_else(of_base);
+        found.or_else(|| if self.multimodal { of_part() } else { None })
     }
 
     fn find_exactly(&self, name: &str) -> Option<(usize, &StoredTensor)> {
@@ -311,11 +320,20 @@ impl Shards<'_> {
                 name == head || self.multimodal && heads_in_multimodal.iter().any(|n| n == name);
             let is_tied_head = config.tie_word_embeddings && is_head;
             // Old writers stored RoPE's frequencies and the causal mask, which follow from the configuration.
-            let buffers = ["rotary_emb.inv_freq", "attention.bias", "attention.masked_bias"];
+            let buffers = [
+                "rotary_emb.inv_freq",
+                "attention.bias",
+                "attention.masked_bias",
+                ".attn.bias",
+                ".attn.masked_bias",
+            ];
             is_tied_head
                 || is_of_later_layer(name, config)
                 || self.is_empty_bias(name, config)
                 || buffers.iter().any(|buffer| name.ends_with(buffer))
+        };
+        let in_base = |name: &str| {
+            self.prefix.is_some_and(|prefix| used.contains(&format!("{prefix}{name}")))
         };
         let in_multimodal = used.iter().filter(|_| self.multimodal);
         let used_in_multimodal: HashSet<String> =
@@ -324,7 +342,7 @@ impl Shards<'_> {
             for name in parsed.tensors.keys() {
                 let is_of_whole =
                     self.multimodal && (used_in_multimodal.contains(name) || is_of_images(name));
-                if !used.contains(name) && !harmless(name) && !is_of_whole {
+                if !used.contains(name) && !harmless(name) && !is_of_whole && !in_base(name) {
                     return Err(LoadError::UnexpectedTensor {
                         file: file.path().to_owned(),
                         tensor: crate::load_error::shortened(name),

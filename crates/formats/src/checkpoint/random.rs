@@ -309,8 +309,8 @@ impl<'a> RandomWeights<'a> {
         let hidden = self.config.hidden_size as f32;
         let head = 2.5 / hidden.sqrt();
         match tensor {
-            Tensor::Embedding if self.config.tie_word_embeddings => (0.0, head),
-            Tensor::Embedding => (0.0, 1.0),
+            Tensor::Embedding | Tensor::Positions if self.config.tie_word_embeddings => (0.0, head),
+            Tensor::Embedding | Tensor::Positions => (0.0, 1.0),
             Tensor::Head => (0.0, head),
             // Random signs. Otherwise the most probable token after any token would be the same token.
             Tensor::FinalNorm if self.config.tie_word_embeddings => (0.0, 1.0),
@@ -644,9 +644,13 @@ impl RandomTensors {
                 (Tensor::Layer(_, LayerTensor::Router), _) => (0.0, 0.4),
                 (Tensor::Layer(_, LayerTensor::DecayRate), _) => (-1.5, 1.0),
                 (_, [_]) => (1.0, 0.1),
-                (Tensor::Embedding | Tensor::MaskEmbeddings | Tensor::MaskFeatures, _) => {
-                    (0.0, 1.0)
-                }
+                (
+                    Tensor::Embedding
+                    | Tensor::Positions
+                    | Tensor::MaskEmbeddings
+                    | Tensor::MaskFeatures,
+                    _,
+                ) => (0.0, 1.0),
                 (_, shape) => (0.0, 1.0 / (shape.last().copied().unwrap_or(1) as f32).sqrt()),
             };
             let state = seed.wrapping_add(index).wrapping_mul(0x2545_f491_4f6c_dd1d);

@@ -2,7 +2,7 @@
 
 use super::row_layout::{Interleaved, RowLayout};
 use crate::architecture::{Architecture, QkNorms, Recurrent};
-use crate::config::{Config, Family};
+use crate::config::{Config, Family, NormPlacement};
 use crate::tensor::{ExpertTensor, LayerTensor, Tensor};
 
 /// Where a tensor of a model is stored.
@@ -38,6 +38,9 @@ impl StoredAs {
             Tensor::Expert(_, expert, part) => stored.place_expert(expert, part, config),
             _ => {}
         }
+        if config.family == Family::Gpt2 {
+            stored.transpose_layers(tensor);
+        }
         let is_norm = match tensor {
             Tensor::FinalNorm => true,
             Tensor::Layer(_, part) => part.is_norm_weight(),
@@ -63,6 +66,15 @@ impl StoredAs {
             (F::GptNeoX, Tensor::FinalNormBias) => "gpt_neox.final_layer_norm.bias",
             (F::GptNeoX, Tensor::Head) => "embed_out.weight",
             (F::Lfm2, Tensor::FinalNorm) => "model.embedding_norm.weight",
+            (F::Gpt2, Tensor::Embedding) => "transformer.wte.weight",
+            (F::Gpt2, Tensor::Positions) => "transformer.wpe.weight",
+            (F::Gpt2 | F::Falcon, Tensor::FinalNorm) => "transformer.ln_f.weight",
+            (F::Gpt2 | F::Falcon, Tensor::FinalNormBias) => "transformer.ln_f.bias",
+            (F::Falcon, Tensor::Embedding) => "transformer.word_embeddings.weight",
+            (F::Opt, Tensor::Embedding) => "model.decoder.embed_tokens.weight",
+            (F::Opt, Tensor::Positions) => "model.decoder.embed_positions.weight",
+            (F::Opt, Tensor::FinalNorm) => "model.decoder.final_layer_norm.weight",
+            (F::Opt, Tensor::FinalNormBias) => "model.decoder.final_layer_norm.bias",
             _ => "",
         };
         if !name.is_empty() {
@@ -75,6 +87,7 @@ impl StoredAs {
             F::Glm4Moe | F::DeepseekV2 | F::DeepseekV3 => format!("mlp.shared_experts.{weight}"),
             _ => format!("mlp.shared_expert.{weight}"),
         };
+        let two_norms = config.norm_placement == NormPlacement::ParallelNorms;
         let name = match (family, part) {
             (F::GraniteMoeHybrid, T::Gate | T::Up) => "shared_mlp.input_linear.weight",
             (F::GraniteMoeHybrid, T::Down) => "shared_mlp.output_linear.weight",
@@ -127,6 +140,36 @@ impl StoredAs {
             (F::GptNeoX, T::UpBias) => "mlp.dense_h_to_4h.bias",
             (F::GptNeoX, T::Down) => "mlp.dense_4h_to_h.weight",
             (F::GptNeoX, T::DownBias) => "mlp.dense_4h_to_h.bias",
+            (F::Gpt2, T::AttentionNorm) => "ln_1.weight",
+            (F::Gpt2, T::AttentionNormBias) => "ln_1.bias",
+            (F::Gpt2, T::MlpNorm) => "ln_2.weight",
+            (F::Gpt2, T::MlpNormBias) => "ln_2.bias",
+            (F::Gpt2, T::Output) => "attn.c_proj.weight",
+            (F::Gpt2, T::OutputBias) => "attn.c_proj.bias",
+            (F::Gpt2, T::Up) => "mlp.c_fc.weight",
+            (F::Gpt2, T::UpBias) => "mlp.c_fc.bias",
+            (F::Gpt2, T::Down) => "mlp.c_proj.weight",
+            (F::Gpt2, T::DownBias) => "mlp.c_proj.bias",
+            (F::Opt, T::AttentionNorm) => "self_attn_layer_norm.weight",
+            (F::Opt, T::AttentionNormBias) => "self_attn_layer_norm.bias",
+            (F::Opt, T::MlpNorm) => "final_layer_norm.weight",
+            (F::Opt, T::MlpNormBias) => "final_layer_norm.bias",
+            (F::Opt, T::Output) => "self_attn.out_proj.weight",
+            (F::Opt, T::OutputBias) => "self_attn.out_proj.bias",
+            (F::Opt, T::Up) => "fc1.weight",
+            (F::Opt, T::UpBias) => "fc1.bias",
+            (F::Opt, T::Down) => "fc2.weight",
+            (F::Opt, T::DownBias) => "fc2.bias",
+            (F::Falcon, T::AttentionNorm) if two_norms => "ln_attn.weight",
+            (F::Falcon, T::AttentionNormBias) if two_norms => "ln_attn.bias",
+            (F::Falcon, T::MlpNorm) if two_norms => "ln_mlp.weight",
+            (F::Falcon, T::MlpNormBias) if two_norms => "ln_mlp.bias",
+            (F::Falcon, T::Output) => "self_attention.dense.weight",
+            (F::Falcon, T::OutputBias) => "self_attention.dense.bias",
+            (F::Falcon, T::Up) => "mlp.dense_h_to_4h.weight",
+            (F::Falcon, T::UpBias) => "mlp.dense_h_to_4h.bias",
+            (F::Falcon, T::Down) => "mlp.dense_4h_to_h.weight",
+            (F::Falcon, T::DownBias) => "mlp.dense_4h_to_h.bias",
             _ => "",
         };
         let name = if name.is_empty() { None } else { Some(name.to_owned()) };
@@ -138,6 +181,8 @@ impl StoredAs {
         let of_llama = format!("model.layers.{layer}.");
         let prefix = match family {
             Family::GptNeoX => format!("gpt_neox.layers.{layer}."),
+            Family::Gpt2 | Family::Falcon => format!("transformer.h.{layer}."),
+            Family::Opt => format!("model.decoder.layers.{layer}."),
             _ => of_llama.clone(),
         };
         let name = name.or(self.name.strip_prefix(&of_llama)).unwrap_or(&self.name);
@@ -191,6 +236,23 @@ impl StoredAs {
                 self.shape[0] = 2 * q_size;
                 self.layout = RowLayout::runs(index / 3 * head_dim, head_dim, 2 * head_dim);
             }
+            Family::Gpt2 => {
+                rename(self, names, "attn.c_attn");
+                self.layout = RowLayout::from_row(index * q_size);
+                self.shape = match is_bias {
+                    true => vec![3 * q_size],
+                    false => vec![config.hidden_size, 3 * q_size],
+                };
+            }
+            Family::Falcon => {
+                rename(self, names, "self_attention.query_key_value");
+                self.shape[0] = q_size + 2 * kv_size;
+                let [queries, set] = config.falcon_rows();
+                self.layout = match index {
+                    0 => RowLayout::runs(0, queries, set),
+                    _ => RowLayout::runs(queries + (index - 1) * head_dim, head_dim, set),
+                };
+            }
             Family::Cohere | Family::Cohere2 if rotated => {
                 self.layout.interleaved = Some(Interleaved::whole(head_dim));
             }
@@ -211,6 +273,18 @@ impl StoredAs {
         };
         let dims = latent.rope_dim;
         Some(Interleaved { head_dim: first + dims, first, dims })
+    }
+
+    /// Makes the matrices of layers those of GPT-2, which have the inputs first.
+    fn transpose_layers(&mut self, tensor: Tensor) {
+        use LayerTensor as T;
+        let Tensor::Layer(_, part) = tensor else { return };
+        if matches!(part, T::Output | T::Up | T::Down) {
+            self.shape.reverse();
+        }
+        if let [_, outputs] = self.shape[..] {
+            self.layout.transposed = Some(outputs);
+        }
     }
 
     /// Places gate and up, which may be one stored tensor.

@@ -3,7 +3,9 @@
 use std::fmt;
 
 use super::Config;
-use super::families::{cohere, deepseek, gemma, glm, gpt, granite, hybrid, llama, olmo, phi, qwen};
+use super::families::{
+    cohere, deepseek, falcon, gemma, glm, gpt, granite, hybrid, llama, olmo, phi, positions, qwen,
+};
 use crate::architecture::Activation;
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
@@ -53,6 +55,8 @@ pub enum Family {
     Phi,
     /// Phi-3, Phi-3.5 and Phi-4.
     Phi3,
+    /// OLMo 1.
+    Olmo,
     /// OLMo 2.
     Olmo2,
     /// OLMo 3.
@@ -81,6 +85,12 @@ pub enum Family {
     GptNeoX,
     /// gpt-oss.
     GptOss,
+    /// GPT-2.
+    Gpt2,
+    /// OPT.
+    Opt,
+    /// Falcon.
+    Falcon,
 }
 
 /// What distinguishes a family.
@@ -106,6 +116,10 @@ pub(super) struct Description {
 /// configuration classes, and the names of options that differ between families.
 #[derive(Clone, Copy)]
 pub(super) struct Defaults {
+    /// Options that the family has under other names, and their common names.
+    pub(super) names: &'static [(&'static str, &'static str)],
+    /// The width of the MLP as a multiple of the hidden size. `None` means that the option is required.
+    pub(super) mlp_factor: Option<usize>,
     /// `None` means that the option is required.
     pub(super) num_attention_heads: Option<usize>,
     /// `None` means that the option is required.
@@ -131,6 +145,8 @@ pub(super) struct Defaults {
 
 /// The defaults of Llama.
 pub(super) const LLAMA: Defaults = Defaults {
+    names: &[],
+    mlp_factor: None,
     num_attention_heads: None,
     vocab_size: None,
     max_position_embeddings: 2048,
@@ -147,7 +163,7 @@ pub(super) const LLAMA: Defaults = Defaults {
 };
 
 impl Family {
-    pub(super) const ALL: [Self; 33] = [
+    pub(super) const ALL: [Self; 37] = [
         Self::Llama,
         Self::Mistral,
         Self::Mixtral,
@@ -167,6 +183,7 @@ impl Family {
         Self::Gemma3,
         Self::Phi,
         Self::Phi3,
+        Self::Olmo,
         Self::Olmo2,
         Self::Olmo3,
         Self::Olmoe,
@@ -181,6 +198,9 @@ impl Family {
         Self::StableLm,
         Self::GptNeoX,
         Self::GptOss,
+        Self::Gpt2,
+        Self::Opt,
+        Self::Falcon,
     ];
 
     /// Returns the value of `model_type`.
@@ -219,6 +239,7 @@ impl Family {
             Self::Gemma3 => &gemma::GEMMA3,
             Self::Phi => &phi::PHI,
             Self::Phi3 => &phi::PHI3,
+            Self::Olmo => &olmo::OLMO,
             Self::Olmo2 => &olmo::OLMO2,
             Self::Olmo3 => &olmo::OLMO3,
             Self::Olmoe => &olmo::OLMOE,
@@ -233,6 +254,9 @@ impl Family {
             Self::StableLm => &gpt::STABLELM,
             Self::GptNeoX => &gpt::GPT_NEOX,
             Self::GptOss => &gpt::GPT_OSS,
+            Self::Gpt2 => &positions::GPT2,
+            Self::Opt => &positions::OPT,
+            Self::Falcon => &falcon::FALCON,
         }
     }
 }

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use crate::architecture::{
     Activation, Architecture, Attention, AttentionNorm, Experts, Factors, Head, Input, Latent,
-    Layer, Mlp, MlpInput, Norm, QkNorms, Recurrent, Rope,
+    Layer, Mlp, MlpInput, Norm, PositionTable, QkNorms, Recurrent, Rope,
 };
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
@@ -80,6 +80,9 @@ pub struct Config {
     pub rope_scaling: RopeScaling,
     /// The share of a head that RoPE rotates.
     pub partial_rotary_factor: f32,
+    /// The number of rows before that of position 0 in the table of position embeddings, if there is one (GPT-2,
+    /// OPT).
+    pub learned_positions: Option<usize>,
     /// RoPE's base and scaling in the layers with a window, if they have their own (Gemma 3).
     pub local_rope: Option<(f32, RopeScaling)>,
     /// Whether each layer has RoPE, in order; `None` if all have it. This is `no_rope_layers` in
@@ -95,6 +98,8 @@ pub struct Config {
     pub logits_scaling: f32,
     /// A limit of attention scores: each becomes `cap · tanh(score / cap)`.
     pub attn_logit_softcapping: Option<f32>,
+    /// A limit of the sizes of queries, keys and values.
+    pub clip_qkv: Option<f32>,
     /// A limit of logits, of the same form.
     pub final_logit_softcapping: Option<f32>,
     /// The sliding window and the layers that use it, if any.
@@ -223,6 +228,7 @@ impl Config {
             rope_theta: 10_000.0,
             rope_scaling: RopeScaling::None,
             partial_rotary_factor: 1.0,
+            learned_positions: None,
             local_rope: None,
             rope_layers: None,
             attention_multiplier: None,
@@ -230,6 +236,7 @@ impl Config {
             residual_multiplier: 1.0,
             logits_scaling: 1.0,
             attn_logit_softcapping: None,
+            clip_qkv: None,
             final_logit_softcapping: None,
             sliding_window: None,
             qkv_bias: false,
@@ -301,6 +308,7 @@ impl Config {
             ("residual_multiplier", self.residual_multiplier),
             ("logits_scaling", self.logits_scaling),
             ("attn_logit_softcapping", self.attn_logit_softcapping.unwrap_or(1.0)),
+            ("clip_qkv", self.clip_qkv.unwrap_or(1.0)),
             ("final_logit_softcapping", self.final_logit_softcapping.unwrap_or(1.0)),
             ("partial_rotary_factor", self.partial_rotary_factor),
             ("rope_local_base_freq", self.local_rope.as_ref().map_or(1.0, |(theta, _)| *theta)),
@@ -468,6 +476,8 @@ impl Config {
             [layers.experts.n_experts, layers.experts.mlp.intermediate_size]
         });
         let shared = self.experts.as_ref().and_then(|layers| layers.shared_size).unwrap_or(1);
+        let positions =
+            self.learned_positions.map_or(1, |first| first + self.max_position_embeddings);
         let queries = [self.num_attention_heads, self.head_dim, self.hidden_size];
         let mixer = self.recurrent.as_ref().map(|layers| layers.mixer);
         // No projection is wider than all channels of the convolution.
@@ -481,6 +491,7 @@ impl Config {
         let tensors = [
             ("model.layers.0.linear_attn.in_proj.weight", &[2, channels, self.hidden_size][..]),
             ("model.embed_tokens.weight", &[self.vocab_size, self.hidden_size]),
+            ("model.embed_positions.weight", &[positions, self.hidden_size]),
             ("model.layers.0.self_attn.q_proj.weight", &queries),
             ("model.layers.0.mlp.gate_proj.weight", &[self.intermediate_size, self.hidden_size]),
             (
@@ -535,6 +546,9 @@ impl Config {
             norm_epsilon: self.rms_norm_eps,
             factors: self.architecture_factors(),
             input: Input::Embedding,
+            positions: self
+                .learned_positions
+                .map(|first| PositionTable { first, rows: first + self.max_position_embeddings }),
             mask_tokens: 0,
             shares_embedding: false,
             layers: (0..self.num_hidden_layers).map(|index| self.layer(index)).collect(),
@@ -576,6 +590,7 @@ impl Config {
                 gate: self.attention_gate,
                 rope: self.has_rope(index).then(|| self.rope(index)),
                 qk_norms: self.qk_norms,
+                qkv_limit: self.clip_qkv,
                 qkv_bias: self.qkv_bias,
                 output_bias: self.output_bias,
                 latent: self.latent.map(Box::new),
@@ -668,6 +683,8 @@ impl Config {
             (self.qkv_bias || self.output_bias || self.mlp_bias || self.head_bias, "biases"),
             (self.qk_norms != QkNorms::None, "norms of queries and keys"),
             (self.sliding_window.is_some(), "a sliding window"),
+            (self.learned_positions.is_some(), "learned positions"),
+            (self.clip_qkv.is_some(), "limited queries, keys and values"),
             (self.rope_layers.is_some(), "layers without RoPE"),
             (self.partial_rotary_factor != 1.0, "RoPE of a part of each head"),
             (self.local_rope.is_some(), "two kinds of RoPE"),

@@ -23,6 +23,7 @@ impl Config {
         reject_other_models(&options, family)?;
         let description = family.description();
         let defaults = &description.defaults;
+        let options = options.with_names(defaults.names);
         let token = |option, default: Option<u32>| default.filter(|_| !options.contains(option));
 
         let hidden_size = options.required_size("hidden_size")?;
@@ -43,7 +44,7 @@ impl Config {
         let mut config = Self {
             family,
             hidden_size,
-            intermediate_size: intermediate_size(&options, family)?,
+            intermediate_size: intermediate_size(&options, family, hidden_size)?,
             num_hidden_layers: options.required_size("num_hidden_layers")?,
             num_attention_heads,
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
@@ -81,10 +82,19 @@ impl Config {
 }
 
 /// Returns the width of dense MLPs, which some families do not have.
-fn intermediate_size(options: &JsonOptions<'_>, family: Family) -> Result<usize, LoadError> {
-    match options.size("intermediate_size")? {
-        None if family == Family::Qwen35Moe => options.required_size("moe_intermediate_size"),
-        _ => options.required_size("intermediate_size"),
+fn intermediate_size(
+    options: &JsonOptions<'_>,
+    family: Family,
+    hidden_size: usize,
+) -> Result<usize, LoadError> {
+    let default = family.description().defaults.mlp_factor;
+    match (options.size("intermediate_size")?, default) {
+        (Some(size), _) => Ok(size),
+        (None, Some(factor)) => Ok(hidden_size.saturating_mul(factor)),
+        (None, None) if family == Family::Qwen35Moe => {
+            options.required_size("moe_intermediate_size")
+        }
+        (None, None) => options.required_size("intermediate_size"),
     }
 }
 
@@ -114,8 +124,8 @@ const MULTIMODAL: [(&str, &str); 3] = [
 
 const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mixtral, qwen2, qwen3, \
     qwen2_moe, qwen3_moe, qwen3_next, qwen3_5, qwen3_5_moe, granite, granitemoe, granitemoehybrid, lfm2, \
-    smollm3, gemma2, gemma3, gemma3_text, phi, phi3, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
-    glm4_moe, deepseek_v2, deepseek_v3, starcoder2, stablelm, gpt_neox or gpt_oss";
+    smollm3, gemma2, gemma3, gemma3_text, phi, phi3, olmo, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
+    glm4_moe, deepseek_v2, deepseek_v3, starcoder2, stablelm, gpt_neox, gpt_oss, gpt2, opt or falcon";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
     let Some(model_type) = options.string("model_type")? else {
@@ -253,6 +263,23 @@ mod tests {
             (
                 json!({"quantization_config": {"quant_method": "bitsandbytes"}}),
                 "\"quant_method\" is \"bitsandbytes\"",
+            ),
+            (json!({"model_type": "falcon", "alibi": true}), "\"alibi\" is true"),
+            (
+                json!({"model_type": "falcon", "num_ln_in_parallel_attn": 2}),
+                "\"num_ln_in_parallel_attn\" is 2",
+            ),
+            (
+                json!({"model_type": "opt", "do_layer_norm_before": false}),
+                "\"do_layer_norm_before\" is false",
+            ),
+            (
+                json!({"model_type": "opt", "word_embed_proj_dim": 32}),
+                "\"word_embed_proj_dim\" is 32",
+            ),
+            (
+                json!({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true}),
+                "\"scale_attn_by_inverse_layer_idx\" is true",
             ),
             (json!({"rope_scaling": {"type": "mrope", "factor": 2}}), "\"type\" is \"mrope\""),
             (

@@ -127,6 +127,10 @@ impl RopeScaling {
         if !(self.amplitude().is_finite() && self.amplitude() > 0.0) {
             return invalid("attention_factor", &self.amplitude(), "a positive, finite number");
         }
+        // Powers of a smaller base between −1 and 0 may be infinite in f32.
+        if !theta.is_normal() {
+            return invalid("rope_theta", &theta, "a number of at least 1.2e-38");
+        }
         if let Self::Divisors { divisors, .. } = self {
             // Frequencies divided by normal numbers are finite.
             let valid = |divisor: &&f32| divisor.is_normal() && **divisor > 0.0;

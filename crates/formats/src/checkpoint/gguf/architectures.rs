@@ -115,6 +115,19 @@ const ARCHITECTURES: &[GgufArchitecture] = &[
     GgufArchitecture { partial_rope: true, ..architecture("phi3", Family::Phi3, Pairs::Halves) },
     GgufArchitecture {
         norm: Norm::Layer { bias: true },
+        ..architecture("gpt2", Family::Gpt2, Pairs::Halves)
+    },
+    GgufArchitecture {
+        norm: Norm::Layer { bias: true },
+        ..architecture("falcon", Family::Falcon, Pairs::Halves)
+    },
+    GgufArchitecture {
+        norm: Norm::UnweightedLayer,
+        reads: &["attention.clamp_kqv"],
+        ..architecture("olmo", Family::Olmo, Pairs::Neighbours)
+    },
+    GgufArchitecture {
+        norm: Norm::Layer { bias: true },
         ..architecture("starcoder2", Family::StarCoder2, Pairs::Halves)
     },
     GgufArchitecture {
@@ -205,6 +218,21 @@ impl GgufArchitecture {
             }
             Family::Olmo2 => olmo2(options, config)?,
             Family::Olmoe => config.qk_norms = QkNorms::Whole,
+            Family::Gpt2 => {
+                config.gated_mlp = false;
+                config.hidden_act = Activation::GeluTanh;
+                config.learned_positions = Some(0);
+                config.rope_layers = Some(vec![false; config.num_hidden_layers]);
+            }
+            Family::Falcon => {
+                config.gated_mlp = false;
+                config.hidden_act = Activation::Gelu;
+                config.norm_placement = match has("blk.0.attn_norm_2.weight") {
+                    true => NormPlacement::ParallelNorms,
+                    false => NormPlacement::Parallel,
+                };
+            }
+            Family::Olmo => config.clip_qkv = options.positive_or_zero("attention.clamp_kqv")?,
             Family::StarCoder2 => {
                 config.gated_mlp = false;
                 config.hidden_act = Activation::GeluTanh;

@@ -46,7 +46,7 @@ pub(super) fn read_config(
     let context_length = options.required_size("context_length", MAX_SIZE)?;
     let epsilon = match architecture.norm {
         Norm::Rms => "attention.layer_norm_rms_epsilon",
-        Norm::Layer { .. } => "attention.layer_norm_epsilon",
+        Norm::Layer { .. } | Norm::UnweightedLayer => "attention.layer_norm_epsilon",
     };
     let has_short_factors = has(SHORT_DIVISORS);
     let mut config = Config {

@@ -49,6 +49,7 @@ pub(super) fn is_rotated(tensor: Tensor) -> bool {
 pub(super) fn gguf_name(tensor: Tensor) -> String {
     let (layer, part) = match tensor {
         Tensor::Embedding => return "token_embd.weight".into(),
+        Tensor::Positions => return "position_embd.weight".into(),
         Tensor::FinalNorm => return "output_norm.weight".into(),
         Tensor::FinalNormBias => return "output_norm.bias".into(),
         Tensor::Head => return "output.weight".into(),

@@ -5,7 +5,7 @@ use super::names::gguf_name;
 use crate::architecture::{Architecture, QkNorms};
 use crate::checkpoint::row_layout::{Interleaved, RowLayout};
 use crate::checkpoint::stored_names::StoredAs;
-use crate::config::{Config, Family};
+use crate::config::{Config, Family, NormPlacement};
 use crate::tensor::{ExpertTensor, LayerTensor, Tensor};
 
 /// The places of a model's tensors.
@@ -25,6 +25,7 @@ impl Places<'_> {
         let mut stored = StoredAs { name, shape, expert: None, layout: RowLayout::PLAIN };
         match tensor {
             Tensor::Layer(layer, part) => {
+                self.place_norms_of_falcon(&mut stored, layer, part);
                 self.place_attention(&mut stored, layer, part);
                 self.place_mlp(&mut stored, layer, part);
             }
@@ -34,6 +35,23 @@ impl Places<'_> {
             _ => {}
         }
         stored
+    }
+
+    /// Places the norms of a Falcon with two of them: attention reads the one that is called the second.
+    fn place_norms_of_falcon(&self, stored: &mut StoredAs, layer: usize, part: LayerTensor) {
+        use LayerTensor as T;
+        if self.gguf.family != Family::Falcon
+            || self.config.norm_placement != NormPlacement::ParallelNorms
+        {
+            return;
+        }
+        stored.name = match part {
+            T::AttentionNorm => format!("blk.{layer}.attn_norm_2.weight"),
+            T::AttentionNormBias => format!("blk.{layer}.attn_norm_2.bias"),
+            T::MlpNorm => format!("blk.{layer}.attn_norm.weight"),
+            T::MlpNormBias => format!("blk.{layer}.attn_norm.bias"),
+            _ => return,
+        };
     }
 
     /// Places queries, keys and values, which may be one stored tensor, and orders the rows of RoPE's pairs.

@@ -134,8 +134,58 @@ pub(super) fn dense() -> Vec<Config> {
         num_key_value_heads: 6,
         ..starcoder2.clone()
     };
+    let gpt2 = Config {
+        family: Family::Gpt2,
+        learned_positions: Some(0),
+        rope_layers: Some(vec![false, false]),
+        num_key_value_heads: 6,
+        tie_word_embeddings: true,
+        ..starcoder2.clone()
+    };
+    let opt = Config {
+        family: Family::Opt,
+        hidden_act: Activation::Relu,
+        learned_positions: Some(2),
+        ..gpt2.clone()
+    };
+    let falcon = Config {
+        family: Family::Falcon,
+        norm: Norm::Layer { bias: true },
+        norm_placement: NormPlacement::ParallelNorms,
+        hidden_act: Activation::Gelu,
+        gated_mlp: false,
+        tie_word_embeddings: true,
+        ..example_config()
+    };
+    let falcon_single = Config {
+        norm_placement: NormPlacement::Parallel,
+        num_key_value_heads: 1,
+        ..falcon.clone()
+    };
+    let olmo = Config {
+        family: Family::Olmo,
+        norm: Norm::UnweightedLayer,
+        clip_qkv: Some(0.75),
+        ..example_config()
+    };
     vec![
-        gemma2, gemma3, phi, phi3, olmo2, olmo3, cohere, cohere2, glm, glm4, starcoder2, stablelm,
+        gpt2,
+        opt,
+        falcon,
+        falcon_single,
+        olmo,
+        gemma2,
+        gemma3,
+        phi,
+        phi3,
+        olmo2,
+        olmo3,
+        cohere,
+        cohere2,
+        glm,
+        glm4,
+        starcoder2,
+        stablelm,
         gpt_neox,
     ]
 }

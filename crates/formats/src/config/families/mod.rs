@@ -2,6 +2,7 @@
 
 pub(super) mod cohere;
 pub(super) mod deepseek;
+pub(super) mod falcon;
 pub(super) mod gemma;
 pub(super) mod glm;
 pub(super) mod gpt;
@@ -10,6 +11,7 @@ pub(super) mod hybrid;
 pub(super) mod llama;
 pub(super) mod olmo;
 pub(super) mod phi;
+pub(super) mod positions;
 pub(super) mod qwen;
 
 use super::{Config, MAX_LAYERS, SlidingLayers, SlidingWindow};
