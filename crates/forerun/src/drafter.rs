@@ -135,7 +135,7 @@ impl DrafterCheckpoint {
         loader: &mut Loader<'_>,
     ) -> Result<Self, ForerunError> {
         if requested.is_in_target() {
-            return Ok(Self::Speculator(Speculator::open_mtp(&target.checkpoint)?));
+            return Ok(Self::Speculator(Box::new(Speculator::open_mtp(&target.checkpoint)?)));
         }
         let (path, embedded) = match name {
             ModelSource::Embedded(model) => (model.path().to_owned(), true),

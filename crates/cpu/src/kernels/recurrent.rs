@@ -99,6 +99,7 @@ impl Place {
     ///
     /// # Safety
     /// No other part of the slots that exists at the same time may overlap `range`.
+    #[expect(clippy::mut_from_ref, reason = "the caller guarantees disjoint ranges")]
     unsafe fn start<'a>(self, slots: &'a [SharedSlice<'_>], range: Range<usize>) -> &'a mut [f32] {
         // SAFETY: the caller guarantees it.
         let new = unsafe { slots[self.to].range_mut(range.clone()) };
