@@ -54,7 +54,12 @@ fn check(checkpoint: &Checkpoint) {
                         runner.forward(tree, 0, order, &never).unwrap();
                     });
                     let expected = if round == 0 { counted.count_total } else { 0 };
-                    assert_eq!(counted.count_total, expected, "{weight_type}, {members} members");
+                    assert_eq!(
+                        counted.count_total,
+                        expected,
+                        "{}, {weight_type}, {members} members",
+                        checkpoint.config().family
+                    );
                 }
             }
         }

@@ -175,7 +175,7 @@ fn properties_say_which_methods_are_available() {
         let expected = if drafter.is_some() { "speculative" } else { "autoregressive" };
         assert_eq!(properties["method"], expected);
         let methods = properties["methods"].as_array().unwrap();
-        assert_eq!(methods.len(), 5);
+        assert_eq!(methods.len(), 6);
         for method in methods {
             let name = method["name"].as_str().unwrap();
             let available = method["available"] == true;

@@ -206,7 +206,7 @@ fn a_reduced_drafter_is_trained_for_a_target_in_a_gguf_file() {
 
     let refused =
         |kind: &[&str], words: &[&str]| train(kind).finish().assert_refused(words[0], words);
-    refused(&["eagle", "--draft-vocab=300", "--restart"], &["draft_vocab", "300", "less than"]);
+    refused(&["eagle", "--draft-vocab=300", "--restart"], &["--draft-vocab", "300", "less than"]);
     let parallel = &["parallel", "--integration=medusa", "--draft-vocab=9"];
     refused(parallel, &["--draft-vocab", "eagle"]);
 }

@@ -52,7 +52,7 @@ fn devices_lists_the_cores_and_the_default_placements_with_reasons() {
         format!("  {}", DeviceGroup::new(&topology.processors())),
         format!("default threads      {}", cores.len()),
         "default placement    leaves busy cores (`--pin` stays on them)".into(),
-        format!("  others      {shared}"),
+        format!("  others           {shared}"),
     ];
     lines.extend(topology.limits().iter().map(|limit| format!("  {limit}")));
     for expected in lines {

@@ -31,7 +31,7 @@ const DAMAGES: &[Damage] = &[
     ("an infinity", |model| poison(model, f32::INFINITY), &[UP, "inf"]),
     ("a missing tensor", |model| rename_tensor(model, UP, None), &[UP, "missing"]),
     ("an unexpected tensor", |model| rename_tensor(model, UP, Some("model.bias")), &["model.bias"]),
-    ("another architecture", use_gpt2, &["model_type", "gpt2", "llama"]),
+    ("another architecture", use_bloom, &["model_type", "bloom", "llama"]),
     ("scaled positions", scale_positions, &["rope_type", "mrope", "not supported"]),
     ("another family", use_qwen2, &["model.layers.0.self_attn.q_proj.bias", "missing"]),
     ("no hidden size", |model| configure(model, "hidden_size", Value::Null), &["hidden_size"]),
@@ -179,9 +179,9 @@ fn configure(model: &Path, option: &str, value: Value) {
     edit_json(&model.join("config.json"), |config| config[option] = value);
 }
 
-fn use_gpt2(model: &Path) {
-    configure(model, "model_type", json!("gpt2"));
-    configure(model, "architectures", json!(["GPT2LMHeadModel"]));
+fn use_bloom(model: &Path) {
+    configure(model, "model_type", json!("bloom"));
+    configure(model, "architectures", json!(["BloomForCausalLM"]));
 }
 
 fn scale_positions(model: &Path) {
