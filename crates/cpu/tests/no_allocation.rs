@@ -1,5 +1,5 @@
 //! A forward pass allocates no memory once a pass of the same size has run. Only the cache grows, by whole
-//! segments.
+//! segments. Passes of hybrids allocate a few short lists.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -25,6 +25,13 @@ fn a_forward_allocates_nothing_after_the_first() {
 }
 
 fn check(checkpoint: &Checkpoint) {
+    // The cache keeps a list of the states of recurrent layers, and each of these layers gathers the states of
+    // the pass. No allocation has the size of a state.
+    let layers = &checkpoint.architecture().layers;
+    let most = match layers.iter().filter(|layer| layer.recurrent.is_some()).count() as u64 {
+        0 => 0,
+        recurrent => 8 * (recurrent + 1),
+    };
     for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::INT8] {
         for (members, work) in [
             (1, GroupParallelism::Layers),
@@ -53,12 +60,12 @@ fn check(checkpoint: &Checkpoint) {
                     let counted = allocation_counter::measure(|| {
                         runner.forward(tree, 0, order, &never).unwrap();
                     });
-                    let expected = if round == 0 { counted.count_total } else { 0 };
-                    assert_eq!(
-                        counted.count_total,
-                        expected,
-                        "{}, {weight_type}, {members} members",
-                        checkpoint.config().family
+                    // What the first pass allocates does not count.
+                    let most = if round == 0 { u64::MAX } else { most };
+                    let (family, count) = (checkpoint.config().family, counted.count_total);
+                    assert!(
+                        count <= most,
+                        "{family}, {weight_type}, {members} members: {count} allocations"
                     );
                 }
             }
