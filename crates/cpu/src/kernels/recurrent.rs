@@ -84,6 +84,10 @@ pub(crate) struct RecurrentScratch {
     convolved: Vec<f32>, // [rows, channels]
     factors: Vec<f32>,   // [rows, n_value_heads, 2]
     places: Vec<Place>,  // [rows]
+    /// A row's input to the convolution.
+    own: Vec<f32>, // [channels]
+    /// What a row adds to the matrix of each head.
+    added: Vec<f32>, // [n_value_heads, value_dim]
 }
 
 /// Where a row's state comes from, and where it goes: indices of slots, of which the last one is running. Without a
@@ -128,7 +132,7 @@ pub(crate) fn recur(
 ) {
     let shape = weights.shape;
     let running = states.inputs.len();
-    let RecurrentScratch { convolved, factors, places } = scratch;
+    let RecurrentScratch { convolved, factors, places, own, added } = scratch;
     places.clear();
     places.extend(steps.iter().map(|step| Place {
         from: match step.before {
@@ -141,12 +145,14 @@ pub(crate) fn recur(
     convolved.resize(steps.len() * shape.channels(), 0.0);
     let [running_inputs, running_matrices] = &mut states.running;
     let inputs = slots(&mut states.inputs, running_inputs);
-    convolve(team, weights, projected, places, &inputs, convolved);
+    own.resize(shape.channels(), 0.0);
+    convolve(team, weights, projected, places, &inputs, (own, convolved));
     if shape.has_matrices() {
         factors.resize(steps.len() * shape.n_value_heads * 2, 0.0);
         prepare_heads(team, weights, projected, convolved, factors);
         let matrices = slots(&mut states.matrices, running_matrices);
-        run_heads(team, weights, (convolved, factors), places, &matrices, out);
+        added.resize(shape.value_width(), 0.0);
+        run_heads(team, weights, (convolved, factors), places, &matrices, (added, out));
     }
     finish(team, weights, projected, convolved, out);
 }
@@ -155,23 +161,25 @@ fn slots<'a>(slots: &'a mut [Vec<f32>], running: &'a mut Vec<f32>) -> Vec<Shared
     slots.iter_mut().chain([running]).map(|slot| SharedSlice::new(slot)).collect()
 }
 
-/// Computes the convolution of all rows, with its activation: `[rows, channels]`.
+/// Computes the convolution of all rows, with its activation: `[rows, channels]`. `own` is scratch memory:
+/// `[channels]`.
 fn convolve(
     team: &Team,
     weights: &RecurrentWeights,
     projected: &[f32],
     places: &[Place],
     inputs: &[SharedSlice<'_>],
-    out: &mut [f32],
+    (own, out): (&mut [f32], &mut [f32]),
 ) {
     let (shape, isa) = (weights.shape, team.isa());
     let (channels, width) = (shape.channels(), shape.projected_width());
     let has_silu = shape.has_matrices();
     // What the values are multiplied by, if there is no recurrence after the convolution.
     let factors = (!has_silu).then(|| channels + shape.value_width());
-    let out = SharedSlice::new(out);
+    let (own, out) = (SharedSlice::new(own), SharedSlice::new(out));
     team.for_each_range(channels, 64, |range| {
-        let mut own = vec![0.0; range.len()];
+        // SAFETY: members use disjoint channels.
+        let own = unsafe { own.range_mut(range.clone()) };
         let of_position =
             |position: usize| position * channels + range.start..position * channels + range.end;
         for ((place, x), row) in places.iter().zip(projected.chunks_exact(width)).zip(0..) {
@@ -186,7 +194,7 @@ fn convolve(
             for position in 0..shape.kernel {
                 let weights = &weights.convolution[of_position(position)];
                 if position + 1 == shape.kernel {
-                    vectorize(isa, AddProducts { sums, weights, x: &own });
+                    vectorize(isa, AddProducts { sums, weights, x: own });
                     break;
                 }
                 // SAFETY: members use disjoint channels of every slot, and this is the only part.
@@ -204,7 +212,7 @@ fn convolve(
                 // SAFETY: as above; the positions are different.
                 let older = unsafe { inputs[place.to].range_mut(of_position(position - 1)) };
                 if position + 1 == shape.kernel {
-                    older.copy_from_slice(&own);
+                    older.copy_from_slice(own);
                 } else {
                     // SAFETY: as above.
                     older.copy_from_slice(unsafe {
@@ -313,22 +321,23 @@ impl Vectorized for DivideByLength<'_> {
     }
 }
 
-/// Runs the recurrence of each value head over all rows.
+/// Runs the recurrence of each value head over all rows. `added` is scratch memory: `[n_value_heads, value_dim]`.
 fn run_heads(
     team: &Team,
     weights: &RecurrentWeights,
     (convolved, factors): (&[f32], &[f32]),
     places: &[Place],
     matrices: &[SharedSlice<'_>],
-    out: &mut [f32],
+    (added, out): (&mut [f32], &mut [f32]),
 ) {
     let (shape, isa) = (weights.shape, team.isa());
     let Recurrent { rule, n_value_heads, key_dim, value_dim, .. } = shape;
     let per_key_head = n_value_heads / shape.n_key_heads;
     let size = key_dim * value_dim;
-    let out = SharedSlice::new(out);
+    let (added, out) = (SharedSlice::new(added), SharedSlice::new(out));
     team.for_each_piece(n_value_heads, |_, head| {
-        let mut added = vec![0.0; value_dim];
+        // SAFETY: members use disjoint heads.
+        let added = unsafe { added.range_mut(head * value_dim..(head + 1) * value_dim) };
         let first_key = head / per_key_head * key_dim;
         let first_value = 2 * shape.key_width() + head * value_dim;
         for (row, place) in places.iter().enumerate() {
@@ -349,7 +358,7 @@ fn run_heads(
                 factor: factors[1],
                 skip: weights.skip.as_ref().map_or(0.0, |skip| skip[head]),
                 matrix,
-                added: &mut added,
+                added,
                 out,
             };
             vectorize(isa, step);
