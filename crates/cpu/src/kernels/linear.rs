@@ -16,7 +16,7 @@ use super::operands::{
 use super::packed::PackedMatrix;
 use super::{LANES, shared::SharedSlice};
 use crate::team::Team;
-use forerun_formats::{BlockType, WeightType};
+use forerun_formats::WeightType;
 use std::ops::Range;
 
 /// Largest number of row blocks that share one pass over the weights, so that their rows stay in the
@@ -226,6 +226,10 @@ fn add_products(
 
 /// Unpacks a range of inputs of two tiles for several row blocks, if the kernel reads unpacked tiles and
 /// that is worth while.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "only the AVX-512 kernels read unpacked tiles")
+)]
 fn unpack<'a>(
     isa: Isa,
     weight_type: WeightType,
@@ -237,7 +241,7 @@ fn unpack<'a>(
     match (isa, weight_type) {
         #[cfg(target_arch = "x86_64")]
         (Isa::Avx512 | Isa::Avx512Bf16, WeightType::Quantized(block_type))
-            if block_type != BlockType::Q8_0 =>
+            if block_type != forerun_formats::BlockType::Q8_0 =>
         {
             for (tile, unpacked) in tiles.into_iter().zip(&mut *unpacked) {
                 // SAFETY: a team's `Isa` is one that the processor supports (`Team::with_isa` checks this).
@@ -332,6 +336,7 @@ fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use forerun_formats::BlockType;
     use forerun_reference::{Arithmetic, Matrix};
     use half::f16;
     use proptest::prelude::*;
