@@ -7,7 +7,9 @@
 
 use crate::index::{CacheHit, CacheIndex, Keep};
 use crate::page::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
-use crate::states::{ANCHOR_ROWS, RECENT_STATES, SequenceStates, StateId, is_kept};
+use crate::states::{
+    ANCHOR_ROWS, KEPT_OUTPUT_ROWS, RECENT_STATES, SHORT_PASS_ROWS, SequenceStates, StateId, is_kept,
+};
 use forerun_core::{Node, SequenceId, TokenId, TokenTree};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,6 +53,8 @@ pub struct SequenceCache {
     root: Option<TokenId>,
     states: SequenceStates,
     used: u64,
+    /// The last pass with the sequence's request in its batch.
+    in_batch: u64,
 }
 
 impl SequenceCache {
@@ -433,7 +437,7 @@ impl<S: PageStorage> CachePool<S> {
         let nodes: Vec<Node> = (held..tree.len())
             .filter(|node| is_kept(*node, tree, prefix, held, first_output))
             .collect();
-        let in_use = self.states.allocated - self.states.free.len();
+        let in_use = self.states.allocated - self.states.free.len() - self.states_of_pages();
         if in_use + nodes.len() > self.states.budget {
             // The pass needs the last state of the prefix, and those of its tree.
             let old = cache.states.drop_before(prefix.saturating_sub(1));
@@ -443,6 +447,12 @@ impl<S: PageStorage> CachePool<S> {
             let state = self.allocate_state();
             cache.states.pending.insert(node, state);
         }
+    }
+
+    /// Returns the number of states that only pages use.
+    fn states_of_pages(&self) -> usize {
+        let states = self.pages.iter().flatten().filter_map(|page| page.state);
+        states.filter(|state| self.states.users[state.index()] == Some(1)).count()
     }
 
     fn use_state(&mut self, state: StateId) {
@@ -507,7 +517,7 @@ impl<S: PageStorage> CachePool<S> {
             state.into_iter().for_each(|state| self.unuse_state(state));
             return self.states.free.pop();
         }
-        let idle = self.sequences.iter().filter(|(_, cache)| cache.used < self.now);
+        let idle = self.sequences.iter().filter(|(_, cache)| !self.is_in_batch(cache));
         let idle = idle.filter(|(_, cache)| !cache.states.held.is_empty());
         let (&sequence, _) = idle.min_by_key(|(id, cache)| (cache.used, id.0))?;
         let cache = self.sequences.get_mut(&sequence)?;
@@ -571,7 +581,39 @@ impl<S: PageStorage> CachePool<S> {
             .filter(|cache| cache.used == self.now)
             .map(|cache| cache.pages.len())
             .sum();
-        self.budget.saturating_sub(in_pass) * PAGE_ROWS
+        self.budget.saturating_sub(in_pass).saturating_mul(PAGE_ROWS)
+    }
+
+    /// Marks a sequence whose request is in the current batch, so that the others take none of its states.
+    pub fn protect_states(&mut self, sequence: SequenceId) {
+        let now = self.now;
+        if let Some(cache) = self.sequences.get_mut(&sequence) {
+            cache.in_batch = now;
+        }
+    }
+
+    /// Whether a pass over `rows` rows of a sequence, with logits of the last `outputs`, can keep its states without
+    /// exceeding the budget, if no sequence of the current batch loses any.
+    #[must_use]
+    pub fn has_room_for_states(&self, sequence: SequenceId, rows: usize, outputs: usize) -> bool {
+        if !self.has_states() {
+            return true;
+        }
+        let in_batch = self.sequences.values().filter(|cache| self.is_in_batch(cache));
+        let used: usize =
+            in_batch.map(|cache| cache.states.held.len() + cache.states.pending.len()).sum();
+        // The sequence's own states can go, except the last one.
+        let own = self.sequences.get(&sequence).map_or(0, |cache| cache.states.held.len());
+        let others = used - own + own.min(1);
+        let needed = match rows {
+            few if few <= SHORT_PASS_ROWS => few,
+            many => outputs.min(KEPT_OUTPUT_ROWS) + 2 + many / ANCHOR_ROWS,
+        };
+        others + needed <= self.states.budget
+    }
+
+    fn is_in_batch(&self, cache: &SequenceCache) -> bool {
+        cache.used == self.now || cache.in_batch == self.now
     }
 
     fn page_mut(&mut self, page: PageId) -> &mut Page {

@@ -192,7 +192,7 @@ fn other_formats_are_refused_by_name() {
         ("compressed-int4", "", "format", json!("nvfp4-pack-quantized"), "\"format\" is"),
         ("compressed-int4", "", "transform_config", json!({"r1": {}}), "\"transform_config\" is"),
         ("compressed-int4", "", "sparsity_config", json!({"format": "sparse-bitmask"}), "bitmask"),
-        ("compressed-int4", "", "quantization_status", json!("frozen"), "\"frozen\""),
+        ("compressed-int4", "", "quantization_status", json!("initialized"), "\"initialized\""),
         ("compressed-int4", weights, "num_bits", json!(3), "\"num_bits\" is 3"),
         ("compressed-int4", weights, "type", json!("float"), "\"num_bits\" is 4"),
         ("compressed-int4", weights, "strategy", json!("block"), "\"strategy\" is \"block\""),

@@ -164,7 +164,10 @@ impl<F: Forward> CachedTransformer<F> {
             }
             first_output = now.len() + first_row - 1;
         }
-        if !planned.is_empty() && self.pool.free_slots() < nodes.len() + PAGE_ROWS {
+        let outputs = nodes.len() - first_output;
+        let has_room = self.pool.free_slots() >= nodes.len() + PAGE_ROWS
+            && self.pool.has_room_for_states(sequence, nodes.len(), outputs);
+        if !planned.is_empty() && !has_room {
             return None;
         }
         self.pool.reserve(sequence, &nodes, first_output);
@@ -295,6 +298,9 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
 
     fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
         self.pool.start_pass();
+        for (_, entry) in unfinished(batch) {
+            self.pool.protect_states(entry.request.sequence);
+        }
         let vocab_size = self.vocab_size();
         let (mut planned, mut prefill_rows) = (Vec::new(), PREFILL_ROWS);
         for (index, entry) in unfinished(batch) {

@@ -94,6 +94,8 @@ fn intermediate_size(
         (None, None) if family == Family::Qwen35Moe => {
             options.required_size("moe_intermediate_size")
         }
+        // The first LFM2 models have this name.
+        (None, None) if family == Family::Lfm2 => options.required_size("block_ff_dim"),
         (None, None) => options.required_size("intermediate_size"),
     }
 }

@@ -104,7 +104,12 @@ fn read_compressed_tensors(options: &JsonOptions<'_>) -> Result<Quantization, Lo
     const FORMATS: &str =
         "\"float-quantized\", \"int-quantized\", \"naive-quantized\" and \"pack-quantized\"";
     const WEIGHTS: &str = "8-bit floats, or integers of 4 or 8 bits";
-    require(options, "quantization_status", "\"compressed\"", &["compressed"])?;
+    require(
+        options,
+        "quantization_status",
+        "\"compressed\" or \"frozen\"",
+        &["compressed", "frozen"],
+    )?;
     no_other(options, &["kv_cache_scheme", "transform_config"])?;
     if let Some(sparsity) = options.object("sparsity_config")? {
         require(&sparsity, "format", "\"dense\"", &["dense"])?;
