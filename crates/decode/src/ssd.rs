@@ -11,7 +11,9 @@
 //!
 //! A prepared draft is the one that the drafter would make after the verdict: tokens are drawn with keys
 //! that do not depend on when, and a draft of another shape than the next round's is not used.
-//! So the text of a seed is that of speculative decoding.
+//! So the text of a seed is that of speculative decoding. EasySpec's drafts are an exception: which of their rows are
+//! approximate depends on the drafter's last draft. With rejection sampling the text of a seed may then differ from
+//! run to run, and its distribution stays the target's.
 //!
 //! Deviations:
 //!
@@ -61,6 +63,8 @@ pub struct Ssd {
     /// The jobs of this round that name tokens after a part of the draft, which has this many tokens.
     naming: Vec<(Ticket, usize)>,
     prepared: Vec<Prepared>,
+    /// The number of drafts of this round that were submitted.
+    submitted: usize,
     /// The draft for the last verdict, if it was prepared.
     hit: Option<Prepared>,
     /// The target's job in flight.
@@ -109,6 +113,7 @@ impl Ssd {
             drafter_failed: false,
             naming: Vec::new(),
             prepared: Vec::new(),
+            submitted: 0,
             hit: None,
             scoring: None,
             branches: None,
@@ -244,11 +249,12 @@ impl Ssd {
         for &token in others.take(wanted) {
             // The first draft after this part continues on the branch that has named its token.
             let first = self.prepared.iter().all(|prepared| prepared.accepted != accepted);
-            let number = if first { accepted } else { tokens.len() + 1 + self.prepared.len() };
+            let number = if first { accepted } else { tokens.len() + 1 + self.submitted };
             let ahead = [&tokens[..accepted], &[token]].concat();
             let ticket = self.submit(number, sequence, &ahead, shape.clone(), cluster)?;
             let Some(ticket) = ticket else { return Ok(()) };
             let shape = shape.clone();
+            self.submitted += 1;
             self.prepared.push(Prepared { accepted, token, shape, ticket, reply: None });
         }
         Ok(())
@@ -294,6 +300,7 @@ impl Ssd {
         for (ticket, _) in self.naming.drain(..) {
             cluster.cancel(ticket);
         }
+        self.submitted = 0;
         for prepared in std::mem::take(&mut self.prepared) {
             let is_hit = prepared.accepted == accepted && Some(prepared.token) == token;
             match is_hit && self.hit.is_none() {

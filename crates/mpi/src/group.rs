@@ -150,7 +150,12 @@ impl Group {
         let send = |bytes| self.shared.send(0, Kind::Wire, bytes);
         let served = server.serve(&runtime, self.shared.epoch, send);
         drop(runtime);
-        served.map_err(|cause| MpiError::Message { rank: 0, cause })
+        served.map_err(|cause| {
+            let error = MpiError::Message { rank: 0, cause };
+            // Ends the job with this error, before the others see that this rank has left.
+            self.shared.fail(error.to_string());
+            error
+        })
     }
 
     /// Waits on rank 0 until all others have loaded their models. Returns what they report, from rank 1 upwards.
@@ -252,7 +257,7 @@ impl Drop for Group {
             }
             if waited > self.shared.timeout {
                 (self.shared.on_failure)(&format!(
-                    "the ranks did not end within {} s after the last answer: one of them is stopped",
+                    "the ranks did not end within {} s after the last answer, which is complete: one of them is stopped or gone",
                     self.shared.timeout.as_secs_f64()
                 ));
                 std::process::exit(1);
