@@ -85,7 +85,7 @@ impl Workers for RemoteWorkers {
     }
 
     fn take_trace_of(&self, sequence: SequenceId) -> Trace {
-        self.shared.recorder.take(|span| span.sequence == sequence)
+        self.shared.recorder.take(|span| span.sequence.base() == sequence)
     }
 }
 
