@@ -1,8 +1,8 @@
 //! The registry of decoding methods. Each method's entry stands in the file of its decoder.
 
 use crate::{
-    Decoder, DraftLength, PearlOptions, SharedGoodput, auto, autoregressive, dsi, pearl,
-    speculative, ssd,
+    Decoder, DraftLength, PearlOptions, SharedGoodput, SpeculativeDraftLength, auto,
+    autoregressive, dsi, pearl, speculative, ssd,
 };
 use forerun_core::{DraftShape, Need};
 
@@ -66,6 +66,16 @@ pub struct DecoderOptions {
     /// Whether the text of a seed must not depend on measured times or on which device finishes
     /// first. `length` must not be [`DraftLength::Auto`] then.
     pub reproducible: bool,
+}
+
+impl DecoderOptions {
+    /// Returns the policy for the lengths of drafts that begin with this shape, for methods that draft before they
+    /// verify.
+    pub(crate) fn draft_length(&self, shape: DraftShape) -> SpeculativeDraftLength {
+        let policy =
+            SpeculativeDraftLength::new(shape, self.length).with_goodput(self.goodput.clone());
+        if self.pattern.one_forward { policy.in_one_forward() } else { policy }
+    }
 }
 
 /// The number of positions that a drafter can draft, and in how many forward passes.

@@ -43,12 +43,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     decoder: |options| {
         let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
         let shape = DraftShape::Chain { length: longest.min(options.draft_tokens) };
-        let draft_length = SpeculativeDraftLength::new(shape, options.length)
-            .with_goodput(options.goodput.clone());
-        Box::new(Ssd::new(match options.pattern.one_forward {
-            true => draft_length.in_one_forward(),
-            false => draft_length,
-        }))
+        Box::new(Ssd::new(options.draft_length(shape)))
     },
 };
 

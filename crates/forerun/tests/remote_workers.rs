@@ -10,19 +10,19 @@ mod common;
 use common::Pair;
 use forerun::{
     AdditionalDrafter, Answer, AnswerEvent, Canceller, ClusterHandle, DraftTokens, DrafterKind,
-    Finish, Forerun, Grammar, Loader, Method, Options, Plan, Request, Runtime, SamplingOptions,
-    TokenId, TokenLogprob, Trace, Tree, Verification, VerificationChoice, WorkerDescription,
-    Workers, available_cores,
+    Finish, Forerun, Grammar, Loader, Method, Options, Plan, RemoteProcess, RemoteWorkers, Request,
+    Runtime, SamplingOptions, TokenId, TokenLogprob, Tree, Verification, VerificationChoice,
+    WorkerDescription, Workers, available_cores,
 };
 use forerun_core::{
-    Cluster, ClusterError, Completion, Job, JobError, Key, KeyedRandomness, Outcome, Purpose, Role,
-    Sampling, ScoreJob, SequenceId, Ticket, TokenTree,
+    ClusterError, Completion, Job, JobError, Key, KeyedRandomness, Purpose, Role, Sampling,
+    ScoreJob, SequenceId, Ticket, TokenTree,
 };
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use forerun_wire::{Command, Connection, WorkerEnd};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -150,160 +150,50 @@ impl Process {
 
 // The host's side.
 
-/// Workers in other processes.
-struct RemoteWorkers {
-    shared: Arc<Shared>,
-}
+/// The threads of an engine's processes, which are joined when the engine is closed.
+struct Threads(Vec<JoinHandle<()>>);
 
-struct Shared {
-    connections: Vec<Arc<Connection>>,
-    /// The connection to the worker of each role.
-    roles: HashMap<Role, usize>,
-    tickets: AtomicU64,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl RemoteWorkers {
-    /// Starts a process for each worker.
-    fn start(runtime: Runtime, plan: &Plan, conditions: &Conditions, log: &Arc<Log>) -> Self {
-        let runtime = Arc::new(runtime);
-        let (mut connections, mut roles, mut threads) = (Vec::new(), HashMap::new(), Vec::new());
-        for (index, worker) in plan.workers().into_iter().enumerate() {
-            roles.extend(worker.roles().into_iter().map(|role| (role, index)));
-            let ((events, inbox), (outbox, replies)) = (channel(), channel());
-            let (to_process, counts) = (ToProcess(events.clone()), Arc::clone(log));
-            let connection = Arc::new(Connection::new(worker.name.clone(), move |bytes| {
-                to_process.send(bytes);
-                counts.sent.fetch_add(1, Relaxed);
-            }));
-            let (runtime, conditions) = (Arc::clone(&runtime), conditions.clone());
-            let process = Process { worker, runtime, events, conditions, log: Arc::clone(log) };
-            threads.push(thread::spawn(move || process.serve(&inbox, &outbox)));
-            threads.push(thread::spawn({
-                let connection = Arc::clone(&connection);
-                move || {
-                    for bytes in replies {
-                        connection.receive(&bytes).unwrap();
-                    }
-                    connection.close("its process has ended");
-                }
-            }));
-            connections.push(connection);
-        }
-        let tickets = AtomicU64::new(0);
-        Self { shared: Arc::new(Shared { connections, roles, tickets, threads }) }
-    }
-}
-
-impl Drop for Shared {
+impl Drop for Threads {
     fn drop(&mut self) {
-        for connection in &self.connections {
-            connection.close("the engine was closed");
-        }
-        for thread in self.threads.drain(..) {
+        for thread in self.0.drain(..) {
             let result = thread.join();
             assert!(thread::panicking() || result.is_ok(), "a thread panicked");
         }
     }
 }
 
-impl Workers for RemoteWorkers {
-    fn cluster(&self, canceller: &Canceller) -> Box<dyn ClusterHandle> {
-        let (reply, completions) = channel();
-        let in_flight = Arc::new(InFlight::default());
-        let on_cancel: Arc<dyn Fn() + Send + Sync> = Arc::new({
-            let in_flight = Arc::clone(&in_flight);
-            move || in_flight.cancel()
-        });
-        canceller.on_cancel(&on_cancel);
-        Box::new(RemoteHandle {
-            shared: Arc::clone(&self.shared),
-            reply,
-            completions,
-            in_flight,
-            canceller: canceller.clone(),
-            _on_cancel: on_cancel,
-        })
+/// Starts a process for each worker.
+fn start_remote(
+    runtime: Runtime,
+    plan: &Plan,
+    conditions: &Conditions,
+    log: &Arc<Log>,
+) -> RemoteWorkers {
+    let runtime = Arc::new(runtime);
+    let (mut processes, mut threads) = (Vec::new(), Vec::new());
+    for worker in plan.workers() {
+        let workers = vec![(worker.name.clone(), worker.roles())];
+        let ((events, inbox), (outbox, replies)) = (channel(), channel());
+        let (to_process, counts) = (ToProcess(events.clone()), Arc::clone(log));
+        let connection = Arc::new(Connection::new(worker.name.clone(), move |bytes| {
+            to_process.send(bytes);
+            counts.sent.fetch_add(1, Relaxed);
+        }));
+        let (runtime, conditions) = (Arc::clone(&runtime), conditions.clone());
+        let process = Process { worker, runtime, events, conditions, log: Arc::clone(log) };
+        threads.push(thread::spawn(move || process.serve(&inbox, &outbox)));
+        threads.push(thread::spawn({
+            let connection = Arc::clone(&connection);
+            move || {
+                for bytes in replies {
+                    connection.receive(&bytes).unwrap();
+                }
+                connection.close("its process has ended");
+            }
+        }));
+        processes.push(RemoteProcess { connection, workers, to_own_clock: Arc::new(|at| at) });
     }
-
-    fn take_trace_of(&self, _sequence: SequenceId) -> Trace {
-        Trace::default()
-    }
-}
-
-/// The jobs of a handle that have no completion yet.
-#[derive(Default)]
-struct InFlight {
-    jobs: Mutex<HashMap<Ticket, Arc<Connection>>>,
-}
-
-impl InFlight {
-    fn cancel(&self) {
-        for (&ticket, connection) in &*self.jobs.lock().unwrap() {
-            connection.cancel(ticket);
-        }
-    }
-}
-
-struct RemoteHandle {
-    shared: Arc<Shared>,
-    reply: Sender<Completion>,
-    completions: Receiver<Completion>,
-    in_flight: Arc<InFlight>,
-    canceller: Canceller,
-    /// The canceller holds it weakly.
-    _on_cancel: Arc<dyn Fn() + Send + Sync>,
-}
-
-impl Cluster for RemoteHandle {
-    fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
-        let &index = self.shared.roles.get(&on).ok_or(ClusterError::NoSuchRole(on))?;
-        let connection = &self.shared.connections[index];
-        let ticket = Ticket(self.shared.tickets.fetch_add(1, Relaxed));
-        self.in_flight.jobs.lock().unwrap().insert(ticket, Arc::clone(connection));
-        let reply = self.reply.clone();
-        connection.submit(ticket, on, job, move |completion| drop(reply.send(completion)));
-        // The canceller may have cancelled before the job was in flight.
-        if self.canceller.is_cancelled() {
-            connection.cancel(ticket);
-        }
-        Ok(ticket)
-    }
-
-    fn cancel(&mut self, ticket: Ticket) {
-        if let Some(connection) = self.in_flight.jobs.lock().unwrap().get(&ticket) {
-            connection.cancel(ticket);
-        }
-    }
-
-    fn next_completion(&mut self) -> Result<Completion, ClusterError> {
-        if self.in_flight.jobs.lock().unwrap().is_empty() {
-            return Err(ClusterError::Idle);
-        }
-        let completion = self.completions.recv().unwrap();
-        self.in_flight.jobs.lock().unwrap().remove(&completion.ticket);
-        Ok(completion)
-    }
-
-    fn observe(&mut self, _outcome: Outcome) {}
-
-    fn release(&mut self, sequence: SequenceId) {
-        for connection in &self.shared.connections {
-            connection.release(sequence);
-        }
-    }
-}
-
-impl ClusterHandle for RemoteHandle {
-    fn cancel_all(&mut self) {
-        self.in_flight.cancel();
-    }
-}
-
-impl Drop for RemoteHandle {
-    fn drop(&mut self) {
-        self.in_flight.cancel();
-    }
+    RemoteWorkers::new(processes, Threads(threads))
 }
 
 // The tests.
@@ -311,7 +201,7 @@ impl Drop for RemoteHandle {
 fn open_remote(plan: &Plan, conditions: &Conditions) -> (Forerun, Arc<Log>) {
     let log = Arc::new(Log::default());
     let connect = |runtime: Runtime| -> Box<dyn Workers> {
-        Box::new(RemoteWorkers::start(runtime, plan, conditions, &log))
+        Box::new(start_remote(runtime, plan, conditions, &log))
     };
     (Forerun::open_connected(plan, &mut Loader::new(), connect).unwrap(), log)
 }
