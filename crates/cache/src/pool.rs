@@ -277,6 +277,40 @@ impl<S: PageStorage> CachePool<S> {
         keep: Keep,
     ) -> CacheHit {
         let mut cache = self.sequences.remove(&sequence).unwrap_or_default();
+        let hit = self.keep_rows(&mut cache, tokens, tree, keep);
+        if hit.tokens < tokens.len() {
+            self.adopt(&mut cache, tokens);
+        }
+        if self.has_states() {
+            self.shorten_to_state(&mut cache);
+        }
+        let hit = CacheHit { tokens: cache.index.prefix_len(), nodes: cache.index.tree_len() };
+        self.sequences.insert(sequence, cache);
+        hit
+    }
+
+    /// Lets other sequences use the whole pages of `tokens` that a pass has written. The sequence keeps its rows
+    /// of `tokens` and of `tree` after them. Unlike after [`CachePool::seek`], the last row may have no state.
+    pub fn share(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[TokenId],
+        tree: &TokenTree,
+        keep: Keep,
+    ) {
+        let mut cache = self.sequences.remove(&sequence).unwrap_or_default();
+        self.keep_rows(&mut cache, tokens, tree, keep);
+        self.sequences.insert(sequence, cache);
+    }
+
+    /// Keeps the rows of a sequence that agree with `tokens` and with `tree`, and publishes its whole pages.
+    fn keep_rows(
+        &mut self,
+        cache: &mut SequenceCache,
+        tokens: &[TokenId],
+        tree: &TokenTree,
+        keep: Keep,
+    ) -> CacheHit {
         cache.used = self.now;
         let hit = cache.index.seek(tokens, tree, keep);
         for &(from, to) in cache.index.moves() {
@@ -286,16 +320,8 @@ impl<S: PageStorage> CachePool<S> {
         let lost = cache.states.follow(cache.index.moves(), cache.index.slots());
         let failed = std::mem::take(&mut cache.states.pending).into_values();
         lost.into_iter().chain(failed).for_each(|state| self.unuse_state(state));
-        self.fit_pages(&mut cache);
-        self.publish(&mut cache);
-        if hit.tokens < tokens.len() {
-            self.adopt(&mut cache, tokens);
-        }
-        if self.has_states() {
-            self.shorten_to_state(&mut cache);
-        }
-        let hit = CacheHit { tokens: cache.index.prefix_len(), nodes: cache.index.tree_len() };
-        self.sequences.insert(sequence, cache);
+        self.fit_pages(cache);
+        self.publish(cache);
         hit
     }
 

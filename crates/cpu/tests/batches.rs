@@ -228,6 +228,24 @@ proptest! {
     }
 }
 
+/// A long pass keeps no state after the last row of the text if only later nodes are requested. The text's
+/// features are still there when the pass has ended, also those of recurrent models.
+#[test]
+fn features_of_a_text_do_not_depend_on_states() {
+    let tokens: Vec<TokenId> = (0..140).map(|index| index * 7 % 250).collect();
+    let tree = TokenTree::chain(&[3, 4]);
+    for weights in weights().iter().step_by(TYPES.len()) {
+        let mut model = model(weights, Isa::best(), 1);
+        let request = ForwardRequest::new(SequenceId(0), &tokens, &tree);
+        let features = |first_row, model: &mut CachedTransformer<Transformer>| {
+            let request = ForwardRequest { first_row, features_from: Some(32), ..request };
+            model.logits(&request).unwrap().features
+        };
+        let later = features(2, &mut model);
+        assert_eq!(later, features(0, &mut self::model(weights, Isa::best(), 1)));
+    }
+}
+
 /// Eight sequences with one prompt: the pages and the rows of one, and of what is not a whole page.
 #[test]
 fn equal_prompts_are_computed_and_stored_once() {

@@ -239,7 +239,7 @@ impl<F: Forward> CachedTransformer<F> {
             // Other sequences can use the pages of a prompt at once.
             if tokens_after / PAGE_ROWS > (tokens_after - missing) / PAGE_ROWS {
                 let tree = request.tree.first(nodes.len() - missing);
-                self.pool.seek(request.sequence, &request.tokens[..*tokens_after], &tree, *keep);
+                self.pool.share(request.sequence, &request.tokens[..*tokens_after], &tree, *keep);
             }
         }
         Ok((logits, outcomes))
