@@ -324,6 +324,14 @@ pub(crate) struct DrafterArguments {
     )]
     pub(crate) self_distillation_temperature: f32,
 
+    /// Directory for the target's features, which several runs can share.
+    ///
+    /// Most of a step's time goes to the target's pass. A run with the `--seed`, `--data`, `--context` and
+    /// `--sequences` of an earlier one reads the same sequences and skips that pass. A token takes 4 bytes
+    /// times the target's hidden size.
+    #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
+    pub(crate) feature_cache: Option<PathBuf>,
+
     /// Number of passes over the text [default: 20; 40 for EAGLE]
     #[arg(long, value_name = "N", help_heading = headings::TRAINING)]
     pub(crate) epochs: Option<u64>,

@@ -9,7 +9,7 @@ use crate::arguments::{
 };
 use crate::interrupts;
 use crate::{distill, note};
-use anyhow::bail;
+use anyhow::{Context, bail};
 use forerun::{Canceller, Tokenizer};
 use forerun_train::data::{Dataset, Framing};
 use forerun_train::drafter::{DrafterOptions, Target, TrainedDrafterKind};
@@ -61,7 +61,12 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
     set_threads(text.threads)?;
     let (run, _lock) = open_run(text)?;
     drafter.decay = arguments.decay.unwrap_or(drafter.decay);
-    let target = Target::open(&arguments.target)?;
+    let mut target = Target::open(&arguments.target)?;
+    if let Some(folder) = &arguments.feature_cache {
+        target = target
+            .with_feature_cache(folder)
+            .with_context(|| format!("cannot use --feature-cache {}", folder.display()))?;
+    }
     let Some(tokenizer) = tokenizer_of(&arguments.target, &run)? else {
         bail!("no tokenizer.json with {}: training needs it", arguments.target.display());
     };

@@ -9,6 +9,7 @@
 //!   replaces Medusa's heads or EAGLE's layer.
 
 mod acceptance;
+mod feature_cache;
 mod files;
 mod forward;
 mod learner;

@@ -1,5 +1,6 @@
 //! The frozen target of a drafter in training.
 
+use super::feature_cache::FeatureCache;
 use crate::data::Batch;
 use crate::model::{Llama, ModelError};
 use crate::ops::draft_head::FrozenHead;
@@ -19,6 +20,7 @@ pub struct Target {
     final_norm: Vec<f32>,
     name: String,
     embedding_sha256: String,
+    cache: Option<FeatureCache>,
 }
 
 impl Target {
@@ -37,7 +39,17 @@ impl Target {
         // A path such as `.` has a name only in its canonical form.
         let canonical = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let name = canonical.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { model, embedding, head, final_norm, name, embedding_sha256 })
+        Ok(Self { model, embedding, head, final_norm, name, embedding_sha256, cache: None })
+    }
+
+    /// Returns the target with a folder for its features. Sequences that it has read before, also for another drafter,
+    /// are not computed again.
+    ///
+    /// # Errors
+    /// If the folder cannot be created.
+    pub fn with_feature_cache(self, folder: &Path) -> std::io::Result<Self> {
+        let cache = Some(FeatureCache::open(folder, &self.model)?);
+        Ok(Self { cache, ..self })
     }
 
     /// Returns the configuration of the model.
@@ -86,13 +98,27 @@ impl Target {
     /// # Errors
     /// If a token is not in the vocabulary, or a tensor operation fails.
     pub(crate) fn read(&self, batch: &Batch) -> Result<Text> {
-        let hidden = self.model.hidden_frozen(&batch.inputs, batch.context)?;
         Ok(Text {
             inputs: batch.inputs.clone().into(),
             targets: batch.targets.clone().into(),
-            features: self.model.apply_final_norm(&hidden)?.into(),
+            features: self.features(&batch.inputs, batch.context)?.into(),
             context: batch.context,
         })
+    }
+
+    /// Returns the features of sequences, `[sequences · context, hidden]`.
+    fn features(&self, tokens: &[u32], context: usize) -> Result<Vec<f32>> {
+        let hidden = self.config().hidden_size;
+        if let Some(cache) = &self.cache
+            && let Some(features) = cache.read(tokens, context, hidden)?
+        {
+            return Ok(features);
+        }
+        let features = self.model.apply_final_norm(&self.model.hidden_frozen(tokens, context)?)?;
+        if let Some(cache) = &self.cache {
+            cache.write(tokens, context, &features)?;
+        }
+        Ok(features)
     }
 }
 

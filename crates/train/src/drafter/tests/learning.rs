@@ -352,3 +352,34 @@ fn a_reduced_vocabulary_drafts_only_its_tokens() {
         (0..even_without.len()).map(|output| read.token_of(output) as u32).collect();
     assert_eq!(tokens, *even_without);
 }
+
+/// A cached text has the bits of a computed one, for another target too, and a damaged file is reported.
+#[test]
+fn features_are_computed_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cache, batch) = (folder.path().join("cache"), batch(3, 20));
+    for seed in [1, 2] {
+        let computed = target(&folder.path().join(seed.to_string()), seed).read(&batch).unwrap();
+        for _ in 0..2 {
+            let target = Target::open(&folder.path().join(seed.to_string())).unwrap();
+            let target = target.with_feature_cache(&cache).unwrap();
+            assert_eq!(target.read(&batch).unwrap().features, computed.features);
+        }
+    }
+    let targets: Vec<_> = std::fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap()).collect();
+    assert_eq!(targets.len(), 2);
+    let files = std::fs::read_dir(targets[0].path()).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<_> = files.collect();
+    assert_eq!(files.len(), 3);
+    for file in files {
+        std::fs::write(file, [0; 8]).unwrap();
+    }
+    let of_folder = |seed: u32| Target::open(&folder.path().join(seed.to_string())).unwrap();
+    let errors = [1, 2].map(|seed| {
+        let target = of_folder(seed).with_feature_cache(&cache).unwrap();
+        target.read(&batch).err().map(|error| error.to_string())
+    });
+    assert_eq!(errors.iter().flatten().count(), 1);
+    let message = errors.into_iter().flatten().next().unwrap();
+    assert!(message.contains("has 8 bytes, not the features of 20 tokens: delete it"), "{message}");
+}
