@@ -251,11 +251,7 @@ impl Shards<'_> {
             return Err(LoadError::Shape { file: path(), tensor: name.clone(), expected, found });
         }
         let dtype = stored_dtype(stored, self.files[file].path(), name)?;
-        let mut bytes = stored.bytes.clone();
-        if let Some([expert, n_experts]) = stored_as.expert {
-            let size = bytes.len() / n_experts;
-            bytes = bytes.start + expert * size..bytes.start + (expert + 1) * size;
-        }
+        let bytes = stored_as.part_of(stored.bytes.clone());
         Ok(Location { file, bytes, dtype, layout: stored_as.layout, quantized: None })
     }
 

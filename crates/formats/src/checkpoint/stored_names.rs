@@ -4,6 +4,7 @@ use super::row_layout::{Interleaved, RowLayout};
 use crate::architecture::{Architecture, QkNorms, Recurrent};
 use crate::config::{Config, Family, NormPlacement};
 use crate::tensor::{ExpertTensor, LayerTensor, Tensor};
+use std::ops::Range;
 
 /// Where a tensor of a model is stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +74,13 @@ impl StoredAs {
         stored.name = format!("{layer}.mlp.experts.{name}");
         stored.place_in_all_experts(expert, part, config);
         Some(stored)
+    }
+
+    /// Returns the part of the stored tensor's bytes that belongs to the tensor's expert, or all.
+    pub(crate) fn part_of(&self, bytes: Range<usize>) -> Range<usize> {
+        let Some([expert, n_experts]) = self.expert else { return bytes };
+        let size = bytes.len() / n_experts;
+        bytes.start + expert * size..bytes.start + (expert + 1) * size
     }
 
     /// Sets the names that are not those of a Llama.
