@@ -56,6 +56,10 @@ platforms:
 aarch64:
     scripts/test_aarch64.sh
 
+# What the states of a hybrid cost: rounds after rejections and acceptances, passes that keep states, a prompt
+states rounds="300":
+    FORERUN_ROUNDS={{rounds}} cargo bench -p forerun-cpu --bench states
+
 # Mutation fuzzing of the checkpoint loaders and of configurations
 fuzz cases="1000000":
     FORERUN_FUZZ_CASES={{cases}} \

@@ -220,6 +220,8 @@ GRANITE4 = GRANITE_FACTORS | {
 #   names end as `plain_norms` says.
 # - `experts` is the number of experts to choose from. `transposed_experts` says
 #   that their matrices have the input first.
+# - `fused_experts` says that the file has one tensor for all experts of a
+#   layer. `with_images` describes the model with images whose part it is.
 # - `scales` has factors for endings of names, and `float32` lists endings of
 #   tensors that stay in float32.
 FAMILIES = {
@@ -881,6 +883,40 @@ FAMILIES = {
         "centred": True, "plain_norms": "linear_attn.norm.weight",
         "experts": 5,
         "without": WHOLE,
+    },
+    # The same as published: all experts of a layer in one tensor, in a model
+    # that also reads images, and a Qwen3-Next that was saved in this form.
+    "qwen3.5-moe-published": {
+        "config": transformers.Qwen3_5MoeTextConfig, "dtype": torch.bfloat16,
+        "options": QWEN3_NEXT | {
+            "hidden_size": 28, "head_dim": 12, "num_hidden_layers": 4,
+            "num_experts": 7, "num_experts_per_tok": 3,
+            "linear_num_key_heads": 1, "linear_num_value_heads": 3,
+            "rope_parameters": partial(0.5, 1e7) | {
+                "mrope_section": [1, 1, 1], "mrope_interleaved": True}},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "fused_experts": True, "experts": 7,
+        "with_images": {
+            "config": transformers.Qwen3_5MoeConfig,
+            "class": transformers.Qwen3_5MoeForConditionalGeneration,
+            "options": {"depth": 1, "hidden_size": 8, "num_heads": 1,
+                        "intermediate_size": 8, "patch_size": 2,
+                        "out_hidden_size": 28, "spatial_merge_size": 1,
+                        "temporal_patch_size": 1,
+                        "num_position_embeddings": 4}},
+        "without": {"second expert": {"num_experts_per_tok": 2}},
+    },
+    "qwen3-next-fused": {
+        "config": transformers.Qwen3NextConfig, "dtype": torch.float16,
+        "options": QWEN3_NEXT | {
+            "hidden_size": 20, "head_dim": 8, "num_hidden_layers": 3,
+            "num_experts": 5, "num_key_value_heads": 1,
+            "tie_word_embeddings": True, "mlp_only_layers": [1],
+            "layer_types": ["linear_attention", "linear_attention",
+                            "full_attention"]},
+        "centred": True, "plain_norms": "linear_attn.norm.weight",
+        "fused_experts": True, "experts": 5,
+        "without": WHOLE | {"normalisation": {"norm_topk_prob": False}},
     },
     # LFM2: gated short convolutions in most layers. Three checkpoints: as
     # published, a head of its own, and adjusted widths with old names.
@@ -1808,6 +1844,7 @@ def check_sensitivity(folder, name, family, token_ids):
     """
     def load(changes):
         config = transformers.AutoConfig.from_pretrained(folder)
+        config = config.get_text_config()
         config = type(config)(**(config.to_dict() | changes))
         return compute_experts_one_by_one(
             transformers.AutoModelForCausalLM.from_pretrained(
@@ -1932,11 +1969,28 @@ def make_record(model, prompt_ids):
     }
 
 
+def add_images(model, family, seed):
+    """Return a random model with images whose language model is `model`."""
+    whole = family["with_images"]
+    config = whole["config"](
+        text_config=model.config.to_dict(), vision_config=whole["options"],
+        tie_word_embeddings=model.config.tie_word_embeddings)
+    torch.manual_seed(seed)
+    other = whole["class"](config).to(family["dtype"])
+    other.model.language_model.load_state_dict(model.model.state_dict())
+    other.lm_head.load_state_dict(model.lm_head.state_dict())
+    other.generation_config = model.generation_config
+    return other
+
+
 def write_checkpoint(family, folder, seed):
     """Write a family's checkpoint: all files except golden.json."""
     shutil.rmtree(folder, ignore_errors=True)
     model = build(family, seed)
-    model.save_pretrained(folder, max_shard_size=family.get("shard", "1GB"))
+    stored = add_images(model, family, seed) if "with_images" in family else model
+    stored.save_pretrained(
+        folder, max_shard_size=family.get("shard", "1GB"),
+        save_original_format=not family.get("fused_experts"))
     if family.get("old_spelling"):
         respell(folder, family)
     write_tokenizer(folder / "tokenizer.json", model.config.vocab_size)

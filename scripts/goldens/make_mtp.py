@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Make tiny random models with MTP heads, with golden draft tokens.
 
-For DeepSeek-V3 and GLM-4.5 this script writes the checkpoint of
-`make_families.py` with a random layer after the last one, as the published
-models store it, and `golden.json`: the tokens that this layer drafts.
+For DeepSeek-V3, GLM-4.5, Qwen3-Next and Qwen3.5 this script writes the
+checkpoint of `make_families.py` with a random layer that predicts a further
+token, as the published models store it, and `golden.json`: the tokens that
+this layer drafts.
 
-The layer is that of Hugging Face transformers (`MtpModel`), on CPU `torch` in
-float32. transformers drafts one token with it. Further ones continue from the
-layer's own output: the hidden state after its norm, as in SGLang.
+The layer of DeepSeek-V3 and GLM-4.5 is that of Hugging Face transformers
+(`MtpModel`), on CPU `torch` in float32. transformers drafts one token with it.
+Further ones continue from the layer's own output: the hidden state after its
+norm, as in SGLang. transformers drops the layer of Qwen3-Next and Qwen3.5, so
+this script has a port of it (`QwenMtp`).
 
 Usage:
 
@@ -17,8 +20,8 @@ README.md in the same folder explains the folders and the fields.
 """
 
 import argparse
+import copy
 import json
-import shutil
 from pathlib import Path
 
 import numpy
@@ -28,8 +31,8 @@ from safetensors.torch import load_file, save_file
 from transformers.modeling_layers import MtpModel
 
 from make_families import (
-    FAMILIES, ROUTER_TIE, Choices, build, compute_experts_one_by_one, respell,
-    tensor_values, write_tokenizer)
+    FAMILIES, ROUTER_TIE, Choices, compute_experts_one_by_one, tensor_values,
+    write_checkpoint)
 from make_goldens import load_hugging_face_model, significant
 
 # The number of tokens in a draft.
@@ -52,40 +55,152 @@ HEADS = {
     "glm4-moe": "glm4-moe",
     "glm4-moe-group": "glm4-moe-group",
     "glm4-moe-sparse": "glm4-moe-sparse",
+    "qwen3-next": "qwen3-next",
+    "qwen3-next-bias": "qwen3-next-bias",
+    "qwen3.5": "qwen3.5",
+    "qwen3.5-moe-published": "qwen3.5-moe-published",
+    "qwen3.5-tied": "qwen3.5-tied",
 }
 
 
-def add_layer(folder, config, family, seed):
-    """Add the layer to a checkpoint: a copy of the names and shapes of the
-    last layer, with other values, and the tensors around it."""
+def add_layer(folder, family, seed):
+    """Add the layer to a checkpoint: a copy of the names and shapes of
+    another layer, with other values, and the tensors around it."""
     path = folder / "model.safetensors"
     tensors = load_file(path)
+    options = json.loads((folder / "config.json").read_text())
+    is_qwen = options["model_type"].startswith("qwen")
+    config = transformers.AutoConfig.from_pretrained(folder).get_text_config()
     layer, hidden = config.num_hidden_layers, config.hidden_size
-    last, prefix = f"model.layers.{layer - 1}.", f"model.layers.{layer}."
-    shapes = {name.replace(last, prefix): (tuple(tensor.shape), tensor.dtype)
-              for name, tensor in tensors.items() if name.startswith(last)}
+    if is_qwen:
+        # A layer with attention, and with experts if the model has any.
+        names = [name for name in tensors if ".mlp.gate.weight" in name]
+        experts = {name.split(".mlp.")[0] for name in names}
+        attention = {name.split(".self_attn.")[0] for name in tensors
+                     if ".self_attn.q_proj.weight" in name}
+        copied = {f"{min(attention)}.": "mtp.layers.0."}
+        if experts:
+            copied = {f"{min(attention)}.self_attn.": "mtp.layers.0.self_attn.",
+                      f"{min(attention)}.input_layernorm.":
+                          "mtp.layers.0.input_layernorm.",
+                      f"{min(experts)}.mlp.": "mtp.layers.0.mlp.",
+                      f"{min(experts)}.post_attention_layernorm.":
+                          "mtp.layers.0.post_attention_layernorm."}
+        norms = ["mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden",
+                 "mtp.norm"]
+        projection = "mtp.fc.weight"
+    else:
+        prefix = f"model.layers.{layer}."
+        copied = {f"model.layers.{layer - 1}.": prefix}
+        norms = [f"{prefix}{norm}"
+                 for norm in ["enorm", "hnorm", "shared_head.norm"]]
+        projection = f"{prefix}eh_proj.weight"
+    shapes = {name.replace(old, new, 1): (tuple(tensor.shape), tensor.dtype)
+              for name, tensor in tensors.items()
+              for old, new in copied.items() if name.startswith(old)}
     dtype = family["dtype"]
-    shapes |= {f"{prefix}{norm}.weight": ((hidden,), dtype)
-               for norm in ["enorm", "hnorm", "shared_head.norm"]}
-    shapes[f"{prefix}eh_proj.weight"] = ((hidden, 2 * hidden), dtype)
+    shapes |= {f"{norm}.weight": ((hidden,), dtype) for norm in norms}
+    shapes[projection] = ((hidden, 2 * hidden), dtype)
     for name, (shape, stored_dtype) in shapes.items():
         values = tensor_values(name, shape, False, seed, family)
         tensors[name] = torch.from_numpy(values).to(stored_dtype)
-    # Published files hold copies of the embedding and the head.
-    embedding = tensors["model.embed_tokens.weight"]
-    tensors[f"{prefix}embed_tokens.weight"] = embedding.clone()
-    tensors[f"{prefix}shared_head.head.weight"] = tensors.get(
-        "lm_head.weight", embedding).clone()
+    if is_qwen:
+        part = options.get("text_config", options)
+        part["mtp_num_hidden_layers"] = 1
+        part["mtp_use_dedicated_embeddings"] = False
+    else:
+        # Published files hold copies of the embedding and the head.
+        embedding = tensors["model.embed_tokens.weight"]
+        tensors[f"{prefix}embed_tokens.weight"] = embedding.clone()
+        tensors[f"{prefix}shared_head.head.weight"] = tensors.get(
+            "lm_head.weight", embedding).clone()
+        options["num_nextn_predict_layers"] = 1
     save_file(tensors, path, metadata={"format": "pt"})
-    options = json.loads((folder / "config.json").read_text())
-    options["num_nextn_predict_layers"] = 1
     (folder / "config.json").write_text(
         json.dumps(options, indent=2, sort_keys=True) + "\n")
+
+
+class QwenMtp(torch.nn.Module):
+    """The layer of Qwen3-Next and Qwen3.5: a layer of the model with
+    attention, after a projection of the normalised embedding and hidden
+    state, and with a norm of its own at the end."""
+
+    def __init__(self, model, tensors):
+        super().__init__()
+        config = copy.deepcopy(model.config.get_text_config())
+        config.num_hidden_layers = 1
+        config.layer_types = ["full_attention"]
+        # The layer has experts wherever the model's dense layers are.
+        config.mlp_only_layers, config.decoder_sparse_step = [], 1
+        hidden, norm = config.hidden_size, type(model.model.norm)
+        self.layers = torch.nn.ModuleList(
+            [type(model.model.layers[0])(config, 0)])
+        self.fc = torch.nn.Linear(2 * hidden, hidden, bias=False)
+        self.pre_fc_norm_embedding = norm(hidden, eps=config.rms_norm_eps)
+        self.pre_fc_norm_hidden = norm(hidden, eps=config.rms_norm_eps)
+        self.norm = norm(hidden, eps=config.rms_norm_eps)
+        self.embed_tokens = model.model.embed_tokens
+        self.rotary_emb = model.model.rotary_emb
+        own = {name.removeprefix("mtp."): tensor.to(torch.float32)
+               for name, tensor in tensors.items() if name.startswith("mtp.")}
+        experts = "layers.0.mlp.experts."
+        if f"{experts}0.up_proj.weight" in own:
+            def stacked(part):
+                return torch.stack(
+                    [own.pop(f"{experts}{expert}.{part}.weight")
+                     for expert in range(config.num_experts)])
+            own[f"{experts}gate_up_proj"] = torch.cat(
+                [stacked("gate_proj"), stacked("up_proj")], dim=1)
+            own[f"{experts}down_proj"] = stacked("down_proj")
+        shared = {f"embed_tokens.{name}"
+                  for name, _ in self.embed_tokens.named_parameters()}
+        problems = self.load_state_dict(own, strict=False)
+        if set(problems.missing_keys) != shared or problems.unexpected_keys:
+            raise ValueError(problems)
+        for module in self.layers.modules():
+            if hasattr(module, "config"):
+                module.config._experts_implementation = "eager"
+                module.config._attn_implementation = "eager"
+
+    def forward(self, ids, positions, hidden):
+        """Return the hidden states after the last norm."""
+        embeddings = self.embed_tokens(ids)
+        inputs = self.fc(torch.cat(
+            [self.pre_fc_norm_embedding(embeddings),
+             self.pre_fc_norm_hidden(hidden)], dim=-1))
+        count = ids.shape[1]
+        mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
+        out = self.layers[0](
+            inputs, position_embeddings=self.rotary_emb(inputs, positions),
+            attention_mask=mask, position_ids=positions)
+        return self.norm(out)
+
+
+class PeerMtp:
+    """The layer of transformers."""
+
+    def __init__(self, mtp):
+        self.mtp = mtp
+
+    def __call__(self, ids, positions, hidden):
+        """Return the hidden states after the last norm."""
+        mtp, count = self.mtp, ids.shape[1]
+        embeddings = mtp.embed_tokens(ids)
+        rotary = mtp.rotary_emb(embeddings, position_ids=positions)
+        masks = mtp.create_masks_for_mtp_layer(
+            0, embeddings, None, torch.arange(count)[None])
+        return mtp.layers[0](
+            embeddings, hidden, position_embeddings=rotary,
+            position_ids=positions, past_key_values=None, **masks)
 
 
 def load(folder):
     """Return the model of a folder and its layer, both in float32."""
     config = transformers.AutoConfig.from_pretrained(folder)
+    if config.model_type.startswith("qwen"):
+        model = load_hugging_face_model(folder)
+        mtp = QwenMtp(model, load_file(folder / "model.safetensors"))
+        return compute_experts_one_by_one(model), mtp.eval()
     kind = getattr(transformers, config.architectures[0])
     # transformers knows the layers of the published models only.
     kind._keys_to_ignore_on_load_unexpected = [
@@ -94,7 +209,7 @@ def load(folder):
     mtp = MtpModel.from_pretrained(model)
     mtp = mtp.to(torch.float32).eval()
     return (compute_experts_one_by_one(model),
-            compute_experts_one_by_one(mtp))
+            PeerMtp(compute_experts_one_by_one(mtp)))
 
 
 @torch.no_grad()
@@ -107,13 +222,7 @@ def draft(model, mtp, tokens, hidden):
     for _ in range(DRAFT_TOKENS):
         ids = torch.tensor([tokens])
         positions = torch.arange(1, len(tokens) + 1)[None]
-        embeddings = mtp.embed_tokens(ids)
-        rotary = mtp.rotary_emb(embeddings, position_ids=positions)
-        masks = mtp.create_masks_for_mtp_layer(
-            0, embeddings, None, torch.arange(len(tokens))[None])
-        out = mtp.layers[0](
-            embeddings, hidden, position_embeddings=rotary,
-            position_ids=positions, past_key_values=None, **masks)
+        out = mtp(ids, positions, hidden)
         logits = model.lm_head(out[0, -1])
         second, best = logits.sort().values[-2:].tolist()
         margin = min(margin, best - second)
@@ -130,7 +239,7 @@ def make_records(folder, experts, seed):
     random = numpy.random.default_rng(seed)
     records = []
     for size in PROMPT_SIZES:
-        prompt = random.integers(8, model.config.vocab_size, size).tolist()
+        prompt = random.integers(8, model.config.get_text_config().vocab_size, size).tolist()
         with Choices(experts) as choices:
             output = model(input_ids=torch.tensor([prompt]), use_cache=False,
                            output_hidden_states=True)
@@ -155,14 +264,9 @@ def make_records(folder, experts, seed):
 def make_head(name, family, folder):
     """Write a folder."""
     for seed in range(1, LAST_SEED + 1):
-        shutil.rmtree(folder, ignore_errors=True)
-        model = build(family, seed)
-        model.save_pretrained(folder)
-        if family.get("old_spelling"):
-            respell(folder, family)
-        write_tokenizer(folder / "tokenizer.json", model.config.vocab_size)
-        add_layer(folder, model.config, family, seed)
-        records = make_records(folder, family["experts"], seed)
+        write_checkpoint(family, folder, seed)
+        add_layer(folder, family, seed)
+        records = make_records(folder, family.get("experts"), seed)
         if records:
             break
     else:

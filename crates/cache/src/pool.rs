@@ -80,20 +80,35 @@ impl SequenceCache {
     }
 }
 
-/// How many pages of a pool are in use. Others can read it at any time.
+/// How many pages and states of a pool are in use. Others can read it at any time.
 #[derive(Debug, Default)]
 pub struct PoolUsage {
     in_use: AtomicUsize,
     budget: AtomicUsize,
+    states_in_use: AtomicUsize,
+    /// 0 if the model has no recurrent layers.
+    state_budget: AtomicUsize,
 }
 
 impl PoolUsage {
-    /// Returns the share of the budget that sequences use; above 1 if they need more. Pages that are kept
-    /// for later sequences do not count.
+    /// Returns the share of the budget that sequences use, of pages or of states, whichever is larger; above 1 if they
+    /// need more. Pages and states that are kept for later sequences do not count.
     #[must_use]
     pub fn share(&self) -> f64 {
-        let in_use = self.in_use.load(Ordering::Relaxed);
-        in_use as f64 / self.budget.load(Ordering::Relaxed).max(1) as f64
+        let share = |in_use: &AtomicUsize, budget: &AtomicUsize| {
+            in_use.load(Ordering::Relaxed) as f64 / budget.load(Ordering::Relaxed).max(1) as f64
+        };
+        let pages = share(&self.in_use, &self.budget);
+        pages.max(share(&self.states_in_use, &self.state_budget))
+    }
+
+    /// Returns the number of sequences that can continue by turns without taking states from one another: each keeps
+    /// those of its last rows between passes, and gives up its own for a short pass. At least 1. `None` if the model has
+    /// no recurrent layers.
+    #[must_use]
+    pub fn sequences(&self) -> Option<usize> {
+        let budget = self.state_budget.load(Ordering::Relaxed);
+        (budget > 0).then(|| (budget / (RECENT_STATES + 1)).max(1))
     }
 
     /// Returns the number of tokens for which the budget has room.
@@ -228,6 +243,7 @@ impl<S: PageStorage> CachePool<S> {
     /// for that pass.
     #[must_use]
     pub fn with_state_budget(self, budget: usize) -> Self {
+        self.usage.state_budget.store(budget.max(1), Ordering::Relaxed);
         Self { states: StateSlots { budget: budget.max(1), ..self.states }, ..self }
     }
 
@@ -286,7 +302,18 @@ impl<S: PageStorage> CachePool<S> {
         }
         let hit = CacheHit { tokens: cache.index.prefix_len(), nodes: cache.index.tree_len() };
         self.sequences.insert(sequence, cache);
+        self.count_states();
         hit
+    }
+
+    /// Notes how many states the sequences use. One that several use counts for each.
+    fn count_states(&self) {
+        if self.has_states() {
+            let of_each =
+                |cache: &SequenceCache| cache.states.held.len() + cache.states.pending.len();
+            let in_use = self.sequences.values().map(of_each).sum();
+            self.usage.states_in_use.store(in_use, Ordering::Relaxed);
+        }
     }
 
     /// Lets other sequences use the whole pages of `tokens` that a pass has written. The sequence keeps its rows
@@ -452,6 +479,7 @@ impl<S: PageStorage> CachePool<S> {
             self.reserve_states(&mut cache, tree, first_output);
         }
         self.sequences.insert(sequence, cache);
+        self.count_states();
     }
 
     /// Makes room for the states that a pass keeps.
@@ -595,6 +623,7 @@ impl<S: PageStorage> CachePool<S> {
         if let Some(mut cache) = self.sequences.remove(&sequence) {
             cache.states.drop_all().into_iter().for_each(|state| self.unuse_state(state));
             cache.pages.into_iter().for_each(|page| self.unuse(page));
+            self.count_states();
         }
     }
 
@@ -950,6 +979,40 @@ mod tests {
             recurrent.states.allocated - recurrent.states.free.len(),
             kept + text.len() / ANCHOR_ROWS
         );
+    }
+
+    #[test]
+    fn usage_counts_the_states_of_sequences() {
+        let states = 3 * (RECENT_STATES + 1);
+        let mut pool = recurrent_pool(100, states);
+        let usage = Arc::clone(pool.usage());
+        assert_eq!((usage.sequences(), usage.share()), (Some(3), 0.0));
+        assert_eq!(CachePool::new(Prefixes::default(), 100).usage().sequences(), None);
+        let none = TokenTree::new();
+        // The last rows of a sequence have states, and a prompt only its last two.
+        let mut text = tokens(1, 200);
+        compute(&mut pool, SequenceId(1), &text, &none);
+        assert_eq!(usage.share(), 4.0 / 100.0, "pages are the larger share");
+        for token in 0..50 {
+            text.push(token);
+            compute(&mut pool, SequenceId(1), &text, &none);
+        }
+        assert_eq!(usage.share(), (RECENT_STATES + 1) as f64 / states as f64);
+        // As many as `sequences` says continue by turns, each pass computing its own rows alone.
+        let mut texts: Vec<Vec<TokenId>> = (1..4).map(|seed| tokens(seed, 100)).collect();
+        let draft = TokenTree::chain(&(0..SHORT_PASS_ROWS as TokenId - 1).collect::<Vec<_>>());
+        for round in 0..100 {
+            for (text, id) in texts.iter_mut().zip(2..) {
+                let computed = compute(&mut pool, SequenceId(id), text, &draft);
+                let new = if round == 0 { 100 } else { 1 };
+                assert_eq!(computed, new + draft.len(), "sequence {id} in round {round}");
+                text.push(round % 7 + 900);
+            }
+            pool.release(SequenceId(1));
+        }
+        assert!(usage.share() <= 1.0 && pool.allocated_states() <= states);
+        (2..5).for_each(|id| pool.release(SequenceId(id)));
+        assert_eq!(usage.share(), 0.0);
     }
 
     #[test]

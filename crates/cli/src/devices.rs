@@ -28,7 +28,7 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
         Some(types) => Weights::load_as(&checkpoint, types)?,
         None => Weights::load(&checkpoint)?,
     };
-    let weight_bytes = weights.bytes_read() as f64;
+    let weight_bytes = weights.bytes_read(1) as f64;
     let types = weights.weight_types();
     let types: Vec<String> = types.iter().map(|(weight_type, _)| weight_type.to_string()).collect();
     let types = types.join(" and ");
@@ -52,7 +52,8 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
     let mut task = Task::new("measuring", Unit::Pieces("rows"), all_rows as u64);
     let mut measured_rows = 0;
     for &rows in &arguments.rows {
-        let mut passes = Passes { rows, ..Passes::default() };
+        let weight_bytes = weights.bytes_read(rows) as f64;
+        let mut passes = Passes { rows, weight_bytes, ..Passes::default() };
         for _ in 0..rounds {
             let one = probe.run(1);
             let time = probe.run(rows);
@@ -68,11 +69,10 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
     drop(task);
     let best = before.max(read());
     let cache_bytes = probe.past_bytes() as f64;
-    let roofline_ms = (weight_bytes + cache_bytes) / best * 1e3;
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{}, {types}, {} on {} threads, after {} tokens: a forward pass reads {:.1} MB of \
+        "{}, {types}, {} on {} threads, after {} tokens: a pass of one row reads {:.1} MB of \
          weights and {:.1} MB of keys and values",
         model,
         team.isa(),
@@ -82,7 +82,7 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
         cache_bytes / 1e6,
     )?;
     writeln!(out, "medians [quartiles] of {rounds} passes")?;
-    write!(out, "{}", table(measured, best, roofline_ms))?;
+    write!(out, "{}", table(measured, best, weight_bytes, cache_bytes))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -90,6 +90,8 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
 #[derive(Default)]
 struct Passes {
     rows: usize,
+    /// The bytes of weights that they read, expected if experts are chosen.
+    weight_bytes: f64,
     times_ms: Vec<f64>,
     /// Times relative to a pass of one row.
     ratios: Vec<f64>,
@@ -98,8 +100,11 @@ struct Passes {
 }
 
 /// Renders the measured passes, and compares them with the time in which `bandwidth` bytes per second
-/// bring weights and cache from memory.
-fn table(measured: Vec<Passes>, bandwidth: f64, roofline_ms: f64) -> String {
+/// bring weights and cache from memory. A pass of one row reads `one_row` bytes of weights, and each pass
+/// `cache_bytes` of keys and values.
+fn table(measured: Vec<Passes>, bandwidth: f64, one_row: f64, cache_bytes: f64) -> String {
+    let roofline_of = |weight_bytes: f64| (weight_bytes + cache_bytes) / bandwidth * 1e3;
+    let roofline_ms = roofline_of(one_row);
     let is_faster = |passes: &Passes| Quartiles::of(passes.times_ms.clone()).median() < roofline_ms;
     let in_caches = measured.iter().any(is_faster);
     let mut text = format!("bandwidth {:.2} GB/s", bandwidth / 1e9);
@@ -107,14 +112,18 @@ fn table(measured: Vec<Passes>, bandwidth: f64, roofline_ms: f64) -> String {
         true => ", which is no limit: the weights fit the CPU's caches\n".to_owned(),
         false => format!(", so at least {roofline_ms:.2} ms per pass\n"),
     };
-    for Passes { rows, times_ms, ratios, past_shares } in measured {
-        let roofline = match in_caches {
+    for Passes { rows, weight_bytes, times_ms, ratios, past_shares } in measured {
+        let mut roofline = match in_caches {
             true => String::new(),
             false => {
-                let shares = times_ms.iter().map(|time| roofline_ms / time * 100.0).collect();
+                let least = roofline_of(weight_bytes);
+                let shares = times_ms.iter().map(|time| least / time * 100.0).collect();
                 format!(", roofline {} %", Quartiles::of(shares))
             }
         };
+        if weight_bytes > one_row {
+            roofline += &format!(" of about {:.1} MB with more experts", weight_bytes / 1e6);
+        }
         let [times, ratios, past] = [times_ms, ratios, past_shares].map(Quartiles::of);
         text +=
             &format!("{rows:>4} rows {times} ms, ×{ratios} of one row{roofline}, past {past} %\n");
@@ -189,18 +198,24 @@ mod tests {
     use super::*;
 
     fn passes(rows: usize, time_ms: f64) -> Passes {
-        Passes { rows, times_ms: vec![time_ms], ratios: vec![1.0], past_shares: vec![0.0] }
+        let [times_ms, ratios, past_shares] = [time_ms, 1.0, 0.0].map(|value| vec![value]);
+        Passes { rows, weight_bytes: 15e6, times_ms, ratios, past_shares }
     }
 
     #[test]
     fn weights_in_the_caches_have_no_roofline() {
-        let text = table(vec![passes(1, 0.5), passes(64, 8.0)], 10e9, 2.0);
+        let text = table(vec![passes(1, 0.5), passes(64, 8.0)], 10e9, 15e6, 5e6);
         assert!(
             text.starts_with("bandwidth 10.00 GB/s, which is no limit: the weights fit"),
             "{text}"
         );
         assert!(!text.contains("roofline") && text.contains("  64 rows 8.00"), "{text}");
-        let text = table(vec![passes(1, 4.0)], 10e9, 2.0);
+        let text = table(vec![passes(1, 4.0)], 10e9, 15e6, 5e6);
         assert!(text.contains("so at least 2.00 ms") && text.contains("roofline 50.00"), "{text}");
+        // Four rows of a mixture read more experts.
+        let four = Passes { weight_bytes: 35e6, ..passes(4, 8.0) };
+        let text = table(vec![passes(1, 4.0), four], 10e9, 15e6, 5e6);
+        let line = text.lines().last().unwrap_or_default();
+        assert!(line.contains("roofline 50.00") && line.contains("about 35.0 MB"), "{text}");
     }
 }

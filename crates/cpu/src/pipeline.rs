@@ -81,7 +81,7 @@ impl PipelineParallelModel {
             return Err(PipelineError { n_layers, stages });
         }
         let head = weights.head.bytes();
-        let layer = weights.bytes_read().saturating_sub(head) / n_layers;
+        let layer = weights.bytes_read(1).saturating_sub(head) / n_layers;
         let stage = |(layers, device): (Range<usize>, Box<dyn ExclusiveDevice>)| {
             let model = Transformer::new(Arc::clone(weights), Arc::clone(device.team()));
             Stage { layers, model, device }

@@ -716,16 +716,18 @@ impl Weights {
         layers.chain(&self.fusion).chain([&*self.embedding]).chain(head)
     }
 
-    /// Returns the number of bytes of weights that a forward pass over one row with logits reads: all weights
-    /// except an embedding that is not the head, and except the experts that the row does not choose.
+    /// Returns the number of bytes of weights that a forward pass over some rows with logits reads: all weights
+    /// except an embedding that is not the head, and except the experts that no row chooses. Their number is the
+    /// expected one for rows that choose at random ([`Experts::expected_distinct`]), which is exact for one row.
     #[must_use]
-    pub fn bytes_read(&self) -> usize {
+    pub fn bytes_read(&self, rows: usize) -> usize {
         let experts = self.layers.iter().filter_map(|layer| layer.experts.as_ref());
         let unused = experts.map(|packed| {
             let all = packed.experts.iter().flat_map(PackedMlp::matrices);
             let bytes: usize = all.map(PackedMatrix::bytes).sum();
-            let n_experts = packed.shape.n_experts;
-            bytes / n_experts * (n_experts - packed.shape.router.experts_per_token)
+            let n_experts = packed.shape.n_experts as f64;
+            let unused = n_experts - packed.shape.expected_distinct(rows);
+            (bytes as f64 / n_experts * unused) as usize
         });
         let embedding = if self.has_tied_head() { 0 } else { self.embedding.bytes() };
         self.bytes() - embedding - unused.sum::<usize>()
@@ -789,6 +791,10 @@ mod tests {
                 assert_eq!(weights.bytes(), expected, "{types}, {config:?}");
                 let least = Weights::least_memory(architecture, &checkpoint, types.into());
                 assert!(least.unwrap() > expected);
+                let embedding = if weights.has_tied_head() { 0 } else { weights.embedding.bytes() };
+                let many = [1, 4, 100_000].map(|rows| weights.bytes_read(rows));
+                assert_eq!(many[2], weights.bytes() - embedding, "every expert is read");
+                assert_eq!(many[0] < many[1], config.experts.is_some(), "{config:?}");
             }
         }
     }

@@ -6,11 +6,16 @@
 use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
 use forerun_cpu::{CpuHeads, SpeculatorWeights, Team, Transformer, Weights};
 use forerun_formats::checkpoint::DRAFTER_FILES;
-use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_formats::checkpoint::random::{
+    RandomDtype, example_config, example_families, write_random_checkpoint,
+    write_random_checkpoint_with_mtp,
+};
 use forerun_formats::checkpoint::random_speculator::{
     Eagle3Options, RandomSpeculator, SpeculatorLayout,
 };
-use forerun_formats::{Checkpoint, Config, FeatureNorm, Speculator, SpeculatorKind, WeightType};
+use forerun_formats::{
+    Checkpoint, Config, Family as F, FeatureNorm, Speculator, SpeculatorKind, WeightType,
+};
 use forerun_lm::{FeatureModel, ForwardRequest, LanguageModel, ModelError};
 use forerun_model::{CachedTransformer, EagleModel, HeadsModel};
 use safetensors::SafeTensors;
@@ -614,16 +619,36 @@ fn a_round_keeps_no_predicted_rows() {
     let target = target();
     let options = *Eagle3Options::all().last().unwrap();
     for layout in [SpeculatorLayout::Eagle, SpeculatorLayout::Eagle3With(options)] {
-        assert_keeps_no_predicted_rows(&target, layout);
+        let source = target.drafter(layout).0.features().unwrap();
+        let size = source.width(target.config.hidden_size);
+        assert_keeps_no_predicted_rows(size, |members| target.eagle(layout, members).0);
     }
 }
 
-fn assert_keeps_no_predicted_rows(target: &Target, layout: SpeculatorLayout) {
-    let source = target.drafter(layout).0.features().unwrap();
-    let size = source.width(target.config.hidden_size);
+/// The same with MTP heads, also of hybrids, whose heads have attention.
+#[test]
+fn rounds_of_mtp_heads_have_the_bits_of_fresh_ones() {
+    let families = [F::DeepseekV3, F::Glm4Moe, F::Qwen3Next, F::Qwen35, F::Qwen35Moe];
+    let has_head = |config: &Config| families.contains(&config.family);
+    for config in example_families().into_iter().filter(has_head) {
+        let folder = TempDir::new().unwrap();
+        write_random_checkpoint_with_mtp(folder.path(), &config, 3, RandomDtype::F32).unwrap();
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let target = Weights::load_as(&checkpoint, WeightType::F32).unwrap();
+        let weights = layers(&Speculator::open_mtp(&checkpoint).unwrap(), &target);
+        assert!(!weights.architecture().layers.iter().any(|layer| layer.recurrent.is_some()));
+        assert_keeps_no_predicted_rows(config.hidden_size, |members| {
+            let team = Arc::new(Team::unpinned(members).unwrap());
+            EagleModel::new(Transformer::new(Arc::clone(&weights), team))
+        });
+    }
+}
+
+/// `size` is the width of features, and `new` makes a drafter with this number of threads.
+fn assert_keeps_no_predicted_rows(size: usize, new: impl Fn(usize) -> EagleModel<Transformer>) {
     let mut text: Vec<TokenId> = (0..400).map(|index| index * 37 % 250).collect();
     let all = features(text.len(), size);
-    let (mut model, _) = target.eagle(layout, 2);
+    let mut model = new(2);
     let tree = tree();
     for (round, len) in [2, 3, 300, 301, 304, 304, 120, 310, 5, 6].into_iter().enumerate() {
         // The next round accepts a path of this round's tree.
@@ -632,7 +657,7 @@ fn assert_keeps_no_predicted_rows(target: &Target, layout: SpeculatorLayout) {
         for (first_row, nodes) in [(0, 0), (1, 2), (3, 5)] {
             let tree = tree.first(nodes);
             let found = logits(&mut model, tokens, &all, &tree, first_row);
-            let (mut fresh, _) = target.eagle(layout, 1);
+            let mut fresh = new(1);
             let expected = logits(&mut fresh, tokens, &all, &tree, first_row);
             assert_eq!(found, expected, "round {round}, {nodes} nodes");
             assert!(model.cache(SEQUENCE).unwrap().index().exact_len() < len);
@@ -642,7 +667,7 @@ fn assert_keeps_no_predicted_rows(target: &Target, layout: SpeculatorLayout) {
     text[0] = 200;
     let other = features(7, size);
     let found = logits(&mut model, &text[..7], &other, &TokenTree::new(), 0);
-    let (mut fresh, _) = target.eagle(layout, 1);
+    let mut fresh = new(1);
     assert_eq!(found, logits(&mut fresh, &text[..7], &other, &TokenTree::new(), 0));
 }
 

@@ -252,6 +252,13 @@ impl Forerun {
         self.cache_usage.iter().map(|usage| usage.tokens()).min()
     }
 
+    /// Returns the number of answers that can continue by turns without losing states of recurrent layers, of the smallest
+    /// replica; `None` if the target has no such layers, or its workers are in other processes.
+    #[must_use]
+    pub fn cache_answers(&self) -> Option<usize> {
+        self.cache_usage.iter().filter_map(|usage| usage.sequences()).min()
+    }
+
     /// Returns a handle to the workers, for your own jobs and decoders.
     ///
     /// The engine numbers its own sequences from 0 upwards. Number yours from `u64::MAX` downwards.

@@ -93,8 +93,8 @@ static DRAFTERS: &[DrafterEntry] = &[
     },
     DrafterEntry {
         name: "mtp",
-        help: "The layer of the target's own checkpoint that predicts a further token (MTP of DeepSeek-V3 and \
-               GLM-4.5); needs no draft model",
+        help: "The layer of the target's own checkpoint that predicts a further token (MTP of DeepSeek-V3, \
+               GLM-4.5, Qwen3-Next and Qwen3.5); needs no draft model",
         traits: DrafterTraits::ON_FEATURES,
         source: Source::Target,
     },

@@ -19,13 +19,14 @@ use forerun_formats::checkpoint::gguf::write_gguf;
 use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::CachedTransformer;
 use forerun_reference::ReferenceModel;
+use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 113] = [
+const FAMILIES: [&str; 115] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
@@ -123,6 +124,7 @@ const FAMILIES: [&str; 113] = [
     "qwen3-next",
     "qwen3-next-bias",
     "qwen3-next-equal",
+    "qwen3-next-fused",
     "qwen3-window",
     "qwen3-yarn",
     "qwen3.5",
@@ -130,6 +132,7 @@ const FAMILIES: [&str; 113] = [
     "qwen3.5-moe",
     "qwen3.5-moe-bias",
     "qwen3.5-moe-equal",
+    "qwen3.5-moe-published",
     "qwen3.5-tied",
     "smollm3",
     "smollm3-list",
@@ -444,6 +447,53 @@ fn assert_multimodal(family: &str, model_type: &str, class: &str, of_images: &st
         tensors.push(of_images);
         let file = copy.path().join("model.safetensors");
         safetensors::serialize_to_file(tensors, None, &file).unwrap();
+        assert_reference(family, &Checkpoint::open(copy.path()).unwrap());
+    }
+}
+
+/// The form in which transformers 5 computes: `gate_up_proj` and `down_proj` of all experts of a layer.
+#[test]
+fn experts_may_be_stored_as_one_tensor() {
+    for family in ["deepseek-v2", "deepseek-v3", "glm4-moe", "olmoe", "qwen2-moe", "qwen3-moe"] {
+        let (copy, source) = (tempfile::tempdir().unwrap(), folder().join(family));
+        fs::copy(source.join("config.json"), copy.path().join("config.json")).unwrap();
+        let bytes = fs::read(source.join("model.safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let is_of_expert = |name: &str| name.contains(".mlp.experts.");
+        let mut all: Vec<(String, TensorView<'_>)> =
+            tensors.iter().map(|(name, view)| (name.to_owned(), view)).collect();
+        all.retain(|(name, _)| !is_of_expert(name));
+        let layers =
+            tensors.names().into_iter().filter_map(|name| name.split_once("experts.0.gate_proj"));
+        let mut fused = Vec::new();
+        for (layer, _) in layers {
+            for (name, parts) in
+                [("gate_up_proj", &["gate_proj", "up_proj"][..]), ("down_proj", &["down_proj"])]
+            {
+                let experts = (0..).map_while(|expert| {
+                    let part = |part: &&str| {
+                        tensors.tensor(&format!("{layer}experts.{expert}.{part}.weight")).ok()
+                    };
+                    parts.iter().map(part).collect::<Option<Vec<_>>>()
+                });
+                let experts: Vec<_> = experts.collect();
+                let [rows, columns] = experts[0][0].shape() else { panic!("a matrix") };
+                let shape = vec![experts.len(), parts.len() * rows, *columns];
+                let values = experts.iter().flatten().flat_map(|part| part.data().to_vec());
+                fused.push((
+                    format!("{layer}experts.{name}"),
+                    shape,
+                    experts[0][0].dtype(),
+                    values.collect::<Vec<u8>>(),
+                ));
+            }
+        }
+        assert!(!fused.is_empty());
+        for (name, shape, dtype, values) in &fused {
+            let view = TensorView::new(*dtype, shape.clone(), values).unwrap();
+            all.push((name.clone(), view));
+        }
+        safetensors::serialize_to_file(all, None, &copy.path().join("model.safetensors")).unwrap();
         assert_reference(family, &Checkpoint::open(copy.path()).unwrap());
     }
 }

@@ -592,10 +592,14 @@ fn targets_of_every_family_give_their_tokens() {
 /// The drafter is the MTP head of the target's checkpoint: chains and trees.
 #[test]
 fn targets_with_an_mtp_head_give_their_tokens() {
-    let has_head = |config: &&Config| matches!(config.family, Family::DeepseekV3 | Family::Glm4Moe);
+    use Family as F;
+    let has_head = |config: &&Config| {
+        let family = config.family;
+        matches!(family, F::DeepseekV3 | F::Glm4Moe | F::Qwen3Next | F::Qwen35 | F::Qwen35Moe)
+    };
     let configs = example_families();
     let configs: Vec<&Config> = configs.iter().filter(has_head).collect();
-    assert_eq!(configs.len(), 2);
+    assert_eq!(configs.len(), 5);
     for config in configs {
         let pair = Pair::with_mtp_head(config);
         // One prompt has too few rejections for every position.

@@ -15,13 +15,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const HEADS: [&str; 6] = [
+const HEADS: [&str; 11] = [
     "deepseek-v3",
     "deepseek-v3-bias",
     "deepseek-v3-halves",
     "glm4-moe",
     "glm4-moe-group",
     "glm4-moe-sparse",
+    "qwen3-next",
+    "qwen3-next-bias",
+    "qwen3.5",
+    "qwen3.5-moe-published",
+    "qwen3.5-tied",
 ];
 
 const SEQUENCE: SequenceId = SequenceId(1);
@@ -160,8 +165,9 @@ fn the_cpus_drafts_equal_those_of_the_peer() {
 fn a_target_without_a_head_is_refused_by_name() {
     let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/families");
     for (family, words) in [
-        ("llama2", "a model of the family DeepSeek-V3 or GLM-4-MoE"),
+        ("llama2", "a model of the family DeepSeek-V3, GLM-4-MoE, Qwen3-Next or Qwen3.5"),
         ("deepseek-v3", "one with the tensor `model.layers.3.eh_proj.weight`"),
+        ("qwen3.5-moe", "one with the tensor `mtp.fc.weight`"),
     ] {
         let target = Checkpoint::open(&families.join(family)).unwrap();
         let error = Speculator::open_mtp(&target).err().unwrap();
@@ -172,17 +178,26 @@ fn a_target_without_a_head_is_refused_by_name() {
 
 #[test]
 fn tensors_that_are_not_computed_are_refused_by_name() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["config.json", "tokenizer.json", "generation_config.json"] {
-        fs::copy(self::folder().join("glm4-moe").join(name), folder.path().join(name)).unwrap();
+    // The names have the same length. The first two are those of a second head.
+    for (head, old, new) in [
+        ("glm4-moe", "model.layers.3.hnorm.weight", "model.layers.4.hnorm.weight"),
+        ("qwen3.5", "mtp.layers.0.input_layernorm.weight", "mtp.layers.1.input_layernorm.weight"),
+        (
+            "qwen3-next",
+            "mtp.layers.0.self_attn.k_norm.weight",
+            "mtp.layers.0.self_attn.r_norm.weight",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["config.json", "tokenizer.json", "generation_config.json"] {
+            fs::copy(self::folder().join(head).join(name), folder.path().join(name)).unwrap();
+        }
+        let bytes = fs::read(self::folder().join(head).join("model.safetensors")).unwrap();
+        let at = bytes.windows(old.len()).position(|window| window == old.as_bytes()).unwrap();
+        let changed = [&bytes[..at], new.as_bytes(), &bytes[at + old.len()..]].concat();
+        fs::write(folder.path().join("model.safetensors"), changed).unwrap();
+        let target = Checkpoint::open(folder.path()).unwrap();
+        let error = Speculator::open_mtp(&target).err().unwrap().to_string();
+        assert!(error.contains(new) && error.contains("this MTP head"), "{error}");
     }
-    let bytes = fs::read(self::folder().join("glm4-moe/model.safetensors")).unwrap();
-    // A second head, with a name of the same length.
-    let (old, new) = ("model.layers.3.hnorm.weight", "model.layers.4.hnorm.weight");
-    let at = bytes.windows(old.len()).position(|window| window == old.as_bytes()).unwrap();
-    let changed = [&bytes[..at], new.as_bytes(), &bytes[at + old.len()..]].concat();
-    fs::write(folder.path().join("model.safetensors"), changed).unwrap();
-    let target = Checkpoint::open(folder.path()).unwrap();
-    let error = Speculator::open_mtp(&target).err().unwrap().to_string();
-    assert!(error.contains(new) && error.contains("this MTP head"), "{error}");
 }

@@ -2,7 +2,8 @@
 //!
 //! An answer begins when its prompt fits. If the answers in progress outgrow the caches, the newest one pauses: its
 //! cache is freed, and computed again when there is room. So the oldest answer always goes on, and caches are not
-//! taken from one another in every pass.
+//! taken from one another in every pass. The states of recurrent layers have a room of their own, which a number of
+//! answers share.
 
 use forerun::Canceller;
 use std::collections::BTreeMap;
@@ -13,6 +14,8 @@ use std::time::Duration;
 pub(crate) struct CacheRoom {
     /// The number of tokens for which there is room; `None` if it is not limited here.
     capacity: Option<usize>,
+    /// The number of answers for whose states there is room; `None` if the model has no states.
+    most_answers: Option<usize>,
     /// The answers by number. Older ones have smaller numbers.
     answers: Mutex<BTreeMap<u64, Occupant>>,
     changed: Condvar,
@@ -33,8 +36,8 @@ pub(crate) struct Room<'a> {
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl CacheRoom {
-    pub(crate) fn new(capacity: Option<usize>) -> Self {
-        Self { capacity, answers: Mutex::default(), changed: Condvar::new() }
+    pub(crate) fn new(capacity: Option<usize>, most_answers: Option<usize>) -> Self {
+        Self { capacity, most_answers, answers: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Waits for room for an answer with this many tokens. Returns early if it is cancelled.
@@ -60,7 +63,9 @@ impl CacheRoom {
         let computing = || answers.values().filter(|answer| answer.computes);
         let tokens: usize = computing().map(|answer| answer.tokens).sum();
         let own = answers.get(&number).map_or(0, |answer| answer.tokens);
-        computing().next().is_none() || self.capacity.is_none_or(|most| tokens + own <= most)
+        let fits = self.capacity.is_none_or(|most| tokens + own <= most);
+        let has_states = self.most_answers.is_none_or(|most| computing().count() < most);
+        computing().next().is_none() || fits && has_states
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Occupant>> {
@@ -116,7 +121,7 @@ mod tests {
 
     #[test]
     fn answers_wait_for_room_in_order_and_the_newest_pauses() {
-        let room = CacheRoom::new(Some(100));
+        let room = CacheRoom::new(Some(100), None);
         let canceller = Canceller::new();
         let first = room.enter(1, 60, &canceller);
         let second = room.enter(2, 38, &canceller);
@@ -148,8 +153,29 @@ mod tests {
     }
 
     #[test]
+    fn answers_wait_for_room_for_states() {
+        let room = CacheRoom::new(None, Some(2));
+        let canceller = Canceller::new();
+        let first = room.enter(1, 10, &canceller);
+        let second = room.enter(2, 10, &canceller);
+        assert!(!second.grow());
+        thread::scope(|scope| {
+            let third = scope.spawn(|| drop(room.enter(3, 10, &Canceller::new())));
+            while room.waiting() < 1 {
+                thread::yield_now();
+            }
+            thread::sleep(2 * LOOK_EVERY);
+            assert_eq!(room.waiting(), 1);
+            drop(first);
+            third.join().unwrap();
+        });
+        drop(second);
+        assert_eq!(room.waiting(), 0);
+    }
+
+    #[test]
     fn a_cancelled_answer_does_not_wait() {
-        let room = CacheRoom::new(Some(10));
+        let room = CacheRoom::new(Some(10), None);
         let canceller = Canceller::new();
         let _first = room.enter(1, 10, &canceller);
         canceller.cancel();

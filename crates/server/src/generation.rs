@@ -64,7 +64,8 @@ impl Generator {
     ) -> Self {
         let (next, running) = (AtomicU64::new(0), Mutex::default());
         // Hidden states that a drafter has read are not computed again.
-        let room = CacheRoom::new(forerun.cache_tokens().filter(|_| !forerun.reads_features()));
+        let tokens = forerun.cache_tokens().filter(|_| !forerun.reads_features());
+        let room = CacheRoom::new(tokens, forerun.cache_answers());
         Self { forerun, template, syntax, metrics, room, next, running }
     }
 

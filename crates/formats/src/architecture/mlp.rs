@@ -55,6 +55,16 @@ pub struct Experts {
     pub shared_gate: bool,
 }
 
+impl Experts {
+    /// Returns the expected number of distinct experts that some rows choose together, if each row chooses at random and
+    /// all experts are equally likely: `n · (1 − (1 − k/n)^rows)`. Rows of a text choose fewer, because they are alike.
+    #[must_use]
+    pub fn expected_distinct(&self, rows: usize) -> f64 {
+        let (n, k) = (self.n_experts as f64, self.router.experts_per_token as f64);
+        n * (1.0 - (1.0 - k / n).powf(rows as f64))
+    }
+}
+
 /// How a row chooses its experts, from the scores that a projection of its hidden state gives them. Equal
 /// scores are in order of the experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,4 +123,28 @@ pub struct ExpertGroups {
     pub groups_per_token: usize,
     /// A group's score is the sum of so many of its best experts' weights.
     pub experts_scored: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_share_experts() {
+        let of = |n_experts, chosen| Experts {
+            n_experts,
+            mlp: Mlp::gated(8),
+            router: Router::softmax(chosen),
+            shared_gate: false,
+        };
+        let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
+        near(of(32, 4).expected_distinct(0), 0.0);
+        near(of(32, 4).expected_distinct(1), 4.0);
+        near(of(2, 2).expected_distinct(5), 2.0);
+        // Of the nine choices of two rows, three have one expert and six have two.
+        near(of(3, 1).expected_distinct(2), (3.0 + 6.0 * 2.0) / 9.0);
+        // Two rows with two of three experts each have one in common, or both: 3 of 9 choices.
+        near(of(3, 2).expected_distinct(2), (3.0 * 2.0 + 6.0 * 3.0) / 9.0);
+        near(of(32, 4).expected_distinct(10_000), 32.0);
+    }
 }

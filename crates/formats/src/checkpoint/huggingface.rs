@@ -225,7 +225,7 @@ impl Shards<'_> {
     }
 
     /// Returns how a tensor is stored. Tied embeddings are stored once, and some writers store them under the
-    /// head's name.
+    /// head's name. Experts are stored one by one, or all those of a layer as one tensor.
     fn stored_as(&self, tensor: Tensor, config: &Config, architecture: &Architecture) -> StoredAs {
         let stored = StoredAs::of(tensor, config, architecture);
         let may_be_head = tensor == Tensor::Embedding && config.tie_word_embeddings;
@@ -235,7 +235,9 @@ impl Shards<'_> {
                 return head;
             }
         }
-        stored
+        let fused = StoredAs::in_all_experts(tensor, config, architecture);
+        let is_stored = |form: &StoredAs| self.find(&form.name).is_some();
+        fused.filter(|fused| is_stored(fused) && !is_stored(&stored)).unwrap_or(stored)
     }
 
     fn locate(&self, tensor: Tensor, stored_as: &StoredAs) -> Result<Location, LoadError> {
@@ -249,11 +251,7 @@ impl Shards<'_> {
             return Err(LoadError::Shape { file: path(), tensor: name.clone(), expected, found });
         }
         let dtype = stored_dtype(stored, self.files[file].path(), name)?;
-        let mut bytes = stored.bytes.clone();
-        if let Some([expert, n_experts]) = stored_as.expert {
-            let size = bytes.len() / n_experts;
-            bytes = bytes.start + expert * size..bytes.start + (expert + 1) * size;
-        }
+        let bytes = stored_as.part_of(stored.bytes.clone());
         Ok(Location { file, bytes, dtype, layout: stored_as.layout, quantized: None })
     }
 

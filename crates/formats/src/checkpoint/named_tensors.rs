@@ -112,7 +112,8 @@ impl NamedTensors {
         })
     }
 
-    /// Returns the rows of a tensor that is stored with its rows in some order.
+    /// Returns the rows of a tensor of this shape that is stored with its rows in some order, or as a part of a
+    /// larger one.
     ///
     /// # Errors
     ///
@@ -120,10 +121,14 @@ impl NamedTensors {
     pub(crate) fn rows_of(
         &self,
         stored: &StoredAs,
+        shape: &[usize],
         hint: &'static str,
     ) -> Result<TensorRows<'_>, LoadError> {
-        let rows = self.rows(&stored.name, &stored.shape, hint)?;
-        Ok(TensorRows { layout: stored.layout, ..rows })
+        let whole = self.rows(&stored.name, &stored.shape, hint)?;
+        let bytes = stored.part_of(whole.bytes.clone());
+        let rows = shape.iter().rev().skip(1).product();
+        let columns = shape.last().copied().unwrap_or(0);
+        Ok(TensorRows { bytes, rows, columns, layout: stored.layout, ..whole })
     }
 
     /// Returns the values of a vector of 64-bit integers, if there is one with this name.

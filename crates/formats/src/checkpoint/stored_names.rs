@@ -4,6 +4,7 @@ use super::row_layout::{Interleaved, RowLayout};
 use crate::architecture::{Architecture, QkNorms, Recurrent};
 use crate::config::{Config, Family, NormPlacement};
 use crate::tensor::{ExpertTensor, LayerTensor, Tensor};
+use std::ops::Range;
 
 /// Where a tensor of a model is stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +52,35 @@ impl StoredAs {
             stored.layout.offset = 1.0;
         }
         stored
+    }
+
+    /// Returns where a checkpoint stores a tensor of an expert if those of all experts of a layer are one tensor:
+    /// `mlp.experts.gate_up_proj`, `[experts, 2 · size, hidden]`, and `mlp.experts.down_proj`,
+    /// `[experts, hidden, size]`. Qwen3.5's mixtures are published so, and transformers 5 computes so. `None` for
+    /// other tensors, and for families with a form of their own.
+    pub(crate) fn in_all_experts(
+        tensor: Tensor,
+        config: &Config,
+        architecture: &Architecture,
+    ) -> Option<Self> {
+        use ExpertTensor as E;
+        let Tensor::Expert(_, expert, part @ (E::Gate | E::Up | E::Down)) = tensor else {
+            return None;
+        };
+        let mut stored = Self::of(tensor, config, architecture);
+        let one_by_one = format!(".mlp.experts.{expert}.");
+        let (layer, _) = stored.name.split_once(&one_by_one)?;
+        let name = if part == E::Down { "down_proj" } else { "gate_up_proj" };
+        stored.name = format!("{layer}.mlp.experts.{name}");
+        stored.place_in_all_experts(expert, part, config);
+        Some(stored)
+    }
+
+    /// Returns the part of the stored tensor's bytes that belongs to the tensor's expert, or all.
+    pub(crate) fn part_of(&self, bytes: Range<usize>) -> Range<usize> {
+        let Some([expert, n_experts]) = self.expert else { return bytes };
+        let size = bytes.len() / n_experts;
+        bytes.start + expert * size..bytes.start + (expert + 1) * size
     }
 
     /// Sets the names that are not those of a Llama.
@@ -418,12 +448,7 @@ impl StoredAs {
                 let is_down = part == E::Down;
                 let name = if is_down { "output_linear" } else { "input_linear" };
                 self.name = format!("{}.block_sparse_moe.{name}.weight", in_all(&self.name));
-                self.expert = Some([expert, n_experts]);
-                self.shape = match is_down {
-                    true => vec![n_experts, hidden, size],
-                    false => vec![n_experts, 2 * size, hidden],
-                };
-                self.layout = RowLayout::from_row(if part == E::Up { size } else { 0 });
+                self.place_in_all_experts(expert, part, config);
             }
             Family::GptOss => {
                 let is_down = matches!(part, E::Down | E::DownBias);
@@ -450,5 +475,18 @@ impl StoredAs {
             }
             _ => {}
         }
+    }
+
+    /// Places a matrix of an expert in the tensor of all experts, which has an expert's gate and up after one another.
+    fn place_in_all_experts(&mut self, expert: usize, part: ExpertTensor, config: &Config) {
+        let Some(experts) = config.experts.as_ref().map(|layers| layers.experts) else { return };
+        let (n_experts, hidden) = (experts.n_experts, config.hidden_size);
+        let size = experts.mlp.intermediate_size;
+        self.expert = Some([expert, n_experts]);
+        self.shape = match part {
+            ExpertTensor::Down => vec![n_experts, hidden, size],
+            _ => vec![n_experts, 2 * size, hidden],
+        };
+        self.layout = RowLayout::from_row(if part == ExpertTensor::Up { size } else { 0 });
     }
 }

@@ -412,6 +412,21 @@ mod tests {
         assert!(message.unwrap_err().to_string().contains("\"swiglu_limit\" is -1"));
     }
 
+    /// The widths that transformers computes.
+    #[test]
+    fn widths_of_lfm2_are_adjusted() {
+        let width = |changes: Value| {
+            let mut all = json!({"model_type": "lfm2", "intermediate_size": 1000});
+            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            config(all).unwrap().intermediate_size
+        };
+        assert_eq!(width(json!({})), 768);
+        assert_eq!(width(json!({"block_ffn_dim_multiplier": 1.5})), 1024);
+        assert_eq!(width(json!({"block_multiple_of": 7})), 672);
+        assert_eq!(width(json!({"block_ffn_dim_multiplier": null})), 666);
+        assert_eq!(width(json!({"block_auto_adjust_ff_dim": false})), 1000);
+    }
+
     #[test]
     fn granite_has_constant_factors() {
         let granite = |changes: Value| {

@@ -40,6 +40,8 @@ enum Neutral {
     HeadNorms,
     /// Whether the family has biases of queries, keys and values.
     QkvBias,
+    /// Whether the output of attention has a gate.
+    AttentionGate,
     /// The base of RoPE.
     RopeTheta,
     /// Rotary position embeddings.
@@ -65,6 +67,7 @@ impl Neutral {
             Self::HiddenSize => "\"hidden_size\"",
             Self::HeadNorms => "true for Qwen3, false for other families",
             Self::QkvBias => "the biases of the family (\"attention_bias\" for a Llama)",
+            Self::AttentionGate => "true for Qwen3-Next and Qwen3.5, false for other families",
             Self::RopeTheta => "\"rope_theta\"",
             Self::Rotary => "\"rope\"",
             Self::RmsNorm => "RMS norms",
@@ -107,6 +110,7 @@ impl Neutral {
             Self::HiddenSize => close_to(config.hidden_size as f64),
             Self::HeadNorms => *value == (config.qk_norms != QkNorms::None),
             Self::QkvBias => *value == config.qkv_bias,
+            Self::AttentionGate => *value == config.attention_gate,
             Self::RopeTheta => close_to(f64::from(config.rope_theta)),
             Self::Rotary => is_text(&["rope", "rotary", "default"]),
             Self::RmsNorm => is_text(&["rms", "rmsnorm", "rms_norm"]),
@@ -172,6 +176,7 @@ const OPTIONS: &[(&str, Neutral)] = &[
     ("use_bias", Neutral::Nothing),
     ("add_bias_linear", Neutral::Nothing),
     ("lm_head_bias", Neutral::Nothing),
+    ("attn_output_gate", Neutral::AttentionGate),
     // RoPE.
     ("rope_interleaved", Neutral::Nothing),
     ("rope_interleave", Neutral::Nothing),
@@ -273,6 +278,7 @@ mod tests {
             ("position_embedding_type", json!("alibi")),
             ("mlp_multipliers", json!([0.5, 2.0])),
             ("logit_scale", json!("0.0625")),
+            ("attn_output_gate", json!(true)),
         ];
         for (option, value) in cases {
             let message = parse("llama", option, &value).unwrap_err().to_string();
@@ -299,6 +305,7 @@ mod tests {
             ("llama", "num_experts", json!(0)),
             ("llama", "use_qk_norm", json!(false)),
             ("qwen3", "use_qk_norm", json!(true)),
+            ("qwen3", "attn_output_gate", json!(false)),
             ("qwen2", "qkv_bias", json!(true)),
             ("llama", "position_embedding_type", json!("rope")),
         ];

@@ -298,7 +298,7 @@ impl Speculator {
             }
             (Layout::Hydra(_), tensor) => Some(format!("{}{}", hydra::PREFIX, short_name(tensor))),
             (Layout::Eagle3(layout), tensor) => Some(layout.name(tensor)),
-            (Layout::Mtp(layout), tensor) => Some(layout.stored_as(tensor).name),
+            (Layout::Mtp(layout), tensor) => Some(layout.stored_in(&self.tensors, tensor).name),
             (Layout::Layers { .. }, tensor) => Some(short_name(tensor)),
         }
     }
@@ -325,7 +325,7 @@ impl TensorSource for Speculator {
             }
         };
         if let Layout::Mtp(layout) = &self.layout {
-            return self.tensors.rows_of(&layout.stored_as(tensor), hint);
+            return self.tensors.rows_of(&layout.stored_in(&self.tensors, tensor), shape, hint);
         }
         let name = self.stored_name(tensor).unwrap_or_else(|| tensor.to_string());
         self.tensors.rows(&name, shape, hint)

@@ -1,11 +1,17 @@
 //! The layer of a complete model that predicts a further token (multi-token prediction, MTP).
 //!
-//! *DeepSeek-V3 Technical Report*, DeepSeek-AI 2024, arXiv 2412.19437, section 2.2. The checkpoints of DeepSeek-V3 and
-//! GLM-4.5 store it as the layer after the last one, with four tensors of its own: `eh_proj` projects
-//! `cat(enorm(embedding), hnorm(hidden))` to the layer's input, and `shared_head.norm` precedes the head. The hidden
-//! states are the target's after its final norm, and those of the layer itself after `shared_head.norm`, as in
-//! transformers and SGLang. The embedding and the head are the target's. Copies of them are stored, too
-//! (`embed_tokens`, `shared_head.head`), and not read.
+//! *DeepSeek-V3 Technical Report*, DeepSeek-AI 2024, arXiv 2412.19437, section 2.2. The layer has four tensors of its
+//! own: a matrix projects `cat(norm(embedding), norm(hidden))` to the layer's input, and a norm precedes the head. The
+//! hidden states are the target's after its final norm, and those of the layer itself after its last norm, as in
+//! transformers, SGLang, vLLM and llama.cpp. The embedding and the head are the target's. There are two layouts:
+//!
+//! | model | layer | matrix | norms | last norm |
+//! |---|---|---|---|---|
+//! | DeepSeek-V3, GLM-4.5 | the one after the last, `model.layers.N` | `eh_proj` | `enorm`, `hnorm` | `shared_head.norm` |
+//! | Qwen3-Next, Qwen3.5 | `mtp.layers.0` | `mtp.fc` | `mtp.pre_fc_norm_embedding`, `mtp.pre_fc_norm_hidden` | `mtp.norm` |
+//!
+//! DeepSeek-V3 and GLM-4.5 also store copies of the embedding and the head (`embed_tokens`, `shared_head.head`), which are
+//! not read. The layer of a hybrid Qwen has attention, not a recurrent mixer, and experts if the model has any.
 
 use super::Speculator;
 use crate::architecture::{Architecture, Head, Input};
@@ -31,8 +37,10 @@ impl Layout {
             let path = target.path().to_owned();
             LoadError::NoMtpHead { path, expected }
         };
-        if !matches!(target.config().family, Family::DeepseekV3 | Family::Glm4Moe) {
-            return Err(no_head("a model of the family DeepSeek-V3 or GLM-4-MoE".to_owned()));
+        let family = target.config().family;
+        if !matches!(family, Family::DeepseekV3 | Family::Glm4Moe) && !family.is_hybrid_qwen() {
+            let families = "DeepSeek-V3, GLM-4-MoE, Qwen3-Next or Qwen3.5";
+            return Err(no_head(format!("a model of the family {families}")));
         }
         let layout = Self::of(target.config());
         let projection = layout.own_name(Tensor::Fusion);
@@ -40,17 +48,10 @@ impl Layout {
             return Err(no_head(format!("one with the tensor `{projection}`")));
         }
         let architecture = layout.architecture();
-        let known = architecture.tensors().map(|tensor| layout.stored_as(tensor).name);
+        let known = architecture.tensors().map(|tensor| layout.stored_in(tensors, tensor).name);
         let known: Vec<String> = known.collect();
-        let prefix = layout.prefix();
-        let copies = ["embed_tokens.weight", "shared_head.head.weight"];
-        tensors.reject_unknown("this MTP head", |name| match later_layer(name) {
-            Some(layer) if layer >= layout.layer() => {
-                let is_copy = |rest: &str| copies.contains(&rest);
-                known.iter().any(|known| known == name)
-                    || name.strip_prefix(&prefix).is_some_and(is_copy)
-            }
-            _ => true,
+        tensors.reject_unknown("this MTP head", |name| {
+            !layout.owns(name) || known.iter().any(|known| known == name)
         })?;
         Ok(layout)
     }
@@ -58,7 +59,10 @@ impl Layout {
     /// Returns the layout of a head of this target.
     pub(crate) fn of(target: &Config) -> Self {
         let layers = target.num_hidden_layers + 1;
-        let config = Config { num_hidden_layers: layers, ..target.clone() };
+        let mut config = Config { num_hidden_layers: layers, ..target.clone() };
+        if let Some(recurrent) = &mut config.recurrent {
+            recurrent.layers.resize(layers, false);
+        }
         let model = config.architecture();
         Self { config, model }
     }
@@ -73,6 +77,22 @@ impl Layout {
         self.config.num_hidden_layers - 1
     }
 
+    /// Whether the layer has names of its own, not those of the layer after the last.
+    fn has_own_names(&self) -> bool {
+        self.config.family.is_hybrid_qwen()
+    }
+
+    /// Whether a stored tensor belongs to a head, except for copies of the target's tensors.
+    fn owns(&self, name: &str) -> bool {
+        if self.has_own_names() {
+            return name.starts_with("mtp.");
+        }
+        let copies = ["embed_tokens.weight", "shared_head.head.weight"];
+        let is_copy = name.strip_prefix(&self.prefix()).is_some_and(|rest| copies.contains(&rest));
+        later_layer(name).is_some_and(|layer| layer >= self.layer()) && !is_copy
+    }
+
+    /// Returns what names of the layer begin with among the target's layers.
     fn prefix(&self) -> String {
         format!("model.layers.{}.", self.layer())
     }
@@ -99,26 +119,53 @@ impl Layout {
         }
     }
 
-    /// Returns where a tensor is stored.
+    /// Returns where a tensor is stored, if experts are stored one by one.
     pub(crate) fn stored_as(&self, tensor: Tensor) -> StoredAs {
-        let mut stored = StoredAs::of(self.in_target(tensor), &self.config, &self.model);
-        if !matches!(tensor, Tensor::Layer(..) | Tensor::Expert(..)) {
-            stored.name = self.own_name(tensor);
-            stored.shape = self.architecture().shape(tensor);
+        if matches!(tensor, Tensor::Layer(..) | Tensor::Expert(..)) {
+            let of_layer = StoredAs::of(self.in_target(tensor), &self.config, &self.model);
+            return self.renamed(of_layer);
+        }
+        // All norms of hidden states are stored like the final one.
+        let norm = StoredAs::of(Tensor::FinalNorm, &self.config, &self.model);
+        let shape = self.architecture().shape(tensor);
+        let mut stored = StoredAs { name: self.own_name(tensor), shape, ..norm };
+        if tensor == Tensor::Fusion {
+            stored.layout.offset = 0.0;
+        }
+        stored
+    }
+
+    /// Returns where a tensor is stored in a checkpoint.
+    pub(super) fn stored_in(&self, tensors: &NamedTensors, tensor: Tensor) -> StoredAs {
+        let stored = self.stored_as(tensor);
+        let in_target = self.in_target(tensor);
+        let fused = StoredAs::in_all_experts(in_target, &self.config, &self.model);
+        let fused = fused.map(|fused| self.renamed(fused));
+        let is_stored = |form: &StoredAs| tensors.has(&form.name);
+        fused.filter(|fused| is_stored(fused) && !is_stored(&stored)).unwrap_or(stored)
+    }
+
+    /// Returns a place among the target's layers under the name that the layer has.
+    fn renamed(&self, mut stored: StoredAs) -> StoredAs {
+        if self.has_own_names() {
+            stored.name = stored.name.replace(&self.prefix(), "mtp.layers.0.");
         }
         stored
     }
 
     /// Returns the name of a tensor that does not belong to the ordinary layer.
     fn own_name(&self, tensor: Tensor) -> String {
-        let name = match tensor {
-            Tensor::Fusion => "eh_proj.weight",
-            Tensor::EmbeddingNorm => "enorm.weight",
-            Tensor::FeatureNorm => "hnorm.weight",
-            Tensor::FinalNorm => "shared_head.norm.weight",
+        let [in_later_layer, own] = match tensor {
+            Tensor::Fusion => ["eh_proj", "fc"],
+            Tensor::EmbeddingNorm => ["enorm", "pre_fc_norm_embedding"],
+            Tensor::FeatureNorm => ["hnorm", "pre_fc_norm_hidden"],
+            Tensor::FinalNorm => ["shared_head.norm", "norm"],
             other => return format!("{}{other}", self.prefix()),
         };
-        format!("{}{name}", self.prefix())
+        match self.has_own_names() {
+            true => format!("mtp.{own}.weight"),
+            false => format!("{}{in_later_layer}.weight", self.prefix()),
+        }
     }
 }
 

@@ -158,15 +158,20 @@ pub(in super::super) const LFM2: Description = Description {
     },
 };
 
-/// Returns the width of LFM2's MLPs, which may be two thirds of the option, rounded up to a multiple.
+/// Returns the width of LFM2's MLPs, which may be two thirds of the option, times a factor and rounded up to a
+/// multiple. A factor that is `null` changes nothing, and then the width is not rounded either, as in transformers.
 fn lfm2_mlp_size(options: &JsonOptions<'_>, size: usize) -> Result<usize, LoadError> {
     let size = options.size("block_ff_dim")?.unwrap_or(size);
     if !options.flag("block_auto_adjust_ff_dim")?.unwrap_or(true) {
         return Ok(size);
     }
-    let multiplier = options.number("block_ffn_dim_multiplier")?.unwrap_or(1.0);
+    let reduced = (size as u128 * 2 / 3) as f64;
+    let multiplier = match options.number("block_ffn_dim_multiplier")? {
+        None if options.contains("block_ffn_dim_multiplier") => return Ok(reduced as usize),
+        multiplier => multiplier.unwrap_or(1.0),
+    };
     let multiple = options.size("block_multiple_of")?.unwrap_or(256);
-    let multiplied = (f64::from(multiplier) * (size as u128 * 2 / 3) as f64) as usize;
+    let multiplied = (f64::from(multiplier) * reduced) as usize;
     multiplied.checked_next_multiple_of(multiple).ok_or_else(|| {
         options.invalid(
             "block_multiple_of",
