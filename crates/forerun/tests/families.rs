@@ -25,7 +25,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 113] = [
+const FAMILIES: [&str; 117] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
@@ -48,6 +48,10 @@ const FAMILIES: [&str; 113] = [
     "gemma3",
     "gemma3-bias",
     "gemma3-linear",
+    "gemma4",
+    "gemma4-bias",
+    "gemma4-inputs",
+    "gemma4-inputs-head",
     "glm",
     "glm-plain",
     "glm-whole",

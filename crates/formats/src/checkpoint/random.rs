@@ -311,6 +311,9 @@ impl<'a> RandomWeights<'a> {
         match tensor {
             Tensor::Embedding | Tensor::Positions if self.config.tie_word_embeddings => (0.0, head),
             Tensor::Embedding | Tensor::Positions => (0.0, 1.0),
+            Tensor::LayerInputs => (0.0, 1.0),
+            Tensor::LayerInputProjection => (0.0, 1.0),
+            Tensor::LayerInputNorm => (1.0, 0.1),
             Tensor::Head => (0.0, head),
             // Random signs. Otherwise the most probable token after any token would be the same token.
             Tensor::FinalNorm if self.config.tie_word_embeddings => (0.0, 1.0),
@@ -360,7 +363,7 @@ impl<'a> RandomWeights<'a> {
         use LayerTensor as T;
         let is_output = match self.config.norm_placement {
             NormPlacement::After | NormPlacement::Around => {
-                matches!(part, T::AttentionOutputNorm | T::MlpOutputNorm)
+                matches!(part, T::AttentionOutputNorm | T::MlpOutputNorm | T::InputNorm)
             }
             _ => matches!(part, T::Output | T::OutputBias | T::MixerOutput | T::Down | T::DownBias),
         };
@@ -647,6 +650,7 @@ impl RandomTensors {
                 (
                     Tensor::Embedding
                     | Tensor::Positions
+                    | Tensor::LayerInputs
                     | Tensor::MaskEmbeddings
                     | Tensor::MaskFeatures,
                     _,

@@ -118,15 +118,16 @@ fn text_options<'a>(options: JsonOptions<'a>) -> Result<(JsonOptions<'a>, bool),
 }
 
 /// The `model_type` of models that also read images, and the name of their class, in quotation marks.
-const MULTIMODAL: [(&str, &str); 3] = [
+const MULTIMODAL: [(&str, &str); 4] = [
     ("gemma3", "\"Gemma3ForConditionalGeneration\""),
+    ("gemma4", "\"Gemma4ForConditionalGeneration\""),
     ("qwen3_5", "\"Qwen3_5ForConditionalGeneration\""),
     ("qwen3_5_moe", "\"Qwen3_5MoeForConditionalGeneration\""),
 ];
 
 const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mixtral, qwen2, qwen3, \
     qwen2_moe, qwen3_moe, qwen3_next, qwen3_5, qwen3_5_moe, granite, granitemoe, granitemoehybrid, lfm2, \
-    smollm3, gemma2, gemma3, gemma3_text, phi, phi3, olmo, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
+    smollm3, gemma2, gemma3, gemma3_text, gemma4, gemma4_text, phi, phi3, olmo, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
     glm4_moe, deepseek_v2, deepseek_v3, starcoder2, stablelm, gpt_neox, gpt_oss, gpt2, opt or falcon";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {

@@ -6,8 +6,8 @@ use crate::architecture::{
     Router, Weighting,
 };
 use crate::config::{
-    Config, Family, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling, SlidingLayers,
-    SlidingWindow, Yarn,
+    Config, Family, GlobalHeads, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling,
+    SharedKeys, SlidingLayers, SlidingWindow, Yarn,
 };
 
 /// Returns the window of some of two layers.
@@ -38,6 +38,36 @@ pub(super) fn dense() -> Vec<Config> {
         rope_scaling: RopeScaling::Linear { factor: 8.0 },
         local_rope: Some((1e4, RopeScaling::None)),
         ..gemma2.clone()
+    };
+    let gemma4 = Config {
+        family: Family::Gemma4,
+        attention_multiplier: Some(1.0),
+        final_logit_softcapping: Some(4.0),
+        rope_scaling: RopeScaling::Proportional { share: 0.5, factor: 1.0 },
+        value_norm: true,
+        layer_scalar: true,
+        global_heads: Some(GlobalHeads {
+            head_dim: 12,
+            num_key_value_heads: 2,
+            values_are_keys: true,
+        }),
+        ..gemma3.clone()
+    };
+    // The last two of four layers attend to the keys of the first two.
+    let gemma4_inputs = Config {
+        num_hidden_layers: 4,
+        sliding_window: Some(SlidingWindow {
+            size: 9,
+            layers: SlidingLayers::Listed(vec![true, false, true, false]),
+        }),
+        global_heads: Some(GlobalHeads {
+            head_dim: 10,
+            num_key_value_heads: 3,
+            values_are_keys: false,
+        }),
+        shared_keys: Some(SharedKeys { layers: 2, wide_mlp: true }),
+        per_layer_input: Some(11),
+        ..gemma4.clone()
     };
     let phi = Config {
         family: Family::Phi,
@@ -176,6 +206,8 @@ pub(super) fn dense() -> Vec<Config> {
         olmo,
         gemma2,
         gemma3,
+        gemma4,
+        gemma4_inputs,
         phi,
         phi3,
         olmo2,
