@@ -11,8 +11,7 @@ use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, BlockType, CacheType, Checkpoint, ExpertTensor,
     Experts, Head, Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, OwnInput, QkNorms,
-    Recurrent,
-    TensorSource, WeightType, WeightTypes,
+    Recurrent, TensorSource, WeightType, WeightTypes,
 };
 pub(crate) use latent::PackedLatent;
 use std::cmp::Reverse;
@@ -49,7 +48,7 @@ pub struct Weights {
 
 /// What computes the inputs that layers have next to the hidden state.
 pub(crate) struct PackedOwnInputs {
-    table: PackedMatrix, // [vocab, layers · width]
+    table: PackedMatrix,                 // [vocab, layers · width]
     pub(crate) projection: PackedMatrix, // [layers · width, hidden]
     /// The norm of each layer's part: `[width]`.
     pub(crate) norm: Vec<f32>,
@@ -448,12 +447,11 @@ impl LayerPacker<'_> {
         let of_position = |position| by_channel.iter().skip(position).step_by(shape.kernel);
         let biases = [T::QueryConvBias, T::KeyConvBias, T::ValueConvBias];
         let rates = optional(T::DecayRate)?.unwrap_or_default();
-        let rate = |log: f32| -f64::from(log).exp() as f32;
         Ok(RecurrentWeights {
             shape,
             convolution: (0..shape.kernel).flat_map(of_position).copied().collect(),
             convolution_bias: shape.conv_bias.then(|| joined(biases)).transpose()?,
-            decay_rate: rates.into_iter().map(rate).collect(),
+            decay_rate: rates.into_iter().map(|stored| shape.decay_rate(stored)).collect(),
             decay_bias: optional(T::DecayBias)?.unwrap_or_default(),
             skip: optional(T::Skip)?,
             norm: optional(T::MixerNorm)?.unwrap_or_default(),

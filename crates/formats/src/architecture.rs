@@ -189,9 +189,9 @@ impl Architecture {
     pub fn tensors(&self) -> impl Iterator<Item = Tensor> + '_ {
         let embedding = (!self.shares_embedding).then_some(Tensor::Embedding);
         let positions = self.positions.map(|_| Tensor::Positions);
-        let own_inputs = self.own_input().map(|_| {
-            [Tensor::LayerInputs, Tensor::LayerInputProjection, Tensor::LayerInputNorm]
-        });
+        let own_inputs = self
+            .own_input()
+            .map(|_| [Tensor::LayerInputs, Tensor::LayerInputProjection, Tensor::LayerInputNorm]);
         let masks = (self.mask_tokens > 0).then_some(Tensor::MaskEmbeddings);
         let fusion = self.fusion_inputs().map(|_| Tensor::Fusion);
         let mask_features = fusion.and(masks).map(|_| Tensor::MaskFeatures);

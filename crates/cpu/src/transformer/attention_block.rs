@@ -4,8 +4,8 @@
 use super::latent_block::LatentBlock;
 use crate::cpu_pages::{CpuPages, LayerCache};
 use crate::kernels::{
-    Activations, KeysValues, Product, Queries, RecurrentScratch, Rope, TreeMask, attention, gate_rows,
-    linear_group, norm_parts, norm_rows, recur,
+    Activations, KeysValues, Product, Queries, RecurrentScratch, Rope, TreeMask, attention,
+    gate_rows, linear_group, norm_parts, norm_rows, recur,
 };
 use crate::team::{SubTeams, Team};
 use crate::weights::{LayerWeights, PackedNorm};

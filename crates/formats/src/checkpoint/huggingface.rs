@@ -268,7 +268,14 @@ impl Shards<'_> {
             let size = bytes.len() / n_experts;
             bytes = bytes.start + expert * size..bytes.start + (expert + 1) * size;
         }
-        Ok(Location { file, bytes, dtype, layout: stored_as.layout, quantized: None })
+        Ok(Location {
+            file,
+            bytes,
+            dtype,
+            layout: stored_as.layout,
+            quantized: None,
+            expansion: None,
+        })
     }
 
     fn missing(&self, name: String, tensor: Tensor) -> LoadError {

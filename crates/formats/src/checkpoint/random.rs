@@ -215,7 +215,8 @@ pub fn write_random_pair(
     if let Some(SlidingWindow { layers: SlidingLayers::Listed(listed), .. }) =
         &mut config.sliding_window
     {
-        listed.resize(config.num_hidden_layers, true);
+        // The last layer of a Gemma 4 never has a window.
+        listed.resize(config.num_hidden_layers, config.family != Family::Gemma4);
     }
     if let Some(RecurrentLayers { layers, .. }) = &mut config.recurrent {
         layers.resize(config.num_hidden_layers, true);
@@ -224,6 +225,9 @@ pub fn write_random_pair(
         && !dense.is_empty()
     {
         dense.resize(config.num_hidden_layers, false);
+    }
+    if let Some(shared) = &mut config.shared_keys {
+        shared.layers = shared.layers.saturating_add(extra_layers);
     }
     let weights = RandomWeights::new(&config, seed, RandomDtype::F32);
     RandomWeights { damped_from, epsilon, ..weights }.write(target_dir)
@@ -689,6 +693,7 @@ impl TensorSource for RandomTensors {
             layout: RowLayout::PLAIN,
             is_vector: shape.len() == 1,
             quantized: None,
+            expansion: None,
         })
     }
 

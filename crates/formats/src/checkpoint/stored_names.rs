@@ -209,7 +209,7 @@ impl StoredAs {
             T::Query | T::QueryUp | T::LatentDown | T::LatentDownBias
                 if config.latent.is_some() =>
             {
-                self.layout.interleaved = self.interleaved_latent(part, config);
+                self.layout.interleaved = Self::interleaved_latent(part, config);
                 return;
             }
             T::QueryNorm | T::KeyNorm if config.qk_norms == QkNorms::OwnHeads => {
@@ -273,7 +273,7 @@ impl StoredAs {
     }
 
     /// Returns the rows that RoPE rotates: the last ones of each head's queries, and of the compressed keys.
-    fn interleaved_latent(&self, part: LayerTensor, config: &Config) -> Option<Interleaved> {
+    pub(crate) fn interleaved_latent(part: LayerTensor, config: &Config) -> Option<Interleaved> {
         let latent = config.latent.filter(|_| config.rope_interleave)?;
         let first = match part {
             LayerTensor::Query | LayerTensor::QueryUp => latent.plain_dim,

@@ -576,10 +576,7 @@ impl Config {
                 &[own_inputs[0], own_inputs[1], self.vocab_size.max(self.hidden_size)],
             ),
             ("model.layers.0.self_attn.q_proj.weight", &queries),
-            (
-                "model.layers.0.mlp.gate_proj.weight",
-                &[2, self.intermediate_size, self.hidden_size],
-            ),
+            ("model.layers.0.mlp.gate_proj.weight", &[2, self.intermediate_size, self.hidden_size]),
             (
                 "model.layers.0.self_attn.q_b_proj.weight",
                 &[self.num_attention_heads, widest, ranks],

@@ -128,10 +128,9 @@ impl RopeScaling {
             Self::Yarn(Yarn { attention_factor, .. }) | Self::Divisors { attention_factor, .. } => {
                 *attention_factor
             }
-            Self::None
-            | Self::Linear { .. }
-            | Self::Proportional { .. }
-            | Self::Llama3 { .. } => 1.0,
+            Self::None | Self::Linear { .. } | Self::Proportional { .. } | Self::Llama3 { .. } => {
+                1.0
+            }
         }
     }
 

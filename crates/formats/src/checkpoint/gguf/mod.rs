@@ -6,8 +6,10 @@
 mod architectures;
 mod config;
 mod file;
+mod latent;
 mod layout;
 mod metadata;
+mod mixer;
 mod mixture;
 mod names;
 mod options;

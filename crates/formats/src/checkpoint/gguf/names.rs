@@ -88,7 +88,7 @@ fn layer_name(part: LayerTensor) -> &'static str {
         LayerTensor::Sinks => "attn_sinks.weight",
         LayerTensor::Output => "attn_output.weight",
         LayerTensor::OutputBias => "attn_output.bias",
-        // No family with these tensors is read or written yet.
+        // These are parts of other tensors.
         LayerTensor::AttentionGate => "attn_q_gate.weight",
         LayerTensor::AttentionGateBias => "attn_q_gate.bias",
         LayerTensor::MixerQuery => "ssm_in_q.weight",

@@ -53,19 +53,15 @@ pub(super) fn dense() -> Vec<Config> {
         }),
         ..gemma3.clone()
     };
-    // The last two of four layers attend to the keys of the first two.
+    // The second layer attends to the keys of the first one.
     let gemma4_inputs = Config {
-        num_hidden_layers: 4,
-        sliding_window: Some(SlidingWindow {
-            size: 9,
-            layers: SlidingLayers::Listed(vec![true, false, true, false]),
-        }),
+        sliding_window: window(9, [false, false]),
         global_heads: Some(GlobalHeads {
             head_dim: 10,
             num_key_value_heads: 3,
             values_are_keys: false,
         }),
-        shared_keys: Some(SharedKeys { layers: 2, wide_mlp: true }),
+        shared_keys: Some(SharedKeys { layers: 1, wide_mlp: true }),
         per_layer_input: Some(11),
         ..gemma4.clone()
     };
@@ -386,6 +382,8 @@ pub(super) fn hybrids() -> Vec<Config> {
         value_dim: 9,
         kernel: 4,
         conv_bias: false,
+        tiled: false,
+        negative_rates: false,
     };
     let router = Router::softmax(2);
     let experts =
@@ -421,6 +419,8 @@ pub(super) fn hybrids() -> Vec<Config> {
         value_dim: 48,
         kernel: 3,
         conv_bias: false,
+        tiled: false,
+        negative_rates: false,
     };
     let lfm2 = Config {
         qk_norms: QkNorms::Heads,
@@ -435,6 +435,8 @@ pub(super) fn hybrids() -> Vec<Config> {
         value_dim: 24,
         kernel: 4,
         conv_bias: true,
+        tiled: false,
+        negative_rates: false,
     };
     let of_chosen = Router { weighting: Weighting::SoftmaxOfChosen, normalised: false, ..router };
     let granite = Config {

@@ -102,13 +102,10 @@ pub(in super::super) const GEMMA4: Description = Description {
     write: |config, options| {
         let heads = config.global_heads;
         let is_global = |layer: &usize| config.window(*layer).is_none();
-        let sizes = |heads: GlobalHeads| {
-            json!({"head_dim": heads.head_dim, "num_key_value_heads": heads.num_key_value_heads})
-        };
+        let sizes = |heads: GlobalHeads| json!({"head_dim": heads.head_dim, "num_key_value_heads": heads.num_key_value_heads});
         let layers = (0..config.num_hidden_layers).filter(is_global);
-        let per_layer: Map<String, Value> = layers
-            .filter_map(|layer| Some((layer.to_string(), sizes(heads?))))
-            .collect();
+        let per_layer: Map<String, Value> =
+            layers.filter_map(|layer| Some((layer.to_string(), sizes(heads?)))).collect();
         let shared = config.shared_keys;
         for (option, value) in [
             ("attention_bias", json!(config.output_bias)),
@@ -196,7 +193,8 @@ fn global_heads(options: &JsonOptions<'_>, config: &Config) -> Result<GlobalHead
         sizes[1] = changes.size("num_key_value_heads")?.unwrap_or(sizes[1]);
     }
     let is_global = |layer: usize| config.window(layer).is_none();
-    let global = (0..sizes.len()).find(|layer| is_global(*layer)).map_or(plain, |layer| sizes[layer]);
+    let global =
+        (0..sizes.len()).find(|layer| is_global(*layer)).map_or(plain, |layer| sizes[layer]);
     let expected = |layer| if is_global(layer) { global } else { plain };
     if sizes.iter().enumerate().any(|(layer, found)| *found != expected(layer)) {
         return Err(unsupported());
