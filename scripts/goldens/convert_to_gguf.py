@@ -24,6 +24,8 @@ import numpy
 import torch
 from safetensors import safe_open
 
+from gguf_hybrids import HYBRIDS, QWENS, Mixers
+
 # For each model: its architecture. The names are those of the checkpoints.
 MODELS = {
     "cohere-norm": "command-r",
@@ -35,10 +37,15 @@ MODELS = {
     "glm4-moe-group": "glm4moe",
     "gpt-neox": "gptneox",
     "gpt-oss": "gpt-oss",
+    "deepseek-v2-lite": "deepseek2",
+    "deepseek-v3": "deepseek2",
     "falcon-new": "falcon",
     "gpt2": "gpt2",
     "granite": "granite",
+    "granite4": "granitehybrid",
+    "granite4-dense": "granitehybrid",
     "granitemoe-bias": "granitemoe",
+    "lfm2": "lfm2",
     "mixtral-tied": "llama",
     "olmo": "olmo",
     "olmo2": "olmo2",
@@ -47,6 +54,10 @@ MODELS = {
     "phi3-longrope": "phi3",
     "qwen2-moe": "qwen2moe",
     "qwen3-moe": "qwen3moe",
+    "qwen3-next": "qwen3next",
+    "qwen3.5-bias": "qwen35",
+    "qwen3.5-moe": "qwen35moe",
+    "qwen3.5-tied": "qwen35",
     "smollm3": "smollm3",
     "stablelm": "stablelm",
     "starcoder2": "starcoder2",
@@ -54,7 +65,7 @@ MODELS = {
 
 # Architectures that rotate neighbours, and whose conversion reorders the rows
 # of queries and keys for it. Other checkpoints have them in that order already.
-REORDERED = {"llama", "granite", "granitemoe", "smollm3", "olmo"}
+REORDERED = {"llama", "granite", "granitemoe", "granitehybrid", "smollm3", "olmo"}
 LAYER_NORM = {"starcoder2", "stablelm", "gptneox", "phi2", "command-r", "cohere2",
               "gpt2", "falcon", "olmo"}
 
@@ -78,6 +89,11 @@ PARTS = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
     "mlp.gate_up_proj": "ffn_up",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "mlp.c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down",
     "mlp.fc1": "ffn_up",
@@ -118,11 +134,13 @@ AROUND = {
              "post_mlp_layernorm": "post_ffw_norm"},
     "glm4moe": {"post_attention_layernorm": "post_attention_norm"},
     "gpt-oss": {"post_attention_layernorm": "post_attention_norm"},
+    **{qwen: {"post_attention_layernorm": "post_attention_norm"} for qwen in QWENS},
 }
 
 WHOLE = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
+    "model.embedding_norm": "token_embd_norm",
     "model.final_layernorm": "output_norm",
     "lm_head": "output",
     "gpt_neox.embed_in": "token_embd",
@@ -138,7 +156,7 @@ WHOLE = {
 OPTIONS = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers",
            "n_head": "num_attention_heads", "n_positions": "max_position_embeddings",
            "ffn_hidden_size": "intermediate_size", "num_kv_heads": "num_key_value_heads",
-           "layer_norm_epsilon": "layer_norm_eps"}
+           "layer_norm_epsilon": "layer_norm_eps", "norm_eps": "rms_norm_eps"}
 
 
 class Converter:
@@ -151,15 +169,21 @@ class Converter:
         self.config.setdefault("intermediate_size", 4 * self.config["hidden_size"])
         if architecture == "olmo":
             self.config["layer_norm_eps"] = 1e-5
+        self.mixers = Mixers(architecture, self.config)
         self.tensors = {}
         for file in sorted(folder.glob("*.safetensors")):
             with safe_open(file, "pt") as stored:
                 for name in stored.keys():
                     self.tensors[name] = stored.get_tensor(name)
         config = self.config
+        self.is_hybrid = architecture in HYBRIDS
         self.heads = config["num_attention_heads"]
         self.kv_heads = config.get("num_key_value_heads") or self.heads
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.heads
+        if architecture == "deepseek2":
+            self.kv_heads = 1
+            self.head_dim = config["qk_rope_head_dim"]
+            self.expanded = [config["qk_nope_head_dim"], config["v_head_dim"]]
         self.experts = config.get("num_local_experts", config.get(
             "num_experts", config.get("n_routed_experts", 0)))
 
@@ -185,6 +209,11 @@ class Converter:
                 continue
             layer, part = re.fullmatch(r"(?:model\.layers|gpt_neox\.layers|transformer\.h)\.(\d+)\.(.+)", name).groups()
             prefix = f"blk.{layer}"
+            of_mixer = list(self.mixers.converted(part, tensor)) if self.is_hybrid else []
+            for mixed, values in of_mixer:
+                yield f"{prefix}.{mixed}", values
+            if of_mixer:
+                continue
             expert = re.fullmatch(r".+experts\.(\d+)\.(\w+)\.weight", part)
             if expert:
                 number, projection = int(expert[1]), expert[2]
@@ -196,6 +225,12 @@ class Converter:
             elif ".experts." in part or "_linear" in part:
                 for projection, of_all in self.of_all_experts(part, tensor):
                     yield f"{prefix}.ffn_{projection}", of_all
+            elif part == "self_attn.kv_b_proj.weight":
+                # The keys of each head are transposed.
+                keys, values = tensor.reshape(
+                    self.heads, -1, tensor.shape[1]).split(self.expanded, dim=1)
+                yield f"{prefix}.attn_k_b.weight", keys.transpose(1, 2)
+                yield f"{prefix}.attn_v_b.weight", values
             elif part == "self_attn.sinks":
                 yield f"{prefix}.attn_sinks.weight", tensor
             else:
@@ -229,7 +264,8 @@ class Converter:
         _, part, kind = name.rsplit(".", 2) if name.startswith("blk.") else ("", "", "")
         if self.architecture in REORDERED and part in ("attn_q", "attn_k"):
             tensor = self.permuted(tensor, self.heads if part == "attn_q" else self.kv_heads)
-        if self.architecture.startswith("gemma") and name.endswith("norm.weight"):
+        has_centred_norms = self.architecture.startswith("gemma") or self.architecture in QWENS
+        if has_centred_norms and name.endswith("norm.weight"):
             tensor = tensor.float() + 1
         if self.architecture == "gptneox" and part == "attn_qkv":
             of_heads = tensor.reshape(self.heads, 3, self.head_dim, *tensor.shape[1:])
@@ -253,7 +289,8 @@ class Converter:
         self.write_tokenizer(writer)
         for name, tensor in sorted(self.converted()):
             is_matrix = tensor.dim() > 1 and name.endswith(".weight")
-            is_matrix &= not any(part in name for part in ("norm", "gate_inp", "position_embd"))
+            is_matrix &= not any(part in name for part in (
+                "norm", "gate_inp", "position_embd", "conv.weight", "conv1d"))
             kind = TYPES[tensor.dtype] if is_matrix else gguf.GGMLQuantizationType.F32
             values = numpy.ascontiguousarray(tensor.float().numpy())
             writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
@@ -270,8 +307,20 @@ class Converter:
         writer.add_block_count(config["num_hidden_layers"])
         writer.add_feed_forward_length(config["intermediate_size"])
         writer.add_head_count(self.heads)
-        writer.add_head_count_kv(self.kv_heads)
-        if config.get("head_dim"):
+        if self.is_hybrid:
+            self.mixers.write(writer)
+        else:
+            writer.add_head_count_kv(self.kv_heads)
+        if self.architecture == "deepseek2":
+            rank, (keys, values) = config["kv_lora_rank"], self.expanded
+            writer.add_key_length(rank + self.head_dim)
+            writer.add_value_length(rank)
+            writer.add_key_length_mla(keys + self.head_dim)
+            writer.add_value_length_mla(values)
+            writer.add_kv_lora_rank(rank)
+            if config["q_lora_rank"]:
+                writer.add_q_lora_rank(config["q_lora_rank"])
+        elif config.get("head_dim"):
             writer.add_key_length(self.head_dim)
             writer.add_value_length(self.head_dim)
         if self.architecture in LAYER_NORM:
@@ -323,6 +372,8 @@ class Converter:
                 writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
             if "beta_slow" in rope:
                 writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+            if "mscale_all_dim" in rope:
+                writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
         elif rope["type"] == "longrope":
             original = config["original_max_position_embeddings"]
             scale = config["max_position_embeddings"] / original
@@ -360,6 +411,17 @@ class Converter:
             writer.add_expert_shared_feed_forward_length(
                 config["shared_expert_intermediate_size"])
 
+        if self.architecture == "deepseek2":
+            writer.add_expert_shared_count(config["n_shared_experts"])
+            writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+            writer.add_expert_weights_scale(config["routed_scaling_factor"])
+            if config["norm_topk_prob"]:
+                writer.add_expert_weights_norm(True)
+            if config.get("n_group"):
+                writer.add_expert_group_count(config["n_group"])
+                writer.add_expert_group_used_count(config["topk_group"])
+            if config.get("scoring_func") == "sigmoid":
+                writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         if self.architecture == "glm4moe":
             writer.add_expert_shared_count(config["n_shared_experts"])
             writer.add_leading_dense_block_count(config["first_k_dense_replace"])

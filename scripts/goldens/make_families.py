@@ -73,6 +73,17 @@ GRANITE_WITHOUT = {
 # SmolLM3's default padding token is not in the small vocabulary.
 SMOLLM3 = {"pad_token_id": None, "head_dim": 10}
 
+# Gemma 4 without what only some of its models have.
+GEMMA4_ROPE = {
+    "full_attention": {
+        "rope_type": "proportional", "rope_theta": 1000000.0,
+        "partial_rotary_factor": 0.25},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+GEMMA4 = {
+    "hidden_size_per_layer_input": 0, "rope_parameters": GEMMA4_ROPE,
+    "pad_token_id": None, "layer_types": [
+        "sliding_attention", "full_attention"]}
+
 # The names of embeddings, heads and last norms.
 EMBEDDINGS = ["model.embed_tokens.weight", "gpt_neox.embed_in.weight",
               "transformer.wte.weight", "transformer.word_embeddings.weight",
@@ -514,6 +525,89 @@ FAMILIES = {
                     "rope_type": "default", "rope_theta": 100000.0},
                 "sliding_attention": {
                     "rope_type": "default", "rope_theta": 10000.0}}}},
+    },
+    # Gemma 4: other sizes of heads and proportional RoPE in the layers without
+    # a window, norms of values, and a factor of each layer. Four checkpoints:
+    # as the 31B model (values are keys), with biases and values of their own,
+    # and as E2B and E4B, whose layers have inputs of their own and share keys.
+    "gemma4": {
+        "config": transformers.Gemma4TextConfig, "dtype": torch.bfloat16,
+        "options": GEMMA4 | {
+            "num_hidden_layers": 3, "sliding_window": 15,
+            "final_logit_softcapping": 6.0, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1, "global_head_dim": 16,
+            "layer_types": ["sliding_attention", "full_attention",
+                            "full_attention"]},
+        "published": {"global_head_dim": 16, "num_global_key_value_heads": 1},
+        # The last norm divides by it.
+        "cancels": ["model.layers.2.layer_scalar"],
+        "without": {
+            "cap of logits": {"final_logit_softcapping": None},
+            "activation": {"hidden_activation": "silu"},
+            "window": WIDE,
+            "share of RoPE": {"rope_parameters": GEMMA4_ROPE | {
+                "full_attention": {
+                    "rope_type": "proportional", "rope_theta": 1000000.0,
+                    "partial_rotary_factor": 1.0}}},
+            "global theta": {"rope_parameters": GEMMA4_ROPE | {
+                "full_attention": {
+                    "rope_type": "proportional", "rope_theta": 10.0,
+                    "partial_rotary_factor": 0.25}}}},
+    },
+    "gemma4-bias": {
+        "config": transformers.Gemma4TextConfig, "dtype": torch.float16,
+        "options": GEMMA4 | {
+            "hidden_size": 20, "head_dim": 14, "vocab_size": 101,
+            "global_head_dim": 6, "num_key_value_heads": 2,
+            "tie_word_embeddings": False, "attention_bias": True,
+            "sliding_window": 11, "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "proportional", "rope_theta": 50000.0,
+                    "partial_rotary_factor": 0.7, "factor": 2.0},
+                "sliding_attention": {
+                    "rope_type": "default", "rope_theta": 700.0}}},
+        # The last norm divides by it.
+        "cancels": ["model.layers.1.layer_scalar"],
+        "without": {
+            "attention biases": {"attention_bias": False},
+            "window": WIDE,
+            "scaling": {"rope_parameters": {
+                "full_attention": {
+                    "rope_type": "proportional", "rope_theta": 50000.0,
+                    "partial_rotary_factor": 0.7, "factor": 1.0},
+                "sliding_attention": {
+                    "rope_type": "default", "rope_theta": 700.0}}}},
+    },
+    "gemma4-inputs": {
+        "config": transformers.Gemma4TextConfig, "dtype": torch.bfloat16,
+        "options": GEMMA4 | {
+            "num_hidden_layers": 5, "sliding_window": 13,
+            "global_head_dim": 18, "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True, "hidden_size_per_layer_input": 7,
+            "vocab_size_per_layer_input": 131, "layer_types": [
+                "sliding_attention", "full_attention", "sliding_attention",
+                "sliding_attention", "full_attention"]},
+        "published": {"global_head_dim": 18,
+                      "num_global_key_value_heads": None},
+        # The last norm divides by it.
+        "cancels": ["model.layers.4.layer_scalar"],
+        "without": {"window": WIDE},
+    },
+    "gemma4-inputs-head": {
+        "config": transformers.Gemma4TextConfig, "dtype": torch.float32,
+        "options": GEMMA4 | {
+            "num_hidden_layers": 4, "hidden_size": 28, "head_dim": 6,
+            "intermediate_size": 45, "sliding_window": 19,
+            "global_head_dim": 10, "num_kv_shared_layers": 1,
+            "final_logit_softcapping": 7.5, "tie_word_embeddings": False,
+            "hidden_size_per_layer_input": 12,
+            "vocab_size_per_layer_input": 131, "layer_types": [
+                "full_attention", "sliding_attention", "full_attention",
+                "full_attention"]},
+        # The last norm divides by it.
+        "cancels": ["model.layers.3.layer_scalar"],
+        "without": {"window": WIDE,
+                    "cap of logits": {"final_logit_softcapping": None}},
     },
     # Phi-3 and Phi-4: fused projections. Five checkpoints: Phi-3-mini-4k,
     # Phi-4-mini with its partial RoPE, and the scaling of the long models with
@@ -1720,6 +1814,8 @@ def tensor_values(name, shape, tied, seed, family):
         return scale * (1.0 + 0.3 * normal) + neutral - 1.0
     if name.endswith("bias"):
         return 0.3 * normal
+    if name.endswith("layer_scalar"):
+        return 0.8 + 0.2 * normal
     if name.endswith("sinks") or name.endswith(".D"):
         return normal
     if name.endswith("A_log"):
@@ -1875,6 +1971,8 @@ def check_sensitivity(folder, name, family, token_ids):
             value = 0.0
         elif name_of_tensor.endswith("sinks"):
             value = -1e4
+        elif name_of_tensor.endswith("layer_scalar"):
+            value = 1.0
         elif name_of_tensor.endswith((".D", "A_log")):
             # Nothing is added, and nothing decays.
             value = 0.0 if name_of_tensor.endswith(".D") else -20.0
@@ -1993,6 +2091,13 @@ def write_checkpoint(family, folder, seed):
         save_original_format=not family.get("fused_experts"))
     if family.get("old_spelling"):
         respell(folder, family)
+    if "published" in family:
+        # Published files have an option for all layers without a window.
+        path = folder / "config.json"
+        options = json.loads(path.read_text())
+        del options["per_layer_config"]
+        path.write_text(json.dumps(options | family["published"], indent=2)
+                        + "\n")
     write_tokenizer(folder / "tokenizer.json", model.config.vocab_size)
 
 

@@ -14,7 +14,7 @@ pub struct CpuPages {
     features: Option<FeaturePages>,
 }
 
-/// What a layer keeps. A layer with a recurrent mixer has keys and values of no heads.
+/// What a layer keeps. A layer with a recurrent mixer, or without keys of its own, has keys and values of no heads.
 pub(crate) struct LayerCache {
     pub(crate) keys_values: KeysValues,
     pub(crate) states: Option<RecurrentStates>,
@@ -24,7 +24,7 @@ impl CpuPages {
     /// Creates a storage without pages for these layers.
     pub(crate) fn new(layers: &[Layer], cache_type: CacheType) -> Self {
         let cache = |layer: &Layer| LayerCache {
-            keys_values: KeysValues::new(AttentionShape::of_layer(layer), cache_type),
+            keys_values: KeysValues::new(AttentionShape::of_cache(layer), cache_type),
             states: layer.recurrent.map(RecurrentStates::new),
         };
         Self { layers: layers.iter().map(cache).collect(), features: None }
@@ -38,6 +38,11 @@ impl CpuPages {
     /// Returns what several layers keep.
     pub(crate) fn layers_mut(&mut self, layers: Range<usize>) -> &mut [LayerCache] {
         &mut self.layers[layers]
+    }
+
+    /// Returns the keys and values that a layer keeps.
+    pub(crate) fn keys_values_of(&self, layer: usize) -> &KeysValues {
+        &self.layers[layer].keys_values
     }
 
     /// Returns the features, so that a pass can write them along with keys and values.

@@ -11,14 +11,15 @@ pub(crate) use observed::{Observed, STATES};
 
 use crate::cpu_pages::CpuPages;
 use crate::kernels::{
-    Activations, Isa, NormWeights, TreeMask, add_scaled, divide, linear, norm_rows, soft_cap,
+    Activations, Isa, NormWeights, TreeMask, activate, add_scaled, divide, linear, norm_parts,
+    norm_rows, soft_cap,
 };
 use crate::team::{SubTeams, Team};
-use crate::weights::Weights;
+use crate::weights::{PackedOwnInput, Weights};
 use attention_block::{AttentionBlock, AttentionInput, Group};
 use forerun_cache::StateStep;
 use forerun_core::{Node, TokenId};
-use forerun_formats::{Architecture, FeatureSource, Input};
+use forerun_formats::{Architecture, FeatureSource, Input, OwnInput};
 use forerun_lm::LayerOrder;
 use forerun_model::{
     CacheOverflow, Cancelled, Forward, Pass, PassOutput, RowFeature, SequencePass,
@@ -47,6 +48,7 @@ struct Scratch {
     hidden: Vec<f32>,     // [rows, hidden]
     embeddings: Vec<f32>, // [rows, hidden], if attention also reads embeddings (EAGLE-3)
     fusion: FusionInputs,
+    own_inputs: OwnInputs,
     normed: Vec<f32>,        // [rows, hidden]
     normed_output: Vec<f32>, // [rows, hidden], if what is added is normed
     delta: Vec<f32>,         // [rows, hidden]
@@ -60,6 +62,18 @@ struct Scratch {
     blocks: Vec<AttentionBlock>,
     /// The keys and values of the pass that the cache cannot hold.
     overflows: Vec<CacheOverflow>,
+}
+
+/// The inputs that layers have next to the hidden state, and what is computed from them.
+#[derive(Default)]
+struct OwnInputs {
+    embeddings: Vec<f32>, // [rows, hidden]
+    inputs: Vec<f32>,     // [rows, layers, width]
+    stored: Vec<f32>,     // [layers, width]
+    gate: Vec<f32>,       // [rows, width]
+    gate_input: Vec<f32>, // [rows, 2, width]
+    gated: Vec<f32>,      // [rows, width]
+    activations: Activations,
 }
 
 /// The rows of the projection to the first layer's input.
@@ -254,6 +268,39 @@ impl Transformer {
             }
         }
         self.fuse();
+        self.compute_own_inputs(pass);
+    }
+
+    /// Computes the inputs that layers have next to the hidden state, if they have any.
+    fn compute_own_inputs(&mut self, pass: &Pass<'_>) {
+        let Self { weights, team, scratch, .. } = self;
+        let architecture = weights.architecture();
+        let (Some(packed), Some(OwnInput { width, .. })) =
+            (&weights.own_inputs, architecture.own_input())
+        else {
+            return;
+        };
+        let OwnInputs { embeddings, inputs, stored, activations, .. } = &mut scratch.own_inputs;
+        let tokens = || {
+            pass.sequences.iter().flat_map(|sequence| &sequence.tree.tokens()[sequence.held()..])
+        };
+        embeddings.clear();
+        tokens().for_each(|&token| embed(weights, &[token], embeddings));
+        let (rows, all) = (tokens().count(), architecture.own_inputs_width());
+        inputs.resize(rows * all, 0.0);
+        stored.resize(all, 0.0);
+        linear(team, embeddings, &packed.projection, activations, inputs);
+        let scale = 1.0 / (architecture.hidden_size as f32).sqrt();
+        let factor = (width as f32).sqrt();
+        for (row, &token) in inputs.chunks_exact_mut(all).zip(tokens()) {
+            row.iter_mut().for_each(|x| *x *= scale);
+            let norm = (&packed.norm[..], width);
+            norm_parts(team.isa(), architecture.norm, row, norm, architecture.norm_epsilon);
+            packed.stored(token, stored);
+            for (x, stored) in row.iter_mut().zip(&*stored) {
+                *x = (*x + stored * factor) * std::f32::consts::FRAC_1_SQRT_2;
+            }
+        }
     }
 
     /// Adds the first layer's input rows of a sequence.
@@ -387,7 +434,7 @@ impl Transformer {
         }
         let blocks = &mut blocks[..layers.len()];
         let mut group = Group { team, sub_teams, input, weights: &weights.layers[layers.clone()] };
-        group.run(*group_parallelism, blocks, storage.layers_mut(layers.clone()));
+        group.run(*group_parallelism, layers.start, blocks, storage);
         for (layer, block) in layers.zip(blocks) {
             let of_block = block.overflows.iter();
             overflows.extend(of_block.map(|&(row, part)| CacheOverflow { row, layer, part }));
@@ -408,7 +455,7 @@ impl Transformer {
         let Self { weights, team, scratch, .. } = self;
         let Architecture { norm, factors, .. } = *weights.architecture();
         let (isa, weights) = (team.isa(), &weights.layers[layer]);
-        let Scratch { hidden, normed, normed_output, delta, blocks, mlp, .. } = scratch;
+        let Scratch { hidden, normed, normed_output, delta, blocks, mlp, own_inputs, .. } = scratch;
         normed.resize(hidden.len(), 0.0);
         delta.resize(hidden.len(), 0.0);
         blocks[index].start_residual(&weights.attention_norm, hidden);
@@ -435,6 +482,15 @@ impl Transformer {
         }
         mlp.run(team, (weights.mlp.as_ref(), weights.experts.as_ref()), normed, delta);
         add(hidden, delta, &weights.mlp_output_norm);
+        if let Some(own) = &weights.own_input {
+            own_inputs.gate(team, own, layer, hidden);
+            linear(team, &own_inputs.gated, &own.up, &mut own_inputs.activations, delta);
+            norm_rows(isa, norm, delta, &own.norm, normed);
+            add_scaled(isa, hidden, normed, factors.residual);
+        }
+        if let Some(factor) = weights.scalar {
+            hidden.iter_mut().for_each(|x| *x *= factor);
+        }
     }
 
     /// Computes `normed[to + i] = norm(hidden[rows.start + i])`, for all of `rows`.
@@ -465,6 +521,25 @@ impl Transformer {
                 soft_cap(team.isa(), logits, cap);
             }
         }
+    }
+}
+
+impl OwnInputs {
+    /// Computes `gated = activation(gate(hidden)) · input`, with the inputs of a layer.
+    fn gate(&mut self, team: &Team, packed: &PackedOwnInput, layer: usize, hidden: &[f32]) {
+        let Self { inputs, gate, gate_input, gated, activations, .. } = self;
+        let width = packed.gate.outputs();
+        let rows = hidden.len() / packed.gate.inputs();
+        let stride = inputs.len() / rows.max(1);
+        gate.resize(rows * width, 0.0);
+        linear(team, hidden, &packed.gate, activations, gate);
+        gate_input.clear();
+        for (gate, inputs) in gate.chunks_exact(width).zip(inputs.chunks_exact(stride.max(1))) {
+            gate_input.extend_from_slice(gate);
+            gate_input.extend_from_slice(&inputs[layer * width..][..width]);
+        }
+        gated.resize(rows * width, 0.0);
+        activate(team, &packed.shape, gate_input, gated);
     }
 }
 

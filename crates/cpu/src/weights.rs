@@ -10,8 +10,8 @@ use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, BlockType, CacheType, Checkpoint, ExpertTensor,
-    Experts, Head, Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, Recurrent,
-    TensorSource, WeightType, WeightTypes,
+    Experts, Head, Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, OwnInput, QkNorms,
+    Recurrent, TensorSource, WeightType, WeightTypes,
 };
 pub(crate) use latent::PackedLatent;
 use std::cmp::Reverse;
@@ -37,11 +37,37 @@ pub struct Weights {
     /// What rows of mask tokens read instead of the target's features.
     mask_features: Vec<f32>, // [masks, hidden]
     pub(crate) layers: Vec<LayerWeights>,
+    /// The inputs that layers have next to the hidden state, if they have any.
+    pub(crate) own_inputs: Option<PackedOwnInputs>,
     /// The different position embeddings of the layers.
     pub(crate) ropes: Vec<Rope>,
     /// `None` if the head reads the hidden state without a norm.
     pub(crate) final_norm: Option<NormWeights>,
     pub(crate) head: Arc<PackedMatrix>,
+}
+
+/// What computes the inputs that layers have next to the hidden state.
+pub(crate) struct PackedOwnInputs {
+    table: PackedMatrix,                 // [vocab, layers · width]
+    pub(crate) projection: PackedMatrix, // [layers · width, hidden]
+    /// The norm of each layer's part: `[width]`.
+    pub(crate) norm: Vec<f32>,
+}
+
+impl PackedOwnInputs {
+    /// Writes a token's row of the table: `[layers · width]`.
+    pub(crate) fn stored(&self, token: TokenId, row: &mut [f32]) {
+        self.table.unpack_row(token as usize, row);
+    }
+}
+
+/// What a layer adds because of its own input.
+pub(crate) struct PackedOwnInput {
+    /// The gated product, with the activation function of the gate.
+    pub(crate) shape: Mlp,
+    pub(crate) gate: PackedMatrix, // [width, hidden]
+    pub(crate) up: PackedMatrix,   // [hidden, width]
+    pub(crate) norm: NormWeights,
 }
 
 /// The packed weights of one layer.
@@ -58,6 +84,10 @@ pub(crate) struct LayerWeights {
     pub(crate) qkv: Projection,
     pub(crate) latent: Option<PackedLatent>,
     pub(crate) qk_norms: Option<PackedQkNorms>,
+    /// The weights of the norm of each head's values, if there is one. All are 1: `[head_dim]`.
+    pub(crate) value_norm: Option<Vec<f32>>,
+    /// The layer to whose keys and values this one attends, if it has none of its own.
+    pub(crate) keys_of: Option<usize>,
     /// The limit of queries, keys and values, if there is one.
     pub(crate) qkv_limit: Option<f32>,
     /// The score of each head's attention sink, if the layer has any: `[n_heads]`.
@@ -71,6 +101,9 @@ pub(crate) struct LayerWeights {
     pub(crate) mlp: Option<PackedMlp>,
     pub(crate) experts: Option<PackedExperts>,
     pub(crate) mlp_output_norm: Option<NormWeights>,
+    pub(crate) own_input: Option<PackedOwnInput>,
+    /// The factor of the hidden state after the layer, if there is one.
+    pub(crate) scalar: Option<f32>,
 }
 
 impl LayerWeights {
@@ -323,7 +356,9 @@ impl LayerPacker<'_> {
         let latent = attention.and_then(|attention| attention.latent.as_deref());
         let rope = attention.and_then(Rope::new).map(index_of);
         let qk_norms = || {
-            let (queries, keys) = (self.vector(T::QueryNorm)?, self.vector(T::KeyNorm)?);
+            let has_keys = layer.has(T::KeyNorm, self.architecture.norm);
+            let keys = has_keys.then(|| self.vector(T::KeyNorm)).transpose()?.unwrap_or_default();
+            let queries = self.vector(T::QueryNorm)?;
             let whole = has(|attention| attention.qk_norms == QkNorms::Whole);
             Ok::<_, LoadError>(PackedQkNorms { queries, keys, whole })
         };
@@ -356,6 +391,10 @@ impl LayerPacker<'_> {
             qk_norms: has(|attention| attention.qk_norms != QkNorms::None)
                 .then(qk_norms)
                 .transpose()?,
+            value_norm: attention
+                .filter(|attention| attention.value_norm)
+                .map(|attention| vec![1.0; attention.head_dim]),
+            keys_of: attention.and_then(|attention| attention.keys_of),
             qkv_limit: attention.and_then(|attention| attention.qkv_limit),
             sinks: has(|attention| attention.sinks).then(|| self.vector(T::Sinks)).transpose()?,
             output: self.projection(LayerTensor::PROJECTIONS[output], &[T::OutputBias])?,
@@ -372,6 +411,24 @@ impl LayerPacker<'_> {
             mlp: layer.mlp.map(|shape| self.dense_mlp(shape)).transpose()?,
             experts: layer.experts.map(|shape| self.experts(shape)).transpose()?,
             mlp_output_norm: output_norm(layer.mlp_output_norm, T::MlpOutputNorm)?,
+            own_input: layer.own_input.map(|input| self.own_input(input)).transpose()?,
+            scalar: match layer.scalar {
+                true => self.vector(T::Scalar)?.first().copied(),
+                false => None,
+            },
+        })
+    }
+
+    fn own_input(&self, input: OwnInput) -> Result<PackedOwnInput, LoadError> {
+        let matrix = |part| {
+            let tensor = Tensor::Layer(self.index, part);
+            self.packer.matrix(tensor, &self.architecture.shape(tensor))
+        };
+        Ok(PackedOwnInput {
+            shape: Mlp { activation: input.activation, ..Mlp::gated(input.width) },
+            gate: matrix(LayerTensor::InputGate)?,
+            up: matrix(LayerTensor::InputUp)?,
+            norm: self.plain_norm(LayerTensor::InputNorm)?,
         })
     }
 
@@ -390,12 +447,11 @@ impl LayerPacker<'_> {
         let of_position = |position| by_channel.iter().skip(position).step_by(shape.kernel);
         let biases = [T::QueryConvBias, T::KeyConvBias, T::ValueConvBias];
         let rates = optional(T::DecayRate)?.unwrap_or_default();
-        let rate = |log: f32| -f64::from(log).exp() as f32;
         Ok(RecurrentWeights {
             shape,
             convolution: (0..shape.kernel).flat_map(of_position).copied().collect(),
             convolution_bias: shape.conv_bias.then(|| joined(biases)).transpose()?,
-            decay_rate: rates.into_iter().map(rate).collect(),
+            decay_rate: rates.into_iter().map(|stored| shape.decay_rate(stored)).collect(),
             decay_bias: optional(T::DecayBias)?.unwrap_or_default(),
             skip: optional(T::Skip)?,
             norm: optional(T::MixerNorm)?.unwrap_or_default(),
@@ -577,6 +633,14 @@ impl Weights {
             has_embedding_norm.then(|| feature_norm(Tensor::EmbeddingNorm)).transpose()?;
         let feature_norms =
             architecture.feature_norms().map(feature_norm).collect::<Result<_, _>>()?;
+        let own_inputs = || {
+            Ok::<_, LoadError>(PackedOwnInputs {
+                table: matrix(Tensor::LayerInputs)?,
+                projection: matrix(Tensor::LayerInputProjection)?,
+                norm: floats(Tensor::LayerInputNorm)?,
+            })
+        };
+        let own_inputs = architecture.own_input().map(|_| own_inputs()).transpose()?;
         let mut weights = Self {
             head: head.unwrap_or_else(|| Arc::clone(&embedding)),
             architecture,
@@ -589,6 +653,7 @@ impl Weights {
             feature_norms,
             mask_features: mask_features.unwrap_or_default(),
             layers,
+            own_inputs,
             ropes,
             final_norm,
         };
@@ -666,6 +731,8 @@ impl Weights {
             (!architecture.shares_embedding).then_some(Tensor::Embedding),
             (architecture.head == Head::Own).then_some(Tensor::Head),
             architecture.fusion_inputs().map(|_| Tensor::Fusion),
+            architecture.own_input().map(|_| Tensor::LayerInputs),
+            architecture.own_input().map(|_| Tensor::LayerInputProjection),
         ];
         let whole = whole.into_iter().flatten().map(|tensor| vec![with_shape(tensor)]);
         whole.chain(layers).try_fold(expansions, |sum, tensors| {
@@ -710,15 +777,20 @@ impl Weights {
                 .flat_map(|experts| std::iter::once(&experts.router).chain(&experts.shared_gate));
             let experts = experts.iter().flat_map(|experts| &experts.experts);
             let mlps = mlp.iter().chain(experts).flat_map(PackedMlp::matrices);
-            attention.chain(routers).chain(mlps)
+            let own_input = layer.own_input.iter().flat_map(|input| [&input.gate, &input.up]);
+            attention.chain(routers).chain(mlps).chain(own_input)
         });
+        let own_inputs =
+            self.own_inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]);
         let head = (!self.has_tied_head()).then_some(&*self.head);
-        layers.chain(&self.fusion).chain([&*self.embedding]).chain(head)
+        let whole = own_inputs.chain(&self.fusion).chain([&*self.embedding]).chain(head);
+        layers.chain(whole)
     }
 
     /// Returns the number of bytes of weights that a forward pass over some rows with logits reads: all weights
-    /// except an embedding that is not the head, and except the experts that no row chooses. Their number is the
-    /// expected one for rows that choose at random ([`Experts::expected_distinct`]), which is exact for one row.
+    /// except an embedding that is not the head, the table of the layers' own inputs, and the experts that no row
+    /// chooses. Their number is the expected one for rows that choose at random ([`Experts::expected_distinct`]),
+    /// which is exact for one row.
     #[must_use]
     pub fn bytes_read(&self, rows: usize) -> usize {
         let experts = self.layers.iter().filter_map(|layer| layer.experts.as_ref());
@@ -730,7 +802,8 @@ impl Weights {
             (bytes as f64 / n_experts * unused) as usize
         });
         let embedding = if self.has_tied_head() { 0 } else { self.embedding.bytes() };
-        self.bytes() - embedding - unused.sum::<usize>()
+        let table = self.own_inputs.as_ref().map_or(0, |inputs| inputs.table.bytes());
+        self.bytes() - embedding - table - unused.sum::<usize>()
     }
 
     fn has_tied_head(&self) -> bool {
@@ -777,7 +850,10 @@ mod tests {
     fn the_packed_size_is_known_before_packing() {
         let plain =
             [false, true].map(|tied| Config { tie_word_embeddings: tied, ..example_config() });
-        let is_special = |config: &Config| config.experts.is_some() || config.recurrent.is_some();
+        let is_special = |config: &Config| {
+            let is_layered = config.per_layer_input.is_some();
+            config.experts.is_some() || config.recurrent.is_some() || is_layered
+        };
         let mixtures = example_families().into_iter().filter(is_special);
         for config in plain.into_iter().chain(mixtures) {
             let folder = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
 use forerun_formats::config::{SlidingLayers, SlidingWindow};
-use forerun_formats::{Checkpoint, Config, MixtureLayers, RecurrentLayers, WeightType};
+use forerun_formats::{Checkpoint, Config, Family, MixtureLayers, RecurrentLayers, WeightType};
 use forerun_lm::fake::row_prefix;
 use forerun_lm::{ForwardRequest, LanguageModel, LayerGroups, LayerOrder};
 use forerun_model::CachedTransformer;
@@ -36,6 +36,11 @@ fn models() -> &'static [Models] {
             &mut config.sliding_window
         {
             layers.resize(LAYERS, true);
+            // The last layer of a Gemma 4 never has a window.
+            layers[LAYERS - 1] = config.family != Family::Gemma4;
+        }
+        if let Some(shared) = &mut config.shared_keys {
+            shared.layers = 3;
         }
         if let Some(has_rope) = &mut config.rope_layers {
             let any = has_rope.contains(&true);

@@ -272,6 +272,20 @@ fn a_made_up_family_runs_on_both_devices() {
     assert_same(&architecture, &tensors, "the made-up family");
 }
 
+/// Value heads of GGUF files of Qwen3.5 are tiled, and rates of decays are no logarithms.
+#[test]
+fn tiled_heads_have_the_same_bits_on_both_devices() {
+    let hybrids = example_families().into_iter().filter(|config| config.recurrent.is_some());
+    for config in hybrids {
+        let mut architecture = config.architecture();
+        for mixer in architecture.layers.iter_mut().filter_map(|layer| layer.recurrent.as_mut()) {
+            (mixer.tiled, mixer.negative_rates) = (mixer.has_matrices(), true);
+        }
+        let tensors = RandomTensors::new(&architecture, 3);
+        assert_same(&architecture, &tensors, &config.family.to_string());
+    }
+}
+
 /// A drafter's heads on both devices, with the prefix layer if they have one.
 fn heads_on_both(
     heads: DraftHeads,

@@ -26,7 +26,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 115] = [
+const FAMILIES: [&str; 119] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
@@ -49,6 +49,10 @@ const FAMILIES: [&str; 115] = [
     "gemma3",
     "gemma3-bias",
     "gemma3-linear",
+    "gemma4",
+    "gemma4-bias",
+    "gemma4-inputs",
+    "gemma4-inputs-head",
     "glm",
     "glm-plain",
     "glm-whole",
@@ -241,9 +245,11 @@ fn models_in_gguf_files_agree_with_the_peer() {
 }
 
 /// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
-const CONVERTED: [&str; 24] = [
+const CONVERTED: [&str; 33] = [
     "cohere-norm",
     "cohere2-bias",
+    "deepseek-v2-lite",
+    "deepseek-v3",
     "falcon-new",
     "gemma2",
     "gemma3",
@@ -254,7 +260,10 @@ const CONVERTED: [&str; 24] = [
     "gpt-oss",
     "gpt2",
     "granite",
+    "granite4",
+    "granite4-dense",
     "granitemoe-bias",
+    "lfm2",
     "mixtral-tied",
     "olmo",
     "olmo2",
@@ -263,6 +272,10 @@ const CONVERTED: [&str; 24] = [
     "phi3-longrope",
     "qwen2-moe",
     "qwen3-moe",
+    "qwen3-next",
+    "qwen3.5-bias",
+    "qwen3.5-moe",
+    "qwen3.5-tied",
     "smollm3",
     "stablelm",
     "starcoder2",
@@ -418,12 +431,16 @@ fn configurations_of_both_formats_are_understood() {
     assert_eq!(request.max_tokens, 7);
 }
 
-/// The language model of a Gemma 3 or Qwen3.5 with images: its options are an object in `config.json`, its tensors have a
+/// The language model of a Gemma 3, Gemma 4 or Qwen3.5 with images: its options are an object in `config.json`, its tensors have a
 /// prefix, and the tensors for images are not read.
 #[test]
 fn the_language_model_of_a_multimodal_checkpoint_agrees_with_the_peer() {
     let [gemma, qwen] = ["gemma3-linear", "qwen3.5"];
     assert_multimodal(gemma, "gemma3", "Gemma3ForConditionalGeneration", "vision_tower.encoder");
+    let of_keys = "model.language_model.layers.4.self_attn.k_proj";
+    for unread in ["model.audio_tower.layers.0", "model.embed_vision.embedding", of_keys] {
+        assert_multimodal("gemma4-inputs", "gemma4", "Gemma4ForConditionalGeneration", unread);
+    }
     assert_multimodal(qwen, "qwen3_5", "Qwen3_5ForConditionalGeneration", "model.visual.blocks.0");
 }
 
@@ -520,6 +537,29 @@ fn tensors_may_have_the_names_of_the_base_class() {
         assert_reference(family, &write("h.0.attn.bias").unwrap());
         let message = write("h.9.ln_1.weight").err().unwrap().to_string();
         assert!(message.contains("h.9.ln_1.weight"), "{message}");
+    }
+}
+
+/// Published files of Gemma 4 hold keys of layers that attend to those of others. They are not read.
+#[test]
+fn keys_that_no_layer_attends_to_are_not_read() {
+    let copy = tempfile::tempdir().unwrap();
+    let source = folder().join("gemma4-inputs");
+    fs::copy(source.join("config.json"), copy.path().join("config.json")).unwrap();
+    let bytes = fs::read(source.join("model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let write = |further: &str| {
+        let further = (further.to_owned(), tensors.tensor("model.norm.weight").unwrap());
+        let all = tensors.iter().map(|(name, view)| (name.to_owned(), view)).chain([further]);
+        let file = copy.path().join("model.safetensors");
+        safetensors::serialize_to_file(all.collect::<Vec<_>>(), None, &file).unwrap();
+        Checkpoint::open(copy.path())
+    };
+    assert_reference("gemma4-inputs", &write("model.layers.3.self_attn.k_norm.weight").unwrap());
+    let of_others =
+        ["model.layers.2.self_attn.k_proj.bias", "model.layers.3.self_attn.o_proj.bias"];
+    for of_other in of_others {
+        assert!(write(of_other).err().unwrap().to_string().contains(of_other));
     }
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 pub use attention::{Attention, QkNorms, Rope};
 pub use latent::Latent;
-pub use layer::{AttentionNorm, Layer, MlpInput, Norm};
+pub use layer::{AttentionNorm, Layer, MlpInput, Norm, OwnInput};
 pub use mlp::{Activation, ExpertGroups, Experts, Mlp, Router, Weighting};
 pub use recurrent::{Recurrent, RecurrentRule};
 
@@ -189,6 +189,9 @@ impl Architecture {
     pub fn tensors(&self) -> impl Iterator<Item = Tensor> + '_ {
         let embedding = (!self.shares_embedding).then_some(Tensor::Embedding);
         let positions = self.positions.map(|_| Tensor::Positions);
+        let own_inputs = self
+            .own_input()
+            .map(|_| [Tensor::LayerInputs, Tensor::LayerInputProjection, Tensor::LayerInputNorm]);
         let masks = (self.mask_tokens > 0).then_some(Tensor::MaskEmbeddings);
         let fusion = self.fusion_inputs().map(|_| Tensor::Fusion);
         let mask_features = fusion.and(masks).map(|_| Tensor::MaskFeatures);
@@ -207,7 +210,8 @@ impl Architecture {
         let embedding_norm = normed.then_some(Tensor::EmbeddingNorm);
         let before = [embedding, positions, masks, embedding_norm, fusion, mask_features];
         let after = [final_norm, final_norm_bias, head, head_bias];
-        let before = before.into_iter().flatten().chain(self.feature_norms());
+        let own_inputs = own_inputs.into_iter().flatten();
+        let before = before.into_iter().flatten().chain(own_inputs).chain(self.feature_norms());
         before.chain(layers).chain(after.into_iter().flatten())
     }
 
@@ -251,6 +255,9 @@ impl Architecture {
         match tensor {
             Tensor::Embedding => vec![self.vocab_size, hidden],
             Tensor::Positions => vec![self.positions.map_or(0, |table| table.rows), hidden],
+            Tensor::LayerInputs => vec![self.vocab_size, self.own_inputs_width()],
+            Tensor::LayerInputProjection => vec![self.own_inputs_width(), hidden],
+            Tensor::LayerInputNorm => vec![self.own_input().map_or(0, |input| input.width)],
             Tensor::Head => vec![self.head_size(), hidden],
             Tensor::FinalNorm
             | Tensor::FinalNormBias
@@ -274,6 +281,18 @@ impl Architecture {
             },
             Tensor::DraftHead(..) => Vec::new(),
         }
+    }
+
+    /// Returns the input that each layer has next to the hidden state, if layers have one.
+    #[must_use]
+    pub fn own_input(&self) -> Option<OwnInput> {
+        self.layers.first().and_then(|layer| layer.own_input)
+    }
+
+    /// Returns the width of the layers' own inputs together.
+    #[must_use]
+    pub fn own_inputs_width(&self) -> usize {
+        self.own_input().map_or(0, |input| input.width * self.layers.len())
     }
 
     /// Returns the bytes of the state that the recurrent layers keep after a row; 0 without such layers.

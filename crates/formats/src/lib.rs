@@ -21,14 +21,14 @@ mod weight_type;
 
 pub use architecture::{
     Activation, Architecture, Attention, AttentionNorm, DraftHeads, ExpertGroups, Experts, Factors,
-    FeatureNorm, FeatureSource, Head, Input, Latent, Layer, Mlp, MlpInput, Norm, PositionTable,
-    QkNorms, Recurrent, RecurrentRule, Rope, Router, Weighting,
+    FeatureNorm, FeatureSource, Head, Input, Latent, Layer, Mlp, MlpInput, Norm, OwnInput,
+    PositionTable, QkNorms, Recurrent, RecurrentRule, Rope, Router, Weighting,
 };
 pub use block_type::{BlockType, UnknownBlockType};
 pub use checkpoint::{Checkpoint, TensorSource};
 pub use config::{
-    Config, Family, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling, SuggestedSampling,
-    Yarn,
+    Config, Family, GlobalHeads, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling,
+    SharedKeys, SuggestedSampling, Yarn,
 };
 pub use embedded_model::EmbeddedModel;
 pub use importance::Importance;

@@ -141,24 +141,26 @@ impl MatrixTypes {
             }
         };
         chosen.make_projections_uniform(model);
-        chosen.make_expansions_float(source)?;
+        chosen.make_expansions_float(model, source)?;
         Ok(chosen)
     }
 
     /// Makes the expansions of compressed keys and values floats: devices transpose those of keys, which would
-    /// quantise them a second time in other blocks.
-    fn make_expansions_float(&mut self, source: &dyn TensorSource) -> Result<(), LoadError> {
+    /// quantise them a second time in other blocks. No 16-bit type holds the values of stored blocks exactly.
+    fn make_expansions_float(
+        &mut self,
+        model: &Architecture,
+        source: &dyn TensorSource,
+    ) -> Result<(), LoadError> {
         let is_expansion =
             |tensor: &Tensor| matches!(tensor, Tensor::Layer(_, LayerTensor::LatentUp));
-        let mut expansions =
-            self.0.iter_mut().filter(|(tensor, _)| is_expansion(tensor)).peekable();
-        if expansions.peek().is_none() {
-            return Ok(());
-        }
-        let float_type = source.float_type()?;
-        for (_, weight_type) in expansions {
+        for (tensor, weight_type) in self.0.iter_mut().filter(|(tensor, _)| is_expansion(tensor)) {
             if matches!(weight_type, WeightType::Quantized(_)) {
-                *weight_type = float_type;
+                let stored = source.rows(*tensor, &model.shape(*tensor))?.block_type();
+                *weight_type = match stored {
+                    Some(_) => WeightType::F32,
+                    None => source.float_type()?,
+                };
             }
         }
         Ok(())

@@ -9,6 +9,13 @@ pub enum Tensor {
     Embedding,
     /// Embeddings of positions, `[rows, hidden_size]` ([`PositionTable`](crate::PositionTable)).
     Positions,
+    /// The parts of the layers' own inputs that follow from the token alone, `[vocab_size, layers · width]`
+    /// ([`OwnInput`](crate::OwnInput)).
+    LayerInputs,
+    /// Projection of the embedding to the layers' own inputs, `[layers · width, hidden_size]`.
+    LayerInputProjection,
+    /// Weight of the norm of each layer's part of that projection, `[width]`.
+    LayerInputNorm,
     /// Weight of the norm after the last layer, `[hidden_size]`.
     FinalNorm,
     /// Its bias, `[hidden_size]`.
@@ -162,11 +169,19 @@ pub enum LayerTensor {
     DownBias,
     /// Weight of the norm of what the MLP adds, `[hidden_size]`.
     MlpOutputNorm,
+    /// Projection to the gate of the layer's own input, `[width, hidden_size]` ([`OwnInput`](crate::OwnInput)).
+    InputGate,
+    /// Projection of the gated input, `[hidden_size, width]`.
+    InputUp,
+    /// Weight of the norm of what it adds, `[hidden_size]`.
+    InputNorm,
+    /// The factor of the hidden state after the layer, `[1]`.
+    Scalar,
 }
 
 impl LayerTensor {
     /// All tensors that a layer can have, in the order of the forward pass.
-    pub const ALL: [Self; 55] = [
+    pub const ALL: [Self; 59] = [
         Self::AttentionNorm,
         Self::AttentionNormBias,
         Self::HiddenNorm,
@@ -222,10 +237,14 @@ impl LayerTensor {
         Self::Down,
         Self::DownBias,
         Self::MlpOutputNorm,
+        Self::InputGate,
+        Self::InputUp,
+        Self::InputNorm,
+        Self::Scalar,
     ];
 
     /// The matrices of a layer. Those of one projection have the same inputs, and are computed together.
-    pub const PROJECTIONS: [&'static [Self]; 7] = [
+    pub const PROJECTIONS: [&'static [Self]; 9] = [
         &[
             Self::Query,
             Self::Key,
@@ -247,6 +266,8 @@ impl LayerTensor {
             Self::MixerDecay,
         ],
         &[Self::MixerOutput],
+        &[Self::InputGate],
+        &[Self::InputUp],
     ];
 
     /// Whether the tensor is the bias of a projection.
@@ -272,6 +293,7 @@ impl LayerTensor {
                 | Self::AttentionOutputNorm
                 | Self::MlpNorm
                 | Self::MlpOutputNorm
+                | Self::InputNorm
         )
     }
 
@@ -332,6 +354,10 @@ impl LayerTensor {
             Self::Down => "mlp.down_proj.weight",
             Self::DownBias => "mlp.down_proj.bias",
             Self::MlpOutputNorm => "post_mlp_layernorm.weight",
+            Self::InputGate => "per_layer_input_gate.weight",
+            Self::InputUp => "per_layer_projection.weight",
+            Self::InputNorm => "post_per_layer_input_norm.weight",
+            Self::Scalar => "layer_scalar",
         }
     }
 }
@@ -426,6 +452,11 @@ impl fmt::Display for Tensor {
         match self {
             Self::Embedding => formatter.write_str("model.embed_tokens.weight"),
             Self::Positions => formatter.write_str("model.embed_positions.weight"),
+            Self::LayerInputs => formatter.write_str("model.embed_tokens_per_layer.weight"),
+            Self::LayerInputProjection => {
+                formatter.write_str("model.per_layer_model_projection.weight")
+            }
+            Self::LayerInputNorm => formatter.write_str("model.per_layer_projection_norm.weight"),
             Self::FinalNorm => formatter.write_str("model.norm.weight"),
             Self::FinalNormBias => formatter.write_str("model.norm.bias"),
             Self::Head => formatter.write_str("lm_head.weight"),

@@ -37,6 +37,8 @@ struct Row {
     /// The places of its keys and values and of those before it: `[position + 1]`.
     path: Vec<RowPlace>,
     embedding: Vec<f32>,
+    /// The inputs of the layers next to the hidden state, if they have any: `[layers, width]`.
+    own_inputs: Vec<f32>,
     hidden: Vec<f32>,
     is_output: bool,
     /// Where the row's recurrence starts and ends, if the model has recurrent layers.
@@ -80,7 +82,9 @@ impl ReferenceDevice {
             let hidden = self.input(token, prefix + tree.depth(node) - 1, feature.copied());
             let is_output = node >= sequence.first_output;
             let step = steps.as_mut().and_then(Iterator::next);
-            Row { path, embedding: self.model.embed(token), hidden, is_output, step }
+            let embedding = self.model.embed(token);
+            let own_inputs = self.model.own_inputs(token, &embedding);
+            Row { path, embedding, own_inputs, hidden, is_output, step }
         };
         (sequence.held()..tree.len()).map(row).collect()
     }
@@ -131,16 +135,17 @@ impl ReferenceDevice {
             let deltas = self.mix(layer, mixer, rows, &inputs, storage);
             return inputs.into_iter().zip(deltas).map(|(input, delta)| [input, delta]).collect();
         }
-        for (row, input) in rows.iter().zip(&inputs) {
+        let attention = self.model.attention(layer);
+        let own_keys = rows.iter().zip(&inputs).filter(|_| attention.keys_of.is_none());
+        for (row, input) in own_keys {
             let cached = self.model.keys_and_values(layer, input, row.position());
             storage.keys_and_values.insert((layer, row.place()), cached);
         }
-        let attention = self.model.architecture().layers[layer].attention.as_ref();
-        let window = attention.and_then(|attention| attention.window);
+        let (window, source) = (attention.window, attention.keys_of.unwrap_or(layer));
         let attend = |(row, input): (&Row, &Vec<f32>)| {
             let first = (row.position() + 1).saturating_sub(window.unwrap_or(usize::MAX));
             let visible = row.path[first..].iter().map(|&place| {
-                let [keys, values] = &storage.keys_and_values[&(layer, place)];
+                let [keys, values] = &storage.keys_and_values[&(source, place)];
                 [&keys[..], &values[..]]
             });
             let queries = self.model.queries(layer, input, row.position());
@@ -237,7 +242,8 @@ impl Forward for ReferenceDevice {
             for (layer, deltas) in group.clone().zip(deltas) {
                 for (row, [input, delta]) in rows.iter_mut().zip(deltas) {
                     self.model.start_residual(layer, &mut row.hidden, &input);
-                    self.model.finish_layer(layer, &mut row.hidden, &delta);
+                    let added = (&delta[..], &row.own_inputs[..]);
+                    self.model.finish_layer(layer, &mut row.hidden, added);
                 }
             }
             self.store_features(group.end, &rows, storage);

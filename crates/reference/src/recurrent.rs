@@ -116,16 +116,15 @@ impl ReferenceModel {
         let decays = project(T::MixerDecay);
         let is_delta = shape.rule == RecurrentRule::GatedDelta;
         let betas = if is_delta { project(T::MixerBeta) } else { Vec::new() };
-        let per_key_head = shape.n_value_heads / shape.n_key_heads;
         let run_head = |(head, matrix): (usize, &mut Vec<Vec<f32>>)| {
             let of_key_head = |x: &[f32]| {
-                let x = &x[head / per_key_head * shape.key_dim..][..shape.key_dim];
+                let x = &x[shape.key_head(head) * shape.key_dim..][..shape.key_dim];
                 if is_delta { self.divided_by_length(x) } else { x.to_vec() }
             };
             let (mut query, key) = (of_key_head(queries), of_key_head(keys));
             let value = &values[head * shape.value_dim..][..shape.value_dim];
             let step = softplus(decays[head] + biases[head]);
-            let decay = exp(-f64::from(rates[head]).exp() as f32 * step);
+            let decay = exp(shape.decay_rate(rates[head]) * step);
             for row in matrix.iter_mut() {
                 row.iter_mut().for_each(|state| *state *= decay);
             }

@@ -8,7 +8,7 @@ use forerun_core::TokenId;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
     Activation, Architecture, Attention, AttentionNorm, CacheType, Checkpoint, ExpertTensor,
-    Experts, Head, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, QkNorms, TensorSource,
+    Experts, Head, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, OwnInput, QkNorms, TensorSource,
 };
 use forerun_vector::{Isa, exp, gelu, gelu_tanh, sigmoid, tanh};
 use std::collections::HashMap;
@@ -180,6 +180,20 @@ impl ReferenceModel {
         row
     }
 
+    /// Returns the inputs of all layers that they have next to the hidden state; empty if they have none.
+    pub(crate) fn own_inputs(&self, token: TokenId, embedding: &[f32]) -> Vec<f32> {
+        let Some(OwnInput { width, .. }) = self.architecture.own_input() else { return Vec::new() };
+        let scale = 1.0 / (embedding.len() as f32).sqrt();
+        let factor = (width as f32).sqrt();
+        let projected = self.linear(Tensor::LayerInputProjection, embedding);
+        let projected: Vec<f32> = projected.into_iter().map(|x| x * scale).collect();
+        let norm = self.values(Tensor::LayerInputNorm);
+        let normed = projected.chunks(width).flat_map(|part| self.norm_with(part, norm, None));
+        let stored = self.matrix(Tensor::LayerInputs).weights(token as usize);
+        let pairs = normed.zip(stored);
+        pairs.map(|(x, stored)| (x + stored * factor) * std::f32::consts::FRAC_1_SQRT_2).collect()
+    }
+
     /// Returns the embedding of a token without the model's factor, as draft heads read it.
     pub(crate) fn stored_embedding(&self, token: TokenId) -> Vec<f32> {
         self.matrix(Tensor::Embedding).weights(token as usize)
@@ -266,6 +280,11 @@ impl ReferenceModel {
         let [values, bias] = [T::Value, T::ValueBias].map(|part| Tensor::Layer(layer, part));
         let mut values = self.project(values, bias, input);
         limit(self.attention(layer), &mut values);
+        if self.attention(layer).value_norm {
+            let ones = vec![1.0; self.attention(layer).head_dim];
+            let heads = values.chunks(ones.len());
+            values = heads.flat_map(|head| self.norm_with(head, &ones, None)).collect();
+        }
         [keys, values].map(|mut row| {
             let head_dim = self.attention(layer).head_dim;
             row.chunks_mut(head_dim).for_each(|head| self.cache_type.round(head));
@@ -363,8 +382,14 @@ impl ReferenceModel {
         self.project(output, bias, &attended)
     }
 
-    /// Adds what attention computed to the hidden state, and then what the MLP and the experts compute.
-    pub(crate) fn finish_layer(&self, layer: usize, hidden: &mut [f32], attention: &[f32]) {
+    /// Adds what attention computed to the hidden state, and then what the MLP and the experts compute, and what
+    /// follows from the layer's own input. `own_inputs` has those of all layers.
+    pub(crate) fn finish_layer(
+        &self,
+        layer: usize,
+        hidden: &mut [f32],
+        (attention, own_inputs): (&[f32], &[f32]),
+    ) {
         use LayerTensor as T;
         let of_layer = |part| Tensor::Layer(layer, part);
         let pieces = &self.architecture.layers[layer];
@@ -402,6 +427,18 @@ impl ReferenceModel {
         }
         let delta = self.output_norm(pieces.mlp_output_norm, T::MlpOutputNorm, layer, &delta);
         self.add_residual(hidden, &delta);
+        if let Some(OwnInput { width, activation }) = pieces.own_input {
+            let gate = self.linear(of_layer(T::InputGate), hidden);
+            let pairs = gate.into_iter().zip(&own_inputs[layer * width..]);
+            let gated: Vec<f32> =
+                pairs.map(|(gate, input)| activate_gated(activation, gate, *input)).collect();
+            let up = self.linear(of_layer(T::InputUp), &gated);
+            self.add_residual(hidden, &self.output_norm(true, T::InputNorm, layer, &up));
+        }
+        if pieces.scalar {
+            let factor = self.values(of_layer(T::Scalar))[0];
+            hidden.iter_mut().for_each(|x| *x *= factor);
+        }
     }
 
     fn output_norm(&self, has: bool, norm: LayerTensor, layer: usize, row: &[f32]) -> Vec<f32> {

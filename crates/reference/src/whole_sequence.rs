@@ -25,6 +25,11 @@ impl ReferenceModel {
         let mut hidden = embeddings.clone();
         let layers = &self.architecture().layers;
         let groups: Vec<_> = (0..order.len(layers.len())).map(|group| order.group(group)).collect();
+        let tokens = tokens.iter().zip(&embeddings);
+        let own_inputs: Vec<Vec<f32>> =
+            tokens.map(|(&token, embedding)| self.own_inputs(token, embedding)).collect();
+        // The keys and values of all layers, of which later ones may use those of earlier ones.
+        let mut cached: Vec<Vec<[Vec<f32>; 2]>> = Vec::new();
         // The inputs of attention: an approximate row uses the hidden state at the start of its group.
         let mut inputs = hidden.clone();
         for (index, layer) in layers.iter().enumerate() {
@@ -37,17 +42,20 @@ impl ReferenceModel {
                 .collect();
             if let Some(mixer) = &layer.recurrent {
                 let mut state = None;
-                for (row, input) in hidden.iter_mut().zip(&inputs) {
+                let rows = hidden.iter_mut().zip(&inputs).zip(&own_inputs);
+                for ((row, input), own_inputs) in rows {
                     let mixed = self.mix(index, mixer, input, &mut state);
                     self.start_residual(index, row, input);
-                    self.finish_layer(index, row, &mixed);
+                    self.finish_layer(index, row, (&mixed, own_inputs));
                 }
+                cached.push(Vec::new());
                 continue;
             }
-            let cached = inputs.iter().enumerate();
-            let cached: Vec<[Vec<f32>; 2]> = cached
-                .map(|(position, input)| self.keys_and_values(index, input, position))
-                .collect();
+            let keys_of = self.attention(index).keys_of;
+            let own = inputs.iter().enumerate().filter(|_| keys_of.is_none());
+            let own = own.map(|(position, input)| self.keys_and_values(index, input, position));
+            cached.push(own.collect());
+            let cached = &cached[keys_of.unwrap_or(index)];
             for (position, row) in hidden.iter_mut().enumerate() {
                 let window = layer.attention.as_ref().and_then(|attention| attention.window);
                 let window = window.unwrap_or(usize::MAX);
@@ -57,7 +65,7 @@ impl ReferenceModel {
                 let queries = self.queries(index, &inputs[position], position);
                 let attention = self.attend(index, (&inputs[position], &queries), &visible, first);
                 self.start_residual(index, row, &inputs[position]);
-                self.finish_layer(index, row, &attention);
+                self.finish_layer(index, row, (&attention, &own_inputs[position]));
             }
         }
         hidden.iter().map(|row| self.head(&self.final_norm(row))).collect()

@@ -631,6 +631,7 @@ mod tests {
             let shape = AttentionShape {
                 n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate: false,
                 first_value,
+                has_keys: true,
             };
             let sinks: Option<Vec<f32>> =
                 has_sinks.then(|| (0..n_heads).map(|head| value(head, 4)).collect());

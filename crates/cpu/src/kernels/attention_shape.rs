@@ -20,13 +20,20 @@ pub(crate) struct AttentionShape {
     /// If values are a part of the keys, as with a latent vector: the index of their first number. Each head's
     /// value has all numbers of its key from there on, and none is stored by itself.
     pub(crate) first_value: Option<usize>,
+    /// Whether the layer has keys and values of its own.
+    pub(crate) has_keys: bool,
 }
 
 impl AttentionShape {
     /// Returns the shape of a layer's attention. Without attention, it has no heads.
     pub(crate) fn of_layer(layer: &Layer) -> Self {
-        let none = Attention::plain(0, 0, 1);
-        Self::new(layer.attention.as_ref().unwrap_or(&none))
+        Self::new(layer.attention.as_ref().unwrap_or(&Attention::plain(0, 0, 1)))
+    }
+
+    /// Returns the shape of the keys and values that a layer keeps: those of no heads if it has none of its own.
+    pub(crate) fn of_cache(layer: &Layer) -> Self {
+        let shape = Self::of_layer(layer);
+        if shape.has_keys { shape } else { Self::new(&Attention::plain(0, 0, 1)) }
     }
 
     /// Returns the shape of attention.
@@ -35,7 +42,18 @@ impl AttentionShape {
             n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate, ..
         } = *attention;
         let first_value = attention.latent.as_ref().map(|latent| latent.rope_dim);
-        Self { n_heads, n_kv_heads, head_dim, score_scale, score_cap, window, gate, first_value }
+        let has_keys = attention.keys_of.is_none();
+        Self {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            score_scale,
+            score_cap,
+            window,
+            gate,
+            first_value,
+            has_keys,
+        }
     }
 
     /// Returns the width of a query row.
@@ -55,9 +73,13 @@ impl AttentionShape {
 
     /// Returns the width of a row of queries, keys and values, and gates if there are any.
     pub(crate) fn row_width(self) -> usize {
-        let values = if self.first_value.is_some() { 0 } else { self.kv_width() };
         let gates = if self.gate { self.q_width() } else { 0 };
-        self.q_width() + self.kv_width() + values + gates
+        let keys_values = match (self.has_keys, self.first_value) {
+            (false, _) => 0,
+            (true, Some(_)) => self.kv_width(),
+            (true, None) => 2 * self.kv_width(),
+        };
+        self.q_width() + keys_values + gates
     }
 
     /// Returns the width of a key row, and of a value row that is stored by itself.

@@ -332,13 +332,12 @@ fn run_heads(
 ) {
     let (shape, isa) = (weights.shape, team.isa());
     let Recurrent { rule, n_value_heads, key_dim, value_dim, .. } = shape;
-    let per_key_head = n_value_heads / shape.n_key_heads;
     let size = key_dim * value_dim;
     let (added, out) = (SharedSlice::new(added), SharedSlice::new(out));
     team.for_each_piece(n_value_heads, |_, head| {
         // SAFETY: members use disjoint heads.
         let added = unsafe { added.range_mut(head * value_dim..(head + 1) * value_dim) };
-        let first_key = head / per_key_head * key_dim;
+        let first_key = shape.key_head(head) * key_dim;
         let first_value = 2 * shape.key_width() + head * value_dim;
         for (row, place) in places.iter().enumerate() {
             let x = &convolved[row * shape.channels()..][..shape.channels()];

@@ -2,10 +2,10 @@
 //! state (EasySpec, algorithm 2).
 
 use super::latent_block::LatentBlock;
-use crate::cpu_pages::LayerCache;
+use crate::cpu_pages::{CpuPages, LayerCache};
 use crate::kernels::{
-    Activations, Product, Queries, RecurrentScratch, Rope, TreeMask, attention, gate_rows,
-    linear_group, norm_parts, norm_rows, recur,
+    Activations, KeysValues, Product, Queries, RecurrentScratch, Rope, TreeMask, attention,
+    gate_rows, linear_group, norm_parts, norm_rows, recur,
 };
 use crate::team::{SubTeams, Team};
 use crate::weights::{LayerWeights, PackedNorm};
@@ -157,11 +157,38 @@ impl AttentionBlock {
         weights: &LayerWeights,
         cached: &mut LayerCache,
     ) {
-        let cached = &mut cached.keys_values;
+        self.rotate_and_store(team, input, weights, Some(&mut cached.keys_values));
+        self.attend_to(team, input, weights, &cached.keys_values);
+    }
+
+    /// Computes `delta = o(attention(norm(hidden)))` over keys and values of an earlier layer.
+    fn run_with_keys_of(
+        &mut self,
+        team: &Team,
+        input: &AttentionInput<'_>,
+        weights: &LayerWeights,
+        cached: &KeysValues,
+    ) {
+        self.prepare(team, input, weights);
+        self.projection(weights).compute(team);
+        self.rotate_and_store(team, input, weights, None);
+        self.attend_to(team, input, weights, cached);
+        self.output(weights).compute(team);
+    }
+
+    /// Applies the norms of queries, keys and values and RoPE, and writes keys and values to the cache, if the layer
+    /// has any.
+    fn rotate_and_store(
+        &mut self,
+        team: &Team,
+        input: &AttentionInput<'_>,
+        weights: &LayerWeights,
+        mut cached: Option<&mut KeysValues>,
+    ) {
         let AttentionInput { norm, epsilon, tree_mask, .. } = *input;
         let shape = weights.shape;
-        let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
-        let width = shape.row_width();
+        let kv_width = if shape.has_keys { shape.kv_width() } else { 0 };
+        let (q_width, width) = (shape.q_width(), shape.row_width());
         if let Some(latent) = &weights.latent {
             self.latent.expand_queries(team, latent, &mut self.qkv);
         }
@@ -172,10 +199,14 @@ impl AttentionBlock {
             let values = &mut rest[..n_values];
             if let Some(norms) = &weights.qk_norms {
                 let (queries, keys) = rotated.split_at_mut(q_width);
-                for (x, weights) in [(queries, &norms.queries), (keys, &norms.keys)] {
+                let parts = [(queries, &norms.queries), (keys, &norms.keys)];
+                for (x, weights) in parts.into_iter().filter(|(x, _)| !x.is_empty()) {
                     let width = if norms.whole { x.len() } else { shape.head_dim };
                     norm_parts(team.isa(), norm, x, (weights, width), epsilon);
                 }
+            }
+            if let Some(ones) = &weights.value_norm {
+                norm_parts(team.isa(), norm, values, (ones, shape.head_dim), epsilon);
             }
             if let Some(limit) = weights.qkv_limit {
                 let numbers = rotated.iter_mut().chain(&mut *values);
@@ -186,16 +217,30 @@ impl AttentionBlock {
                 let table = &tables[row * rope.table_len()..][..rope.table_len()];
                 rope.rotate(team.isa(), rotated, table);
             }
-            let place = tree_mask.place(row);
-            let overflow = cached.write(team.isa(), place, &rotated[q_width..], values);
-            self.overflows.extend(overflow.map(|part| (row, part)));
+            if let Some(cached) = &mut cached {
+                let place = tree_mask.place(row);
+                let overflow = cached.write(team.isa(), place, &rotated[q_width..], values);
+                self.overflows.extend(overflow.map(|part| (row, part)));
+            }
         }
+    }
+
+    /// Computes attention over cached keys and values.
+    fn attend_to(
+        &mut self,
+        team: &Team,
+        input: &AttentionInput<'_>,
+        weights: &LayerWeights,
+        cached: &KeysValues,
+    ) {
+        let (shape, tree_mask) = (weights.shape, input.tree_mask);
+        let (q_width, width) = (shape.q_width(), shape.row_width());
         let sinks = weights.sinks.as_deref();
         let queries = Queries { rows: &self.qkv, stride: width, sinks };
         let (scratch, attended) = (&mut self.scratch, &mut self.attended);
         attention(team, shape, queries, cached, tree_mask, scratch, attended);
         if shape.gate {
-            gate_rows(team, attended, q_width, &self.qkv, (q_width + 2 * kv_width, width));
+            gate_rows(team, attended, q_width, &self.qkv, (width - q_width, width));
         }
         if let Some(latent) = &weights.latent {
             self.latent.expand_values(team, latent, &self.attended);
@@ -225,8 +270,38 @@ pub(super) struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Computes the attention of all layers, each into its own block.
+    /// Computes the attention of all layers, which begin at `first`, each into its own block. Layers that attend to
+    /// the keys and values of an earlier one come after the layers before them, one after another.
     pub(super) fn run(
+        &mut self,
+        work: GroupParallelism,
+        first: usize,
+        blocks: &mut [AttentionBlock],
+        storage: &mut CpuPages,
+    ) {
+        let (team, input, weights) = (self.team, self.input, self.weights);
+        let mut done = 0;
+        for run in weights.chunk_by(|one, next| one.keys_of.is_none() && next.keys_of.is_none()) {
+            let now = done..done + run.len();
+            done = now.end;
+            let blocks = &mut blocks[now.clone()];
+            match run {
+                [LayerWeights { keys_of: Some(source), .. }] => {
+                    let cached = storage.keys_values_of(*source);
+                    blocks[0].run_with_keys_of(team, &input, &run[0], cached);
+                }
+                _ => {
+                    let cached = storage.layers_mut(first + now.start..first + now.end);
+                    self.weights = run;
+                    self.run_with_own_keys(work, blocks, cached);
+                }
+            }
+        }
+        self.weights = weights;
+    }
+
+    /// Computes the attention of layers with keys and values of their own, each into its own block.
+    fn run_with_own_keys(
         &mut self,
         work: GroupParallelism,
         blocks: &mut [AttentionBlock],

@@ -87,7 +87,8 @@ impl Transformer {
     fn states(&self, block: usize, layer: usize) -> [Vec<f32>; STATES] {
         let (scratch, shape) = (&self.scratch, self.weights.layers[layer].shape);
         let block = &scratch.blocks[block];
-        let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
+        let q_width = shape.q_width();
+        let kv_width = if shape.has_keys { shape.kv_width() } else { 0 };
         let part = |range: Range<usize>| {
             let rows = block.qkv.chunks_exact(self.weights.layers[layer].row_width());
             rows.flat_map(|row| row[range.clone()].iter().copied()).collect()

@@ -30,10 +30,15 @@ pub struct Attention {
     /// A limit of queries, keys and values after their norms and before RoPE: each number is at least `−limit` and
     /// at most `limit` (OLMo).
     pub qkv_limit: Option<f32>,
+    /// Whether values have a norm of each head, without weights (Gemma 4).
+    pub value_norm: bool,
     /// Whether the projections to queries, keys and values have a bias.
     pub qkv_bias: bool,
     /// Whether the output projection has a bias.
     pub output_bias: bool,
+    /// The earlier layer to whose keys and values the layer attends, if it has none of its own (Gemma 4). That
+    /// layer has attention of the same heads.
+    pub keys_of: Option<usize>,
     /// How keys and values are compressed, if they are (DeepSeek). There is one key head then, as wide as the
     /// cached row, and values are a part of the keys.
     pub latent: Option<Box<Latent>>,
@@ -106,8 +111,10 @@ impl Attention {
             rope: None,
             qk_norms: QkNorms::None,
             qkv_limit: None,
+            value_norm: false,
             qkv_bias: false,
             output_bias: false,
+            keys_of: None,
             latent: None,
         }
     }
@@ -133,7 +140,11 @@ impl Attention {
     /// Returns how many numbers the cache holds for each token.
     #[must_use]
     pub fn cached_size(&self) -> usize {
-        if self.latent.is_some() { self.kv_size() } else { 2 * self.kv_size() }
+        match self.latent {
+            _ if self.keys_of.is_some() => 0,
+            Some(_) => self.kv_size(),
+            None => 2 * self.kv_size(),
+        }
     }
 
     /// Returns the number of inputs of the output projection.

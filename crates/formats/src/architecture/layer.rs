@@ -1,6 +1,6 @@
 //! A layer, its norms, and its tensors.
 
-use super::{Attention, Experts, Latent, Mlp, QkNorms, Recurrent, RecurrentRule};
+use super::{Activation, Attention, Experts, Latent, Mlp, QkNorms, Recurrent, RecurrentRule};
 use crate::tensor::{ExpertTensor, LayerTensor};
 
 /// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`. What is added may have a norm
@@ -24,6 +24,21 @@ pub struct Layer {
     pub experts: Option<Experts>,
     /// Whether there is a norm of what the MLP and the experts add.
     pub mlp_output_norm: bool,
+    /// The input that the layer has next to the hidden state, if it has one. All layers of a model have one, or none.
+    pub own_input: Option<OwnInput>,
+    /// Whether the hidden state after the layer is multiplied by a stored number (Gemma 4).
+    pub scalar: bool,
+}
+
+/// A layer's own input: a function of the row's token (per-layer embeddings of Gemma 3n and 4). With `width`
+/// numbers for each layer, a model computes `(norm(project(embedding) / √hidden_size) + table[token] · √width) / √2`.
+/// The layer adds `norm(up(activation(gate(hidden)) · input))` to the hidden state after the MLP.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OwnInput {
+    /// The width of the input.
+    pub width: usize,
+    /// The activation function of the gate.
+    pub activation: Activation,
 }
 
 /// The norm of a model's hidden states.
@@ -112,6 +127,8 @@ impl Layer {
             mlp: Some(mlp),
             experts: None,
             mlp_output_norm: false,
+            own_input: None,
+            scalar: false,
         }
     }
 
@@ -134,14 +151,17 @@ impl Layer {
         let latent = self.attention.as_ref().and_then(|attention| attention.latent.as_deref());
         let has_query_rank = latent.is_some_and(|latent| latent.query_rank.is_some());
         let has_bias = attends(|attention| attention.qkv_bias);
+        let has_keys = attends(|attention| attention.keys_of.is_none()) && latent.is_none();
         match tensor {
             T::AttentionNorm => norm.has_weights() && self.attention_norm != AttentionNorm::None,
             T::AttentionNormBias => norm_bias && self.attention_norm != AttentionNorm::None,
             T::HiddenNorm => {
                 matches!(self.attention_norm, AttentionNorm::EmbeddingAndHidden { .. })
             }
-            T::QueryBias | T::KeyBias | T::ValueBias => has_bias && latent.is_none(),
-            T::QueryNorm | T::KeyNorm => attends(|attention| attention.qk_norms != QkNorms::None),
+            T::QueryBias => has_bias && latent.is_none(),
+            T::KeyBias | T::ValueBias => has_bias && has_keys,
+            T::QueryNorm => attends(|attention| attention.qk_norms != QkNorms::None),
+            T::KeyNorm => has_keys && attends(|attention| attention.qk_norms != QkNorms::None),
             T::Sinks => attends(|attention| attention.sinks),
             T::AttentionGate => attends(|attention| attention.gate),
             T::AttentionGateBias => has_bias && attends(|attention| attention.gate),
@@ -159,7 +179,9 @@ impl Layer {
             T::Up | T::Down => self.mlp.is_some(),
             T::MlpOutputNorm => self.mlp_output_norm,
             T::Query => self.attention.is_some() && !has_query_rank,
-            T::Key | T::Value => self.attention.is_some() && latent.is_none(),
+            T::Key | T::Value => has_keys,
+            T::InputGate | T::InputUp | T::InputNorm => self.own_input.is_some(),
+            T::Scalar => self.scalar,
             T::QueryDown | T::QueryLatentNorm | T::QueryUp => has_query_rank,
             T::QueryDownBias => has_query_rank && has_bias,
             T::LatentDown | T::LatentNorm | T::LatentUp => latent.is_some(),
@@ -213,6 +235,7 @@ impl Layer {
         let query_rank = latent(|latent| latent.query_rank.unwrap_or(0));
         let inner = self.mlp.map_or(0, |mlp| mlp.intermediate_size);
         let experts = self.experts.map_or(0, |experts| experts.n_experts);
+        let own_input = self.own_input.map_or(0, |input| input.width);
         let attention_input = match self.attention_norm {
             AttentionNorm::None | AttentionNorm::Hidden => hidden,
             AttentionNorm::EmbeddingAndHidden { .. } => 2 * hidden,
@@ -229,8 +252,12 @@ impl Layer {
             | T::MlpNorm
             | T::MlpNormBias
             | T::MlpOutputNorm
+            | T::InputNorm
             | T::OutputBias
             | T::DownBias => vec![hidden],
+            T::InputGate => vec![own_input, hidden],
+            T::InputUp => vec![hidden, own_input],
+            T::Scalar => vec![1],
             T::QueryBias | T::AttentionGateBias => vec![q_size],
             T::KeyBias | T::ValueBias => vec![kv_size],
             T::QueryNorm => qk_norm(q_size),

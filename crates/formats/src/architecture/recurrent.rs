@@ -5,7 +5,8 @@
 ///
 /// A row's projections are queries and keys, `[n_key_heads, key_dim]`, values and gates,
 /// `[n_value_heads, value_dim]`, and what the rule needs in addition. The convolution applies to queries, keys
-/// and values, channel by channel. Value head `h` belongs to key head `h / (n_value_heads / n_key_heads)`.
+/// and values, channel by channel. Value head `h` belongs to key head `h / (n_value_heads / n_key_heads)`, or to
+/// `h % n_key_heads` if value heads are tiled.
 ///
 /// The state after a row is the convolution's last `kernel − 1` inputs and, for each value head, a matrix `S`,
 /// `[key_dim, value_dim]`. Both are f32, and zero before the first row.
@@ -25,6 +26,11 @@ pub struct Recurrent {
     pub kernel: usize,
     /// Whether the convolution has a bias.
     pub conv_bias: bool,
+    /// Whether value heads are in turn those of all key heads, rather than all those of one key head after another
+    /// (GGUF files of Qwen3.5).
+    pub tiled: bool,
+    /// Whether the stored rates of decays are `−exp(rate)` (GGUF files).
+    pub negative_rates: bool,
 }
 
 /// What a recurrent mixer computes after its convolution. `α` is a row's decay of a head,
@@ -46,6 +52,21 @@ pub enum RecurrentRule {
 }
 
 impl Recurrent {
+    /// Returns the key head of a value head.
+    #[must_use]
+    pub fn key_head(&self, value_head: usize) -> usize {
+        match self.tiled {
+            true => value_head % self.n_key_heads,
+            false => value_head / (self.n_value_heads / self.n_key_heads),
+        }
+    }
+
+    /// Returns the factor of a head's steps in the logarithm of its decay, `−exp(rate)`, from the stored rate.
+    #[must_use]
+    pub fn decay_rate(&self, stored: f32) -> f32 {
+        if self.negative_rates { stored } else { -f64::from(stored).exp() as f32 }
+    }
+
     /// Returns the width of all queries (or keys).
     #[must_use]
     pub fn key_width(&self) -> usize {

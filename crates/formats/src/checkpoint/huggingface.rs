@@ -153,13 +153,24 @@ fn names_in_multimodal(name: &str) -> [String; 2] {
     [format!("language_model.{name}"), new]
 }
 
-/// Whether a tensor belongs to a layer after those of the model, where DeepSeek-V3, GLM-4.5 and hybrid Qwens have a layer
-/// that predicts a further token. As in transformers, it is not read.
-fn is_of_later_layer(name: &str, config: &Config) -> bool {
-    let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
+/// Whether a tensor is one that transformers does not read either: it belongs to a layer after those of the model, where DeepSeek-V3, GLM-4.5 and hybrid Qwens have a layer
+/// that predicts a further token, or to keys that no layer attends to.
+fn is_unused(name: &str, config: &Config) -> bool {
+    let in_part = ["language_model.model.", "model.language_model."];
+    let of_part = in_part.iter().find_map(|part| name.strip_prefix(part));
+    let in_model = of_part.or_else(|| name.strip_prefix("model."));
+    let layer = in_model.and_then(|name| name.strip_prefix("layers."));
+    let layer = layer.and_then(|rest| rest.split('.').next());
     let layer: Option<usize> = layer.and_then(|layer| layer.parse().ok());
     match config.family {
         Family::Glm4Moe | Family::DeepseekV3 => layer >= Some(config.num_hidden_layers),
+        // Published files store the keys of layers that attend to those of others.
+        Family::Gemma4 => {
+            let is_of_keys = ["k_proj", "v_proj", "k_norm", "v_norm"]
+                .iter()
+                .any(|part| name.contains(&format!(".self_attn.{part}.")));
+            is_of_keys && layer.is_some_and(|layer| config.keys_of(layer).is_some())
+        }
         family if family.is_hybrid_qwen() => name.starts_with("mtp."),
         _ => false,
     }
@@ -172,6 +183,9 @@ fn is_of_images(name: &str) -> bool {
         "multi_modal_projector.",
         "model.vision_tower.",
         "model.multi_modal_projector.",
+        "model.embed_vision.",
+        "model.audio_tower.",
+        "model.embed_audio.",
         "model.visual.",
     ]
     .into_iter()
@@ -251,8 +265,14 @@ impl Shards<'_> {
             return Err(LoadError::Shape { file: path(), tensor: name.clone(), expected, found });
         }
         let dtype = stored_dtype(stored, self.files[file].path(), name)?;
-        let bytes = stored_as.part_of(stored.bytes.clone());
-        Ok(Location { file, bytes, dtype, layout: stored_as.layout, quantized: None })
+        Ok(Location {
+            file,
+            bytes: stored_as.part_of(stored.bytes.clone()),
+            dtype,
+            layout: stored_as.layout,
+            quantized: None,
+            expansion: None,
+        })
     }
 
     fn missing(&self, name: String, tensor: Tensor) -> LoadError {
@@ -326,7 +346,7 @@ impl Shards<'_> {
                 ".attn.masked_bias",
             ];
             is_tied_head
-                || is_of_later_layer(name, config)
+                || is_unused(name, config)
                 || self.is_empty_bias(name, config)
                 || buffers.iter().any(|buffer| name.ends_with(buffer))
         };

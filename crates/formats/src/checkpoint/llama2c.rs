@@ -196,7 +196,14 @@ fn locate(config: &Config) -> HashMap<Tensor, Location> {
         let layout = RowLayout { interleaved, ..RowLayout::PLAIN };
         locations.insert(
             tensor,
-            Location { file: 0, bytes, dtype: Dtype::F32, layout, quantized: None },
+            Location {
+                file: 0,
+                bytes,
+                dtype: Dtype::F32,
+                layout,
+                quantized: None,
+                expansion: None,
+            },
         );
     }
     locations

@@ -18,6 +18,7 @@ pub mod random_speculator;
 mod row_layout;
 mod safetensors_file;
 mod safetensors_writer;
+mod split_expansion;
 mod stored_names;
 mod tensor_rows;
 mod weight_file;
@@ -47,6 +48,7 @@ use llama2c::Llama2c;
 use quantized::{QuantizedMatrix, QuantizedRows};
 use row_layout::RowLayout;
 use sha2::{Digest, Sha256};
+use split_expansion::{SplitExpansion, SplitExpansionRows};
 pub(crate) use weight_file::read_text;
 
 /// The tensors of an architecture, independent of their stored names.
@@ -96,12 +98,16 @@ struct Location {
     layout: RowLayout,
     /// The parts of a quantised matrix. `bytes` are its quants.
     quantized: Option<Box<QuantizedMatrix>>,
+    /// The two tensors that hold it, if it is split. `bytes` and `dtype` are those of one of them.
+    expansion: Option<Box<SplitExpansion>>,
 }
 
 impl Location {
     /// Returns the number of stored bytes of the whole tensor.
     fn stored_bytes(&self) -> usize {
-        self.bytes.len() + self.quantized.as_ref().map_or(0, |matrix| matrix.other_bytes())
+        let other = self.quantized.as_ref().map_or(0, |matrix| matrix.other_bytes());
+        let values = self.expansion.as_ref().map_or(0, |expansion| expansion.values.bytes.len());
+        self.bytes.len() + other + values
     }
 }
 
@@ -303,6 +309,10 @@ impl Checkpoint {
                 .quantized
                 .as_deref()
                 .map(|matrix| QuantizedRows { matrix, files: &self.files }),
+            expansion: location
+                .expansion
+                .as_deref()
+                .map(|expansion| SplitExpansionRows { expansion, files: &self.files }),
         })
     }
 

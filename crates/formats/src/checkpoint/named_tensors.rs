@@ -109,6 +109,7 @@ impl NamedTensors {
             layout: RowLayout::PLAIN,
             is_vector: shape.len() == 1,
             quantized: None,
+            expansion: None,
         })
     }
 

@@ -215,7 +215,8 @@ pub fn write_random_pair(
     if let Some(SlidingWindow { layers: SlidingLayers::Listed(listed), .. }) =
         &mut config.sliding_window
     {
-        listed.resize(config.num_hidden_layers, true);
+        // The last layer of a Gemma 4 never has a window.
+        listed.resize(config.num_hidden_layers, config.family != Family::Gemma4);
     }
     if let Some(RecurrentLayers { layers, .. }) = &mut config.recurrent {
         layers.resize(config.num_hidden_layers, true);
@@ -224,6 +225,9 @@ pub fn write_random_pair(
         && !dense.is_empty()
     {
         dense.resize(config.num_hidden_layers, false);
+    }
+    if let Some(shared) = &mut config.shared_keys {
+        shared.layers = shared.layers.saturating_add(extra_layers);
     }
     let weights = RandomWeights::new(&config, seed, RandomDtype::F32);
     RandomWeights { damped_from, epsilon, ..weights }.write(target_dir)
@@ -311,6 +315,9 @@ impl<'a> RandomWeights<'a> {
         match tensor {
             Tensor::Embedding | Tensor::Positions if self.config.tie_word_embeddings => (0.0, head),
             Tensor::Embedding | Tensor::Positions => (0.0, 1.0),
+            Tensor::LayerInputs => (0.0, 1.0),
+            Tensor::LayerInputProjection => (0.0, 1.0),
+            Tensor::LayerInputNorm => (1.0, 0.1),
             Tensor::Head => (0.0, head),
             // Random signs. Otherwise the most probable token after any token would be the same token.
             Tensor::FinalNorm if self.config.tie_word_embeddings => (0.0, 1.0),
@@ -360,7 +367,7 @@ impl<'a> RandomWeights<'a> {
         use LayerTensor as T;
         let is_output = match self.config.norm_placement {
             NormPlacement::After | NormPlacement::Around => {
-                matches!(part, T::AttentionOutputNorm | T::MlpOutputNorm)
+                matches!(part, T::AttentionOutputNorm | T::MlpOutputNorm | T::InputNorm)
             }
             _ => matches!(part, T::Output | T::OutputBias | T::MixerOutput | T::Down | T::DownBias),
         };
@@ -647,6 +654,7 @@ impl RandomTensors {
                 (
                     Tensor::Embedding
                     | Tensor::Positions
+                    | Tensor::LayerInputs
                     | Tensor::MaskEmbeddings
                     | Tensor::MaskFeatures,
                     _,
@@ -685,6 +693,7 @@ impl TensorSource for RandomTensors {
             layout: RowLayout::PLAIN,
             is_vector: shape.len() == 1,
             quantized: None,
+            expansion: None,
         })
     }
 

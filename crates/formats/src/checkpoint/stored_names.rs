@@ -117,6 +117,10 @@ impl StoredAs {
             F::Glm4Moe | F::DeepseekV2 | F::DeepseekV3 => format!("mlp.shared_experts.{weight}"),
             _ => format!("mlp.shared_expert.{weight}"),
         };
+        let values_are_keys = |layer| {
+            let of_global = config.global_heads.is_some_and(|heads| heads.values_are_keys);
+            of_global && config.window(layer).is_none()
+        };
         let two_norms = config.norm_placement == NormPlacement::ParallelNorms;
         let name = match (family, part) {
             (F::GraniteMoeHybrid, T::Gate | T::Up) => "shared_mlp.input_linear.weight",
@@ -127,13 +131,17 @@ impl StoredAs {
             (_, T::GateBias) if is_shared => &shared("gate_proj.bias"),
             (_, T::UpBias) if is_shared => &shared("up_proj.bias"),
             (_, T::DownBias) if is_shared => &shared("down_proj.bias"),
-            (F::Gemma2 | F::Gemma3 | F::Olmo2 | F::Olmo3, T::AttentionOutputNorm) => {
+            (F::Gemma2 | F::Gemma3 | F::Gemma4 | F::Olmo2 | F::Olmo3, T::AttentionOutputNorm) => {
                 "post_attention_layernorm.weight"
             }
-            (F::Gemma2 | F::Gemma3, T::MlpNorm) => "pre_feedforward_layernorm.weight",
-            (F::Gemma2 | F::Gemma3 | F::Olmo2 | F::Olmo3, T::MlpOutputNorm) => {
+            (F::Gemma2 | F::Gemma3 | F::Gemma4, T::MlpNorm) => "pre_feedforward_layernorm.weight",
+            (F::Gemma2 | F::Gemma3 | F::Gemma4 | F::Olmo2 | F::Olmo3, T::MlpOutputNorm) => {
                 "post_feedforward_layernorm.weight"
             }
+            (F::Gemma4, T::Value | T::ValueBias) if values_are_keys(layer) => match part {
+                T::Value => "self_attn.k_proj.weight",
+                _ => "self_attn.k_proj.bias",
+            },
             (F::Mixtral, T::Router) => "block_sparse_moe.gate.weight",
             (F::GraniteMoe | F::GraniteMoeHybrid, T::Router) => {
                 "block_sparse_moe.router.layer.weight"
@@ -231,7 +239,7 @@ impl StoredAs {
             T::Query | T::QueryUp | T::LatentDown | T::LatentDownBias
                 if config.latent.is_some() =>
             {
-                self.layout.interleaved = self.interleaved_latent(part, config);
+                self.layout.interleaved = Self::interleaved_latent(part, config);
                 return;
             }
             T::QueryNorm | T::KeyNorm if config.qk_norms == QkNorms::OwnHeads => {
@@ -295,7 +303,7 @@ impl StoredAs {
     }
 
     /// Returns the rows that RoPE rotates: the last ones of each head's queries, and of the compressed keys.
-    fn interleaved_latent(&self, part: LayerTensor, config: &Config) -> Option<Interleaved> {
+    pub(crate) fn interleaved_latent(part: LayerTensor, config: &Config) -> Option<Interleaved> {
         let latent = config.latent.filter(|_| config.rope_interleave)?;
         let first = match part {
             LayerTensor::Query | LayerTensor::QueryUp => latent.plain_dim,

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::quantized::QuantizedRows;
 use super::row_layout::RowLayout;
+use super::split_expansion::SplitExpansionRows;
 use super::{Dtype, WeightFile};
 use crate::block_type::BlockType;
 use crate::blocks;
@@ -31,6 +32,8 @@ pub struct TensorRows<'a> {
     pub(super) is_vector: bool,
     /// The parts of a quantised matrix. `bytes` are its quants, and `dtype` holds its weights exactly.
     pub(super) quantized: Option<QuantizedRows<'a>>,
+    /// The two tensors that hold the rows, if the tensor is split. `bytes` and `dtype` are those of one of them.
+    pub(super) expansion: Option<SplitExpansionRows<'a>>,
 }
 
 /// After this many bytes of a tensor, the pages that have been read are released.
@@ -75,7 +78,9 @@ impl TensorRows<'_> {
     ///
     /// If `row` is out of range.
     pub fn stored(&self, row: usize) -> Result<Option<Cow<'_, [u8]>>, LoadError> {
-        let Some(block_type) = self.block_type() else { return Ok(None) };
+        let Some(block_type) = self.block_type().filter(|_| self.expansion.is_none()) else {
+            return Ok(None);
+        };
         let stored = match &self.quantized {
             Some(quantized) => {
                 Cow::Owned(quantized.blocks(block_type, self.layout.index(row), self.columns))
@@ -111,6 +116,9 @@ impl TensorRows<'_> {
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         assert_eq!(out.len(), self.columns, "a row of {}", self.tensor);
         match (&self.quantized, self.layout.transposed) {
+            _ if self.expansion.is_some() => {
+                self.expansion.iter().for_each(|expansion| expansion.read(row, out));
+            }
             (Some(quantized), _) => {
                 quantized.read(self.layout.index(row), out);
                 self.release_before(row);
@@ -140,21 +148,7 @@ impl TensorRows<'_> {
 
     /// Converts stored values to f32, exactly.
     fn decode(&self, bytes: &[u8], out: &mut [f32]) {
-        match self.dtype {
-            Dtype::F32 => {
-                for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                    *value = f32::from_le_bytes(*bytes);
-                }
-            }
-            // A bf16 is the upper half of an f32.
-            Dtype::Bf16 => {
-                for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
-                    *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
-                }
-            }
-            Dtype::F16 => widen_f16(bytes, out),
-            Dtype::Block(block) => blocks::dequantize(block, bytes, out),
-        }
+        decode(self.dtype, bytes, out);
     }
 
     /// Reads a row of a matrix that is stored as `[inputs, outputs]`: a column there.
@@ -223,6 +217,25 @@ impl TensorRows<'_> {
     }
 }
 
+/// Converts stored values of a type to f32, exactly.
+pub(super) fn decode(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
+    match dtype {
+        Dtype::F32 => {
+            for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *value = f32::from_le_bytes(*bytes);
+            }
+        }
+        // A bf16 is the upper half of an f32.
+        Dtype::Bf16 => {
+            for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+            }
+        }
+        Dtype::F16 => widen_f16(bytes, out),
+        Dtype::Block(block) => blocks::dequantize(block, bytes, out),
+    }
+}
+
 /// Copies a column of a matrix with this number of columns, of values of `N` bytes.
 fn gather<const N: usize>(stored: &[u8], column: usize, columns: usize, out: &mut [u8]) {
     let values = stored.as_chunks::<N>().0.iter().skip(column).step_by(columns);
@@ -268,8 +281,19 @@ mod tests {
         let (tensor, bytes) = ("model.embed_tokens.weight".into(), 0..file.bytes().len());
         let rows = bytes.len() / dtype.row_bytes(columns);
         let (layout, is_vector) = (RowLayout::PLAIN, rows == 1);
-        let quantized = None;
-        TensorRows { file, tensor, bytes, dtype, rows, columns, layout, is_vector, quantized }
+        let (quantized, expansion) = (None, None);
+        TensorRows {
+            file,
+            tensor,
+            bytes,
+            dtype,
+            rows,
+            columns,
+            layout,
+            is_vector,
+            quantized,
+            expansion,
+        }
     }
 
     /// Rows of heads of this size whose neighbours RoPE rotates.

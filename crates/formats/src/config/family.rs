@@ -51,6 +51,8 @@ pub enum Family {
     Gemma2,
     /// Gemma 3 for text.
     Gemma3,
+    /// Gemma 4 for text.
+    Gemma4,
     /// Phi-1, Phi-1.5 and Phi-2.
     Phi,
     /// Phi-3, Phi-3.5 and Phi-4.
@@ -163,7 +165,7 @@ pub(super) const LLAMA: Defaults = Defaults {
 };
 
 impl Family {
-    pub(super) const ALL: [Self; 37] = [
+    pub(super) const ALL: [Self; 38] = [
         Self::Llama,
         Self::Mistral,
         Self::Mixtral,
@@ -181,6 +183,7 @@ impl Family {
         Self::SmolLm3,
         Self::Gemma2,
         Self::Gemma3,
+        Self::Gemma4,
         Self::Phi,
         Self::Phi3,
         Self::Olmo,
@@ -237,6 +240,7 @@ impl Family {
             Self::Lfm2 => &hybrid::LFM2,
             Self::Gemma2 => &gemma::GEMMA2,
             Self::Gemma3 => &gemma::GEMMA3,
+            Self::Gemma4 => &gemma::GEMMA4,
             Self::Phi => &phi::PHI,
             Self::Phi3 => &phi::PHI3,
             Self::Olmo => &olmo::OLMO,

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use crate::architecture::{
     Activation, Architecture, Attention, AttentionNorm, Experts, Factors, Head, Input, Latent,
-    Layer, Mlp, MlpInput, Norm, PositionTable, QkNorms, Recurrent, Rope,
+    Layer, Mlp, MlpInput, Norm, OwnInput, PositionTable, QkNorms, Recurrent, Rope,
 };
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
@@ -114,6 +114,16 @@ pub struct Config {
     pub head_bias: bool,
     /// The norms of queries and keys before RoPE.
     pub qk_norms: QkNorms,
+    /// Whether values have a norm of each head, without weights (Gemma 4).
+    pub value_norm: bool,
+    /// The heads of layers without a window, if they have their own sizes (Gemma 4).
+    pub global_heads: Option<GlobalHeads>,
+    /// The last layers, if they attend to keys and values of earlier ones (Gemma 4).
+    pub shared_keys: Option<SharedKeys>,
+    /// The width of the input that each layer has next to the hidden state, if there is one (Gemma 4).
+    pub per_layer_input: Option<usize>,
+    /// Whether the hidden state after each layer is multiplied by a stored number (Gemma 4).
+    pub layer_scalar: bool,
     /// Whether attention has sinks (gpt-oss).
     pub sinks: bool,
     /// Whether the output of attention has a gate (Qwen3-Next).
@@ -134,6 +144,27 @@ pub struct Config {
     pub eos_token_ids: Vec<u32>,
     /// The sampling that the checkpoint suggests. It is applied only if a caller requests it.
     pub suggested_sampling: Option<SuggestedSampling>,
+}
+
+/// The heads of layers without a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalHeads {
+    /// Width of one head.
+    pub head_dim: usize,
+    /// Number of key/value heads.
+    pub num_key_value_heads: usize,
+    /// Whether values are the keys before their norm and RoPE. The projection is stored once.
+    pub values_are_keys: bool,
+}
+
+/// The last layers of a model, each of which attends to the keys and values of the last earlier layer of its
+/// kind: with or without a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedKeys {
+    /// The number of these layers.
+    pub layers: usize,
+    /// Whether their MLPs are twice as wide.
+    pub wide_mlp: bool,
 }
 
 /// Where a layer has norms of hidden states.
@@ -244,6 +275,11 @@ impl Config {
             mlp_bias: false,
             head_bias: false,
             qk_norms: QkNorms::None,
+            value_norm: false,
+            global_heads: None,
+            shared_keys: None,
+            per_layer_input: None,
+            layer_scalar: false,
             sinks: false,
             attention_gate: false,
             recurrent: None,
@@ -323,7 +359,10 @@ impl Config {
             let expected = format!("a share of \"head_dim\", {}, that is even", self.head_dim);
             return invalid("partial_rotary_factor", &self.partial_rotary_factor, &expected);
         }
-        self.rope_scaling.validate(self.rope_theta, rotary, file)?;
+        let global_dim = self.global_heads.map_or(self.head_dim, |heads| heads.head_dim);
+        let rotary_of_global = self.rotary_dims_of(global_dim);
+        self.rope_scaling.validate(self.rope_theta, rotary_of_global, file)?;
+        self.validate_layer_kinds(file)?;
         if let Some((theta, scaling)) = &self.local_rope {
             scaling.validate(*theta, rotary, file)?;
         }
@@ -356,6 +395,44 @@ impl Config {
             }
         }
         self.validate_tensor_sizes(file)
+    }
+
+    /// Checks what differs between layers with and without a window.
+    fn validate_layer_kinds(&self, file: &Path) -> Result<(), LoadError> {
+        let invalid = |option, found: usize, expected: String| {
+            let (file, found) = (file.to_owned(), found.to_string());
+            Err(LoadError::InvalidOption { file, option, found, expected })
+        };
+        if let Some(GlobalHeads { head_dim, num_key_value_heads: heads, .. }) = self.global_heads {
+            if !(1..=MAX_SIZE).contains(&head_dim) || !head_dim.is_multiple_of(2) {
+                let expected = format!("an even size up to {MAX_SIZE}");
+                return invalid("global_head_dim", head_dim, expected);
+            }
+            if heads == 0 || !self.num_attention_heads.is_multiple_of(heads) {
+                let expected =
+                    format!("a divisor of \"num_attention_heads\", {}", self.num_attention_heads);
+                return invalid("num_global_key_value_heads", heads, expected);
+            }
+        }
+        if let Some(SharedKeys { layers, .. }) = self.shared_keys {
+            if layers >= self.num_hidden_layers {
+                let expected = format!("less than the {} layers", self.num_hidden_layers);
+                return invalid("num_kv_shared_layers", layers, expected);
+            }
+            let first = self.num_hidden_layers - layers;
+            let has_none = |layer: &usize| self.keys_of(*layer).is_none();
+            if (first..self.num_hidden_layers).any(|layer| has_none(&layer)) {
+                let expected = "an earlier layer with a window, and one without";
+                return invalid("num_kv_shared_layers", layers, expected.to_owned());
+            }
+        }
+        if let Some(width) = self.per_layer_input
+            && !(1..=MAX_SIZE).contains(&width)
+        {
+            let expected = format!("a size from 1 to {MAX_SIZE}");
+            return invalid("hidden_size_per_layer_input", width, expected);
+        }
+        Ok(())
     }
 
     /// Checks the sizes of recurrent mixers.
@@ -478,7 +555,9 @@ impl Config {
         let shared = self.experts.as_ref().and_then(|layers| layers.shared_size).unwrap_or(1);
         let positions =
             self.learned_positions.map_or(1, |first| first + self.max_position_embeddings);
-        let queries = [self.num_attention_heads, self.head_dim, self.hidden_size];
+        let widest_head = self.global_heads.map_or(0, |heads| heads.head_dim).max(self.head_dim);
+        let queries = [self.num_attention_heads, widest_head, self.hidden_size];
+        let own_inputs = [self.num_hidden_layers, self.per_layer_input.unwrap_or(1)];
         let mixer = self.recurrent.as_ref().map(|layers| layers.mixer);
         // No projection is wider than all channels of the convolution.
         let channels = mixer.map_or(1, |mixer| mixer.channels());
@@ -492,8 +571,12 @@ impl Config {
             ("model.layers.0.linear_attn.in_proj.weight", &[2, channels, self.hidden_size][..]),
             ("model.embed_tokens.weight", &[self.vocab_size, self.hidden_size]),
             ("model.embed_positions.weight", &[positions, self.hidden_size]),
+            (
+                "model.embed_tokens_per_layer.weight",
+                &[own_inputs[0], own_inputs[1], self.vocab_size.max(self.hidden_size)],
+            ),
             ("model.layers.0.self_attn.q_proj.weight", &queries),
-            ("model.layers.0.mlp.gate_proj.weight", &[self.intermediate_size, self.hidden_size]),
+            ("model.layers.0.mlp.gate_proj.weight", &[2, self.intermediate_size, self.hidden_size]),
             (
                 "model.layers.0.self_attn.q_b_proj.weight",
                 &[self.num_attention_heads, widest, ranks],
@@ -570,7 +653,10 @@ impl Config {
             activation: self.hidden_act,
             bias: self.mlp_bias,
         };
+        let is_wide = |shared: &SharedKeys| shared.wide_mlp && self.keys_of(index).is_some();
+        let widening = if self.shared_keys.as_ref().is_some_and(is_wide) { 2 } else { 1 };
         let mixture = self.experts.as_ref().filter(|layers| layers.has_experts(index));
+        let (n_kv_heads, head_dim) = self.heads(index);
         let has_mixer =
             |layers: &&RecurrentLayers| layers.layers.get(index).copied().unwrap_or(false);
         let recurrent = self.recurrent.as_ref().filter(has_mixer).map(|layers| layers.mixer);
@@ -581,8 +667,8 @@ impl Config {
             },
             attention: recurrent.is_none().then(|| Attention {
                 n_heads: self.num_attention_heads,
-                n_kv_heads: self.latent.map_or(self.num_key_value_heads, |_| 1),
-                head_dim: self.latent.map_or(self.head_dim, |latent| latent.key_dim()),
+                n_kv_heads: self.latent.map_or(n_kv_heads, |_| 1),
+                head_dim: self.latent.map_or(head_dim, |latent| latent.key_dim()),
                 window: self.window(index),
                 score_scale: self.score_scale(),
                 score_cap: self.attn_logit_softcapping,
@@ -591,6 +677,8 @@ impl Config {
                 rope: self.has_rope(index).then(|| self.rope(index)),
                 qk_norms: self.qk_norms,
                 qkv_limit: self.clip_qkv,
+                value_norm: self.value_norm,
+                keys_of: self.keys_of(index),
                 qkv_bias: self.qkv_bias,
                 output_bias: self.output_bias,
                 latent: self.latent.map(Box::new),
@@ -604,12 +692,33 @@ impl Config {
                 N::ParallelNorms => MlpInput::BeforeAttention,
             },
             mlp: match mixture {
-                None => Some(mlp(self.intermediate_size)),
+                None => Some(mlp(widening * self.intermediate_size)),
                 Some(layers) => layers.shared_size.map(mlp),
             },
             experts: mixture.map(|layers| layers.experts),
             mlp_output_norm: has_output_norms,
+            own_input: self
+                .per_layer_input
+                .map(|width| OwnInput { width, activation: self.hidden_act }),
+            scalar: self.layer_scalar,
         }
+    }
+
+    /// Returns the number of key/value heads of a layer, and the width of its heads.
+    fn heads(&self, layer: usize) -> (usize, usize) {
+        match self.global_heads.filter(|_| self.window(layer).is_none()) {
+            Some(heads) => (heads.num_key_value_heads, heads.head_dim),
+            None => (self.num_key_value_heads, self.head_dim),
+        }
+    }
+
+    /// Returns the earlier layer to whose keys and values a layer attends, if it has none of its own.
+    #[must_use]
+    pub fn keys_of(&self, layer: usize) -> Option<usize> {
+        let first = self.num_hidden_layers.checked_sub(self.shared_keys?.layers)?;
+        let has_window = |layer| self.window(layer).is_some();
+        let of_its_kind = |earlier: &usize| has_window(*earlier) == has_window(layer);
+        if layer < first { None } else { (0..first).rev().find(of_its_kind) }
     }
 
     /// Returns the width of all query heads: `num_attention_heads × head_dim`.
@@ -665,14 +774,19 @@ impl Config {
             Some((theta, scaling)) => (*theta, scaling),
             None => (self.rope_theta, &self.rope_scaling),
         };
-        Rope { theta, scaling: scaling.clone(), dims: self.rotary_dims() }
+        let dims = self.rotary_dims_of(self.heads(layer).1);
+        Rope { theta, scaling: scaling.clone(), dims }
     }
 
     /// Returns the number of dimensions of a head that RoPE rotates.
     #[must_use]
     pub fn rotary_dims(&self) -> usize {
+        self.rotary_dims_of(self.head_dim)
+    }
+
+    fn rotary_dims_of(&self, head_dim: usize) -> usize {
         // The share is rounded to f32: 0.9 of 80 is 72, not 71.
-        (self.head_dim as f64 * f64::from(self.partial_rotary_factor) + 1e-4) as usize
+        (head_dim as f64 * f64::from(self.partial_rotary_factor) + 1e-4) as usize
     }
 
     /// Returns the first piece that a plain Llama does not have, in words; `None` for a plain Llama. Its sizes,
@@ -682,6 +796,11 @@ impl Config {
         let pieces = [
             (self.qkv_bias || self.output_bias || self.mlp_bias || self.head_bias, "biases"),
             (self.qk_norms != QkNorms::None, "norms of queries and keys"),
+            (self.value_norm, "norms of values"),
+            (self.global_heads.is_some(), "two sizes of heads"),
+            (self.shared_keys.is_some(), "layers that share keys and values"),
+            (self.per_layer_input.is_some(), "inputs of each layer"),
+            (self.layer_scalar, "factors of layers"),
             (self.sliding_window.is_some(), "a sliding window"),
             (self.learned_positions.is_some(), "learned positions"),
             (self.clip_qkv.is_some(), "limited queries, keys and values"),

@@ -118,15 +118,16 @@ fn text_options<'a>(options: JsonOptions<'a>) -> Result<(JsonOptions<'a>, bool),
 }
 
 /// The `model_type` of models that also read images, and the name of their class, in quotation marks.
-const MULTIMODAL: [(&str, &str); 3] = [
+const MULTIMODAL: [(&str, &str); 4] = [
     ("gemma3", "\"Gemma3ForConditionalGeneration\""),
+    ("gemma4", "\"Gemma4ForConditionalGeneration\""),
     ("qwen3_5", "\"Qwen3_5ForConditionalGeneration\""),
     ("qwen3_5_moe", "\"Qwen3_5MoeForConditionalGeneration\""),
 ];
 
 const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mixtral, qwen2, qwen3, \
     qwen2_moe, qwen3_moe, qwen3_next, qwen3_5, qwen3_5_moe, granite, granitemoe, granitemoehybrid, lfm2, \
-    smollm3, gemma2, gemma3, gemma3_text, phi, phi3, olmo, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
+    smollm3, gemma2, gemma3, gemma3_text, gemma4, gemma4_text, phi, phi3, olmo, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
     glm4_moe, deepseek_v2, deepseek_v3, starcoder2, stablelm, gpt_neox, gpt_oss, gpt2, opt or falcon";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
@@ -449,6 +450,51 @@ mod tests {
         assert!(invalid.contains("\"logits_scaling\" is 0; expected a positive"), "{invalid}");
         let of_llama = message(json!({"logits_scaling": 8.0}));
         assert!(of_llama.contains("\"logits_scaling\" is 8.0"), "{of_llama}");
+    }
+
+    #[test]
+    fn gemma4_has_other_heads_in_layers_without_a_window() {
+        let gemma4 = |changes: Value| {
+            let mut all = json!({"model_type": "gemma4_text", "num_hidden_layers": 6,
+                "hidden_size_per_layer_input": 0, "head_dim": 16, "num_key_value_heads": 4});
+            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            config(all)
+        };
+        let heads = |changes| {
+            let layers = gemma4(changes).unwrap().architecture().layers;
+            [4, 5].map(|layer| {
+                let attention = layers[layer].attention.as_ref().unwrap();
+                (attention.head_dim, attention.n_kv_heads, attention.window)
+            })
+        };
+        // The defaults of transformers: one layer in six has no window, and heads of 512.
+        assert_eq!(heads(json!({})), [(16, 4, Some(512)), (512, 4, None)]);
+        let of_31b = json!({"global_head_dim": 32, "num_global_key_value_heads": 2,
+            "attention_k_eq_v": true});
+        assert_eq!(heads(of_31b), [(16, 4, Some(512)), (32, 2, None)]);
+        // Without equal keys and values, the option has no effect.
+        assert_eq!(heads(json!({"num_global_key_value_heads": 2}))[1], (512, 4, None));
+        let listed = json!({"per_layer_config": {"5": {"head_dim": 24}}, "global_head_dim": 32});
+        assert_eq!(heads(listed), [(16, 4, Some(512)), (24, 4, None)]);
+        let rope = gemma4(json!({"global_head_dim": 16})).unwrap().rope(5);
+        assert_eq!([1, 2].map(|pair| rope.frequency(pair) > 0.0), [true, false]);
+        let shared = json!({"num_kv_shared_layers": 2, "num_hidden_layers": 13});
+        let shared = gemma4(shared).unwrap();
+        assert_eq!([10, 11, 12].map(|layer| shared.keys_of(layer)), [None, Some(5), Some(5)]);
+        for (changes, words) in [
+            (json!({"enable_moe_block": true}), "\"enable_moe_block\" is true"),
+            (json!({"use_bidirectional_attention": "all"}), "\"use_bidirectional_attention\""),
+            (json!({"num_kv_shared_layers": 6}), "\"num_kv_shared_layers\" is 6"),
+            (json!({"num_kv_shared_layers": 1}), "\"num_kv_shared_layers\" is 1"),
+            (json!({"global_head_dim": 7}), "\"global_head_dim\" is 7; expected an even size"),
+            (json!({"hidden_size_per_layer_input": 8}), "\"vocab_size_per_layer_input\" is 262144"),
+            (json!({"per_layer_config": {"4": {"head_dim": 24}}}), "\"per_layer_config\""),
+            (json!({"per_layer_config": {"5": {"hidden_size": 24}}}), "\"per_layer_config\""),
+            (json!({"per_layer_config": {"6": {"head_dim": 24}}}), "\"per_layer_config\""),
+        ] {
+            let message = gemma4(changes).unwrap_err().to_string();
+            assert!(message.contains(words), "{message}");
+        }
     }
 
     #[test]

@@ -36,6 +36,13 @@ pub enum RopeScaling {
     /// YaRN (Peng et al. 2023, arXiv 2309.00071; `yarn`): low frequencies are divided by a factor, high ones are
     /// unchanged, and those in between are interpolated by the index of their pair.
     Yarn(Yarn),
+    /// Only the first pairs of a head are rotated, with the frequencies of the whole head (`proportional`, Gemma 4).
+    Proportional {
+        /// The share of pairs that are rotated.
+        share: f32,
+        /// The divisor of the frequencies, at least 1.
+        factor: f32,
+    },
     /// Each pair's frequency is divided by its own number: as stored in GGUF files, and LongRoPE's factors for
     /// short texts (`longrope`).
     Divisors {
@@ -90,6 +97,13 @@ impl RopeScaling {
         match *self {
             Self::None => frequency,
             Self::Linear { factor } => frequency / f64::from(factor),
+            // The share is rounded to f32.
+            Self::Proportional { share, .. }
+                if pair + 1 > ((rope.dims as f64 * f64::from(share) + 1e-4) / 2.0) as usize =>
+            {
+                0.0
+            }
+            Self::Proportional { factor, .. } => frequency / f64::from(factor),
             Self::Divisors { ref divisors, .. } => {
                 frequency / divisors.get(pair).map_or(1.0, |divisor| f64::from(*divisor))
             }
@@ -114,7 +128,9 @@ impl RopeScaling {
             Self::Yarn(Yarn { attention_factor, .. }) | Self::Divisors { attention_factor, .. } => {
                 *attention_factor
             }
-            Self::None | Self::Linear { .. } | Self::Llama3 { .. } => 1.0,
+            Self::None | Self::Linear { .. } | Self::Proportional { .. } | Self::Llama3 { .. } => {
+                1.0
+            }
         }
     }
 
@@ -143,7 +159,13 @@ impl RopeScaling {
                 None => Ok(()),
             };
         }
+        if let &Self::Proportional { share, .. } = self
+            && !(share.is_finite() && (0.0..=1.0).contains(&share))
+        {
+            return invalid("partial_rotary_factor", &share, "a share from 0 to 1");
+        }
         let &(Self::Linear { factor }
+        | Self::Proportional { factor, .. }
         | Self::Llama3 { factor, .. }
         | Self::Yarn(Yarn { factor, .. })) = self
         else {
@@ -297,10 +319,13 @@ impl Reader<'_, '_> {
             (None, Some(_)) => self.theta = theta,
             _ => {}
         }
-        if let Some(partial) = partial_rotary_factor(object, self.family)? {
+        let found = self.read_scaling(name, object)?;
+        // There the option is a part of the scaling.
+        if !matches!(found, RopeScaling::Proportional { .. })
+            && let Some(partial) = partial_rotary_factor(object, self.family)?
+        {
             self.partial = Some(partial);
         }
-        let found = self.read_scaling(name, object)?;
         if self.scaling.as_ref().is_some_and(|scaling| *scaling != found) {
             let displayed = self.options.displayed(name);
             return Err(self.options.invalid(name, &displayed, "the same as \"rope_parameters\""));
@@ -335,6 +360,11 @@ impl Reader<'_, '_> {
             }
             // Within the context the frequencies are unscaled.
             ("dynamic", _) => (RopeScaling::None, &["factor", "alpha", original]),
+            ("proportional", Family::Gemma4) => {
+                let share = object.number("partial_rotary_factor")?.unwrap_or(1.0);
+                let factor = object.number("factor")?.unwrap_or(1.0);
+                (RopeScaling::Proportional { share, factor }, &["factor"])
+            }
             // Phi-3's older names of LongRoPE.
             ("longrope", _) | ("su" | "yarn", Family::Phi3) => {
                 (self.read_longrope(object)?, &["factor", "short_factor", "long_factor", original])

@@ -91,6 +91,11 @@ fn rope_scaling_json(scaling: &RopeScaling) -> Value {
     match scaling {
         RopeScaling::None => Value::Null,
         RopeScaling::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
+        RopeScaling::Proportional { share, factor } => json!({
+            "rope_type": "proportional",
+            "partial_rotary_factor": share,
+            "factor": factor,
+        }),
         RopeScaling::Llama3 {
             factor,
             low_freq_factor,

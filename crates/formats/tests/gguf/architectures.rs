@@ -252,3 +252,52 @@ fn ends_of_messages_are_no_ends_of_answers_in_gpt_oss_format() {
     assert_eq!(ends(["a", "<|return|>", "<|call|>", "<|end|>", "<|endoftext|>"]), [1, 2, 4]);
     assert_eq!(ends(["a", "<|user|>", "<|call|>", "<|end|>", "<|endoftext|>"]), [3, 4]);
 }
+
+#[test]
+fn mixers_of_other_forms_are_refused_by_name() {
+    let sizes = |groups, heads: u32| {
+        [
+            ("attention.head_count_kv", u32s(&[0])),
+            ("ssm.conv_kernel", u32_value(4)),
+            ("ssm.state_size", u32_value(3)),
+            ("ssm.group_count", u32_value(groups)),
+            ("ssm.time_step_rank", u32_value(heads)),
+            ("ssm.inner_size", u32_value(8)),
+        ]
+    };
+    // transformers has one norm of all groups, and llama.cpp one of each.
+    assert_rejected("granitehybrid", &sizes(2, 4), &["ssm.group_count\" is 2", "supported: 1"]);
+    assert_rejected("granitehybrid", &sizes(1, 3), &["ssm.inner_size\" is 8", "a multiple of"]);
+    assert_rejected("granitehybrid", &sizes(1, 4)[..5], &["ssm.inner_size\"", "absent"]);
+    assert_rejected("granitehybrid", &sizes(1, 4)[1..], &["attention.head_count_kv\""]);
+    assert_rejected("lfm2", &sizes(1, 4)[..1], &["shortconv.l_cache\"", "absent"]);
+    let heads = ("attention.head_count_kv", u32s(&[0, 2]));
+    assert_rejected("lfm2", &[heads], &["attention.head_count_kv\"", "each of the 1 layers"]);
+    let listed = ("attention.recurrent_layers", bools(&[]));
+    assert_rejected("qwen35", &[listed], &["attention.recurrent_layers\"", "each of the 1 layers"]);
+    // The file has no tensors of mixers.
+    assert_rejected("granitehybrid", &sizes(1, 4), &["blk.0.ssm_in.weight"]);
+}
+
+#[test]
+fn compressed_keys_and_values_need_their_sizes() {
+    let all = [
+        ("rope.dimension_count", u32_value(2)),
+        ("attention.kv_lora_rank", u32_value(6)),
+        ("attention.key_length_mla", u32_value(5)),
+        ("attention.value_length_mla", u32_value(4)),
+        ("expert_count", u32_value(4)),
+        ("expert_used_count", u32_value(2)),
+    ];
+    for (index, (name, _)) in all.iter().enumerate() {
+        let mut options = all.to_vec();
+        options.remove(index);
+        let name = if *name == "attention.key_length_mla" { "attention.key_length" } else { name };
+        assert_rejected("deepseek2", &options, &[&format!("\"deepseek2.{name}\"")]);
+    }
+    let key = |size| [&all[..2], &[("attention.key_length_mla", u32_value(size))]].concat();
+    assert_rejected("deepseek2", &key(2), &["key_length_mla\" is 2", "above that of RoPE, 2"]);
+    let normed = [&all[..], &[("expert_weights_norm", bool_value(true))]].concat();
+    assert_rejected("deepseek2", &normed, &["expert_weights_norm\" is true"]);
+    assert_rejected("deepseek2", &all, &["blk.0.attn_"]);
+}

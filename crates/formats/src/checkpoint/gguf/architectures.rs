@@ -1,7 +1,7 @@
 //! The architectures of llama.cpp that are read, and what each of them computes without an option.
 
-use super::mixture;
 use super::options::ModelOptions;
+use super::{latent, mixer, mixture};
 use crate::architecture::{Activation, Norm, QkNorms};
 use crate::config::{Config, Family, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow};
 use crate::load_error::LoadError;
@@ -57,6 +57,16 @@ const FACTORS_AND_EXPERTS: &[&str] = &[
     "logit_scale",
     "expert_count",
     "expert_used_count",
+];
+
+/// What hybrid Qwens read. Positions of a text are the same in all sections of RoPE.
+const HYBRID_QWEN: &[&str] = &[
+    "expert_count",
+    "expert_used_count",
+    "expert_shared_feed_forward_length",
+    "full_attention_interval",
+    "rope.dimension_sections",
+    NEXT_TOKEN_LAYERS,
 ];
 
 /// All architectures.
@@ -181,6 +191,53 @@ const ARCHITECTURES: &[GgufArchitecture] = &[
         ],
         ..architecture("glm4moe", Family::Glm4Moe, Pairs::Halves)
     },
+    GgufArchitecture {
+        reads: &[
+            "expert_count",
+            "expert_used_count",
+            "expert_shared_count",
+            "expert_group_count",
+            "expert_group_used_count",
+            "expert_weights_scale",
+            "leading_dense_block_count",
+            "attention.q_lora_rank",
+            "attention.kv_lora_rank",
+            "attention.key_length_mla",
+            "attention.value_length_mla",
+            "rope.scaling.yarn_log_multiplier",
+            NEXT_TOKEN_LAYERS,
+        ],
+        // Files with sigmoids as weights of experts are those of DeepSeek-V3.
+        ..architecture("deepseek2", Family::DeepseekV2, Pairs::Neighbours)
+    },
+    GgufArchitecture {
+        partial_rope: true,
+        reads: HYBRID_QWEN,
+        ..architecture("qwen3next", Family::Qwen3Next, Pairs::Halves)
+    },
+    GgufArchitecture {
+        partial_rope: true,
+        reads: HYBRID_QWEN,
+        ..architecture("qwen35", Family::Qwen35, Pairs::Halves)
+    },
+    GgufArchitecture {
+        partial_rope: true,
+        reads: HYBRID_QWEN,
+        ..architecture("qwen35moe", Family::Qwen35Moe, Pairs::Halves)
+    },
+    architecture("lfm2", Family::Lfm2, Pairs::Halves),
+    GgufArchitecture {
+        reads: &[
+            "attention.scale",
+            "embedding_scale",
+            "residual_scale",
+            "logit_scale",
+            "expert_count",
+            "expert_used_count",
+            "expert_shared_feed_forward_length",
+        ],
+        ..architecture("granitehybrid", Family::GraniteMoeHybrid, Pairs::Neighbours)
+    },
 ];
 
 impl GgufArchitecture {
@@ -211,6 +268,24 @@ impl GgufArchitecture {
             Family::GptOss => config.sinks = true,
             Family::Gemma2 | Family::Gemma3 => gemma(options, self.family, config)?,
             Family::Granite | Family::GraniteMoe => granite(options, config)?,
+            Family::GraniteMoeHybrid => {
+                let has_rope = options.metadata.bool(&options.key(FINETUNED_ROPE))?;
+                if has_rope == Some(false) {
+                    config.rope_layers = Some(vec![false; config.num_hidden_layers]);
+                }
+                granite_factors(options, config)?;
+                // Without experts, the shared one is the MLP.
+                let shared = options.size_or_zero("expert_shared_feed_forward_length")?;
+                if options.size_or_zero("expert_count")?.is_none() {
+                    config.intermediate_size = shared.unwrap_or(config.intermediate_size);
+                }
+            }
+            Family::DeepseekV2 => latent::read(options, has, config)?,
+            Family::Lfm2 => config.qk_norms = QkNorms::Heads,
+            family if family.is_hybrid_qwen() => {
+                config.qk_norms = QkNorms::Heads;
+                config.attention_gate = true;
+            }
             Family::SmolLm3 => {
                 // llama.cpp's constant: the last of every four layers has no RoPE.
                 let layers = 1..=config.num_hidden_layers;
@@ -258,7 +333,8 @@ impl GgufArchitecture {
             }
             _ => {}
         }
-        config.experts = mixture::read(options, self.family, config)?;
+        config.recurrent = mixer::read(options, self.family, has, config)?;
+        config.experts = mixture::read(options, config.family, config)?;
         Ok(())
     }
 }
@@ -292,12 +368,18 @@ fn gemma(options: &ModelOptions<'_>, family: Family, config: &mut Config) -> Res
     Ok(())
 }
 
+/// Whether layers have RoPE (Granite).
+const FINETUNED_ROPE: &str = "rope.scaling.finetuned";
+
 /// Granite's factors.
 fn granite(options: &ModelOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
-    const ROPE: &str = "rope.scaling.finetuned";
-    if options.metadata.bool(&options.key(ROPE))? == Some(false) {
-        return Err(options.unsupported(ROPE, "true: without it, llama.cpp has no RoPE"));
+    if options.metadata.bool(&options.key(FINETUNED_ROPE))? == Some(false) {
+        return Err(options.unsupported(FINETUNED_ROPE, "true: without it, llama.cpp has no RoPE"));
     }
+    granite_factors(options, config)
+}
+
+fn granite_factors(options: &ModelOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
     config.attention_multiplier = options.positive_or_zero("attention.scale")?;
     let factor = |name| Ok::<_, LoadError>(options.positive_or_zero(name)?.unwrap_or(1.0));
     config.embedding_multiplier = factor("embedding_scale")?;

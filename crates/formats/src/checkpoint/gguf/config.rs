@@ -1,6 +1,7 @@
 //! The configuration of a model from a GGUF file's metadata, by llama.cpp's keys.
 
 use super::architectures::{GgufArchitecture, NEXT_TOKEN_LAYERS};
+use super::latent;
 use super::metadata::GgufMetadata;
 use super::names::SHORT_DIVISORS;
 use super::options::ModelOptions;
@@ -8,7 +9,7 @@ use super::parse::{invalid, option, unsupported};
 use super::rope::{partial_rotary_factor, rope_scaling, sliding_window};
 use super::unread;
 use crate::architecture::Norm;
-use crate::config::{Config, MAX_LAYERS, SuggestedSampling};
+use crate::config::{Config, Family, MAX_LAYERS, SuggestedSampling};
 use crate::json_options::MAX_SIZE;
 use crate::load_error::LoadError;
 
@@ -30,13 +31,23 @@ pub(super) fn read_config(
     let layers = all_layers - next_token_layers(&options, architecture, all_layers)?;
     let heads = options.of_layers("attention.head_count", layers)?;
     let heads = heads.ok_or_else(|| options.missing("attention.head_count"))?;
-    let kv_heads = options.of_layers("attention.head_count_kv", layers)?.unwrap_or(heads);
+    let kv_heads = match architecture.family {
+        // Layers with a mixer have none.
+        Family::Lfm2 | Family::GraniteMoeHybrid => {
+            options.of_some_layers("attention.head_count_kv", layers)?
+        }
+        _ => options.of_layers("attention.head_count_kv", layers)?,
+    };
+    let kv_heads = kv_heads.unwrap_or(heads);
     if !heads.is_multiple_of(kv_heads) {
         let name = architecture.name;
         let expected = format!("a divisor of \"{name}.attention.head_count\", {heads}");
         return Err(options.invalid("attention.head_count_kv", &expected));
     }
-    let head_dim = head_dim(&options, hidden_size, heads)?;
+    let head_dim = match architecture.family {
+        Family::DeepseekV2 => latent::rope_dim(&options)?,
+        _ => head_dim(&options, hidden_size, heads)?,
+    };
     let partial_rotary_factor = if architecture.partial_rope {
         partial_rotary_factor(&options, head_dim)?
     } else {
@@ -49,6 +60,8 @@ pub(super) fn read_config(
         Norm::Layer { .. } | Norm::UnweightedLayer => "attention.layer_norm_epsilon",
     };
     let has_short_factors = has(SHORT_DIVISORS);
+    // The first layer of a hybrid may have a mixer.
+    let has_in_some = |part: &str| (0..layers).any(|layer| has(&format!("blk.{layer}.{part}")));
     let mut config = Config {
         family: architecture.family,
         hidden_size,
@@ -65,8 +78,8 @@ pub(super) fn read_config(
         rope_scaling: rope_scaling(&options, architecture, context_length, has_short_factors)?,
         partial_rotary_factor,
         sliding_window: sliding_window(&options, architecture, layers)?,
-        qkv_bias: has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
-        output_bias: has("blk.0.attn_output.bias"),
+        qkv_bias: has_in_some("attn_q.bias") || has_in_some("attn_qkv.bias"),
+        output_bias: has_in_some("attn_output.bias"),
         mlp_bias: has("blk.0.ffn_gate.bias") || has("blk.0.ffn_up.bias"),
         tie_word_embeddings: !has("output.weight"),
         bos_token_id: None,

@@ -16,11 +16,15 @@ pub(super) fn read(
     use Family as F;
     use Weighting::{Sigmoid, Softmax, SoftmaxOfChosen};
     const NORMALISED: &str = "expert_weights_norm";
+    const SHARED: &str = "expert_shared_feed_forward_length";
     let (weighting, normalised) = match family {
-        F::Mixtral | F::Qwen3Moe => (Softmax, true),
-        F::Qwen2Moe | F::Olmoe => (Softmax, false),
-        F::GraniteMoe | F::GptOss => (SoftmaxOfChosen, false),
-        F::Glm4Moe => (Sigmoid, options.metadata.bool(&options.key(NORMALISED))?.unwrap_or(false)),
+        F::Mixtral | F::Qwen3Moe | F::Qwen3Next | F::Qwen35Moe => (Softmax, true),
+        F::Qwen2Moe | F::Olmoe | F::DeepseekV2 => (Softmax, false),
+        F::GraniteMoeHybrid if options.size_or_zero("expert_count")?.is_none() => return Ok(None),
+        F::GraniteMoe | F::GraniteMoeHybrid | F::GptOss => (SoftmaxOfChosen, false),
+        F::Glm4Moe | F::DeepseekV3 => {
+            (Sigmoid, options.metadata.bool(&options.key(NORMALISED))?.unwrap_or(false))
+        }
         _ => return Ok(None),
     };
     let n_experts = options.required_size("expert_count", MAX_EXPERTS)?;
@@ -43,23 +47,26 @@ pub(super) fn read(
         correction: false,
         groups: None,
     };
-    let has_shared_gate = family == F::Qwen2Moe;
+    let has_shared_gate = matches!(family, F::Qwen2Moe | F::Qwen3Next | F::Qwen35Moe);
     let shared_size = match family {
-        F::Qwen2Moe => {
-            let size = options.size_or_zero("expert_shared_feed_forward_length")?;
+        F::GraniteMoeHybrid => options.size_or_zero(SHARED)?,
+        F::Qwen2Moe | F::Qwen3Next | F::Qwen35Moe => {
+            let size = options.size_or_zero(SHARED)?;
             Some(size.unwrap_or(config.intermediate_size))
         }
-        F::Glm4Moe => {
+        F::Glm4Moe | F::DeepseekV2 | F::DeepseekV3 => {
             let count = options.size_or_zero("expert_shared_count")?;
             count.map(|count| count.saturating_mul(mlp.intermediate_size))
         }
         _ => None,
     };
     let mut dense = Vec::new();
-    if family == F::Glm4Moe {
-        router.correction = true;
+    if matches!(family, F::Glm4Moe | F::DeepseekV2 | F::DeepseekV3) {
+        router.correction = family != F::DeepseekV2;
         router.scale = options.positive_or_zero("expert_weights_scale")?.unwrap_or(1.0);
-        router.groups = groups(options)?;
+        // A group of DeepSeek-V2 counts as its best expert.
+        let experts_scored = if family == F::DeepseekV2 { 1 } else { 2 };
+        router.groups = groups(options, experts_scored)?;
         let first = options.size_or_zero("leading_dense_block_count")?.unwrap_or(0);
         dense = (0..config.num_hidden_layers).map(|layer| layer < first).collect();
     }
@@ -71,10 +78,13 @@ pub(super) fn read(
 }
 
 /// Reads the groups from which experts are chosen. With one group, all experts can be chosen.
-fn groups(options: &ModelOptions<'_>) -> Result<Option<ExpertGroups>, LoadError> {
+fn groups(
+    options: &ModelOptions<'_>,
+    experts_scored: usize,
+) -> Result<Option<ExpertGroups>, LoadError> {
     let n_groups = options.size_or_zero("expert_group_count")?.unwrap_or(1);
     let groups_per_token = options.size_or_zero("expert_group_used_count")?.unwrap_or(1);
-    let groups = ExpertGroups { n_groups, groups_per_token, experts_scored: 2 };
+    let groups = ExpertGroups { n_groups, groups_per_token, experts_scored };
     Ok((n_groups > 1).then_some(groups))
 }
 
@@ -89,7 +99,7 @@ fn expert_size(
     const SIZE: &str = "expert_feed_forward_length";
     match options.size_or_zero(SIZE)? {
         Some(size) => Ok(size),
-        None if matches!(family, Family::Qwen2Moe | Family::Qwen3Moe) => {
+        None if matches!(family, Family::Qwen2Moe | Family::Qwen3Moe | Family::Qwen3Next) => {
             let size = config.intermediate_size / experts_per_token;
             if size == 0 { Err(options.missing(SIZE)) } else { Ok(size) }
         }

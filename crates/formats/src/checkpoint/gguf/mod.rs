@@ -6,8 +6,10 @@
 mod architectures;
 mod config;
 mod file;
+mod latent;
 mod layout;
 mod metadata;
+mod mixer;
 mod mixture;
 mod names;
 mod options;
@@ -272,8 +274,11 @@ fn model_metadata(config: &Config, types: WeightTypes) -> Vec<(String, GgufValue
 /// Returns the divisor of each frequency, `[head_dim / 2]`, if the frequencies are scaled one by one.
 fn rope_divisors(config: &Config) -> Option<Vec<f32>> {
     match &config.rope_scaling {
-        // A model with YaRN is not written.
-        RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Yarn(_) => None,
+        // A model with YaRN or proportional RoPE is not written.
+        RopeScaling::None
+        | RopeScaling::Linear { .. }
+        | RopeScaling::Yarn(_)
+        | RopeScaling::Proportional { .. } => None,
         RopeScaling::Divisors { divisors, .. } => Some(divisors.to_vec()),
         RopeScaling::Llama3 { .. } => {
             let rope = config.rope(0);

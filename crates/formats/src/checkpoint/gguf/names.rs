@@ -50,6 +50,9 @@ pub(super) fn gguf_name(tensor: Tensor) -> String {
     let (layer, part) = match tensor {
         Tensor::Embedding => return "token_embd.weight".into(),
         Tensor::Positions => return "position_embd.weight".into(),
+        Tensor::LayerInputs => return "per_layer_token_embd.weight".into(),
+        Tensor::LayerInputProjection => return "per_layer_model_proj.weight".into(),
+        Tensor::LayerInputNorm => return "per_layer_proj_norm.weight".into(),
         Tensor::FinalNorm => return "output_norm.weight".into(),
         Tensor::FinalNormBias => return "output_norm.bias".into(),
         Tensor::Head => return "output.weight".into(),
@@ -85,7 +88,7 @@ fn layer_name(part: LayerTensor) -> &'static str {
         LayerTensor::Sinks => "attn_sinks.weight",
         LayerTensor::Output => "attn_output.weight",
         LayerTensor::OutputBias => "attn_output.bias",
-        // No family with these tensors is read or written yet.
+        // These are parts of other tensors.
         LayerTensor::AttentionGate => "attn_q_gate.weight",
         LayerTensor::AttentionGateBias => "attn_q_gate.bias",
         LayerTensor::MixerQuery => "ssm_in_q.weight",
@@ -119,5 +122,9 @@ fn layer_name(part: LayerTensor) -> &'static str {
         LayerTensor::Down => "ffn_down.weight",
         LayerTensor::DownBias => "ffn_down.bias",
         LayerTensor::MlpOutputNorm => "post_ffw_norm.weight",
+        LayerTensor::InputGate => "inp_gate.weight",
+        LayerTensor::InputUp => "proj.weight",
+        LayerTensor::InputNorm => "post_norm.weight",
+        LayerTensor::Scalar => "layer_output_scale.weight",
     }
 }

@@ -70,6 +70,33 @@ impl ModelOptions<'_> {
         }
     }
 
+    /// Returns a size that may be given for each layer, if it is the same for all of them or 0; `None` if it is 0
+    /// for all of them.
+    pub(super) fn of_some_layers(
+        &self,
+        name: &str,
+        layers: usize,
+    ) -> Result<Option<usize>, LoadError> {
+        let key = self.key(name);
+        if !self.metadata.is_array(&key) {
+            return self.size_or_zero(name);
+        }
+        let Some(sizes) = self.metadata.i32s(&key)? else { return Ok(None) };
+        let expected = format!("a number of at least 0 for each of the {layers} layers");
+        if sizes.len() != layers {
+            return Err(self.invalid(name, &expected));
+        }
+        let mut sizes = sizes.filter(|size| *size != 0);
+        let Some(first) = sizes.next() else { return Ok(None) };
+        if sizes.any(|size| size != first) {
+            return Err(self.unsupported(name, "the same number, or 0, for all layers"));
+        }
+        match usize::try_from(first) {
+            Ok(size) if size <= MAX_SIZE => Ok(Some(size)),
+            _ => Err(self.invalid(name, &expected)),
+        }
+    }
+
     pub(super) fn positive(&self, name: &str) -> Result<Option<f32>, LoadError> {
         match self.metadata.f32(&self.key(name))? {
             Some(value) if !(value.is_finite() && value > 0.0) => {

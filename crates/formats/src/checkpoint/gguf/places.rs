@@ -2,7 +2,7 @@
 
 use super::architectures::{GgufArchitecture, Pairs};
 use super::names::gguf_name;
-use crate::architecture::{Architecture, QkNorms};
+use crate::architecture::{Architecture, QkNorms, RecurrentRule};
 use crate::checkpoint::row_layout::{Interleaved, RowLayout};
 use crate::checkpoint::stored_names::StoredAs;
 use crate::config::{Config, Family, NormPlacement};
@@ -26,15 +26,115 @@ impl Places<'_> {
         match tensor {
             Tensor::Layer(layer, part) => {
                 self.place_norms_of_falcon(&mut stored, layer, part);
+                self.place_mixer(&mut stored, layer, part);
                 self.place_attention(&mut stored, layer, part);
                 self.place_mlp(&mut stored, layer, part);
             }
             Tensor::Expert(layer, expert, part) => {
                 self.place_expert(&mut stored, layer, expert, part);
             }
+            // This is the norm after the last layer.
+            Tensor::FinalNorm if self.gguf.family == Family::Lfm2 => {
+                stored.name = "token_embd_norm.weight".into();
+            }
             _ => {}
         }
         stored
+    }
+
+    /// Returns the names of the two tensors that hold the expansion of compressed keys and values. Old files have
+    /// one.
+    pub(super) fn split_expansion(&self, tensor: Tensor) -> Option<[String; 2]> {
+        let Tensor::Layer(layer, LayerTensor::LatentUp) = tensor else { return None };
+        let whole = gguf_name(tensor);
+        let names = ["k", "v"].map(|part| format!("blk.{layer}.attn_{part}_b.weight"));
+        (!(self.has)(&whole)).then_some(names)
+    }
+
+    /// Places the tensors of a recurrent mixer, of which most are parts of larger ones.
+    fn place_mixer(&self, stored: &mut StoredAs, layer: usize, part: LayerTensor) {
+        use LayerTensor as T;
+        let Some(mixer) = self.config.recurrent.as_ref().map(|layers| layers.mixer) else { return };
+        let (keys, values) = (mixer.key_width(), mixer.value_width());
+        let is_mamba = mixer.rule == RecurrentRule::StateSpace;
+        let of_layer = |name: &str| format!("blk.{layer}.{name}");
+        let mut set = |name: &str, outputs: usize, layout: RowLayout| {
+            stored.name = of_layer(name);
+            stored.shape[0] = outputs;
+            stored.layout = layout;
+        };
+        let channels_from = match part {
+            T::QueryConv | T::QueryConvBias | T::MixerQuery if is_mamba => values + keys,
+            T::KeyConv | T::KeyConvBias | T::MixerKey if is_mamba => values,
+            T::ValueConv | T::ValueConvBias | T::MixerValue if is_mamba => 0,
+            T::KeyConv | T::MixerKey => keys,
+            T::ValueConv | T::MixerValue => 2 * keys,
+            _ => 0,
+        };
+        let channels = RowLayout::from_row(channels_from);
+        match (mixer.rule, part) {
+            (_, T::DecayRate | T::Skip) if is_mamba => {
+                stored.shape.push(1);
+            }
+            (RecurrentRule::Convolution, T::ValueConv) => {
+                set("shortconv.conv.weight", values, RowLayout::PLAIN);
+            }
+            (RecurrentRule::Convolution, T::MixerOutput) => {
+                stored.name = of_layer("shortconv.out_proj.weight");
+            }
+            (RecurrentRule::Convolution, T::MixerBeta | T::MixerGate | T::MixerValue) => {
+                let first = match part {
+                    T::MixerBeta => 0,
+                    T::MixerGate => values,
+                    _ => 2 * values,
+                };
+                set("shortconv.in_proj.weight", 3 * values, RowLayout::from_row(first));
+            }
+            (_, T::QueryConv | T::KeyConv | T::ValueConv) => {
+                set("ssm_conv1d.weight", mixer.channels(), channels);
+            }
+            (_, T::QueryConvBias | T::KeyConvBias | T::ValueConvBias) => {
+                set("ssm_conv1d.bias", mixer.channels(), channels);
+            }
+            (
+                RecurrentRule::StateSpace,
+                T::MixerQuery | T::MixerKey | T::MixerValue | T::MixerGate | T::MixerDecay,
+            ) => {
+                let first = match part {
+                    T::MixerGate => 0,
+                    T::MixerDecay => 2 * (values + keys),
+                    _ => values + channels_from,
+                };
+                let outputs = 2 * (values + keys) + mixer.n_value_heads;
+                set("ssm_in.weight", outputs, RowLayout::from_row(first));
+            }
+            // Each key head has its query, its key, and the values and gates of its value heads in old files.
+            (_, T::MixerQuery | T::MixerKey | T::MixerValue | T::MixerGate)
+                if (self.has)(&of_layer("ssm_in.weight")) =>
+            {
+                let (key, value) = (mixer.key_dim, values / mixer.n_key_heads);
+                let head = 2 * (key + value);
+                let (first, run) = match part {
+                    T::MixerQuery => (0, key),
+                    T::MixerKey => (key, key),
+                    T::MixerValue => (2 * key, value),
+                    _ => (2 * key + value, value),
+                };
+                let layout = RowLayout::runs(first, run, head);
+                set("ssm_in.weight", head * mixer.n_key_heads, layout);
+            }
+            (_, T::MixerQuery | T::MixerKey | T::MixerValue) => {
+                set("attn_qkv.weight", mixer.channels(), channels);
+            }
+            (_, T::MixerGate) => stored.name = of_layer("attn_gate.weight"),
+            (_, T::MixerBeta | T::MixerDecay) if self.gguf.family == Family::Qwen3Next => {
+                let run = mixer.n_value_heads / mixer.n_key_heads;
+                let first = if part == T::MixerBeta { 0 } else { run };
+                let layout = RowLayout::runs(first, run, 2 * run);
+                set("ssm_ba.weight", 2 * mixer.n_value_heads, layout);
+            }
+            _ => {}
+        }
     }
 
     /// Places the norms of a Falcon with two of them: attention reads the one that is called the second.
@@ -62,7 +162,13 @@ impl Places<'_> {
         let (head_dim, dims) = (config.head_dim, config.rotary_dims());
         let is_rotated = matches!(part, T::Query | T::QueryBias | T::Key | T::KeyBias);
         let first = match part {
-            T::Query | T::QueryBias => 0,
+            T::Query | T::QueryUp | T::LatentDown | T::LatentDownBias
+                if config.latent.is_some() =>
+            {
+                stored.layout.interleaved = StoredAs::interleaved_latent(part, config);
+                return;
+            }
+            T::Query | T::QueryBias | T::AttentionGate | T::AttentionGateBias => 0,
             T::Key | T::KeyBias => q_size,
             T::Value | T::ValueBias => q_size + kv_size,
             T::QueryNorm | T::KeyNorm if config.qk_norms == QkNorms::OwnHeads => {
@@ -75,6 +181,14 @@ impl Places<'_> {
             _ => return,
         };
         let kind = if part.is_bias() { "bias" } else { "weight" };
+        // Each head's query is followed by its gate.
+        if config.attention_gate && first == 0 {
+            let gate = matches!(part, T::AttentionGate | T::AttentionGateBias);
+            stored.name = format!("blk.{layer}.attn_q.{kind}");
+            stored.shape[0] = 2 * q_size;
+            stored.layout = RowLayout::runs(usize::from(gate) * head_dim, head_dim, 2 * head_dim);
+            return;
+        }
         let fused = format!("blk.{layer}.attn_qkv.{kind}");
         if !(self.has)(&stored.name) && (self.has)(&fused) {
             stored.name = fused;
@@ -96,7 +210,10 @@ impl Places<'_> {
             T::Gate => "gate",
             T::Up => "up",
             T::Down => "down",
-            T::MlpNorm if matches!(self.gguf.family, Family::GptOss | Family::Glm4Moe) => {
+            T::MlpNorm
+                if matches!(self.gguf.family, Family::GptOss | Family::Glm4Moe)
+                    || self.gguf.family.is_hybrid_qwen() =>
+            {
                 stored.name = format!("blk.{layer}.post_attention_norm.weight");
                 return;
             }

@@ -13,6 +13,9 @@ use super::parse::{GgufHead, StoredTensor, invalid, tensor_name};
 use super::places::Places;
 use super::rope::{Divisors, add_divisors};
 use super::value::StoredValue;
+use crate::architecture::Architecture;
+use crate::checkpoint::row_layout::RowLayout;
+use crate::checkpoint::split_expansion::{ExpansionPart, SplitExpansion};
 use crate::checkpoint::stored_names::StoredAs;
 use crate::checkpoint::{Location, WeightFile};
 use crate::config::{Config, MAX_LAYERS};
@@ -69,6 +72,11 @@ impl GgufModel {
         let mut locations = HashMap::new();
         let mut used = HashSet::new();
         for tensor in architecture.tensors() {
+            if let Some(names) = places.split_expansion(tensor) {
+                locations.insert(tensor, parts.locate_expansion(&names, &architecture, tensor)?);
+                used.extend(names);
+                continue;
+            }
             let stored_as = places.of(tensor);
             let is_vector = architecture.shape(tensor).len() == 1;
             locations.insert(tensor, parts.locate(&stored_as, is_vector)?);
@@ -204,7 +212,52 @@ impl Parts<'_> {
             let size = bytes.len() / n_experts;
             bytes = bytes.start + expert * size..bytes.start + (expert + 1) * size;
         }
-        Ok(Location { file, bytes, dtype: stored.dtype, layout: stored_as.layout, quantized: None })
+        Ok(Location {
+            file,
+            bytes,
+            dtype: stored.dtype,
+            layout: stored_as.layout,
+            quantized: None,
+            expansion: None,
+        })
+    }
+
+    /// Locates the expansion of compressed keys and values, stored as two tensors with these names.
+    fn locate_expansion(
+        &self,
+        [keys, values]: &[String; 2],
+        architecture: &Architecture,
+        tensor: Tensor,
+    ) -> Result<Location, LoadError> {
+        let attention = match tensor {
+            Tensor::Layer(layer, _) => architecture.layers[layer].attention.as_ref(),
+            _ => None,
+        };
+        let n_heads = attention.map_or(0, |attention| attention.n_heads);
+        let sizes = attention.and_then(|attention| attention.latent.as_deref());
+        let [rank, plain_dim, value_dim] =
+            sizes.map_or([0; 3], |latent| [latent.rank, latent.plain_dim, latent.value_dim]);
+        let part = |name: &String, shape: Vec<usize>| {
+            let (name, layout) = (name.clone(), RowLayout::PLAIN);
+            let stored_as = StoredAs { name, shape, expert: None, layout };
+            let Location { file, bytes, dtype, .. } = self.locate(&stored_as, false)?;
+            Ok::<_, LoadError>(ExpansionPart { file, bytes, dtype })
+        };
+        let keys = part(keys, vec![n_heads, rank, plain_dim])?;
+        let values = part(values, vec![n_heads, value_dim, rank])?;
+        // A type that holds the values of both, if there is one.
+        let of_blocks =
+            [&keys, &values].into_iter().find(|part| matches!(part.dtype, Dtype::Block(_)));
+        let (file, bytes) = (keys.file, keys.bytes.clone());
+        let dtype = match of_blocks {
+            Some(part) => part.dtype,
+            None if keys.dtype == values.dtype => keys.dtype,
+            None => Dtype::F32,
+        };
+        let expansion = SplitExpansion { keys, values, rank, plain_dim, value_dim };
+        let (layout, quantized) = (RowLayout::PLAIN, None);
+        let expansion = Some(Box::new(expansion));
+        Ok(Location { file, bytes, dtype, layout, quantized, expansion })
     }
 
     /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a mixture of experts)

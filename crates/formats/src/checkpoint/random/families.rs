@@ -6,8 +6,8 @@ use crate::architecture::{
     Router, Weighting,
 };
 use crate::config::{
-    Config, Family, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling, SlidingLayers,
-    SlidingWindow, Yarn,
+    Config, Family, GlobalHeads, MixtureLayers, NormPlacement, RecurrentLayers, RopeScaling,
+    SharedKeys, SlidingLayers, SlidingWindow, Yarn,
 };
 
 /// Returns the window of some of two layers.
@@ -38,6 +38,32 @@ pub(super) fn dense() -> Vec<Config> {
         rope_scaling: RopeScaling::Linear { factor: 8.0 },
         local_rope: Some((1e4, RopeScaling::None)),
         ..gemma2.clone()
+    };
+    let gemma4 = Config {
+        family: Family::Gemma4,
+        attention_multiplier: Some(1.0),
+        final_logit_softcapping: Some(4.0),
+        rope_scaling: RopeScaling::Proportional { share: 0.5, factor: 1.0 },
+        value_norm: true,
+        layer_scalar: true,
+        global_heads: Some(GlobalHeads {
+            head_dim: 12,
+            num_key_value_heads: 2,
+            values_are_keys: true,
+        }),
+        ..gemma3.clone()
+    };
+    // The second layer attends to the keys of the first one.
+    let gemma4_inputs = Config {
+        sliding_window: window(9, [false, false]),
+        global_heads: Some(GlobalHeads {
+            head_dim: 10,
+            num_key_value_heads: 3,
+            values_are_keys: false,
+        }),
+        shared_keys: Some(SharedKeys { layers: 1, wide_mlp: true }),
+        per_layer_input: Some(11),
+        ..gemma4.clone()
     };
     let phi = Config {
         family: Family::Phi,
@@ -176,6 +202,8 @@ pub(super) fn dense() -> Vec<Config> {
         olmo,
         gemma2,
         gemma3,
+        gemma4,
+        gemma4_inputs,
         phi,
         phi3,
         olmo2,
@@ -354,6 +382,8 @@ pub(super) fn hybrids() -> Vec<Config> {
         value_dim: 9,
         kernel: 4,
         conv_bias: false,
+        tiled: false,
+        negative_rates: false,
     };
     let router = Router::softmax(2);
     let experts =
@@ -389,6 +419,8 @@ pub(super) fn hybrids() -> Vec<Config> {
         value_dim: 48,
         kernel: 3,
         conv_bias: false,
+        tiled: false,
+        negative_rates: false,
     };
     let lfm2 = Config {
         qk_norms: QkNorms::Heads,
@@ -403,6 +435,8 @@ pub(super) fn hybrids() -> Vec<Config> {
         value_dim: 24,
         kernel: 4,
         conv_bias: true,
+        tiled: false,
+        negative_rates: false,
     };
     let of_chosen = Router { weighting: Weighting::SoftmaxOfChosen, normalised: false, ..router };
     let granite = Config {

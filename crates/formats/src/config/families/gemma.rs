@@ -1,7 +1,9 @@
-//! Gemma 2 and 3, for text.
+//! Gemma 2, 3 and 4, for text.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family, NormPlacement};
+use super::super::{
+    Config, Family, GlobalHeads, MAX_LAYERS, NormPlacement, RopeScaling, SharedKeys, SlidingLayers,
+};
 use super::{all_but_every, flag, size_or, sliding_window};
 use crate::architecture::{Activation, QkNorms};
 use crate::json_options::JsonOptions;
@@ -81,6 +83,125 @@ pub(in super::super) const GEMMA3: Description = Description {
     },
     write: write_common,
 };
+
+pub(in super::super) const GEMMA4: Description = Description {
+    family: Family::Gemma4,
+    name: "Gemma 4",
+    model_type: "gemma4_text",
+    class: "Gemma4ForCausalLM",
+    defaults: Defaults {
+        num_attention_heads: Some(8),
+        vocab_size: Some(262_144),
+        max_position_embeddings: 131_072,
+        rope_theta: 1_000_000.0,
+        local_rope_theta: Some(10_000.0),
+        ..DEFAULTS
+    },
+    reads: &["hidden_activation", "final_logit_softcapping", "num_kv_shared_layers"],
+    read: read_gemma4,
+    write: |config, options| {
+        let heads = config.global_heads;
+        let is_global = |layer: &usize| config.window(*layer).is_none();
+        let sizes = |heads: GlobalHeads| json!({"head_dim": heads.head_dim, "num_key_value_heads": heads.num_key_value_heads});
+        let layers = (0..config.num_hidden_layers).filter(is_global);
+        let per_layer: Map<String, Value> =
+            layers.filter_map(|layer| Some((layer.to_string(), sizes(heads?)))).collect();
+        let shared = config.shared_keys;
+        for (option, value) in [
+            ("attention_bias", json!(config.output_bias)),
+            ("final_logit_softcapping", json!(config.final_logit_softcapping)),
+            ("attention_k_eq_v", json!(heads.is_some_and(|heads| heads.values_are_keys))),
+            ("per_layer_config", Value::Object(per_layer)),
+            ("num_kv_shared_layers", json!(shared.map_or(0, |shared| shared.layers))),
+            ("use_double_wide_mlp", json!(shared.is_some_and(|shared| shared.wide_mlp))),
+            ("hidden_size_per_layer_input", json!(config.per_layer_input.unwrap_or(0))),
+            ("vocab_size_per_layer_input", json!(config.vocab_size)),
+        ] {
+            options.insert(option.to_owned(), value);
+        }
+    },
+};
+
+fn read_gemma4(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
+    // Only tokens of images attend to later ones with "vision".
+    let is_causal = |value: &Value| value == "vision" || value == false;
+    options.check_supported("use_bidirectional_attention", "null or \"vision\"", is_causal)?;
+    options.check_supported("enable_moe_block", "false (no experts)", |value| value == false)?;
+    config.qkv_bias = flag(options, "attention_bias")?;
+    config.output_bias = config.qkv_bias;
+    config.norm_placement = NormPlacement::Around;
+    config.embedding_multiplier = (config.hidden_size as f32).sqrt();
+    config.attention_multiplier = Some(1.0);
+    config.final_logit_softcapping = options.number("final_logit_softcapping")?;
+    config.qk_norms = QkNorms::Heads;
+    config.value_norm = true;
+    config.layer_scalar = true;
+    if !options.contains("rope_parameters") {
+        config.rope_scaling = RopeScaling::Proportional { share: 0.25, factor: 1.0 };
+    }
+    let size = size_or(options, "sliding_window", Some(512))?;
+    let layers = all_but_every(6, config.num_hidden_layers);
+    config.sliding_window = sliding_window(options, size, layers)?;
+    // As in transformers, the last layer never has a window.
+    if let Some(window) = &mut config.sliding_window
+        && let SlidingLayers::Listed(listed) = &mut window.layers
+        && let Some(last) = listed.last_mut()
+    {
+        *last = false;
+    }
+    config.global_heads = Some(global_heads(options, config)?);
+    let width = size_or(options, "hidden_size_per_layer_input", Some(256))?;
+    config.per_layer_input = width.filter(|width| *width > 0);
+    if config.per_layer_input.is_some() {
+        let rows = options.size("vocab_size_per_layer_input")?.unwrap_or(262_144);
+        if rows != config.vocab_size {
+            let expected = format!("\"vocab_size\", {}", config.vocab_size);
+            return Err(options.invalid("vocab_size_per_layer_input", &rows, &expected));
+        }
+    }
+    let shared = options.size("num_kv_shared_layers")?.filter(|layers| *layers > 0);
+    let wide_mlp = flag(options, "use_double_wide_mlp")?;
+    config.shared_keys = shared.map(|layers| SharedKeys { layers, wide_mlp });
+    Ok(())
+}
+
+/// Reads the sizes of heads in the layers without a window. transformers 5.15 lists them layer by layer, and files of
+/// earlier versions have an option for each.
+fn global_heads(options: &JsonOptions<'_>, config: &Config) -> Result<GlobalHeads, LoadError> {
+    const PER_LAYER: &str = "per_layer_config";
+    let values_are_keys = flag(options, "attention_k_eq_v")?;
+    let Some(listed) = options.object(PER_LAYER)? else {
+        let head_dim = options.size("global_head_dim")?.unwrap_or(512);
+        let heads = options.size("num_global_key_value_heads")?.filter(|_| values_are_keys);
+        let num_key_value_heads = heads.unwrap_or(config.num_key_value_heads);
+        return Ok(GlobalHeads { head_dim, num_key_value_heads, values_are_keys });
+    };
+    const SUPPORTED: &str = "\"head_dim\" and \"num_key_value_heads\" of the layers without a \
+        window, the same in all of them";
+    let unsupported = || options.unsupported(PER_LAYER, SUPPORTED);
+    let plain = [config.head_dim, config.num_key_value_heads];
+    let mut sizes = vec![plain; config.num_hidden_layers.min(MAX_LAYERS)];
+    for (layer, changes) in listed.names().zip(listed.objects(PER_LAYER)?) {
+        let layer: Option<usize> = layer.parse().ok();
+        let Some(sizes) = layer.and_then(|layer| sizes.get_mut(layer)) else {
+            return Err(unsupported());
+        };
+        if changes.names().any(|name| !["head_dim", "num_key_value_heads"].contains(&name)) {
+            return Err(unsupported());
+        }
+        sizes[0] = changes.size("head_dim")?.unwrap_or(sizes[0]);
+        sizes[1] = changes.size("num_key_value_heads")?.unwrap_or(sizes[1]);
+    }
+    let is_global = |layer: usize| config.window(layer).is_none();
+    let global =
+        (0..sizes.len()).find(|layer| is_global(*layer)).map_or(plain, |layer| sizes[layer]);
+    let expected = |layer| if is_global(layer) { global } else { plain };
+    if sizes.iter().enumerate().any(|(layer, found)| *found != expected(layer)) {
+        return Err(unsupported());
+    }
+    let [head_dim, num_key_value_heads] = global;
+    Ok(GlobalHeads { head_dim, num_key_value_heads, values_are_keys })
+}
 
 fn read_common(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
     let is_false = |value: &Value| value == false;

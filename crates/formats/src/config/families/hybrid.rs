@@ -92,6 +92,8 @@ fn read_qwen(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), LoadE
         value_dim: size("linear_value_head_dim", 128)?,
         kernel: size("linear_conv_kernel_dim", 4)?,
         conv_bias: false,
+        tiled: false,
+        negative_rates: false,
     };
     let period = size("full_attention_interval", 4)?.max(1);
     let layers = recurrent_layers(options, config, |layer| !(layer + 1).is_multiple_of(period))?;
@@ -145,6 +147,8 @@ pub(in super::super) const LFM2: Description = Description {
             value_dim: config.hidden_size,
             kernel: options.size("conv_L_cache")?.unwrap_or(3),
             conv_bias: false,
+            tiled: false,
+            negative_rates: false,
         };
         let is_recurrent = |layer: usize| attends.as_ref().is_some_and(|on| !on.contains(&layer));
         let layers = recurrent_layers(options, config, is_recurrent)?;
@@ -285,6 +289,8 @@ fn mamba_layers(options: &JsonOptions<'_>, config: &Config) -> Result<RecurrentL
         value_dim,
         kernel: size("mamba_d_conv", 4)?,
         conv_bias: options.flag("mamba_conv_bias")?.unwrap_or(true),
+        tiled: false,
+        negative_rates: false,
     };
     let layers = recurrent_layers(options, config, |_| true)?;
     Ok(RecurrentLayers { mixer, layers })
