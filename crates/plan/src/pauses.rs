@@ -193,7 +193,7 @@ mod tests {
         for drafting_ns in [1_050, 1_500, 2_000, 10_000] {
             let (ns, drafted) = decode(&mut Pauses::default(), 10_000, |_| drafting_ns);
             assert!(ns < 10_200_000, "{drafting_ns}: {ns} ns, {drafted} drafted");
-            assert!(drafted > 8, "it is tried now and then: {drafted}");
+            assert!(drafted > 4, "it is tried now and then: {drafted}");
         }
     }
 

@@ -226,21 +226,25 @@ impl PearlDraftLength {
         firsts.fold(((best.0.0, first), 0.0), better)
     }
 
-    /// Returns the tokens per nanosecond if all draft tokens were right.
+    /// Returns the tokens per nanosecond if all draft tokens were right, and if more rows than were tried cost nothing.
     fn speed_at_best(&self) -> f64 {
-        let further = self.rows.at_best_up_to(4 * self.length);
+        let further = self.rows.at_best_up_to(self.cap());
         let speed = |length: usize| {
             let draft_ns = self.draft_time.estimate_ns(length);
             length as f64 / draft_ns.max(self.score_ns(length as f64, &further))
         };
-        (1..=self.longest()).map(speed).fold(0.0, f64::max)
+        (1..=self.cap()).map(speed).fold(0.0, f64::max)
     }
 
-    /// Returns the largest γ of the automatic mode. As with a fixed γ, an eager drafter may make twice as many. At most
-    /// about twice as many rows as were tried: the cost of more is not known.
+    /// Returns the largest γ to consider: about twice as many rows as were tried, because the cost of more is not known.
     fn longest(&self) -> usize {
-        let longest = if self.eager { 2 * self.length } else { self.length };
-        longest.min(2 * self.rows.largest() + INITIAL_LENGTH)
+        let reach = 2 * self.rows.largest() + INITIAL_LENGTH;
+        self.draft_time.whole_forwards(reach).min(self.cap())
+    }
+
+    /// Returns the largest γ. As with a fixed γ, an eager drafter may make twice as many tokens.
+    fn cap(&self) -> usize {
+        if self.eager { 2 * self.length } else { self.length }
     }
 
     /// Returns the expected tokens per nanosecond with γ = `length` and `first` tokens before the first pass.

@@ -193,7 +193,8 @@ impl SpeculativeDraftLength {
     /// Decides the length of the next draft.
     fn decide(&self) -> Next {
         let none = Next::default();
-        let Some(plain_ns) = self.estimates.plain_share() else { return none };
+        let plain_ns = self.estimates.plain_share().filter(|_| self.shape.length() > 0);
+        let Some(plain_ns) = plain_ns else { return none };
         let (depth, acceptance) = (self.shape.depth(), &self.estimates.acceptance);
         let (usual, least) = (self.estimates.times(self, false), self.estimates.times(self, true));
         let speedup_at_best = self.best(&vec![1.0; depth + 1], &least, self.reach()).1 * plain_ns;
