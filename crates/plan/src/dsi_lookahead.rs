@@ -35,6 +35,8 @@ pub struct DsiLookahead {
     /// The lookahead of the automatic mode.
     next: usize,
     draft_time: DraftTime,
+    /// The number of tokens of the present pause.
+    unread_tokens: usize,
     /// The number of the answer's jobs to ignore: the first ones compute the prompt.
     prompt_scores: usize,
     pauses: Pauses,
@@ -62,6 +64,7 @@ impl DsiLookahead {
             accepted: 0,
             next: INITIAL_LENGTH.min(length.max(1)),
             draft_time: DraftTime::default(),
+            unread_tokens: 0,
             prompt_scores: replicas,
             pauses: Pauses::default(),
         }
@@ -77,7 +80,8 @@ impl DsiLookahead {
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
         let (draft_time, pauses) = (self.draft_time.for_new_answer(), self.pauses.for_new_answer());
-        Self { prompt_scores: self.replicas, accepted: 0, draft_time, pauses, ..self.clone() }
+        let (prompt_scores, accepted, unread_tokens) = (self.replicas, 0, 0);
+        Self { prompt_scores, accepted, unread_tokens, draft_time, pauses, ..self.clone() }
     }
 
     /// Returns whether to draft now. Otherwise the target is faster alone.
@@ -111,16 +115,18 @@ impl DsiLookahead {
             let replicas = self.replicas;
             Pipeline { of_first: &of_first, replicas, rows, draft_ns }.speed(score_ns)
         };
-        let speeds: Vec<f64> = (1..=self.length).map(speed).collect();
+        // The cost of many more rows than were tried is not known.
+        let reach = self.draft_time.whole_forwards(2 * self.scores.largest() + 1).min(self.length);
+        let speeds: Vec<f64> = (1..=reach).map(speed).collect();
         let least = speeds.iter().fold(0.0, |best: f64, &speed| best.max(speed)) / MIN_GAIN;
         // Of those that are about as fast, the one with which the replicas just keep up.
         let keeps_up = |&rows: &usize| {
             self.draft_time.estimate_ns(rows) * self.replicas as f64
                 >= score_ns(rows) * (1.0 - 1e-6)
         };
-        let enough = (1..=self.length).find(keeps_up).unwrap_or(self.length);
+        let enough = (1..=reach).find(keeps_up).unwrap_or(reach);
         let enough = self.draft_time.whole_forwards(enough);
-        let fast = (1..=self.length).filter(|&rows| speeds[rows - 1] >= least);
+        let fast = (1..=reach).filter(|&rows| speeds[rows - 1] >= least);
         fast.min_by_key(|rows| rows.abs_diff(enough)).unwrap_or(1)
     }
 
@@ -140,7 +146,9 @@ impl DsiLookahead {
         match self.prompt_scores {
             0 => {
                 if let Some(ns) = self.score_costs.learn(time) {
-                    self.scores.add(rows, ns);
+                    // A replica that was idle reads tokens first.
+                    let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
+                    self.scores.add(rows.max(own_rows as usize), ns);
                     self.decide();
                 }
             }
@@ -154,9 +162,33 @@ impl DsiLookahead {
     pub fn observe_step(&mut self, tokens: usize, now_ns: u64, alone: bool) {
         if alone {
             self.draft_time.skip(tokens);
+            self.unread_tokens += tokens;
+        } else {
+            self.unread_tokens = 0;
         }
-        let outlook = Outlook { catch_up_ns: self.draft_time.catch_up_ns(), ..Outlook::default() };
-        self.pauses.observe(tokens, now_ns, alone, outlook);
+        self.pauses.observe(tokens, now_ns, alone, self.outlook());
+    }
+
+    /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
+    fn outlook(&self) -> Outlook {
+        if !self.draft_time.is_known() || !self.scores.is_known() {
+            return Outlook::default();
+        }
+        let scores = self.scores.at_best_up_to(self.length);
+        let speed = |rows: usize| {
+            let job_ns = scores[rows] / self.replicas as f64;
+            rows as f64 / self.draft_time.estimate_ns(rows).max(job_ns)
+        };
+        let at_best = (1..=self.length).map(speed).fold(0.0, f64::max);
+        // All replicas but one have to read the tokens, at the same time.
+        let longest = self.scores.largest();
+        let scores = self.scores.up_to(longest);
+        let row_ns = (scores[longest] - scores[1]) / (longest - 1).max(1) as f64;
+        let unread_tokens = if self.replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
+        Outlook {
+            speedup_at_best: at_best * scores[1],
+            catch_up_ns: self.draft_time.catch_up_ns() + unread_tokens * row_ns,
+        }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.

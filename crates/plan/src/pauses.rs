@@ -110,11 +110,13 @@ impl Pauses {
             true => self.ledger.add_alone(ns),
             false => {
                 let is_trial = matches!(self.phase, Phase::Trial(_));
-                let catch_up_ns = std::mem::take(&mut self.catch_up_ns).min(ns);
+                let lost_ns = ns - tokens as f64 * alone_ns;
+                let catch_up_ns = self.catch_up_ns.min(lost_ns.max(0.0));
+                self.catch_up_ns -= catch_up_ns;
                 self.ledger.add_catch_up(catch_up_ns);
                 let ns = ns - catch_up_ns;
                 self.ledger.add_drafting(ns, tokens as f64 * alone_ns, is_trial);
-                self.trial_ns += ns - tokens as f64 * alone_ns;
+                self.trial_ns += lost_ns - catch_up_ns;
             }
         }
         let is_slower = || self.with_drafts.token_ns().is_some_and(|drafting| drafting > alone_ns);
