@@ -223,7 +223,7 @@ mod tests {
         let mut lookahead = DsiLookahead::new(64, DraftLength::Auto, replicas);
         assert_eq!(lookahead.length(), 4);
         for _ in 0..20 {
-            lookahead.observe_score(1, &JobTime::alone(score_ns));
+            lookahead.observe_score(64, &JobTime::alone(score_ns));
             lookahead.observe_draft(1, &JobTime::alone(token_ns));
         }
         lookahead
@@ -247,7 +247,7 @@ mod tests {
             let lookahead = DsiLookahead::new(64, DraftLength::Auto, replicas);
             let mut lookahead = lookahead.with_tokens_per_forward(per_forward);
             for _ in 0..20 {
-                lookahead.observe_score(1, &JobTime::alone(10_000_000));
+                lookahead.observe_score(64, &JobTime::alone(10_000_000));
                 let draft_ns = 4_u64.div_ceil(per_forward as u64) * 1_000_000;
                 lookahead.observe_draft(4, &JobTime::alone(draft_ns));
             }

@@ -122,10 +122,14 @@ impl Pauses {
         let is_slower = || self.with_drafts.token_ns().is_some_and(|drafting| drafting > alone_ns);
         self.phase = match self.phase {
             Phase::Alone(left) if alone && left > 1 => Phase::Alone(left - 1),
-            Phase::Alone(_) if alone && self.may_try(alone_ns, outlook) => self.start_trial(outlook),
+            Phase::Alone(_) if alone && self.may_try(alone_ns, outlook) => {
+                self.start_trial(outlook)
+            }
             Phase::Alone(_) if alone => Phase::Paused,
             Phase::Trial(_) if self.trial_ns > TRIAL_LOSS * alone_ns => Phase::Paused,
-            Phase::Trial(_) | Phase::Drafting(..) if outlook.speedup_at_best <= 1.0 => Phase::Paused,
+            Phase::Trial(_) | Phase::Drafting(..) if outlook.speedup_at_best <= 1.0 => {
+                Phase::Paused
+            }
             Phase::Trial(left) if left > 1 => Phase::Trial(left - 1),
             Phase::Trial(_) if is_slower() => Phase::Paused,
             Phase::Trial(_) => Phase::Drafting(0, 0.0),

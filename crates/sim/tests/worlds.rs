@@ -12,6 +12,7 @@ use forerun_decode::{
 use forerun_sim::{
     AcceptanceModel, Calibration, Cancellation, Cost, Device, ForwardCost, Oracle, SimCluster,
 };
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -195,6 +196,13 @@ struct Comparison {
     best: String,
 }
 
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { world, to_plain, to_best, best } = self;
+        write!(f, "{world}: {to_plain:.3} of plain decoding, {to_best:.3} of {best}")
+    }
+}
+
 fn compare(world: &World, method: usize) -> Comparison {
     let plain = world.run(&mut Autoregressive);
     let mut best = (plain, "plain".to_owned());
@@ -270,11 +278,11 @@ fn check(method: usize, comparisons: &[Comparison], bounds: &Bounds) {
     let slowest = worst(|comparison| comparison.to_plain);
     let most_regret = worst(|comparison| comparison.to_best);
     for comparison in slowest.iter().chain(&most_regret) {
-        eprintln!("{comparison:?}");
+        eprintln!("{comparison}");
     }
-    assert!(to_plain[0] >= bounds.to_plain, "{slowest:?}");
+    assert!(to_plain[0] >= bounds.to_plain, "{}", slowest[0]);
     assert!(mean(&to_best) >= bounds.mean_to_best, "{}", mean(&to_best));
-    assert!(below <= bounds.below_best, "{below}: {most_regret:?}");
+    assert!(below <= bounds.below_best, "{below}: {}", most_regret[0]);
 }
 
 fn check_random(method: usize, worlds: u64, bounds: &Bounds) {
@@ -284,26 +292,26 @@ fn check_random(method: usize, worlds: u64, bounds: &Bounds) {
 
 #[test]
 fn speculative_decoding_in_random_worlds() {
-    let bounds = Bounds { to_plain: 0.98, mean_to_best: 0.98, below_best: 0.15 };
-    check_random(0, 100, &bounds);
+    let bounds = Bounds { to_plain: 0.96, mean_to_best: 0.99, below_best: 0.05 };
+    check_random(0, 60, &bounds);
 }
 
 #[test]
 fn pearl_in_random_worlds() {
-    let bounds = Bounds { to_plain: 0.98, mean_to_best: 1.0, below_best: 0.15 };
-    check_random(1, 50, &bounds);
+    let bounds = Bounds { to_plain: 0.98, mean_to_best: 1.0, below_best: 0.1 };
+    check_random(1, 20, &bounds);
 }
 
 #[test]
 fn dsi_in_random_worlds() {
-    let bounds = Bounds { to_plain: 0.98, mean_to_best: 0.97, below_best: 0.15 };
-    check_random(2, 50, &bounds);
+    let bounds = Bounds { to_plain: 0.97, mean_to_best: 0.94, below_best: 0.25 };
+    check_random(2, 16, &bounds);
 }
 
 #[test]
 fn auto_in_random_worlds() {
-    let bounds = Bounds { to_plain: 0.95, mean_to_best: 0.85, below_best: 0.8 };
-    check_random(AUTO, 20, &bounds);
+    let bounds = Bounds { to_plain: 0.95, mean_to_best: 0.88, below_best: 0.6 };
+    check_random(AUTO, 8, &bounds);
 }
 
 #[test]
@@ -314,29 +322,5 @@ fn recorded_pair() {
     for method in 0..METHODS.len() {
         let world = |prompt| World::recorded(&calibration, prompt);
         check(method, &compare_all(world, 3, method), &bounds);
-    }
-}
-
-#[test]
-fn look() {
-    let Ok(seeds) = std::env::var("SEEDS") else { return };
-    let method: usize = std::env::var("METHOD").unwrap().parse().unwrap();
-    for seed in seeds.split(',') {
-        let world = World::random(seed.parse().unwrap());
-        let rows = [1, 2, 3, 5, 9, 17].map(|rows| world.target.forward.ns(rows) as f64 / 1e6);
-        let drafts = [1, 9, 33].map(|rows| world.drafter.forward.ns(rows) as f64 / 1e6);
-        let AcceptanceModel::Varying { text, depth } = &world.acceptance else { panic!() };
-        let means: Vec<String> = text.chunks(100).map(|c| format!("{:.2}", c.iter().sum::<f64>() / c.len() as f64)).collect();
-        eprintln!("world {seed}: target {rows:.3?} draft {drafts:.3?} next {:?} link {:.4} replicas {} depth {depth:.2?} text {}", world.drafter.next_ns.map(|n| n as f64 / 1e6), world.target.link_ns as f64/1e6, world.replicas, means.join(" "));
-        let plain = world.run(&mut Autoregressive);
-        let (from, to) = if method == AUTO { (0, AUTO) } else { (method, method + 1) };
-        for m in from..to {
-            let all: Vec<String> = LENGTHS.iter().map(|&l| format!("{l}:{:.3}", plain / world.run(&mut *world.decoder(m, DraftLength::Fixed, l)))).collect();
-            eprintln!("{} {}", METHODS[m], all.join(" "));
-            let auto = plain / world.run(&mut *world.decoder(m, DraftLength::Auto, LONGEST));
-            eprintln!("  auto {auto:.3}");
-        }
-        let auto = plain / world.run(&mut *world.decoder(method, DraftLength::Auto, LONGEST));
-        let _ = auto;
     }
 }
