@@ -10,8 +10,8 @@ use crate::ledger::Ledger;
 /// Decides whether to draft, from the measured speeds with drafts and without.
 ///
 /// It measures the speed without drafts first, and then tries to draft. It goes on while that is faster.
-/// Otherwise drafting pauses, and is tried again in case the text has become easier. A trial is allowed if
-/// all trials together, with this one, lose at most 1 % of the time and 5 % of what drafting has gained.
+/// Otherwise drafting pauses, and is tried again in case the text has become easier, as far as the [`Ledger`]
+/// allows. A trial ends as soon as it cannot win.
 ///
 /// While drafting is faster, the target works alone now and then, because its speed changes: at first, its
 /// threads may still have to wake up. Measuring it again may cost 0.3 % of the time. So it is soon

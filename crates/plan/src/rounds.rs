@@ -101,14 +101,6 @@ impl Pipeline<'_> {
     }
 }
 
-/// Returns the number of target replicas that a drafter keeps busy (DSI, arXiv 2405.14105, equation 1): one for each
-/// `lookahead` tokens drafted during a pass.
-#[must_use]
-pub fn busy_replicas(target_ns: u64, draft_ns: u64, lookahead: usize) -> usize {
-    let task_ns = lookahead.max(1) as u64 * draft_ns.max(1);
-    target_ns.div_ceil(task_ns).max(1) as usize
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,9 +156,5 @@ mod tests {
         assert!(speed(10, 1) > 1.2 * speed(1, 10));
         // Fewer rows than one replica keeps up with are slower, and more are late.
         assert!(speed(1, 10) > speed(1, 2) && speed(1, 10) > speed(1, 30));
-        assert_eq!(
-            [busy_replicas(10, 1, 1), busy_replicas(10, 1, 3), busy_replicas(1, 0, 9)],
-            [10, 4, 1]
-        );
     }
 }
