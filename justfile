@@ -38,6 +38,10 @@ rows cases="2000":
 batches cases="20000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test batches
 
+# Automatic draft lengths against plain decoding and every fixed length, in many more random worlds
+worlds cases="10000":
+    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-sim --test worlds --success-output immediate
+
 # Decoders on workers behind byte channels, in many more random worlds
 wire cases="50000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-wire --test clusters

@@ -181,6 +181,7 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let (frontier, max_ahead) = (sequence.tokens().len(), self.lookahead.max_ahead());
+        let max_rows = self.lookahead.max_rows();
         self.chains[index].next_row = self.first_missing_row(index, frontier);
         let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
         loop {
@@ -188,7 +189,7 @@ impl Dsi {
             let chain = self.chains[index].tokens();
             // Include the row after the last draft token, but no row past the sequence's end.
             let end = (frontier + chain.len() + 1).min(frontier + sequence.remaining());
-            let count = end.saturating_sub(next_row).min(MAX_ROWS_PER_JOB).min(max_ahead);
+            let count = end.saturating_sub(next_row).min(MAX_ROWS_PER_JOB).min(max_rows);
             let is_due = next_row == frontier || is_complete || count >= self.lookahead.length();
             if count == 0 || !is_due {
                 return Ok(());
@@ -291,7 +292,7 @@ impl Dsi {
             }
         }
         let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
-        self.lookahead.observe_score(&reply.time);
+        self.lookahead.observe_score(task.rows(), &reply.time);
         self.arrived.insert((task.first_row, ticket), (task, reply.output));
         Ok(())
     }
@@ -432,6 +433,7 @@ impl Decoder for Dsi {
             let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
             self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
         }
+        self.lookahead.observe_verdict(accepted, verdict.rejected, verdict.token.is_some());
         self.lookahead.observe_step(end - frontier, self.now_ns, is_alone);
         Ok(())
     }

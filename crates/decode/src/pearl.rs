@@ -94,7 +94,9 @@ impl Pearl {
             }
             let completion = cluster.next_completion()?;
             self.now_ns = self.now_ns.max(completion.finished_ns);
-            self.drafting.handle_completion(sequence, completion)?;
+            if let Some((tokens, time)) = self.drafting.handle_completion(sequence, completion)? {
+                self.draft_length.observe_draft(tokens, &time);
+            }
         }
     }
 }
@@ -109,8 +111,9 @@ impl Decoder for Pearl {
             true => 0,
             false => self.draft_length.next_length(),
         };
-        if self.drafting.len() == 0 && !self.options.pre_verify {
-            self.draft_alone(sequence, gamma, cluster)?;
+        let first = if self.options.pre_verify { self.draft_length.first_length() } else { gamma };
+        if self.drafting.len() == 0 && first > 0 {
+            self.draft_alone(sequence, first, cluster)?;
         }
 
         // In parallel, the target scores the unverified tokens and the next position …
@@ -156,7 +159,7 @@ impl Decoder for Pearl {
         let position = sequence.tokens().len();
         let verdict = verify(self.drafting.chain(), &scores.rows, position, sequence.randomness());
         let accepted = sequence.commit(self.drafting.chain(), &verdict, &scores);
-        self.draft_length.observe_verdict(accepted, verdict.rejected);
+        self.draft_length.observe_verdict(accepted, verdict.rejected, verdict.token.is_some());
         let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
         cluster.observe(Outcome { ticket: scoring, accepted, outcome });
         self.drafting.accept(accepted, cluster);

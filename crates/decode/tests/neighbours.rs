@@ -17,7 +17,7 @@ type PassTime = [u64; 2];
 
 /// A drafter and a target in virtual time, which other sequences use, too.
 ///
-/// The text counts upwards. Every drafted multiple of ten is wrong.
+/// The text counts upwards. A tenth of the drafted tokens are wrong.
 struct BusyCluster {
     draft_pass: PassTime,
     score_pass: PassTime,
@@ -64,8 +64,8 @@ impl BusyCluster {
         let output = match job {
             Job::Draft { tokens, shape, .. } => {
                 let last = *tokens.last().unwrap();
-                let right_or_wrong =
-                    |token: TokenId| if token.is_multiple_of(10) { 5 } else { token };
+                let is_wrong = |token: TokenId| token.wrapping_mul(0x9e37_79b9) >> 16 & 0xff < 26;
+                let right_or_wrong = |token: TokenId| if is_wrong(token) { 0 } else { token };
                 let chain: Vec<_> =
                     (0..shape.depth() as TokenId).map(|at| right_or_wrong(last + 1 + at)).collect();
                 for _ in &chain {
@@ -191,11 +191,12 @@ fn the_length_does_not_depend_on_the_rows_of_neighbours() {
             method(&mut BusyCluster { has_costs, ..cluster })
         };
         let few = run(with_few_rows, true);
-        assert_eq!([run(with_many_rows, true), run(with_changing_rows, true)], [few; 2], "{name}");
-        let prompts = run(with_prompts, true);
-        assert!((prompts - few).abs() < 0.1, "{name}: {prompts} instead of {few}");
+        for neighbours in [with_many_rows, with_changing_rows, with_prompts] {
+            let length = run(neighbours, true);
+            assert!((length - few).abs() < 0.15, "{name}: {length} instead of {few}");
+        }
         // From durations alone, the policy takes the neighbours' rows for its own.
-        assert!(run(with_many_rows, false) > 1.2 * run(with_few_rows, false), "{name}");
+        assert!(run(with_many_rows, false) > 1.2 * few, "{name}");
     }
 }
 
@@ -223,6 +224,6 @@ fn drafts_are_shorter_among_many_sequences_if_rows_are_not_free() {
         })
     };
     let (free, expensive) = (lengths(0), lengths(40_000));
-    assert_eq!(free, [free[0]; 4]);
+    assert!(free.iter().all(|length| (length - free[0]).abs() < 0.15), "{free:?}");
     assert!(expensive.windows(2).all(|pair| pair[1] < pair[0] - 0.5), "{expensive:?}");
 }

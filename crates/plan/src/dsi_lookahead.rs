@@ -1,15 +1,18 @@
 //! DSI's lookahead: fixed, or by the paper's sizing rule from measured times.
 
 use crate::DraftLength;
-use crate::estimates::{BatchCosts, DecayingMean, DraftTime, JobTime};
-use crate::pauses::Pauses;
+use crate::acceptance::Acceptance;
+use crate::cost_curve::CostCurve;
+use crate::estimates::{BatchCosts, DraftTime, JobTime};
+use crate::pauses::{Outlook, Pauses};
+use crate::rounds::Pipeline;
 
 /// Decides how many draft tokens one verification task has.
 ///
 /// If a target forward takes t₂ and a draft token takes t₁, then `⌈t₂ / (lookahead · t₁)⌉` replicas
-/// keep up with the drafter (DSI, arXiv 2405.14105, equation 1). The automatic mode uses the
-/// smallest lookahead that needs no more replicas than there are. It takes t₂ from recent jobs, with
-/// all the rows that they computed.
+/// keep up with the drafter (DSI, arXiv 2405.14105, equation 1). If rows cost nothing, the best lookahead
+/// is the smallest that needs no more replicas than there are. The automatic mode uses the one with the most
+/// expected tokens a second, from recent times of jobs by their rows, and from the acceptance.
 ///
 /// If other sequences share the passes, t₁ and t₂ are the job's share of them
 /// ([`JobCost::share`](forerun_core::JobCost::share)).
@@ -24,8 +27,16 @@ pub struct DsiLookahead {
     mode: DraftLength,
     replicas: usize,
     score_costs: BatchCosts,
-    score_ns: DecayingMean,
+    /// The time of jobs by their number of rows.
+    scores: CostCurve,
+    acceptance: Acceptance,
+    /// The number of tokens accepted since the first drafter last started afresh.
+    accepted: usize,
+    /// The lookahead of the automatic mode.
+    next: usize,
     draft_time: DraftTime,
+    /// The number of tokens of the present pause.
+    unread_tokens: usize,
     /// The number of the answer's jobs to ignore: the first ones compute the prompt.
     prompt_scores: usize,
     pauses: Pauses,
@@ -33,6 +44,10 @@ pub struct DsiLookahead {
 
 /// The lookahead before any times are known.
 const INITIAL_LENGTH: usize = 4;
+/// The number of tokens after a rejection that are looked ahead, at least.
+const HORIZON: usize = 48;
+/// A lookahead is about as fast as another one within this factor.
+const MIN_GAIN: f64 = 1.001;
 
 impl DsiLookahead {
     /// Creates a policy for `replicas` target replicas: always `length` tokens (`Fixed`), or up to
@@ -44,8 +59,12 @@ impl DsiLookahead {
             mode,
             replicas: replicas.max(1),
             score_costs: BatchCosts::default(),
-            score_ns: DecayingMean::default(),
+            scores: CostCurve::with_fixed_part(),
+            acceptance: Acceptance::default(),
+            accepted: 0,
+            next: INITIAL_LENGTH.min(length.max(1)),
             draft_time: DraftTime::default(),
+            unread_tokens: 0,
             prompt_scores: replicas,
             pauses: Pauses::default(),
         }
@@ -61,7 +80,8 @@ impl DsiLookahead {
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
         let (draft_time, pauses) = (self.draft_time.for_new_answer(), self.pauses.for_new_answer());
-        Self { prompt_scores: self.replicas, draft_time, pauses, ..self.clone() }
+        let (prompt_scores, accepted, unread_tokens) = (self.replicas, 0, 0);
+        Self { prompt_scores, accepted, unread_tokens, draft_time, pauses, ..self.clone() }
     }
 
     /// Returns whether to draft now. Otherwise the target is faster alone.
@@ -73,18 +93,41 @@ impl DsiLookahead {
     /// Returns the number of draft tokens in a verification task.
     #[must_use]
     pub fn length(&self) -> usize {
-        let known = self.score_ns.is_known() && self.draft_time.is_known();
+        if self.mode == DraftLength::Auto { self.next } else { self.length }
+    }
+
+    /// Returns the largest number of rows of a job that takes drafts that have accumulated.
+    #[must_use]
+    pub fn max_rows(&self) -> usize {
         match self.mode {
-            DraftLength::Fixed | DraftLength::Assisted => self.length,
-            DraftLength::Auto if !known => INITIAL_LENGTH.min(self.length),
-            DraftLength::Auto => {
-                let ratio =
-                    self.score_ns.value_or(0.0) / self.draft_time.forward_ns_or(1.0).max(1.0);
-                // Rounding errors must not add another forward.
-                let forwards = (ratio / self.replicas as f64 - 1e-6).ceil() as usize;
-                self.draft_time.tokens_in_forwards(forwards.max(1)).min(self.length)
-            }
+            DraftLength::Auto => self.next.max(2),
+            _ => self.max_ahead(),
         }
+    }
+
+    /// Returns the lookahead with the most expected tokens per second.
+    fn best_length(&self) -> usize {
+        let of_first = self.acceptance.of_first(HORIZON.max(4 * self.length));
+        let scores = self.scores.up_to(self.length);
+        let score_ns = |rows: usize| self.score_costs.share_at_load(scores[rows], rows as f64);
+        let speed = |rows: usize| {
+            let draft_ns = self.draft_time.estimate_ns(rows);
+            let replicas = self.replicas;
+            Pipeline { of_first: &of_first, replicas, rows, draft_ns }.speed(score_ns)
+        };
+        // The cost of many more rows than were tried is not known.
+        let reach = self.draft_time.whole_forwards(2 * self.scores.largest() + 1).min(self.length);
+        let speeds: Vec<f64> = (1..=reach).map(speed).collect();
+        let least = speeds.iter().fold(0.0, |best: f64, &speed| best.max(speed)) / MIN_GAIN;
+        // Of those that are about as fast, the one with which the replicas just keep up.
+        let keeps_up = |&rows: &usize| {
+            self.draft_time.estimate_ns(rows) * self.replicas as f64
+                >= score_ns(rows) * (1.0 - 1e-6)
+        };
+        let enough = (1..=reach).find(keeps_up).unwrap_or(reach);
+        let enough = self.draft_time.whole_forwards(enough);
+        let fast = (1..=reach).filter(|&rows| speeds[rows - 1] >= least);
+        fast.min_by_key(|rows| rows.abs_diff(enough)).unwrap_or(1)
     }
 
     /// Returns how many tokens the drafter may be ahead of the committed ones: the tokens that all
@@ -98,13 +141,17 @@ impl DsiLookahead {
         self.draft_time.tokens_per_job(self.length())
     }
 
-    /// Learns the time of a replica's job.
-    pub fn observe_score(&mut self, time: &JobTime) {
+    /// Learns the time of a replica's job of `rows` rows.
+    pub fn observe_score(&mut self, rows: usize, time: &JobTime) {
         match self.prompt_scores {
-            0 if self.score_costs.learn(time).is_some() => {
-                self.score_ns.add(self.score_costs.share_of(time));
+            0 => {
+                if let Some(ns) = self.score_costs.learn(time) {
+                    // A replica that was idle reads tokens first.
+                    let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
+                    self.scores.add(rows.max(own_rows as usize), ns);
+                    self.decide();
+                }
             }
-            0 => {}
             // A replica's first job computes the prompt.
             _ => self.prompt_scores -= 1,
         }
@@ -113,12 +160,58 @@ impl DsiLookahead {
     /// Learns that `tokens` tokens were committed at `now_ns`, on the cluster's clock. `alone`: whether the
     /// target had neither drafts nor a drafter beside it.
     pub fn observe_step(&mut self, tokens: usize, now_ns: u64, alone: bool) {
-        self.pauses.observe(tokens, now_ns, alone);
+        if alone {
+            self.draft_time.skip(tokens);
+            self.unread_tokens += tokens;
+        } else {
+            self.unread_tokens = 0;
+        }
+        self.pauses.observe(tokens, now_ns, alone, self.outlook());
+    }
+
+    /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
+    fn outlook(&self) -> Outlook {
+        if !self.draft_time.is_known() || !self.scores.is_known() {
+            return Outlook::default();
+        }
+        let scores = self.scores.at_best_up_to(self.length);
+        let speed = |rows: usize| {
+            let job_ns = scores[rows] / self.replicas as f64;
+            rows as f64 / self.draft_time.estimate_ns(rows).max(job_ns)
+        };
+        let at_best = (1..=self.length).map(speed).fold(0.0, f64::max);
+        // All replicas but one have to read the tokens, at the same time.
+        let longest = self.scores.largest();
+        let scores = self.scores.up_to(longest);
+        let row_ns = (scores[longest] - scores[1]) / (longest - 1).max(1) as f64;
+        let unread_tokens = if self.replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
+        Outlook {
+            speedup_at_best: at_best * scores[1],
+            catch_up_ns: self.draft_time.catch_up_ns() + unread_tokens * row_ns,
+        }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
     pub fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
         self.draft_time.add(tokens, time);
+        self.decide();
+    }
+
+    /// Learns from a verdict. `own`: whether the target added a token of its own, after which the drafters start
+    /// afresh.
+    pub fn observe_verdict(&mut self, accepted: usize, rejected: bool, own: bool) {
+        self.acceptance.observe(self.accepted, accepted, rejected);
+        self.accepted = if own { 0 } else { self.accepted + accepted };
+        if own && !rejected {
+            self.acceptance.skip(1);
+        }
+        self.decide();
+    }
+
+    fn decide(&mut self) {
+        if self.mode == DraftLength::Auto && self.scores.is_known() && self.draft_time.is_known() {
+            self.next = self.best_length();
+        }
     }
 }
 
@@ -130,7 +223,7 @@ mod tests {
         let mut lookahead = DsiLookahead::new(64, DraftLength::Auto, replicas);
         assert_eq!(lookahead.length(), 4);
         for _ in 0..20 {
-            lookahead.observe_score(&JobTime::alone(score_ns));
+            lookahead.observe_score(64, &JobTime::alone(score_ns));
             lookahead.observe_draft(1, &JobTime::alone(token_ns));
         }
         lookahead
@@ -154,7 +247,7 @@ mod tests {
             let lookahead = DsiLookahead::new(64, DraftLength::Auto, replicas);
             let mut lookahead = lookahead.with_tokens_per_forward(per_forward);
             for _ in 0..20 {
-                lookahead.observe_score(&JobTime::alone(10_000_000));
+                lookahead.observe_score(64, &JobTime::alone(10_000_000));
                 let draft_ns = 4_u64.div_ceil(per_forward as u64) * 1_000_000;
                 lookahead.observe_draft(4, &JobTime::alone(draft_ns));
             }
@@ -170,7 +263,7 @@ mod tests {
     #[test]
     fn a_fixed_lookahead_is_constant_and_bounds_the_drafts() {
         let mut lookahead = DsiLookahead::new(5, DraftLength::Fixed, 3);
-        lookahead.observe_score(&JobTime::alone(1_000));
+        lookahead.observe_score(1, &JobTime::alone(1_000));
         assert_eq!((lookahead.length(), lookahead.max_ahead()), (5, 25));
     }
 }

@@ -1,52 +1,10 @@
 //! Estimates from recent rounds. Older rounds count less.
 
+use crate::decaying::DecayingMean;
 use forerun_core::{Completion, JobCost};
 
 /// The weight of a round relative to the round after it.
 const DECAY: f64 = 0.95;
-
-/// An exponentially weighted mean.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DecayingMean {
-    sum: f64,
-    weight: f64,
-}
-
-impl DecayingMean {
-    pub(crate) fn add(&mut self, value: f64) {
-        self.sum = self.sum * DECAY + value;
-        self.weight = self.weight * DECAY + 1.0;
-    }
-
-    pub(crate) fn is_known(&self) -> bool {
-        self.weight > 0.0
-    }
-
-    pub(crate) fn value_or(&self, default: f64) -> f64 {
-        if self.is_known() { self.sum / self.weight } else { default }
-    }
-}
-
-/// A mean speed in which older steps count less.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Speed {
-    tokens: DecayingMean,
-    ns: DecayingMean,
-}
-
-impl Speed {
-    /// Learns that a step committed `tokens` tokens in `ns` nanoseconds.
-    pub fn add(&mut self, tokens: usize, ns: f64) {
-        self.tokens.add(tokens as f64);
-        self.ns.add(ns);
-    }
-
-    /// Returns the nanoseconds of a token; `None` if nothing is known.
-    #[must_use]
-    pub fn token_ns(&self) -> Option<f64> {
-        self.ns.is_known().then(|| self.ns.value_or(0.0) / self.tokens.value_or(1.0).max(1e-9))
-    }
-}
 
 /// An estimate of the acceptance rate.
 #[derive(Clone, Copy, Debug, Default)]
@@ -230,6 +188,12 @@ pub(crate) struct DraftTime {
     tokens_per_forward: usize,
     /// Whether the answer's first draft, which computes the prompt, has been observed.
     begun: bool,
+    /// The number of committed tokens that the drafter has not read, because it paused.
+    unread_tokens: usize,
+    /// The time in which it reads one of them.
+    catch_up_ns: DecayingMean,
+    /// The time, forwards and unread tokens of a job before the usual speed was known.
+    first_catch_up: Option<(f64, f64, usize)>,
 }
 
 impl Default for DraftTime {
@@ -239,17 +203,22 @@ impl Default for DraftTime {
             costs: BatchCosts::default(),
             tokens_per_forward: 1,
             begun: false,
+            unread_tokens: 0,
+            catch_up_ns: DecayingMean::default(),
+            first_catch_up: None,
         }
     }
 }
 
 /// The duration of a draft job, in nanoseconds, for which the cost of messages is negligible.
 const MIN_JOB_NS: f64 = 100_000.0;
+/// Tokens of a pause that cost no noticeable time to read.
+const UNREAD_TOKENS: usize = 2;
 
 impl DraftTime {
     /// Returns a copy for a new answer.
     pub(crate) fn for_new_answer(self) -> Self {
-        Self { begun: false, ..self }
+        Self { begun: false, unread_tokens: 0, ..self }
     }
 
     /// Returns a copy configured for a drafter that makes `tokens` tokens in one forward.
@@ -257,14 +226,43 @@ impl DraftTime {
         Self { tokens_per_forward: tokens.max(1), ..self }
     }
 
-    /// Learns how long a draft job of `tokens` tokens took.
+    /// Learns how long a draft job of `tokens` tokens took. A job that had to read tokens of a pause first shows
+    /// what that costs, and not the usual speed.
     pub(crate) fn add(&mut self, tokens: usize, time: &JobTime) {
-        if tokens > 0
-            && std::mem::replace(&mut self.begun, true)
-            && let Some(ns) = self.costs.learn(time)
-        {
-            self.forward_ns.add(ns / tokens.div_ceil(self.tokens_per_forward) as f64);
+        if tokens == 0 {
+            return;
         }
+        let unread_tokens = std::mem::take(&mut self.unread_tokens);
+        if !std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        let Some(ns) = self.costs.learn(time) else { return };
+        let forwards = tokens.div_ceil(self.tokens_per_forward) as f64;
+        if unread_tokens <= UNREAD_TOKENS {
+            self.forward_ns.add(ns / forwards);
+            if let Some((ns, forwards, unread_tokens)) = self.first_catch_up.take() {
+                self.learn_catch_up(ns, forwards, unread_tokens);
+            }
+        } else if self.is_known() {
+            self.learn_catch_up(ns, forwards, unread_tokens);
+        } else {
+            self.first_catch_up = Some((ns, forwards, unread_tokens));
+        }
+    }
+
+    fn learn_catch_up(&mut self, ns: f64, forwards: f64, unread_tokens: usize) {
+        let usual_ns = forwards * self.forward_ns.value_or(0.0);
+        self.catch_up_ns.add((ns - usual_ns).max(0.0) / unread_tokens as f64);
+    }
+
+    /// Learns that `tokens` tokens were committed while the drafter paused.
+    pub(crate) fn skip(&mut self, tokens: usize) {
+        self.unread_tokens += tokens;
+    }
+
+    /// Returns the estimated time, in nanoseconds, in which the drafter reads the tokens of its pause.
+    pub(crate) fn catch_up_ns(&self) -> f64 {
+        self.unread_tokens as f64 * self.catch_up_ns.value_or(0.0)
     }
 
     /// Returns the estimated share, in nanoseconds, of drafting `tokens` tokens in one job at the
@@ -274,6 +272,11 @@ impl DraftTime {
         self.costs.share_at_load(ns, tokens as f64)
     }
 
+    /// Returns the number of tokens that the forwards for `tokens` tokens make.
+    pub(crate) fn whole_forwards(&self, tokens: usize) -> usize {
+        self.tokens_in_forwards(tokens.div_ceil(self.tokens_per_forward))
+    }
+
     /// Returns the number of tokens that `forwards` forwards make.
     pub(crate) fn tokens_in_forwards(&self, forwards: usize) -> usize {
         forwards.saturating_mul(self.tokens_per_forward)
@@ -281,12 +284,6 @@ impl DraftTime {
 
     pub(crate) fn is_known(&self) -> bool {
         self.forward_ns.is_known()
-    }
-
-    /// Returns the estimated share, in nanoseconds, of one forward at the present load.
-    pub(crate) fn forward_ns_or(&self, default: f64) -> f64 {
-        let ns = self.forward_ns.value_or(default);
-        self.costs.share_at_load(ns, 1.0)
     }
 
     /// Returns how many tokens one draft job should make, up to `max`: few enough to arrive early,

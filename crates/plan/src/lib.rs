@@ -3,15 +3,22 @@
 //! There are no clocks, threads or models here. Decoders report what jobs took and which tokens were accepted, and ask
 //! what to do next.
 
+mod acceptance;
+mod cost_curve;
+mod decaying;
 mod dsi_lookahead;
 mod estimates;
 mod goodput;
+mod ledger;
 mod pauses;
 mod pearl_draft_length;
+pub mod rounds;
 mod speculative_draft_length;
 
+pub use acceptance::Acceptance;
+pub use decaying::Speed;
 pub use dsi_lookahead::DsiLookahead;
-pub use estimates::{AcceptanceEstimate, JobTime, Speed};
+pub use estimates::{AcceptanceEstimate, JobTime};
 pub use goodput::SharedGoodput;
 pub use pearl_draft_length::PearlDraftLength;
 pub use speculative_draft_length::{DraftLength, Round, SpeculativeDraftLength};

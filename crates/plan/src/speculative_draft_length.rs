@@ -1,7 +1,11 @@
 //! The draft length of speculative decoding: fixed, or chosen from measured times and acceptance.
 
-use crate::SharedGoodput;
-use crate::estimates::{AcceptanceEstimate, BatchCosts, DecayingMean, JobTime, OneRowTime};
+use crate::acceptance::Acceptance;
+use crate::cost_curve::CostCurve;
+use crate::decaying::DecayingMean;
+use crate::estimates::{BatchCosts, JobTime, OneRowTime};
+use crate::ledger::Ledger;
+use crate::{SharedGoodput, rounds};
 use forerun_core::DraftShape;
 
 /// Decides how many tokens to draft in each round.
@@ -19,11 +23,12 @@ pub enum DraftLength {
 
 /// Decides the shape of the next draft.
 ///
-/// The automatic mode compares the time of rounds with drafting to that of rounds without, by
-/// estimates in which older rounds count less. It drafts while that is faster. Otherwise drafting
-/// pauses, and is retried in case the text has become easier. A trial is allowed if the time lost by
-/// drafting so far plus the expected cost of the trial, including catching up, is at most 3 % of the
-/// total time. So a useless drafter costs about 3 %, however slow it is.
+/// The automatic mode drafts the length with the most expected tokens a second after the present text. It knows the
+/// times of drafts and passes by their number of tokens, and the acceptance by position and in easy and hard stretches
+/// of the text ([`Acceptance`]). While no length is faster than the target alone, drafting pauses. It
+/// resumes when the hard stretch may be over, or to try: all trials together may lose 0.6 % of the
+/// time, and 5 % of what drafting has gained. Whatever the estimates say, drafting pauses while it has lost
+/// more than 0.8 % of the time and the time of 14 passes.
 ///
 /// If other sequences share the passes, times are the job's share of them
 /// ([`JobCost::share`](forerun_core::JobCost::share)). So a draft is as long as is good for all
@@ -35,18 +40,18 @@ pub struct SpeculativeDraftLength {
     length: DraftLength,
     goodput: SharedGoodput,
     estimates: Estimates,
-    phase: Phase,
+    ledger: Ledger,
+    /// The length of the next draft in the automatic mode, and whether it is a trial.
+    next: Next,
     /// Whether the next round is the answer's first one, which computes the prompt.
     first_round: bool,
     /// The number of committed tokens that the drafter has not read, because no draft was requested.
     unread_tokens: usize,
-    /// The number of rounds since the last one without a draft.
+    /// The time since the last round without a draft, and the number of rounds.
+    since_plain_ns: f64,
     since_plain: u32,
-    elapsed_ns: f64,
-    /// The time by which drafting rounds were slower than plain ones, minus the time gained since.
-    lost_ns: f64,
-    /// The time lost by the current or last trial.
-    trial_ns: f64,
+    /// The end of the answer's last round, if it has had one.
+    last_ns: Option<u64>,
     /// The current length of assisted generation.
     assisted: usize,
     /// Whether the drafter makes all positions in one forward, so that longer drafts take no longer.
@@ -70,31 +75,27 @@ pub struct Round {
     pub score: JobTime,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Decoding without drafts, to measure the speed to beat.
-    Plain,
-    /// Drafting to measure, for this many more rounds.
-    Trial(u32),
-    /// Drafting because it is faster.
-    Drafting,
-    /// Not drafting because it would be slower.
-    Pause,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Next {
+    length: usize,
+    is_trial: bool,
 }
 
-/// The maximum number of drafting rounds in a trial.
-const TRIAL_ROUNDS: u32 = 6;
-/// The minimum length of a chain in a trial.
-const TRIAL_LENGTH: usize = 3;
 /// The first draft length of assisted generation.
 const INITIAL_ASSISTED_LENGTH: usize = 5;
-/// The share of the total time that trials may lose.
-const TRIAL_SHARE: f64 = 0.03;
 /// The numbers of unread tokens at which the cost of catching up is measured: enough to measure, but
 /// cheap.
 const CATCH_UP_SAMPLE: std::ops::Range<usize> = 8..32;
-/// Drafting rounds after which a plain round measures the speed to beat.
-const PLAIN_EVERY: u32 = 64;
+/// The share of the time that rounds without a draft may lose. They measure the speed to beat.
+const PLAIN_SHARE: f64 = 0.003;
+/// Drafting rounds after which there may be such a round.
+const PLAIN_EVERY: u32 = 24;
+/// A drafter that cannot pay however right it is is tried as if a trial cost so many times as much.
+const HOPELESS: f64 = 4.0;
+/// The factor by which drafting must be faster to resume.
+const MIN_GAIN: f64 = 1.005;
+/// The factor by which a length with more rows than were tried must be faster, if they cost nothing, to be tried.
+const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 
 impl SpeculativeDraftLength {
     /// Creates a policy that drafts in `shape`, or in parts of it.
@@ -105,13 +106,13 @@ impl SpeculativeDraftLength {
             length,
             goodput: SharedGoodput::default(),
             estimates: Estimates::default(),
-            phase: Phase::Plain,
+            ledger: Ledger::default(),
+            next: Next::default(),
             first_round: true,
             unread_tokens: 0,
+            since_plain_ns: 0.0,
             since_plain: 0,
-            elapsed_ns: 0.0,
-            lost_ns: 0.0,
-            trial_ns: 0.0,
+            last_ns: None,
             assisted: INITIAL_ASSISTED_LENGTH,
             in_one_forward: false,
         }
@@ -133,24 +134,17 @@ impl SpeculativeDraftLength {
     /// learned times and acceptance.
     #[must_use]
     pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
-        Self { first_round: true, unread_tokens: prompt_tokens, ..self.clone() }
+        Self { first_round: true, last_ns: None, unread_tokens: prompt_tokens, ..self.clone() }
     }
 
     /// Returns the shape of the next round's draft. Its depth is 0 if no draft should be made.
     #[must_use]
     pub fn next_shape(&self) -> DraftShape {
-        let chain = matches!(self.shape, DraftShape::Chain { .. });
-        let length = match (self.length, self.phase) {
-            (DraftLength::Fixed, _) => self.shape.length(),
-            (DraftLength::Assisted, _) => self.assisted,
-            (DraftLength::Auto, Phase::Plain | Phase::Pause) => 0,
-            (DraftLength::Auto, _) if !self.goodput.drafts() => 0,
-            (DraftLength::Auto, Phase::Trial(_)) if chain => {
-                self.best_length(true).max(TRIAL_LENGTH)
-            }
-            (DraftLength::Auto, Phase::Trial(_)) => self.shape.length(),
-            (DraftLength::Auto, Phase::Drafting) if self.since_plain >= PLAIN_EVERY => 0,
-            (DraftLength::Auto, Phase::Drafting) => self.best_length(false),
+        let length = match self.length {
+            DraftLength::Fixed => self.shape.length(),
+            DraftLength::Assisted => self.assisted,
+            DraftLength::Auto if !self.goodput.drafts() => 0,
+            DraftLength::Auto => self.next.length,
         };
         self.shape.with_draft_tokens(length)
     }
@@ -163,8 +157,7 @@ impl SpeculativeDraftLength {
                 false => self.assisted.saturating_sub(1).max(1),
             };
         }
-        let round_ns = self.estimates.share_of(round);
-        self.elapsed_ns += round_ns;
+        let last_ns = self.last_ns.replace(round.score.finished_ns);
         // A draft that had to read many tokens first does not show the drafter's usual speed.
         let caught_up = if round.requested { self.unread_tokens } else { 0 };
         self.unread_tokens =
@@ -176,95 +169,116 @@ impl SpeculativeDraftLength {
         if std::mem::take(&mut self.first_round) {
             return;
         }
-        if !self.estimates.learn(round, caught_up) {
-            return;
+        let waited_ns = last_ns.map_or(0, |last_ns| round.waited_ns(last_ns)) as f64;
+        let round_ns = self.estimates.share_of(round) + waited_ns;
+        if !self.estimates.learn(round, caught_up, waited_ns, self.in_one_forward) {
+            return self.ledger.add_alone(round_ns);
         }
         if round.drafted > 0 {
             self.since_plain += 1;
-            let plain_ns = self.estimates.plain_share(round_ns);
-            let lost = round_ns - (round.accepted + 1) as f64 * plain_ns;
-            self.lost_ns = (self.lost_ns + lost).max(0.0);
-            self.trial_ns += lost;
+            self.since_plain_ns += round_ns;
+            let plain_ns = self.estimates.plain_share().unwrap_or(round_ns);
+            let plain_ns = (round.accepted + 1) as f64 * plain_ns;
+            let catch_up_ns = caught_up as f64 * self.estimates.catch_up_ns.value_or(0.0);
+            let catch_up_ns = catch_up_ns.min(round_ns);
+            self.ledger.add_drafting(round_ns - catch_up_ns, plain_ns, self.next.is_trial);
+            self.ledger.add_catch_up(catch_up_ns);
         } else {
-            self.since_plain = 0;
+            (self.since_plain, self.since_plain_ns) = (0, 0.0);
+            self.ledger.add_alone(round_ns);
         }
-        // A round with an empty draft does not show whether drafting pays.
-        if round.drafted > 0 || (!round.requested && self.goodput.drafts()) {
-            self.update_phase(round.drafted > 0 && caught_up == 0);
-        }
+        self.next = self.decide();
     }
 
-    /// Changes to the next phase if the current one is over. `measured`: whether the last round
-    /// measured the drafter's usual speed.
-    fn update_phase(&mut self, measured: bool) {
-        let cannot_pay = measured && self.best_length(true) == 0;
-        self.phase = match self.phase {
-            Phase::Plain if self.estimates.plain.is_known() => self.start_trial(),
-            Phase::Trial(_) if cannot_pay => Phase::Pause,
-            Phase::Trial(left) if measured && left > 1 => Phase::Trial(left - 1),
-            Phase::Trial(_) | Phase::Drafting if measured && self.best_length(false) == 0 => {
-                Phase::Pause
-            }
-            Phase::Trial(_) if measured => Phase::Drafting,
-            Phase::Pause if self.may_try() => self.start_trial(),
-            phase => phase,
-        };
-    }
-
-    fn start_trial(&mut self) -> Phase {
-        self.trial_ns = 0.0;
-        // The acceptance of earlier text, which may have been easier or harder, must not dominate.
-        self.estimates.forget_most();
-        Phase::Trial(TRIAL_ROUNDS)
-    }
-
-    /// Returns whether another trial stays within its share of the time.
-    fn may_try(&self) -> bool {
-        // One early trial measures the cost of catching up while there are few tokens to read.
-        if !self.estimates.catch_up_ns.is_known() && CATCH_UP_SAMPLE.contains(&self.unread_tokens) {
-            return true;
-        }
+    /// Decides the length of the next draft.
+    fn decide(&self) -> Next {
+        let none = Next::default();
+        let plain_ns = self.estimates.plain_share().filter(|_| self.shape.length() > 0);
+        let Some(plain_ns) = plain_ns else { return none };
+        let (depth, acceptance) = (self.shape.depth(), &self.estimates.acceptance);
+        let (usual, least) = (self.estimates.times(self, false), self.estimates.times(self, true));
+        let speedup_at_best = self.best(&vec![1.0; depth + 1], &least, self.reach()).1 * plain_ns;
         let catch_up_ns = self.unread_tokens as f64 * self.estimates.catch_up_ns.value_or(0.0);
-        let cost_ns = self.trial_ns.max(catch_up_ns);
-        self.lost_ns + cost_ns <= TRIAL_SHARE * self.elapsed_ns
+        let may_catch_up = self.ledger.may_catch_up(catch_up_ns, speedup_at_best);
+
+        let now = acceptance.of_first(depth);
+        let (length, speed) = self.best(&now, &usual, self.longest());
+        let gain = if self.unread_tokens > 0 { MIN_GAIN } else { 1.0 };
+        if speed * plain_ns > gain && self.ledger.may_draft(plain_ns) {
+            let measures_plain = self.since_plain >= PLAIN_EVERY
+                && plain_ns - 1.0 / speed <= PLAIN_SHARE * self.since_plain_ns;
+            if measures_plain || !(may_catch_up || catch_up_ns < 2.0 * plain_ns) {
+                return none;
+            }
+            let (other, other_speed) = self.best(&now, &least, self.reach());
+            let is_trial = other_speed > speed * MIN_GAIN_OF_TRIAL
+                && self.ledger.may_try(usual[other] - least[other], plain_ns);
+            return Next { length: if is_trial { other } else { length }, is_trial };
+        }
+
+        // One early trial measures the cost of catching up while there are few tokens to read.
+        if !self.estimates.catch_up_ns.is_known()
+            && self.estimates.draft.is_known()
+            && CATCH_UP_SAMPLE.contains(&self.unread_tokens)
+        {
+            return Next { length: self.shortest(), is_trial: true };
+        }
+        let easy = acceptance.of_first_if_easy(depth);
+        let (length, _) = self.best(&easy, &least, self.reach());
+        let hopeless = if speedup_at_best > 1.0 { 1.0 } else { HOPELESS };
+        let lost_ns = usual[length] - self.tokens(&now, length) * plain_ns;
+        let is_trial = may_catch_up && self.ledger.may_try(hopeless * lost_ns.max(0.0), plain_ns);
+        if is_trial { Next { length, is_trial } } else { none }
     }
 
-    /// Returns the length with the most tokens per second by the current estimates; 0 is plain
-    /// decoding. `optimistic` assumes the best acceptance that the estimates allow.
-    fn best_length(&self, optimistic: bool) -> usize {
-        let length = self.shape.length();
-        let lengths = match self.shape {
-            DraftShape::Chain { .. } => 1..=length,
-            // A tree is drafted as a whole or not at all.
-            _ => length..=length,
-        };
-        let plain = 1.0 / self.estimates.plain_share(1.0);
-        let speeds = lengths.map(|length| (length, self.speed(length, optimistic)));
-        speeds.fold((0, plain), |best, next| if next.1 > best.1 { next } else { best }).0
+    /// Returns the shortest draft.
+    fn shortest(&self) -> usize {
+        // A tree is drafted as a whole or not at all.
+        if self.is_chain() { 1 } else { self.shape.length() }
     }
 
-    /// Returns the expected tokens per nanosecond with drafts of this length.
-    fn speed(&self, length: usize, optimistic: bool) -> f64 {
-        let estimates = &self.estimates;
-        let is_chain = matches!(self.shape, DraftShape::Chain { .. });
-        let (tokens, nodes) = if is_chain {
-            // Leviathan et al. 2023, arXiv 2211.17192, equation 1.
-            let prior = if optimistic { 2.0 } else { 0.0 };
-            let acceptance = estimates.acceptance.rate(prior).min(0.999);
-            ((1.0 - acceptance.powi(length as i32 + 1)) / (1.0 - acceptance), length as f64)
-        } else {
-            let best = self.shape.depth() as f64 + 1.0;
-            let tokens = estimates.tokens.value_or(best);
-            let nodes = estimates.nodes.value_or(self.shape.max_nodes() as f64);
-            (if optimistic { best.min(tokens + 1.0) } else { tokens }, nodes)
-        };
-        let draft_ns = match self.in_one_forward {
-            true => estimates.draft_ns.value_or(0.0),
-            false => nodes * estimates.node_ns.value_or(0.0),
-        };
-        let score_ns = estimates.plain_ns(1.0) + nodes * estimates.row_ns.value_or(0.0);
-        let draft_share = estimates.draft_costs.share_at_load(draft_ns, nodes);
-        tokens / (draft_share + estimates.score_costs.share_at_load(score_ns, nodes + 1.0))
+    /// Returns the longest draft. The first one measures the drafter's speed.
+    fn longest(&self) -> usize {
+        match self.estimates.draft.is_known() || self.in_one_forward {
+            true => self.shape.length(),
+            false => self.shortest(),
+        }
+    }
+
+    /// Returns the longest draft of a trial: at most about twice as many rows as were tried, because the cost of more is
+    /// not known.
+    fn reach(&self) -> usize {
+        let reach = 2 * self.estimates.rows.largest() + 1;
+        reach.clamp(self.shortest(), self.longest())
+    }
+
+    fn is_chain(&self) -> bool {
+        matches!(self.shape, DraftShape::Chain { .. })
+    }
+
+    /// Returns the expected tokens of a round with a draft of this length.
+    fn tokens(&self, of_first: &[f64], length: usize) -> f64 {
+        let depth = if self.is_chain() { length } else { self.shape.depth() };
+        rounds::tokens_of_round(of_first, depth)
+    }
+
+    /// Returns the length, up to `longest`, with the most tokens per nanosecond, and that speed.
+    fn best(&self, of_first: &[f64], times: &[f64], longest: usize) -> (usize, f64) {
+        let speed = |length: usize| self.tokens(of_first, length) / times[length];
+        let speeds = (self.shortest()..=longest).map(|length| (length, speed(length)));
+        speeds.fold((0, 0.0), |best, next| if next.1 > best.1 { next } else { best })
+    }
+}
+
+impl Round {
+    /// Returns the time in which neither drafter nor target worked for a sequence without neighbours.
+    fn waited_ns(&self, last_ns: u64) -> u64 {
+        let busy_ns = self.draft.duration_ns + self.score.duration_ns;
+        let round_ns = self.score.finished_ns.saturating_sub(last_ns);
+        let waited_ns = round_ns.saturating_sub(busy_ns);
+        // Otherwise, something else took the time.
+        let is_usual = self.score.cost.active_sequences <= 1 && waited_ns < busy_ns;
+        if is_usual { waited_ns } else { 0 }
     }
 }
 
@@ -275,45 +289,53 @@ struct Estimates {
     score_costs: BatchCosts,
     /// The time of a round without a draft.
     plain: OneRowTime,
-    /// The time that each further row adds to a target forward.
-    row_ns: DecayingMean,
-    /// The time of drafting one node.
-    node_ns: DecayingMean,
-    /// The time of a whole draft.
-    draft_ns: DecayingMean,
+    /// The time that further rows add to a target forward, by their number.
+    rows: CostCurve,
+    /// The time of a draft by its number of nodes; in one forward, that of any draft.
+    draft: CostCurve,
     /// The time in which a drafter reads one token that it missed during a pause.
     catch_up_ns: DecayingMean,
-    /// The number of nodes of a draft.
+    /// The number of nodes of a draft that is not a chain.
     nodes: DecayingMean,
-    /// The number of tokens committed by a round with a draft.
-    tokens: DecayingMean,
-    acceptance: AcceptanceEstimate,
+    /// The time in which nothing was computed, in rounds without a draft and with one.
+    waited_ns: [DecayingMean; 2],
+    acceptance: Acceptance,
 }
 
 impl Estimates {
     /// Learns from a round. Returns whether it shows the usual costs.
-    fn learn(&mut self, round: &Round, caught_up: usize) -> bool {
+    fn learn(
+        &mut self,
+        round: &Round,
+        caught_up: usize,
+        waited_ns: f64,
+        in_one_forward: bool,
+    ) -> bool {
+        let passes = if in_one_forward { 1 } else { round.drafted };
+        if round.drafted > 0 {
+            self.acceptance.observe(0, round.accepted, round.rejected);
+        }
+        if !round.rejected {
+            self.acceptance.skip(1);
+        }
         let draft_ns = self.draft_costs.learn(&round.draft);
         let score_ns = self.score_costs.learn(&round.score);
         let (Some(draft_ns), Some(score_ns)) = (draft_ns, score_ns) else { return false };
+        self.waited_ns[usize::from(round.drafted > 0)].add(waited_ns);
         if round.drafted == 0 {
             self.plain.add(&round.score);
             return true;
         }
-        let nodes = round.drafted as f64;
         if caught_up == 0 {
-            self.node_ns.add(draft_ns / nodes);
-            self.draft_ns.add(draft_ns);
-        } else if self.node_ns.is_known() {
-            let usual_ns = nodes * self.node_ns.value_or(0.0);
+            self.draft.add(passes, draft_ns);
+        } else if self.draft.is_known() {
+            let usual_ns = self.draft.up_to(passes)[passes];
             self.catch_up_ns.add((draft_ns - usual_ns).max(0.0) / caught_up as f64);
         }
-        if self.plain.is_known() {
-            self.row_ns.add(((score_ns - self.plain_ns(0.0)) / nodes).max(0.0));
+        if let Some(plain_ns) = self.plain_ns() {
+            self.rows.add(round.drafted, (score_ns - plain_ns).max(0.0));
         }
-        self.nodes.add(nodes);
-        self.tokens.add((round.accepted + 1) as f64);
-        self.acceptance.add(round.accepted, round.rejected);
+        self.nodes.add(round.drafted as f64);
         true
     }
 
@@ -322,23 +344,36 @@ impl Estimates {
         self.draft_costs.share_of(&round.draft) + self.score_costs.share_of(&round.score)
     }
 
-    /// Returns the share of a round without a draft at the present load, or `default` if nothing is
-    /// known.
-    fn plain_share(&self, default: f64) -> f64 {
-        match self.plain.is_known() {
-            true => self.score_costs.share_at_load(self.plain_ns(default), 1.0),
-            false => default,
-        }
+    /// Returns the share of a round without a draft at the present load; `None` if nothing is known.
+    fn plain_share(&self) -> Option<f64> {
+        let ns = self.plain_ns()?;
+        Some(self.score_costs.share_at_load(ns, 1.0) + self.waited_ns[0].value_or(0.0))
     }
 
-    /// Returns the time of a round without a draft, or `default` if nothing is known.
-    fn plain_ns(&self, default: f64) -> f64 {
-        self.plain.without_neighbours_or(default, &self.score_costs)
+    /// Returns the time of a round without a draft; `None` if nothing is known.
+    fn plain_ns(&self) -> Option<f64> {
+        self.plain.is_known().then(|| self.plain.without_neighbours_or(0.0, &self.score_costs))
     }
 
-    fn forget_most(&mut self) {
-        self.acceptance.forget_most();
-        self.tokens = DecayingMean::default();
+    /// Returns the shares of rounds with drafts of 0 and more tokens, at the present load. `at_best`: if numbers of rows
+    /// that were not tried cost no more than fewer rows.
+    fn times(&self, policy: &SpeculativeDraftLength, at_best: bool) -> Vec<f64> {
+        let length = policy.shape.length();
+        let whole = self.nodes.value_or(policy.shape.max_nodes() as f64).round() as usize;
+        let longest = if policy.is_chain() { length } else { whole };
+        let rows =
+            if at_best { self.rows.at_best_up_to(longest) } else { self.rows.up_to(longest) };
+        let drafts = self.draft.up_to(longest);
+        let waited_ns = self.waited_ns[1].value_or(self.waited_ns[0].value_or(0.0));
+        let time = |length: usize| {
+            let nodes = if policy.is_chain() { length } else { whole };
+            let passes = if policy.in_one_forward { nodes.min(1) } else { nodes };
+            let draft_ns = self.draft_costs.share_at_load(drafts[passes], nodes as f64);
+            let score_ns = self.plain_ns().unwrap_or(0.0) + rows[nodes];
+            let score_ns = self.score_costs.share_at_load(score_ns, nodes as f64 + 1.0);
+            draft_ns + score_ns + waited_ns
+        };
+        (0..=length).map(time).collect()
     }
 }
 
@@ -353,6 +388,8 @@ mod tests {
         /// The time of a forward with one row, and of each further row.
         score_ns: (u64, u64),
         catch_up_ns: u64,
+        /// Whether up to twelve more tokens are right, depending on the round.
+        varies: bool,
         /// A draft is empty except in every `finds`-th round.
         finds: usize,
     }
@@ -362,6 +399,7 @@ mod tests {
         draft_ns: 100,
         score_ns: (1_000, 20),
         catch_up_ns: 0,
+        varies: false,
         finds: 1,
     };
 
@@ -376,7 +414,8 @@ mod tests {
             let shape = draft_length.next_shape();
             let requested = shape.depth() > 0;
             let drafted = if number % pair.finds == 0 { shape.max_nodes() } else { 0 };
-            let accepted = pair.agreement.min(shape.depth()).min(drafted);
+            let agreement = pair.agreement + if pair.varies { number * 7 % 13 } else { 0 };
+            let accepted = agreement.min(shape.depth()).min(drafted);
             unread = if requested { unread } else { unread + 1 };
             let catch_up =
                 if requested { std::mem::take(&mut unread) * pair.catch_up_ns } else { 0 };
@@ -460,7 +499,13 @@ mod tests {
     #[test]
     fn drafts_made_in_one_forward_are_longer() {
         let depth = |mut draft_length: SpeculativeDraftLength| {
-            let pair = SimulatedPair { agreement: 4, draft_ns: 300, score_ns: (1_000, 1), ..PAIR };
+            let pair = SimulatedPair {
+                agreement: 2,
+                varies: true,
+                draft_ns: 300,
+                score_ns: (1_000, 1),
+                ..PAIR
+            };
             let (depths, _) = run(&mut draft_length, 300, &pair);
             depths[200..].iter().sum::<usize>() / 100
         };

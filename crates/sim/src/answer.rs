@@ -159,11 +159,7 @@ impl Simulation {
         if self.drafters.is_empty() {
             return Err(zero("`drafters`"));
         }
-        let probabilities = self.acceptance.iter().flat_map(|acceptance| match acceptance {
-            AcceptanceModel::Iid(probability) => std::slice::from_ref(probability),
-            AcceptanceModel::ByPosition(probabilities) => probabilities,
-            AcceptanceModel::Recorded(_) => &[],
-        });
+        let probabilities = self.acceptance.iter().flat_map(AcceptanceModel::probabilities);
         for probability in probabilities {
             if !(0.0..=1.0).contains(probability) {
                 let found = probability.to_string();

@@ -19,6 +19,26 @@ pub enum AcceptanceModel {
     ByPosition(Vec<f64>),
     /// As recorded for each position after the prompt; never after the end of the record.
     Recorded(Vec<bool>),
+    /// With a probability that depends on the text and on the position in the draft.
+    Varying {
+        /// The probability at each position after the prompt. They repeat.
+        text: Vec<f64>,
+        /// Factors for each position in the draft. The last one applies to all further positions.
+        depth: Vec<f64>,
+    },
+}
+
+impl AcceptanceModel {
+    /// Returns all probabilities and factors, which must be from 0 to 1.
+    pub(crate) fn probabilities(&self) -> impl Iterator<Item = &f64> {
+        let (first, second): (&[f64], &[f64]) = match self {
+            Self::Iid(probability) => (std::slice::from_ref(probability), &[]),
+            Self::ByPosition(probabilities) => (probabilities, &[]),
+            Self::Recorded(_) => (&[], &[]),
+            Self::Varying { text, depth } => (text, depth),
+        };
+        first.iter().chain(second)
+    }
 }
 
 /// The outputs of simulated models.
@@ -82,6 +102,11 @@ impl Oracle {
             }
             Some(AcceptanceModel::Recorded(record)) => {
                 record.get(position.wrapping_sub(prompt_len)).copied().unwrap_or(false)
+            }
+            Some(AcceptanceModel::Varying { text, depth: factors }) => {
+                let place = position.wrapping_sub(prompt_len).checked_rem(text.len()).unwrap_or(0);
+                let factor = factors.get(depth).or(factors.last()).copied().unwrap_or(1.0);
+                text.get(place).is_some_and(|&probability| uniform() < probability * factor)
             }
         }
     }

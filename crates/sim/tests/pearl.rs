@@ -181,12 +181,13 @@ proptest! {
 }
 
 /// The automatic length comes close to the best fixed one, whether or not a round holds a whole number of
-/// draft tokens. Measuring the target alone, and starting again without draft tokens, costs up to 3 %.
+/// draft tokens. Measuring the target alone, and starting again without draft tokens, costs up to 2 %. If the
+/// drafter is fast and often wrong, it is faster than all fixed lengths, because it drafts before a pass.
 #[test]
 fn the_automatic_length_is_as_fast_as_the_best_fixed_one() {
-    for (target_ms, acceptance) in
-        [(28, 0.88), (31, 0.88), (53, 0.6), (53, 0.9), (75, 0.8), (100, 0.95)]
-    {
+    let grid = [(80, 0.3), (80, 0.6), (200, 0.3)].into_iter();
+    let uneven = [(28, 0.88), (31, 0.88), (53, 0.6), (53, 0.9), (75, 0.8), (100, 0.95)];
+    for (target_ms, acceptance) in grid.chain(uneven) {
         let tokens_per_s = |make: &dyn Fn() -> Pearl| {
             let mut decoder = make();
             let (mut total_ns, mut tokens) = (0, 0);
@@ -206,11 +207,15 @@ fn the_automatic_length_is_as_fast_as_the_best_fixed_one() {
         let of = |length, mode| {
             Pearl::new("eager".parse().unwrap(), PearlDraftLength::new(length, mode, true))
         };
-        let fixed = (2..=10).map(|length| tokens_per_s(&|| of(length, DraftLength::Fixed)));
+        let lengths = [2, 3, 4, 5, 6, 7, 8, 9, 10, 14, 20];
+        let lengths = lengths.into_iter().filter(|&length| 10 * length <= target_ms as usize + 20);
+        let fixed = lengths.map(|length| tokens_per_s(&|| of(length, DraftLength::Fixed)));
         let best = fixed.fold(0.0, f64::max);
-        let automatic = tokens_per_s(&|| of(16, DraftLength::Auto));
+        let automatic = tokens_per_s(&|| of(24, DraftLength::Auto));
         let ratio = automatic / best;
-        assert!(ratio > 0.96, "{target_ms} ms, {acceptance}: {automatic} of {best} ({ratio})");
+        eprintln!("c = {}, {acceptance}: {ratio:.3} of the best fixed length", target_ms / 10);
+        let least = if target_ms >= 80 && acceptance < 0.5 { 1.04 } else { 0.98 };
+        assert!(ratio > least, "{target_ms} ms, {acceptance}: {automatic} of {best} ({ratio})");
     }
 }
 

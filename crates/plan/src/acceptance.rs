@@ -1,0 +1,217 @@
+//! How likely draft tokens are accepted: by position in the draft, and in runs.
+
+use crate::decaying::Share;
+
+/// An estimate of the acceptance of chains of draft tokens, learned from verdicts. Older ones count less.
+///
+/// Text has easy and hard stretches, in which a drafter is mostly right or mostly wrong. So this is a hidden Markov
+/// model with two states, one token after another. Its filter gives the probability that the next token is in an easy
+/// stretch; rates and transitions are learned online from the filter's posterior (recursive EM: Krishnamurthy and
+/// Moore 1993, *On-line estimation of hidden Markov model parameters*, without smoothing). Acceptance also falls with the position in a draft, if the drafter
+/// was trained for a few positions, by a factor for each position.
+#[derive(Clone, Debug)]
+pub struct Acceptance {
+    /// The probability that the last token was in an easy stretch.
+    easy: f64,
+    /// The acceptance rates in hard and in easy stretches.
+    rates: [Share; 2],
+    /// The probabilities that a hard or an easy stretch goes on.
+    stays: [Share; 2],
+    /// By position in the draft, after the first: the accepted tokens, of those that are expected without the
+    /// factor.
+    factors: Vec<Share>,
+}
+
+/// The rates before anything is known, and the number of tokens that this knowledge is worth.
+const RATES: [f64; 2] = [0.2, 0.85];
+const RATE_TOKENS: f64 = 3.0;
+/// The probability that a stretch goes on, before anything is known.
+const STAYS: f64 = 0.97;
+const STAY_TOKENS: f64 = 30.0;
+const EASY: f64 = 0.7;
+/// The number of tokens for which a position's factor is that of the position before it.
+const FACTOR_TOKENS: f64 = 4.0;
+/// The weight of a token compared with the one after it.
+const RATE_DECAY: f64 = 0.99;
+const STAY_DECAY: f64 = 0.998;
+const FACTOR_DECAY: f64 = 0.98;
+/// No token is certain.
+const CERTAIN: f64 = 0.999;
+
+impl Default for Acceptance {
+    fn default() -> Self {
+        Self {
+            easy: EASY,
+            rates: [Share::new(RATE_DECAY); 2],
+            stays: [Share::new(STAY_DECAY); 2],
+            factors: Vec::new(),
+        }
+    }
+}
+
+impl Acceptance {
+    /// Learns that a verdict accepted so many tokens of a draft, from position `start` on (from 0), and whether it
+    /// rejected the next one.
+    pub fn observe(&mut self, start: usize, accepted: usize, rejected: bool) {
+        for position in start..start + accepted + usize::from(rejected) {
+            self.observe_token(position, position < start + accepted);
+        }
+    }
+
+    /// Learns that so many tokens were committed without being tested.
+    pub fn skip(&mut self, tokens: usize) {
+        for _ in 0..tokens {
+            self.easy = self.after(self.easy);
+        }
+    }
+
+    /// Returns, for `n` from 0 to `length`, the probability that the first `n` tokens of a draft after the present
+    /// text are accepted.
+    #[must_use]
+    pub fn of_first(&self, length: usize) -> Vec<f64> {
+        self.of_first_if(self.easy, length)
+    }
+
+    /// Returns the same as [`of_first`](Self::of_first) if the text is in an easy stretch now.
+    #[must_use]
+    pub fn of_first_if_easy(&self, length: usize) -> Vec<f64> {
+        self.of_first_if(1.0, length)
+    }
+
+    fn of_first_if(&self, mut easy: f64, length: usize) -> Vec<f64> {
+        let (rates, mut factor, mut all) = (self.rates(), 1.0, 1.0);
+        let mut of_first = vec![1.0];
+        for position in 0..length {
+            easy = self.after(easy);
+            factor = self.factor(position, factor);
+            let right = [0, 1].map(|state| (rates[state] * factor).min(CERTAIN));
+            let rate = (1.0 - easy) * right[0] + easy * right[1];
+            all *= rate;
+            of_first.push(all);
+            easy = easy * right[1] / rate.max(f64::MIN_POSITIVE);
+        }
+        of_first
+    }
+
+    fn observe_token(&mut self, position: usize, right: bool) {
+        let (rates, stays) = (self.rates(), self.stays());
+        let factor = (0..=position).fold(1.0, |before, at| self.factor(at, before));
+        let likelihood = [0, 1].map(|state| {
+            let rate = (rates[state] * factor).clamp(1.0 - CERTAIN, CERTAIN);
+            if right { rate } else { 1.0 - rate }
+        });
+        let found = f64::from(u8::from(right));
+        if position > 0 {
+            let easy = self.after(self.easy);
+            if self.factors.len() < position {
+                self.factors.resize(position, Share::new(FACTOR_DECAY));
+            }
+            self.factors[position - 1].add(found, (1.0 - easy) * rates[0] + easy * rates[1]);
+        }
+        // The probabilities of the last token's state and of this one's together.
+        let last = [1.0 - self.easy, self.easy];
+        let joint = [0, 1].map(|from: usize| {
+            [0, 1].map(|to: usize| {
+                let transition = if from == to { stays[from] } else { 1.0 - stays[from] };
+                last[from] * transition * likelihood[to]
+            })
+        });
+        let total: f64 = joint.iter().flatten().sum();
+        for state in [0, 1] {
+            let [of_last, of_this] = [
+                (joint[state][0] + joint[state][1]) / total,
+                (joint[0][state] + joint[1][state]) / total,
+            ];
+            self.stays[state].add_weighted(
+                joint[state][state] / total / of_last.max(1e-12),
+                1.0,
+                of_last,
+            );
+            self.rates[state].add_weighted(found, factor, of_this);
+        }
+        self.easy = ((joint[0][1] + joint[1][1]) / total).clamp(1e-6, 1.0 - 1e-6);
+    }
+
+    /// Returns the probability of an easy stretch one token later.
+    fn after(&self, easy: f64) -> f64 {
+        let stays = self.stays();
+        easy * stays[1] + (1.0 - easy) * (1.0 - stays[0])
+    }
+
+    fn rates(&self) -> [f64; 2] {
+        let [hard, easy] =
+            [0, 1].map(|state| self.rates[state].value(RATES[state], RATE_TOKENS).min(CERTAIN));
+        [hard.min(easy), easy.max(hard)]
+    }
+
+    fn stays(&self) -> [f64; 2] {
+        [0, 1].map(|state| self.stays[state].value(STAYS, STAY_TOKENS).clamp(0.3, 0.999))
+    }
+
+    /// Returns the factor of a position after one with the factor `before`.
+    fn factor(&self, position: usize, before: f64) -> f64 {
+        let factor = position.checked_sub(1).and_then(|at| self.factors.get(at));
+        factor.map_or(before, |factor| factor.value(before, FACTOR_TOKENS).min(1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Learns from chains of `length` tokens; `right(token)` is whether the draft of a token of the text is right.
+    fn learn(tokens: usize, length: usize, right: impl Fn(usize, usize) -> bool) -> Acceptance {
+        let (mut acceptance, mut token) = (Acceptance::default(), 0);
+        while token < tokens {
+            let wrong = (0..length).find(|&position| !right(token + position, position));
+            let accepted = wrong.unwrap_or(length);
+            acceptance.observe(0, accepted, wrong.is_some());
+            if wrong.is_none() {
+                acceptance.skip(1);
+            }
+            token += accepted + 1;
+        }
+        acceptance
+    }
+
+    /// Returns a number from 0 to 1 that looks random.
+    fn mixed(token: usize) -> f64 {
+        let mut z = (token as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) as f64 / u64::MAX as f64
+    }
+
+    #[test]
+    fn independent_tokens_have_powers_of_one_rate() {
+        for rate in [0.2, 0.5, 0.8, 0.95] {
+            let acceptance = learn(20_000, 4, |token, _| mixed(token) < rate);
+            let of_first = acceptance.of_first(4);
+            for (n, found) in of_first.iter().enumerate() {
+                let expected = f64::powi(rate, n as i32);
+                assert!((found - expected).abs() < 0.12, "{rate}: {of_first:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn later_positions_may_be_worse() {
+        let acceptance = learn(20_000, 6, |token, position| position < 3 && mixed(token) < 0.9);
+        let of_first = acceptance.of_first(6);
+        assert!(of_first[3] > 0.55 && of_first[4] < 0.12, "{of_first:?}");
+    }
+
+    #[test]
+    fn stretches_are_followed() {
+        // Stretches of 60 tokens.
+        let right = |token: usize, _: usize| (token / 60).is_multiple_of(2);
+        let easy = learn(60 * 41 - 20, 4, right);
+        let hard = learn(60 * 42 - 20, 4, right);
+        assert!(easy.of_first(1)[1] > 0.9, "{easy:?}");
+        assert!(hard.of_first(1)[1] < 0.1, "{hard:?}");
+        // Without tests, the stretch may end.
+        let mut later = hard.clone();
+        later.skip(150);
+        assert!(later.of_first(1)[1] > 0.3, "{later:?}");
+    }
+}

@@ -1,0 +1,126 @@
+//! Times by a number of rows or tokens, learned point by point.
+
+use crate::decaying::DecayingMean;
+use std::collections::BTreeMap;
+
+/// The time of jobs by their number of rows or tokens.
+///
+/// Each number that occurred is a point. The curve never falls: points that contradict this are averaged (isotonic
+/// regression). Between points it is linear; after the last one it goes on with the mean slope. So it can have
+/// knees, as the time of a pass has where arithmetic begins to cost more than reading the weights.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CostCurve {
+    points: BTreeMap<usize, DecayingMean>,
+    /// Whether the first row or token costs more than further ones, as reading the weights does.
+    has_fixed_part: bool,
+}
+
+/// What a new measurement leaves of the weight of the other points. They may have changed.
+const FADE: f64 = 0.998;
+/// The weight below which a point is dropped.
+const MIN_WEIGHT: f64 = 0.02;
+
+impl CostCurve {
+    /// Learns that `count` rows or tokens took `ns` nanoseconds.
+    pub(crate) fn add(&mut self, count: usize, ns: f64) {
+        self.points.values_mut().for_each(|point| point.fade(FADE));
+        self.points.retain(|_, point| point.weight() >= MIN_WEIGHT);
+        self.points.entry(count).or_default().add(ns);
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        !self.points.is_empty()
+    }
+
+    /// Creates a curve of which only further rows or tokens are unknown: it is flat before and after its first point.
+    pub(crate) fn with_fixed_part() -> Self {
+        Self { has_fixed_part: true, ..Self::default() }
+    }
+
+    /// Returns the times of 0 to `longest`, in nanoseconds. None takes no time, and a single point says that time is
+    /// proportional, unless there is a fixed part.
+    pub(crate) fn up_to(&self, longest: usize) -> Vec<f64> {
+        let points = self.monotone();
+        let mut times = vec![0.0; longest + 1];
+        let (mut from, mut from_ns) = (0, 0.0);
+        for &(count, ns) in &points {
+            let is_fixed = from == 0 && self.has_fixed_part;
+            for (at, time) in times.iter_mut().enumerate().take(count + 1).skip(from + 1) {
+                let share = if is_fixed { 1.0 } else { (at - from) as f64 / (count - from) as f64 };
+                *time = from_ns + share * (ns - from_ns);
+            }
+            (from, from_ns) = (count, ns);
+        }
+        let slope = match points.as_slice() {
+            [] => 0.0,
+            [_] if self.has_fixed_part => 0.0,
+            [(count, ns)] => ns / *count as f64,
+            [first, .., last] => (last.1 - first.1) / (last.0 - first.0) as f64,
+        };
+        for (at, time) in times.iter_mut().enumerate().skip(from + 1) {
+            *time = from_ns + (at - from) as f64 * slope;
+        }
+        times
+    }
+
+    /// Returns the least times of 0 to `longest` that the points allow: those of the largest number that occurred and is
+    /// not larger. Times may have steps there.
+    pub(crate) fn at_best_up_to(&self, longest: usize) -> Vec<f64> {
+        let mut times = vec![0.0; longest + 1];
+        for (count, ns) in self.monotone() {
+            times.iter_mut().skip(count).for_each(|time| *time = ns);
+        }
+        times
+    }
+
+    /// Returns the largest number that occurred; 0 if none did.
+    pub(crate) fn largest(&self) -> usize {
+        self.points.keys().next_back().copied().unwrap_or(0)
+    }
+
+    /// Returns the points after averaging those that would make the curve fall.
+    fn monotone(&self) -> Vec<(usize, f64)> {
+        // Blocks of points with the same value: the number of points, their weight, and their value.
+        let mut blocks: Vec<(usize, f64, f64)> = Vec::new();
+        for point in self.points.values() {
+            let mut block = (1, point.weight(), point.value_or(0.0));
+            while let Some(&(points, weight, ns)) = blocks.last()
+                && ns > block.2
+            {
+                let total = weight + block.1;
+                block = (points + block.0, total, (weight * ns + block.1 * block.2) / total);
+                blocks.pop();
+            }
+            blocks.push(block);
+        }
+        let values = blocks.into_iter().flat_map(|(points, _, ns)| std::iter::repeat_n(ns, points));
+        self.points.keys().copied().zip(values).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knees_are_learned_and_the_rest_is_between() {
+        let mut curve = CostCurve::default();
+        assert_eq!(curve.up_to(2), [0.0; 3]);
+        curve.add(4, 8.0);
+        assert_eq!(curve.up_to(6), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0]);
+        curve.add(6, 28.0);
+        assert_eq!(curve.up_to(7), [0.0, 2.0, 4.0, 6.0, 8.0, 18.0, 28.0, 38.0]);
+        assert_eq!(curve.up_to(1), [0.0, 2.0]);
+        assert_eq!(curve.at_best_up_to(7), [0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 28.0, 28.0]);
+    }
+
+    #[test]
+    fn noise_does_not_make_more_rows_cheaper() {
+        let mut curve = CostCurve::default();
+        curve.add(1, 10.0);
+        curve.add(2, 14.0);
+        curve.add(3, 12.0);
+        let times = curve.up_to(4);
+        assert!(times.is_sorted() && (times[2] - 13.0).abs() < 0.01, "{times:?}");
+    }
+}

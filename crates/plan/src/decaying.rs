@@ -1,0 +1,101 @@
+//! Means, shares and speeds in which older measurements count less.
+
+/// The weight of a round relative to the round after it.
+const DECAY: f64 = 0.95;
+
+/// An exponentially weighted mean.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DecayingMean {
+    sum: f64,
+    weight: f64,
+}
+
+impl DecayingMean {
+    pub(crate) fn add(&mut self, value: f64) {
+        self.sum = self.sum * DECAY + value;
+        self.weight = self.weight * DECAY + 1.0;
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.weight > 0.0
+    }
+
+    pub(crate) fn value_or(&self, default: f64) -> f64 {
+        if self.is_known() { self.sum / self.weight } else { default }
+    }
+
+    pub(crate) fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// Reduces the weight of all values so far.
+    pub(crate) fn fade(&mut self, factor: f64) {
+        self.sum *= factor;
+        self.weight *= factor;
+    }
+}
+
+/// A share that decays by its own weight: parts of wholes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    part: f64,
+    whole: f64,
+    decay: f64,
+}
+
+impl Share {
+    /// Creates an unknown share. `decay`: the weight of a value compared with the one after it.
+    pub(crate) fn new(decay: f64) -> Self {
+        Self { part: 0.0, whole: 0.0, decay }
+    }
+
+    pub(crate) fn add(&mut self, part: f64, whole: f64) {
+        self.add_weighted(part, whole, 1.0);
+    }
+
+    /// Adds a value with a weight from 0 to 1.
+    pub(crate) fn add_weighted(&mut self, part: f64, whole: f64, weight: f64) {
+        let decay = 1.0 - weight * (1.0 - self.decay);
+        self.part = self.part * decay + weight * part;
+        self.whole = self.whole * decay + weight * whole;
+    }
+
+    /// Returns the share, as if it had been `prior` in `wholes` more.
+    pub(crate) fn value(&self, prior: f64, wholes: f64) -> f64 {
+        (self.part + prior * wholes) / (self.whole + wholes)
+    }
+}
+
+/// A mean speed in which older steps count less.
+#[derive(Clone, Copy, Debug)]
+pub struct Speed {
+    tokens: f64,
+    ns: f64,
+    decay: f64,
+}
+
+impl Default for Speed {
+    fn default() -> Self {
+        Self::with_decay(DECAY)
+    }
+}
+
+impl Speed {
+    /// Creates an unknown speed. `decay`: the weight of a step compared with the one after it.
+    #[must_use]
+    pub fn with_decay(decay: f64) -> Self {
+        Self { tokens: 0.0, ns: 0.0, decay }
+    }
+
+    /// Learns that a step committed `tokens` tokens in `ns` nanoseconds.
+    pub fn add(&mut self, tokens: usize, ns: f64) {
+        self.tokens = self.tokens * self.decay + tokens as f64;
+        self.ns = self.ns * self.decay + ns;
+    }
+
+    /// Returns the nanoseconds of a token; `None` if nothing is known.
+    #[must_use]
+    pub fn token_ns(&self) -> Option<f64> {
+        (self.tokens > 0.0).then(|| self.ns / self.tokens)
+    }
+}

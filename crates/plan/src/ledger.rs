@@ -1,0 +1,76 @@
+//! What drafting has cost so far, compared with the target alone, and what it may still cost.
+
+/// An account of the time that drafting has lost or gained. It keeps the promise that decoding is never much
+/// slower than the target alone, whatever the estimates say.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Ledger {
+    elapsed_ns: f64,
+    /// The time by which drafting was slower than the target alone, minus the time by which it was faster.
+    lost_ns: f64,
+    /// The time that trials have lost.
+    trials_ns: f64,
+    /// The time that drafters took to read what they had missed, for trials.
+    catch_up_ns: f64,
+    /// The time that drafting has gained.
+    gained_ns: f64,
+}
+
+/// The share of the time that trials may lose, and that of what drafting has gained.
+const TRIAL_SHARE: f64 = 0.006;
+const GAIN_SHARE: f64 = 0.05;
+/// The passes that trials may lose at first.
+const TRIAL_PASSES: f64 = 4.0;
+/// The share of the time that drafting may lose altogether, and the passes that it may lose at first.
+const LOSS_SHARE: f64 = 0.008;
+const LOSS_PASSES: f64 = 14.0;
+/// The share of the time that catching up may take for each time that a trial might double the speed.
+const CATCH_UP_SHARE: f64 = 0.007;
+const CATCH_UP_GAIN: f64 = 3.0;
+/// The gains that may be lost again, as a share of the time.
+const KEPT_SHARE: f64 = 0.05;
+
+impl Ledger {
+    /// Counts a step of the target alone.
+    pub(crate) fn add_alone(&mut self, ns: f64) {
+        self.elapsed_ns += ns;
+    }
+
+    /// Counts a step with drafts, in which the target alone would have taken `alone_ns` for the same tokens.
+    pub(crate) fn add_drafting(&mut self, ns: f64, alone_ns: f64, is_trial: bool) {
+        let lost_ns = ns - alone_ns;
+        self.elapsed_ns += ns;
+        self.lost_ns = (self.lost_ns + lost_ns).max(-KEPT_SHARE * self.elapsed_ns);
+        self.gained_ns = (self.gained_ns - lost_ns).max(0.0);
+        if is_trial {
+            self.trials_ns += lost_ns.max(0.0);
+        }
+    }
+
+    /// Returns the time that drafting has gained, less what it has lost since.
+    pub(crate) fn gained_ns(&self) -> f64 {
+        self.gained_ns
+    }
+
+    /// Counts what a trial took to catch up.
+    pub(crate) fn add_catch_up(&mut self, ns: f64) {
+        self.catch_up_ns += ns;
+    }
+
+    /// Returns whether a trial may take `ns` to catch up. `speedup`: what it might reach at best.
+    pub(crate) fn may_catch_up(&self, ns: f64, speedup: f64) -> bool {
+        let gain = (speedup - 1.0).clamp(0.0, CATCH_UP_GAIN);
+        let share = CATCH_UP_SHARE * gain;
+        self.catch_up_ns + ns <= share * self.elapsed_ns + GAIN_SHARE * self.gained_ns
+    }
+
+    /// Returns whether drafting may go on. `pass_ns`: the time of a pass of the target alone.
+    pub(crate) fn may_draft(&self, pass_ns: f64) -> bool {
+        self.lost_ns <= LOSS_SHARE * self.elapsed_ns + LOSS_PASSES * pass_ns
+    }
+
+    /// Returns whether a trial may lose `ns`. `pass_ns`: the time of a pass of the target alone.
+    pub(crate) fn may_try(&self, ns: f64, pass_ns: f64) -> bool {
+        let budget_ns = TRIAL_SHARE * self.elapsed_ns + GAIN_SHARE * self.gained_ns;
+        self.trials_ns + ns <= budget_ns + TRIAL_PASSES * pass_ns
+    }
+}

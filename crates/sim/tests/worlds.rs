@@ -1,0 +1,329 @@
+//! Automatic draft lengths against plain decoding and against every fixed length, with the production decoders in
+//! random worlds: costs with knees, acceptance that falls with the position in a draft and comes in runs and bursts,
+//! and drafters slower than the target. None of the worlds follows the planner's own model.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::{DraftShape, Role, Sampling, SequenceId};
+use forerun_decode::{
+    Auto, Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength,
+    PearlOptions, Sequence, Speculative, SpeculativeDraftLength, generate,
+};
+use forerun_sim::{
+    AcceptanceModel, Calibration, Cancellation, Cost, Device, ForwardCost, Oracle, SimCluster,
+};
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const TARGET_NS: f64 = 1e6;
+const TOKENS: usize = 2_000;
+const LONGEST: usize = 16;
+const LENGTHS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
+
+/// A stream of pseudo-random numbers (SplitMix64, Steele et al. 2014).
+struct Random(u64);
+
+impl Random {
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) as f64 / u64::MAX as f64
+    }
+
+    fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.uniform()
+    }
+
+    /// Returns a number whose logarithm is uniform.
+    fn log_between(&mut self, low: f64, high: f64) -> f64 {
+        self.between(low.ln(), high.ln()).exp()
+    }
+
+    fn chance(&mut self, probability: f64) -> bool {
+        self.uniform() < probability
+    }
+}
+
+/// The devices and the text of a world.
+#[derive(Clone, Debug)]
+struct World {
+    name: String,
+    drafter: Cost,
+    target: Cost,
+    replicas: usize,
+    acceptance: AcceptanceModel,
+    seed: u64,
+}
+
+impl World {
+    fn random(seed: u64) -> Self {
+        let random = &mut Random(seed);
+        let draft_ns = TARGET_NS * random.log_between(0.01, 2.5);
+        let link_ns = (TARGET_NS * random.log_between(0.000_1, 0.02)) as u64;
+        let layers = 24;
+        let next_ns = random.chance(0.5).then(|| (draft_ns * random.between(0.6, 1.0)) as u64);
+        let forward = ForwardCost::Rows {
+            points: vec![(1, draft_ns as u64), (33, (draft_ns * random.between(1.0, 3.0)) as u64)],
+        };
+        let drafter = Cost { forward, next_ns, layers, link_ns, ..Cost::constant(0) };
+        let target = Cost { forward: knees(random), layers, link_ns, ..Cost::constant(0) };
+        let acceptance = text(random);
+        let replicas = 1 + (random.uniform() * 4.0) as usize;
+        Self { name: format!("world {seed}"), drafter, target, replicas, acceptance, seed }
+    }
+
+    /// A pair that was measured: its costs, and where the drafter agreed with the target.
+    fn recorded(calibration: &Calibration, prompt: u64) -> Self {
+        let AcceptanceModel::Recorded(record) = calibration.acceptance(prompt) else { panic!() };
+        let text = record.iter().map(|&right| f64::from(u8::from(right))).collect();
+        // The time of the prompt is not what is tested.
+        let cost = |cost: Cost| Cost { first_ns: None, ..cost };
+        Self {
+            name: format!("demonstration pair, prompt {prompt}"),
+            drafter: cost(calibration.drafter_cost().unwrap()),
+            target: cost(calibration.target_cost().unwrap()),
+            replicas: 1,
+            acceptance: AcceptanceModel::Varying { text, depth: vec![1.0] },
+            seed: prompt,
+        }
+    }
+
+    /// Decodes, checks the text, and returns the time until the last token.
+    fn run(&self, decoder: &mut dyn Decoder) -> f64 {
+        let oracle = Oracle { seed: self.seed, drafters: vec![self.acceptance.clone()] };
+        let device = |role, cost: &Cost| Device {
+            name: format!("{role:?}"),
+            roles: vec![role],
+            cost: cost.clone(),
+        };
+        let targets = (0..self.replicas).map(|index| device(Role::Target(index), &self.target));
+        let devices = targets.chain([device(Role::Drafter(0), &self.drafter)]).collect();
+        let cluster = SimCluster::new(devices, oracle.clone(), Cancellation::Layer, Vec::new());
+        let mut cluster = cluster.unwrap().without_trace();
+        let limits = Limits { max_tokens: TOKENS, context_length: usize::MAX, eos: Vec::new() };
+        let mut sequence = Sequence::new(SequenceId(0), oracle.text(3), Sampling::greedy(), limits);
+        generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
+        cluster.now_ns() as f64
+    }
+
+    fn decoder(&self, method: usize, mode: DraftLength, length: usize) -> Box<dyn Decoder> {
+        match method {
+            0 => Box::new(speculative(mode, length)),
+            1 => Box::new(pearl(mode, length)),
+            2 => Box::new(dsi(mode, length, self.replicas)),
+            _ => Box::new(Auto::new(vec![
+                Box::new(speculative(mode, length)),
+                Box::new(pearl(mode, length)),
+                Box::new(dsi(mode, length, self.replicas)),
+            ])),
+        }
+    }
+}
+
+fn speculative(mode: DraftLength, length: usize) -> Speculative {
+    Speculative::new(SpeculativeDraftLength::new(DraftShape::Chain { length }, mode))
+}
+
+fn pearl(mode: DraftLength, length: usize) -> Pearl {
+    Pearl::new(PearlOptions::default(), PearlDraftLength::new(length, mode, true))
+}
+
+fn dsi(mode: DraftLength, length: usize, replicas: usize) -> Dsi {
+    Dsi::new(replicas, DsiLookahead::new(length, mode, replicas))
+}
+
+const METHODS: [&str; 4] = ["speculative", "pearl", "dsi", "auto"];
+const AUTO: usize = 3;
+
+/// Returns the time of a pass over rows: rows are cheap until the pass is limited by arithmetic, and tiles may
+/// make steps.
+fn knees(random: &mut Random) -> ForwardCost {
+    let knee = random.log_between(1.5, 40.0);
+    let (before, after) = (random.log_between(0.000_5, 0.05), random.log_between(0.01, 0.6));
+    let tile = [1, 1, 4, 8][(random.uniform() * 4.0) as usize];
+    let points = (1..=72_usize).map(|rows| {
+        let rows_in_tiles = if rows == 1 { 1 } else { rows.div_ceil(tile) * tile } as f64;
+        let cheap = rows_in_tiles.min(knee) - 1.0;
+        let dear = (rows_in_tiles - knee).max(0.0);
+        (rows, (TARGET_NS * (1.0 + before * cheap.max(0.0) + after * dear)) as u64)
+    });
+    ForwardCost::Rows { points: points.collect() }
+}
+
+/// Returns a text with easy and hard stretches, from runs of a few tokens to bursts of hundreds. It may become
+/// harder or easier from its start to its end.
+fn text(random: &mut Random) -> AcceptanceModel {
+    let easy = 1.0 - random.log_between(0.01, 0.9);
+    let hard = if random.chance(0.3) { easy } else { easy * random.uniform() };
+    let lengths = [random.log_between(2.0, 300.0), random.log_between(2.0, 300.0)];
+    let drift = if random.chance(0.3) { random.uniform() } else { 0.0 };
+    let is_falling = random.chance(0.5);
+    let mut is_hard = random.chance(0.5);
+    let rates = (0..TOKENS).map(|token| {
+        is_hard ^= random.chance(1.0 / lengths[usize::from(is_hard)]);
+        let part = token as f64 / TOKENS as f64;
+        let drifted = drift * if is_falling { part } else { 1.0 - part };
+        (1.0 - drifted) * if is_hard { hard } else { easy }
+    });
+    let text = rates.collect();
+    let (kind, fall) = (random.uniform(), random.between(0.6, 1.0));
+    let depth = match kind {
+        kind if kind < 0.5 => vec![1.0],
+        // Each position is worse than the one before, as with heads on one hidden state.
+        kind if kind < 0.8 => (0..LONGEST).map(|depth| fall.powi(depth as i32)).collect(),
+        // The drafter was trained for a few positions.
+        _ => {
+            let trained = 2 + (random.uniform() * 5.0) as usize;
+            (0..LONGEST).map(|depth| if depth < trained { 1.0 } else { fall * 0.3 }).collect()
+        }
+    };
+    AcceptanceModel::Varying { text, depth }
+}
+
+/// The speed of a method's automatic length in a world.
+#[derive(Clone, Debug)]
+struct Comparison {
+    world: String,
+    /// Compared with plain decoding.
+    to_plain: f64,
+    /// Compared with the best of plain decoding and all fixed lengths; for `auto`, those of all methods.
+    to_best: f64,
+    best: String,
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { world, to_plain, to_best, best } = self;
+        write!(f, "{world}: {to_plain:.3} of plain decoding, {to_best:.3} of {best}")
+    }
+}
+
+fn compare(world: &World, method: usize) -> Comparison {
+    let plain = world.run(&mut Autoregressive);
+    let mut best = (plain, "plain".to_owned());
+    let (from, to) = if method == AUTO { (0, AUTO) } else { (method, method + 1) };
+    for (fixed, name) in METHODS.iter().enumerate().take(to).skip(from) {
+        for length in LENGTHS {
+            let ns = world.run(&mut *world.decoder(fixed, DraftLength::Fixed, length));
+            if ns < best.0 {
+                best = (ns, format!("{name} {length}"));
+            }
+        }
+    }
+    let auto = world.run(&mut *world.decoder(method, DraftLength::Auto, LONGEST));
+    let (to_plain, to_best) = (plain / auto, best.0 / auto);
+    Comparison { world: world.name.clone(), to_plain, to_best, best: best.1 }
+}
+
+/// Compares in all worlds, on two threads.
+fn compare_all(worlds: impl Fn(u64) -> World + Sync, count: u64, method: usize) -> Vec<Comparison> {
+    let (next, comparisons) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= count {
+                break;
+            }
+            let comparison = compare(&worlds(at), method);
+            comparisons.lock().unwrap().push(comparison);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        scope.spawn(work);
+    });
+    comparisons.into_inner().unwrap()
+}
+
+/// What must hold in all worlds together.
+struct Bounds {
+    /// The least speed compared with plain decoding.
+    to_plain: f64,
+    /// The least mean speed compared with the best fixed length.
+    mean_to_best: f64,
+    /// The largest share of worlds below 0.95 of the best fixed length.
+    below_best: f64,
+}
+
+/// Prints the distribution of speeds, and checks them.
+fn check(method: usize, comparisons: &[Comparison], bounds: &Bounds) {
+    let sorted = |value: fn(&Comparison) -> f64| {
+        let mut values: Vec<f64> = comparisons.iter().map(value).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let [to_plain, to_best] =
+        [sorted(|comparison| comparison.to_plain), sorted(|comparison| comparison.to_best)];
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    eprintln!("| {} worlds | least | 0.1 % | 1 % | 5 % | median | mean |", to_best.len());
+    for (name, values) in [("plain decoding", &to_plain), ("the best", &to_best)] {
+        let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+        let shown = [0.0, 0.001, 0.01, 0.05, 0.5].map(|share| format!("{:.3}", at(share)));
+        let (name, mean) = (format!("{} / {name}", METHODS[method]), mean(values));
+        eprintln!("| {name} | {} | {mean:.3} |", shown.join(" | "));
+    }
+    let below = to_best.partition_point(|&value| value < 0.95) as f64 / to_best.len() as f64;
+    eprintln!("{:.1} % below 0.95 of the best", below * 100.0);
+    let worst = |value: fn(&Comparison) -> f64| {
+        let mut sorted: Vec<&Comparison> = comparisons.iter().collect();
+        sorted.sort_by(|a, b| value(a).total_cmp(&value(b)));
+        sorted.truncate(3);
+        sorted
+    };
+    let slowest = worst(|comparison| comparison.to_plain);
+    let most_regret = worst(|comparison| comparison.to_best);
+    for comparison in slowest.iter().chain(&most_regret) {
+        eprintln!("{comparison}");
+    }
+    assert!(to_plain[0] >= bounds.to_plain, "{}", slowest[0]);
+    assert!(mean(&to_best) >= bounds.mean_to_best, "{}", mean(&to_best));
+    // A share in few worlds has an error.
+    let share = bounds.below_best;
+    let error = (share * (1.0 - share) / comparisons.len() as f64).sqrt();
+    assert!(below <= share + 3.0 * error, "{below}: {}", most_regret[0]);
+}
+
+fn check_random(method: usize, worlds: u64, bounds: &Bounds) {
+    let cases = std::env::var("FORERUN_CASES").ok().and_then(|text| text.parse().ok());
+    check(method, &compare_all(World::random, cases.unwrap_or(worlds), method), bounds);
+}
+
+#[test]
+fn speculative_decoding_in_random_worlds() {
+    let bounds = Bounds { to_plain: 0.96, mean_to_best: 0.99, below_best: 0.05 };
+    check_random(0, 60, &bounds);
+}
+
+#[test]
+fn pearl_in_random_worlds() {
+    let bounds = Bounds { to_plain: 0.98, mean_to_best: 1.0, below_best: 0.1 };
+    check_random(1, 20, &bounds);
+}
+
+#[test]
+fn dsi_in_random_worlds() {
+    let bounds = Bounds { to_plain: 0.97, mean_to_best: 0.94, below_best: 0.25 };
+    check_random(2, 16, &bounds);
+}
+
+#[test]
+fn auto_in_random_worlds() {
+    let bounds = Bounds { to_plain: 0.84, mean_to_best: 0.88, below_best: 0.65 };
+    check_random(AUTO, 8, &bounds);
+}
+
+#[test]
+fn recorded_pair() {
+    let text = include_str!("../../../docs/bench/demonstration-calibration.toml");
+    let calibration = Calibration::parse(text).unwrap();
+    let bounds = Bounds { to_plain: 1.0, mean_to_best: 0.9, below_best: 1.0 };
+    for method in 0..METHODS.len() {
+        let world = |prompt| World::recorded(&calibration, prompt);
+        check(method, &compare_all(world, 3, method), &bounds);
+    }
+}
