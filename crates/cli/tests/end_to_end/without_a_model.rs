@@ -95,7 +95,7 @@ fn devices_measures_passes_of_the_given_numbers_of_rows() {
         run.with_path("--model", &models.target()).finish()
     };
     let output = devices("3,10").output();
-    let rows = output.lines().filter(|line| line.contains(" of one row"));
+    let rows = output.lines().filter(|line| line.contains("] of one row"));
     let rows: Vec<&str> = rows.map(|line| line.split_whitespace().next().unwrap()).collect();
     assert_eq!(rows, ["3", "10"], "{output}");
     devices("4096").assert_refused("--rows", &["4096 rows", "context"]);
