@@ -73,6 +73,11 @@ impl CostCurve {
         times
     }
 
+    /// Returns whether only one number occurred.
+    pub(crate) fn has_one_point(&self) -> bool {
+        self.points.len() == 1
+    }
+
     /// Returns the largest number that occurred; 0 if none did.
     pub(crate) fn largest(&self) -> usize {
         self.points.keys().next_back().copied().unwrap_or(0)

@@ -363,7 +363,13 @@ impl Estimates {
         let longest = if policy.is_chain() { length } else { whole };
         let rows =
             if at_best { self.rows.at_best_up_to(longest) } else { self.rows.up_to(longest) };
-        let drafts = self.draft.up_to(longest);
+        // One length does not show what further tokens cost: the job itself may take most of the time. To try that is
+        // cheap while there is nothing to read first.
+        let is_flat = at_best && self.draft.has_one_point() && policy.unread_tokens == 0;
+        let drafts = match is_flat {
+            true => self.draft.at_best_up_to(longest),
+            false => self.draft.up_to(longest),
+        };
         let waited_ns = self.waited_ns[1].value_or(self.waited_ns[0].value_or(0.0));
         let time = |length: usize| {
             let nodes = if policy.is_chain() { length } else { whole };
