@@ -1,7 +1,7 @@
 //! Workers on the ranks of an MPI job.
 //!
-//! All ranks run the same program with the same options. [`Group::join`] makes a process a member of the job.
-//! Rank 0 decodes ([`Group::into_workers`]); the others run the jobs that it sends ([`Group::serve`]). Jobs and
+//! All ranks run the same program with the same options. `Group::join` makes a process a member of the job.
+//! Rank 0 decodes (`Group::into_workers`); the others run the jobs that it sends (`Group::serve`). Jobs and
 //! completions travel as the messages of `forerun-wire`.
 //!
 //! * One thread of each process makes all calls of MPI. It polls, and sleeps between polls, for longer the longer
