@@ -57,14 +57,25 @@ impl BlockRows {
     fn pack_part(&self, part: usize, tile_block: usize, lane: usize, tile: &mut [u8]) {
         let Self { format, block, .. } = self;
         let place = format.place(self.inputs, tile_block);
-        // Bytes are stored with 128 added.
-        let flipped = if format.bits == 8 { 0x80 } else { 0 };
         let (quants, _) = block.quants().as_chunks::<BLOCK>();
-        let quants = quants[part].map(|quant| quant ^ flipped);
-        add_bits(&quants, format.lower_bits(), lane, &mut tile[place.lower..]);
+        write_plane(
+            &quants[part],
+            format.bits == 8,
+            0,
+            format.lower_bits(),
+            lane,
+            &mut tile[place.lower..],
+        );
         if format.upper_bits() > 0 {
-            let upper = quants.map(|quant| quant >> format.lower_bits());
-            add_bits(&upper, format.upper_bits(), lane, &mut tile[place.upper..]);
+            let shift = format.lower_bits();
+            write_plane(
+                &quants[part],
+                false,
+                shift,
+                format.upper_bits(),
+                lane,
+                &mut tile[place.upper..],
+            );
         }
         let mut half = |at: usize, index: usize, value: f32| {
             let at = at + (index * LANES + lane) * 2;
@@ -104,13 +115,40 @@ fn exponent(scale: f32) -> u8 {
     }
 }
 
-/// Adds the lowest bits of 32 quants to the 32 inputs of one output in a plane. These bits must be zero.
-fn add_bits(quants: &[u8; BLOCK], width: usize, lane: usize, plane: &mut [u8]) {
-    // Four bytes at a time.
-    let (per_byte, mask) = (8 / width, u32::from_ne_bytes([0xff >> (8 - width); 4]));
-    for (group, &quants) in quants.as_chunks::<4>().0.iter().enumerate() {
-        let bits = (u32::from_le_bytes(quants) & mask) << (group % per_byte * width);
-        let (places, _) = plane[group / per_byte * 64..].as_chunks_mut::<4>();
-        places[lane] = (u32::from_le_bytes(places[lane]) | bits).to_le_bytes();
+/// Writes `width` bits of each of 32 quants, from bit `shift` on, to the 32 inputs of one output in a plane. If
+/// `is_flipped`, 128 is added to the quants.
+fn write_plane(
+    quants: &[u8; BLOCK],
+    is_flipped: bool,
+    shift: usize,
+    width: usize,
+    lane: usize,
+    plane: &mut [u8],
+) {
+    let flipped = if is_flipped { u32::from_ne_bytes([0x80; 4]) } else { 0 };
+    match width {
+        1 => write_bits::<1>(quants, flipped, shift, lane, plane),
+        2 => write_bits::<2>(quants, flipped, shift, lane, plane),
+        4 => write_bits::<4>(quants, flipped, shift, lane, plane),
+        _ => write_bits::<8>(quants, flipped, shift, lane, plane),
+    }
+}
+
+/// [`write_plane`] for one width. Each row of the plane has four bytes of every output.
+fn write_bits<const WIDTH: usize>(
+    quants: &[u8; BLOCK],
+    flipped: u32,
+    shift: usize,
+    lane: usize,
+    plane: &mut [u8],
+) {
+    let mask = u32::from_ne_bytes([0xff >> (8 - WIDTH); 4]);
+    let groups = quants.as_chunks::<4>().0.chunks_exact(8 / WIDTH);
+    for (row, groups) in plane.chunks_exact_mut(4 * LANES).zip(groups) {
+        let mut bits = 0;
+        for (index, &group) in groups.iter().enumerate() {
+            bits |= ((u32::from_le_bytes(group) ^ flipped) >> shift & mask) << (index * WIDTH);
+        }
+        row[4 * lane..4 * lane + 4].copy_from_slice(&bits.to_le_bytes());
     }
 }
