@@ -55,9 +55,12 @@ pub(crate) struct MakePairArguments {
     #[arg(long, value_name = "RATE", default_value_t = 0.8)]
     pub(crate) acceptance: f64,
 
-    /// Largest difference between the requested and the measured acceptance (and overlap).
-    #[arg(long, value_name = "T", default_value_t = 0.02)]
-    pub(crate) tolerance: f64,
+    /// Largest difference between the requested and the measured acceptance (and overlap) [default: 0.02;
+    /// 0.05 with `--from`].
+    ///
+    /// Real prompts differ more in acceptance than random ones.
+    #[arg(long, value_name = "T")]
+    pub(crate) tolerance: Option<f64>,
 
     /// Temperature at which the acceptance is measured; 0 is greedy.
     #[arg(long, value_name = "T", default_value_t = 0.0)]

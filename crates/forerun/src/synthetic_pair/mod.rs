@@ -157,8 +157,9 @@ pub enum SyntheticPairError {
     },
     /// The acceptance was not reached.
     #[error(
-        "no scale gives an acceptance of {wanted:.3} ± {tolerance:.3} with these sizes: the nearest was \
-         {nearest:.3}; try another `acceptance`, more `tolerance`, or another `seed`"
+        "no scale gives an acceptance of {wanted:.3} ± {tolerance:.3} with these sizes: the nearest on prompts \
+         that the search did not use was {nearest:.3}; try more `tolerance`, more prompts, or another \
+         `acceptance` or `seed`"
     )]
     NotReached {
         /// The wanted acceptance.
