@@ -60,6 +60,7 @@ MODELS = {
     "qwen3.5-tied": "qwen35",
     "smollm3": "smollm3",
     "stablelm": "stablelm",
+    "stablelm-norms": "stablelm",
     "starcoder2": "starcoder2",
 }
 
@@ -214,12 +215,16 @@ class Converter:
                 yield f"{prefix}.{mixed}", values
             if of_mixer:
                 continue
+            head = re.fullmatch(r"self_attn\.(q|k)_layernorm\.norms\.(\d+)\.weight", part)
             expert = re.fullmatch(r".+experts\.(\d+)\.(\w+)\.weight", part)
             if expert:
                 number, projection = int(expert[1]), expert[2]
                 projection = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down",
                               "w1": "gate", "w3": "up", "w2": "down"}[projection]
                 merged.setdefault(f"{prefix}.ffn_{projection}_exps.weight", {})[number] = tensor
+            elif head:
+                name = f"{prefix}.attn_{head[1]}_norm.weight"
+                merged.setdefault(name, {})[int(head[2])] = tensor
             elif part == "mlp.gate.e_score_correction_bias":
                 yield f"{prefix}.exp_probs_b.bias", tensor
             elif ".experts." in part or "_linear" in part:
@@ -236,8 +241,8 @@ class Converter:
             else:
                 part, _, kind = part.rpartition(".")
                 yield from self.changed(f"{prefix}.{self.part(part)}.{kind}", tensor)
-        for name, experts in merged.items():
-            yield name, torch.stack([experts[number] for number in range(self.experts)])
+        for name, parts in merged.items():
+            yield name, torch.stack([parts[number] for number in range(len(parts))])
 
     def of_all_experts(self, part, tensor):
         """Yield the parts of a tensor of all experts."""

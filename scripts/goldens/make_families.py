@@ -1536,6 +1536,13 @@ FAMILIES = {
         "without": {"epsilon": {"layer_norm_eps": 1e-5},
                     "theta": {"rope_parameters": partial(1.0, theta=1e9)}},
     },
+    "stablelm-norms": {
+        "config": transformers.StableLmConfig, "dtype": torch.float16,
+        "options": {"num_attention_heads": 4, "num_key_value_heads": 2,
+                    "qk_layernorm": True, "use_parallel_residual": True,
+                    "rope_parameters": partial(0.67)},
+        "without": WHOLE | {"norms": {"qk_layernorm": False}},
+    },
     # GPT-NeoX: fused queries, keys and values of each head, LayerNorm, an MLP
     # without gate. Three checkpoints: Pythia, RedPajama with one after the
     # other, and without biases of attention.

@@ -26,7 +26,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 119] = [
+const FAMILIES: [&str; 120] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
@@ -142,6 +142,7 @@ const FAMILIES: [&str; 119] = [
     "smollm3-list",
     "smollm3-window",
     "stablelm",
+    "stablelm-norms",
     "stablelm-plain",
     "starcoder2",
     "starcoder2-linear",
@@ -245,7 +246,7 @@ fn models_in_gguf_files_agree_with_the_peer() {
 }
 
 /// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
-const CONVERTED: [&str; 33] = [
+const CONVERTED: [&str; 34] = [
     "cohere-norm",
     "cohere2-bias",
     "deepseek-v2-lite",
@@ -278,6 +279,7 @@ const CONVERTED: [&str; 33] = [
     "qwen3.5-tied",
     "smollm3",
     "stablelm",
+    "stablelm-norms",
     "starcoder2",
 ];
 

@@ -693,7 +693,7 @@ impl TensorSource for RandomTensors {
             layout: RowLayout::PLAIN,
             is_vector: shape.len() == 1,
             quantized: None,
-            expansion: None,
+            assembled: None,
         })
     }
 

@@ -83,6 +83,24 @@ impl StoredAs {
         bytes.start + expert * size..bytes.start + (expert + 1) * size
     }
 
+    /// Returns the names of the tensors that hold the parts of a vector, one for each head, if they are stored apart
+    /// (the norms of StableLM's queries and keys).
+    pub(crate) fn of_heads(
+        tensor: Tensor,
+        config: &Config,
+        architecture: &Architecture,
+    ) -> Option<Vec<String>> {
+        let (layer, name) = match tensor {
+            _ if config.family != Family::StableLm => return None,
+            Tensor::Layer(layer, LayerTensor::QueryNorm) => (layer, "q_layernorm"),
+            Tensor::Layer(layer, LayerTensor::KeyNorm) => (layer, "k_layernorm"),
+            _ => return None,
+        };
+        let heads = architecture.shape(tensor)[0] / config.head_dim;
+        let of_head = |head| format!("model.layers.{layer}.self_attn.{name}.norms.{head}.weight");
+        Some((0..heads).map(of_head).collect())
+    }
+
     /// Sets the names that are not those of a Llama.
     fn rename(&mut self, tensor: Tensor, config: &Config, architecture: &Architecture) {
         use Family as F;

@@ -312,8 +312,13 @@ impl GgufArchitecture {
                 config.gated_mlp = false;
                 config.hidden_act = Activation::GeluTanh;
             }
-            Family::StableLm if !has("blk.0.ffn_norm.weight") => {
-                config.norm_placement = NormPlacement::Parallel;
+            Family::StableLm => {
+                if !has("blk.0.ffn_norm.weight") {
+                    config.norm_placement = NormPlacement::Parallel;
+                }
+                if has("blk.0.attn_q_norm.weight") {
+                    config.qk_norms = QkNorms::OwnHeads;
+                }
             }
             Family::GptNeoX => gpt_neox(options, config)?,
             Family::Phi => {

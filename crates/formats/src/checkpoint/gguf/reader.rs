@@ -14,8 +14,8 @@ use super::places::Places;
 use super::rope::{Divisors, add_divisors};
 use super::value::StoredValue;
 use crate::architecture::Architecture;
+use crate::checkpoint::assembled::{Assembled, SplitExpansion, StoredPart};
 use crate::checkpoint::row_layout::RowLayout;
-use crate::checkpoint::split_expansion::{ExpansionPart, SplitExpansion};
 use crate::checkpoint::stored_names::StoredAs;
 use crate::checkpoint::{Location, WeightFile};
 use crate::config::{Config, MAX_LAYERS};
@@ -218,7 +218,7 @@ impl Parts<'_> {
             dtype: stored.dtype,
             layout: stored_as.layout,
             quantized: None,
-            expansion: None,
+            assembled: None,
         })
     }
 
@@ -241,7 +241,7 @@ impl Parts<'_> {
             let (name, layout) = (name.clone(), RowLayout::PLAIN);
             let stored_as = StoredAs { name, shape, expert: None, layout };
             let Location { file, bytes, dtype, .. } = self.locate(&stored_as, false)?;
-            Ok::<_, LoadError>(ExpansionPart { file, bytes, dtype })
+            Ok::<_, LoadError>(StoredPart { file, bytes, dtype })
         };
         let keys = part(keys, vec![n_heads, rank, plain_dim])?;
         let values = part(values, vec![n_heads, value_dim, rank])?;
@@ -256,8 +256,8 @@ impl Parts<'_> {
         };
         let expansion = SplitExpansion { keys, values, rank, plain_dim, value_dim };
         let (layout, quantized) = (RowLayout::PLAIN, None);
-        let expansion = Some(Box::new(expansion));
-        Ok(Location { file, bytes, dtype, layout, quantized, expansion })
+        let assembled = Some(Box::new(Assembled::Expansion(expansion)));
+        Ok(Location { file, bytes, dtype, layout, quantized, assembled })
     }
 
     /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a mixture of experts)
