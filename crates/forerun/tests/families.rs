@@ -26,7 +26,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 120] = [
+const FAMILIES: [&str; 123] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
@@ -53,6 +53,9 @@ const FAMILIES: [&str; 120] = [
     "gemma4-bias",
     "gemma4-inputs",
     "gemma4-inputs-head",
+    "gemma4-moe",
+    "gemma4-moe-bias",
+    "gemma4-moe-inputs",
     "glm",
     "glm-plain",
     "glm-whole",

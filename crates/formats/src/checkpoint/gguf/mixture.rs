@@ -38,15 +38,9 @@ pub(super) fn read(
         mlp.activation = Activation::ClampedSwiglu { limit: 7.0 };
         mlp.bias = true;
     }
-    let mut router = Router {
-        experts_per_token,
-        weighting,
-        normalised,
-        scale: 1.0,
-        bias: family == F::GptOss,
-        correction: false,
-        groups: None,
-    };
+    let bias = family == F::GptOss;
+    let mut router =
+        Router { weighting, normalised, bias, ..Router::softmax(experts_per_token) };
     let has_shared_gate = matches!(family, F::Qwen2Moe | F::Qwen3Next | F::Qwen35Moe);
     let shared_size = match family {
         F::GraniteMoeHybrid => options.size_or_zero(SHARED)?,
@@ -71,7 +65,10 @@ pub(super) fn read(
         dense = (0..config.num_hidden_layers).map(|layer| layer < first).collect();
     }
     Ok(Some(MixtureLayers {
-        experts: Experts { n_experts, mlp, router, shared_gate: has_shared_gate },
+        experts: Experts {
+            shared_gate: has_shared_gate,
+            ..Experts::plain(n_experts, mlp, router)
+        },
         shared_size,
         dense,
     }))
