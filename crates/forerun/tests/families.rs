@@ -249,7 +249,7 @@ fn models_in_gguf_files_agree_with_the_peer() {
 }
 
 /// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
-const CONVERTED: [&str; 34] = [
+const CONVERTED: [&str; 38] = [
     "cohere-norm",
     "cohere2-bias",
     "deepseek-v2-lite",
@@ -257,6 +257,10 @@ const CONVERTED: [&str; 34] = [
     "falcon-new",
     "gemma2",
     "gemma3",
+    "gemma4",
+    "gemma4-inputs",
+    "gemma4-moe",
+    "gemma4-moe-inputs",
     "glm",
     "glm4",
     "glm4-moe-group",

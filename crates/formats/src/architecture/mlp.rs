@@ -147,9 +147,8 @@ mod tests {
 
     #[test]
     fn rows_share_experts() {
-        let of = |n_experts, chosen| {
-            Experts::plain(n_experts, Mlp::gated(8), Router::softmax(chosen))
-        };
+        let of =
+            |n_experts, chosen| Experts::plain(n_experts, Mlp::gated(8), Router::softmax(chosen));
         let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
         near(of(32, 4).expected_distinct(0), 0.0);
         near(of(32, 4).expected_distinct(1), 4.0);

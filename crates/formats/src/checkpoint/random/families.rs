@@ -66,7 +66,9 @@ pub(super) fn dense() -> Vec<Config> {
         ..gemma4.clone()
     };
     let gemma4_experts = Config {
-        global_heads: gemma4.global_heads.map(|heads| GlobalHeads { values_are_keys: false, ..heads }),
+        global_heads: gemma4
+            .global_heads
+            .map(|heads| GlobalHeads { values_are_keys: false, ..heads }),
         experts: Some(MixtureLayers {
             shared_size: Some(gemma4.intermediate_size),
             ..MixtureLayers::in_all(gemma4_experts())
@@ -237,8 +239,7 @@ fn gemma4_experts() -> Experts {
 /// Returns mixtures of experts, of which some have dense layers, shared experts or groups.
 pub(super) fn mixtures() -> Vec<Config> {
     let router = Router::softmax(2);
-    let experts =
-        |size, router| Experts::plain(6, Mlp::gated(size), router);
+    let experts = |size, router| Experts::plain(6, Mlp::gated(size), router);
     let layers = MixtureLayers::in_all;
     let of = |family, layers| Config { family, experts: Some(layers), ..example_config() };
     let unnormalised = Router { normalised: false, ..router };
@@ -402,8 +403,7 @@ pub(super) fn hybrids() -> Vec<Config> {
         negative_rates: false,
     };
     let router = Router::softmax(2);
-    let experts =
-        |size, router| Experts::plain(6, Mlp::gated(size), router);
+    let experts = |size, router| Experts::plain(6, Mlp::gated(size), router);
     let qwen3_next = Config {
         qk_norms: QkNorms::Heads,
         attention_gate: true,
