@@ -642,8 +642,9 @@ FAMILIES = {
             "top_k_experts": 2, "moe_intermediate_size": 27,
             "global_head_dim": 18, "num_kv_shared_layers": 1,
             "use_double_wide_mlp": True, "hidden_size_per_layer_input": 7,
-            "vocab_size_per_layer_input": 131, "layer_types": [
-                "full_attention", "sliding_attention", "full_attention"]},
+            "vocab_size_per_layer_input": 131,
+            "final_logit_softcapping": 7.0, "layer_types": [
+                "sliding_attention", "full_attention", "full_attention"]},
         "experts": 5, "scales": GEMMA4_MOE_SCALES | {
             ".q_norm.weight": 0.8, ".k_norm.weight": 0.8},
         "cancels": ["model.layers.2.layer_scalar"],
