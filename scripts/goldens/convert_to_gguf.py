@@ -32,6 +32,10 @@ MODELS = {
     "cohere2-bias": "cohere2",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
+    "gemma4": "gemma4",
+    "gemma4-inputs": "gemma4",
+    "gemma4-moe": "gemma4",
+    "gemma4-moe-inputs": "gemma4",
     "glm": "chatglm",
     "glm4": "glm4",
     "glm4-moe-group": "glm4moe",
@@ -60,6 +64,7 @@ MODELS = {
     "qwen3.5-tied": "qwen35",
     "smollm3": "smollm3",
     "stablelm": "stablelm",
+    "stablelm-norms": "stablelm",
     "starcoder2": "starcoder2",
 }
 
@@ -121,6 +126,22 @@ PARTS = {
     "ln_2": "ffn_norm",
     "attn.c_attn": "attn_qkv",
     "attn.c_proj": "attn_output",
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
+    "router.proj": "ffn_gate_inp",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
+}
+
+# Parts of a layer of Gemma 4 whose names do not end in the kind of the tensor.
+GEMMA4_PARTS = {
+    "layer_scalar": "layer_output_scale.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
 }
 
 # Norms whose names mean other places in some architectures.
@@ -139,6 +160,9 @@ AROUND = {
 
 WHOLE = {
     "model.embed_tokens": "token_embd",
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
     "model.norm": "output_norm",
     "model.embedding_norm": "token_embd_norm",
     "model.final_layernorm": "output_norm",
@@ -186,6 +210,13 @@ class Converter:
             self.expanded = [config["qk_nope_head_dim"], config["v_head_dim"]]
         self.experts = config.get("num_local_experts", config.get(
             "num_experts", config.get("n_routed_experts", 0)))
+        if architecture == "gemma4":
+            config["num_experts_per_tok"] = config.get("top_k_experts")
+            config["slides"] = [kind == "sliding_attention" for kind in config["layer_types"]]
+            listed = config.get("per_layer_config") or {"": {
+                "head_dim": config.get("global_head_dim"),
+                "num_key_value_heads": config.get("num_global_key_value_heads")}}
+            config["global"] = next(iter(listed.values()))
 
     def permuted(self, tensor, heads):
         """Reorder rows for a rotation of neighbours instead of halves."""
@@ -214,12 +245,19 @@ class Converter:
                 yield f"{prefix}.{mixed}", values
             if of_mixer:
                 continue
+            if part in GEMMA4_PARTS:
+                yield f"{prefix}.{GEMMA4_PARTS[part]}", tensor
+                continue
+            head = re.fullmatch(r"self_attn\.(q|k)_layernorm\.norms\.(\d+)\.weight", part)
             expert = re.fullmatch(r".+experts\.(\d+)\.(\w+)\.weight", part)
             if expert:
                 number, projection = int(expert[1]), expert[2]
                 projection = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down",
                               "w1": "gate", "w3": "up", "w2": "down"}[projection]
                 merged.setdefault(f"{prefix}.ffn_{projection}_exps.weight", {})[number] = tensor
+            elif head:
+                name = f"{prefix}.attn_{head[1]}_norm.weight"
+                merged.setdefault(name, {})[int(head[2])] = tensor
             elif part == "mlp.gate.e_score_correction_bias":
                 yield f"{prefix}.exp_probs_b.bias", tensor
             elif ".experts." in part or "_linear" in part:
@@ -236,8 +274,8 @@ class Converter:
             else:
                 part, _, kind = part.rpartition(".")
                 yield from self.changed(f"{prefix}.{self.part(part)}.{kind}", tensor)
-        for name, experts in merged.items():
-            yield name, torch.stack([experts[number] for number in range(self.experts)])
+        for name, parts in merged.items():
+            yield name, torch.stack([parts[number] for number in range(len(parts))])
 
     def of_all_experts(self, part, tensor):
         """Yield the parts of a tensor of all experts."""
@@ -264,7 +302,7 @@ class Converter:
         _, part, kind = name.rsplit(".", 2) if name.startswith("blk.") else ("", "", "")
         if self.architecture in REORDERED and part in ("attn_q", "attn_k"):
             tensor = self.permuted(tensor, self.heads if part == "attn_q" else self.kv_heads)
-        has_centred_norms = self.architecture.startswith("gemma") or self.architecture in QWENS
+        has_centred_norms = self.architecture in ("gemma2", "gemma3", *QWENS)
         if has_centred_norms and name.endswith("norm.weight"):
             tensor = tensor.float() + 1
         if self.architecture == "gptneox" and part == "attn_qkv":
@@ -285,6 +323,8 @@ class Converter:
         self.write_rope(writer)
         self.write_window(writer)
         self.write_mixture(writer)
+        if self.architecture == "gemma4":
+            self.write_gemma4(writer)
         self.write_factors(writer)
         self.write_tokenizer(writer)
         for name, tensor in sorted(self.converted()):
@@ -305,11 +345,12 @@ class Converter:
         writer.add_context_length(config["max_position_embeddings"])
         writer.add_embedding_length(config["hidden_size"])
         writer.add_block_count(config["num_hidden_layers"])
-        writer.add_feed_forward_length(config["intermediate_size"])
+        if self.architecture != "gemma4":
+            writer.add_feed_forward_length(config["intermediate_size"])
         writer.add_head_count(self.heads)
         if self.is_hybrid:
             self.mixers.write(writer)
-        else:
+        elif self.architecture != "gemma4":
             writer.add_head_count_kv(self.kv_heads)
         if self.architecture == "deepseek2":
             rank, (keys, values) = config["kv_lora_rank"], self.expanded
@@ -320,7 +361,7 @@ class Converter:
             writer.add_kv_lora_rank(rank)
             if config["q_lora_rank"]:
                 writer.add_q_lora_rank(config["q_lora_rank"])
-        elif config.get("head_dim"):
+        elif config.get("head_dim") and self.architecture != "gemma4":
             writer.add_key_length(self.head_dim)
             writer.add_value_length(self.head_dim)
         if self.architecture in LAYER_NORM:
@@ -357,6 +398,8 @@ class Converter:
         if self.architecture == "gpt2":
             return
         writer.add_rope_freq_base(rope["rope_theta"])
+        if rope["type"] == "proportional":
+            return
         dims = int(self.head_dim * rope["partial_rotary_factor"])
         writer.add_rope_dimension_count(dims)
         if "rope_local_base_freq" in config:
@@ -396,6 +439,37 @@ class Converter:
             writer.add_sliding_window_pattern(slides)
         elif "sliding_window_pattern" in config:
             writer.add_sliding_window_pattern(config["sliding_window_pattern"])
+
+    def write_gemma4(self, writer):
+        """Write the sizes of layers with and without a window, and what they share."""
+        config = self.config
+        slides, of_global = config["slides"], config["global"]
+        kv_heads = of_global.get("num_key_value_heads")
+        writer.add_head_count_kv(self.kv_heads if kv_heads is None else [
+            self.kv_heads if slide else kv_heads for slide in slides])
+        head_dim = of_global["head_dim"]
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+        writer.add_key_length_swa(self.head_dim)
+        writer.add_value_length_swa(self.head_dim)
+        writer.add_rope_dimension_count(head_dim)
+        writer.add_rope_dimension_count_swa(self.head_dim)
+        rope = config["rope_parameters"]
+        writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+        # The pairs that do not rotate have large divisors.
+        rotated = int(head_dim * rope["full_attention"]["partial_rotary_factor"] / 2)
+        divisors = [1.0] * rotated + [1e30] * (head_dim // 2 - rotated)
+        writer.add_tensor("rope_freqs.weight", numpy.array(divisors, dtype=numpy.float32))
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern(slides)
+        shared = config["num_kv_shared_layers"]
+        writer.add_shared_kv_layers(shared)
+        size = config["intermediate_size"]
+        first = len(slides) - shared
+        writer.add_feed_forward_length(
+            [size * (1 if layer < first else 2) for layer in range(len(slides))]
+            if config["use_double_wide_mlp"] else size)
+        writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"] or 0)
 
     def write_mixture(self, writer):
         config = self.config

@@ -84,6 +84,11 @@ GEMMA4 = {
     "pad_token_id": None, "layer_types": [
         "sliding_attention", "full_attention"]}
 
+# Gemma 4's experts. Its router divides its input by the root of its width.
+GEMMA4_MOE = {"enable_moe_block": True, "num_experts": 7, "top_k_experts": 3,
+              "moe_intermediate_size": 14}
+GEMMA4_MOE_SCALES = {".router.proj.weight": 3.0}
+
 # The names of embeddings, heads and last norms.
 EMBEDDINGS = ["model.embed_tokens.weight", "gpt_neox.embed_in.weight",
               "transformer.wte.weight", "transformer.word_embeddings.weight",
@@ -100,7 +105,10 @@ SHARP = [".q_proj.", ".k_proj.", ".q_norm.", ".k_norm.", ".qkv_proj.",
          ".query_key_value.", ".q_a_proj.", ".q_b_proj.",
          ".kv_a_proj_with_mqa.", ".kv_b_proj.", ".q_layernorm.",
          ".k_layernorm."]
-ROUTERS = [".gate.weight", ".router.weight"]
+ROUTERS = [".gate.weight", ".router.weight", ".router.proj.weight"]
+
+# The factors of Gemma 4's router: of its input and of the experts' weights.
+ROUTER_SCALES = (".router.scale", ".per_expert_scale")
 
 # A sliding window that covers any text here.
 WIDE = {"sliding_window": 512}
@@ -608,6 +616,52 @@ FAMILIES = {
         "cancels": ["model.layers.3.layer_scalar"],
         "without": {"window": WIDE,
                     "cap of logits": {"final_logit_softcapping": None}},
+    },
+    # Gemma 4 with experts next to the dense MLP: as the 26B model, with all
+    # options of the smaller ones, and in f16 with biases and its own head.
+    "gemma4-moe": {
+        "config": transformers.Gemma4TextConfig, "dtype": torch.bfloat16,
+        "options": GEMMA4 | GEMMA4_MOE | {
+            "num_hidden_layers": 3, "sliding_window": 15,
+            "final_logit_softcapping": 6.0, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1, "global_head_dim": 16,
+            "layer_types": ["sliding_attention", "full_attention",
+                            "full_attention"]},
+        "published": {"global_head_dim": 16, "num_global_key_value_heads": 1},
+        "experts": 7, "scales": GEMMA4_MOE_SCALES,
+        # The last norm divides by it.
+        "cancels": ["model.layers.2.layer_scalar"],
+        "without": {"window": WIDE,
+                    "number of experts": {"top_k_experts": 2},
+                    "activation": {"hidden_activation": "silu"}},
+    },
+    "gemma4-moe-inputs": {
+        "config": transformers.Gemma4TextConfig, "dtype": torch.float32,
+        "options": GEMMA4 | GEMMA4_MOE | {
+            "num_hidden_layers": 3, "sliding_window": 13, "num_experts": 5,
+            "top_k_experts": 2, "moe_intermediate_size": 27,
+            "global_head_dim": 18, "num_kv_shared_layers": 1,
+            "use_double_wide_mlp": True, "hidden_size_per_layer_input": 7,
+            "vocab_size_per_layer_input": 131,
+            "final_logit_softcapping": 7.0, "layer_types": [
+                "sliding_attention", "full_attention", "full_attention"]},
+        "experts": 5, "scales": GEMMA4_MOE_SCALES | {
+            ".q_norm.weight": 0.8, ".k_norm.weight": 0.8},
+        "cancels": ["model.layers.2.layer_scalar"],
+        "without": {"window": WIDE,
+                    "number of experts": {"top_k_experts": 1}},
+    },
+    "gemma4-moe-bias": {
+        "config": transformers.Gemma4TextConfig, "dtype": torch.float16,
+        "options": GEMMA4 | GEMMA4_MOE | {
+            "hidden_size": 20, "head_dim": 14, "vocab_size": 101,
+            "global_head_dim": 6, "attention_bias": True, "num_experts": 4,
+            "top_k_experts": 2, "tie_word_embeddings": False,
+            "sliding_window": 11},
+        "experts": 4, "scales": GEMMA4_MOE_SCALES,
+        "cancels": ["model.layers.1.layer_scalar"],
+        "without": {"window": WIDE,
+                    "attention biases": {"attention_bias": False}},
     },
     # Phi-3 and Phi-4: fused projections. Five checkpoints: Phi-3-mini-4k,
     # Phi-4-mini with its partial RoPE, and the scaling of the long models with
@@ -1536,6 +1590,13 @@ FAMILIES = {
         "without": {"epsilon": {"layer_norm_eps": 1e-5},
                     "theta": {"rope_parameters": partial(1.0, theta=1e9)}},
     },
+    "stablelm-norms": {
+        "config": transformers.StableLmConfig, "dtype": torch.float16,
+        "options": {"num_attention_heads": 4, "num_key_value_heads": 2,
+                    "qk_layernorm": True, "use_parallel_residual": True,
+                    "rope_parameters": partial(0.67)},
+        "without": WHOLE | {"norms": {"qk_layernorm": False}},
+    },
     # GPT-NeoX: fused queries, keys and values of each head, LayerNorm, an MLP
     # without gate. Three checkpoints: Pythia, RedPajama with one after the
     # other, and without biases of attention.
@@ -1810,6 +1871,8 @@ def tensor_values(name, shape, tied, seed, family):
     for ending, factor in family.get("scales", {}).items():
         if name.endswith(ending):
             scale *= factor
+    if name.endswith(ROUTER_SCALES):
+        return 1.0 + 0.3 * normal
     if is_norm(name) and name.endswith("weight"):
         return scale * (1.0 + 0.3 * normal) + neutral - 1.0
     if name.endswith("bias"):
@@ -1822,7 +1885,7 @@ def tensor_values(name, shape, tied, seed, family):
         # Some heads remember a few positions, and others many.
         return normal - 1.5
     if name.endswith(tuple(ROUTERS)):
-        scale = 2.0
+        scale *= 2.0
     # The last axis of a matrix is its input. Experts are stacked.
     axis = 1 if len(shape) == 2 or family.get("transposed_experts") else 2
     return normal * scale / shape[axis] ** 0.5
@@ -1971,7 +2034,7 @@ def check_sensitivity(folder, name, family, token_ids):
             value = 0.0
         elif name_of_tensor.endswith("sinks"):
             value = -1e4
-        elif name_of_tensor.endswith("layer_scalar"):
+        elif name_of_tensor.endswith(("layer_scalar", *ROUTER_SCALES)):
             value = 1.0
         elif name_of_tensor.endswith((".D", "A_log")):
             # Nothing is added, and nothing decays.

@@ -480,7 +480,7 @@ impl Transformer {
         if !weights.mlp_is_before_attention {
             mlp_input(hidden);
         }
-        mlp.run(team, (weights.mlp.as_ref(), weights.experts.as_ref()), normed, delta);
+        mlp.run(team, (weights.mlp.as_ref(), weights.experts.as_ref()), (hidden, normed), delta);
         add(hidden, delta, &weights.mlp_output_norm);
         if let Some(own) = &weights.own_input {
             own_inputs.gate(team, own, layer, hidden);

@@ -148,9 +148,22 @@ pub(crate) struct PackedExperts {
     pub(crate) router: PackedMatrix, // [experts, hidden], f32
     /// What is added to the experts' weights to choose some of them: `[experts]`.
     pub(crate) correction: Option<Vec<f32>>,
+    /// The factors of the experts' weights, if they have any: `[experts]`.
+    pub(crate) scales: Option<Vec<f32>>,
+    /// The norm of what the router reads, if it has one of its own.
+    pub(crate) router_norm: Option<NormWeights>,
+    pub(crate) norms: Option<ExpertNorms>,
     /// The projection whose sigmoid is the factor of the dense MLP: `[1, hidden]`, f32.
     pub(crate) shared_gate: Option<PackedMatrix>,
     pub(crate) experts: Vec<PackedMlp>,
+}
+
+/// The norms that experts have next to a dense MLP.
+pub(crate) struct ExpertNorms {
+    pub(crate) input: NormWeights,
+    pub(crate) output: NormWeights,
+    /// That of what the dense MLP adds.
+    pub(crate) dense_output: NormWeights,
 }
 
 /// A linear layer as matrices whose outputs follow one another: one for each [`ProjectionPart`]. The matrices are either of one float type or all quantised.
@@ -477,8 +490,19 @@ impl LayerPacker<'_> {
         };
         let bias = shape.router.bias.then(|| self.vector(T::RouterBias)).transpose()?;
         let correction = shape.router.correction;
+        let scales = shape.router.expert_scales;
+        let norms = || {
+            Ok::<_, LoadError>(ExpertNorms {
+                input: self.plain_norm(T::ExpertsNorm)?,
+                output: self.plain_norm(T::ExpertsOutputNorm)?,
+                dense_output: self.plain_norm(T::DenseOutputNorm)?,
+            })
+        };
         Ok(PackedExperts {
             shape,
+            scales: scales.then(|| self.vector(T::ExpertScales)).transpose()?,
+            router_norm: shape.router.own_norm.then(|| self.router_norm()).transpose()?,
+            norms: shape.own_norms.then(norms).transpose()?,
             router: router(T::Router)?.with_bias(bias),
             correction: correction.then(|| self.vector(T::RouterCorrection)).transpose()?,
             shared_gate: shape.shared_gate.then(|| router(T::SharedGate)).transpose()?,
@@ -486,6 +510,14 @@ impl LayerPacker<'_> {
                 .map(|expert| self.expert(expert, shape.mlp))
                 .collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Reads the norm of what the router reads, which is divided by √hidden_size.
+    fn router_norm(&self) -> Result<NormWeights, LoadError> {
+        let mut norm = self.plain_norm(LayerTensor::RouterNorm)?;
+        let factor = 1.0 / (self.architecture.hidden_size as f32).sqrt();
+        norm.weight.iter_mut().for_each(|weight| *weight *= factor);
+        Ok(norm)
     }
 
     fn expert(&self, expert: usize, shape: Mlp) -> Result<PackedMlp, LoadError> {

@@ -26,7 +26,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 119] = [
+const FAMILIES: [&str; 123] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
@@ -53,6 +53,9 @@ const FAMILIES: [&str; 119] = [
     "gemma4-bias",
     "gemma4-inputs",
     "gemma4-inputs-head",
+    "gemma4-moe",
+    "gemma4-moe-bias",
+    "gemma4-moe-inputs",
     "glm",
     "glm-plain",
     "glm-whole",
@@ -142,6 +145,7 @@ const FAMILIES: [&str; 119] = [
     "smollm3-list",
     "smollm3-window",
     "stablelm",
+    "stablelm-norms",
     "stablelm-plain",
     "starcoder2",
     "starcoder2-linear",
@@ -245,7 +249,7 @@ fn models_in_gguf_files_agree_with_the_peer() {
 }
 
 /// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
-const CONVERTED: [&str; 33] = [
+const CONVERTED: [&str; 38] = [
     "cohere-norm",
     "cohere2-bias",
     "deepseek-v2-lite",
@@ -253,6 +257,10 @@ const CONVERTED: [&str; 33] = [
     "falcon-new",
     "gemma2",
     "gemma3",
+    "gemma4",
+    "gemma4-inputs",
+    "gemma4-moe",
+    "gemma4-moe-inputs",
     "glm",
     "glm4",
     "glm4-moe-group",
@@ -278,6 +286,7 @@ const CONVERTED: [&str; 33] = [
     "qwen3.5-tied",
     "smollm3",
     "stablelm",
+    "stablelm-norms",
     "starcoder2",
 ];
 

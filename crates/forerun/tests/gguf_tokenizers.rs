@@ -317,6 +317,92 @@ fn few_pieces() -> Metadata {
     ])
 }
 
+/// Gemma 4 merges the characters of the whole text, also over spaces and ends of lines.
+#[test]
+fn merged_pieces_give_the_tokens_of_gemma_4() {
+    let mut texts: Vec<String> =
+        ["<pad>", "<eos>", "<bos>", "<unk>", "<turn|>", "<|channel>"].map(str::to_owned).to_vec();
+    texts.extend((0..=255).map(|byte: u8| format!("<0x{byte:02X}>")));
+    let letters = "▁\n\tabcdefghijklmnopqrstuvwxyzHTIO0123456789.,:()[]{}'*#_界é";
+    texts.extend(letters.chars().map(String::from));
+    let merges = [
+        ["\n", "\n"],
+        ["\n\n", "\n"],
+        ["▁", "▁"],
+        ["▁▁", "▁▁"],
+        ["l", "o"],
+        ["o", "n"],
+        ["lo", "n"],
+        ["n", "g"],
+        ["a", "b"],
+        ["▁", "t"],
+        ["h", "e"],
+        ["▁t", "he"],
+        ["e", "r"],
+        ["d", "e"],
+        ["r", "l"],
+        ["s", "▁"],
+        ["▁", "w"],
+        ["▁w", "o"],
+        [":", "\n"],
+        [")", ":\n"],
+        ["1", "2"],
+    ];
+    texts.extend(merges.iter().map(|pair| pair.concat()));
+    let id = |text: &str| texts.iter().position(|other| other == text).unwrap();
+    let vocabulary: serde_json::Map<String, Value> =
+        (0_u32..).zip(&texts).map(|(id, text)| (text.clone(), id.into())).collect();
+    let special = |text: &str| {
+        json!({"id": id(text), "content": text, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": text != "<|channel>"})
+    };
+    let bos = json!([{"SpecialToken": {"id": "<bos>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}}]);
+    let json = json!({
+        "version": "1.0",
+        "added_tokens": texts[..6].iter().map(|text| special(text)).collect::<Vec<_>>(),
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "},
+            "behavior": "MergedWithPrevious", "invert": false},
+        "post_processor": {"type": "TemplateProcessing", "single": bos, "pair": bos,
+            "special_tokens": {"<bos>": {"id": "<bos>", "ids": [2], "tokens": ["<bos>"]}}},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>",
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
+            "byte_fallback": true, "ignore_merges": false, "vocab": vocabulary, "merges": merges},
+    });
+    let huggingface = TempDir::new().unwrap();
+    fs::write(huggingface.path().join("tokenizer.json"), json.to_string()).unwrap();
+    let kind = |id| match id {
+        3 => 2,
+        0..5 => 3,
+        5 => 4,
+        6..262 => 6,
+        _ => 1,
+    };
+    let size = texts.len();
+    let merges = merges.iter().map(|pair| pair.join(" ")).collect();
+    let metadata = entries(vec![
+        ("ggml.model", GgufValue::Text("gemma4".into())),
+        ("ggml.token_type", GgufValue::I32s((0..size).map(kind).collect())),
+        ("ggml.scores", GgufValue::F32s(vec![0.0; size])),
+        ("ggml.merges", GgufValue::Texts(merges)),
+        ("ggml.tokens", GgufValue::Texts(texts)),
+        ("ggml.bos_token_id", GgufValue::U32(2)),
+        ("ggml.eos_token_id", GgufValue::U32(1)),
+        ("ggml.unknown_token_id", GgufValue::U32(3)),
+        ("ggml.add_bos_token", GgufValue::Bool(false)),
+    ]);
+    let folder = TempDir::new().unwrap();
+    let file = write_model(folder.path(), size, &metadata);
+    let gguf = Tokenizer::from_checkpoint(&file).unwrap();
+    check_equal(&Tokenizer::from_checkpoint(huggingface.path()).unwrap(), &gguf, "Gemma 4");
+    // A turn ends an answer, too.
+    assert_eq!(Checkpoint::open(&file).unwrap().config().eos_token_ids, [1, 4]);
+}
+
 fn with(mut metadata: Metadata, more: Vec<(&str, GgufValue)>) -> Metadata {
     for (key, value) in entries(more) {
         metadata.retain(|(other, _)| *other != key);
@@ -367,7 +453,10 @@ fn files_without_a_usable_tokenizer_are_refused_by_name() {
         metadata
     };
     for (metadata, words) in [
-        (bytes(vec![("ggml.model", text("rwkv"))]), &["ggml.model is \"rwkv\"", "gpt2, llama"][..]),
+        (
+            bytes(vec![("ggml.model", text("rwkv"))]),
+            &["ggml.model is \"rwkv\"", "gpt2, llama, gemma4"][..],
+        ),
         (bytes(vec![("ggml.pre", text("new"))]), &["ggml.pre is \"new\"", "llama-bpe, ", "qwen2"]),
         (bytes(vec![("ggml.tokens", texts_of(&["a", "b", "a"]))]), &["tokens 0 and 2", "\"a\""]),
         (bytes(vec![("ggml.merges", texts_of(&["ab"]))]), &["merge \"ab\""]),

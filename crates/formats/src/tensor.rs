@@ -147,12 +147,23 @@ pub enum LayerTensor {
     MlpNorm,
     /// Bias of that norm, `[hidden_size]`.
     MlpNormBias,
+    /// Weight of the norm of what the router reads, `[hidden_size]` ([`Router::own_norm`](crate::Router::own_norm)).
+    RouterNorm,
     /// Projection to the scores of the experts, `[experts, hidden_size]`.
     Router,
     /// Its bias, `[experts]`.
     RouterBias,
     /// What is added to the experts' weights to choose some of them, `[experts]`.
     RouterCorrection,
+    /// The factors of the experts' weights, `[experts]`.
+    ExpertScales,
+    /// Weight of the norm of what the experts read, `[hidden_size]`
+    /// ([`Experts::own_norms`](crate::Experts::own_norms)).
+    ExpertsNorm,
+    /// Weight of the norm of what the experts add, `[hidden_size]`.
+    ExpertsOutputNorm,
+    /// Weight of the norm of what the dense MLP next to the experts adds, `[hidden_size]`.
+    DenseOutputNorm,
     /// Projection whose sigmoid is the factor of the dense MLP next to experts, `[1, hidden_size]`.
     SharedGate,
     /// Gate projection of the MLP (input of the activation), `[intermediate_size, hidden_size]`.
@@ -181,7 +192,7 @@ pub enum LayerTensor {
 
 impl LayerTensor {
     /// All tensors that a layer can have, in the order of the forward pass.
-    pub const ALL: [Self; 59] = [
+    pub const ALL: [Self; 64] = [
         Self::AttentionNorm,
         Self::AttentionNormBias,
         Self::HiddenNorm,
@@ -226,9 +237,14 @@ impl LayerTensor {
         Self::AttentionOutputNorm,
         Self::MlpNorm,
         Self::MlpNormBias,
+        Self::RouterNorm,
         Self::Router,
         Self::RouterBias,
         Self::RouterCorrection,
+        Self::ExpertScales,
+        Self::ExpertsNorm,
+        Self::ExpertsOutputNorm,
+        Self::DenseOutputNorm,
         Self::SharedGate,
         Self::Gate,
         Self::Up,
@@ -293,6 +309,10 @@ impl LayerTensor {
                 | Self::AttentionOutputNorm
                 | Self::MlpNorm
                 | Self::MlpOutputNorm
+                | Self::RouterNorm
+                | Self::ExpertsNorm
+                | Self::ExpertsOutputNorm
+                | Self::DenseOutputNorm
                 | Self::InputNorm
         )
     }
@@ -346,6 +366,11 @@ impl LayerTensor {
             Self::Router => "mlp.gate.weight",
             Self::RouterBias => "mlp.gate.bias",
             Self::RouterCorrection => "mlp.gate.e_score_correction_bias",
+            Self::RouterNorm => "router.scale",
+            Self::ExpertScales => "router.per_expert_scale",
+            Self::ExpertsNorm => "pre_feedforward_layernorm_2.weight",
+            Self::ExpertsOutputNorm => "post_feedforward_layernorm_2.weight",
+            Self::DenseOutputNorm => "post_feedforward_layernorm_1.weight",
             Self::SharedGate => "mlp.shared_expert_gate.weight",
             Self::Gate => "mlp.gate_proj.weight",
             Self::Up => "mlp.up_proj.weight",

@@ -410,7 +410,7 @@ impl ReferenceModel {
         self.add_residual(hidden, &attention);
         let input = if pieces.mlp_input.is_before_attention() { before } else { mlp_input(hidden) };
         let mut delta = match &pieces.experts {
-            Some(experts) => self.experts(layer, experts, &input),
+            Some(experts) => self.experts(layer, experts, (hidden, &input)),
             None => vec![0.0; hidden.len()],
         };
         if let Some(mlp) = &pieces.mlp {
@@ -420,6 +420,8 @@ impl ReferenceModel {
                 let factor = sigmoid(gate[0]);
                 dense.iter_mut().for_each(|value| *value *= factor);
             }
+            let has_norm = pieces.experts.is_some_and(|experts| experts.own_norms);
+            let dense = self.output_norm(has_norm, T::DenseOutputNorm, layer, &dense);
             match pieces.experts {
                 Some(_) => add_assign(&mut delta, &dense),
                 None => delta = dense,
@@ -469,21 +471,44 @@ impl ReferenceModel {
         project(E::Down, E::DownBias, &inner)
     }
 
-    /// Computes the weighted sum of the chosen experts, in order of the experts.
-    fn experts(&self, layer: usize, experts: &Experts, input: &[f32]) -> Vec<f32> {
+    /// Computes the weighted sum of the chosen experts, in order of the experts, and its norm, if it has one. `input` is
+    /// what the MLP reads.
+    fn experts(
+        &self,
+        layer: usize,
+        experts: &Experts,
+        (hidden, input): (&[f32], &[f32]),
+    ) -> Vec<f32> {
         use LayerTensor as T;
         let of_layer = |part| Tensor::Layer(layer, part);
-        let scores = self.project(of_layer(T::Router), of_layer(T::RouterBias), input);
+        let router_input = match experts.router.own_norm {
+            true => {
+                let factor = 1.0 / (hidden.len() as f32).sqrt();
+                let weight = self.values(of_layer(T::RouterNorm)).iter().map(|x| x * factor);
+                self.norm_with(hidden, &weight.collect::<Vec<_>>(), None)
+            }
+            false => input.to_vec(),
+        };
+        let input = match experts.own_norms {
+            true => &self.output_norm(true, T::ExpertsNorm, layer, hidden),
+            false => input,
+        };
+        let scores = self.project(of_layer(T::Router), of_layer(T::RouterBias), &router_input);
         let correction = match self.tensors.get(&of_layer(T::RouterCorrection)) {
             Some(Values::Floats(correction)) => correction.to_vec(),
             _ => vec![0.0; scores.len()],
         };
         let mut sum = vec![0.0; input.len()];
+        let scales = match self.tensors.get(&of_layer(T::ExpertScales)) {
+            Some(Values::Floats(scales)) => scales.to_vec(),
+            _ => vec![1.0; scores.len()],
+        };
         for (expert, weight) in routing::choose(experts, &scores, &correction) {
+            let weight = weight * scales[expert];
             let out = self.mlp(&experts.mlp, input, |part| Tensor::Expert(layer, expert, part));
             sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += out * weight);
         }
-        sum
+        self.output_norm(experts.own_norms, T::ExpertsOutputNorm, layer, &sum)
     }
 
     /// Computes the head's input from the last hidden state.

@@ -2,10 +2,12 @@
 
 use super::routing::{Choice, Routing};
 use crate::kernels::{
-    Activations, PackedMatrix, Product, activate, add_scaled, linear, linear_group,
+    Activations, NormWeights, PackedMatrix, Product, activate, add_scaled, linear, linear_group,
+    norm_rows,
 };
 use crate::team::Team;
 use crate::weights::{PackedExperts, PackedMlp};
+use forerun_formats::Norm;
 use forerun_vector::sigmoid;
 
 /// The buffers of the MLP and of the experts.
@@ -15,6 +17,7 @@ pub(super) struct MlpBlock {
     pub(super) inner: Vec<f32>, // [rows, intermediate]
     dense: Vec<f32>,            // [rows, hidden]
     shared_gate: Vec<f32>,      // [rows]
+    normed: Vec<f32>,           // [rows, hidden]
     activations: Activations,
     mixture: Mixture,
 }
@@ -23,7 +26,9 @@ pub(super) struct MlpBlock {
 /// another.
 #[derive(Default)]
 struct Mixture {
-    scores: Vec<f32>, // [rows, experts]
+    router_input: Vec<f32>, // [rows, hidden]
+    input: Vec<f32>,        // [rows, hidden]
+    scores: Vec<f32>,       // [rows, experts]
     routing: Routing,
     x: Vec<f32>,       // [choices, hidden]
     gate_up: Vec<f32>, // [choices, 2, intermediate]
@@ -37,26 +42,35 @@ struct Mixture {
 const EXPERTS_TOGETHER: usize = 8;
 
 impl MlpBlock {
-    /// Computes what the dense MLP and the experts add to the hidden state. `x`, `delta`: `[rows, hidden]`.
+    /// Computes what the dense MLP and the experts add to the hidden state. They read `x`, unless experts have norms of
+    /// their own. `hidden`, `x`, `delta`: `[rows, hidden]`.
     pub(super) fn run(
         &mut self,
         team: &Team,
         (mlp, experts): (Option<&PackedMlp>, Option<&PackedExperts>),
-        x: &[f32],
+        (hidden, x): (&[f32], &[f32]),
         delta: &mut [f32],
     ) {
         match (mlp, experts) {
             (None, None) => delta.fill(0.0),
             (Some(mlp), None) => self.dense(team, mlp, x, delta),
             (None, Some(experts)) => {
-                self.mixture.run(team, experts, &mut self.activations, x, delta);
+                self.mixture.run(team, experts, &mut self.activations, (hidden, x), delta);
             }
             (Some(mlp), Some(experts)) => {
-                self.mixture.run(team, experts, &mut self.activations, x, delta);
+                self.mixture.run(team, experts, &mut self.activations, (hidden, x), delta);
                 let mut dense = std::mem::take(&mut self.dense);
                 dense.resize(delta.len(), 0.0);
                 self.dense(team, mlp, x, &mut dense);
                 self.apply_shared_gate(team, experts, x, &mut dense);
+                if let Some(norms) = &experts.norms {
+                    for (rows, norm) in
+                        [(&mut *delta, &norms.output), (&mut dense[..], &norms.dense_output)]
+                    {
+                        rms_norm(team, rows, norm, &mut self.normed);
+                        rows.copy_from_slice(&self.normed);
+                    }
+                }
                 add_scaled(team.isa(), delta, &dense, 1.0);
                 self.dense = dense;
             }
@@ -102,14 +116,24 @@ impl Mixture {
         team: &Team,
         packed: &PackedExperts,
         router_activations: &mut Activations,
-        x: &[f32],
+        (hidden, mut x): (&[f32], &[f32]),
         delta: &mut [f32],
     ) {
-        let Self { scores, routing, x: gathered, gate_up, inner, out, activations } = self;
+        let Self { scores, routing, x: gathered, gate_up, inner, out, activations, .. } = self;
         let (size, mlp) = (packed.router.inputs(), &packed.shape.mlp);
         scores.resize(x.len() / size * packed.shape.n_experts, 0.0);
-        linear(team, x, &packed.router, router_activations, scores);
-        let choices = routing.choose(&packed.shape, scores, packed.correction.as_deref());
+        let mut router_x = x;
+        if let Some(norm) = &packed.router_norm {
+            rms_norm(team, hidden, norm, &mut self.router_input);
+            router_x = &self.router_input;
+        }
+        if let Some(norms) = &packed.norms {
+            rms_norm(team, hidden, &norms.input, &mut self.input);
+            x = &self.input;
+        }
+        linear(team, router_x, &packed.router, router_activations, scores);
+        let (correction, scales) = (packed.correction.as_deref(), packed.scales.as_deref());
+        let choices = routing.choose(&packed.shape, scores, correction, scales);
         gathered.clear();
         let rows = choices.iter().map(|choice| &x[choice.row * size..][..size]);
         rows.for_each(|row| gathered.extend_from_slice(row));
@@ -128,6 +152,12 @@ impl Mixture {
             add_scaled(team.isa(), row, output, choice.weight);
         }
     }
+}
+
+/// Computes the RMS norm of rows.
+fn rms_norm(team: &Team, rows: &[f32], norm: &NormWeights, out: &mut Vec<f32>) {
+    out.resize(rows.len(), 0.0);
+    norm_rows(team.isa(), Norm::Rms, rows, norm, out);
 }
 
 /// Computes the products of each chosen expert with the rows that have chosen it. `x`, `out`: `[choices, …]`.

@@ -24,17 +24,21 @@ pub(super) struct Choice {
 }
 
 impl Routing {
-    /// Chooses the experts of all rows. `scores`: `[rows, experts]`, `correction`: `[experts]`. Returns the
-    /// choices, ordered by expert and then by row.
+    /// Chooses the experts of all rows. `scores`: `[rows, experts]`, `correction` and `scales`: `[experts]`. Returns
+    /// the choices, ordered by expert and then by row.
     pub(super) fn choose(
         &mut self,
         experts: &Experts,
         scores: &[f32],
         correction: Option<&[f32]>,
+        scales: Option<&[f32]>,
     ) -> &[Choice] {
         self.choices.clear();
         for (row, scores) in scores.chunks_exact(experts.n_experts).enumerate() {
             self.choose_for_row(experts, row, scores, correction);
+        }
+        if let Some(scales) = scales {
+            self.choices.iter_mut().for_each(|choice| choice.weight *= scales[choice.expert]);
         }
         self.choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
         &self.choices

@@ -1,5 +1,6 @@
 //! The tokenizer within a GGUF file, as llama.cpp stores it (`tokenizer.ggml.*`): the kinds `gpt2` (BPE on
-//! bytes, with merges) and `llama` (BPE with scores, as sentencepiece has it).
+//! bytes, with merges), `llama` (BPE with scores, as sentencepiece has it) and `gemma4` (BPE on characters, with
+//! merges).
 
 use super::TokenizerError;
 use super::scored_pieces::byte_pair_model;
@@ -72,12 +73,13 @@ pub(super) fn read(metadata: GgufMetadata<'_>) -> Result<GgufTokenizer, Tokenize
     let mut inner = match model {
         "gpt2" => byte_level(metadata, &tokens)?,
         "llama" => sentencepiece(metadata, &tokens)?,
+        "gemma4" => merged_pieces(metadata, &tokens)?,
         _ => {
             return Err(TokenizerError::Unsupported {
                 file: metadata.path().to_owned(),
                 option: MODEL,
                 found: model.to_owned(),
-                supported: "gpt2, llama".to_owned(),
+                supported: "gpt2, llama, gemma4".to_owned(),
             });
         }
     };
@@ -95,10 +97,13 @@ pub(super) fn read(metadata: GgufMetadata<'_>) -> Result<GgufTokenizer, Tokenize
 
 /// Returns the token to put in front of every text.
 pub(super) fn bos(metadata: GgufMetadata<'_>) -> Result<Option<TokenId>, TokenizerError> {
-    let is_scored = metadata.text(MODEL)? == Some("llama");
+    let model = metadata.text(MODEL)?;
+    let is_scored = model == Some("llama");
     let splitting = Splitting::named(metadata.text(PRE)?);
     let by_default = is_scored || splitting.is_some_and(|splitting| splitting.adds_bos);
-    let adds_bos = metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(by_default);
+    let stored = metadata.bool("tokenizer.ggml.add_bos_token")?;
+    // As in llama.cpp: files of Gemma 4 may say the contrary.
+    let adds_bos = model == Some("gemma4") || stored.unwrap_or(by_default);
     let id = metadata.u32("tokenizer.ggml.bos_token_id")?;
     Ok(id.or(is_scored.then_some(1)).filter(|_| adds_bos))
 }
@@ -183,19 +188,9 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// Builds a tokenizer of the kind `gpt2`.
-fn byte_level(
-    metadata: GgufMetadata<'_>,
-    tokens: &Tokens<'_>,
-) -> Result<tokenizers::Tokenizer, TokenizerError> {
+/// Returns the pairs of pieces that are merged, in their order.
+fn merges(metadata: GgufMetadata<'_>) -> Result<Vec<(String, String)>, TokenizerError> {
     const MERGES: &str = "tokenizer.ggml.merges";
-    let name = metadata.text(PRE)?;
-    let splitting = Splitting::named(name).ok_or_else(|| TokenizerError::Unsupported {
-        file: metadata.path().to_owned(),
-        option: PRE,
-        found: name.unwrap_or_default().to_owned(),
-        supported: Splitting::all_names(),
-    })?;
     let Some(merges) = metadata.strings(MERGES)? else {
         return Err(broken(metadata, format!("it has no {MERGES}")));
     };
@@ -203,11 +198,25 @@ fn byte_level(
         let (first, second) = merge.split_once(' ')?;
         Some((first.to_owned(), second.to_owned()))
     };
-    let merges = merges
-        .map(|merge| {
-            pair(merge).ok_or_else(|| broken(metadata, format!("its merge {merge:?} is no pair")))
-        })
-        .collect::<Result<Vec<_>, _>>()?;
+    let pairs = merges.map(|merge| {
+        pair(merge).ok_or_else(|| broken(metadata, format!("its merge {merge:?} is no pair")))
+    });
+    pairs.collect()
+}
+
+/// Builds a tokenizer of the kind `gpt2`.
+fn byte_level(
+    metadata: GgufMetadata<'_>,
+    tokens: &Tokens<'_>,
+) -> Result<tokenizers::Tokenizer, TokenizerError> {
+    let name = metadata.text(PRE)?;
+    let splitting = Splitting::named(name).ok_or_else(|| TokenizerError::Unsupported {
+        file: metadata.path().to_owned(),
+        option: PRE,
+        found: name.unwrap_or_default().to_owned(),
+        supported: Splitting::all_names(),
+    })?;
+    let merges = merges(metadata)?;
     let vocabulary = tokens.vocabulary(metadata)?;
     let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
         let model = BPE::builder()
@@ -227,6 +236,31 @@ fn byte_level(
         steps.push(bytes.into());
         tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(steps)));
         tokenizer.with_decoder(Some(bytes));
+        Ok(tokenizer)
+    };
+    build().map_err(|error| broken(metadata, error.to_string()))
+}
+
+/// Builds a tokenizer of the kind `gemma4`: of the characters of the whole text, with spaces as sentencepiece has
+/// them.
+fn merged_pieces(
+    metadata: GgufMetadata<'_>,
+    tokens: &Tokens<'_>,
+) -> Result<tokenizers::Tokenizer, TokenizerError> {
+    let unknown = metadata.u32("tokenizer.ggml.unknown_token_id")?;
+    let unknown = tokens.0.iter().find(|token| Some(token.id) == unknown).map(|token| token.text);
+    let (vocabulary, merges) = (tokens.vocabulary(metadata)?, merges(metadata)?);
+    let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
+        let builder = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true);
+        let model = match unknown {
+            Some(unknown) => builder.unk_token(unknown.to_owned()).fuse_unk(true).build()?,
+            None => builder.build()?,
+        };
+        let mut tokenizer = tokenizers::Tokenizer::new(model);
+        tokenizer.with_normalizer(Some(Replace::new(" ", SPACE)?))?;
+        let decoders: Vec<DecoderWrapper> =
+            vec![Replace::new(SPACE, " ")?.into(), ByteFallback::new().into(), Fuse::new().into()];
+        tokenizer.with_decoder(Some(Decoders::new(decoders)));
         Ok(tokenizer)
     };
     build().map_err(|error| broken(metadata, error.to_string()))

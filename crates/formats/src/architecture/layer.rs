@@ -172,6 +172,11 @@ impl Layer {
             T::Router => experts.is_some(),
             T::RouterBias => experts.is_some_and(|experts| experts.router.bias),
             T::RouterCorrection => experts.is_some_and(|experts| experts.router.correction),
+            T::RouterNorm => experts.is_some_and(|experts| experts.router.own_norm),
+            T::ExpertScales => experts.is_some_and(|experts| experts.router.expert_scales),
+            T::ExpertsNorm | T::ExpertsOutputNorm | T::DenseOutputNorm => {
+                experts.is_some_and(|experts| experts.own_norms)
+            }
             T::SharedGate => experts.is_some_and(|experts| experts.shared_gate),
             T::GateBias => mlp_bias && is_gated,
             T::UpBias | T::DownBias => mlp_bias,
@@ -252,6 +257,10 @@ impl Layer {
             | T::MlpNorm
             | T::MlpNormBias
             | T::MlpOutputNorm
+            | T::RouterNorm
+            | T::ExpertsNorm
+            | T::ExpertsOutputNorm
+            | T::DenseOutputNorm
             | T::InputNorm
             | T::OutputBias
             | T::DownBias => vec![hidden],
@@ -284,7 +293,7 @@ impl Layer {
             T::Gate | T::Up => vec![inner, hidden],
             T::Down => vec![hidden, inner],
             T::Router => vec![experts, hidden],
-            T::RouterBias | T::RouterCorrection => vec![experts],
+            T::RouterBias | T::RouterCorrection | T::ExpertScales => vec![experts],
             T::SharedGate => vec![1, hidden],
             T::MixerQuery | T::MixerKey => vec![mixer(Recurrent::key_width), hidden],
             T::MixerValue | T::MixerGate => vec![mixer(Recurrent::value_width), hidden],

@@ -53,9 +53,18 @@ pub struct Experts {
     /// Whether the output of the dense MLP next to the experts is multiplied by the sigmoid of a projection
     /// of its input (Qwen2-MoE).
     pub shared_gate: bool,
+    /// Whether the experts have RMS norms of their own next to a dense MLP: the layer adds
+    /// `norm(dense(…)) + norm(experts(norm(hidden)))` (Gemma 4).
+    pub own_norms: bool,
 }
 
 impl Experts {
+    /// Returns experts without a gate of a dense MLP and without norms of their own.
+    #[must_use]
+    pub fn plain(n_experts: usize, mlp: Mlp, router: Router) -> Self {
+        Self { n_experts, mlp, router, shared_gate: false, own_norms: false }
+    }
+
     /// Returns the expected number of distinct experts that some rows choose together, if each row chooses at random and
     /// all experts are equally likely: `n · (1 − (1 − k/n)^rows)`. Rows of a text choose fewer, because they are alike.
     #[must_use]
@@ -84,6 +93,11 @@ pub struct Router {
     pub correction: bool,
     /// The groups of experts, if experts are chosen from the best groups only.
     pub groups: Option<ExpertGroups>,
+    /// Whether the router reads `norm(hidden) / √hidden_size`, with an RMS norm of its own, rather than what the experts
+    /// read (Gemma 4).
+    pub own_norm: bool,
+    /// Whether a stored number for each expert multiplies its weight at the end (Gemma 4).
+    pub expert_scales: bool,
 }
 
 impl Router {
@@ -99,6 +113,8 @@ impl Router {
             bias: false,
             correction: false,
             groups: None,
+            own_norm: false,
+            expert_scales: false,
         }
     }
 }
@@ -131,12 +147,8 @@ mod tests {
 
     #[test]
     fn rows_share_experts() {
-        let of = |n_experts, chosen| Experts {
-            n_experts,
-            mlp: Mlp::gated(8),
-            router: Router::softmax(chosen),
-            shared_gate: false,
-        };
+        let of =
+            |n_experts, chosen| Experts::plain(n_experts, Mlp::gated(8), Router::softmax(chosen));
         let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
         near(of(32, 4).expected_distinct(0), 0.0);
         near(of(32, 4).expected_distinct(1), 4.0);

@@ -6,7 +6,9 @@ use std::path::{Component, Path, PathBuf};
 use safetensors::Dtype as StoredDtype;
 use serde::Deserialize;
 
+use super::assembled::{Assembled, StoredPart};
 use super::quantized::LocatedMatrix;
+use super::row_layout::RowLayout;
 use super::safetensors_file::{SafetensorsFile, StoredTensor};
 use super::stored_names::StoredAs;
 use super::weight_file::WeightFile;
@@ -92,6 +94,11 @@ pub(super) fn locate(
     let architecture = config.architecture();
     let mut used = HashSet::new();
     for tensor in architecture.tensors() {
+        if let Some(names) = StoredAs::of_heads(tensor, config, &architecture) {
+            locations.insert(tensor, shards.locate_heads(tensor, &names, config.head_dim)?);
+            used.extend(names);
+            continue;
+        }
         let stored_as = shards.stored_as(tensor, config, &architecture);
         let quantized = match config.quantization {
             Some(format) => shards.locate_quantized(format, &stored_as)?,
@@ -271,8 +278,31 @@ impl Shards<'_> {
             dtype,
             layout: stored_as.layout,
             quantized: None,
-            expansion: None,
+            assembled: None,
         })
+    }
+
+    /// Locates a vector whose parts, one for each head, have these names.
+    fn locate_heads(
+        &self,
+        tensor: Tensor,
+        names: &[String],
+        head_dim: usize,
+    ) -> Result<Location, LoadError> {
+        let part = |name: &String| {
+            let (name, layout) = (name.clone(), RowLayout::PLAIN);
+            let stored_as = StoredAs { name, shape: vec![head_dim], expert: None, layout };
+            let Location { file, bytes, dtype, .. } = self.locate(tensor, &stored_as)?;
+            Ok::<_, LoadError>(StoredPart { file, bytes, dtype })
+        };
+        let parts = names.iter().map(part).collect::<Result<Vec<_>, _>>()?;
+        let (file, bytes, dtype) = match parts.first() {
+            Some(part) => (part.file, part.bytes.clone(), part.dtype),
+            None => (0, 0..0, Dtype::F32),
+        };
+        let (layout, quantized) = (RowLayout::PLAIN, None);
+        let assembled = Some(Box::new(Assembled::Vector(parts)));
+        Ok(Location { file, bytes, dtype, layout, quantized, assembled })
     }
 
     fn missing(&self, name: String, tensor: Tensor) -> LoadError {

@@ -202,7 +202,7 @@ fn locate(config: &Config) -> HashMap<Tensor, Location> {
                 dtype: Dtype::F32,
                 layout,
                 quantized: None,
-                expansion: None,
+                assembled: None,
             },
         );
     }

@@ -7,6 +7,7 @@
 //! depends on a size that a file only claims. This module may access files. It does not depend on how
 //! weights are packed or used.
 
+mod assembled;
 pub mod gguf;
 mod huggingface;
 mod llama2c;
@@ -18,7 +19,6 @@ pub mod random_speculator;
 mod row_layout;
 mod safetensors_file;
 mod safetensors_writer;
-mod split_expansion;
 mod stored_names;
 mod tensor_rows;
 mod weight_file;
@@ -43,12 +43,12 @@ use crate::architecture::Architecture;
 use crate::config::Config;
 use crate::embedded_model::EmbeddedModel;
 use crate::weight_type::WeightType;
+use assembled::{Assembled, AssembledRows};
 use gguf::{GgufMetadata, GgufModel};
 use llama2c::Llama2c;
 use quantized::{QuantizedMatrix, QuantizedRows};
 use row_layout::RowLayout;
 use sha2::{Digest, Sha256};
-use split_expansion::{SplitExpansion, SplitExpansionRows};
 pub(crate) use weight_file::read_text;
 
 /// The tensors of an architecture, independent of their stored names.
@@ -98,16 +98,16 @@ struct Location {
     layout: RowLayout,
     /// The parts of a quantised matrix. `bytes` are its quants.
     quantized: Option<Box<QuantizedMatrix>>,
-    /// The two tensors that hold it, if it is split. `bytes` and `dtype` are those of one of them.
-    expansion: Option<Box<SplitExpansion>>,
+    /// The stored tensors of which it consists, if they are several. `bytes` and `dtype` are those of one of them.
+    assembled: Option<Box<Assembled>>,
 }
 
 impl Location {
     /// Returns the number of stored bytes of the whole tensor.
     fn stored_bytes(&self) -> usize {
         let other = self.quantized.as_ref().map_or(0, |matrix| matrix.other_bytes());
-        let values = self.expansion.as_ref().map_or(0, |expansion| expansion.values.bytes.len());
-        self.bytes.len() + other + values
+        let whole = self.assembled.as_ref().map(|tensor| tensor.stored_bytes());
+        whole.unwrap_or(self.bytes.len() + other)
     }
 }
 
@@ -309,10 +309,10 @@ impl Checkpoint {
                 .quantized
                 .as_deref()
                 .map(|matrix| QuantizedRows { matrix, files: &self.files }),
-            expansion: location
-                .expansion
+            assembled: location
+                .assembled
                 .as_deref()
-                .map(|expansion| SplitExpansionRows { expansion, files: &self.files }),
+                .map(|tensor| AssembledRows { tensor, files: &self.files }),
         })
     }
 

@@ -109,7 +109,7 @@ impl NamedTensors {
             layout: RowLayout::PLAIN,
             is_vector: shape.len() == 1,
             quantized: None,
-            expansion: None,
+            assembled: None,
         })
     }
 

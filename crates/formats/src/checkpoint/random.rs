@@ -342,7 +342,8 @@ impl<'a> RandomWeights<'a> {
                     _ => dense,
                 }
             }
-            // Scores of experts differ clearly.
+            // Scores of experts differ clearly, also if the router's input is divided by √hidden.
+            Tensor::Layer(_, LayerTensor::Router) if self.has_router_norms() => (0.0, 2.0),
             Tensor::Layer(_, LayerTensor::Router) => (0.0, 2.0 / hidden.sqrt()),
             Tensor::Layer(_, LayerTensor::RouterCorrection | LayerTensor::Sinks) => (0.0, 0.3),
             // Some heads remember a few positions, and others many.
@@ -360,6 +361,11 @@ impl<'a> RandomWeights<'a> {
                 }
             }
         }
+    }
+
+    /// Whether routers have norms of their own.
+    fn has_router_norms(&self) -> bool {
+        self.config.experts.as_ref().is_some_and(|layers| layers.experts.router.own_norm)
     }
 
     /// Returns the factor of a layer's outputs, which is 1 for its other tensors.
@@ -693,7 +699,7 @@ impl TensorSource for RandomTensors {
             layout: RowLayout::PLAIN,
             is_vector: shape.len() == 1,
             quantized: None,
-            expansion: None,
+            assembled: None,
         })
     }
 

@@ -83,6 +83,24 @@ impl StoredAs {
         bytes.start + expert * size..bytes.start + (expert + 1) * size
     }
 
+    /// Returns the names of the tensors that hold the parts of a vector, one for each head, if they are stored apart
+    /// (the norms of StableLM's queries and keys).
+    pub(crate) fn of_heads(
+        tensor: Tensor,
+        config: &Config,
+        architecture: &Architecture,
+    ) -> Option<Vec<String>> {
+        let (layer, name) = match tensor {
+            _ if config.family != Family::StableLm => return None,
+            Tensor::Layer(layer, LayerTensor::QueryNorm) => (layer, "q_layernorm"),
+            Tensor::Layer(layer, LayerTensor::KeyNorm) => (layer, "k_layernorm"),
+            _ => return None,
+        };
+        let heads = architecture.shape(tensor)[0] / config.head_dim;
+        let of_head = |head| format!("model.layers.{layer}.self_attn.{name}.norms.{head}.weight");
+        Some((0..heads).map(of_head).collect())
+    }
+
     /// Sets the names that are not those of a Llama.
     fn rename(&mut self, tensor: Tensor, config: &Config, architecture: &Architecture) {
         use Family as F;
@@ -112,7 +130,9 @@ impl StoredAs {
             return;
         }
         let Tensor::Layer(layer, part) = tensor else { return };
-        let is_shared = architecture.layers.get(layer).is_some_and(|layer| layer.experts.is_some());
+        let has_experts =
+            architecture.layers.get(layer).is_some_and(|layer| layer.experts.is_some());
+        let is_shared = has_experts && family != F::Gemma4;
         let shared = |weight| match family {
             F::Glm4Moe | F::DeepseekV2 | F::DeepseekV3 => format!("mlp.shared_experts.{weight}"),
             _ => format!("mlp.shared_expert.{weight}"),
@@ -142,6 +162,7 @@ impl StoredAs {
                 T::Value => "self_attn.k_proj.weight",
                 _ => "self_attn.k_proj.bias",
             },
+            (F::Gemma4, T::Router) => "router.proj.weight",
             (F::Mixtral, T::Router) => "block_sparse_moe.gate.weight",
             (F::GraniteMoe | F::GraniteMoeHybrid, T::Router) => {
                 "block_sparse_moe.router.layer.weight"
@@ -456,6 +477,11 @@ impl StoredAs {
                 let is_down = part == E::Down;
                 let name = if is_down { "output_linear" } else { "input_linear" };
                 self.name = format!("{}.block_sparse_moe.{name}.weight", in_all(&self.name));
+                self.place_in_all_experts(expert, part, config);
+            }
+            Family::Gemma4 => {
+                let name = if part == E::Down { "down_proj" } else { "gate_up_proj" };
+                self.name = format!("{}.experts.{name}", in_all(&self.name));
                 self.place_in_all_experts(expert, part, config);
             }
             Family::GptOss => {

@@ -5,9 +5,9 @@ use half::slice::HalfFloatSliceExt;
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::assembled::AssembledRows;
 use super::quantized::QuantizedRows;
 use super::row_layout::RowLayout;
-use super::split_expansion::SplitExpansionRows;
 use super::{Dtype, WeightFile};
 use crate::block_type::BlockType;
 use crate::blocks;
@@ -32,8 +32,8 @@ pub struct TensorRows<'a> {
     pub(super) is_vector: bool,
     /// The parts of a quantised matrix. `bytes` are its quants, and `dtype` holds its weights exactly.
     pub(super) quantized: Option<QuantizedRows<'a>>,
-    /// The two tensors that hold the rows, if the tensor is split. `bytes` and `dtype` are those of one of them.
-    pub(super) expansion: Option<SplitExpansionRows<'a>>,
+    /// The stored tensors that hold the rows, if they are several. `bytes` and `dtype` are those of one of them.
+    pub(super) assembled: Option<AssembledRows<'a>>,
 }
 
 /// After this many bytes of a tensor, the pages that have been read are released.
@@ -78,7 +78,7 @@ impl TensorRows<'_> {
     ///
     /// If `row` is out of range.
     pub fn stored(&self, row: usize) -> Result<Option<Cow<'_, [u8]>>, LoadError> {
-        let Some(block_type) = self.block_type().filter(|_| self.expansion.is_none()) else {
+        let Some(block_type) = self.block_type().filter(|_| self.assembled.is_none()) else {
             return Ok(None);
         };
         let stored = match &self.quantized {
@@ -116,8 +116,8 @@ impl TensorRows<'_> {
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         assert_eq!(out.len(), self.columns, "a row of {}", self.tensor);
         match (&self.quantized, self.layout.transposed) {
-            _ if self.expansion.is_some() => {
-                self.expansion.iter().for_each(|expansion| expansion.read(row, out));
+            _ if self.assembled.is_some() => {
+                self.assembled.iter().for_each(|tensor| tensor.read(row, out));
             }
             (Some(quantized), _) => {
                 quantized.read(self.layout.index(row), out);
@@ -281,7 +281,7 @@ mod tests {
         let (tensor, bytes) = ("model.embed_tokens.weight".into(), 0..file.bytes().len());
         let rows = bytes.len() / dtype.row_bytes(columns);
         let (layout, is_vector) = (RowLayout::PLAIN, rows == 1);
-        let (quantized, expansion) = (None, None);
+        let (quantized, assembled) = (None, None);
         TensorRows {
             file,
             tensor,
@@ -292,7 +292,7 @@ mod tests {
             layout,
             is_vector,
             quantized,
-            expansion,
+            assembled,
         }
     }
 

@@ -588,7 +588,7 @@ impl Config {
             ("model.layers.0.self_attn.q_a_proj.weight", &[ranks, self.hidden_size]),
             // Some files store all experts of a layer as one tensor, with gate and up together.
             ("model.layers.0.mlp.experts", &[2, experts[0], experts[1], self.hidden_size]),
-            ("model.layers.0.mlp.shared_expert.up_proj.weight", &[shared, self.hidden_size]),
+            ("model.layers.0.mlp.shared_expert.up_proj.weight", &[2, shared, self.hidden_size]),
         ];
         for (tensor, sizes) in tensors {
             let bytes =
@@ -647,14 +647,14 @@ impl Config {
         use NormPlacement as N;
         let placement = self.norm_placement;
         let has_output_norms = matches!(placement, N::After | N::Around);
-        let mlp = |intermediate_size| Mlp {
-            intermediate_size,
+        let is_wide = |shared: &SharedKeys| shared.wide_mlp && self.keys_of(index).is_some();
+        let widening = if self.shared_keys.as_ref().is_some_and(is_wide) { 2 } else { 1 };
+        let mlp = |size: usize| Mlp {
+            intermediate_size: widening * size,
             gated: self.gated_mlp,
             activation: self.hidden_act,
             bias: self.mlp_bias,
         };
-        let is_wide = |shared: &SharedKeys| shared.wide_mlp && self.keys_of(index).is_some();
-        let widening = if self.shared_keys.as_ref().is_some_and(is_wide) { 2 } else { 1 };
         let mixture = self.experts.as_ref().filter(|layers| layers.has_experts(index));
         let (n_kv_heads, head_dim) = self.heads(index);
         let has_mixer =
@@ -692,7 +692,7 @@ impl Config {
                 N::ParallelNorms => MlpInput::BeforeAttention,
             },
             mlp: match mixture {
-                None => Some(mlp(widening * self.intermediate_size)),
+                None => Some(mlp(self.intermediate_size)),
                 Some(layers) => layers.shared_size.map(mlp),
             },
             experts: mixture.map(|layers| layers.experts),

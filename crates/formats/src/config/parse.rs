@@ -478,11 +478,16 @@ mod tests {
         assert_eq!(heads(listed), [(16, 4, Some(512)), (24, 4, None)]);
         let rope = gemma4(json!({"global_head_dim": 16})).unwrap().rope(5);
         assert_eq!([1, 2].map(|pair| rope.frequency(pair) > 0.0), [true, false]);
+        let experts = json!({"enable_moe_block": true, "num_experts": 8, "top_k_experts": 2,
+            "moe_intermediate_size": 24, "intermediate_size": 40});
+        let layer = &gemma4(experts).unwrap().architecture().layers[0];
+        let sizes = layer.experts.map(|experts| experts.mlp.intermediate_size);
+        assert_eq!((sizes, layer.mlp.map(|mlp| mlp.intermediate_size)), (Some(24), Some(40)));
         let shared = json!({"num_kv_shared_layers": 2, "num_hidden_layers": 13});
         let shared = gemma4(shared).unwrap();
         assert_eq!([10, 11, 12].map(|layer| shared.keys_of(layer)), [None, Some(5), Some(5)]);
         for (changes, words) in [
-            (json!({"enable_moe_block": true}), "\"enable_moe_block\" is true"),
+            (json!({"enable_moe_block": true}), "\"moe_intermediate_size\""),
             (json!({"use_bidirectional_attention": "all"}), "\"use_bidirectional_attention\""),
             (json!({"num_kv_shared_layers": 6}), "\"num_kv_shared_layers\" is 6"),
             (json!({"num_kv_shared_layers": 1}), "\"num_kv_shared_layers\" is 1"),

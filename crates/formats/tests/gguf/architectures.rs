@@ -12,7 +12,7 @@ fn model(architecture: &str) -> Builder {
     let mut norms = |names: &[&str], size| names.iter().for_each(|name| builder.add(name, &[size]));
     match architecture {
         "gemma2" => norms(&NORMS_AROUND, 4),
-        "gemma3" => {
+        "gemma3" | "gemma4" => {
             norms(&NORMS_AROUND, 4);
             norms(&["blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight"], 2);
         }
@@ -143,6 +143,62 @@ fn gemma_3_has_two_kinds_of_rope() {
         &[cap],
         &["\"gemma3.attn_logit_softcapping\" is 50", "not supported"],
     );
+}
+
+#[test]
+fn gemma_4_has_sizes_for_layers_with_and_without_a_window() {
+    let required = [
+        ("attention.key_length", u32_value(2)),
+        ("attention.sliding_window", u32_value(8)),
+        ("attention.sliding_window_pattern", bools(&[false])),
+        ("attention.key_length_swa", u32_value(2)),
+    ];
+    let with = |more: &[(&'static str, Value)]| [&required[..], more].concat();
+    let plain = read("gemma4", &required).unwrap();
+    let heads = plain.global_heads.unwrap();
+    assert_eq!((heads.head_dim, heads.num_key_value_heads, heads.values_are_keys), (2, 1, false));
+    assert_eq!((plain.embedding_multiplier, plain.score_scale()), (2.0, 1.0));
+    assert_eq!((plain.window(0), plain.shared_keys, plain.per_layer_input), (None, None, None));
+    assert!(plain.experts.is_none());
+    assert!(!plain.layer_scalar);
+    assert_rejected("gemma4", &required[..2], &["sliding_window_pattern", "a flag for each"]);
+    assert_rejected("gemma4", &required[..3], &["gemma4.attention.key_length_swa"]);
+    let pattern = ("attention.sliding_window_pattern", bools(&[true]));
+    let words = &["sliding_window_pattern", "one layer without a window"];
+    assert_rejected("gemma4", &with(&[pattern]), words);
+    for (name, value, word) in [
+        ("attention.value_length_swa", u32_value(4), "the size of a head"),
+        ("rope.dimension_count_swa", u32_value(4), "the size of a head"),
+        ("attention.head_count_kv", u32s(&[1, 1]), "each of the 1 layers"),
+        ("feed_forward_length", u32s(&[0]), "each of the 1 layers"),
+        ("attention.shared_kv_layers", u32_value(1), "num_kv_shared_layers"),
+        ("expert_count", u32_value(3), "expert_used_count"),
+    ] {
+        assert_rejected("gemma4", &with(&[(name, value)]), &[word]);
+    }
+    let experts = [("expert_count", u32_value(3)), ("expert_used_count", u32_value(2))];
+    assert_rejected("gemma4", &with(&experts), &["gemma4.expert_feed_forward_length"]);
+}
+
+#[test]
+fn gemma_4_may_rotate_a_part_of_the_pairs() {
+    let read = |divisor: f32| {
+        let mut builder = model("gemma4");
+        for (name, value) in [
+            ("attention.sliding_window", u32_value(8)),
+            ("attention.sliding_window_pattern", bools(&[false])),
+            ("attention.key_length_swa", u32_value(2)),
+        ] {
+            builder.set(&format!("gemma4.{name}"), value);
+        }
+        builder.add("rope_freqs.weight", &[1]);
+        builder.tensor("rope_freqs.weight").bytes = divisor.to_le_bytes().to_vec();
+        builder.read().map(|checkpoint| checkpoint.config().rope_scaling.clone())
+    };
+    let share = |share| RopeScaling::Proportional { share, factor: 1.0 };
+    assert_eq!(read(1.0).unwrap(), share(1.0));
+    let message = read(2.0).unwrap_err().to_string();
+    assert!(message.contains("rope_freqs.weight") && message.contains("1e30"), "{message}");
 }
 
 #[test]

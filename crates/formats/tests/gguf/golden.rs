@@ -58,16 +58,8 @@ fn expected_config(architecture: &str, has: impl Fn(&str) -> bool) -> Config {
 /// The experts of a Qwen3, or of gpt-oss.
 fn expected_experts(is_gpt_oss: bool) -> MixtureLayers {
     let mlp = Mlp { bias: is_gpt_oss, ..Mlp::gated(32) };
-    let router = Router {
-        experts_per_token: 2,
-        weighting: Weighting::Softmax,
-        normalised: !is_gpt_oss,
-        scale: 1.0,
-        bias: is_gpt_oss,
-        correction: false,
-        groups: None,
-    };
-    let mut experts = Experts { n_experts: 3, mlp, router, shared_gate: false };
+    let router = Router { normalised: !is_gpt_oss, bias: is_gpt_oss, ..Router::softmax(2) };
+    let mut experts = Experts::plain(3, mlp, router);
     if is_gpt_oss {
         experts.mlp.activation = Activation::ClampedSwiglu { limit: 7.0 };
         experts.router.weighting = Weighting::SoftmaxOfChosen;

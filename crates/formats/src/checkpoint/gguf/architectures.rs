@@ -1,7 +1,7 @@
 //! The architectures of llama.cpp that are read, and what each of them computes without an option.
 
 use super::options::ModelOptions;
-use super::{latent, mixer, mixture};
+use super::{gemma4, latent, mixer, mixture};
 use crate::architecture::{Activation, Norm, QkNorms};
 use crate::config::{Config, Family, NormPlacement, RopeScaling, SlidingLayers, SlidingWindow};
 use crate::load_error::LoadError;
@@ -106,6 +106,20 @@ const ARCHITECTURES: &[GgufArchitecture] = &[
         window_period: Some(6),
         reads: &["final_logit_softcapping", "attention.scale", "rope.freq_base_swa"],
         ..architecture("gemma3", Family::Gemma3, Pairs::Halves)
+    },
+    GgufArchitecture {
+        reads: &[
+            "final_logit_softcapping",
+            "rope.freq_base_swa",
+            "rope.dimension_count_swa",
+            "attention.key_length_swa",
+            "attention.value_length_swa",
+            "attention.shared_kv_layers",
+            "embedding_length_per_layer_input",
+            "expert_count",
+            "expert_used_count",
+        ],
+        ..architecture("gemma4", Family::Gemma4, Pairs::Halves)
     },
     GgufArchitecture {
         reads: FACTORS,
@@ -267,6 +281,7 @@ impl GgufArchitecture {
             Family::Qwen3 | Family::Qwen3Moe => config.qk_norms = QkNorms::Heads,
             Family::GptOss => config.sinks = true,
             Family::Gemma2 | Family::Gemma3 => gemma(options, self.family, config)?,
+            Family::Gemma4 => gemma4::read(options, has, config)?,
             Family::Granite | Family::GraniteMoe => granite(options, config)?,
             Family::GraniteMoeHybrid => {
                 let has_rope = options.metadata.bool(&options.key(FINETUNED_ROPE))?;
@@ -312,8 +327,13 @@ impl GgufArchitecture {
                 config.gated_mlp = false;
                 config.hidden_act = Activation::GeluTanh;
             }
-            Family::StableLm if !has("blk.0.ffn_norm.weight") => {
-                config.norm_placement = NormPlacement::Parallel;
+            Family::StableLm => {
+                if !has("blk.0.ffn_norm.weight") {
+                    config.norm_placement = NormPlacement::Parallel;
+                }
+                if has("blk.0.attn_q_norm.weight") {
+                    config.qk_norms = QkNorms::OwnHeads;
+                }
             }
             Family::GptNeoX => gpt_neox(options, config)?,
             Family::Phi => {
@@ -334,7 +354,7 @@ impl GgufArchitecture {
             _ => {}
         }
         config.recurrent = mixer::read(options, self.family, has, config)?;
-        config.experts = mixture::read(options, config.family, config)?;
+        config.experts = mixture::read(options, config.family, has, config)?;
         Ok(())
     }
 }

@@ -1,13 +1,12 @@
 //! The configuration of a model from a GGUF file's metadata, by llama.cpp's keys.
 
 use super::architectures::{GgufArchitecture, NEXT_TOKEN_LAYERS};
-use super::latent;
 use super::metadata::GgufMetadata;
 use super::names::SHORT_DIVISORS;
 use super::options::ModelOptions;
 use super::parse::{invalid, option, unsupported};
 use super::rope::{partial_rotary_factor, rope_scaling, sliding_window};
-use super::unread;
+use super::{gemma4, latent, unread};
 use crate::architecture::Norm;
 use crate::config::{Config, Family, MAX_LAYERS, SuggestedSampling};
 use crate::json_options::MAX_SIZE;
@@ -32,6 +31,8 @@ pub(super) fn read_config(
     let heads = options.of_layers("attention.head_count", layers)?;
     let heads = heads.ok_or_else(|| options.missing("attention.head_count"))?;
     let kv_heads = match architecture.family {
+        // Its layers may differ.
+        Family::Gemma4 => gemma4::first_size(&options, "attention.head_count_kv", layers)?,
         // Layers with a mixer have none.
         Family::Lfm2 | Family::GraniteMoeHybrid => {
             options.of_some_layers("attention.head_count_kv", layers)?
@@ -65,7 +66,7 @@ pub(super) fn read_config(
     let mut config = Config {
         family: architecture.family,
         hidden_size,
-        intermediate_size: intermediate_size(&options, layers)?,
+        intermediate_size: intermediate_size(&options, architecture, layers)?,
         num_hidden_layers: layers,
         num_attention_heads: heads,
         num_key_value_heads: kv_heads,
@@ -134,8 +135,15 @@ fn supported_architecture(
 }
 
 /// Returns the width of the dense MLP. If all layers have experts, it may be absent, and theirs counts.
-fn intermediate_size(options: &ModelOptions<'_>, layers: usize) -> Result<usize, LoadError> {
+fn intermediate_size(
+    options: &ModelOptions<'_>,
+    architecture: &GgufArchitecture,
+    layers: usize,
+) -> Result<usize, LoadError> {
     const SIZE: &str = "feed_forward_length";
+    if architecture.family == Family::Gemma4 {
+        return gemma4::first_size(options, SIZE, layers)?.ok_or_else(|| options.missing(SIZE));
+    }
     let of_experts = options.size_or_zero("expert_feed_forward_length")?;
     if of_experts.is_some() && options.metadata.u32(&options.key(SIZE)).ok() == Some(Some(0)) {
         return Ok(of_experts.unwrap_or(0));
@@ -213,6 +221,7 @@ fn ends_by_text(metadata: GgufMetadata<'_>) -> Result<Vec<u32>, LoadError> {
     const CONTROL: i32 = 3;
     const END_OF_MESSAGE: &str = "<|end|>";
     const ENDS_OF_GPT_OSS: [&str; 2] = ["<|return|>", "<|call|>"];
+    const ENDS_OF_GEMMA4: [&str; 3] = ["<eos>", "<turn|>", "<|tool_response>"];
     const ENDS: [&str; 11] = [
         "</s>",
         "<|endoftext|>",
@@ -235,6 +244,12 @@ fn ends_by_text(metadata: GgufMetadata<'_>) -> Result<Vec<u32>, LoadError> {
     // In gpt-oss's format an answer has several messages, so it goes on after the end of one.
     let gpt_oss = control()?.filter(|(_, text)| ENDS_OF_GPT_OSS.contains(text)).count();
     let has_messages = gpt_oss == ENDS_OF_GPT_OSS.len();
+    if metadata.text("tokenizer.ggml.model")? == Some("gemma4") {
+        // Some of these are no control tokens, so that they are shown.
+        let tokens = (0..).zip(metadata.strings("tokenizer.ggml.tokens")?.into_iter().flatten());
+        let ends = tokens.filter(|(_, text)| ENDS_OF_GEMMA4.contains(text));
+        return Ok(ends.map(|(id, _)| id).collect());
+    }
     let is_end = |text: &str| match text {
         END_OF_MESSAGE => !has_messages,
         _ => ENDS.contains(&text) || has_messages && ENDS_OF_GPT_OSS.contains(&text),

@@ -7,10 +7,11 @@ use crate::json_options::MAX_SIZE;
 use crate::load_error::LoadError;
 
 /// Reads the experts of all layers, if the family has experts. How the router weighs them is not stored:
-/// it follows from the family.
+/// it follows from the family. `has` says whether a tensor is stored.
 pub(super) fn read(
     options: &ModelOptions<'_>,
     family: Family,
+    has: &dyn Fn(&str) -> bool,
     config: &Config,
 ) -> Result<Option<MixtureLayers>, LoadError> {
     use Family as F;
@@ -20,7 +21,10 @@ pub(super) fn read(
     let (weighting, normalised) = match family {
         F::Mixtral | F::Qwen3Moe | F::Qwen3Next | F::Qwen35Moe => (Softmax, true),
         F::Qwen2Moe | F::Olmoe | F::DeepseekV2 => (Softmax, false),
-        F::GraniteMoeHybrid if options.size_or_zero("expert_count")?.is_none() => return Ok(None),
+        F::Gemma4 | F::GraniteMoeHybrid if options.size_or_zero("expert_count")?.is_none() => {
+            return Ok(None);
+        }
+        F::Gemma4 => (Softmax, true),
         F::GraniteMoe | F::GraniteMoeHybrid | F::GptOss => (SoftmaxOfChosen, false),
         F::Glm4Moe | F::DeepseekV3 => {
             (Sigmoid, options.metadata.bool(&options.key(NORMALISED))?.unwrap_or(false))
@@ -38,17 +42,15 @@ pub(super) fn read(
         mlp.activation = Activation::ClampedSwiglu { limit: 7.0 };
         mlp.bias = true;
     }
-    let mut router = Router {
-        experts_per_token,
-        weighting,
-        normalised,
-        scale: 1.0,
-        bias: family == F::GptOss,
-        correction: false,
-        groups: None,
-    };
+    let bias = family == F::GptOss;
+    let mut router = Router { weighting, normalised, bias, ..Router::softmax(experts_per_token) };
+    if family == F::Gemma4 {
+        router.own_norm = true;
+        router.expert_scales = has("blk.0.ffn_down_exps.scale");
+    }
     let has_shared_gate = matches!(family, F::Qwen2Moe | F::Qwen3Next | F::Qwen35Moe);
     let shared_size = match family {
+        F::Gemma4 => Some(config.intermediate_size),
         F::GraniteMoeHybrid => options.size_or_zero(SHARED)?,
         F::Qwen2Moe | F::Qwen3Next | F::Qwen35Moe => {
             let size = options.size_or_zero(SHARED)?;
@@ -71,7 +73,11 @@ pub(super) fn read(
         dense = (0..config.num_hidden_layers).map(|layer| layer < first).collect();
     }
     Ok(Some(MixtureLayers {
-        experts: Experts { n_experts, mlp, router, shared_gate: has_shared_gate },
+        experts: Experts {
+            shared_gate: has_shared_gate,
+            own_norms: family == F::Gemma4,
+            ..Experts::plain(n_experts, mlp, router)
+        },
         shared_size,
         dense,
     }))
@@ -103,7 +109,9 @@ fn expert_size(
             let size = config.intermediate_size / experts_per_token;
             if size == 0 { Err(options.missing(SIZE)) } else { Ok(size) }
         }
-        None if family == Family::GptOss => options.required_size(SIZE, MAX_SIZE),
+        None if matches!(family, Family::GptOss | Family::Gemma4) => {
+            options.required_size(SIZE, MAX_SIZE)
+        }
         None => Ok(config.intermediate_size),
     }
 }

@@ -6,6 +6,7 @@
 mod architectures;
 mod config;
 mod file;
+mod gemma4;
 mod latent;
 mod layout;
 mod metadata;

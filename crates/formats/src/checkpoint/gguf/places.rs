@@ -181,6 +181,13 @@ impl Places<'_> {
             _ => return,
         };
         let kind = if part.is_bias() { "bias" } else { "weight" };
+        let is_global = config.window(layer).is_none();
+        if part == T::Value
+            && config.global_heads.is_some_and(|heads| heads.values_are_keys && is_global)
+        {
+            stored.name = format!("blk.{layer}.attn_k.weight");
+            return;
+        }
         // Each head's query is followed by its gate.
         if config.attention_gate && first == 0 {
             let gate = matches!(part, T::AttentionGate | T::AttentionGateBias);
@@ -219,7 +226,7 @@ impl Places<'_> {
             }
             _ => return,
         };
-        if has_experts {
+        if has_experts && self.gguf.family != Family::Gemma4 {
             stored.name = format!("blk.{layer}.ffn_{shared}_shexp.weight");
             return;
         }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::config::read_config;
+use super::gemma4;
 use super::metadata::GgufMetadata;
 use super::names::{LONG_DIVISORS, ROPE_DIVISORS, SHORT_DIVISORS};
 use super::options::ModelOptions;
@@ -14,11 +15,11 @@ use super::places::Places;
 use super::rope::{Divisors, add_divisors};
 use super::value::StoredValue;
 use crate::architecture::Architecture;
+use crate::checkpoint::assembled::{Assembled, SplitExpansion, StoredPart};
 use crate::checkpoint::row_layout::RowLayout;
-use crate::checkpoint::split_expansion::{ExpansionPart, SplitExpansion};
 use crate::checkpoint::stored_names::StoredAs;
 use crate::checkpoint::{Location, WeightFile};
-use crate::config::{Config, MAX_LAYERS};
+use crate::config::{Config, GlobalHeads, MAX_LAYERS, RopeScaling};
 use crate::load_error::{LoadError, shortened};
 use crate::tensor::Tensor;
 use crate::weight_type::Dtype;
@@ -64,7 +65,9 @@ impl GgufModel {
         let has = |name: &str| parts.find(name).is_some();
         let (mut config, gguf) = read_config(metadata, &has)?;
         let options = ModelOptions { metadata, architecture: gguf.name };
-        if let Some(divisors) = parts.divisors(config.rotary_dims() / 2)? {
+        if let Some(GlobalHeads { head_dim, .. }) = config.global_heads {
+            parts.add_share_of_rope(&mut config, head_dim / 2)?;
+        } else if let Some(divisors) = parts.divisors(config.rotary_dims() / 2)? {
             add_divisors(&mut config, divisors, &options)?;
         }
         let architecture = config.architecture();
@@ -181,6 +184,17 @@ impl Parts<'_> {
         }
     }
 
+    /// Reads which pairs RoPE rotates in the layers without a window, if the file says so (Gemma 4).
+    fn add_share_of_rope(&self, config: &mut Config, pairs: usize) -> Result<(), LoadError> {
+        let Some(divisors) = self.floats(ROPE_DIVISORS, pairs)? else { return Ok(()) };
+        let share = gemma4::rotated_share(&divisors).ok_or_else(|| {
+            let expected = "1 for the first pairs, and at least 1e30 for the others";
+            invalid(self.files[0].path(), tensor_name(ROPE_DIVISORS), "others", expected)
+        })?;
+        config.rope_scaling = RopeScaling::Proportional { share, factor: 1.0 };
+        config.validate(self.files[0].path())
+    }
+
     /// Reads a vector of f32, if it is stored.
     fn floats(&self, name: &str, length: usize) -> Result<Option<Arc<[f32]>>, LoadError> {
         let Some((part, stored)) = self.find(name) else { return Ok(None) };
@@ -218,7 +232,7 @@ impl Parts<'_> {
             dtype: stored.dtype,
             layout: stored_as.layout,
             quantized: None,
-            expansion: None,
+            assembled: None,
         })
     }
 
@@ -241,7 +255,7 @@ impl Parts<'_> {
             let (name, layout) = (name.clone(), RowLayout::PLAIN);
             let stored_as = StoredAs { name, shape, expert: None, layout };
             let Location { file, bytes, dtype, .. } = self.locate(&stored_as, false)?;
-            Ok::<_, LoadError>(ExpansionPart { file, bytes, dtype })
+            Ok::<_, LoadError>(StoredPart { file, bytes, dtype })
         };
         let keys = part(keys, vec![n_heads, rank, plain_dim])?;
         let values = part(values, vec![n_heads, value_dim, rank])?;
@@ -256,8 +270,8 @@ impl Parts<'_> {
         };
         let expansion = SplitExpansion { keys, values, rank, plain_dim, value_dim };
         let (layout, quantized) = (RowLayout::PLAIN, None);
-        let expansion = Some(Box::new(expansion));
-        Ok(Location { file, bytes, dtype, layout, quantized, expansion })
+        let assembled = Some(Box::new(Assembled::Expansion(expansion)));
+        Ok(Location { file, bytes, dtype, layout, quantized, assembled })
     }
 
     /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a mixture of experts)
@@ -279,6 +293,7 @@ impl Parts<'_> {
             used.contains(name)
                 || divisors.contains(&name.as_str())
                 || name.ends_with(".attn_rot_embd")
+                || is_unused_key(name, config)
                 || layer_of(name).is_some_and(|layer| skipped.contains(&layer))
         };
         for (file, head) in self.files.iter().zip(&self.heads) {
@@ -293,6 +308,13 @@ impl Parts<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a tensor belongs to keys and values of a layer that attends to those of another one.
+fn is_unused_key(name: &str, config: &Config) -> bool {
+    const PARTS: [&str; 3] = [".attn_k.weight", ".attn_v.weight", ".attn_k_norm.weight"];
+    let attends_to_others = |layer| config.keys_of(layer).is_some();
+    PARTS.iter().any(|part| name.ends_with(part)) && layer_of(name).is_some_and(attends_to_others)
 }
 
 /// Returns the layer of a tensor.

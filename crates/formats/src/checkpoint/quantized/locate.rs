@@ -141,7 +141,7 @@ impl Shards<'_> {
         let dtype = matrix.exact_type(self.files, columns);
         let quantized = Some(Box::new(matrix));
         Ok(Some(LocatedMatrix {
-            location: Location { file, bytes, dtype, layout, quantized, expansion: None },
+            location: Location { file, bytes, dtype, layout, quantized, assembled: None },
             names,
         }))
     }

@@ -65,6 +65,16 @@ pub(super) fn dense() -> Vec<Config> {
         per_layer_input: Some(11),
         ..gemma4.clone()
     };
+    let gemma4_experts = Config {
+        global_heads: gemma4
+            .global_heads
+            .map(|heads| GlobalHeads { values_are_keys: false, ..heads }),
+        experts: Some(MixtureLayers {
+            shared_size: Some(gemma4.intermediate_size),
+            ..MixtureLayers::in_all(gemma4_experts())
+        }),
+        ..gemma4.clone()
+    };
     let phi = Config {
         family: Family::Phi,
         norm: Norm::Layer { bias: true },
@@ -204,6 +214,7 @@ pub(super) fn dense() -> Vec<Config> {
         gemma3,
         gemma4,
         gemma4_inputs,
+        gemma4_experts,
         phi,
         phi3,
         olmo2,
@@ -218,11 +229,17 @@ pub(super) fn dense() -> Vec<Config> {
     ]
 }
 
+/// Returns experts with a router and norms of their own.
+fn gemma4_experts() -> Experts {
+    let router = Router { own_norm: true, expert_scales: true, ..Router::softmax(2) };
+    let mlp = Mlp { activation: Activation::GeluTanh, ..Mlp::gated(36) };
+    Experts { own_norms: true, ..Experts::plain(6, mlp, router) }
+}
+
 /// Returns mixtures of experts, of which some have dense layers, shared experts or groups.
 pub(super) fn mixtures() -> Vec<Config> {
     let router = Router::softmax(2);
-    let experts =
-        |size, router| Experts { n_experts: 6, mlp: Mlp::gated(size), router, shared_gate: false };
+    let experts = |size, router| Experts::plain(6, Mlp::gated(size), router);
     let layers = MixtureLayers::in_all;
     let of = |family, layers| Config { family, experts: Some(layers), ..example_config() };
     let unnormalised = Router { normalised: false, ..router };
@@ -325,7 +342,7 @@ fn latent() -> [Config; 2] {
         head_dim: 8,
         rope_interleave: true,
         experts: Some(MixtureLayers {
-            experts: Experts { n_experts: 6, mlp: Mlp::gated(36), router, shared_gate: false },
+            experts: Experts::plain(6, Mlp::gated(36), router),
             shared_size: Some(72),
             dense: vec![true, false],
         }),
@@ -386,8 +403,7 @@ pub(super) fn hybrids() -> Vec<Config> {
         negative_rates: false,
     };
     let router = Router::softmax(2);
-    let experts =
-        |size, router| Experts { n_experts: 6, mlp: Mlp::gated(size), router, shared_gate: false };
+    let experts = |size, router| Experts::plain(6, Mlp::gated(size), router);
     let qwen3_next = Config {
         qk_norms: QkNorms::Heads,
         attention_gate: true,

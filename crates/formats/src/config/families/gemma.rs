@@ -2,10 +2,11 @@
 
 use super::super::family::{Defaults, Description, LLAMA};
 use super::super::{
-    Config, Family, GlobalHeads, MAX_LAYERS, NormPlacement, RopeScaling, SharedKeys, SlidingLayers,
+    Config, Family, GlobalHeads, MAX_LAYERS, MixtureLayers, NormPlacement, RopeScaling, SharedKeys,
+    SlidingLayers,
 };
 use super::{all_but_every, flag, size_or, sliding_window};
-use crate::architecture::{Activation, QkNorms};
+use crate::architecture::{Activation, Experts, Mlp, QkNorms, Router};
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 use serde_json::{Map, Value, json};
@@ -97,7 +98,13 @@ pub(in super::super) const GEMMA4: Description = Description {
         local_rope_theta: Some(10_000.0),
         ..DEFAULTS
     },
-    reads: &["hidden_activation", "final_logit_softcapping", "num_kv_shared_layers"],
+    reads: &[
+        "hidden_activation",
+        "final_logit_softcapping",
+        "num_kv_shared_layers",
+        "num_experts",
+        "enable_moe_block",
+    ],
     read: read_gemma4,
     write: |config, options| {
         let heads = config.global_heads;
@@ -116,8 +123,17 @@ pub(in super::super) const GEMMA4: Description = Description {
             ("use_double_wide_mlp", json!(shared.is_some_and(|shared| shared.wide_mlp))),
             ("hidden_size_per_layer_input", json!(config.per_layer_input.unwrap_or(0))),
             ("vocab_size_per_layer_input", json!(config.vocab_size)),
+            ("enable_moe_block", json!(config.experts.is_some())),
         ] {
             options.insert(option.to_owned(), value);
+        }
+        let Some(MixtureLayers { experts, .. }) = &config.experts else { return };
+        for (option, size) in [
+            ("num_experts", experts.n_experts),
+            ("top_k_experts", experts.router.experts_per_token),
+            ("moe_intermediate_size", experts.mlp.intermediate_size),
+        ] {
+            options.insert(option.to_owned(), json!(size));
         }
     },
 };
@@ -126,7 +142,6 @@ fn read_gemma4(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), Loa
     // Only tokens of images attend to later ones with "vision".
     let is_causal = |value: &Value| value == "vision" || value == false;
     options.check_supported("use_bidirectional_attention", "null or \"vision\"", is_causal)?;
-    options.check_supported("enable_moe_block", "false (no experts)", |value| value == false)?;
     config.qkv_bias = flag(options, "attention_bias")?;
     config.output_bias = config.qkv_bias;
     config.norm_placement = NormPlacement::Around;
@@ -162,7 +177,23 @@ fn read_gemma4(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), Loa
     let shared = options.size("num_kv_shared_layers")?.filter(|layers| *layers > 0);
     let wide_mlp = flag(options, "use_double_wide_mlp")?;
     config.shared_keys = shared.map(|layers| SharedKeys { layers, wide_mlp });
+    if flag(options, "enable_moe_block")? {
+        config.experts = Some(MixtureLayers {
+            shared_size: Some(config.intermediate_size),
+            ..MixtureLayers::in_all(gemma4_experts(options, config)?)
+        });
+    }
     Ok(())
+}
+
+/// Reads the experts, which all layers have next to their dense MLP.
+fn gemma4_experts(options: &JsonOptions<'_>, config: &Config) -> Result<Experts, LoadError> {
+    let size = options.required_size("moe_intermediate_size")?;
+    let mlp = Mlp { activation: config.hidden_act, ..Mlp::gated(size) };
+    let router = Router::softmax(options.required_size("top_k_experts")?);
+    let router = Router { own_norm: true, expert_scales: true, ..router };
+    let base = Experts::plain(options.required_size("num_experts")?, mlp, router);
+    Ok(Experts { own_norms: true, ..base })
 }
 
 /// Reads the sizes of heads in the layers without a window. transformers 5.15 lists them layer by layer, and files of

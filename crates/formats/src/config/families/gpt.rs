@@ -3,7 +3,7 @@
 use super::super::family::{Defaults, Description, LLAMA};
 use super::super::{Config, Family, MixtureLayers, NormPlacement, SlidingLayers};
 use super::{NUM_LOCAL_EXPERTS, all_but_every, experts, flag, size_or, sliding_window};
-use crate::architecture::{Activation, Experts, Mlp, Norm, Router, Weighting};
+use crate::architecture::{Activation, Experts, Mlp, Norm, QkNorms, Router, Weighting};
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 use serde_json::json;
@@ -54,9 +54,12 @@ pub(in super::super) const STABLELM: Description = Description {
         partial_rotary_factor: Some(0.25),
         ..LLAMA
     },
-    reads: &["use_qkv_bias", "use_parallel_residual"],
+    reads: &["use_qkv_bias", "use_parallel_residual", "qk_layernorm"],
     read: |options, config| {
         config.norm = Norm::Layer { bias: true };
+        if flag(options, "qk_layernorm")? {
+            config.qk_norms = QkNorms::OwnHeads;
+        }
         config.qkv_bias = flag(options, "use_qkv_bias")?;
         if flag(options, "use_parallel_residual")? {
             config.norm_placement = NormPlacement::Parallel;
@@ -67,6 +70,8 @@ pub(in super::super) const STABLELM: Description = Description {
         let is_parallel = config.norm_placement == NormPlacement::Parallel;
         options.insert("use_qkv_bias".to_owned(), json!(config.qkv_bias));
         options.insert("use_parallel_residual".to_owned(), json!(is_parallel));
+        let has_norms = config.qk_norms != QkNorms::None;
+        options.insert("qk_layernorm".to_owned(), json!(has_norms));
     },
 };
 

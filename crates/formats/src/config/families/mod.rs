@@ -92,5 +92,5 @@ fn experts(
 ) -> Result<Experts, LoadError> {
     let n_experts = if options.contains(n_experts) { n_experts } else { NUM_LOCAL_EXPERTS };
     let router = Router::softmax(options.required_size("num_experts_per_tok")?);
-    Ok(Experts { n_experts: options.required_size(n_experts)?, mlp, router, shared_gate: false })
+    Ok(Experts::plain(options.required_size(n_experts)?, mlp, router))
 }

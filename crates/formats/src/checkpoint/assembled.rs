@@ -1,24 +1,58 @@
-//! The expansion of DeepSeek's compressed keys and values, as llama.cpp stores it: keys and values apart, and
-//! keys transposed.
+//! Tensors that are assembled of several stored ones.
 
 use std::ops::Range;
 
 use super::tensor_rows::decode;
 use super::{Dtype, WeightFile};
 
-/// The place of one of the two stored tensors.
-pub(super) struct ExpansionPart {
+/// The place of one of the stored tensors.
+pub(super) struct StoredPart {
     pub(super) file: usize,
     pub(super) bytes: Range<usize>,
     pub(super) dtype: Dtype,
 }
 
-/// An expansion whose rows are, head by head, those of keys and then those of values.
+/// A tensor that is assembled of several stored ones.
+pub(super) enum Assembled {
+    /// The expansion of DeepSeek's compressed keys and values, as llama.cpp stores it.
+    Expansion(SplitExpansion),
+    /// A vector whose parts follow one another (the norms of StableLM's heads).
+    Vector(Vec<StoredPart>),
+}
+
+impl Assembled {
+    /// Returns the number of stored bytes.
+    pub(super) fn stored_bytes(&self) -> usize {
+        match self {
+            Self::Expansion(SplitExpansion { keys, values, .. }) => {
+                keys.bytes.len() + values.bytes.len()
+            }
+            Self::Vector(parts) => parts.iter().map(|part| part.bytes.len()).sum(),
+        }
+    }
+
+    /// Reads a row of a matrix, or the whole vector.
+    fn read(&self, files: &[WeightFile], row: usize, out: &mut [f32]) {
+        match self {
+            Self::Expansion(expansion) => expansion.read(files, row, out),
+            Self::Vector(parts) => {
+                let width = out.len() / parts.len().max(1);
+                for (part, out) in parts.iter().zip(out.chunks_mut(width.max(1))) {
+                    let StoredPart { file, bytes, dtype } = part;
+                    decode(*dtype, &files[*file].bytes()[bytes.clone()], out);
+                }
+            }
+        }
+    }
+}
+
+/// An expansion whose rows are, head by head, those of keys and then those of values. Keys and values are stored
+/// apart, and keys are transposed.
 pub(super) struct SplitExpansion {
     /// `[heads, rank, plain_dim]`.
-    pub(super) keys: ExpansionPart,
+    pub(super) keys: StoredPart,
     /// `[heads, value_dim, rank]`.
-    pub(super) values: ExpansionPart,
+    pub(super) values: StoredPart,
     pub(super) rank: usize,
     pub(super) plain_dim: usize,
     pub(super) value_dim: usize,
@@ -26,19 +60,19 @@ pub(super) struct SplitExpansion {
 
 impl SplitExpansion {
     /// Reads a row of the expansion: `[rank]`.
-    pub(super) fn read(&self, files: &[WeightFile], row: usize, out: &mut [f32]) {
+    fn read(&self, files: &[WeightFile], row: usize, out: &mut [f32]) {
         let &Self { rank, plain_dim, value_dim, .. } = self;
         let of_head = plain_dim + value_dim;
         let (head, row) = (row / of_head, row % of_head);
         match row.checked_sub(plain_dim) {
             Some(row) => {
-                let ExpansionPart { file, bytes, dtype } = &self.values;
+                let StoredPart { file, bytes, dtype } = &self.values;
                 let size = dtype.row_bytes(rank);
                 let stored = &files[*file].bytes()[bytes.clone()];
                 decode(*dtype, &stored[(head * value_dim + row) * size..][..size], out);
             }
             None => {
-                let ExpansionPart { file, bytes, dtype } = &self.keys;
+                let StoredPart { file, bytes, dtype } = &self.keys;
                 // The values of a row lie in a column, each in a block of its own.
                 let width = match dtype {
                     Dtype::Block(block_type) => block_type.weights(),
@@ -57,15 +91,15 @@ impl SplitExpansion {
     }
 }
 
-/// A split expansion and the files that hold it.
-pub(super) struct SplitExpansionRows<'a> {
-    pub(super) expansion: &'a SplitExpansion,
+/// An assembled tensor and the files that hold it.
+pub(super) struct AssembledRows<'a> {
+    pub(super) tensor: &'a Assembled,
     pub(super) files: &'a [WeightFile],
 }
 
-impl SplitExpansionRows<'_> {
+impl AssembledRows<'_> {
     pub(super) fn read(&self, row: usize, out: &mut [f32]) {
-        self.expansion.read(self.files, row, out);
+        self.tensor.read(self.files, row, out);
     }
 }
 
@@ -103,7 +137,7 @@ mod tests {
             let (value_bytes, values) = stored(Dtype::F32, 3, 5);
             let split = key_bytes.len();
             let bytes = [key_bytes, value_bytes].concat();
-            let part = |bytes, dtype| ExpansionPart { file: 0, bytes, dtype };
+            let part = |bytes, dtype| StoredPart { file: 0, bytes, dtype };
             let expansion = SplitExpansion {
                 keys: part(0..split, dtype),
                 values: part(split..bytes.len(), Dtype::F32),
