@@ -160,8 +160,9 @@ fn names_in_multimodal(name: &str) -> [String; 2] {
     [format!("language_model.{name}"), new]
 }
 
-/// Whether a tensor is one that transformers does not read either: it belongs to a layer after those of the model, where DeepSeek-V3, GLM-4.5 and hybrid Qwens have a layer
-/// that predicts a further token, or to keys that no layer attends to.
+/// Whether a tensor is one that transformers does not read either: it belongs to a layer after those of the model,
+/// where DeepSeek-V3, GLM-4.5 and hybrid Qwens have a layer that predicts a further token, or to keys that no layer
+/// attends to.
 fn is_unused(name: &str, config: &Config) -> bool {
     let in_part = ["language_model.model.", "model.language_model."];
     let of_part = in_part.iter().find_map(|part| name.strip_prefix(part));

@@ -61,17 +61,32 @@ impl NamedTensors {
         self.find(name).map(|(_, stored)| &stored.shape[..])
     }
 
-    /// Returns the types of all matrices.
+    /// Returns the types of all matrices with names that are `among` those asked for. A tensor with more than two
+    /// dimensions has several matrices.
     ///
     /// # Errors
     ///
     /// [`LoadError::Dtype`] if one has an unsupported type.
-    pub(crate) fn matrix_dtypes(&self) -> Result<Vec<Dtype>, LoadError> {
+    pub(crate) fn matrix_dtypes(
+        &self,
+        among: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Dtype>, LoadError> {
         let tensors = self.files.iter().flat_map(|(file, parsed)| {
-            let matrices = parsed.tensors.iter().filter(|(_, stored)| stored.shape.len() == 2);
+            let matrices = parsed.tensors.iter().filter(|(_, stored)| stored.shape.len() > 1);
+            let matrices = matrices.filter(|(name, _)| among(name));
             matrices.map(|(name, stored)| stored_dtype(stored, file.path(), name))
         });
         tensors.collect()
+    }
+
+    /// Whether one of these tensors has a type of quantised weights.
+    pub(crate) fn any_is_quantized(&self, among: impl Fn(&str) -> bool) -> bool {
+        let mut tensors = self.files.iter().flat_map(|(file, parsed)| {
+            parsed.tensors.iter().map(move |(name, stored)| (file, name, stored))
+        });
+        tensors.any(|(file, name, stored)| {
+            among(name) && stored_dtype(stored, file.path(), name).is_err()
+        })
     }
 
     /// Returns the rows of a tensor with this shape.

@@ -332,6 +332,10 @@ impl TensorSource for Speculator {
     }
 
     fn float_type(&self) -> Result<WeightType, LoadError> {
-        Ok(WeightType::lossless(self.tensors.matrix_dtypes()?))
+        let belongs = |name: &str| match &self.layout {
+            Layout::Mtp(layout) => layout.owns(name),
+            _ => true,
+        };
+        Ok(WeightType::lossless(self.tensors.matrix_dtypes(belongs)?))
     }
 }

@@ -50,6 +50,9 @@ impl Layout {
         let architecture = layout.architecture();
         let known = architecture.tensors().map(|tensor| layout.stored_in(tensors, tensor).name);
         let known: Vec<String> = known.collect();
+        if tensors.any_is_quantized(|name| layout.owns(name)) {
+            return Err(no_head("one whose head is stored in f32, f16 or bf16".to_owned()));
+        }
         tensors.reject_unknown("this MTP head", |name| {
             !layout.owns(name) || known.iter().any(|known| known == name)
         })?;
@@ -83,7 +86,7 @@ impl Layout {
     }
 
     /// Whether a stored tensor belongs to a head, except for copies of the target's tensors.
-    fn owns(&self, name: &str) -> bool {
+    pub(super) fn owns(&self, name: &str) -> bool {
         if self.has_own_names() {
             return name.starts_with("mtp.");
         }

@@ -68,7 +68,7 @@ pub(super) fn read(
         router.scale = options.positive_or_zero("expert_weights_scale")?.unwrap_or(1.0);
         // A group of DeepSeek-V2 counts as its best expert.
         let experts_scored = if family == F::DeepseekV2 { 1 } else { 2 };
-        router.groups = groups(options, experts_scored)?;
+        router.groups = groups(options, family, n_experts, experts_scored)?;
         let first = options.size_or_zero("leading_dense_block_count")?.unwrap_or(0);
         dense = (0..config.num_hidden_layers).map(|layer| layer < first).collect();
     }
@@ -86,12 +86,21 @@ pub(super) fn read(
 /// Reads the groups from which experts are chosen. With one group, all experts can be chosen.
 fn groups(
     options: &ModelOptions<'_>,
+    family: Family,
+    n_experts: usize,
     experts_scored: usize,
 ) -> Result<Option<ExpertGroups>, LoadError> {
-    let n_groups = options.size_or_zero("expert_group_count")?.unwrap_or(1);
-    let groups_per_token = options.size_or_zero("expert_group_used_count")?.unwrap_or(1);
-    let groups = ExpertGroups { n_groups, groups_per_token, experts_scored };
-    Ok((n_groups > 1).then_some(groups))
+    let [n_groups, groups_per_token] = match options.size_or_zero("expert_group_count")? {
+        Some(1) => return Ok(None),
+        Some(n_groups) => [n_groups, options.required_size("expert_group_used_count", n_groups)?],
+        // Old files do not have the groups. These are the models that were published with so many experts.
+        None => match (family, n_experts) {
+            (Family::DeepseekV2, 160) => [8, 3],
+            (Family::DeepseekV3, 256) => [8, 4],
+            _ => return Ok(None),
+        },
+    };
+    Ok(Some(ExpertGroups { n_groups, groups_per_token, experts_scored }))
 }
 
 /// Returns the width of an expert. Without the option, it is that of a dense MLP or, for Qwen, that width is

@@ -151,7 +151,8 @@ fn read_gemma4(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), Loa
     config.qk_norms = QkNorms::Heads;
     config.value_norm = true;
     config.layer_scalar = true;
-    if !options.contains("rope_parameters") {
+    // As in transformers, `null` is the default, too.
+    if options.get("rope_parameters").is_none() {
         config.rope_scaling = RopeScaling::Proportional { share: 0.25, factor: 1.0 };
     }
     let size = size_or(options, "sliding_window", Some(512))?;
@@ -202,6 +203,11 @@ fn global_heads(options: &JsonOptions<'_>, config: &Config) -> Result<GlobalHead
     const PER_LAYER: &str = "per_layer_config";
     let values_are_keys = flag(options, "attention_k_eq_v")?;
     let Some(listed) = options.object(PER_LAYER)? else {
+        // As in transformers, `null` says that no layer has other sizes.
+        if options.contains(PER_LAYER) {
+            let Config { head_dim, num_key_value_heads, .. } = *config;
+            return Ok(GlobalHeads { head_dim, num_key_value_heads, values_are_keys });
+        }
         let head_dim = options.size("global_head_dim")?.unwrap_or(512);
         let heads = options.size("num_global_key_value_heads")?.filter(|_| values_are_keys);
         let num_key_value_heads = heads.unwrap_or(config.num_key_value_heads);
