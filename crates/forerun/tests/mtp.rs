@@ -188,16 +188,29 @@ fn tensors_that_are_not_computed_are_refused_by_name() {
             "mtp.layers.0.self_attn.r_norm.weight",
         ),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["config.json", "tokenizer.json", "generation_config.json"] {
-            fs::copy(self::folder().join(head).join(name), folder.path().join(name)).unwrap();
-        }
-        let bytes = fs::read(self::folder().join(head).join("model.safetensors")).unwrap();
-        let at = bytes.windows(old.len()).position(|window| window == old.as_bytes()).unwrap();
-        let changed = [&bytes[..at], new.as_bytes(), &bytes[at + old.len()..]].concat();
-        fs::write(folder.path().join("model.safetensors"), changed).unwrap();
-        let target = Checkpoint::open(folder.path()).unwrap();
-        let error = Speculator::open_mtp(&target).err().unwrap().to_string();
+        let error = error_after_change(head, old, new);
         assert!(error.contains(new) && error.contains("this MTP head"), "{error}");
     }
+}
+
+#[test]
+fn a_quantized_head_is_refused_by_name() {
+    // Words of 16 bits, as parts of quantised matrices have.
+    let of_projection = |dtype| format!("eh_proj.weight\":{{\"dtype\":\"{dtype}\"");
+    let error = error_after_change("glm4-moe-group", &of_projection("F16"), &of_projection("I16"));
+    assert!(error.contains("head is stored in f32, f16 or bf16"), "{error}");
+}
+
+/// Returns the error of a head after a change of its file. Both texts have the same length.
+fn error_after_change(head: &str, old: &str, new: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["config.json", "tokenizer.json", "generation_config.json"] {
+        fs::copy(self::folder().join(head).join(name), folder.path().join(name)).unwrap();
+    }
+    let bytes = fs::read(self::folder().join(head).join("model.safetensors")).unwrap();
+    let at = bytes.windows(old.len()).position(|window| window == old.as_bytes()).unwrap();
+    let changed = [&bytes[..at], new.as_bytes(), &bytes[at + old.len()..]].concat();
+    fs::write(folder.path().join("model.safetensors"), changed).unwrap();
+    let target = Checkpoint::open(folder.path()).unwrap();
+    Speculator::open_mtp(&target).err().unwrap().to_string()
 }

@@ -355,5 +355,7 @@ fn compressed_keys_and_values_need_their_sizes() {
     assert_rejected("deepseek2", &key(2), &["key_length_mla\" is 2", "above that of RoPE, 2"]);
     let normed = [&all[..], &[("expert_weights_norm", bool_value(true))]].concat();
     assert_rejected("deepseek2", &normed, &["expert_weights_norm\" is true"]);
+    let groups = [&all[..], &[("expert_group_count", u32_value(2))]].concat();
+    assert_rejected("deepseek2", &groups, &["expert_group_used_count"]);
     assert_rejected("deepseek2", &all, &["blk.0.attn_"]);
 }
