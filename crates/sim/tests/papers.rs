@@ -44,15 +44,27 @@ fn dsi_is_faster_than_speculative_decoding_at_its_best() {
     assert!(ratios.iter().all(|ratio| (1.15..1.45).contains(ratio)), "{ratios:?}");
 }
 
-/// Every total in EasySpec's table 2 follows from the stage times and the acceptance.
+/// Every total in EasySpec's table 2 follows from the stage times and the acceptance. Rows of the data set to which
+/// verification is fitted do not count, nor do those without drafts, which are pass times.
 #[test]
-fn easyspecs_totals_are_within_ten_percent_of_the_published_ones() {
-    let table = PaperTable::EasySpecLadder.simulate(4, None).unwrap();
+fn easyspecs_totals_are_near_the_published_ones() {
+    let table = PaperTable::EasySpecLadder.simulate(40, None).unwrap();
     assert_eq!(table.rows.len(), 2 * 10 * 5 - 1);
-    for row in &table.rows {
+    let is_predicted = |row: &&Vec<String>| {
+        let is_fitted = row[1] == "0" && row[2] == "MMLU";
+        !is_fitted && !["plain", "tensor-parallel"].contains(&row[3].as_str())
+    };
+    let difference = |row: &Vec<String>| {
         let [simulated, published]: [f64; 2] = [9, 10].map(|index| row[index].parse().unwrap());
-        assert!((simulated / published - 1.0).abs() < 0.1, "{row:?}");
-    }
+        (simulated / published - 1.0).abs()
+    };
+    let mut differences: Vec<f64> =
+        table.rows.iter().filter(is_predicted).map(difference).collect();
+    differences.sort_by(f64::total_cmp);
+    assert_eq!(differences.len(), 2 * 9 * 3);
+    let [median, largest] =
+        [differences.len() / 2, differences.len() - 1].map(|at| differences[at]);
+    assert!(median < 0.03 && largest < 0.09, "median {median}, largest {largest}");
     // Drafting, and nothing else, is accelerated as published.
     let sum = |method: &str, index: usize| -> f64 {
         let rows = table.rows.iter().filter(|row| row[3] == method);
