@@ -39,6 +39,7 @@ MODELS = {
     "glm": "chatglm",
     "glm4": "glm4",
     "glm4-moe-group": "glm4moe",
+    "glm4-moe-lite": "deepseek2",
     "gpt-neox": "gptneox",
     "gpt-oss": "gpt-oss",
     "deepseek-v2-lite": "deepseek2",

@@ -1793,6 +1793,51 @@ FAMILIES = {
             "theta": {"rope_parameters": {
                 "rope_type": "default", "rope_theta": 100.0}}},
     },
+    # GLM-4.7-Flash: DeepSeek-V3's attention with GLM-4.5's experts. Three
+    # checkpoints: as published, with groups, and with biases and a dense layer
+    # after one with experts.
+    "glm4-moe-lite": {
+        "config": transformers.Glm4MoeLiteConfig, "dtype": torch.bfloat16,
+        "options": MLA | {
+            "num_key_value_heads": 4,
+            "num_hidden_layers": 3, "n_routed_experts": 6, "eos_token_id": [2, 5],
+            "num_experts_per_tok": 3, "moe_intermediate_size": 22},
+        "old_spelling": True, "experts": 6, "drop": ["mlp_layer_types"],
+        "set": {"topk_method": "noaux_tc", "first_k_dense_replace": 1,
+                "num_nextn_predict_layers": 1, "partial_rotary_factor": 1.0},
+        "float32": ["e_score_correction_bias"],
+        "without": {
+            "factor of experts": {"routed_scaling_factor": 1.0},
+            "normalisation": {"norm_topk_prob": False},
+            "neighbours": {"rope_interleave": False}},
+    },
+    "glm4-moe-lite-groups": {
+        "config": transformers.Glm4MoeLiteConfig, "dtype": torch.float16,
+        "options": MLA | {
+            "num_key_value_heads": 4,
+            "hidden_size": 20, "vocab_size": 101, "q_lora_rank": None,
+            "kv_lora_rank": 21, "tie_word_embeddings": True,
+            "rope_interleave": False, "norm_topk_prob": False,
+            "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
+            "num_experts_per_tok": 3, "moe_intermediate_size": 18,
+            "routed_scaling_factor": 0.7},
+        "experts": 6,
+        "without": {
+            "halves": {"rope_interleave": True},
+            "groups": {"topk_group": 3}},
+    },
+    "glm4-moe-lite-types": {
+        "config": transformers.Glm4MoeLiteConfig, "dtype": torch.float32,
+        "options": MLA | {
+            "num_hidden_layers": 3, "num_attention_heads": 7,
+            "num_key_value_heads": 7, "v_head_dim": 5,
+            "kv_lora_rank": 33, "attention_bias": True, "n_shared_experts": 2,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "n_routed_experts": 5, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 14},
+        "experts": 5,
+        "without": {"second expert": {"num_experts_per_tok": 1}},
+    },
     # DeepSeek-V3: sigmoids with a bias for the choice, groups with the sum of
     # their two best. Three checkpoints: V3, one without compressed queries and
     # with rotated halves, and one with biases and without dense layers.

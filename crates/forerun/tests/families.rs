@@ -26,7 +26,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FAMILIES: [&str; 123] = [
+const FAMILIES: [&str; 126] = [
     "cohere",
     "cohere-bias",
     "cohere-norm",
@@ -63,6 +63,9 @@ const FAMILIES: [&str; 123] = [
     "glm4-bias",
     "glm4-moe",
     "glm4-moe-group",
+    "glm4-moe-lite",
+    "glm4-moe-lite-groups",
+    "glm4-moe-lite-types",
     "glm4-moe-sparse",
     "glm4-whole",
     "gpt-neox",
@@ -249,7 +252,7 @@ fn models_in_gguf_files_agree_with_the_peer() {
 }
 
 /// The models that a script has converted by llama.cpp's rules: the checkpoints of the same names.
-const CONVERTED: [&str; 38] = [
+const CONVERTED: [&str; 39] = [
     "cohere-norm",
     "cohere2-bias",
     "deepseek-v2-lite",
@@ -264,6 +267,7 @@ const CONVERTED: [&str; 38] = [
     "glm",
     "glm4",
     "glm4-moe-group",
+    "glm4-moe-lite",
     "gpt-neox",
     "gpt-oss",
     "gpt2",

@@ -160,12 +160,13 @@ fn logits_are_as_close_to_llama_cpp_as_its_own_ways_are_to_one_another() {
 }
 
 /// Files with an option of the checkpoint that llama.cpp does not read for this architecture.
-const NOT_IN_LLAMA_CPP: [(&str, &str); 11] = [
+const NOT_IN_LLAMA_CPP: [(&str, &str); 12] = [
     ("cohere-norm", "biases"),
     ("cohere2-bias", "biases"),
     ("gemma2", "a factor of scores that does not follow from the sizes"),
     ("gemma3", "a factor of scores that does not follow from the sizes"),
     ("gemma4-inputs", "keys of other layers than the last two that have some"),
+    ("glm4-moe-lite", "weights of experts by a sigmoid, unless it has the size of GLM-4.7-Flash"),
     ("granite4-dense", "RoPE of a hybrid"),
     ("qwen3-next", "values of another width than keys"),
     ("qwen3.5-bias", "values of another width than keys"),

@@ -171,7 +171,9 @@ fn is_unused(name: &str, config: &Config) -> bool {
     let layer = layer.and_then(|rest| rest.split('.').next());
     let layer: Option<usize> = layer.and_then(|layer| layer.parse().ok());
     match config.family {
-        Family::Glm4Moe | Family::DeepseekV3 => layer >= Some(config.num_hidden_layers),
+        Family::Glm4Moe | Family::Glm4MoeLite | Family::DeepseekV3 => {
+            layer >= Some(config.num_hidden_layers)
+        }
         // Published files store the keys of layers that attend to those of others.
         Family::Gemma4 => {
             let is_of_keys = ["k_proj", "v_proj", "k_norm", "v_norm"]

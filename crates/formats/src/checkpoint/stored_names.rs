@@ -134,7 +134,9 @@ impl StoredAs {
             architecture.layers.get(layer).is_some_and(|layer| layer.experts.is_some());
         let is_shared = has_experts && family != F::Gemma4;
         let shared = |weight| match family {
-            F::Glm4Moe | F::DeepseekV2 | F::DeepseekV3 => format!("mlp.shared_experts.{weight}"),
+            F::Glm4Moe | F::Glm4MoeLite | F::DeepseekV2 | F::DeepseekV3 => {
+                format!("mlp.shared_experts.{weight}")
+            }
             _ => format!("mlp.shared_expert.{weight}"),
         };
         let values_are_keys = |layer| {

@@ -75,6 +75,8 @@ pub enum Family {
     Glm4,
     /// GLM-4.5 and later mixtures of experts.
     Glm4Moe,
+    /// GLM-4.7-Flash.
+    Glm4MoeLite,
     /// DeepSeek-V2, V2-Lite and Coder-V2.
     DeepseekV2,
     /// DeepSeek-V3 and R1.
@@ -165,7 +167,7 @@ pub(super) const LLAMA: Defaults = Defaults {
 };
 
 impl Family {
-    pub(super) const ALL: [Self; 38] = [
+    pub(super) const ALL: [Self; 39] = [
         Self::Llama,
         Self::Mistral,
         Self::Mixtral,
@@ -195,6 +197,7 @@ impl Family {
         Self::Glm,
         Self::Glm4,
         Self::Glm4Moe,
+        Self::Glm4MoeLite,
         Self::DeepseekV2,
         Self::DeepseekV3,
         Self::StarCoder2,
@@ -252,6 +255,7 @@ impl Family {
             Self::Glm => &glm::GLM,
             Self::Glm4 => &glm::GLM4,
             Self::Glm4Moe => &glm::GLM4_MOE,
+            Self::Glm4MoeLite => &deepseek::GLM4_MOE_LITE,
             Self::DeepseekV2 => &deepseek::DEEPSEEK_V2,
             Self::DeepseekV3 => &deepseek::DEEPSEEK_V3,
             Self::StarCoder2 => &gpt::STARCODER2,

@@ -128,7 +128,7 @@ const MULTIMODAL: [(&str, &str); 4] = [
 const FAMILIES: &str = "the model_type of a supported family: llama, mistral, mixtral, qwen2, qwen3, \
     qwen2_moe, qwen3_moe, qwen3_next, qwen3_5, qwen3_5_moe, granite, granitemoe, granitemoehybrid, lfm2, \
     smollm3, gemma2, gemma3, gemma3_text, gemma4, gemma4_text, phi, phi3, olmo, olmo2, olmo3, olmoe, cohere, cohere2, glm, glm4, \
-    glm4_moe, deepseek_v2, deepseek_v3, starcoder2, stablelm, gpt_neox, gpt_oss, gpt2, opt or falcon";
+    glm4_moe, glm4_moe_lite, deepseek_v2, deepseek_v3, starcoder2, stablelm, gpt_neox, gpt_oss, gpt2, opt or falcon";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
     let Some(model_type) = options.string("model_type")? else {

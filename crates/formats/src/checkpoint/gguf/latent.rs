@@ -55,8 +55,10 @@ pub(super) fn read(
         // All published models have the same weight for queries and keys, and for scores.
         yarn.attention_factor = 1.0;
     }
-    let gating = options.metadata.u32(&options.key("expert_gating_func"))?;
-    if gating == Some(SIGMOID) {
+    let gating = options.metadata.u32(&options.key("expert_gating_func"))?.unwrap_or(0);
+    let corrects = |layer| has(&format!("blk.{layer}.exp_probs_b.bias"));
+    // Files of GLM-4.7-Flash do not name the function.
+    if gating == SIGMOID || gating == 0 && (0..config.num_hidden_layers).any(corrects) {
         config.family = Family::DeepseekV3;
     }
     Ok(())

@@ -325,7 +325,7 @@ pub(super) fn mixtures() -> Vec<Config> {
 }
 
 /// Returns mixtures with compressed keys and values: with biases, YaRN and without compressed queries.
-fn latent() -> [Config; 2] {
+fn latent() -> [Config; 3] {
     let latent = Latent {
         query_rank: None,
         rank: 20,
@@ -382,7 +382,13 @@ fn latent() -> [Config; 2] {
             },
         )
     };
-    [v2, v3]
+    // All layers have experts, and keys are wider than values.
+    let glm_lite = Config {
+        latent: Some(Latent { query_rank: Some(18), rank: 16, plain_dim: 14, ..latent }),
+        experts: v3.experts.clone().map(|layers| MixtureLayers { dense: Vec::new(), ..layers }),
+        ..of(Family::Glm4MoeLite, router)
+    };
+    [v2, v3, glm_lite]
 }
 
 /// Returns hybrids, in which the first of two layers has a recurrent mixer.

@@ -1,7 +1,7 @@
-//! DeepSeek-V2 and V3: compressed keys and values, and mixtures of experts.
+//! DeepSeek-V2 and V3, and GLM-4.7-Flash: compressed keys and values, and mixtures of experts.
 
 use super::super::family::{Defaults, Description, LLAMA};
-use super::super::{Config, Family};
+use super::super::{Config, Family, MAX_LAYERS, MixtureLayers};
 use super::glm::{MixtureDefaults, mixture_layers, write_mixture};
 use super::{NUM_LOCAL_EXPERTS, flag, size_or};
 use crate::architecture::{ExpertGroups, Latent, Router, Weighting};
@@ -70,6 +70,58 @@ pub(in super::super) const DEEPSEEK_V3: Description = Description {
     },
 };
 
+/// Attention of DeepSeek-V3, and experts of GLM-4.5.
+pub(in super::super) const GLM4_MOE_LITE: Description = Description {
+    family: Family::Glm4MoeLite,
+    name: "GLM-4-MoE-Lite",
+    model_type: "glm4_moe_lite",
+    class: "Glm4MoeLiteForCausalLM",
+    defaults: Defaults {
+        max_position_embeddings: 202_752,
+        num_key_value_heads: Some(20),
+        bos_token_id: Some(0),
+        eos_token_id: Some(1),
+        epsilon: ("rms_norm_eps", 1e-5),
+        ..DEFAULTS
+    },
+    reads: READS,
+    read: |options, config| {
+        read_latent(options, config, [768, 192, 256])?;
+        config.rope_interleave = options.flag("rope_interleave")?.unwrap_or(true);
+        supports(options, "topk_method", "\"noaux_tc\"")?;
+        supports(options, "scoring_func", "\"sigmoid\"")?;
+        let defaults = MixtureDefaults { scale: 1.8, ..MixtureDefaults::GLM };
+        let mut layers = mixture_layers(options, config, &defaults)?;
+        if let Some(dense) = dense_layers(options)? {
+            layers.dense = dense;
+        }
+        config.experts = Some(layers);
+        Ok(())
+    },
+    write: |config, options| {
+        (DEEPSEEK_V3.write)(config, options);
+        let has_experts = |layer| config.experts.as_ref().is_some_and(|all| all.has_experts(layer));
+        let kind = |layer| if has_experts(layer) { "sparse" } else { "dense" };
+        let kinds: Vec<&str> = (0..config.num_hidden_layers).map(kind).collect();
+        options.insert(MLP_TYPES.to_owned(), json!(kinds));
+    },
+};
+
+/// The kind of each layer's MLP, in order.
+const MLP_TYPES: &str = "mlp_layer_types";
+
+/// Returns whether each layer has a dense MLP, if the configuration lists its layers. The list is empty if none has.
+fn dense_layers(options: &JsonOptions<'_>) -> Result<Option<Vec<bool>>, LoadError> {
+    let Some(names) = options.strings(MLP_TYPES)? else { return Ok(None) };
+    let is_dense = |name: &String| match name.as_str() {
+        "dense" => Ok(true),
+        "sparse" => Ok(false),
+        _ => Err(options.unsupported(MLP_TYPES, "\"dense\", \"sparse\"")),
+    };
+    let layers = names.iter().take(MAX_LAYERS).map(is_dense).collect::<Result<Vec<_>, _>>()?;
+    Ok(Some(if layers.contains(&true) { layers } else { Vec::new() }))
+}
+
 /// Refuses a value of a string option other than the one, in quotes.
 fn supports(
     options: &JsonOptions<'_>,
@@ -86,14 +138,23 @@ fn supports_every_layer(options: &JsonOptions<'_>) -> Result<(), LoadError> {
 }
 
 fn read_attention(options: &JsonOptions<'_>, config: &mut Config) -> Result<(), LoadError> {
+    read_latent(options, config, [1536, 128, 128])
+}
+
+/// Reads compressed attention. The defaults are the rank of queries, and the widths of keys without RoPE and of values.
+fn read_latent(
+    options: &JsonOptions<'_>,
+    config: &mut Config,
+    [query_rank, plain_dim, value_dim]: [usize; 3],
+) -> Result<(), LoadError> {
     let size =
         |option, default: usize| Ok::<_, LoadError>(options.size(option)?.unwrap_or(default));
     let latent = Latent {
-        query_rank: size_or(options, "q_lora_rank", Some(1536))?,
+        query_rank: size_or(options, "q_lora_rank", Some(query_rank))?,
         rank: size("kv_lora_rank", 512)?,
-        plain_dim: size("qk_nope_head_dim", 128)?,
+        plain_dim: size("qk_nope_head_dim", plain_dim)?,
         rope_dim: size("qk_rope_head_dim", 64)?,
-        value_dim: size("v_head_dim", 128)?,
+        value_dim: size("v_head_dim", value_dim)?,
         mscale: mscale(options)?,
         // As in transformers and in the authors' code, whatever the other norms have.
         norm_epsilon: 1e-6,
@@ -141,10 +202,7 @@ fn write_attention(config: &Config, options: &mut Map<String, Value>) {
 
 /// Reads the experts of DeepSeek-V2: weights are a softmax over all experts. They may be chosen from the groups
 /// with the best experts.
-fn v2_experts(
-    options: &JsonOptions<'_>,
-    config: &Config,
-) -> Result<super::super::MixtureLayers, LoadError> {
+fn v2_experts(options: &JsonOptions<'_>, config: &Config) -> Result<MixtureLayers, LoadError> {
     const METHODS: &str = "\"greedy\" or \"group_limited_greedy\"";
     supports(options, "scoring_func", "\"softmax\"")?;
     supports_every_layer(options)?;
