@@ -99,9 +99,12 @@ fn the_references_drafts_equal_those_of_the_peer() {
         let mut model = BlockModel::new(ReferenceDevice::new(Arc::new(model.unwrap())));
         let target = ReferenceDevice::new(target).with_features(source);
         let mut target = CachedTransformer::new(target);
-        assert_drafts_with(&folder().join(drafter), &mut target, "the reference", |one, features| {
-            draft(&mut model, one, features)
-        });
+        assert_drafts_with(
+            &folder().join(drafter),
+            &mut target,
+            "the reference",
+            |one, features| draft(&mut model, one, features),
+        );
     }
 }
 

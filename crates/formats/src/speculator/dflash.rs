@@ -112,7 +112,9 @@ impl Layout {
         check_names(options, is_speculators)?;
         let classes = |value: &Value| {
             let known = ["DFlashDraftModel", "DFlashSpeculator"];
-            value.as_array().is_some_and(|all| all.iter().all(|name| known.iter().any(|k| name == k)))
+            value
+                .as_array()
+                .is_some_and(|all| all.iter().all(|name| known.iter().any(|k| name == k)))
         };
         let supported = "[\"DFlashDraftModel\"] or [\"DFlashSpeculator\"]";
         options.check_supported("architectures", supported, classes)?;
@@ -140,7 +142,8 @@ impl Layout {
         if let Some(found) = options.size("num_target_layers")?
             && found != target.num_hidden_layers
         {
-            let expected = format!("{}, the number of the target's layers", target.num_hidden_layers);
+            let expected =
+                format!("{}, the number of the target's layers", target.num_hidden_layers);
             return Err(options.invalid("num_target_layers", &found, &expected));
         }
         let nested = nested.as_ref();
@@ -223,7 +226,8 @@ fn feature_layers(
     match layers.iter().any(|&layer| layer > target_layers) {
         true => {
             let largest = target_layers.saturating_sub(offset);
-            let expected = format!("numbers up to {largest}: the target has {target_layers} layers");
+            let expected =
+                format!("numbers up to {largest}: the target has {target_layers} layers");
             Err(options.invalid(option, &options.displayed(option), &expected))
         }
         false => Ok(layers),
@@ -241,7 +245,8 @@ fn block(
         Some(size) => Some(size),
         None => options.size("block_size")?,
     };
-    let size = size.ok_or_else(|| options.missing("block_size", "the number of rows of a block"))?;
+    let size =
+        size.ok_or_else(|| options.missing("block_size", "the number of rows of a block"))?;
     if !(2..=MAX_BLOCK).contains(&size) {
         let expected = format!("a number from 2 to {MAX_BLOCK}");
         return Err(options.invalid("block_size", &size, &expected));

@@ -28,8 +28,8 @@ use crate::checkpoint::{
 use crate::config::Config;
 use crate::json_options::JsonOptions;
 use crate::weight_type::WeightType;
-use forerun_core::TokenId;
 pub use dflash::DraftBlock;
+use forerun_core::TokenId;
 use layers::short_name;
 use std::fmt;
 use std::path::{Path, PathBuf};
