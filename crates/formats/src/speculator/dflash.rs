@@ -130,8 +130,9 @@ impl Layout {
         }
         let layer_options = layer_options.as_ref().unwrap_or(options);
         layer_options.check_supported("model_type", "\"qwen3\"", |value| value == "qwen3")?;
-        // `architectures` names a drafter's class, not a model's.
-        let config = Config::parse(&layer_options.without("architectures"), file)?;
+        // `architectures` names a drafter's class, not a model's, and a model is always causal.
+        let layer_options = JsonOptions::parse(&layer_options.without("architectures"), file)?;
+        let config = Config::parse(&layer_options.without("is_causal"), file)?;
         check_draft_vocabulary(options, tensors, config.vocab_size)?;
         if let Some(found) = options.size("target_hidden_size")?
             && found != config.hidden_size
