@@ -154,7 +154,6 @@ impl RandomSpeculator<'_> {
                 let mut config = layer;
                 config["architectures"] = json!(["DFlashDraftModel"]);
                 config["block_size"] = json!(self.positions + 1);
-                config["num_target_layers"] = json!(self.target.num_hidden_layers);
                 let last = self.target.num_hidden_layers - 1;
                 config["dflash_config"] =
                     json!({"mask_token_id": 0, "target_layer_ids": [0, last]});
