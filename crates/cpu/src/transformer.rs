@@ -56,6 +56,8 @@ struct Scratch {
     rope_tables: Vec<Vec<f32>>, // [position embeddings][rows, 2, head_dim/2]
     logits: Vec<f32>,           // [output rows, vocab]
     tree_mask: TreeMask,
+    /// The mask of layers whose rows see their whole block. Empty unless the pass is of blocks.
+    block_mask: TreeMask,
     steps: Vec<StateStep>, // [rows], if there are recurrent layers
     activations: Activations,
     /// One block for each layer of the largest group so far.
@@ -130,8 +132,13 @@ impl Forward for Transformer {
         pass: &Pass<'_>,
         storage: &mut CpuPages,
     ) -> Result<PassOutput<'_>, Cancelled> {
-        self.run_layers(pass, None, 0..self.weights.layers.len(), storage)?;
-        self.finish(pass, storage);
+        match is_of_context(self.weights.architecture(), pass) {
+            true => self.run_context(pass, storage)?,
+            false => {
+                self.run_layers(pass, None, 0..self.weights.layers.len(), storage)?;
+                self.finish(pass, storage);
+            }
+        }
         Ok(self.output())
     }
 }
@@ -163,6 +170,48 @@ impl Transformer {
             self.mlp_blocks(group.clone());
             self.store_features(group.end, storage);
         }
+        Ok(())
+    }
+
+    /// Computes the keys and values that all layers have of the tokens before a block, from the target's features.
+    ///
+    /// # Errors
+    /// [`Cancelled`] once all sequences are cancelled, which is checked before each layer.
+    fn run_context(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) -> Result<(), Cancelled> {
+        self.prepare(pass, None);
+        let Self { weights, team, scratch, .. } = self;
+        let norm = weights.architecture().norm;
+        if let Some(context_norm) = &weights.context_norm {
+            scratch.normed.resize(scratch.hidden.len(), 0.0);
+            norm_rows(team.isa(), norm, &scratch.hidden, context_norm, &mut scratch.normed);
+            std::mem::swap(&mut scratch.hidden, &mut scratch.normed);
+        }
+        if scratch.blocks.is_empty() {
+            scratch.blocks.push(AttentionBlock::default());
+        }
+        for layer in 0..weights.layers.len() {
+            if pass.is_cancelled() {
+                return Err(Cancelled);
+            }
+            let input = AttentionInput {
+                ropes: &weights.ropes,
+                norm,
+                epsilon: weights.architecture().norm_epsilon,
+                hidden: &scratch.hidden,
+                embeddings: &[],
+                rope_tables: &scratch.rope_tables,
+                tree_mask: &scratch.tree_mask,
+                block_mask: &scratch.block_mask,
+                steps: &[],
+            };
+            let block = &mut scratch.blocks[0];
+            let cached = &mut storage.layers_mut(layer..layer + 1)[0];
+            block.store_context(team, &input, &weights.layers[layer], cached);
+            let of_layer = block.overflows.iter();
+            let of_layer = of_layer.map(|&(row, part)| CacheOverflow { row, layer, part });
+            scratch.overflows.extend(of_layer);
+        }
+        scratch.logits.clear();
         Ok(())
     }
 
@@ -234,6 +283,7 @@ impl Transformer {
             fusion,
             rope_tables,
             tree_mask,
+            block_mask,
             steps,
             overflows,
             ..
@@ -245,6 +295,7 @@ impl Transformer {
             .for_each(Vec::clear);
         fusion.rows.clear();
         tree_mask.clear();
+        block_mask.clear();
         steps.clear();
         overflows.clear();
         inputs.extend_from_slice(hidden.unwrap_or_default());
@@ -311,6 +362,9 @@ impl Transformer {
         if input == Input::Embedding {
             return embed(weights, tokens, hidden);
         }
+        if matches!(input, Input::Block { .. }) && features.is_empty() {
+            return embed(weights, tokens, hidden);
+        }
         assert_eq!(features.len(), tokens.len(), "a feature for each row");
         let size = weights.architecture().hidden_size;
         for (&token, &feature) in tokens.iter().zip(features) {
@@ -334,6 +388,7 @@ impl Transformer {
                     embed(weights, &[token], embeddings);
                     !matches!(feature, RowFeature::Predicted(_))
                 }
+                (Input::Block { .. }, _) => true,
                 (Input::Embedding | Input::UnprojectedFeature, _) => false,
             };
             if fused {
@@ -388,7 +443,14 @@ impl Transformer {
 
     /// Adds a sequence's rows to the attention mask. Its tree's slots start at `first_slot`.
     fn add_to_tree_mask(&mut self, sequence: &SequencePass<'_>, first_slot: usize) {
-        let (tree, tree_mask) = (sequence.tree, &mut self.scratch.tree_mask);
+        let tree = sequence.tree;
+        if matches!(self.weights.architecture().input, Input::Block { .. }) {
+            let block_mask = &mut self.scratch.block_mask;
+            block_mask.push_sequence(sequence.cache.table());
+            let slots = first_slot + sequence.held()..first_slot + tree.len();
+            slots.for_each(|slot| block_mask.push_of_block(slot, first_slot + tree.len()));
+        }
+        let tree_mask = &mut self.scratch.tree_mask;
         tree_mask.push_sequence(sequence.cache.table());
         // A node's ancestors and itself are the nodes `0..=node` exactly if its depth is `node + 1`.
         let ends_chain = |node: Node| tree.depth(node) == node + 1;
@@ -417,7 +479,15 @@ impl Transformer {
     fn attention_blocks(&mut self, layers: Range<usize>, storage: &mut CpuPages) {
         let Self { weights, team, scratch, sub_teams, group_parallelism, .. } = self;
         let Scratch {
-            blocks, hidden, embeddings, rope_tables, tree_mask, steps, overflows, ..
+            blocks,
+            hidden,
+            embeddings,
+            rope_tables,
+            tree_mask,
+            block_mask,
+            steps,
+            overflows,
+            ..
         } = scratch;
         let input = AttentionInput {
             ropes: &weights.ropes,
@@ -427,6 +497,7 @@ impl Transformer {
             embeddings,
             rope_tables,
             tree_mask,
+            block_mask,
             steps,
         };
         if blocks.len() < layers.len() {
@@ -541,6 +612,12 @@ impl OwnInputs {
         gated.resize(rows * width, 0.0);
         activate(team, &packed.shape, gate_input, gated);
     }
+}
+
+/// Returns whether a pass only adds the context of blocks: its rows have features.
+fn is_of_context(architecture: &Architecture, pass: &Pass<'_>) -> bool {
+    let has_features = pass.sequences.iter().any(|sequence| !sequence.features.is_empty());
+    matches!(architecture.input, Input::Block { .. }) && has_features
 }
 
 /// Appends a row to `rows`: with a norm of each of its parts, or as it is if there are no `norms`.

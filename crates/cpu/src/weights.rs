@@ -34,6 +34,8 @@ pub struct Weights {
     pub(crate) embedding_norm: Option<NormWeights>,
     /// The norms of the parts of a feature before its projection, or of the whole.
     pub(crate) feature_norms: Vec<NormWeights>, // [parts][part width]
+    /// The norm of a projected feature, if it has one (DFlash).
+    pub(crate) context_norm: Option<NormWeights>,
     /// What rows of mask tokens read instead of the target's features.
     mask_features: Vec<f32>, // [masks, hidden]
     pub(crate) layers: Vec<LayerWeights>,
@@ -88,6 +90,8 @@ pub(crate) struct LayerWeights {
     pub(crate) value_norm: Option<Vec<f32>>,
     /// The layer to whose keys and values this one attends, if it has none of its own.
     pub(crate) keys_of: Option<usize>,
+    /// Whether the rows of a block also attend to the later rows of their block.
+    pub(crate) sees_block: bool,
     /// The limit of queries, keys and values, if there is one.
     pub(crate) qkv_limit: Option<f32>,
     /// The score of each head's attention sink, if the layer has any: `[n_heads]`.
@@ -407,6 +411,7 @@ impl LayerPacker<'_> {
             value_norm: attention
                 .filter(|attention| attention.value_norm)
                 .map(|attention| vec![1.0; attention.head_dim]),
+            sees_block: has(|attention| attention.sees_block),
             keys_of: attention.and_then(|attention| attention.keys_of),
             qkv_limit: attention.and_then(|attention| attention.qkv_limit),
             sinks: has(|attention| attention.sinks).then(|| self.vector(T::Sinks)).transpose()?,
@@ -663,6 +668,8 @@ impl Weights {
         let has_embedding_norm = architecture.input == Input::NormedEmbeddingAndFeature;
         let embedding_norm =
             has_embedding_norm.then(|| feature_norm(Tensor::EmbeddingNorm)).transpose()?;
+        let is_block = matches!(architecture.input, Input::Block { .. });
+        let context_norm = is_block.then(|| feature_norm(Tensor::ContextNorm)).transpose()?;
         let feature_norms =
             architecture.feature_norms().map(feature_norm).collect::<Result<_, _>>()?;
         let own_inputs = || {
@@ -683,6 +690,7 @@ impl Weights {
             fusion,
             embedding_norm,
             feature_norms,
+            context_norm,
             mask_features: mask_features.unwrap_or_default(),
             layers,
             own_inputs,

@@ -22,7 +22,7 @@ use forerun_formats::{
 use forerun_lm::{
     BatchEntry, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, Progress,
 };
-use forerun_model::{CachedTransformer, EagleModel, HeadsModel};
+use forerun_model::{BlockModel, CachedTransformer, EagleModel, HeadsModel};
 use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceHeads, ReferenceModel};
 use std::sync::Arc;
 
@@ -323,6 +323,7 @@ fn drafters_have_the_same_bits_on_both_devices() {
         L::SharedEmbeddingEagle,
         L::ReducedEagle,
         L::Eagle3,
+        L::DFlash,
         L::ParallelMedusa,
         L::ParallelEagle,
         L::ReducedParallelEagle,
@@ -363,6 +364,9 @@ fn drafters_have_the_same_bits_on_both_devices() {
                         ReferenceModel::load_with(layers, &speculator, arithmetic, Some(&slow));
                     let slow = ReferenceDevice::new(Arc::new(slow.unwrap()));
                     match speculator.kind().reads_features() {
+                        true if speculator.block().is_some() => {
+                            [Box::new(BlockModel::new(cpu)), Box::new(BlockModel::new(slow))]
+                        }
                         true => [Box::new(EagleModel::new(cpu)), Box::new(EagleModel::new(slow))],
                         false => [
                             Box::new(CachedTransformer::new(cpu)),
@@ -373,21 +377,35 @@ fn drafters_have_the_same_bits_on_both_devices() {
             };
             let features = speculator.features().unwrap_or(FeatureSource::LastHidden);
             let width = features.width(config.hidden_size);
-            let found = [cpu, reference].map(|mut model| draft_rows(&mut *model, &tokens, width));
+            let tree = match speculator.block() {
+                Some(block) => TokenTree::chain(&[block.mask; 3]),
+                None => small_tree(),
+            };
+            let found = [cpu, reference].map(|mut m| draft_rows(&mut *m, &tokens, &tree, width));
             assert!(found[0] == found[1], "{layout:?} in {weight_type} on {isa}");
         }
     }
 }
 
-/// Returns the bits of two rounds of drafting, each for two sequences in the same passes.
-fn draft_rows(model: &mut dyn LanguageModel, tokens: &[TokenId], width: usize) -> Vec<u32> {
-    let mut features = Features::new();
-    let values = (0..tokens.len() * width).map(|i| (i % 37) as f32 / 18.0 - 1.0).collect();
-    features.push(FeatureRows::new(width, values));
+/// Returns a tree with two branches.
+fn small_tree() -> TokenTree {
     let mut tree = TokenTree::new();
     for (parent, token) in [(None, 4), (Some(0), 5), (None, 6)] {
         tree.push(parent, token);
     }
+    tree
+}
+
+/// Returns the bits of two rounds of drafting, each for two sequences in the same passes.
+fn draft_rows(
+    model: &mut dyn LanguageModel,
+    tokens: &[TokenId],
+    tree: &TokenTree,
+    width: usize,
+) -> Vec<u32> {
+    let mut features = Features::new();
+    let values = (0..tokens.len() * width).map(|i| (i % 37) as f32 / 18.0 - 1.0).collect();
+    features.push(FeatureRows::new(width, values));
     let mut bits = Vec::new();
     for (len, nodes) in [(15, 0), (15, 3), (18, 2)] {
         let trees = [tree.first(nodes), TokenTree::new()];

@@ -686,6 +686,7 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::ReducedEagle, SpeculatorKind::Eagle),
         (L::Eagle3, SpeculatorKind::Eagle3),
         (L::Eagle3With(Eagle3Options::all()[23]), SpeculatorKind::Eagle3),
+        (L::DFlash, SpeculatorKind::DFlash),
         (L::ParallelMedusa, SpeculatorKind::ParallelMedusa),
         (L::ParallelEagle, SpeculatorKind::ParallelEagle),
         (L::ReducedParallelEagle, SpeculatorKind::ParallelEagle),

@@ -12,7 +12,8 @@
 //! 4. Masks are not tokens of the next round, so the cache drops them.
 //!
 //! ParallelSpec's drafters have a mask for each position, `[MASK]1` to `[MASK]k`, and are trained
-//! for `k + 1` positions. PARD has one mask, which can be repeated any number of times. In the EAGLE
+//! for `k + 1` positions. DFlash (arXiv 2602.06036) has one mask and a block of a fixed length, and the row of a mask
+//! predicts the token in its place. PARD has one mask, which can be repeated any number of times. In the EAGLE
 //! integration, rows also depend on the target's features, and those of masks on a trained feature.
 
 use crate::candidate_model::CandidateModel;
@@ -30,6 +31,14 @@ pub enum Masks {
     PerPosition(Range<TokenId>),
     /// One mask for all positions (PARD).
     Repeated(TokenId),
+    /// One mask for all positions of a block, which is as long in every draft. The row of a mask predicts the token in
+    /// its place (DFlash).
+    Block {
+        /// The mask.
+        mask: TokenId,
+        /// The number of rows: the last token and the masks.
+        size: usize,
+    },
 }
 
 impl Masks {
@@ -38,14 +47,21 @@ impl Masks {
         match self {
             Self::PerPosition(masks) => masks.len() + 1,
             Self::Repeated(_) => usize::MAX,
+            Self::Block { size, .. } => size.saturating_sub(1),
         }
     }
 
-    /// Returns the chain of masks to predict `positions` positions.
-    fn chain(&self, positions: usize) -> TokenTree {
+    /// Returns the first row that predicts.
+    fn first_row(&self) -> usize {
+        usize::from(matches!(self, Self::Block { .. }))
+    }
+
+    /// Returns the chain of masks to predict `positions` positions, of at most `most`.
+    fn chain(&self, positions: usize, most: usize) -> TokenTree {
         let masks: Vec<TokenId> = match self {
             Self::PerPosition(masks) => masks.clone().take(positions.saturating_sub(1)).collect(),
             Self::Repeated(mask) => vec![*mask; positions.saturating_sub(1)],
+            Self::Block { mask, .. } => vec![*mask; most],
         };
         TokenTree::chain(&masks)
     }
@@ -81,19 +97,21 @@ impl<M: LanguageModel> ParallelDrafter<M> {
         let mut drafts: Vec<MaskedDraft> = Vec::new();
         for (index, context) in contexts.iter().enumerate() {
             let room = candidates.room_after(context.tokens.len());
-            let shape = context.shape.truncated(room.min(masks.positions()));
+            let most = room.saturating_sub(masks.first_row()).min(masks.positions());
+            let shape = context.shape.truncated(most);
             if !candidates.can_read(context.tokens) || shape.depth() == 0 {
                 done(index, Ok(Draft::empty()));
                 continue;
             }
-            let masks = masks.chain(shape.depth());
+            let masks = masks.chain(shape.depth(), most);
             drafts.push(MaskedDraft { index, shape, masks, progress: Progress::default() });
         }
+        let first_row = masks.first_row();
         while !drafts.is_empty() {
             let batch = drafts.iter_mut().map(|MaskedDraft { index, masks, progress, .. }| {
                 let context = &contexts[*index];
                 let features = reads_features.then_some(&context.feedback.features);
-                let request = ForwardRequest { features, ..context.request(masks, 0) };
+                let request = ForwardRequest { features, ..context.request(masks, first_row) };
                 BatchEntry { request, progress }
             });
             candidates.model.forward(&mut batch.collect::<Vec<_>>());

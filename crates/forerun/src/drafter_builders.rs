@@ -8,9 +8,9 @@ use forerun_draft::{
     Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter, Masks, MedusaDrafter, ModelDrafter,
     OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter, VocabTranslationDrafter,
 };
-use forerun_formats::{DraftHeads, LoadError, ModelTypes, Speculator, SpeculatorKind};
+use forerun_formats::{DraftBlock, DraftHeads, LoadError, ModelTypes, Speculator, SpeculatorKind};
 use forerun_lm::LayerGroupsError;
-use forerun_model::EagleModel;
+use forerun_model::{BlockModel, EagleModel};
 use std::sync::Arc;
 
 /// Checks an open language model, and returns how a drafter uses its weights.
@@ -91,7 +91,10 @@ pub(crate) fn speculator(
     Ok(match SpeculatorWeights::load(speculator, target, types)? {
         SpeculatorWeights::Heads(weights) => heads(weights),
         SpeculatorWeights::Layers(weights) if weights.architecture().feature_width() > 0 => {
-            layers_on_features(weights)
+            match speculator.block() {
+                Some(block) => blocks(weights, block),
+                None => layers_on_features(weights),
+            }
         }
         SpeculatorWeights::Layers(weights) => {
             let masks = weights.architecture().mask_ids();
@@ -113,6 +116,16 @@ fn heads(weights: Arc<HeadWeights>) -> DrafterParts {
             true => Box::new(HydraDrafter::new(model, n_heads)),
             false => Box::new(MedusaDrafter::new(model, n_heads)),
         })
+    })
+}
+
+/// Layers on the target's features that draft a block in one pass.
+fn blocks(weights: Arc<Weights>, DraftBlock { mask, size }: DraftBlock) -> DrafterParts {
+    let pattern = DraftPattern { positions: Some(size - 1), one_forward: true };
+    DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
+        let layers = Transformer::new(Arc::clone(&weights), site.team()?);
+        let model = site.timed(BlockModel::new(layers).with_cache_bytes(site.cache_bytes));
+        Ok(Box::new(ParallelEagleDrafter::new(model, Masks::Block { mask, size })))
     })
 }
 

@@ -92,6 +92,15 @@ static DRAFTERS: &[DrafterEntry] = &[
         },
     },
     DrafterEntry {
+        name: "dflash",
+        help: "A block of draft tokens in one forward pass of layers on the target's hidden states (DFlash)",
+        traits: DrafterTraits::ON_FEATURES,
+        source: Source::Speculator {
+            reads: |layout| matches!(layout, SpeculatorKind::DFlash),
+            build_model: None,
+        },
+    },
+    DrafterEntry {
         name: "mtp",
         help: "The layer of the target's own checkpoint that predicts a further token (MTP of DeepSeek-V3, \
                GLM-4.5, Qwen3-Next and Qwen3.5); needs no draft model",
@@ -239,6 +248,8 @@ impl DrafterKind {
     pub const Hydra: Self = Self::named("hydra");
     /// A layer on the target's hidden states (EAGLE, EAGLE-2 and EAGLE-3, arXiv 2401.15077).
     pub const Eagle: Self = Self::named("eagle");
+    /// Layers on the target's hidden states that draft a block in one forward pass (DFlash, arXiv 2602.06036).
+    pub const DFlash: Self = Self::named("dflash");
     /// The layer of the target's own checkpoint that predicts a further token (MTP, arXiv 2412.19437).
     pub const Mtp: Self = Self::named("mtp");
     /// A drafter that predicts all positions in one forward pass (both integrations of ParallelSpec,
@@ -427,6 +438,7 @@ mod tests {
             (L::Hydra, "hydra"),
             (L::Eagle, "eagle"),
             (L::Eagle3, "eagle"),
+            (L::DFlash, "dflash"),
             (L::Mtp, "mtp"),
             (L::ParallelMedusa, "parallel"),
             (L::ParallelEagle, "parallel"),
@@ -437,7 +449,7 @@ mod tests {
             assert_eq!(DrafterKind::all().filter(|kind| kind.reads(layout)).count(), 1);
             // A new layout also belongs in the table above.
             match layout {
-                L::Medusa | L::Hydra | L::Eagle | L::Eagle3 | L::Mtp => {}
+                L::Medusa | L::Hydra | L::Eagle | L::Eagle3 | L::DFlash | L::Mtp => {}
                 L::ParallelMedusa | L::ParallelEagle | L::Pard { .. } => {}
             }
         }

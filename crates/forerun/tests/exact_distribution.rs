@@ -691,7 +691,7 @@ fn parallel_methods_with_layer_parallel_rows_are_exact() {
     assert_exact("dsi, easyspec in rounds", &in_rounds, &|| Box::new(dsi(2, 1).reproducible()));
 }
 
-/// Medusa, Hydra and EAGLE. The first round has no features, so the distribution is of three tokens.
+/// DFlash, Medusa, Hydra and EAGLE. The first round has no features, so the distribution is of three tokens.
 #[test]
 fn speculative_decoding_on_features_is_exact() {
     let table = || FeatureTable(DRAFT_MODEL);
@@ -701,7 +701,11 @@ fn speculative_decoding_on_features_is_exact() {
     let masks = Masks::PerPosition(VOCAB as TokenId..VOCAB as TokenId + 2);
     let parallel =
         || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), masks.clone())) };
-    let drafters: [(&str, Make<'_>); 4] = [
+    let block = Masks::Block { mask: 1, size: 4 };
+    let dflash =
+        || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), block.clone())) };
+    let drafters: [(&str, Make<'_>); 5] = [
+        ("dflash", &dflash),
         ("medusa", &medusa),
         ("hydra", &hydra),
         ("eagle", &eagle),

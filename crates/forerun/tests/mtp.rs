@@ -3,14 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun::{Checkpoint, LoadError, Team, TokenId, WeightType, Weights};
-use forerun_core::{Features, SequenceId, TokenTree};
+mod draft_goldens;
+
+use draft_goldens::assert_drafts;
+use forerun::{Checkpoint, LoadError, Team, WeightType, Weights};
 use forerun_cpu::{Isa, SpeculatorWeights, Transformer};
 use forerun_formats::{FeatureSource, Speculator, SpeculatorArchitecture};
-use forerun_lm::{ForwardRequest, LanguageModel, LayeredModel};
 use forerun_model::{CachedTransformer, EagleModel};
 use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceModel};
-use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,81 +29,8 @@ const HEADS: [&str; 11] = [
     "qwen3.5-tied",
 ];
 
-const SEQUENCE: SequenceId = SequenceId(1);
-
-/// The tolerance of features. The peer adds in another order.
-const TOLERANCE: f64 = 1e-4;
-
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/mtp")
-}
-
-#[derive(Deserialize)]
-struct Goldens {
-    prompts: Vec<Golden>,
-}
-
-/// A prompt, the target's next token, the draft after it, and the features of the prompt's last token.
-#[derive(Deserialize)]
-struct Golden {
-    prompt_ids: Vec<TokenId>,
-    next_id: TokenId,
-    draft_ids: Vec<TokenId>,
-    last_features: Vec<f64>,
-}
-
-fn goldens(head: &str) -> Goldens {
-    let text = fs::read_to_string(folder().join(head).join("golden.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
-}
-
-fn best(row: &[f32]) -> TokenId {
-    let tokens = (0..).zip(row.iter().copied());
-    tokens.max_by(|(_, a), (_, b)| a.total_cmp(b)).unwrap().0
-}
-
-/// Checks the target's next token and features, and returns the features of all tokens of the prompt.
-fn features(target: &mut impl LayeredModel, golden: &Golden, what: &str) -> Features {
-    let prompt = ForwardRequest::next_token(SEQUENCE, &golden.prompt_ids);
-    let output = target.logits(&ForwardRequest { features_from: Some(0), ..prompt }).unwrap();
-    assert_eq!(best(&output.logits), golden.next_id, "{what}");
-    let mut features = Features::new();
-    features.push(output.features.unwrap());
-    let last = features.rows_from(golden.prompt_ids.len() - 1).next().unwrap();
-    assert_eq!(last.len(), golden.last_features.len(), "{what}");
-    for (found, expected) in last.iter().zip(&golden.last_features) {
-        assert!((f64::from(*found) - expected).abs() < TOLERANCE, "{what}: {found} {expected}");
-    }
-    target.release(SEQUENCE);
-    features
-}
-
-/// Drafts greedily, token after token.
-fn draft(drafter: &mut impl LanguageModel, golden: &Golden, features: &Features) -> Vec<TokenId> {
-    let tokens = [&golden.prompt_ids[..], &[golden.next_id]].concat();
-    let mut drafted = Vec::new();
-    for first_row in 0..golden.draft_ids.len() {
-        let tree = TokenTree::chain(&drafted);
-        let request = ForwardRequest::new(SEQUENCE, &tokens, &tree);
-        let request = ForwardRequest { first_row, features: Some(features), ..request };
-        drafted.push(best(&drafter.logits(&request).unwrap().logits));
-    }
-    drafter.release(SEQUENCE);
-    drafted
-}
-
-/// Checks all goldens of a head with a target and the head on some device.
-fn assert_drafts(
-    head: &str,
-    target: &mut impl LayeredModel,
-    model: &mut impl LanguageModel,
-    device: &str,
-) {
-    for (number, golden) in goldens(head).prompts.iter().enumerate() {
-        let what = format!("{head}, prompt {number}, {device}");
-        let features = features(target, golden, &what);
-        assert_eq!(draft(model, golden, &features), golden.draft_ids, "{what}");
-    }
+    draft_goldens::folder("mtp")
 }
 
 fn open(head: &str) -> (Checkpoint, Speculator, FeatureSource) {
@@ -115,9 +42,7 @@ fn open(head: &str) -> (Checkpoint, Speculator, FeatureSource) {
 
 #[test]
 fn every_golden_folder_is_tested() {
-    let names = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name());
-    let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
-    names.sort();
+    let names = draft_goldens::names(&folder());
     assert_eq!(names, HEADS);
 }
 
@@ -136,7 +61,7 @@ fn the_references_drafts_equal_those_of_the_peer() {
         let mut model = EagleModel::new(ReferenceDevice::new(Arc::new(model.unwrap())));
         let target = ReferenceDevice::new(target).with_features(source);
         let mut target = CachedTransformer::new(target);
-        assert_drafts(head, &mut target, &mut model, "the reference");
+        assert_drafts(&folder().join(head), &mut target, &mut model, "the reference");
     }
 }
 
@@ -156,7 +81,7 @@ fn the_cpus_drafts_equal_those_of_the_peer() {
             let target = Transformer::new(Arc::clone(&target), Arc::clone(&team));
             let mut target = CachedTransformer::new(target.with_features(source.clone()));
             let mut model = EagleModel::new(Transformer::new(Arc::clone(&weights), team));
-            assert_drafts(head, &mut target, &mut model, &format!("{isa}"));
+            assert_drafts(&folder().join(head), &mut target, &mut model, &format!("{isa}"));
         }
     }
 }

@@ -271,6 +271,7 @@ fn plans(pair: &Pair, speculators: &[(SpeculatorLayout, std::path::PathBuf)]) ->
     let layouts = [
         (L::Eagle, DrafterKind::Eagle),
         (L::Eagle3, DrafterKind::Eagle),
+        (L::DFlash, DrafterKind::DFlash),
         (L::Medusa, DrafterKind::Medusa),
         (L::Hydra, DrafterKind::Hydra),
     ];

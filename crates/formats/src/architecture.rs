@@ -112,6 +112,12 @@ pub enum Input {
     },
     /// A feature as it is (Hydra++'s prefix layer).
     UnprojectedFeature,
+    /// The embedding of the row's token, for the rows of a block. The tokens before the block have features and no
+    /// hidden states: `norm(fc(feature))` is what every layer computes their keys and values from (DFlash).
+    Block {
+        /// Width of a feature.
+        width: usize,
+    },
 }
 
 /// The RMS norm of a feature before its projection.
@@ -208,7 +214,10 @@ impl Architecture {
         let head_bias = self.head_bias.then_some(Tensor::HeadBias);
         let normed = self.input == Input::NormedEmbeddingAndFeature;
         let embedding_norm = normed.then_some(Tensor::EmbeddingNorm);
-        let before = [embedding, positions, masks, embedding_norm, fusion, mask_features];
+        let is_block = matches!(self.input, Input::Block { .. });
+        let context_norm = is_block.then_some(Tensor::ContextNorm);
+        let before =
+            [embedding, positions, masks, embedding_norm, fusion, context_norm, mask_features];
         let after = [final_norm, final_norm_bias, head, head_bias];
         let own_inputs = own_inputs.into_iter().flatten();
         let before = before.into_iter().flatten().chain(own_inputs).chain(self.feature_norms());
@@ -262,7 +271,8 @@ impl Architecture {
             Tensor::FinalNorm
             | Tensor::FinalNormBias
             | Tensor::FusionBias
-            | Tensor::EmbeddingNorm => vec![hidden],
+            | Tensor::EmbeddingNorm
+            | Tensor::ContextNorm => vec![hidden],
             Tensor::HeadBias => vec![self.head_size()],
             Tensor::MaskEmbeddings | Tensor::MaskFeatures => vec![self.mask_tokens, hidden],
             Tensor::Fusion => vec![hidden, self.fusion_inputs().unwrap_or(0)],
@@ -328,7 +338,7 @@ impl Architecture {
             Input::EmbeddingAndFeature
             | Input::NormedEmbeddingAndFeature
             | Input::UnprojectedFeature => self.hidden_size,
-            Input::Feature { width, .. } => width,
+            Input::Feature { width, .. } | Input::Block { width } => width,
         }
     }
 
@@ -340,7 +350,7 @@ impl Architecture {
             Input::EmbeddingAndFeature | Input::NormedEmbeddingAndFeature => {
                 Some(2 * self.hidden_size)
             }
-            Input::Feature { width, .. } => Some(width),
+            Input::Feature { width, .. } | Input::Block { width } => Some(width),
         }
     }
 }

@@ -35,7 +35,7 @@ pub use importance::Importance;
 pub use load_error::LoadError;
 pub use mix::Mix;
 pub use model_types::{MatrixTypes, ModelTypes, UnknownWeightType, WeightTypes};
-pub use speculator::{Speculator, SpeculatorArchitecture, SpeculatorKind};
+pub use speculator::{DraftBlock, Speculator, SpeculatorArchitecture, SpeculatorKind};
 pub use tensor::{ExpertTensor, HeadTensor};
 pub use weight_type::{
     CacheType, QUANT_BLOCK, UnknownCacheType, WeightType, quantize_to_i8, round_to_i8,

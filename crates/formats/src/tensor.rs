@@ -44,6 +44,8 @@ pub enum Tensor {
     FeatureNorm,
     /// Weight of the RMS norm of the part of a feature with this index, `[feature width / parts]`.
     FeaturePartNorm(usize),
+    /// Weight of the RMS norm of a projected feature, `[hidden_size]` ([`Input::Block`](crate::Input::Block)).
+    ContextNorm,
     /// A tensor of the draft head with this index.
     DraftHead(usize, HeadTensor),
 }
@@ -500,6 +502,7 @@ impl fmt::Display for Tensor {
             Self::EmbeddingNorm => formatter.write_str("enorm.weight"),
             Self::FeatureNorm => formatter.write_str("input_norm.weight"),
             Self::FeaturePartNorm(part) => write!(formatter, "fc_norm.{part}.weight"),
+            Self::ContextNorm => formatter.write_str("hidden_norm.weight"),
             Self::DraftHead(head, tensor) => write!(formatter, "heads.{head}.{tensor:?}"),
         }
     }

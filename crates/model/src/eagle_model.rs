@@ -19,6 +19,7 @@
 //! with the exact rows.
 
 use crate::cached_transformer::{PREFILL_ROWS, check_request};
+use crate::draft_logits::expand_logits;
 use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass};
 use forerun_cache::{CachePool, Keep, PageStorage, SequenceCache};
 use forerun_core::{Features, Node, SequenceId, TokenId, TokenTree, row_of};
@@ -29,9 +30,6 @@ use forerun_lm::{
 };
 use std::collections::HashMap;
 use std::ops::Range;
-
-/// The logit of a token that is not in the head: it is finite, but its probability is 0.
-const EXCLUDED_LOGIT: f32 = -1e9;
 
 /// Memory for the pages of a drafter's caches.
 const CACHE_BYTES: usize = 1 << 30;
@@ -266,20 +264,6 @@ impl<F: Forward> EagleModel<F> {
         }
         Ok((output.logits.to_vec(), outcomes))
     }
-
-    /// Converts the head's logits to logits of the whole vocabulary.
-    fn expand_logits(&self, logits: &[f32]) -> Vec<f32> {
-        let Some(tokens) = &self.architecture().head_tokens else { return logits.to_vec() };
-        let vocab_size = self.vocab_size();
-        let mut expanded = vec![EXCLUDED_LOGIT; logits.len() / tokens.len() * vocab_size];
-        let rows = expanded.chunks_exact_mut(vocab_size).zip(logits.chunks_exact(tokens.len()));
-        for (expanded, head_row) in rows {
-            for (&token, &logit) in tokens.iter().zip(head_row) {
-                expanded[token as usize] = logit;
-            }
-        }
-        expanded
-    }
 }
 
 impl<F: Forward> LanguageModel for EagleModel<F> {
@@ -327,7 +311,7 @@ impl<F: Forward> LanguageModel for EagleModel<F> {
                 continue;
             }
             let progress = &mut *batch[plan.entry].progress;
-            progress.logits.extend(self.expand_logits(rows));
+            progress.logits.extend(expand_logits(self.architecture(), rows));
             progress.computed_tokens += plan.rows();
             if plan.level.is_some_and(|level| level.end == plan.request.tree.len()) {
                 progress.result = Some(Ok(progress.take_output(vocab_size)));

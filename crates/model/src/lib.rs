@@ -5,12 +5,15 @@
 //! pages. This crate turns requests into passes. It knows neither files nor kernels, and no component
 //! here depends on the device.
 
+mod block_model;
 mod cached_transformer;
+mod draft_logits;
 mod eagle_model;
 mod forward;
 mod heads_model;
 mod sequence_runner;
 
+pub use block_model::BlockModel;
 pub use cached_transformer::CachedTransformer;
 pub use eagle_model::EagleModel;
 pub use forward::{

@@ -36,6 +36,8 @@ pub struct ReferencePages {
 struct Row {
     /// The places of its keys and values and of those before it: `[position + 1]`.
     path: Vec<RowPlace>,
+    /// The places of the later rows of its block.
+    later: Vec<RowPlace>,
     embedding: Vec<f32>,
     /// The inputs of the layers next to the hidden state, if they have any: `[layers, width]`.
     own_inputs: Vec<f32>,
@@ -73,10 +75,14 @@ impl ReferenceDevice {
         let (tree, table) = (sequence.tree, sequence.cache.table());
         let prefix = sequence.cache.index().prefix_len();
         let has_states = self.model.architecture().state_bytes() > 0;
+        let is_block = matches!(self.model.architecture().input, Input::Block { .. });
         let mut steps = has_states.then(|| sequence.cache.state_steps(tree));
         let row = |node| {
             let nodes = tree.path(node).into_iter().map(|node| prefix + node);
-            let path = (0..prefix).chain(nodes).map(|slot| table.place(slot)).collect();
+            let path: Vec<RowPlace> =
+                (0..prefix).chain(nodes).map(|slot| table.place(slot)).collect();
+            let later = (prefix + node + 1..prefix + tree.len()).filter(|_| is_block);
+            let later = later.map(|slot| table.place(slot)).collect();
             let feature = sequence.features.get(node - sequence.held());
             let token = tree.token(node);
             let hidden = self.input(token, prefix + tree.depth(node) - 1, feature.copied());
@@ -84,7 +90,7 @@ impl ReferenceDevice {
             let step = steps.as_mut().and_then(Iterator::next);
             let embedding = self.model.embed(token);
             let own_inputs = self.model.own_inputs(token, &embedding);
-            Row { path, embedding, own_inputs, hidden, is_output, step }
+            Row { path, later, embedding, own_inputs, hidden, is_output, step }
         };
         (sequence.held()..tree.len()).map(row).collect()
     }
@@ -97,6 +103,8 @@ impl ReferenceDevice {
             None => &[],
         };
         match (self.model.architecture().input, feature) {
+            (Input::Block { .. }, None) => self.model.embed(token),
+            (Input::Block { .. }, Some(_)) => self.model.context(values),
             (Input::Embedding, _) => self.model.embed_at(token, position),
             (
                 Input::Feature { normed_predictions: true, .. },
@@ -144,7 +152,8 @@ impl ReferenceDevice {
         let (window, source) = (attention.window, attention.keys_of.unwrap_or(layer));
         let attend = |(row, input): (&Row, &Vec<f32>)| {
             let first = (row.position() + 1).saturating_sub(window.unwrap_or(usize::MAX));
-            let visible = row.path[first..].iter().map(|&place| {
+            let later = row.later.iter().filter(|_| attention.sees_block);
+            let visible = row.path[first..].iter().chain(later).map(|&place| {
                 let [keys, values] = &storage.keys_and_values[&(source, place)];
                 [&keys[..], &values[..]]
             });
@@ -232,6 +241,16 @@ impl Forward for ReferenceDevice {
             pass.sequences.iter().flat_map(|sequence| self.rows(sequence)).collect();
         self.store_features(0, &rows, storage);
         let n_layers = self.architecture().layers.len();
+        let has_features = pass.sequences.iter().any(|sequence| !sequence.features.is_empty());
+        if has_features && matches!(self.architecture().input, Input::Block { .. }) {
+            for (layer, row) in (0..n_layers).flat_map(|layer| rows.iter().map(move |r| (layer, r)))
+            {
+                let cached = self.model.keys_and_values(layer, &row.hidden, row.position());
+                storage.keys_and_values.insert((layer, row.place()), cached);
+            }
+            (self.logits, self.hidden) = (Vec::new(), Vec::new());
+            return Ok(PassOutput { logits: &[], hidden: &[], overflows: &[] });
+        }
         for group in (0..pass.order.len(n_layers)).map(|index| pass.order.group(index)) {
             if pass.is_cancelled() {
                 return Err(Cancelled);

@@ -225,6 +225,11 @@ impl ReferenceModel {
         self.project(Tensor::Fusion, Tensor::FusionBias, inputs)
     }
 
+    /// Computes the state from which every layer has a token's keys and values, in a model that drafts blocks.
+    pub(crate) fn context(&self, feature: &[f32]) -> Vec<f32> {
+        self.norm_with(&self.fuse(feature), self.values(Tensor::ContextNorm), None)
+    }
+
     /// Computes the input of a layer's projections from the hidden state and the embedding.
     pub(crate) fn attention_input(
         &self,

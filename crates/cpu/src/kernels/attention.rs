@@ -55,17 +55,20 @@ struct MaskRow {
     contiguous: usize,
     /// The row's other slots, as a range of [`TreeMask::slots`].
     rest: Range<usize>,
+    /// The row's own position plus 1, at which its window ends.
+    window_end: usize,
 }
 
 impl MaskRow {
-    /// Returns the number of positions up to and including the row's own.
+    /// Returns the number of visible positions without a window: those up to and including the row's own, or up to
+    /// the end of its block.
     fn len(&self) -> usize {
         self.contiguous + self.rest.len()
     }
 
     /// Returns the first position that is visible with a sliding window, or 0 without one.
     fn first_position(&self, window: Option<usize>) -> usize {
-        window.map_or(0, |window| self.len().saturating_sub(window))
+        window.map_or(0, |window| self.window_end.saturating_sub(window))
     }
 }
 
@@ -103,7 +106,19 @@ impl TreeMask {
         let sequence = self.sequences.last_mut().expect("a sequence");
         sequence.rows.end += 1;
         let own = PageTable { pages: &self.pages[sequence.pages.clone()] }.place(own);
-        self.rows.push(MaskRow { own, contiguous, rest: start..self.slots.len() });
+        let rest = start..self.slots.len();
+        let window_end = contiguous + rest.len();
+        self.rows.push(MaskRow { own, contiguous, rest, window_end });
+    }
+
+    /// Adds a row of a block of the last sequence, in the slot `own`, which is also its position. All slots below
+    /// `block_end` are visible to it, except those that are too early for a window.
+    ///
+    /// # Panics
+    /// If there is no sequence: a programming error.
+    pub(crate) fn push_of_block(&mut self, own: usize, block_end: usize) {
+        self.push(own, block_end, std::iter::empty());
+        self.rows.last_mut().expect("the new row").window_end = own + 1;
     }
 
     /// Returns the place of a row's own key and value.

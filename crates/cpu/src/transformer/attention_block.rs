@@ -52,6 +52,8 @@ pub(super) struct AttentionInput<'a> {
     pub(super) embeddings: &'a [f32], // [rows, hidden], if attention also reads embeddings (EAGLE-3)
     pub(super) rope_tables: &'a [Vec<f32>], // [position embeddings][rows, 2, head_dim/2]
     pub(super) tree_mask: &'a TreeMask,
+    /// The mask of layers whose rows see their whole block.
+    pub(super) block_mask: &'a TreeMask,
     pub(super) steps: &'a [StateStep], // [rows], if there are recurrent layers
 }
 
@@ -68,6 +70,22 @@ impl AttentionBlock {
         self.projection(weights).compute(team);
         self.mix(team, input, weights, cached);
         self.output(weights).compute(team);
+    }
+
+    /// Stores the keys and values of the tokens before a block, whose projections read `hidden` as it is. The queries
+    /// of the same product are not used.
+    pub(super) fn store_context(
+        &mut self,
+        team: &Team,
+        input: &AttentionInput<'_>,
+        weights: &LayerWeights,
+        cached: &mut LayerCache,
+    ) {
+        self.overflows.clear();
+        self.qkv.resize(input.tree_mask.rows() * weights.row_width(), 0.0);
+        self.norm(team, input, &PackedNorm::None);
+        self.projection(weights).compute(team);
+        self.rotate_and_store(team, input, weights, Some(&mut cached.keys_values));
     }
 
     /// Resizes the buffers for the rows, and computes the input of the projections.
@@ -233,12 +251,13 @@ impl AttentionBlock {
         weights: &LayerWeights,
         cached: &KeysValues,
     ) {
-        let (shape, tree_mask) = (weights.shape, input.tree_mask);
+        let shape = weights.shape;
+        let mask = if weights.sees_block { input.block_mask } else { input.tree_mask };
         let (q_width, width) = (shape.q_width(), shape.row_width());
         let sinks = weights.sinks.as_deref();
         let queries = Queries { rows: &self.qkv, stride: width, sinks };
         let (scratch, attended) = (&mut self.scratch, &mut self.attended);
-        attention(team, shape, queries, cached, tree_mask, scratch, attended);
+        attention(team, shape, queries, cached, mask, scratch, attended);
         if shape.gate {
             gate_rows(team, attended, q_width, &self.qkv, (width - q_width, width));
         }

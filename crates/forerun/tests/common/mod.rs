@@ -135,6 +135,7 @@ impl Pair {
             L::ReducedEagle,
             L::Eagle3,
             L::Eagle3With(*Eagle3Options::all().last().unwrap()),
+            L::DFlash,
             L::ParallelMedusa,
             L::ParallelEagle,
             L::ReducedParallelEagle,

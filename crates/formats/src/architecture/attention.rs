@@ -3,7 +3,7 @@
 use super::Latent;
 use crate::config::RopeScaling;
 
-/// Causal attention with grouped queries, with or without RoPE.
+/// Attention with grouped queries, which is causal except in blocks, with or without RoPE.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// Number of query heads.
@@ -14,6 +14,9 @@ pub struct Attention {
     pub head_dim: usize,
     /// The number of positions that a row attends to, including its own; `None` for all of them.
     pub window: Option<usize>,
+    /// Whether the rows of a block also attend to the later rows of their block
+    /// ([`Input::Block`](crate::Input::Block)).
+    pub sees_block: bool,
     /// The factor of scores. Most models use 1/√head_dim ([`Attention::default_scale`]).
     pub score_scale: f32,
     /// A limit of scores: each becomes `cap · tanh(score / cap)` (Gemma 2).
@@ -104,6 +107,7 @@ impl Attention {
             n_kv_heads,
             head_dim,
             window: None,
+            sees_block: false,
             score_scale: Self::default_scale(head_dim),
             score_cap: None,
             sinks: false,

@@ -328,6 +328,7 @@ impl<'a> RandomWeights<'a> {
             | Tensor::MaskFeatures
             | Tensor::Fusion
             | Tensor::FusionBias
+            | Tensor::ContextNorm
             | Tensor::EmbeddingNorm
             | Tensor::FeatureNorm
             | Tensor::FeaturePartNorm(_)

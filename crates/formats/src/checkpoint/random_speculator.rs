@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use super::random::{Normal, RandomDtype, RandomTensor, write_error};
 use super::{SerializedTensor, write_safetensors};
-use crate::architecture::FeatureNorm;
-use crate::config::Config;
+use crate::architecture::{FeatureNorm, QkNorms};
+use crate::config::{Config, Family, SlidingLayers, SlidingWindow};
 use crate::load_error::LoadError;
 use crate::tensor::Tensor;
 
@@ -43,6 +43,8 @@ pub enum SpeculatorLayout {
     Eagle3,
     /// EAGLE-3 with options, and the same head.
     Eagle3With(Eagle3Options),
+    /// DFlash in z-lab's layout: a layer with a sliding window, and one that sees the whole block.
+    DFlash,
     /// ParallelSpec on tokens.
     ParallelMedusa,
     /// ParallelSpec on the target's features.
@@ -108,6 +110,16 @@ impl RandomSpeculator<'_> {
     }
 
     fn config(&self) -> Config {
+        if self.layout == SpeculatorLayout::DFlash {
+            let layers = SlidingLayers::Listed(vec![true, false]);
+            return Config {
+                family: Family::Qwen3,
+                qk_norms: QkNorms::Heads,
+                num_hidden_layers: 2,
+                sliding_window: Some(SlidingWindow { size: 9, layers }),
+                ..self.target.clone()
+            };
+        }
         let num_hidden_layers = match self.layout {
             SpeculatorLayout::Eagle3With(options) => options.layers,
             _ => 1,
@@ -138,6 +150,15 @@ impl RandomSpeculator<'_> {
                 config
             }
             L::Eagle3With(options) => options.config(layer, self.target, self.draft_vocab_size()),
+            L::DFlash => {
+                let mut config = layer;
+                config["architectures"] = json!(["DFlashDraftModel"]);
+                config["block_size"] = json!(self.positions + 1);
+                let last = self.target.num_hidden_layers - 1;
+                config["dflash_config"] =
+                    json!({"mask_token_id": 0, "target_layer_ids": [0, last]});
+                config
+            }
             L::ParallelMedusa | L::ParallelEagle | L::ReducedParallelEagle => {
                 let mut config = layer;
                 let medusa = self.layout == L::ParallelMedusa;
@@ -187,6 +208,12 @@ impl RandomSpeculator<'_> {
                     ),
                 }
                 tensors
+            }
+            L::DFlash => {
+                let size = self.hidden_size();
+                let fusion = self.normal("fc.weight", [size, 2 * size], 0.5 / (size as f32).sqrt());
+                let context_norm = self.norm("hidden_norm.weight", size);
+                [self.layer(true), vec![fusion, context_norm]].concat()
             }
             L::ParallelEagle | L::ReducedParallelEagle => {
                 let shape = [self.positions, self.hidden_size()];

@@ -670,6 +670,7 @@ impl Config {
                 n_kv_heads: self.latent.map_or(n_kv_heads, |_| 1),
                 head_dim: self.latent.map_or(head_dim, |latent| latent.key_dim()),
                 window: self.window(index),
+                sees_block: false,
                 score_scale: self.score_scale(),
                 score_cap: self.attn_logit_softcapping,
                 sinks: self.sinks,

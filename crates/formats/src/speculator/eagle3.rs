@@ -9,7 +9,7 @@
 //! Options and optional tensors add norms: of the features before `fc` (`input_norm`, or EAGLE-3.1's
 //! `fc_norm`), of the state that the first layer adds to, and of the state that the next row reads.
 
-mod options;
+pub(super) mod options;
 
 pub(super) use options::Layout;
 
@@ -39,7 +39,7 @@ fn layer_name(prefix: &str, tensor: LayerTensor) -> String {
 
 /// Whose head it is, and the target's token for each of the head's tokens, if the head does not have all of
 /// them.
-type HeadAndTokens = (Head, Option<Arc<[TokenId]>>);
+pub(super) type HeadAndTokens = (Head, Option<Arc<[TokenId]>>);
 
 impl Layout {
     /// Returns the name under which a tensor is stored.
@@ -76,7 +76,7 @@ impl Speculator {
             let normed_residual = layout.norm_before_residual;
             first.attention_norm = AttentionNorm::EmbeddingAndHidden { normed_residual };
         }
-        let (head, head_tokens) = self.head(layout)?;
+        let (head, head_tokens) = self.head(layout.config.vocab_size)?;
         let architecture = Architecture {
             input: Input::Feature {
                 width: layout.features().width(layout.target_hidden_size()),
@@ -100,12 +100,11 @@ impl Speculator {
 
     /// Returns whose head it is. If the drafter's own head does not have all the target's tokens, also
     /// returns the target's token for each of its tokens.
-    fn head(&self, layout: &Layout) -> Result<HeadAndTokens, LoadError> {
+    pub(super) fn head(&self, vocab_size: usize) -> Result<HeadAndTokens, LoadError> {
         let tensors = &self.tensors;
         let Some(&[draft_vocab_size, _]) = tensors.shape(&short_name(Tensor::Head)) else {
             return Ok((Head::Target, None));
         };
-        let vocab_size = layout.config.vocab_size;
         match self.head_tokens(vocab_size)? {
             None if draft_vocab_size == vocab_size => Ok((Head::Own, None)),
             Some(tokens) if tokens.len() == draft_vocab_size => Ok((Head::Own, Some(tokens))),

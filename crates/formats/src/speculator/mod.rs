@@ -10,8 +10,10 @@
 //! * ParallelSpec (Xiao et al. 2024, arXiv 2410.05589) in its two integrations. Its authors published no
 //!   checkpoints, so the layout is forerun's own;
 //! * PARD (An et al. 2025, arXiv 2504.18583), a complete model with a mask token;
+//! * DFlash (Chen et al. 2026, arXiv 2602.06036), layers that draft a block in one pass;
 //! * MTP (DeepSeek-AI 2024, arXiv 2412.19437), a layer of the target's own checkpoint.
 
+mod dflash;
 mod draft_vocabulary;
 mod eagle3;
 mod hydra;
@@ -26,6 +28,7 @@ use crate::checkpoint::{
 use crate::config::Config;
 use crate::json_options::JsonOptions;
 use crate::weight_type::WeightType;
+pub use dflash::DraftBlock;
 use forerun_core::TokenId;
 use layers::short_name;
 use std::fmt;
@@ -42,6 +45,8 @@ pub enum SpeculatorKind {
     Eagle,
     /// A layer on tokens and hidden states from three depths of the target, with its own head (EAGLE-3).
     Eagle3,
+    /// Layers on hidden states of the target, which draft a block of tokens in one pass (DFlash).
+    DFlash,
     /// A layer of the target's own checkpoint on tokens and the target's features (MTP). It is not detected, but
     /// opened on request ([`Speculator::open_mtp`]).
     Mtp,
@@ -93,6 +98,9 @@ impl SpeculatorKind {
         if eagle3::prefix(tensors).is_some() {
             return Some(Self::Eagle3);
         }
+        if dflash::is_dflash(tensors) {
+            return Some(Self::DFlash);
+        }
         let has = |tensor| tensors.has(&short_name(tensor));
         match [Tensor::MaskEmbeddings, Tensor::Fusion].map(has) {
             [true, true] => Some(Self::ParallelEagle),
@@ -110,6 +118,7 @@ impl fmt::Display for SpeculatorKind {
             Self::Hydra => "Hydra heads",
             Self::Eagle => "an EAGLE drafter",
             Self::Eagle3 => "an EAGLE-3 drafter",
+            Self::DFlash => "a DFlash drafter",
             Self::Mtp => "an MTP head",
             Self::ParallelMedusa => "a ParallelSpec drafter on tokens",
             Self::ParallelEagle => "a ParallelSpec drafter on features",
@@ -142,6 +151,7 @@ enum Layout {
     Medusa(medusa::Layout),
     Hydra(hydra::Layout),
     Eagle3(Box<eagle3::Layout>),
+    DFlash(Box<dflash::Layout>),
     Mtp(Box<mtp::Layout>),
     /// Layers of EAGLE or ParallelSpec.
     Layers {
@@ -188,6 +198,11 @@ impl Speculator {
                     let layout = eagle3::Layout::read(&options, file, (&tensors, prefix), target)?;
                     Layout::Eagle3(Box::new(layout))
                 }
+                None if dflash::is_dflash(&tensors) => {
+                    let (file, target) = (file.as_path(), target.config());
+                    let layout = dflash::Layout::read(&options, file, &tensors, target)?;
+                    Layout::DFlash(Box::new(layout))
+                }
                 None => Layout::Layers { config: config()? },
             },
         };
@@ -222,7 +237,17 @@ impl Speculator {
     pub fn features(&self) -> Option<FeatureSource> {
         match &self.layout {
             Layout::Eagle3(layout) => Some(layout.features()),
+            Layout::DFlash(layout) => Some(layout.features()),
             _ => self.kind.reads_features().then_some(FeatureSource::LastHidden),
+        }
+    }
+
+    /// Returns the block that the drafter reads, if it drafts blocks.
+    #[must_use]
+    pub fn block(&self) -> Option<DraftBlock> {
+        match &self.layout {
+            Layout::DFlash(layout) => Some(layout.block),
+            _ => None,
         }
     }
 
@@ -247,6 +272,10 @@ impl Speculator {
             Layout::Eagle3(layout) => {
                 sizes.extend(layout.sizes(&self.tensors, target_config));
                 layout.target_hidden_size()
+            }
+            Layout::DFlash(layout) => {
+                sizes.push(("vocabulary", layout.config.vocab_size, target_config.vocab_size));
+                layout.config.hidden_size
             }
             // It is a part of the target.
             Layout::Mtp(_) => target_config.hidden_size,
@@ -283,6 +312,7 @@ impl Speculator {
             Layout::Medusa(layout) => self.medusa(layout, target).map(Heads),
             Layout::Hydra(layout) => self.hydra(layout, target).map(Heads),
             Layout::Eagle3(layout) => self.eagle3(layout).map(Layers),
+            Layout::DFlash(layout) => self.dflash(layout).map(Layers),
             Layout::Mtp(layout) => Ok(Layers(layout.architecture())),
             Layout::Layers { config } => self.eagle_or_parallel(config).map(Layers),
         }
@@ -299,7 +329,7 @@ impl Speculator {
             (Layout::Hydra(_), tensor) => Some(format!("{}{}", hydra::PREFIX, short_name(tensor))),
             (Layout::Eagle3(layout), tensor) => Some(layout.name(tensor)),
             (Layout::Mtp(layout), tensor) => Some(layout.stored_in(&self.tensors, tensor).name),
-            (Layout::Layers { .. }, tensor) => Some(short_name(tensor)),
+            (Layout::Layers { .. } | Layout::DFlash(_), tensor) => Some(short_name(tensor)),
         }
     }
 
@@ -320,7 +350,7 @@ impl TensorSource for Speculator {
             Layout::Medusa(_) | Layout::Hydra(_) => {
                 "the checkpoint is incomplete: all heads must have the same layers"
             }
-            Layout::Eagle3(_) | Layout::Mtp(_) | Layout::Layers { .. } => {
+            Layout::Eagle3(_) | Layout::DFlash(_) | Layout::Mtp(_) | Layout::Layers { .. } => {
                 "the checkpoint is incomplete, or config.json belongs to another drafter"
             }
         };

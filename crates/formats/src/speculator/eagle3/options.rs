@@ -17,7 +17,7 @@ use std::path::Path;
 
 const OWNER: &str = "an EAGLE-3 drafter";
 const FEATURE_LAYERS: &str = "eagle_aux_hidden_state_layer_ids";
-const LAYER_CONFIG: &str = "transformer_layer_config";
+pub(in crate::speculator) const LAYER_CONFIG: &str = "transformer_layer_config";
 
 /// EAGLE-3's options.
 const OPTIONS: &[&str] = &[
@@ -34,7 +34,7 @@ const OPTIONS: &[&str] = &[
 ];
 
 /// The options of the speculators layout.
-const SPECULATORS_OPTIONS: &[&str] =
+pub(in crate::speculator) const SPECULATORS_OPTIONS: &[&str] =
     &[LAYER_CONFIG, "speculators_config", "speculators_model_type", "speculators_version"];
 
 /// The options in `eagle_config`.
@@ -53,7 +53,7 @@ const EAGLE_CONFIG_OPTIONS: &[&str] = &[
 ];
 
 /// The options of a layer, next to those that [`unread`] knows.
-const LAYER_OPTIONS: &[&str] = &[
+pub(in crate::speculator) const LAYER_OPTIONS: &[&str] = &[
     "attention_bias",
     "head_dim",
     "hidden_act",
@@ -80,7 +80,7 @@ const LAYER_OPTIONS: &[&str] = &[
 /// Options that change nothing that is computed: of training, of files, of texts, and those that
 /// transformers writes for every model.
 #[rustfmt::skip]
-const NEUTRAL: &[&str] = &[
+pub(in crate::speculator) const NEUTRAL: &[&str] = &[
     "_attn_implementation", "_commit_hash", "_name_or_path", "add_cross_attention", "architectures",
     "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids", "base_model_ep_plan",
     "base_model_pp_plan", "base_model_tp_plan", "begin_suppress_tokens", "bos_token_id",
@@ -357,7 +357,7 @@ fn check_tie(options: &JsonOptions<'_>, tensors: &NamedTensors) -> Result<(), Lo
 }
 
 /// Checks the size of the drafter's vocabulary against its head.
-fn check_draft_vocabulary(
+pub(in crate::speculator) fn check_draft_vocabulary(
     options: &JsonOptions<'_>,
     tensors: &NamedTensors,
     vocab_size: usize,

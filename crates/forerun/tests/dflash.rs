@@ -1,0 +1,241 @@
+//! Compares tiny random DFlash drafters with a numpy port of their forward pass (`scripts/goldens`): the target's
+//! features, and the tokens of a block, for both storage layouts and every option. A misread option would keep the
+//! text, so only such a comparison shows it. Also checks that a block's bits do not depend on how its context was
+//! read, and that what is not understood is refused by name.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod draft_goldens;
+
+use draft_goldens::{Golden, SEQUENCE, assert_drafts_with, best, goldens};
+use forerun::{Checkpoint, Team, TokenId, WeightType, Weights};
+use forerun_core::{Features, SequenceId, TokenTree};
+use forerun_cpu::{Isa, SpeculatorWeights, Transformer};
+use forerun_formats::{DraftBlock, FeatureSource, Speculator, SpeculatorArchitecture};
+use forerun_lm::{BatchEntry, ForwardRequest, LanguageModel, Progress};
+use forerun_model::{BlockModel, CachedTransformer};
+use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceModel};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const DRAFTERS: [&str; 9] = [
+    "speculators",
+    "speculators-draft-vocabulary",
+    "speculators-sliding",
+    "speculators-sliding-not-causal",
+    "z-lab",
+    "z-lab-bias",
+    "z-lab-causal",
+    "z-lab-sliding",
+    "z-lab-sliding-not-causal",
+];
+
+const BLOCK: DraftBlock = DraftBlock { mask: 63, size: 6 };
+
+fn folder() -> PathBuf {
+    draft_goldens::folder("dflash")
+}
+
+fn open(drafter: &str) -> (Checkpoint, Speculator, FeatureSource) {
+    let target = Checkpoint::open(&folder().join("target")).unwrap();
+    let speculator = Speculator::open(&folder().join(drafter), &target).unwrap().unwrap();
+    let source = speculator.features().unwrap();
+    (target, speculator, source)
+}
+
+fn masks() -> TokenTree {
+    TokenTree::chain(&[BLOCK.mask; BLOCK.size - 1])
+}
+
+/// Returns the logits of the masks of a block.
+fn logits(
+    model: &mut impl LanguageModel,
+    sequence: SequenceId,
+    tokens: &[TokenId],
+    features: &Features,
+) -> Vec<f32> {
+    let masks = masks();
+    let request = ForwardRequest::new(sequence, tokens, &masks);
+    let request = ForwardRequest { first_row: 1, features: Some(features), ..request };
+    model.logits(&request).unwrap().logits
+}
+
+fn draft(model: &mut impl LanguageModel, golden: &Golden, features: &Features) -> Vec<TokenId> {
+    let logits = logits(model, SEQUENCE, &golden.tokens(), features);
+    model.release(SEQUENCE);
+    logits.chunks_exact(model.vocab_size()).map(best).collect()
+}
+
+#[test]
+fn every_golden_folder_is_tested() {
+    let mut names = draft_goldens::names(&folder());
+    names.retain(|name| name != "target");
+    assert_eq!(names, DRAFTERS);
+}
+
+#[test]
+fn the_block_and_the_features_are_those_of_the_configuration() {
+    for drafter in DRAFTERS {
+        let layers = goldens(&folder().join(drafter)).header.layers_before_features;
+        let (_, speculator, source) = open(drafter);
+        assert_eq!(source, FeatureSource::Layers(layers), "{drafter}");
+        assert_eq!(speculator.block(), Some(BLOCK), "{drafter}");
+    }
+}
+
+#[test]
+fn the_references_drafts_equal_those_of_the_peer() {
+    let isa = Isa::best();
+    for drafter in DRAFTERS {
+        let (checkpoint, speculator, source) = open(drafter);
+        let target = ReferenceModel::load_as(&checkpoint, WeightType::F32, isa).unwrap();
+        let target = Arc::new(target);
+        let SpeculatorArchitecture::Layers(layers) = speculator.architecture().unwrap() else {
+            panic!("layers");
+        };
+        let arithmetic = Arithmetic::cpu(WeightType::F32, isa);
+        let model = ReferenceModel::load_with(layers, &speculator, arithmetic, Some(&*target));
+        let mut model = BlockModel::new(ReferenceDevice::new(Arc::new(model.unwrap())));
+        let target = ReferenceDevice::new(target).with_features(source);
+        let mut target = CachedTransformer::new(target);
+        assert_drafts_with(
+            &folder().join(drafter),
+            &mut target,
+            "the reference",
+            |one, features| draft(&mut model, one, features),
+        );
+    }
+}
+
+/// Returns the target's weights and the drafter's.
+fn weights(drafter: &str) -> (Arc<Weights>, Arc<Weights>, FeatureSource) {
+    let (checkpoint, speculator, source) = open(drafter);
+    let target = Arc::new(Weights::load_as(&checkpoint, WeightType::F32).unwrap());
+    let types = WeightType::F32.into();
+    match SpeculatorWeights::load(&speculator, &target, types).unwrap() {
+        SpeculatorWeights::Layers(weights) => (target, weights, source),
+        SpeculatorWeights::Heads(_) => panic!("layers"),
+    }
+}
+
+#[test]
+fn the_cpus_drafts_equal_those_of_the_peer() {
+    for drafter in DRAFTERS {
+        let (target, weights, source) = weights(drafter);
+        for isa in Isa::available() {
+            let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
+            let target = Transformer::new(Arc::clone(&target), Arc::clone(&team));
+            let mut target = CachedTransformer::new(target.with_features(source.clone()));
+            let mut model = BlockModel::new(Transformer::new(Arc::clone(&weights), team));
+            let (folder, isa) = (folder().join(drafter), isa.to_string());
+            assert_drafts_with(&folder, &mut target, &isa, |one, features| {
+                draft(&mut model, one, features)
+            });
+        }
+    }
+}
+
+#[test]
+fn a_blocks_bits_do_not_depend_on_how_its_context_was_read() {
+    for drafter in DRAFTERS {
+        let (target, weights, source) = weights(drafter);
+        let team = |cores| Arc::new(Team::unpinned(cores).unwrap());
+        let target = Transformer::new(target, team(1)).with_features(source);
+        let mut target = CachedTransformer::new(target);
+        let goldens = goldens(&folder().join(drafter)).prompts;
+        let golden = goldens.last().unwrap();
+        let features = draft_goldens::features(&mut target, golden, drafter);
+        let tokens = golden.tokens();
+        let mut whole = BlockModel::new(Transformer::new(Arc::clone(&weights), team(1)));
+        let expected = logits(&mut whole, SEQUENCE, &tokens, &features);
+        let mut model = BlockModel::new(Transformer::new(weights, team(3)));
+        // The context grows by one to four tokens a round, and a rejected token is forgotten.
+        let mut end = 1;
+        for step in (1..=4).cycle() {
+            logits(&mut model, SEQUENCE, &tokens[..end], &features);
+            if end == tokens.len() {
+                break;
+            }
+            let wrong = [&tokens[..end - 1], &[5, 7]].concat();
+            logits(&mut model, SEQUENCE, &wrong, &features);
+            end = (end + step).min(tokens.len());
+        }
+        assert_eq!(logits(&mut model, SEQUENCE, &tokens, &features), expected, "{drafter}");
+        // Blocks of several sequences share a pass.
+        let masks = masks();
+        let lengths = [tokens.len(), 3, 9];
+        let mut progress: [Progress; 3] = Default::default();
+        while progress.iter().any(|progress| progress.result.is_none()) {
+            let entries = lengths.iter().zip(1..).zip(&mut progress);
+            let mut batch: Vec<BatchEntry<'_>> = entries
+                .filter(|(_, progress)| progress.result.is_none())
+                .map(|((&length, sequence), progress)| {
+                    let request =
+                        ForwardRequest::new(SequenceId(sequence), &tokens[..length], &masks);
+                    let features = Some(&features);
+                    let request = ForwardRequest { first_row: 1, features, ..request };
+                    BatchEntry { request, progress }
+                })
+                .collect();
+            model.forward(&mut batch);
+        }
+        for (&length, progress) in lengths.iter().zip(progress) {
+            let mut alone = BlockModel::new(Transformer::new(weights_of(drafter), team(1)));
+            let expected = logits(&mut alone, SEQUENCE, &tokens[..length], &features);
+            assert_eq!(progress.result.unwrap().unwrap().logits, expected, "{drafter}, {length}");
+        }
+    }
+}
+
+fn weights_of(drafter: &str) -> Arc<Weights> {
+    weights(drafter).1
+}
+
+/// Returns the error of a drafter whose configuration has another value.
+fn error_with(drafter: &str, path: &[&str], value: serde_json::Value) -> String {
+    let changed = tempfile::tempdir().unwrap();
+    let source = folder().join(drafter);
+    let text = fs::read_to_string(source.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let (name, parents) = path.split_last().unwrap();
+    let parent = parents.iter().fold(&mut config, |inner, parent| &mut inner[*parent]);
+    parent[*name] = value;
+    fs::write(changed.path().join("config.json"), config.to_string()).unwrap();
+    let name = "model.safetensors";
+    fs::copy(source.join(name), changed.path().join(name)).unwrap();
+    let target = Checkpoint::open(&folder().join("target")).unwrap();
+    Speculator::open(changed.path(), &target).err().unwrap().to_string()
+}
+
+#[test]
+fn what_is_not_computed_is_refused_by_name() {
+    use serde_json::json;
+    for (drafter, path, value) in [
+        ("z-lab", &["architectures"][..], json!(["DFlash2DraftModel"])),
+        ("z-lab", &["model_type"], json!("llama")),
+        ("z-lab", &["conv_kernel_size"], json!(4)),
+        ("z-lab", &["num_target_layers"], json!(9)),
+        ("z-lab", &["block_size"], json!(1)),
+        ("z-lab", &["block_size"], json!(null)),
+        ("z-lab", &["dflash_config", "selector_rank"], json!(8)),
+        ("z-lab", &["dflash_config", "mask_token_id"], json!(67)),
+        ("z-lab", &["dflash_config", "mask_token_id"], json!(null)),
+        ("z-lab", &["dflash_config", "target_layer_ids"], json!([1, 8])),
+        ("z-lab", &["dflash_config", "target_layer_ids"], json!([])),
+        ("z-lab-causal", &["is_causal"], json!(false)),
+        ("z-lab-sliding-not-causal", &["block_size"], json!(8)),
+        ("speculators", &["aux_hidden_state_layer_ids"], json!([9])),
+        ("speculators", &["draft_vocab_size"], json!(40)),
+        ("speculators", &["markov_rank"], json!(4)),
+        ("speculators", &["projector_type"], json!("domino")),
+        ("speculators", &["sample_from_anchor"], json!(true)),
+        ("speculators", &["shift_label"], json!(true)),
+        ("speculators", &["speculators_model_type"], json!("dspark")),
+        ("speculators", &["target_hidden_size"], json!(8)),
+    ] {
+        let error = error_with(drafter, path, value);
+        let name = path.last().unwrap();
+        assert!(error.contains(name), "{error} names {name}");
+    }
+}

@@ -1,0 +1,129 @@
+//! What the comparisons of drafters with their ports have in common (`scripts/goldens`): golden files, the target's
+//! features, and greedy drafts.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+#![allow(dead_code, reason = "each test uses a part")]
+
+use forerun::TokenId;
+use forerun_core::{Features, SequenceId, TokenTree};
+use forerun_lm::{ForwardRequest, LanguageModel, LayeredModel};
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub(crate) const SEQUENCE: SequenceId = SequenceId(1);
+
+/// The tolerance of features. The peers compute in f64, or add in another order.
+const TOLERANCE: f64 = 1e-4;
+
+/// Returns the folder of a kind of drafter.
+pub(crate) fn folder(kind: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(kind)
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Goldens {
+    #[serde(default)]
+    pub(crate) header: Header,
+    pub(crate) prompts: Vec<Golden>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Header {
+    pub(crate) layers_before_features: Vec<usize>,
+}
+
+/// A prompt, the target's next token, the draft after it, and the features of the prompt's last token.
+#[derive(Deserialize)]
+pub(crate) struct Golden {
+    pub(crate) prompt_ids: Vec<TokenId>,
+    pub(crate) next_id: TokenId,
+    pub(crate) draft_ids: Vec<TokenId>,
+    last_features: Vec<f64>,
+}
+
+impl Golden {
+    /// Returns the prompt and the target's next token.
+    pub(crate) fn tokens(&self) -> Vec<TokenId> {
+        [&self.prompt_ids[..], &[self.next_id]].concat()
+    }
+}
+
+/// Reads the goldens of a drafter's folder.
+pub(crate) fn goldens(drafter: &Path) -> Goldens {
+    let text = fs::read_to_string(drafter.join("golden.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Returns the names of all folders in a folder, in order.
+pub(crate) fn names(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Returns the token with the largest logit.
+pub(crate) fn best(row: &[f32]) -> TokenId {
+    let tokens = (0..).zip(row.iter().copied());
+    tokens.max_by(|(_, a), (_, b)| a.total_cmp(b)).unwrap().0
+}
+
+/// Checks the target's next token and features, and returns the features of all tokens of the prompt.
+pub(crate) fn features(target: &mut impl LayeredModel, golden: &Golden, what: &str) -> Features {
+    let prompt = ForwardRequest::next_token(SEQUENCE, &golden.prompt_ids);
+    let output = target.logits(&ForwardRequest { features_from: Some(0), ..prompt }).unwrap();
+    assert_eq!(best(&output.logits), golden.next_id, "{what}");
+    let mut features = Features::new();
+    features.push(output.features.unwrap());
+    let last = features.rows_from(golden.prompt_ids.len() - 1).next().unwrap();
+    assert_eq!(last.len(), golden.last_features.len(), "{what}");
+    for (found, expected) in last.iter().zip(&golden.last_features) {
+        assert!((f64::from(*found) - expected).abs() < TOLERANCE, "{what}: {found} {expected}");
+    }
+    target.release(SEQUENCE);
+    features
+}
+
+/// Drafts greedily, token after token.
+fn draft(drafter: &mut impl LanguageModel, golden: &Golden, features: &Features) -> Vec<TokenId> {
+    let tokens = golden.tokens();
+    let mut drafted = Vec::new();
+    for first_row in 0..golden.draft_ids.len() {
+        let tree = TokenTree::chain(&drafted);
+        let request = ForwardRequest::new(SEQUENCE, &tokens, &tree);
+        let request = ForwardRequest { first_row, features: Some(features), ..request };
+        drafted.push(best(&drafter.logits(&request).unwrap().logits));
+    }
+    drafted
+}
+
+/// Checks all goldens of the folder of a drafter that drafts token after token, with a target and a drafter on some
+/// device.
+pub(crate) fn assert_drafts(
+    folder: &Path,
+    target: &mut impl LayeredModel,
+    model: &mut impl LanguageModel,
+    device: &str,
+) {
+    assert_drafts_with(folder, target, device, |golden, features| {
+        let drafted = draft(model, golden, features);
+        model.release(SEQUENCE);
+        drafted
+    });
+}
+
+/// Checks all goldens of a drafter's folder with a target on some device.
+pub(crate) fn assert_drafts_with(
+    folder: &Path,
+    target: &mut impl LayeredModel,
+    device: &str,
+    mut draft: impl FnMut(&Golden, &Features) -> Vec<TokenId>,
+) {
+    for (number, golden) in goldens(folder).prompts.iter().enumerate() {
+        let what = format!("{}, prompt {number}, {device}", folder.display());
+        let features = features(target, golden, &what);
+        assert_eq!(draft(golden, &features), golden.draft_ids, "{what}");
+    }
+}

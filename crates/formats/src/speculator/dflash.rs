@@ -1,0 +1,314 @@
+//! The storage layouts of DFlash's layers.
+//!
+//! *DFlash: Block Diffusion for Flash Speculative Decoding*, 2026, arXiv 2602.06036. `fc.weight` projects hidden
+//! states of several of the target's layers to one, and `hidden_norm.weight` norms it. Every layer computes the keys
+//! and values of the tokens before the block from that state. The layers are those of a Qwen3. There are two layouts:
+//!
+//! | | z-lab | vLLM's speculators |
+//! |---|---|---|
+//! | layers | among the options | in `transformer_layer_config` |
+//! | features | `dflash_config.target_layer_ids`: *k* is the output of layer *k*, counted from 0 | `aux_hidden_state_layer_ids`: *k* is the hidden state after *k* layers |
+//! | mask token | `dflash_config.mask_token_id` | `mask_token_id` |
+//! | head | the target's | its own if it has fewer tokens (`d2t`) |
+//! | sliding layers | causal unless `is_causal` or `dflash_config.causal` is false | causal unless `sliding_window_non_causal` is true |
+//!
+//! Other layers are not causal. An option that is not known is refused: ignoring it would keep the text, and silently
+//! cost acceptance.
+
+use super::Speculator;
+use super::draft_vocabulary::DRAFT_TO_TARGET;
+use super::eagle3::options::{
+    LAYER_CONFIG, LAYER_OPTIONS, NEUTRAL, SPECULATORS_OPTIONS, check_draft_vocabulary,
+};
+use super::layers::short_name;
+use crate::architecture::{Architecture, FeatureSource, Input};
+use crate::checkpoint::{LoadError, NamedTensors, Tensor};
+use crate::config::{Config, unread};
+use crate::json_options::JsonOptions;
+use forerun_core::TokenId;
+use serde_json::Value;
+use std::path::Path;
+
+const OWNER: &str = "a DFlash drafter";
+const NESTED: &str = "dflash_config";
+/// The features in the layout of vLLM's speculators.
+const FEATURE_LAYERS: &str = "aux_hidden_state_layer_ids";
+/// The features in z-lab's layout.
+const TARGET_LAYERS: &str = "target_layer_ids";
+
+/// The options in z-lab's layout, next to those of the layers.
+const OPTIONS: &[&str] = &["block_size", NESTED, "is_causal", "num_target_layers"];
+
+/// The options in `dflash_config`.
+const NESTED_OPTIONS: &[&str] = &["block_size", "causal", "mask_token_id", TARGET_LAYERS];
+
+/// The options in the layout of vLLM's speculators.
+const OWN_SPECULATORS_OPTIONS: &[&str] = &[
+    FEATURE_LAYERS,
+    "block_size",
+    "draft_vocab_size",
+    "mask_token_id",
+    "projector_type",
+    "sample_from_anchor",
+    "shift_label",
+    "sliding_window_non_causal",
+    "target_hidden_size",
+];
+
+/// Options of vLLM's speculators that are of training, or of heads that are refused.
+const NEUTRAL_SPECULATORS_OPTIONS: &[&str] = &[
+    "auf",
+    "emb_dim",
+    "gru_hidden_dim",
+    "lambda_base_decay_ratio",
+    "lambda_base_start",
+    "pure_draft_prefix_len",
+];
+
+/// Copies of the target's tensors, which some writers store, and the map from its tokens to those of the head. They
+/// are not read.
+const UNREAD_TENSORS: &[&str] =
+    &["embed_tokens.weight", "t2d", "verifier_lm_head.weight", "verifier_norm.weight"];
+
+/// The rows that a block drafter reads after the tokens of its context: the last token, and then masks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftBlock {
+    /// The token of all rows but the first.
+    pub mask: TokenId,
+    /// The number of rows. The row of each mask predicts the token in its place.
+    pub size: usize,
+}
+
+/// What is stored for DFlash, and what its options say.
+pub(super) struct Layout {
+    /// The configuration of the layers.
+    pub(super) config: Config,
+    /// The features: the residual stream after each of these numbers of the target's layers.
+    feature_layers: Vec<usize>,
+    pub(super) block: DraftBlock,
+    /// Whether all layers are causal, or none. `None` if only those with a sliding window are.
+    causal: Option<bool>,
+}
+
+/// Returns whether the tensors are those of DFlash.
+pub(super) fn is_dflash(tensors: &NamedTensors) -> bool {
+    [Tensor::ContextNorm, Tensor::Fusion].iter().all(|tensor| tensors.has(&short_name(*tensor)))
+}
+
+impl Layout {
+    /// Reads the options of `file`.
+    ///
+    /// # Errors
+    ///
+    /// When an option is missing, invalid or not known, or contradicts a tensor.
+    pub(super) fn read(
+        options: &JsonOptions<'_>,
+        file: &Path,
+        tensors: &NamedTensors,
+        target: &Config,
+    ) -> Result<Self, LoadError> {
+        let layer_options = options.object(LAYER_CONFIG)?;
+        let is_speculators = layer_options.is_some() || options.contains("speculators_model_type");
+        check_names(options, is_speculators)?;
+        let classes = |value: &Value| {
+            let known = ["DFlashDraftModel", "DFlashSpeculator"];
+            value
+                .as_array()
+                .is_some_and(|all| all.iter().all(|name| known.iter().any(|k| name == k)))
+        };
+        let supported = "[\"DFlashDraftModel\"] or [\"DFlashSpeculator\"]";
+        options.check_supported("architectures", supported, classes)?;
+        let nested = options.object(NESTED)?;
+        if let Some(nested) = &nested {
+            nested.reject_unknown(OWNER, |name| NESTED_OPTIONS.contains(&name))?;
+        }
+        if is_speculators {
+            check_speculators(options)?;
+            if layer_options.is_none() {
+                return Err(options.missing(LAYER_CONFIG, "the options of the drafter's layers"));
+            }
+        }
+        let layer_options = layer_options.as_ref().unwrap_or(options);
+        layer_options.check_supported("model_type", "\"qwen3\"", |value| value == "qwen3")?;
+        // `architectures` names a drafter's class, not a model's, and a model is always causal.
+        let layer_options = JsonOptions::parse(&layer_options.without("architectures"), file)?;
+        let config = Config::parse(&layer_options.without("is_causal"), file)?;
+        check_draft_vocabulary(options, tensors, config.vocab_size)?;
+        if let Some(found) = options.size("target_hidden_size")?
+            && found != config.hidden_size
+        {
+            let expected = format!("{}, the drafter's hidden size", config.hidden_size);
+            return Err(options.invalid("target_hidden_size", &found, &expected));
+        }
+        if let Some(found) = options.size("num_target_layers")?
+            && found != target.num_hidden_layers
+        {
+            let expected =
+                format!("{}, the number of the target's layers", target.num_hidden_layers);
+            return Err(options.invalid("num_target_layers", &found, &expected));
+        }
+        let nested = nested.as_ref();
+        let feature_layers = match is_speculators {
+            true => feature_layers(options, (FEATURE_LAYERS, 0), target.num_hidden_layers)?,
+            false => {
+                let nested = nested.ok_or_else(|| options.missing(NESTED, "DFlash's options"))?;
+                feature_layers(nested, (TARGET_LAYERS, 1), target.num_hidden_layers)?
+            }
+        };
+        let block = block(options, nested, config.vocab_size)?;
+        let causal = match is_speculators {
+            true => options.flag("sliding_window_non_causal")?.filter(|flag| *flag).map(|_| false),
+            false => causal(options, nested)?,
+        };
+        let layout = Self { config, feature_layers, block, causal };
+        layout.check_windows(options)?;
+        Ok(layout)
+    }
+
+    /// Returns the features that the drafter reads.
+    pub(super) fn features(&self) -> FeatureSource {
+        FeatureSource::Layers(self.feature_layers.clone())
+    }
+
+    /// Refuses windows that would end within a block: rows do not see what is beyond a window on either side.
+    fn check_windows(&self, options: &JsonOptions<'_>) -> Result<(), LoadError> {
+        let layers = self.config.architecture().layers;
+        let windows = layers.iter().filter_map(|layer| layer.attention.as_ref()?.window);
+        match windows.min() {
+            Some(window) if self.causal == Some(false) && window < self.block.size => {
+                let expected = format!(
+                    "at most {window}, because layers that are not causal have a window of that size"
+                );
+                Err(options.invalid("block_size", &self.block.size, &expected))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Rejects options that are not known.
+fn check_names(options: &JsonOptions<'_>, is_speculators: bool) -> Result<(), LoadError> {
+    options.reject_unknown(OWNER, |name| {
+        let of_layout = match is_speculators {
+            true => {
+                SPECULATORS_OPTIONS.contains(&name)
+                    || OWN_SPECULATORS_OPTIONS.contains(&name)
+                    || NEUTRAL_SPECULATORS_OPTIONS.contains(&name)
+            }
+            false => {
+                LAYER_OPTIONS.contains(&name) || OPTIONS.contains(&name) || unread::knows(name)
+            }
+        };
+        of_layout || NEUTRAL.contains(&name)
+    })
+}
+
+/// Rejects speculators of another algorithm, and what is not computed.
+fn check_speculators(options: &JsonOptions<'_>) -> Result<(), LoadError> {
+    let is_dflash = |value: &Value| value == "dflash";
+    options.check_supported("speculators_model_type", "\"dflash\"", is_dflash)?;
+    options.check_supported("projector_type", "\"dflash\"", is_dflash)?;
+    for option in ["sample_from_anchor", "shift_label"] {
+        options.check_supported(option, "false", |value| value == false)?;
+    }
+    let inner = options.object("speculators_config")?;
+    inner.map_or(Ok(()), |inner| inner.check_supported("algorithm", "\"dflash\"", is_dflash))
+}
+
+/// Returns the features, as numbers of the target's layers before them: each id plus `offset`.
+fn feature_layers(
+    options: &JsonOptions<'_>,
+    (option, offset): (&'static str, usize),
+    target_layers: usize,
+) -> Result<Vec<usize>, LoadError> {
+    let ids = options.sizes(option)?.filter(|ids| !ids.is_empty());
+    let ids = ids.ok_or_else(|| options.missing(option, "a list of layers of the target"))?;
+    let layers: Vec<usize> = ids.iter().map(|id| id.saturating_add(offset)).collect();
+    match layers.iter().any(|&layer| layer > target_layers) {
+        true => {
+            let largest = target_layers.saturating_sub(offset);
+            let expected =
+                format!("numbers up to {largest}: the target has {target_layers} layers");
+            Err(options.invalid(option, &options.displayed(option), &expected))
+        }
+        false => Ok(layers),
+    }
+}
+
+/// Returns the block. Its options may be among the others or in `dflash_config`.
+fn block(
+    options: &JsonOptions<'_>,
+    nested: Option<&JsonOptions<'_>>,
+    vocab_size: usize,
+) -> Result<DraftBlock, LoadError> {
+    let of_nested = nested.map_or(Ok(None), |nested| nested.size("block_size"))?;
+    let size = match of_nested {
+        Some(size) => Some(size),
+        None => options.size("block_size")?,
+    };
+    let size =
+        size.ok_or_else(|| options.missing("block_size", "the number of rows of a block"))?;
+    if !(2..=MAX_BLOCK).contains(&size) {
+        let expected = format!("a number from 2 to {MAX_BLOCK}");
+        return Err(options.invalid("block_size", &size, &expected));
+    }
+    let of_nested = nested.map_or(Ok(None), |nested| nested.token_id("mask_token_id"))?;
+    let mask = match of_nested {
+        Some(mask) => Some(mask),
+        None => options.token_id("mask_token_id")?,
+    };
+    let mask = mask.ok_or_else(|| options.missing("mask_token_id", "the id of the mask token"))?;
+    if mask as usize >= vocab_size {
+        let expected = format!("a token id below {vocab_size}, the size of the vocabulary");
+        return Err(options.invalid("mask_token_id", &mask, &expected));
+    }
+    Ok(DraftBlock { mask, size })
+}
+
+/// The largest block that is accepted. Published blocks have 8 to 32 rows.
+const MAX_BLOCK: usize = 1024;
+
+/// Returns whether all layers are causal, or none, in z-lab's layout.
+fn causal(
+    options: &JsonOptions<'_>,
+    nested: Option<&JsonOptions<'_>>,
+) -> Result<Option<bool>, LoadError> {
+    let of_nested = nested.map_or(Ok(None), |nested| nested.flag("causal"))?;
+    match (options.flag("is_causal")?, of_nested) {
+        (Some(flag), Some(nested)) if flag != nested => {
+            let expected = format!("{nested}, as \"causal\" in \"{NESTED}\"");
+            Err(options.invalid("is_causal", &flag, &expected))
+        }
+        (flag, nested) => Ok(flag.or(nested)),
+    }
+}
+
+impl Speculator {
+    /// Returns the layers, with the drafter's own head or the target's.
+    pub(super) fn dflash(&self, layout: &Layout) -> Result<Architecture, LoadError> {
+        let model = layout.config.architecture();
+        let mut layers = model.layers.clone();
+        for attention in layers.iter_mut().filter_map(|layer| layer.attention.as_mut()) {
+            attention.sees_block = !layout.causal.unwrap_or(attention.window.is_some());
+        }
+        let (head, head_tokens) = self.head(layout.config.vocab_size)?;
+        let width = layout.features().width(layout.config.hidden_size);
+        let architecture = Architecture {
+            input: Input::Block { width },
+            shares_embedding: true,
+            layers,
+            final_norm: true,
+            head,
+            head_tokens,
+            ..model
+        };
+        let names: Vec<String> = architecture.tensors().map(short_name).collect();
+        let is_known = |name: &str| {
+            names.iter().any(|known| known == name)
+                || name == DRAFT_TO_TARGET
+                || UNREAD_TENSORS.contains(&name)
+        };
+        self.tensors.reject_unknown("this DFlash drafter", is_known)?;
+        Ok(architecture)
+    }
+}

@@ -1,0 +1,217 @@
+//! DFlash: layers that draft a block of tokens in one pass.
+//!
+//! *DFlash: Block Diffusion for Flash Speculative Decoding*, 2026, arXiv 2602.06036, section 4.
+//!
+//! 1. The context is all tokens but the last. A token has keys and values in every layer, which are computed from the
+//!    target's features of it alone, at its own position. It has no hidden states.
+//! 2. The block is the last token and masks, at the positions after the context. Its rows attend to the context and
+//!    to one another. The row of a mask predicts the token in its place.
+//! 3. The rows of the context are kept; those of a block never are.
+//!
+//! A round takes a pass that adds the newly accepted tokens to the context, and a pass over the block.
+
+use crate::cached_transformer::{PREFILL_ROWS, check_request};
+use crate::draft_logits::expand_logits;
+use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass};
+use forerun_cache::{CachePool, Keep, SequenceCache};
+use forerun_core::{Features, Node, SequenceId, TokenTree};
+use forerun_formats::Architecture;
+use forerun_lm::{
+    BatchEntry, DeviceChoice, FeatureModel, ForwardRequest, LanguageModel, LayerOrder, ModelError,
+    unfinished,
+};
+
+/// Memory for the pages of a drafter's caches.
+const CACHE_BYTES: usize = 1 << 30;
+
+/// A block drafter on a device, with caches of its sequences.
+///
+/// A request's block is its last token and its tree, which must be a chain. All its rows depend on the whole block,
+/// so a request's rows are computed in one pass.
+pub struct BlockModel<F: Forward> {
+    transformer: F,
+    pool: CachePool<F::Storage>,
+}
+
+/// The next pass of a request.
+struct PlannedPass<'a> {
+    /// The index of its batch entry.
+    entry: usize,
+    request: ForwardRequest<'a>,
+    /// The rows to compute: a part of the context, or the block.
+    nodes: TokenTree,
+    /// The first node whose logits are computed.
+    first_output: Node,
+    /// The features of a part of the context; empty for the block.
+    features: Vec<RowFeature<'a>>,
+}
+
+impl PlannedPass<'_> {
+    fn is_of_context(&self) -> bool {
+        !self.features.is_empty()
+    }
+}
+
+impl<F: Forward> BlockModel<F> {
+    /// Creates a drafter from its layers on a device.
+    #[must_use]
+    pub fn new(transformer: F) -> Self {
+        let pool = CachePool::with_memory(transformer.new_storage(), CACHE_BYTES);
+        Self { transformer, pool }
+    }
+
+    /// Returns the drafter with another budget for its caches in bytes, if there is one.
+    #[must_use]
+    pub fn with_cache_bytes(self, bytes: Option<usize>) -> Self {
+        match bytes {
+            Some(bytes) => Self { pool: self.pool.with_bytes(bytes), ..self },
+            None => self,
+        }
+    }
+
+    /// Returns the cache of a sequence, if there is one. Tests inspect its contents.
+    #[must_use]
+    pub fn cache(&self, sequence: SequenceId) -> Option<&SequenceCache> {
+        self.pool.sequence(sequence)
+    }
+
+    fn architecture(&self) -> &Architecture {
+        self.transformer.architecture()
+    }
+
+    /// Checks a request, and returns the features of its context.
+    fn check<'a>(&self, request: &ForwardRequest<'a>) -> Result<&'a Features, ModelError> {
+        let embedded = self.architecture().embedded_tokens();
+        check_request(request, self.context_length(), embedded)?;
+        let context = request.tokens.len() - 1;
+        let expected = self.architecture().feature_width();
+        let token = request.features.map_or(0, Features::len);
+        match request.features {
+            Some(features) if token >= context => Ok(features),
+            _ => Err(ModelError::Features { tokens: context, expected, token, found: 0 }),
+        }
+    }
+
+    /// Plans the next pass of an unfinished request, over at most `prefill_rows` rows of its context. `None` if it has
+    /// to wait for another pass.
+    fn plan<'a>(
+        &mut self,
+        entry: usize,
+        request: ForwardRequest<'a>,
+        prefill_rows: usize,
+    ) -> Result<Option<PlannedPass<'a>>, ModelError> {
+        let features = self.check(&request)?;
+        let ForwardRequest { sequence, tokens, tree, first_row, .. } = request;
+        let (context, block) = tokens.split_at(tokens.len() - 1);
+        let held = self.pool.seek(sequence, context, &TokenTree::new(), Keep::Exact).tokens;
+        let missing = &context[held..];
+        if !missing.is_empty() && prefill_rows == 0 {
+            return Ok(None);
+        }
+        let missing = &missing[..missing.len().min(prefill_rows)];
+        let expected = self.architecture().feature_width();
+        let rows: Vec<&'a [f32]> = features.rows_from(held).take(missing.len()).collect();
+        if let Some(row) = rows.iter().position(|row| row.len() != expected) {
+            let (tokens, token, found) = (context.len(), held + row, rows[row].len());
+            return Err(ModelError::Features { tokens, expected, token, found });
+        }
+        let features: Vec<RowFeature<'a>> = rows.into_iter().map(RowFeature::Target).collect();
+        let mut nodes = TokenTree::chain(if missing.is_empty() { block } else { missing });
+        let mut first_output = nodes.len();
+        if missing.is_empty() {
+            nodes.graft(Some(0), tree);
+            first_output = first_row;
+        }
+        self.pool.reserve(sequence, &nodes, nodes.len());
+        Ok(Some(PlannedPass { entry, request, nodes, first_output, features }))
+    }
+
+    /// Runs the planned passes as one, and records the rows of contexts that succeed. Returns the logits of all of
+    /// them, and whether each succeeded.
+    fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<(Vec<f32>, Outcomes), ModelError> {
+        let Self { transformer, pool } = self;
+        let (storage, sequences) = pool.storage_and_sequences();
+        let parts = planned.iter().map(|plan| {
+            let PlannedPass { request, nodes, first_output, features, .. } = plan;
+            let cache = &sequences[&request.sequence];
+            let part = SequencePass::new(cache, nodes, *first_output, request.cancel);
+            SequencePass { features, ..part }
+        });
+        let parts: Vec<SequencePass<'_>> = parts.collect();
+        let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
+        let output = transformer.forward(&Pass { sequences: &parts, order, device }, storage);
+        let output = output.map_err(|_cancelled| ModelError::Cancelled)?;
+        let outcomes = output.outcomes(planned.iter().map(|plan| plan.nodes.len()));
+        let logits = output.logits.to_vec();
+        for (plan, _) in planned.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {
+            if plan.is_of_context() {
+                pool.record(plan.request.sequence, &plan.nodes, plan.nodes.len());
+            }
+        }
+        Ok((logits, outcomes))
+    }
+}
+
+impl<F: Forward> LanguageModel for BlockModel<F> {
+    fn vocab_size(&self) -> usize {
+        self.architecture().vocab_size
+    }
+
+    fn context_length(&self) -> usize {
+        self.architecture().context_length
+    }
+
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        self.pool.start_pass();
+        let (mut planned, mut prefill_rows) = (Vec::<PlannedPass<'_>>::new(), PREFILL_ROWS);
+        for (index, entry) in unfinished(batch) {
+            match self.plan(index, entry.request, prefill_rows) {
+                Ok(Some(plan)) => {
+                    if plan.is_of_context() {
+                        prefill_rows -= plan.nodes.len();
+                    }
+                    planned.push(plan);
+                }
+                Ok(None) => {}
+                Err(error) => entry.complete(Err(error)),
+            }
+        }
+        // A pass is of contexts or of blocks. Contexts come first, so that the blocks share a pass.
+        if planned.iter().any(PlannedPass::is_of_context) {
+            planned.retain(PlannedPass::is_of_context);
+        }
+        if planned.is_empty() {
+            return;
+        }
+        let (logits, outcomes) = match self.run(&planned) {
+            Ok(output) => output,
+            Err(error) => {
+                planned.iter().for_each(|plan| batch[plan.entry].complete(Err(error.clone())));
+                return;
+            }
+        };
+        let mut logits = &logits[..];
+        let (head_size, vocab_size) = (self.architecture().head_size(), self.vocab_size());
+        for (plan, outcome) in planned.into_iter().zip(outcomes) {
+            let outputs = plan.nodes.len() - plan.first_output;
+            let (rows, rest) = logits.split_at(outputs * head_size);
+            logits = rest;
+            if let Err(error) = outcome {
+                batch[plan.entry].complete(Err(error));
+                continue;
+            }
+            let progress = &mut *batch[plan.entry].progress;
+            progress.computed_tokens += plan.nodes.len();
+            if !plan.is_of_context() {
+                progress.logits.extend(expand_logits(self.transformer.architecture(), rows));
+                progress.result = Some(Ok(progress.take_output(vocab_size)));
+            }
+        }
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.pool.release(sequence);
+    }
+}
+
+impl<F: Forward> FeatureModel for BlockModel<F> {}
