@@ -113,17 +113,19 @@ fn table(measured: Vec<Passes>, bandwidth: f64, one_row: f64, cache_bytes: f64) 
         false => format!(", so at least {roofline_ms:.2} ms per pass\n"),
     };
     for Passes { rows, weight_bytes, times_ms, ratios, past_shares } in measured {
-        let mut roofline = match in_caches {
+        let roofline = match in_caches {
             true => String::new(),
             false => {
                 let least = roofline_of(weight_bytes);
                 let shares = times_ms.iter().map(|time| least / time * 100.0).collect();
-                format!(", roofline {} %", Quartiles::of(shares))
+                let mut roofline = format!(", roofline {} %", Quartiles::of(shares));
+                if weight_bytes > one_row {
+                    roofline +=
+                        &format!(" of about {:.1} MB with more experts", weight_bytes / 1e6);
+                }
+                roofline
             }
         };
-        if weight_bytes > one_row {
-            roofline += &format!(" of about {:.1} MB with more experts", weight_bytes / 1e6);
-        }
         let [times, ratios, past] = [times_ms, ratios, past_shares].map(Quartiles::of);
         text +=
             &format!("{rows:>4} rows {times} ms, ×{ratios} of one row{roofline}, past {past} %\n");

@@ -8,7 +8,7 @@
 mod draft_goldens;
 
 use draft_goldens::{Golden, SEQUENCE, assert_drafts_with, best, goldens};
-use forerun::{Checkpoint, Team, TokenId, WeightType, Weights};
+use forerun::{Checkpoint, LoadError, Team, TokenId, WeightType, Weights};
 use forerun_core::{Features, SequenceId, TokenTree};
 use forerun_cpu::{Isa, SpeculatorWeights, Transformer};
 use forerun_formats::{DraftBlock, FeatureSource, Speculator, SpeculatorArchitecture};
@@ -192,8 +192,12 @@ fn weights_of(drafter: &str) -> Arc<Weights> {
     weights(drafter).1
 }
 
-/// Returns the error of a drafter whose configuration has another value.
-fn error_with(drafter: &str, path: &[&str], value: serde_json::Value) -> String {
+/// Opens a drafter whose configuration has another value.
+fn open_with(
+    drafter: &str,
+    path: &[&str],
+    value: serde_json::Value,
+) -> Result<Speculator, LoadError> {
     let changed = tempfile::tempdir().unwrap();
     let source = folder().join(drafter);
     let text = fs::read_to_string(source.join("config.json")).unwrap();
@@ -205,7 +209,24 @@ fn error_with(drafter: &str, path: &[&str], value: serde_json::Value) -> String 
     let name = "model.safetensors";
     fs::copy(source.join(name), changed.path().join(name)).unwrap();
     let target = Checkpoint::open(&folder().join("target")).unwrap();
-    Speculator::open(changed.path(), &target).err().unwrap().to_string()
+    Speculator::open(changed.path(), &target).map(Option::unwrap)
+}
+
+#[test]
+fn options_of_training_and_of_the_target_are_accepted() {
+    use serde_json::json;
+    for (drafter, path, value) in [
+        ("speculators", &["max_anchors"][..], json!(3072)),
+        ("speculators", &["lambda_base_decay_steps"], json!(1000)),
+        ("speculators", &["transformer_layer_config", "model_type"], json!("llama")),
+    ] {
+        open_with(drafter, path, value).unwrap();
+    }
+    let capped = open_with("z-lab", &["final_logit_softcapping"], json!(30.0)).unwrap();
+    let SpeculatorArchitecture::Layers(architecture) = capped.architecture().unwrap() else {
+        panic!("a drafter of layers")
+    };
+    assert_eq!(architecture.logit_cap, Some(30.0));
 }
 
 #[test]
@@ -215,6 +236,7 @@ fn what_is_not_computed_is_refused_by_name() {
         ("z-lab", &["architectures"][..], json!(["DFlash2DraftModel"])),
         ("z-lab", &["model_type"], json!("llama")),
         ("z-lab", &["conv_kernel_size"], json!(4)),
+        ("z-lab", &["final_logit_softcapping"], json!(-1.0)),
         ("z-lab", &["num_target_layers"], json!(9)),
         ("z-lab", &["block_size"], json!(1)),
         ("z-lab", &["block_size"], json!(null)),
@@ -234,7 +256,7 @@ fn what_is_not_computed_is_refused_by_name() {
         ("speculators", &["speculators_model_type"], json!("dspark")),
         ("speculators", &["target_hidden_size"], json!(8)),
     ] {
-        let error = error_with(drafter, path, value);
+        let error = open_with(drafter, path, value).err().unwrap().to_string();
         let name = path.last().unwrap();
         assert!(error.contains(name), "{error} names {name}");
     }

@@ -57,6 +57,13 @@ impl<'a> JsonOptions<'a> {
         Value::Object(values).to_string()
     }
 
+    /// Returns the JSON with another value of an option.
+    pub(crate) fn with(&self, option: &str, value: &str) -> String {
+        let mut values = self.values.clone();
+        values.insert(option.to_owned(), value.into());
+        Value::Object(values).to_string()
+    }
+
     /// Whether the option is present, even as `null`.
     pub(crate) fn contains(&self, option: &str) -> bool {
         self.values.contains_key(option)

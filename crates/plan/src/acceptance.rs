@@ -22,6 +22,9 @@ pub struct Acceptance {
     factors: Vec<Share>,
 }
 
+/// Positions after this one count as this one. No policy looks further ahead.
+const LAST_POSITION: usize = 64;
+
 /// The rates before anything is known, and the number of tokens that this knowledge is worth.
 const RATES: [f64; 2] = [0.2, 0.85];
 const RATE_TOKENS: f64 = 3.0;
@@ -94,6 +97,7 @@ impl Acceptance {
     }
 
     fn observe_token(&mut self, position: usize, right: bool) {
+        let position = position.min(LAST_POSITION);
         let (rates, stays) = (self.rates(), self.stays());
         let factor = (0..=position).fold(1.0, |before, at| self.factor(at, before));
         let likelihood = [0, 1].map(|state| {

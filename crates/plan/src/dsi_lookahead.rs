@@ -158,7 +158,7 @@ impl DsiLookahead {
     }
 
     /// Learns that `tokens` tokens were committed at `now_ns`, on the cluster's clock. `alone`: whether the
-    /// target had neither drafts nor a drafter beside it.
+    /// target had neither drafts nor a drafter that ran at the same time.
     pub fn observe_step(&mut self, tokens: usize, now_ns: u64, alone: bool) {
         if alone {
             self.draft_time.skip(tokens);

@@ -1,4 +1,4 @@
-//! When drafting beside verification pauses: while it makes decoding slower than the target alone.
+//! When drafting during verification pauses: while it makes decoding slower than the target alone.
 //!
 //! Drafts that are wrong cost nothing if the drafter's devices have no other use. But cores can help the target
 //! instead, and rows of wrong drafts make its passes longer. So this compares measured speeds, in tokens per
@@ -93,7 +93,7 @@ impl Pauses {
     }
 
     /// Learns that a step has committed `tokens` tokens at `now_ns`, on the cluster's clock. `alone`: whether
-    /// the target had neither drafts nor a drafter beside it. The first step of an answer, which
+    /// the target had neither drafts nor a drafter that ran at the same time. The first step of an answer, which
     /// computes the prompt, only starts the clock.
     pub(crate) fn observe(&mut self, tokens: usize, now_ns: u64, alone: bool, outlook: Outlook) {
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return };

@@ -161,7 +161,7 @@ impl PearlDraftLength {
     }
 
     /// Learns that a round has committed `tokens` tokens at `now_ns`, on the cluster's clock. `alone`: whether
-    /// the target had neither drafts nor a drafter beside it.
+    /// the target had neither drafts nor a drafter that ran at the same time.
     pub fn observe_round(&mut self, tokens: usize, now_ns: u64, alone: bool) {
         if alone {
             self.draft_time.skip(tokens);

@@ -13,7 +13,7 @@ pub fn tokens_of_round(of_first: &[f64], length: usize) -> f64 {
 /// The rounds of PEARL from a rejection to the next one.
 ///
 /// If `first` tokens were drafted before the first pass, it verifies them and the first token that is drafted
-/// beside it (none: pre-verify). If all are accepted, `new` tokens drafted beside a pass leave `new - 1` for
+/// beside it (none: pre-verify). If all are accepted, `new` tokens drafted during a pass leave `new - 1` for
 /// the next pass (post-verify), and so on.
 #[derive(Clone, Copy, Debug)]
 pub struct ParallelRounds<'a> {
@@ -21,7 +21,7 @@ pub struct ParallelRounds<'a> {
     pub of_first: &'a [f64],
     /// The number of tokens that are drafted before the first pass.
     pub first: usize,
-    /// The number of tokens that are drafted beside a pass. It may be a mean.
+    /// The number of tokens that are drafted during a pass. It may be a mean.
     pub new: f64,
     /// The time of drafting `first` tokens alone.
     pub first_ns: f64,
@@ -35,7 +35,7 @@ impl ParallelRounds<'_> {
     pub fn speed(&self, score_ns: impl Fn(f64) -> f64) -> f64 {
         let of_first = |tokens: f64| interpolated(self.of_first, tokens);
         let (mut tokens, mut ns) = (0.0, self.first_ns);
-        // The tokens accepted so far, and those that the next pass verifies besides the first new one.
+        // The tokens accepted so far, and those that the next pass verifies in addition to the first new one.
         let (mut accepted, mut unverified) = (0.0, self.first as f64);
         let end = self.of_first.len().saturating_sub(1) as f64;
         loop {

@@ -1,6 +1,7 @@
 //! Automatic draft lengths against plain decoding and against every fixed length, with the production decoders in
 //! random worlds: costs with knees, acceptance that falls with the position in a draft and comes in runs and bursts,
-//! and drafters slower than the target. None of the worlds follows the planner's own model.
+//! and drafters slower than the target. The planner knows none of the parameters. Its model of easy and hard stretches fits
+//! worlds without drift and bursts, not the others.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -149,8 +150,8 @@ fn knees(random: &mut Random) -> ForwardCost {
     let points = (1..=72_usize).map(|rows| {
         let rows_in_tiles = if rows == 1 { 1 } else { rows.div_ceil(tile) * tile } as f64;
         let cheap = rows_in_tiles.min(knee) - 1.0;
-        let dear = (rows_in_tiles - knee).max(0.0);
-        (rows, (TARGET_NS * (1.0 + before * cheap.max(0.0) + after * dear)) as u64)
+        let expensive = (rows_in_tiles - knee).max(0.0);
+        (rows, (TARGET_NS * (1.0 + before * cheap.max(0.0) + after * expensive)) as u64)
     });
     ForwardCost::Rows { points: points.collect() }
 }

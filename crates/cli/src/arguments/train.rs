@@ -327,8 +327,8 @@ pub(crate) struct DrafterArguments {
     /// Directory for the target's features, which several runs can share.
     ///
     /// Most of a step's time goes to the target's pass. A run with the `--seed`, `--data`, `--context` and
-    /// `--sequences` of an earlier one reads the same sequences and skips that pass. A token takes 4 bytes
-    /// times the target's hidden size.
+    /// `--sequences` of an earlier one reads the same sequences and skips that pass. Each token of each
+    /// epoch takes 4 bytes times the target's hidden size, because epochs cut the text in other places.
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) feature_cache: Option<PathBuf>,
 

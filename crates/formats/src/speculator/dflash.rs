@@ -61,7 +61,9 @@ const NEUTRAL_SPECULATORS_OPTIONS: &[&str] = &[
     "emb_dim",
     "gru_hidden_dim",
     "lambda_base_decay_ratio",
+    "lambda_base_decay_steps",
     "lambda_base_start",
+    "max_anchors",
     "pure_draft_prefix_len",
 ];
 
@@ -129,10 +131,7 @@ impl Layout {
             }
         }
         let layer_options = layer_options.as_ref().unwrap_or(options);
-        layer_options.check_supported("model_type", "\"qwen3\"", |value| value == "qwen3")?;
-        // `architectures` names a drafter's class, not a model's, and a model is always causal.
-        let layer_options = JsonOptions::parse(&layer_options.without("architectures"), file)?;
-        let config = Config::parse(&layer_options.without("is_causal"), file)?;
+        let config = layers(layer_options, is_speculators, file)?;
         check_draft_vocabulary(options, tensors, config.vocab_size)?;
         if let Some(found) = options.size("target_hidden_size")?
             && found != config.hidden_size
@@ -184,6 +183,29 @@ impl Layout {
             _ => Ok(()),
         }
     }
+}
+
+/// Reads the configuration of the layers, which are those of Qwen3. speculators computes these layers whatever
+/// `model_type` says, and writes the target's.
+fn layers(
+    options: &JsonOptions<'_>,
+    is_speculators: bool,
+    file: &Path,
+) -> Result<Config, LoadError> {
+    const TYPE: &str = "model_type";
+    const CAP: &str = "final_logit_softcapping";
+    let is_known = |value: &Value| value == "qwen3" || is_speculators && value == "llama";
+    options.check_supported(TYPE, "\"qwen3\"", is_known)?;
+    let logit_cap = options.number(CAP)?;
+    if let Some(cap) = logit_cap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
+        return Err(options.invalid(CAP, &cap, "a positive number"));
+    }
+    // `architectures` names a drafter's class, not a model's, and a model is always causal. A Qwen3 has no cap.
+    let mut text = options.with(TYPE, "qwen3");
+    for option in ["architectures", "is_causal", CAP] {
+        text = JsonOptions::parse(&text, file)?.without(option);
+    }
+    Ok(Config { final_logit_softcapping: logit_cap, ..Config::parse(&text, file)? })
 }
 
 /// Rejects options that are not known.

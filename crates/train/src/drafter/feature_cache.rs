@@ -9,12 +9,16 @@ use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+/// The number of folders over which files are spread.
+const FOLDERS: usize = 256;
+
 /// The features of sequences that a target has read, one file per sequence: `[context, hidden]` in f32.
 ///
-/// Features depend on the target's weights and on the sequence alone, and files are named after both. A run with the
+/// Features depend on the target and on the sequence alone, and files are named after both. A run with the
 /// cache has the bits of one without, if the cached batches were those of this run: another batch size may round
 /// differently.
 pub(crate) struct FeatureCache {
+    /// It has [`FOLDERS`] folders.
     folder: PathBuf,
 }
 
@@ -24,8 +28,10 @@ impl FeatureCache {
     /// # Errors
     /// If the folder cannot be created.
     pub(crate) fn open(folder: &Path, target: &Llama) -> io::Result<Self> {
-        let folder = folder.join(&weights_sha256(target)[..16]);
-        fs::create_dir_all(&folder)?;
+        let folder = folder.join(&target_sha256(target)[..16]);
+        for number in 0..FOLDERS {
+            fs::create_dir_all(folder.join(format!("{number:02x}")))?;
+        }
         Ok(Self { folder })
     }
 
@@ -85,13 +91,16 @@ impl FeatureCache {
     fn path(&self, sequence: &[u32]) -> PathBuf {
         let mut hash = Sha256::new();
         sequence.iter().for_each(|token| hash.update(token.to_le_bytes()));
-        self.folder.join(format!("{}.f32", &hexadecimal(&hash.finalize())[..32]))
+        let name = hexadecimal(&hash.finalize());
+        // Many files in one folder would make each new one slow.
+        self.folder.join(&name[..2]).join(format!("{}.f32", &name[2..34]))
     }
 }
 
-/// Returns the SHA-256 of all weights, in hexadecimal.
-fn weights_sha256(target: &Llama) -> String {
+/// Returns the SHA-256 of the configuration and of all weights, in hexadecimal.
+fn target_sha256(target: &Llama) -> String {
     let mut hash = Sha256::new();
+    hash.update(format!("{:?}", target.config()));
     for parameter in target.parameters() {
         let values = parameter.values.flatten_all().and_then(|values| values.to_vec1::<f32>());
         let values = values.expect("parameters are f32");

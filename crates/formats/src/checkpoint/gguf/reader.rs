@@ -66,7 +66,7 @@ impl GgufModel {
         let (mut config, gguf) = read_config(metadata, &has)?;
         let options = ModelOptions { metadata, architecture: gguf.name };
         if let Some(GlobalHeads { head_dim, .. }) = config.global_heads {
-            parts.add_share_of_rope(&mut config, head_dim / 2)?;
+            parts.add_share_of_rope(&mut config, head_dim / 2, &options)?;
         } else if let Some(divisors) = parts.divisors(config.rotary_dims() / 2)? {
             add_divisors(&mut config, divisors, &options)?;
         }
@@ -185,8 +185,16 @@ impl Parts<'_> {
     }
 
     /// Reads which pairs RoPE rotates in the layers without a window, if the file says so (Gemma 4).
-    fn add_share_of_rope(&self, config: &mut Config, pairs: usize) -> Result<(), LoadError> {
+    fn add_share_of_rope(
+        &self,
+        config: &mut Config,
+        pairs: usize,
+        options: &ModelOptions<'_>,
+    ) -> Result<(), LoadError> {
         let Some(divisors) = self.floats(ROPE_DIVISORS, pairs)? else { return Ok(()) };
+        if config.rope_scaling != RopeScaling::None {
+            return Err(options.invalid("rope.scaling.type", "\"none\" with stored divisors"));
+        }
         let share = gemma4::rotated_share(&divisors).ok_or_else(|| {
             let expected = "1 for the first pairs, and at least 1e30 for the others";
             invalid(self.files[0].path(), tensor_name(ROPE_DIVISORS), "others", expected)
