@@ -288,9 +288,9 @@ mod tests {
         assert!(with_field(5, 0).contains("\"vocab_size\" is 0"));
         let large = 1 << 28;
         assert!(with_field(1, large).contains("found 28"));
-        let largest = message(&header([large, large, 1 << 12, 1 << 27, 1, large, large]));
-        assert!(largest.contains("expected 5903246360354708520988 bytes"), "{largest}");
-        assert!(with_field(2, large).contains("expected a size from 1 to 4096"));
+        let largest = message(&header([large, large, 1 << 11, 1 << 27, 1, large, large]));
+        assert!(largest.contains("expected 2951767295367040729116 bytes"), "{largest}");
+        assert!(with_field(2, large).contains("expected a size from 1 to 2048"));
     }
 
     #[test]

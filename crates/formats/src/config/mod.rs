@@ -30,7 +30,7 @@ pub use sampling::SuggestedSampling;
 
 /// The largest number of layers that is accepted: tens of times that of any model, and small enough
 /// to describe each layer.
-pub(crate) const MAX_LAYERS: usize = 1 << 12;
+pub(crate) const MAX_LAYERS: usize = 1 << 11;
 
 /// The largest number of experts of a layer that is accepted.
 pub(crate) const MAX_EXPERTS: usize = 1 << 12;

@@ -144,7 +144,7 @@ fn options() {
         |builder| builder.remove("llama.vocab_size"),
         &["\"tokenizer.ggml.tokens\" is absent"],
     );
-    option("llama.block_count", u32_value(1 << 20), &["a size from 1 to 4096"]);
+    option("llama.block_count", u32_value(1 << 20), &["a size from 1 to 2048"]);
     option("llama.attention.head_count", u32_value(3), &["a divisor of"]);
     option("llama.attention.head_count_kv", u32_value(3), &["is 3", "a divisor of"]);
     option("llama.attention.head_count_kv", u32s(&[1, 1]), &["each of the 1 layers"]);

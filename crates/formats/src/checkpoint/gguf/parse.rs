@@ -20,7 +20,7 @@ pub(super) const DEFAULT_ALIGNMENT: u64 = 32;
 
 /// A hundred times as many entries as real files have.
 const MAX_ENTRIES: u64 = 1 << 16;
-/// More tensors than 4,096 layers have.
+/// More tensors than 2,048 layers have.
 const MAX_TENSORS: u64 = 1 << 17;
 /// The format's limit for keys.
 const MAX_KEY_BYTES: u64 = u16::MAX as u64;

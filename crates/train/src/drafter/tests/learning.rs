@@ -368,7 +368,11 @@ fn features_are_computed_once() {
     }
     let targets: Vec<_> = std::fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap()).collect();
     assert_eq!(targets.len(), 2);
-    let files = std::fs::read_dir(targets[0].path()).unwrap().map(|entry| entry.unwrap().path());
+    let paths = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.collect::<Vec<_>>()
+    };
+    let files = paths(&targets[0].path()).into_iter().flat_map(|folder| paths(&folder));
     let files: Vec<_> = files.collect();
     assert_eq!(files.len(), 3);
     for file in files {
