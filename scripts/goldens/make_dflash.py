@@ -26,8 +26,8 @@ import numpy
 from safetensors.numpy import save_file
 
 from make_eagle3 import (
-    EPSILON, LAST_SEED, MARGIN, TARGET, RandomTensors, mlp, norm,
-    random_target, rotated, significant, target_states, wide, write_json)
+    EPSILON, LAST_SEED, MARGIN, TARGET, RandomTensors, matters, mlp, norm,
+    random_target, records, rotated, wide, write_json)
 
 # The lengths of the prompts in tokens.
 PROMPT_SIZES = [1, 4, 9, 23]
@@ -235,33 +235,6 @@ def misreadings(recipe, drafter):
     if "rope_parameters" in drafter.config:
         plain = {**drafter.config, "rope_parameters": None}
         yield "scaling", {"config": plain}
-
-
-def records(drafter, target, prompts):
-    """Returns golden records, and the smallest margin."""
-    made, smallest = [], numpy.inf
-    for prompt in prompts:
-        states, logits = target_states(target, prompt)
-        second, best = numpy.sort(logits)[-2:]
-        following = int(numpy.argmax(logits))
-        features = drafter.features(states)
-        drafted, margin = drafter.draft(prompt + [following], features)
-        smallest = min(smallest, margin, best - second)
-        made.append({
-            "prompt_ids": prompt, "next_id": following, "draft_ids": drafted,
-            "min_margin": significant([min(margin, best - second)])[0],
-            "last_features": significant(features[-1])})
-    return made, smallest
-
-
-def matters(drafter, golden, target, prompts, changes):
-    """Whether a misreading changes some draft."""
-    kept = {name: getattr(drafter, name) for name in changes}
-    vars(drafter).update(changes)
-    other, _ = records(drafter, target, prompts)
-    vars(drafter).update(kept)
-    return any(one["draft_ids"] != two["draft_ids"]
-               for one, two in zip(golden, other))
 
 
 def make(name, recipe, target, out):

@@ -15,7 +15,8 @@
 //!
 //! * No row is computed twice. The last row of one job tests the first token of the next, and
 //!   drafters that agree share rows.
-//! * If drafts have accumulated because all replicas are busy, one job takes all of them.
+//! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to what the lookahead
+//!   allows for a job.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.
 //! * A replica that fails is no longer used, and another one takes its rows. A drafter that fails is
 //!   no longer used, either. The tokens that it has drafted are verified.

@@ -7,14 +7,15 @@
 
 mod draft_goldens;
 
-use draft_goldens::{Golden, SEQUENCE, assert_drafts_with, best, goldens};
-use forerun::{Checkpoint, LoadError, Team, TokenId, WeightType, Weights};
+use draft_goldens::{
+    Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, on_cpu, on_reference, weights,
+};
+use forerun::{Checkpoint, LoadError, Team, TokenId};
 use forerun_core::{Features, SequenceId, TokenTree};
-use forerun_cpu::{Isa, SpeculatorWeights, Transformer};
+use forerun_cpu::Transformer;
 use forerun_formats::{DraftBlock, FeatureSource, Speculator, SpeculatorArchitecture};
 use forerun_lm::{BatchEntry, ForwardRequest, LanguageModel, Progress};
 use forerun_model::{BlockModel, CachedTransformer};
-use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceModel};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ fn folder() -> PathBuf {
     draft_goldens::folder("dflash")
 }
 
-fn open(drafter: &str) -> (Checkpoint, Speculator, FeatureSource) {
+fn open(drafter: &str) -> Opened {
     let target = Checkpoint::open(&folder().join("target")).unwrap();
     let speculator = Speculator::open(&folder().join(drafter), &target).unwrap().unwrap();
     let source = speculator.features().unwrap();
@@ -86,49 +87,22 @@ fn the_block_and_the_features_are_those_of_the_configuration() {
 
 #[test]
 fn the_references_drafts_equal_those_of_the_peer() {
-    let isa = Isa::best();
     for drafter in DRAFTERS {
-        let (checkpoint, speculator, source) = open(drafter);
-        let target = ReferenceModel::load_as(&checkpoint, WeightType::F32, isa).unwrap();
-        let target = Arc::new(target);
-        let SpeculatorArchitecture::Layers(layers) = speculator.architecture().unwrap() else {
-            panic!("layers");
-        };
-        let arithmetic = Arithmetic::cpu(WeightType::F32, isa);
-        let model = ReferenceModel::load_with(layers, &speculator, arithmetic, Some(&*target));
-        let mut model = BlockModel::new(ReferenceDevice::new(Arc::new(model.unwrap())));
-        let target = ReferenceDevice::new(target).with_features(source);
-        let mut target = CachedTransformer::new(target);
-        assert_drafts_with(
-            &folder().join(drafter),
-            &mut target,
-            "the reference",
-            |one, features| draft(&mut model, one, features),
-        );
-    }
-}
-
-/// Returns the target's weights and the drafter's.
-fn weights(drafter: &str) -> (Arc<Weights>, Arc<Weights>, FeatureSource) {
-    let (checkpoint, speculator, source) = open(drafter);
-    let target = Arc::new(Weights::load_as(&checkpoint, WeightType::F32).unwrap());
-    let types = WeightType::F32.into();
-    match SpeculatorWeights::load(&speculator, &target, types).unwrap() {
-        SpeculatorWeights::Layers(weights) => (target, weights, source),
-        SpeculatorWeights::Heads(_) => panic!("layers"),
+        let (mut target, device) = on_reference(open(drafter));
+        let mut model = BlockModel::new(device);
+        let folder = folder().join(drafter);
+        assert_drafts_with(&folder, &mut target, "the reference", |one, features| {
+            draft(&mut model, one, features)
+        });
     }
 }
 
 #[test]
 fn the_cpus_drafts_equal_those_of_the_peer() {
     for drafter in DRAFTERS {
-        let (target, weights, source) = weights(drafter);
-        for isa in Isa::available() {
-            let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
-            let target = Transformer::new(Arc::clone(&target), Arc::clone(&team));
-            let mut target = CachedTransformer::new(target.with_features(source.clone()));
-            let mut model = BlockModel::new(Transformer::new(Arc::clone(&weights), team));
-            let (folder, isa) = (folder().join(drafter), isa.to_string());
+        for (mut target, device, isa) in on_cpu(open(drafter)) {
+            let mut model = BlockModel::new(device);
+            let folder = folder().join(drafter);
             assert_drafts_with(&folder, &mut target, &isa, |one, features| {
                 draft(&mut model, one, features)
             });
@@ -139,9 +113,10 @@ fn the_cpus_drafts_equal_those_of_the_peer() {
 #[test]
 fn a_blocks_bits_do_not_depend_on_how_its_context_was_read() {
     for drafter in DRAFTERS {
-        let (target, weights, source) = weights(drafter);
+        let opened = open(drafter);
+        let [target, weights] = weights(&opened);
         let team = |cores| Arc::new(Team::unpinned(cores).unwrap());
-        let target = Transformer::new(target, team(1)).with_features(source);
+        let target = Transformer::new(target, team(1)).with_features(opened.2);
         let mut target = CachedTransformer::new(target);
         let goldens = goldens(&folder().join(drafter)).prompts;
         let golden = goldens.last().unwrap();
@@ -149,7 +124,7 @@ fn a_blocks_bits_do_not_depend_on_how_its_context_was_read() {
         let tokens = golden.tokens();
         let mut whole = BlockModel::new(Transformer::new(Arc::clone(&weights), team(1)));
         let expected = logits(&mut whole, SEQUENCE, &tokens, &features);
-        let mut model = BlockModel::new(Transformer::new(weights, team(3)));
+        let mut model = BlockModel::new(Transformer::new(Arc::clone(&weights), team(3)));
         // The context grows by one to four tokens a round, and a rejected token is forgotten.
         let mut end = 1;
         for step in (1..=4).cycle() {
@@ -181,15 +156,11 @@ fn a_blocks_bits_do_not_depend_on_how_its_context_was_read() {
             model.forward(&mut batch);
         }
         for (&length, progress) in lengths.iter().zip(progress) {
-            let mut alone = BlockModel::new(Transformer::new(weights_of(drafter), team(1)));
+            let mut alone = BlockModel::new(Transformer::new(Arc::clone(&weights), team(1)));
             let expected = logits(&mut alone, SEQUENCE, &tokens[..length], &features);
             assert_eq!(progress.result.unwrap().unwrap().logits, expected, "{drafter}, {length}");
         }
     }
-}
-
-fn weights_of(drafter: &str) -> Arc<Weights> {
-    weights(drafter).1
 }
 
 /// Opens a drafter whose configuration has another value.

@@ -6,14 +6,11 @@
 
 mod draft_goldens;
 
-use draft_goldens::{assert_drafts, goldens};
-use forerun::{Checkpoint, Team, WeightType, Weights};
-use forerun_cpu::{Isa, SpeculatorWeights, Transformer};
-use forerun_formats::{FeatureSource, Speculator, SpeculatorArchitecture};
-use forerun_model::{CachedTransformer, EagleModel};
-use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceModel};
+use draft_goldens::{Opened, assert_drafts, goldens, on_cpu, on_reference};
+use forerun::Checkpoint;
+use forerun_formats::{FeatureSource, Speculator};
+use forerun_model::EagleModel;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 const DRAFTERS: [&str; 13] = [
     "authors",
@@ -35,7 +32,7 @@ fn folder() -> PathBuf {
     draft_goldens::folder("eagle3")
 }
 
-fn open(drafter: &str) -> (Checkpoint, Speculator, FeatureSource) {
+fn open(drafter: &str) -> Opened {
     let target = Checkpoint::open(&folder().join("target")).unwrap();
     let speculator = Speculator::open(&folder().join(drafter), &target).unwrap().unwrap();
     let source = speculator.features().unwrap();
@@ -59,19 +56,9 @@ fn the_features_come_from_the_configured_layers() {
 
 #[test]
 fn the_references_drafts_equal_those_of_the_peer() {
-    let isa = Isa::best();
     for drafter in DRAFTERS {
-        let (checkpoint, speculator, source) = open(drafter);
-        let target = ReferenceModel::load_as(&checkpoint, WeightType::F32, isa).unwrap();
-        let target = Arc::new(target);
-        let SpeculatorArchitecture::Layers(layers) = speculator.architecture().unwrap() else {
-            panic!("layers");
-        };
-        let arithmetic = Arithmetic::cpu(WeightType::F32, isa);
-        let model = ReferenceModel::load_with(layers, &speculator, arithmetic, Some(&*target));
-        let mut model = EagleModel::new(ReferenceDevice::new(Arc::new(model.unwrap())));
-        let target = ReferenceDevice::new(target).with_features(source);
-        let mut target = CachedTransformer::new(target);
+        let (mut target, device) = on_reference(open(drafter));
+        let mut model = EagleModel::new(device);
         assert_drafts(&folder().join(drafter), &mut target, &mut model, "the reference");
     }
 }
@@ -79,20 +66,9 @@ fn the_references_drafts_equal_those_of_the_peer() {
 #[test]
 fn the_cpus_drafts_equal_those_of_the_peer() {
     for drafter in DRAFTERS {
-        let (checkpoint, speculator, source) = open(drafter);
-        let target = Arc::new(Weights::load_as(&checkpoint, WeightType::F32).unwrap());
-        let types = WeightType::F32.into();
-        let SpeculatorWeights::Layers(weights) =
-            SpeculatorWeights::load(&speculator, &target, types).unwrap()
-        else {
-            panic!("layers");
-        };
-        for isa in Isa::available() {
-            let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
-            let target = Transformer::new(Arc::clone(&target), Arc::clone(&team));
-            let mut target = CachedTransformer::new(target.with_features(source.clone()));
-            let mut model = EagleModel::new(Transformer::new(Arc::clone(&weights), team));
-            assert_drafts(&folder().join(drafter), &mut target, &mut model, &format!("{isa}"));
+        for (mut target, device, isa) in on_cpu(open(drafter)) {
+            let mut model = EagleModel::new(device);
+            assert_drafts(&folder().join(drafter), &mut target, &mut model, &isa);
         }
     }
 }

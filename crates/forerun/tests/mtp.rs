@@ -5,15 +5,12 @@
 
 mod draft_goldens;
 
-use draft_goldens::assert_drafts;
-use forerun::{Checkpoint, LoadError, Team, WeightType, Weights};
-use forerun_cpu::{Isa, SpeculatorWeights, Transformer};
-use forerun_formats::{FeatureSource, Speculator, SpeculatorArchitecture};
-use forerun_model::{CachedTransformer, EagleModel};
-use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceModel};
+use draft_goldens::{Opened, assert_drafts, on_cpu, on_reference};
+use forerun::{Checkpoint, LoadError};
+use forerun_formats::Speculator;
+use forerun_model::EagleModel;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 const HEADS: [&str; 11] = [
     "deepseek-v3",
@@ -33,7 +30,7 @@ fn folder() -> PathBuf {
     draft_goldens::folder("mtp")
 }
 
-fn open(head: &str) -> (Checkpoint, Speculator, FeatureSource) {
+fn open(head: &str) -> Opened {
     let target = Checkpoint::open(&folder().join(head)).unwrap();
     let speculator = Speculator::open_mtp(&target).unwrap();
     let source = speculator.features().unwrap();
@@ -48,19 +45,9 @@ fn every_golden_folder_is_tested() {
 
 #[test]
 fn the_references_drafts_equal_those_of_the_peer() {
-    let isa = Isa::best();
     for head in HEADS {
-        let (checkpoint, speculator, source) = open(head);
-        let target = ReferenceModel::load_as(&checkpoint, WeightType::F32, isa).unwrap();
-        let target = Arc::new(target);
-        let SpeculatorArchitecture::Layers(layers) = speculator.architecture().unwrap() else {
-            panic!("layers");
-        };
-        let arithmetic = Arithmetic::cpu(WeightType::F32, isa);
-        let model = ReferenceModel::load_with(layers, &speculator, arithmetic, Some(&*target));
-        let mut model = EagleModel::new(ReferenceDevice::new(Arc::new(model.unwrap())));
-        let target = ReferenceDevice::new(target).with_features(source);
-        let mut target = CachedTransformer::new(target);
+        let (mut target, device) = on_reference(open(head));
+        let mut model = EagleModel::new(device);
         assert_drafts(&folder().join(head), &mut target, &mut model, "the reference");
     }
 }
@@ -68,20 +55,9 @@ fn the_references_drafts_equal_those_of_the_peer() {
 #[test]
 fn the_cpus_drafts_equal_those_of_the_peer() {
     for head in HEADS {
-        let (checkpoint, speculator, source) = open(head);
-        let target = Arc::new(Weights::load_as(&checkpoint, WeightType::F32).unwrap());
-        let types = WeightType::F32.into();
-        let SpeculatorWeights::Layers(weights) =
-            SpeculatorWeights::load(&speculator, &target, types).unwrap()
-        else {
-            panic!("layers");
-        };
-        for isa in Isa::available() {
-            let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
-            let target = Transformer::new(Arc::clone(&target), Arc::clone(&team));
-            let mut target = CachedTransformer::new(target.with_features(source.clone()));
-            let mut model = EagleModel::new(Transformer::new(Arc::clone(&weights), team));
-            assert_drafts(&folder().join(head), &mut target, &mut model, &format!("{isa}"));
+        for (mut target, device, isa) in on_cpu(open(head)) {
+            let mut model = EagleModel::new(device);
+            assert_drafts(&folder().join(head), &mut target, &mut model, &isa);
         }
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! A round takes a pass that adds the newly accepted tokens to the context, and a pass over the block.
 
-use crate::cached_transformer::{PREFILL_ROWS, check_request};
+use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
 use crate::draft_logits::expand_logits;
 use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass};
 use forerun_cache::{CachePool, Keep, SequenceCache};
@@ -20,9 +20,6 @@ use forerun_lm::{
     BatchEntry, DeviceChoice, FeatureModel, ForwardRequest, LanguageModel, LayerOrder, ModelError,
     unfinished,
 };
-
-/// Memory for the pages of a drafter's caches.
-const CACHE_BYTES: usize = 1 << 30;
 
 /// A block drafter on a device, with caches of its sequences.
 ///
@@ -56,7 +53,7 @@ impl<F: Forward> BlockModel<F> {
     /// Creates a drafter from its layers on a device.
     #[must_use]
     pub fn new(transformer: F) -> Self {
-        let pool = CachePool::with_memory(transformer.new_storage(), CACHE_BYTES);
+        let pool = CachePool::with_memory(transformer.new_storage(), DRAFTER_CACHE_BYTES);
         Self { transformer, pool }
     }
 

@@ -20,6 +20,9 @@ const DECODE_ROWS: usize = 32;
 /// Memory for the pages of a model's caches, unless another budget is set.
 const DEFAULT_CACHE_BYTES: usize = 4 << 30;
 
+/// Memory for the pages of the caches of a drafter for a target, unless another budget is set.
+pub(crate) const DRAFTER_CACHE_BYTES: usize = 1 << 30;
+
 /// A language model made of a model on a device, and of caches of its sequences on shared pages.
 ///
 /// Each call of [`LanguageModel::forward`] is one pass over all requests that can share it:

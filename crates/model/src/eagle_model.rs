@@ -18,7 +18,7 @@
 //! The cache marks rows that were computed from predicted features as approximate. Each round starts
 //! with the exact rows.
 
-use crate::cached_transformer::{PREFILL_ROWS, check_request};
+use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
 use crate::draft_logits::expand_logits;
 use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass};
 use forerun_cache::{CachePool, Keep, PageStorage, SequenceCache};
@@ -30,9 +30,6 @@ use forerun_lm::{
 };
 use std::collections::HashMap;
 use std::ops::Range;
-
-/// Memory for the pages of a drafter's caches.
-const CACHE_BYTES: usize = 1 << 30;
 
 /// An EAGLE drafter on a device, with caches of its sequences.
 ///
@@ -101,7 +98,7 @@ impl<F: Forward> EagleModel<F> {
     /// Creates a drafter from its layers on a device.
     #[must_use]
     pub fn new(transformer: F) -> Self {
-        let pool = CachePool::with_memory(transformer.new_storage(), CACHE_BYTES);
+        let pool = CachePool::with_memory(transformer.new_storage(), DRAFTER_CACHE_BYTES);
         Self { transformer, pool, rounds: HashMap::new() }
     }
 

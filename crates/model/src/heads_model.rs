@@ -15,7 +15,7 @@
 //! Only the prefix layer has a cache. A token's state depends on the features up to that token, and
 //! these depend on the tokens up to it, so the cache can compare tokens like any other.
 
-use crate::cached_transformer::PREFILL_ROWS;
+use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS};
 use crate::forward::{Forward, ForwardHeads, HeadRow, Pass, RowFeature, SequencePass};
 use forerun_cache::{CachePool, Keep, PAGE_ROWS, PageStorage};
 use forerun_core::{Features, SequenceId, TokenId, TokenTree, node_of_row};
@@ -24,9 +24,6 @@ use forerun_lm::{
     BatchEntry, DeviceChoice, FeatureModel, ForwardRequest, LanguageModel, LayerOrder, ModelError,
     unfinished,
 };
-
-/// Memory for the pages of the prefix layer's caches.
-const CACHE_BYTES: usize = 1 << 30;
 
 /// Medusa or Hydra heads on a device.
 pub struct HeadsModel<H: ForwardHeads, F: Forward> {
@@ -62,7 +59,7 @@ impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
     #[must_use]
     pub fn new(heads: H, prefix: Option<F>) -> Self {
         let with_cache = |transformer: F| {
-            let pool = CachePool::with_memory(transformer.new_storage(), CACHE_BYTES);
+            let pool = CachePool::with_memory(transformer.new_storage(), DRAFTER_CACHE_BYTES);
             PrefixLayer { transformer, pool }
         };
         Self { heads, prefix: prefix.map(with_cache) }

@@ -13,7 +13,7 @@ pub fn tokens_of_round(of_first: &[f64], length: usize) -> f64 {
 /// The rounds of PEARL from a rejection to the next one.
 ///
 /// If `first` tokens were drafted before the first pass, it verifies them and the first token that is drafted
-/// beside it (none: pre-verify). If all are accepted, `new` tokens drafted during a pass leave `new - 1` for
+/// during it (none: pre-verify). If all are accepted, `new` tokens drafted during a pass leave `new - 1` for
 /// the next pass (post-verify), and so on.
 #[derive(Clone, Copy, Debug)]
 pub struct ParallelRounds<'a> {

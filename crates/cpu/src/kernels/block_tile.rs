@@ -58,24 +58,20 @@ impl BlockRows {
         let Self { format, block, .. } = self;
         let place = format.place(self.inputs, tile_block);
         let (quants, _) = block.quants().as_chunks::<BLOCK>();
-        write_plane(
-            &quants[part],
-            format.bits == 8,
-            0,
-            format.lower_bits(),
-            lane,
-            &mut tile[place.lower..],
-        );
-        if format.upper_bits() > 0 {
-            let shift = format.lower_bits();
-            write_plane(
-                &quants[part],
-                false,
-                shift,
-                format.upper_bits(),
-                lane,
-                &mut tile[place.upper..],
-            );
+        // Bytes are stored with 128 added.
+        let flipped = if format.bits == 8 { 0x80 } else { 0 };
+        let lower = format.lower_bits();
+        for (shift, width, at) in
+            [(0, lower, place.lower), (lower, format.upper_bits(), place.upper)]
+        {
+            let plane = &mut tile[at..];
+            match width {
+                0 => {}
+                1 => write_plane::<1>(&quants[part], flipped, shift, lane, plane),
+                2 => write_plane::<2>(&quants[part], flipped, shift, lane, plane),
+                4 => write_plane::<4>(&quants[part], flipped, shift, lane, plane),
+                _ => write_plane::<8>(&quants[part], flipped, shift, lane, plane),
+            }
         }
         let mut half = |at: usize, index: usize, value: f32| {
             let at = at + (index * LANES + lane) * 2;
@@ -115,34 +111,17 @@ fn exponent(scale: f32) -> u8 {
     }
 }
 
-/// Writes `width` bits of each of 32 quants, from bit `shift` on, to the 32 inputs of one output in a plane. If
-/// `is_flipped`, 128 is added to the quants.
-fn write_plane(
+/// Writes `WIDTH` bits of each of 32 quants, from bit `shift` on, to the 32 inputs of one output in a plane. The bits in
+/// `flipped` are inverted first. Each row of the plane has four bytes of every output.
+fn write_plane<const WIDTH: usize>(
     quants: &[u8; BLOCK],
-    is_flipped: bool,
-    shift: usize,
-    width: usize,
-    lane: usize,
-    plane: &mut [u8],
-) {
-    let flipped = if is_flipped { u32::from_ne_bytes([0x80; 4]) } else { 0 };
-    match width {
-        1 => write_bits::<1>(quants, flipped, shift, lane, plane),
-        2 => write_bits::<2>(quants, flipped, shift, lane, plane),
-        4 => write_bits::<4>(quants, flipped, shift, lane, plane),
-        _ => write_bits::<8>(quants, flipped, shift, lane, plane),
-    }
-}
-
-/// [`write_plane`] for one width. Each row of the plane has four bytes of every output.
-fn write_bits<const WIDTH: usize>(
-    quants: &[u8; BLOCK],
-    flipped: u32,
+    flipped: u8,
     shift: usize,
     lane: usize,
     plane: &mut [u8],
 ) {
-    let mask = u32::from_ne_bytes([0xff >> (8 - WIDTH); 4]);
+    let (flipped, mask) =
+        (u32::from_ne_bytes([flipped; 4]), u32::from_ne_bytes([0xff >> (8 - WIDTH); 4]));
     let groups = quants.as_chunks::<4>().0.chunks_exact(8 / WIDTH);
     for (row, groups) in plane.chunks_exact_mut(4 * LANES).zip(groups) {
         let mut bits = 0;

@@ -4,12 +4,17 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 #![allow(dead_code, reason = "each test uses a part")]
 
-use forerun::TokenId;
+use forerun::{Checkpoint, Team, TokenId, WeightType, Weights};
 use forerun_core::{Features, SequenceId, TokenTree};
+use forerun_cpu::{Isa, SpeculatorWeights, Transformer};
+use forerun_formats::{FeatureSource, Speculator, SpeculatorArchitecture};
 use forerun_lm::{ForwardRequest, LanguageModel, LayeredModel};
+use forerun_model::CachedTransformer;
+use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceModel};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub(crate) const SEQUENCE: SequenceId = SequenceId(1);
 
@@ -62,6 +67,49 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// A target, its drafter, and the features that the drafter reads.
+pub(crate) type Opened = (Checkpoint, Speculator, FeatureSource);
+
+/// Returns the target and the drafter's layers on the reference device.
+pub(crate) fn on_reference(
+    (checkpoint, speculator, source): Opened,
+) -> (CachedTransformer<ReferenceDevice>, ReferenceDevice) {
+    let isa = Isa::best();
+    let target = ReferenceModel::load_as(&checkpoint, WeightType::F32, isa).unwrap();
+    let target = Arc::new(target);
+    let SpeculatorArchitecture::Layers(layers) = speculator.architecture().unwrap() else {
+        panic!("layers");
+    };
+    let arithmetic = Arithmetic::cpu(WeightType::F32, isa);
+    let model = ReferenceModel::load_with(layers, &speculator, arithmetic, Some(&*target));
+    let target = ReferenceDevice::new(target).with_features(source);
+    (CachedTransformer::new(target), ReferenceDevice::new(Arc::new(model.unwrap())))
+}
+
+/// Returns the weights of the target and of the drafter's layers.
+pub(crate) fn weights((checkpoint, speculator, _): &Opened) -> [Arc<Weights>; 2] {
+    let target = Arc::new(Weights::load_as(checkpoint, WeightType::F32).unwrap());
+    match SpeculatorWeights::load(speculator, &target, WeightType::F32.into()).unwrap() {
+        SpeculatorWeights::Layers(weights) => [target, weights],
+        SpeculatorWeights::Heads(_) => panic!("layers"),
+    }
+}
+
+/// Returns the target and the drafter's layers on two threads with each instruction set, and its name.
+pub(crate) fn on_cpu(
+    opened: Opened,
+) -> impl Iterator<Item = (CachedTransformer<Transformer>, Transformer, String)> {
+    let weights = weights(&opened);
+    Isa::available().into_iter().map(move |isa| {
+        let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
+        let [target, drafter] = weights
+            .each_ref()
+            .map(|weights| Transformer::new(Arc::clone(weights), Arc::clone(&team)));
+        let target = CachedTransformer::new(target.with_features(opened.2.clone()));
+        (target, drafter, isa.to_string())
+    })
 }
 
 /// Returns the token with the largest logit.

@@ -185,7 +185,7 @@ impl Layout {
     }
 }
 
-/// Reads the configuration of the layers, which are those of Qwen3. speculators computes these layers whatever
+/// Reads the configuration of the layers, which are those of Qwen3. The library speculators has these layers whatever
 /// `model_type` says, and writes the target's.
 fn layers(
     options: &JsonOptions<'_>,

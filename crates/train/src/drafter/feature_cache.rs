@@ -9,16 +9,12 @@ use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// The number of folders over which files are spread.
-const FOLDERS: usize = 256;
-
 /// The features of sequences that a target has read, one file per sequence: `[context, hidden]` in f32.
 ///
 /// Features depend on the target and on the sequence alone, and files are named after both. A run with the
 /// cache has the bits of one without, if the cached batches were those of this run: another batch size may round
 /// differently.
 pub(crate) struct FeatureCache {
-    /// It has [`FOLDERS`] folders.
     folder: PathBuf,
 }
 
@@ -29,9 +25,7 @@ impl FeatureCache {
     /// If the folder cannot be created.
     pub(crate) fn open(folder: &Path, target: &Llama) -> io::Result<Self> {
         let folder = folder.join(&target_sha256(target)[..16]);
-        for number in 0..FOLDERS {
-            fs::create_dir_all(folder.join(format!("{number:02x}")))?;
-        }
+        fs::create_dir_all(&folder)?;
         Ok(Self { folder })
     }
 
@@ -77,6 +71,7 @@ impl FeatureCache {
             let bytes: Vec<u8> =
                 features.iter().flat_map(|feature| feature.to_le_bytes()).collect();
             let write = || {
+                path.parent().map_or(Ok(()), fs::create_dir_all)?;
                 let mut file = OutputFile::create(&path)?;
                 file.write_all(&bytes)?;
                 file.finish()
