@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex};
 /// The sub-teams of a team. Every member on the team's own cores belongs to exactly one.
 pub(crate) struct SubTeams {
     sub_teams: Vec<SubTeam>,
+    /// The leader of the whole team, for while it works alone. Members of a sub-team size their buffers by the
+    /// sub-team, so the leader must not compute an item as the whole team.
+    alone: Team,
 }
 
 /// A contiguous range of the team's members. The first of them is the sub-team's leader.
@@ -28,21 +31,25 @@ impl Team {
         let count = count.clamp(1, own);
         let sub_team = |index| {
             let members = own * index / count..own * (index + 1) / count;
-            // Member 0, the leader of the whole team, is never a helper: it leads the first sub-team.
-            let helpers = self.helpers[members.start..members.end - 1].to_vec();
-            let team = Self {
-                isa: self.isa,
-                shared: Arc::new(Shared::new()),
-                cursors: members.clone().map(|_| Cursor::default()).collect(),
-                helpers,
-                lent: None,
-                handles: Vec::new(),
-                leader_lock: Mutex::new(Leader::default()),
-            };
+            let team = self.part(members.clone());
             let seen = members.clone().map(|_| AtomicUsize::new(0)).collect();
             SubTeam { members, team, seen, cursor: Cursor::default() }
         };
-        SubTeams { sub_teams: (0..count).map(sub_team).collect() }
+        SubTeams { sub_teams: (0..count).map(sub_team).collect(), alone: self.part(0..1) }
+    }
+
+    /// Creates a team of some of the members, the first of which leads.
+    fn part(&self, members: Range<usize>) -> Self {
+        Self {
+            isa: self.isa,
+            shared: Arc::new(Shared::new()),
+            // Member 0, the leader of the whole team, is never a helper.
+            helpers: self.helpers[members.start..members.end - 1].to_vec(),
+            cursors: members.map(|_| Cursor::default()).collect(),
+            lent: None,
+            handles: Vec::new(),
+            leader_lock: Mutex::new(Leader::default()),
+        }
     }
 
     /// Calls `work(sub_team, index, &mut a[index], &mut b[index])` once for every index of `a`, on all
@@ -63,7 +70,7 @@ impl Team {
         assert!(a.len() <= b.len(), "items come in pairs");
         if self.is_solo() {
             let items = a.iter_mut().zip(b).enumerate();
-            return items.for_each(|(index, (a, b))| work(self, index, a, b));
+            return items.for_each(|(index, (a, b))| work(&sub_teams.alone, index, a, b));
         }
         let (count, sub_teams) = (a.len(), &sub_teams.sub_teams[..]);
         let start = |index: usize| count * index / sub_teams.len();
