@@ -38,6 +38,8 @@ mod engine;
 mod engine_method;
 mod error;
 mod gguf;
+#[cfg(feature = "gpu")]
+mod gpus;
 mod grammar;
 #[cfg(feature = "hub")]
 mod hub;
@@ -47,6 +49,7 @@ mod memory;
 mod model_id;
 mod model_source;
 mod open_model;
+mod placed_weights;
 mod plan;
 mod progress;
 mod quality;
