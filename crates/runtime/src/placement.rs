@@ -239,6 +239,7 @@ impl Placement {
         }
         placement.check_ranks(shared)?;
         placement.check_gpus(shared)?;
+        placement.check_replicas()?;
         placement.check_overlaps(shared)?;
         placement.check_split_drafters()?;
         Ok(placement)
@@ -364,6 +365,19 @@ impl Placement {
         let gpus: Vec<usize> = self.all_groups().filter_map(|group| group.gpu).collect();
         match (1..gpus.len()).find(|&at| gpus[..at].contains(&gpus[at])) {
             Some(at) if !shared => Err(PlacementError::SharedGpu { gpu: gpus[at] }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that all target replicas compute the same bits.
+    fn check_replicas(&self) -> Result<(), PlacementError> {
+        let is_on_gpu = |groups: &&DeviceGroups| groups.0.iter().any(|group| group.gpu.is_some());
+        let (on_gpus, others): (Vec<_>, Vec<_>) = self.targets.iter().partition(is_on_gpu);
+        match (on_gpus.first(), others.first()) {
+            (Some(gpu), Some(other)) => Err(PlacementError::MixedReplicas {
+                gpu: gpu.to_string(),
+                other: other.to_string(),
+            }),
             _ => Ok(()),
         }
     }
@@ -526,7 +540,7 @@ mod tests {
             "drafter=rank:0,target=rank:1",
             "drafter=cpu:0,target=gpu:0",
             "drafter=gpu:1,target=gpu:1,shared",
-            "drafter=gpu:0,target=cpu:0,target=gpu:3",
+            "drafter=gpu:0,target=gpu:1,target=gpu:3",
             "drafter=rank:0,target=rank:0,target=rank:7,shared",
         ] {
             assert_eq!(Placement::parse(text, &CORES).unwrap().to_string(), text);
@@ -569,6 +583,7 @@ mod tests {
             ("drafter=gpu:1,target=gpu:1", &["GPU 1 is in two groups", "shared"]),
             ("target=gpu:0+gpu:1", &["gpu:0+gpu:1", "one GPU"]),
             ("target=gpu:0/cpu:0", &["gpu:0/cpu:0", "one GPU"]),
+            ("target=cpu:0,target=gpu:1", &["cpu:0", "gpu:1", "same kind"]),
             ("drafter=rank:0,target=gpu:0", &["drafter=rank:0,target=gpu:0", "ranks or cores"]),
             ("target=rank:99999999", &["target=rank:99999999"]),
             ("verifier=cpu:0", &["verifier"]),

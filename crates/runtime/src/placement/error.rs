@@ -131,6 +131,17 @@ pub enum PlacementError {
         /// The number of the GPU.
         gpu: usize,
     },
+    /// Some target replicas are on GPUs, and others on cores.
+    #[error(
+        "one target replica is on {gpu} and another one on {other}, which round differently, so the text would depend \
+         on which of them is faster; give all replicas devices of the same kind"
+    )]
+    MixedReplicas {
+        /// The device of a replica on a GPU.
+        gpu: String,
+        /// That of another replica.
+        other: String,
+    },
     /// A required role has no group.
     #[error("the placement {text:?} has no {role} group; add one, for example \"{role}=cpu:0\"")]
     MissingGroup {
