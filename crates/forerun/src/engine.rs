@@ -105,9 +105,9 @@ impl OpenedPlan {
             part.is_none_or(|part| workers.any(|worker| part.has(&worker)))
         };
         drafters.retain(|drafter| is_here(Role::Drafter(drafter.index())));
-        let targets = (0..plan.placement().replicas()).map(Role::Target).filter(|&role| is_here(role));
-        let gpus: Vec<Option<usize>> =
-            targets.map(|role| plan.placement().gpu_of(role)).collect();
+        let targets =
+            (0..plan.placement().replicas()).map(Role::Target).filter(|&role| is_here(role));
+        let gpus: Vec<Option<usize>> = targets.map(|role| plan.placement().gpu_of(role)).collect();
         let on_cores = gpus.contains(&None);
         let needs_target = on_cores || drafters.iter().any(OpenDrafter::shares_target);
         if !loader.shares_weights() {

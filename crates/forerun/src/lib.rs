@@ -74,7 +74,9 @@ pub use engine::{Canceller, Forerun};
 pub use engine_method::MethodError;
 pub use error::ForerunError;
 #[cfg(feature = "gpu")]
-pub use forerun_gpu::{AdapterKind, GpuAdapter, GpuDevice, GpuError, GpuLoadError, Probe as GpuProbe};
+pub use forerun_gpu::{
+    AdapterKind, GpuAdapter, GpuDevice, GpuError, GpuLoadError, Probe as GpuProbe,
+};
 pub use gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
 pub use grammar::{Grammar, GrammarError, GrammarKind};
 #[cfg(feature = "hub")]

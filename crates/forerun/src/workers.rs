@@ -168,7 +168,11 @@ impl WorkerModels {
                 Some(features) => replica.with_features(features),
                 None => replica,
             };
-            return Ok(self.install(index, crate::gpus::with_caches(replica, self.cache_bytes), engine));
+            return Ok(self.install(
+                index,
+                crate::gpus::with_caches(replica, self.cache_bytes),
+                engine,
+            ));
         }
         let replica = CachedTransformer::new(self.replica(&engine, team)?);
         Ok(self.install(index, replica.with_cache_bytes(self.cache_bytes), engine))

@@ -133,6 +133,7 @@ fn a_gpu_that_is_not_there_is_named() {
 
 #[test]
 fn replicas_on_gpus_and_cores_would_differ() {
-    let error = "drafter=cpu:0,target=gpu:0,target=cpu:1".parse::<forerun::Placement>().unwrap_err();
+    let error =
+        "drafter=cpu:0,target=gpu:0,target=cpu:1".parse::<forerun::Placement>().unwrap_err();
     assert!(error.to_string().contains("gpu:0"), "{error}");
 }
