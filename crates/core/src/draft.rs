@@ -214,6 +214,16 @@ impl Draft {
         true
     }
 
+    /// Shortens a chain to `count` tokens, if it is longer.
+    pub fn truncate(&mut self, count: usize) {
+        self.tree = self.tree.first(count.min(self.tree.len()));
+        if let Proposal::Sampled(rows) = &mut self.proposal {
+            rows.truncate(count + 1);
+            // Nothing is drawn from the row after the last token.
+            rows.get_mut(count).into_iter().for_each(|row| *row = Distribution::default());
+        }
+    }
+
     /// Removes the first `count` tokens of a chain, after they were committed.
     pub fn drop_first(&mut self, count: usize) {
         self.tree = TokenTree::chain(&self.tree.tokens()[count.min(self.tree.len())..]);
@@ -250,6 +260,11 @@ mod tests {
             assert_eq!(draft, make(&[4]));
             assert!(draft.extend(make(&[5])));
             assert_eq!(draft, make(&[4, 5]));
+            let mut short = make(&[4, 5, 6]);
+            short.truncate(7);
+            assert_eq!(short, make(&[4, 5, 6]));
+            short.truncate(2);
+            assert_eq!(short, draft);
             draft.drop_first(2);
             assert!(draft.tree.is_empty() && draft.extend(make(&[6])));
             assert_eq!(draft, make(&[6]));

@@ -161,11 +161,21 @@ pub(crate) fn score(
     tree: &TokenTree,
 ) -> Result<JobReply<Scores>, DecodeError> {
     let ticket = submit_score(0, sequence, &[], tree.clone(), cluster)?;
-    let completion = wait_for(ticket, cluster)?;
-    score_reply(sequence, tree.len(), completion)
+    score_in_flight(ticket, tree.len(), sequence, cluster)
 }
 
-/// Waits for a job. Other completions are of cancelled jobs, and are discarded.
+/// Waits for the rows of a score job for a tree of `nodes` nodes.
+pub(crate) fn score_in_flight(
+    ticket: Ticket,
+    nodes: usize,
+    sequence: &mut Sequence,
+    cluster: &mut dyn Cluster,
+) -> Result<JobReply<Scores>, DecodeError> {
+    let completion = wait_for(ticket, cluster)?;
+    score_reply(sequence, nodes, completion)
+}
+
+/// Waits for a job. Other completions are of jobs whose output is not needed, and are discarded.
 fn wait_for(ticket: Ticket, cluster: &mut dyn Cluster) -> Result<Completion, DecodeError> {
     loop {
         let completion = cluster.next_completion()?;

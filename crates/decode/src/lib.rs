@@ -34,7 +34,7 @@ pub use ssd::Ssd;
 pub use statistics::Statistics;
 
 pub use forerun_plan::{
-    DraftLength, DsiLookahead, PearlDraftLength, SharedGoodput, SpeculativeDraftLength,
+    DraftLength, DsiLookahead, PearlDraftLength, Round, SharedGoodput, SpeculativeDraftLength,
 };
 
 use forerun_core::{ClusterError, JobError};

@@ -63,6 +63,8 @@ pub struct DecoderOptions {
     pub targets: usize,
     /// The number of drafters.
     pub drafters: usize,
+    /// Whether the drafter computes its draft's rows again while the target verifies it (EasySpec's calibration).
+    pub calibrates_during_verification: bool,
     /// Whether the text of a seed must not depend on measured times or on which device finishes
     /// first. `length` must not be [`DraftLength::Auto`] then.
     pub reproducible: bool,

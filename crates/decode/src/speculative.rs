@@ -21,7 +21,7 @@ use crate::{
     SpeculativeDraftLength,
     jobs::{self, JobReply},
 };
-use forerun_core::{Cluster, Draft, Need, Outcome, trace::SpanOutcome};
+use forerun_core::{Cluster, Draft, DraftShape, Need, Outcome, trace::SpanOutcome};
 use forerun_plan::Round;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -34,13 +34,19 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     decoder: |options| {
         let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
         let shape = options.shape.with_draft_tokens(longest.min(options.draft_tokens));
-        Box::new(Speculative::new(options.draft_length(shape)))
+        let decoder = Speculative::new(options.draft_length(shape));
+        Box::new(match options.calibrates_during_verification {
+            true => decoder.calibrating(),
+            false => decoder,
+        })
     },
 };
 
 /// Drafts and verifies alternately.
 pub struct Speculative {
     draft_length: SpeculativeDraftLength,
+    /// Whether the drafter calibrates its draft while the target verifies it.
+    calibrates: bool,
     /// Whether the drafter has failed. It gets no more jobs of this answer.
     drafter_failed: bool,
 }
@@ -52,7 +58,14 @@ impl Speculative {
     /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(draft_length: SpeculativeDraftLength) -> Self {
-        Self { draft_length, drafter_failed: false }
+        Self { draft_length, calibrates: false, drafter_failed: false }
+    }
+
+    /// Returns the decoder configured to have the drafter read each draft while the target verifies it, so that
+    /// EasySpec's next round starts with exact rows. It pays if they have separate cores.
+    #[must_use]
+    pub fn calibrating(self) -> Self {
+        Self { calibrates: true, ..self }
     }
 
     /// Returns the draft-length policy with the times and acceptance it has learned.
@@ -84,6 +97,25 @@ impl Speculative {
     }
 }
 
+impl Speculative {
+    /// Has the drafter read a chain that it has drafted. Nobody waits for it: if it fails, so does the next draft.
+    fn calibrate(
+        &self,
+        draft: &Draft,
+        sequence: &Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        if !self.calibrates || draft.tree.is_empty() || !draft.tree.is_chain() {
+            return Ok(());
+        }
+        let (tokens, nothing) = (draft.tree.tokens(), DraftShape::Chain { length: 0 });
+        match jobs::submit_draft(DRAFTER, sequence, tokens, nothing, cluster) {
+            Ok(_) => Ok(()),
+            Err(error) => jobs::drafter_failure(error).map(|_| ()),
+        }
+    }
+}
+
 impl Decoder for Speculative {
     fn step(
         &mut self,
@@ -93,7 +125,9 @@ impl Decoder for Speculative {
         let reply = self.draft(sequence, cluster)?;
         let empty = Draft::empty();
         let draft = reply.as_ref().map_or(&empty, |reply| &reply.output);
-        let score = jobs::score(sequence, cluster, &draft.tree)?;
+        let scoring = jobs::submit_score(0, sequence, &[], draft.tree.clone(), cluster)?;
+        self.calibrate(draft, sequence, cluster)?;
+        let score = jobs::score_in_flight(scoring, draft.tree.len(), sequence, cluster)?;
         let verdict = sequence.verify_whole(draft, &score.output.rows);
         let accepted = sequence.commit(draft, &verdict, &score.output);
         self.draft_length.observe(&Round {
@@ -118,6 +152,7 @@ impl AnswerDecoder for Speculative {
         _options: &DecoderOptions,
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
-        Box::new(Self::new(self.draft_length.for_new_answer(prompt_tokens)))
+        let draft_length = self.draft_length.for_new_answer(prompt_tokens);
+        Box::new(Self { calibrates: self.calibrates, ..Self::new(draft_length) })
     }
 }

@@ -10,8 +10,9 @@
 //!    starts with its draft. Otherwise the drafter makes one now (the paper's fallback).
 //!
 //! A prepared draft is the one that the drafter would make after the verdict: tokens are drawn with keys
-//! that do not depend on when, and a draft of another shape than the next round's is not used.
-//! So the text of a seed is that of speculative decoding. EasySpec's drafts are an exception: which of their rows are
+//! that do not depend on when. So with a fixed draft length the text of a seed is that of speculative decoding. If the
+//! length is automatic and changes in between, a prepared draft that is too long is shortened, and one that is too
+//! short is used as it is. EasySpec's drafts are an exception: which of their rows are
 //! approximate depends on the drafter's last draft. With rejection sampling the text of a seed may then differ from
 //! run to run, and its distribution stays the target's.
 //!
@@ -64,6 +65,8 @@ pub struct Ssd {
     hit: Option<Prepared>,
     /// The target's job in flight.
     scoring: Option<Ticket>,
+    /// The end of the answer's last verification, on the cluster's clock.
+    verified_ns: Option<u64>,
     /// The sequence, and the number of its branches that have caches.
     branches: Option<(SequenceId, usize)>,
 }
@@ -72,7 +75,6 @@ pub struct Ssd {
 struct Prepared {
     accepted: usize,
     token: TokenId,
-    shape: DraftShape,
     ticket: Ticket,
     /// The reply, if it has arrived.
     reply: Option<JobReply<Draft>>,
@@ -111,6 +113,7 @@ impl Ssd {
             submitted: 0,
             hit: None,
             scoring: None,
+            verified_ns: None,
             branches: None,
         }
     }
@@ -131,12 +134,16 @@ impl Ssd {
         let hit = self.hit.take();
         let is_wanted = !self.drafter_failed && shape.depth() > 0;
         let reply = match hit {
-            Some(hit) if is_wanted && hit.shape == shape => {
+            Some(hit) if is_wanted => {
                 sequence.statistics_mut().prepared += 1;
-                match hit.reply {
+                let reply = match hit.reply {
                     Some(reply) => Ok(reply),
                     None => jobs::draft_in_flight(hit.ticket, sequence, cluster),
-                }
+                };
+                reply.map(|mut reply| {
+                    reply.output.truncate(shape.depth());
+                    reply
+                })
             }
             other => {
                 other.iter().for_each(|unused| unused.discard(cluster));
@@ -248,9 +255,8 @@ impl Ssd {
             let ahead = [&tokens[..accepted], &[token]].concat();
             let ticket = self.submit(number, sequence, &ahead, shape.clone(), cluster)?;
             let Some(ticket) = ticket else { return Ok(()) };
-            let shape = shape.clone();
             self.submitted += 1;
-            self.prepared.push(Prepared { accepted, token, shape, ticket, reply: None });
+            self.prepared.push(Prepared { accepted, token, ticket, reply: None });
         }
         Ok(())
     }
@@ -339,12 +345,15 @@ impl Decoder for Ssd {
         let accepted = sequence.commit(draft, &verdict, &score.output);
         self.keep(accepted, verdict.token, cluster);
         self.acceptance.add(accepted, verdict.rejected);
+        // Only the part of drafting that the last verification did not hide costs time. The draft shared its passes with
+        // those for other verdicts, which are this sequence's, too.
+        let start_ns = self.verified_ns.replace(score.time.finished_ns).unwrap_or(0);
         self.draft_length.observe(&Round {
             requested: reply.is_some(),
             drafted: draft.tree.len(),
             accepted,
             rejected: verdict.rejected,
-            draft: reply.as_ref().map(|reply| reply.time).unwrap_or_default(),
+            draft: reply.as_ref().map(|reply| reply.time.own_after(start_ns)).unwrap_or_default(),
             score: score.time,
         });
         let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };

@@ -15,7 +15,8 @@
 //! * The authors' code accepts the most probable candidates with probability min(1, target/draft),
 //!   which changes the distribution of the output. Here they are verified as deterministic
 //!   candidates.
-//! * The authors' code calibrates only after a mismatch. Here that is one of several policies.
+//! * The authors' code calibrates only after a mismatch. Here that is one of several policies. Another one calibrates
+//!   the draft while the target verifies it, so that the next round need not.
 //! * The cache tracks which entries are approximate. A round states which tokens must be exact, and
 //!   nothing is rolled back.
 //! * If drafting runs ahead of verification, jobs have few tokens. A job that extends the last draft
@@ -24,7 +25,7 @@
 //!   requests give equal drafts.
 
 use crate::{DraftContext, Drafter, ModelDrafter, single_draft};
-use forerun_core::{Draft, SequenceId, TokenId, TokenTree};
+use forerun_core::{Draft, DraftShape, SequenceId, TokenId, TokenTree};
 use forerun_lm::{ForwardRequest, LayerGroups, LayerOrder, LayeredModel, ModelError};
 use std::collections::HashMap;
 use std::fmt;
@@ -36,6 +37,10 @@ pub enum CalibrationPolicy {
     /// In every round: all tokens before the draft are exact.
     #[default]
     EveryRound,
+    /// While the target verifies: a job of depth 0 makes the draft's rows exact, and the rows of accepted tokens stay
+    /// so. A round then starts in groups of layers: only the row of the last token is approximate. What no such
+    /// job has made exact, the round does.
+    DuringVerification,
     /// Only if the tokens do not continue the last draft. Otherwise the draft's cache entries are
     /// kept.
     OnMismatch,
@@ -47,7 +52,9 @@ pub enum CalibrationPolicy {
 
 /// A text that does not name a calibration policy.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{found:?} is not one of every-round, on-mismatch, prefill-only, never")]
+#[error(
+    "{found:?} is not one of every-round, during-verification, on-mismatch, prefill-only, never"
+)]
 pub struct UnknownCalibrationPolicy {
     found: String,
 }
@@ -58,6 +65,7 @@ impl FromStr for CalibrationPolicy {
     fn from_str(text: &str) -> Result<Self, UnknownCalibrationPolicy> {
         match text {
             "every-round" => Ok(Self::EveryRound),
+            "during-verification" => Ok(Self::DuringVerification),
             "on-mismatch" => Ok(Self::OnMismatch),
             "prefill-only" => Ok(Self::PrefillOnly),
             "never" => Ok(Self::Never),
@@ -70,6 +78,7 @@ impl fmt::Display for CalibrationPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::EveryRound => "every-round",
+            Self::DuringVerification => "during-verification",
             Self::OnMismatch => "on-mismatch",
             Self::PrefillOnly => "prefill-only",
             Self::Never => "never",
@@ -130,6 +139,14 @@ impl<M: LayeredModel> LayerParallelDrafter<M> {
         };
         match self.calibration {
             CalibrationPolicy::EveryRound => round_start().unwrap_or(context.tokens.len()),
+            CalibrationPolicy::DuringVerification if is_calibration(context) => {
+                context.tokens.len()
+            }
+            CalibrationPolicy::DuringVerification => {
+                let start = round_start().unwrap_or(context.tokens.len());
+                let is_prompt = start <= context.prompt_len;
+                if is_prompt { start } else { start - 1 }
+            }
             CalibrationPolicy::OnMismatch if continues() => 0,
             CalibrationPolicy::OnMismatch => context.tokens.len(),
             CalibrationPolicy::PrefillOnly => context.prompt_len.min(context.tokens.len()),
@@ -143,23 +160,36 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
         single_draft(|done| self.draft_batch(std::slice::from_ref(context), done))
     }
 
-    fn draft_batch(
+    fn draft_batch<'a>(
         &mut self,
-        contexts: &[DraftContext<'_>],
+        contexts: &[DraftContext<'a>],
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
         let exact: Vec<usize> = contexts.iter().map(|context| self.exact_tokens(context)).collect();
         let needs_last_draft = match self.calibration {
-            CalibrationPolicy::EveryRound => self.round_length > 1,
+            CalibrationPolicy::EveryRound | CalibrationPolicy::DuringVerification => {
+                self.round_length > 1
+            }
             CalibrationPolicy::OnMismatch => true,
             CalibrationPolicy::PrefillOnly | CalibrationPolicy::Never => false,
         };
+        // A forward needs a row to compute: that of the last token, whose draft is not used.
+        static ONE_TOKEN: DraftShape = DraftShape::Chain { length: 1 };
+        let calibrates = self.calibration == CalibrationPolicy::DuringVerification;
+        let with_shape = |context: &DraftContext<'a>| match calibrates && is_calibration(context) {
+            true => DraftContext { shape: &ONE_TOKEN, ..*context },
+            false => *context,
+        };
+        let to_compute: Vec<DraftContext<'_>> = contexts.iter().map(with_shape).collect();
         let Self { drafter, groups, last_drafts, .. } = self;
         let request = |index: usize, request| {
             let (order, exact_tokens) = (LayerOrder::Groups(groups), exact[index]);
             ForwardRequest { order, exact_tokens, ..request }
         };
-        drafter.draft_with(contexts, request, &mut |index, draft| {
+        drafter.draft_with(&to_compute, request, &mut |index, draft| {
+            if is_calibration(&contexts[index]) {
+                return done(index, draft.map(|_| Draft::empty()));
+            }
             if let (true, Ok(draft)) = (needs_last_draft, &draft) {
                 let last = last_drafts.entry(contexts[index].sequence).or_default();
                 last.record(&contexts[index], exact[index], &draft.tree);
@@ -172,6 +202,11 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
         self.last_drafts.remove(&sequence);
         self.drafter.release(sequence);
     }
+}
+
+/// Returns whether a job drafts nothing, and so only reads its tokens.
+fn is_calibration(context: &DraftContext<'_>) -> bool {
+    context.shape.depth() == 0
 }
 
 /// The last draft of a sequence, and the tokens before it.
@@ -268,7 +303,7 @@ mod tests {
 
     #[test]
     fn policies_are_parsed_and_errors_list_the_valid_ones() {
-        for name in ["every-round", "on-mismatch", "prefill-only", "never"] {
+        for name in ["every-round", "during-verification", "on-mismatch", "prefill-only", "never"] {
             assert_eq!(
                 name.parse::<CalibrationPolicy>().map(|c| c.to_string()),
                 Ok(name.to_owned())

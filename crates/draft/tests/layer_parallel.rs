@@ -18,9 +18,10 @@ use std::sync::atomic::AtomicBool;
 const SEQUENCE: SequenceId = SequenceId(0);
 const LAYERS: usize = 8;
 const PROMPT: usize = 12;
-const POLICIES: [CalibrationPolicy; 4] = [
+const POLICIES: [CalibrationPolicy; 5] = [
     CalibrationPolicy::EveryRound,
     CalibrationPolicy::OnMismatch,
+    CalibrationPolicy::DuringVerification,
     CalibrationPolicy::PrefillOnly,
     CalibrationPolicy::Never,
 ];
@@ -180,6 +181,8 @@ fn caches_are_exact_where_the_policy_requires_it() {
                 let all = rounds.tokens.len();
                 let expected = match policy {
                     CalibrationPolicy::EveryRound => all,
+                    // All rows but the last one, unless the prompt has just been read.
+                    CalibrationPolicy::DuringVerification => PROMPT.max(all - 1),
                     CalibrationPolicy::OnMismatch if round > 0 && rounds.accepted_all => {
                         kept_all += 1;
                         calibrated
@@ -287,6 +290,31 @@ fn a_round_can_consist_of_several_jobs() {
             rounds.tokens.push((draft.tree.token(0) + 1) % 250);
             rounds.draft(&mut drafter, &shape, &sampling);
             assert_eq!(exact_rows(&drafter, &weights, &rounds.tokens), all + 1);
+        }
+    }
+}
+
+/// A job that calibrates a draft during its verification saves work, and changes no draft.
+#[test]
+fn a_draft_can_be_calibrated_before_its_verdict() {
+    let (weights, chain) = (weights(), DraftShape::Chain { length: 4 });
+    let nothing = DraftShape::Chain { length: 0 };
+    for sampling in samplings() {
+        let new = || {
+            let (groups, policy) =
+                (LayerGroups::parallel(LAYERS, 4), CalibrationPolicy::DuringVerification);
+            LayerParallelDrafter::new(model(&weights), groups, policy).with_round_length(4)
+        };
+        let (mut drafter, mut without, mut rounds) = (new(), new(), Rounds::new());
+        for round in 0..10 {
+            let draft = rounds.draft(&mut drafter, &chain, &sampling);
+            assert_eq!(draft, rounds.draft(&mut without, &chain, &sampling), "round {round}");
+            let drafted = [&rounds.tokens, draft.tree.tokens()].concat();
+            let ahead = Rounds { tokens: drafted, ..Rounds::new() };
+            let read = ahead.draft(&mut drafter, &nothing, &sampling);
+            assert!(read.tree.is_empty());
+            assert_eq!(exact_rows(&drafter, &weights, &ahead.tokens), ahead.tokens.len());
+            rounds.verify(&draft.tree, round);
         }
     }
 }

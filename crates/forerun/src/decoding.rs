@@ -3,6 +3,7 @@
 use crate::plan::{Method, Plan};
 use forerun_core::DraftShape;
 use forerun_decode::{AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, SharedGoodput};
+use forerun_draft::CalibrationPolicy;
 
 /// The decoders of the last answers, by method. Each answer starts with what its method's last
 /// decoder learned.
@@ -17,6 +18,11 @@ const REPRODUCIBLE_LENGTH: usize = 4;
 impl LearnedDecoders {
     /// Creates the state of an engine that has not answered yet.
     pub(crate) fn new(plan: &Plan, pattern: DraftPattern) -> Self {
+        let calibration = plan.easyspec().map(|easyspec| easyspec.calibration);
+        // On the target's cores, the drafter would not work while the target does.
+        let calibrates_during_verification = calibration
+            == Some(CalibrationPolicy::DuringVerification)
+            && !plan.placement().is_shared();
         let options = DecoderOptions {
             shape: plan.shape().clone(),
             draft_tokens: plan.shape().length(),
@@ -26,6 +32,7 @@ impl LearnedDecoders {
             pearl: plan.pearl(),
             targets: plan.placement().replicas(),
             drafters: 1 + plan.additional_drafters().len(),
+            calibrates_during_verification,
             reproducible: false,
         };
         Self { options, last: Vec::new() }

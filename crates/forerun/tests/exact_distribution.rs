@@ -22,8 +22,8 @@ use forerun_core::{
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
-    PearlDraftLength, PearlOptions, PearlSchedule, Sequence, Speculative, SpeculativeDraftLength,
-    Ssd, generate,
+    PearlDraftLength, PearlOptions, PearlSchedule, Round, Sequence, Speculative,
+    SpeculativeDraftLength, Ssd, generate,
 };
 use forerun_draft::{
     CalibrationPolicy, DraftContext, Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter,
@@ -657,6 +657,7 @@ fn speculative_decoding_with_layer_parallel_rows_is_exact() {
     for calibration in [
         CalibrationPolicy::EveryRound,
         CalibrationPolicy::OnMismatch,
+        CalibrationPolicy::DuringVerification,
         CalibrationPolicy::PrefillOnly,
         CalibrationPolicy::Never,
     ] {
@@ -664,6 +665,20 @@ fn speculative_decoding_with_layer_parallel_rows_is_exact() {
             let name = format!("speculative, easyspec {calibration}, {shape:?}");
             assert_exact(&name, &|| layer_parallel_drafter(calibration), &|| speculative(&shape));
         }
+    }
+}
+
+/// EasySpec's drafts are calibrated during their verification, which ends before or after it.
+#[test]
+fn speculative_decoding_that_calibrates_during_verification_is_exact() {
+    let drafter = || layer_parallel_drafter(CalibrationPolicy::DuringVerification);
+    for length in [1, 2, 3] {
+        let decoder = || -> Box<dyn Decoder> {
+            let policy = SpeculativeDraftLength::new(chain(length), DraftLength::Fixed);
+            Box::new(Speculative::new(policy).calibrating())
+        };
+        let name = format!("speculative, easyspec calibrated during verification, chain {length}");
+        assert_exact_in_any_order(&name, &drafter, &decoder);
     }
 }
 
@@ -844,6 +859,31 @@ fn an_adapting_draft_length_is_exact() {
     assert_ne!(learned.next_shape(), chain(0), "it drafts at once");
     let decoder = || -> Box<dyn Decoder> { Box::new(Speculative::new(learned.clone())) };
     assert_exact("speculative, model, auto", &model_drafter, &decoder);
+}
+
+/// Returns the policy of assisted generation after drafts were rejected, so that its length changes from 1 to 3 when a
+/// token is accepted.
+fn growing_draft_length() -> SpeculativeDraftLength {
+    let mut policy = SpeculativeDraftLength::new(chain(3), DraftLength::Assisted);
+    let round = |accepted, rejected| Round { drafted: 1, accepted, rejected, ..Round::default() };
+    (0..8).for_each(|_| policy.observe(&round(0, true)));
+    assert_eq!(policy.next_shape(), chain(1));
+    let mut after = policy.clone();
+    after.observe(&round(1, false));
+    assert_eq!(after.next_shape(), chain(3));
+    policy
+}
+
+/// SSD also uses drafts that were prepared with another length.
+#[test]
+fn a_draft_length_that_follows_acceptance_is_exact() {
+    let decoder = || -> Box<dyn Decoder> { Box::new(Speculative::new(growing_draft_length())) };
+    assert_exact("speculative, model, assisted", &model_drafter, &decoder);
+    assert_exact_in_any_order("speculative, model, assisted", &model_drafter, &decoder);
+    let decoder =
+        || -> Box<dyn Decoder> { Box::new(Ssd::new(growing_draft_length()).with_verdicts(3)) };
+    assert_exact("ssd, model, assisted", &model_drafter, &decoder);
+    assert_exact_in_any_order("ssd, model, assisted", &model_drafter, &decoder);
 }
 
 fn pearl(length: usize, options: &str) -> Box<dyn Decoder> {

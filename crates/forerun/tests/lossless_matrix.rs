@@ -634,6 +634,7 @@ fn easyspec_cells() -> Vec<Cell> {
         [
             CalibrationPolicy::EveryRound,
             CalibrationPolicy::OnMismatch,
+            CalibrationPolicy::DuringVerification,
             CalibrationPolicy::PrefillOnly,
             CalibrationPolicy::Never,
         ]

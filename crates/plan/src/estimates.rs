@@ -55,6 +55,16 @@ impl From<&Completion> for JobTime {
     }
 }
 
+impl JobTime {
+    /// Returns the part of the job's time that was after `start_ns` on the cluster's clock, because other work hid the
+    /// rest. It counts as the job's own, whoever shared its passes.
+    #[must_use]
+    pub fn own_after(self, start_ns: u64) -> Self {
+        let duration_ns = self.duration_ns.min(self.finished_ns.saturating_sub(start_ns));
+        Self { duration_ns, cost: JobCost::default(), ..self }
+    }
+}
+
 #[cfg(test)]
 impl JobTime {
     /// Returns the time of a job that ran for `ns` nanoseconds without neighbours.

@@ -167,6 +167,7 @@ fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
     for (calibration, round) in [
         (CalibrationPolicy::EveryRound, 1),
         (CalibrationPolicy::EveryRound, 5),
+        (CalibrationPolicy::DuringVerification, 5),
         (CalibrationPolicy::OnMismatch, 5),
         (CalibrationPolicy::PrefillOnly, 5),
         (CalibrationPolicy::Never, 5),

@@ -8,7 +8,7 @@
 use forerun_core::{DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{
     Auto, Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength,
-    PearlOptions, Sequence, Speculative, SpeculativeDraftLength, generate,
+    PearlOptions, Sequence, Speculative, SpeculativeDraftLength, Ssd, generate,
 };
 use forerun_sim::{
     AcceptanceModel, Calibration, Cancellation, Cost, Device, ForwardCost, Oracle, SimCluster,
@@ -117,6 +117,10 @@ impl World {
             0 => Box::new(speculative(mode, length)),
             1 => Box::new(pearl(mode, length)),
             2 => Box::new(dsi(mode, length, self.replicas)),
+            3 => {
+                let shape = DraftShape::Chain { length };
+                Box::new(Ssd::new(SpeculativeDraftLength::new(shape, mode)))
+            }
             _ => Box::new(Auto::new(vec![
                 Box::new(speculative(mode, length)),
                 Box::new(pearl(mode, length)),
@@ -138,8 +142,11 @@ fn dsi(mode: DraftLength, length: usize, replicas: usize) -> Dsi {
     Dsi::new(replicas, DsiLookahead::new(length, mode, replicas))
 }
 
-const METHODS: [&str; 4] = ["speculative", "pearl", "dsi", "auto"];
-const AUTO: usize = 3;
+const METHODS: [&str; 5] = ["speculative", "pearl", "dsi", "ssd", "auto"];
+/// The number of methods that `auto` chooses from: the first ones.
+const CANDIDATES: usize = 3;
+const SSD: usize = 3;
+const AUTO: usize = 4;
 
 /// Returns the time of a pass over rows: rows are cheap until the pass is limited by arithmetic, and tiles may
 /// make steps.
@@ -207,7 +214,7 @@ impl fmt::Display for Comparison {
 fn compare(world: &World, method: usize) -> Comparison {
     let plain = world.run(&mut Autoregressive);
     let mut best = (plain, "plain".to_owned());
-    let (from, to) = if method == AUTO { (0, AUTO) } else { (method, method + 1) };
+    let (from, to) = if method == AUTO { (0, CANDIDATES) } else { (method, method + 1) };
     for (fixed, name) in METHODS.iter().enumerate().take(to).skip(from) {
         for length in LENGTHS {
             let ns = world.run(&mut *world.decoder(fixed, DraftLength::Fixed, length));
@@ -310,6 +317,12 @@ fn pearl_in_random_worlds() {
 fn dsi_in_random_worlds() {
     let bounds = Bounds { to_plain: 0.97, mean_to_best: 0.94, below_best: 0.25 };
     check_random(2, 16, &bounds);
+}
+
+#[test]
+fn ssd_in_random_worlds() {
+    let bounds = Bounds { to_plain: 0.97, mean_to_best: 0.95, below_best: 0.4 };
+    check_random(SSD, 8, &bounds);
 }
 
 #[test]

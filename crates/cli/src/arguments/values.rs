@@ -27,8 +27,12 @@ const VERIFICATIONS: [Name; 4] = [
     ("coupled", "Coupled sampling: for a given seed, exactly the tokens of plain decoding"),
 ];
 
-const CALIBRATION_POLICIES: [Name; 4] = [
+const CALIBRATION_POLICIES: [Name; 5] = [
     ("every-round", "At the start of every round"),
+    (
+        "during-verification",
+        "While the target verifies the draft, for speculative decoding on separate cores",
+    ),
     ("on-mismatch", "Only when the new tokens do not continue the last draft"),
     ("prefill-only", "Only for the prompt"),
     ("never", "Never"),
