@@ -47,13 +47,23 @@ impl GpuDevice {
     /// # Errors
     /// If there is no such GPU, or it lacks what the kernels need, or its driver refuses.
     pub fn open(index: usize) -> Result<Arc<Self>, GpuError> {
+        Self::open_with_limit(index, u64::MAX)
+    }
+
+    /// The same, with kernels that address at most so many bytes of a buffer. Larger matrices and results are split, as
+    /// on GPUs with such a limit. Tests use it.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::open`].
+    pub fn open_with_limit(index: usize, max_binding_bytes: u64) -> Result<Arc<Self>, GpuError> {
         let mut adapters = find_adapters();
         if index >= adapters.len() {
             let names: Vec<String> = adapters.iter().map(|(gpu, _)| gpu.to_string()).collect();
             let found = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             return Err(GpuError::NoAdapter { index, found });
         }
-        let (description, adapter) = adapters.swap_remove(index);
+        let (mut description, adapter) = adapters.swap_remove(index);
+        description.max_binding_bytes = description.max_binding_bytes.min(max_binding_bytes);
         Self::open_adapter(description, &adapter)
     }
 

@@ -1,6 +1,6 @@
 //! The kernels: their sources, and the buffers that they read and write.
 
-use forerun_formats::{CacheType, WeightType};
+use forerun_formats::{BlockType, CacheType, WeightType};
 
 /// The widest head of attention.
 pub(crate) const MAX_HEAD_DIM: usize = 512;
@@ -74,14 +74,16 @@ impl Kernel {
     fn parts(self) -> Vec<&'static str> {
         const NUMBERS: &str = include_str!("shaders/numbers.wgsl");
         const HALVES: &str = include_str!("shaders/halves.wgsl");
+        const BYTES: &str = include_str!("shaders/bytes.wgsl");
         const ROW: &str = include_str!("shaders/row.wgsl");
         match self {
             Self::Embed(weights) => {
-                vec![HALVES, ROW, weight_part(weights), include_str!("shaders/embed.wgsl")]
+                let embed = include_str!("shaders/embed.wgsl");
+                vec![HALVES, BYTES, ROW, weight_part(weights), embed]
             }
             Self::Norm => vec![NUMBERS, ROW, include_str!("shaders/norm.wgsl")],
             Self::Linear { weights, .. } => {
-                vec![HALVES, weight_part(weights), include_str!("shaders/linear.wgsl")]
+                vec![HALVES, BYTES, weight_part(weights), include_str!("shaders/linear.wgsl")]
             }
             Self::Heads(cache) => {
                 let heads = include_str!("shaders/heads.wgsl");
@@ -102,12 +104,25 @@ impl Kernel {
     }
 }
 
-/// Returns how the weights of a matrix are read. Types without a shader are refused when a model is loaded.
+/// The types of matrices that kernels read. Others are refused when a model is loaded.
+pub(crate) const WEIGHT_TYPES: [WeightType; 6] = [
+    WeightType::F32,
+    WeightType::Bf16,
+    WeightType::F16,
+    WeightType::INT8,
+    WeightType::Quantized(BlockType::Q4_K),
+    WeightType::Quantized(BlockType::Q6_K),
+];
+
+/// Returns how the weights of a matrix of one of [`WEIGHT_TYPES`] are read.
 fn weight_part(weights: WeightType) -> &'static str {
     match weights {
         WeightType::F32 => include_str!("shaders/weights_f32.wgsl"),
         WeightType::Bf16 => include_str!("shaders/weights_bf16.wgsl"),
         WeightType::F16 => include_str!("shaders/weights_f16.wgsl"),
+        WeightType::Quantized(BlockType::Q8_0) => include_str!("shaders/weights_q8_0.wgsl"),
+        WeightType::Quantized(BlockType::Q4_K) => include_str!("shaders/weights_q4_k.wgsl"),
+        WeightType::Quantized(BlockType::Q6_K) => include_str!("shaders/weights_q6_k.wgsl"),
         WeightType::Quantized(_) => unreachable!("refused when the model was loaded"),
     }
 }
@@ -135,7 +150,7 @@ mod tests {
     /// All kernels with all their types.
     fn all() -> Vec<Kernel> {
         use Kernel as K;
-        let weights = [WeightType::F32, WeightType::Bf16, WeightType::F16];
+        let weights = WEIGHT_TYPES;
         let caches = [CacheType::F32, CacheType::F16, CacheType::Bf16];
         let linear = weights.into_iter().flat_map(|weights| {
             [1, 2, 4, 8].into_iter().map(move |rows| K::Linear { weights, rows })

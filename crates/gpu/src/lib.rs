@@ -16,8 +16,8 @@
 //! * then the upper half of the partial sums is added to the lower half until one is left;
 //! * attention takes 256 positions at a time, and combines the results in ascending order.
 //!
-//! [`Arithmetic::gpu`](https://docs.rs/forerun-reference) states the same for the slow reference, which has the same
-//! bits in tests. With Direct3D 12 and Metal, the driver compiles WGSL, which allows it to change bits. Those two have
+//! Weights in blocks are multiplied as the numbers that they stand for. `Arithmetic::gpu` in `forerun-reference` states
+//! the same for the slow reference, which has the same bits in tests. With Direct3D 12 and Metal, the driver compiles WGSL, which allows it to change bits. Those two have
 //! never run.
 
 mod adapter;

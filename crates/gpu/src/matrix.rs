@@ -2,8 +2,9 @@
 
 use crate::device::GpuDevice;
 use crate::error::GpuLoadError;
+use forerun_formats::blocks::quantize;
 use forerun_formats::checkpoint::TensorRows;
-use forerun_formats::{LoadError, WeightType};
+use forerun_formats::{BlockType, LoadError, WeightType};
 use half::{bf16, f16};
 use wgpu::Buffer;
 
@@ -53,17 +54,19 @@ impl GpuMatrix {
     ) -> Result<Self, GpuLoadError> {
         let inputs = sources.first().map_or(0, |source| source.rows.columns());
         let mut matrix = Self { inputs, outputs: 0, parts: Vec::new() };
-        for source in sources {
-            let row_bytes = inputs * element_bytes(source.weight_type);
+        for same_type in sources.chunk_by(|one, next| one.weight_type == next.weight_type) {
+            let rows = same_type.iter();
+            let rows = rows.flat_map(|source| (0..source.rows.len()).map(move |row| (source, row)));
+            let rows: Vec<(&MatrixSource<'_>, usize)> = rows.collect();
+            let row_bytes = row_bytes(same_type[0].weight_type, inputs);
             let most = device.max_binding_bytes() / row_bytes.max(1) as u64;
             let most = most.min(u64::from(MAX_WORKGROUPS * GROUP_OUTPUTS)) as usize;
-            for first in (0..source.rows.len()).step_by(most.max(1)) {
-                let outputs = most.min(source.rows.len() - first);
-                let part = matrix.upload_part(device, name, (source, first), outputs)?;
-                matrix.outputs += outputs;
+            for rows in rows.chunks(most.max(1)) {
+                let part = matrix.upload_part(device, name, rows)?;
+                matrix.outputs += rows.len();
                 matrix.parts.push(part);
             }
-            source.rows.release();
+            same_type.iter().for_each(|source| source.rows.release());
         }
         Ok(matrix)
     }
@@ -72,25 +75,27 @@ impl GpuMatrix {
         &self,
         device: &GpuDevice,
         name: &str,
-        (source, first): (&MatrixSource<'_>, usize),
-        outputs: usize,
+        rows: &[(&MatrixSource<'_>, usize)],
     ) -> Result<MatrixPart, GpuLoadError> {
-        let row_bytes = self.inputs * element_bytes(source.weight_type);
-        let weights = device.allocate(name, (outputs * row_bytes) as u64)?;
-        let (mut values, mut bytes, mut offset) = (vec![0.0; self.inputs], Vec::new(), 0);
-        for row in first..first + outputs {
-            source.rows.read(row, &mut values)?;
-            extend_converted(&mut bytes, source.weight_type, &values);
-            if bytes.len() >= CONVERTED_BYTES || row + 1 == first + outputs {
+        let weight_type = rows[0].0.weight_type;
+        let row_bytes = row_bytes(weight_type, self.inputs);
+        let weights = device.allocate(name, (rows.len() * row_bytes) as u64)?;
+        let (mut bytes, mut offset) = (Vec::new(), 0);
+        let mut values = vec![0.0; row_values(weight_type, self.inputs)];
+        for (index, (source, row)) in rows.iter().enumerate() {
+            extend_converted(&mut bytes, source, *row, &mut values)?;
+            if bytes.len() >= CONVERTED_BYTES || index + 1 == rows.len() {
                 device.upload(&weights, offset, &bytes);
                 offset += bytes.len() as u64;
                 bytes.clear();
             }
         }
-        let bias = source.bias.get(first..first + outputs);
-        let bias = bias.filter(|bias| !bias.is_empty());
-        let bias = bias.map(|bias| upload_floats(device, name, bias)).transpose()?;
-        let (weight_type, first_output) = (source.weight_type, self.outputs);
+        // All tensors of a projection have a bias, or none.
+        let bias = rows.iter().filter_map(|(source, row)| source.bias.get(*row).copied());
+        let bias: Vec<f32> = bias.collect();
+        let upload = || upload_floats(device, name, &bias);
+        let bias = (bias.len() == rows.len()).then(upload).transpose()?;
+        let (first_output, outputs) = (self.outputs, rows.len());
         Ok(MatrixPart { weight_type, first_output, outputs, weights, bias })
     }
 
@@ -111,28 +116,69 @@ pub(crate) fn upload_floats(
     Ok(buffer)
 }
 
-/// Reads a tensor that is no matrix.
-pub(crate) fn read_floats(rows: &TensorRows<'_>) -> Result<Vec<f32>, LoadError> {
-    rows.read_all()
-}
-
-fn element_bytes(weight_type: WeightType) -> usize {
+/// Returns the bytes of a row on a GPU. Blocks are padded to whole words of 32 bits.
+fn row_bytes(weight_type: WeightType, inputs: usize) -> usize {
     match weight_type {
-        WeightType::F32 => size_of::<f32>(),
-        WeightType::Bf16 | WeightType::F16 => size_of::<u16>(),
-        WeightType::Quantized(_) => unreachable!("refused when the model was loaded"),
+        WeightType::F32 => inputs * size_of::<f32>(),
+        WeightType::Bf16 | WeightType::F16 => inputs * size_of::<u16>(),
+        WeightType::Quantized(block_type) => {
+            inputs.div_ceil(block_type.weights()) * block_type.bytes().next_multiple_of(4)
+        }
     }
 }
 
-fn extend_converted(bytes: &mut Vec<u8>, weight_type: WeightType, values: &[f32]) {
+/// Returns the number of weights of a row, with those that fill its last block.
+fn row_values(weight_type: WeightType, inputs: usize) -> usize {
     match weight_type {
-        WeightType::F32 => bytes.extend_from_slice(bytemuck::cast_slice(values)),
+        WeightType::Quantized(block_type) => inputs.next_multiple_of(block_type.weights()),
+        _ => inputs,
+    }
+}
+
+/// Appends a row as kernels read it. Stored blocks of the type stay as they are. `values` is as long as the row with
+/// its last block, and zero after its inputs.
+fn extend_converted(
+    bytes: &mut Vec<u8>,
+    source: &MatrixSource<'_>,
+    row: usize,
+    values: &mut [f32],
+) -> Result<(), LoadError> {
+    let rows = &source.rows;
+    let mut read = || rows.read(row, &mut values[..rows.columns()]);
+    match source.weight_type {
+        WeightType::F32 => {
+            read()?;
+            bytes.extend_from_slice(bytemuck::cast_slice(values));
+        }
         WeightType::Bf16 => {
+            read()?;
             bytes.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_ne_bytes()));
         }
         WeightType::F16 => {
+            read()?;
             bytes.extend(values.iter().flat_map(|value| f16::from_f32(*value).to_ne_bytes()));
         }
-        WeightType::Quantized(_) => unreachable!("refused when the model was loaded"),
+        WeightType::Quantized(block_type) => {
+            let is_stored = rows.block_type() == Some(block_type);
+            let stored = if is_stored { rows.stored(row)? } else { None };
+            match stored {
+                Some(blocks) => extend_blocks(bytes, block_type, &blocks),
+                None => {
+                    read()?;
+                    let mut blocks = Vec::new();
+                    quantize(block_type, values, None, &mut blocks);
+                    extend_blocks(bytes, block_type, &blocks);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Appends blocks, each padded to whole words of 32 bits.
+fn extend_blocks(bytes: &mut Vec<u8>, block_type: BlockType, blocks: &[u8]) {
+    for block in blocks.chunks_exact(block_type.bytes()) {
+        bytes.extend_from_slice(block);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
     }
 }

@@ -182,7 +182,7 @@ impl GpuModel {
         let Self { weights, scratch, bound, staging, features, .. } = self;
         let staging = staging.as_ref().expect("a staging buffer");
         let mut recorder = Recorder::new(weights.device(), bound);
-        storage.record_copies(&mut recorder);
+        let mut has_copies = storage.record_copies(&mut recorder);
         let mut run = PassRun { weights, rows, scratch, pages: storage, recorder };
         run.embed();
         let mut copy = FeatureCopy { source: features.as_ref(), staging, places };
@@ -192,11 +192,15 @@ impl GpuModel {
         let (mut recorded, mut previous) = (0, None);
         for group in (0..pass.order.len(n_layers)).map(|index| pass.order.group(index)) {
             if pass.is_cancelled() {
+                if has_copies {
+                    run.recorder.submit();
+                }
                 return Err(Cancelled);
             }
             if recorded >= most_layers {
                 // The next submission is recorded while the GPU computes this one.
                 let submission = run.recorder.submit();
+                has_copies = false;
                 if let Some(previous) = previous.replace(submission) {
                     weights.device().wait(Some(previous));
                 }

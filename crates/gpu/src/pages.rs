@@ -91,10 +91,10 @@ impl GpuPages {
         (2 * 4 * self.layers[layer].row_words) as u64
     }
 
-    /// Records the copies of rows that have not been made yet.
-    pub(crate) fn record_copies(&mut self, recorder: &mut Recorder<'_>) {
+    /// Records the copies of rows that have not been made yet. Returns whether there are any: they must be submitted.
+    pub(crate) fn record_copies(&mut self, recorder: &mut Recorder<'_>) -> bool {
         if self.copies.is_empty() {
-            return;
+            return false;
         }
         let bytes: &[u8] = bytemuck::cast_slice(&self.copies);
         let list = self.device.allocate_in_pass("copies of rows", bytes.len() as u64);
@@ -108,6 +108,7 @@ impl GpuPages {
             }
         }
         self.copies.clear();
+        true
     }
 
     /// Stores the features of rows: `[rows, width]`.

@@ -1,9 +1,9 @@
 //! What GPUs do not compute yet. It is refused when a model is loaded, with the piece's name.
 
 use crate::error::GpuLoadError;
-use crate::kernel::MAX_HEAD_DIM;
+use crate::kernel::{MAX_HEAD_DIM, WEIGHT_TYPES};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, CacheType, Head, Input, Layer, MatrixTypes, WeightType,
+    Architecture, Attention, AttentionNorm, CacheType, Head, Input, Layer, MatrixTypes,
 };
 
 /// Checks that GPUs compute everything in a model.
@@ -30,8 +30,9 @@ pub(crate) fn check(
         }
     }
     for tensor in model.matrices() {
-        if let WeightType::Quantized(block_type) = types.of(tensor) {
-            return Err(GpuLoadError::unsupported(format!("weights in {block_type} ({tensor})")));
+        let weight_type = types.of(tensor);
+        if !WEIGHT_TYPES.contains(&weight_type) {
+            return Err(GpuLoadError::unsupported(format!("weights in {weight_type} ({tensor})")));
         }
         let inputs = model.shape(tensor)[1];
         if !inputs.is_multiple_of(4) {

@@ -2,12 +2,12 @@
 
 use crate::device::GpuDevice;
 use crate::error::GpuLoadError;
-use crate::matrix::{GpuMatrix, MatrixSource, read_floats, upload_floats};
+use crate::matrix::{GpuMatrix, MatrixSource, upload_floats};
 use crate::support;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, CacheType, Checkpoint, Head, Layer, LoadError,
-    MatrixTypes, Mlp, MlpInput, ModelTypes, QkNorms, Rope, TensorSource,
+    MatrixTypes, Mlp, MlpInput, ModelTypes, Norm, QkNorms, Rope, TensorSource,
 };
 use std::sync::Arc;
 use wgpu::Buffer;
@@ -178,7 +178,7 @@ struct Uploader<'a> {
 
 impl Uploader<'_> {
     fn floats(&self, tensor: Tensor) -> Result<Vec<f32>, LoadError> {
-        read_floats(&self.source.rows(tensor, &self.architecture.shape(tensor))?)
+        self.source.rows(tensor, &self.architecture.shape(tensor))?.read_all()
     }
 
     fn vector(&self, tensor: Tensor) -> Result<Buffer, GpuLoadError> {
@@ -202,7 +202,7 @@ impl Uploader<'_> {
     /// Uploads the weights of a norm, if the model's norms have any.
     fn norm(&self, weight: Tensor, bias: Tensor) -> Result<NormWeights, GpuLoadError> {
         let norm = self.architecture.norm;
-        let has_bias = norm == forerun_formats::Norm::Layer { bias: true };
+        let has_bias = norm == Norm::Layer { bias: true };
         Ok(NormWeights {
             weight: norm.has_weights().then(|| self.vector(weight)).transpose()?,
             bias: has_bias.then(|| self.vector(bias)).transpose()?,

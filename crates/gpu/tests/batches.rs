@@ -264,3 +264,23 @@ fn models_on_two_threads_have_the_same_bits() {
         assert!(both.into_iter().all(|thread| thread.join().unwrap() == alone));
     });
 }
+
+/// A layer is ten dispatches, and a pass of few rows one submission that reads each matrix once.
+#[test]
+fn the_cost_of_a_pass_counts_its_dispatches_and_bytes() {
+    let Some(weights) = all_weights().first() else { return };
+    let mut model = CachedTransformer::new(GpuModel::new(Arc::clone(weights)));
+    let tokens: Vec<TokenId> = (0..9).collect();
+    let architecture = weights.architecture();
+    let layers = architecture.layers.len();
+    for end in [8, 9] {
+        model.logits(&ForwardRequest::next_token(SequenceId(0), &tokens[..end])).unwrap();
+        let cost = model.device().last_cost();
+        assert_eq!((cost.rows, cost.submissions), (if end == 8 { 8 } else { 1 }, 1));
+        // The embedding, and the norm and the product of the head.
+        assert_eq!(cost.dispatches, 10 * layers + 3);
+        let embedding = 4 * (architecture.vocab_size * architecture.hidden_size) as u64;
+        assert_eq!(cost.weight_bytes, weights.bytes() - embedding);
+        println!("{cost}");
+    }
+}

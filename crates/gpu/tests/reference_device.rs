@@ -7,19 +7,33 @@ mod common;
 #[path = "common/models.rs"]
 mod models;
 
-use common::{configs, gpu};
+use common::{configs, gpu, gpu_number};
 use forerun_core::{SequenceId, TokenId, TokenTree};
-use forerun_formats::checkpoint::random::RandomTensors;
-use forerun_formats::{Architecture, CacheType, FeatureSource, ModelTypes, WeightType};
-use forerun_gpu::{AdapterKind, GpuLoadError};
-use forerun_lm::{BatchEntry, ForwardRequest, LayerGroups, LayerOrder, LayeredModel, Progress};
+use forerun_formats::checkpoint::gguf::write_gguf;
+use forerun_formats::checkpoint::random::{RandomDtype, RandomTensors, write_random_checkpoint};
+use forerun_formats::{
+    Architecture, BlockType, CacheType, Checkpoint, Config, FeatureSource, Mix, ModelTypes,
+    WeightType,
+};
+use forerun_gpu::{AdapterKind, GpuDevice, GpuLoadError};
+use forerun_lm::{
+    BatchEntry, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, Progress,
+};
 use forerun_model::CachedTransformer;
 use forerun_reference::ReferenceDevice;
 use models::Models;
 use std::process::Command;
 use std::sync::Arc;
 
-const FLOATS: [WeightType; 3] = [WeightType::F32, WeightType::Bf16, WeightType::F16];
+/// The types of weights that GPUs compute.
+const TYPES: [WeightType; 6] = [
+    WeightType::F32,
+    WeightType::Bf16,
+    WeightType::F16,
+    WeightType::INT8,
+    WeightType::Quantized(BlockType::Q4_K),
+    WeightType::Quantized(BlockType::Q6_K),
+];
 
 /// Returns the bits of logits and features of three sequences in the same passes: a long prompt, a tree,
 /// and a single row; then of an approximate chain, and of a continuation.
@@ -93,8 +107,8 @@ fn families_have_the_bits_of_the_reference_or_are_refused() {
         let architecture = config.architecture();
         let tensors = RandomTensors::new(&architecture, 5);
         // The plain model in all types; the others take turns.
-        let types = FLOATS.into_iter().cycle().skip(number);
-        for weight_type in types.take(if number == 0 { FLOATS.len() } else { 1 }) {
+        let types = TYPES.into_iter().cycle().skip(number);
+        for weight_type in types.take(if number == 0 { TYPES.len() } else { 1 }) {
             match Models::load(device, &architecture, &tensors, weight_type) {
                 Ok(models) => {
                     let name = format!("{} ({number}) in {weight_type}", config.family);
@@ -124,11 +138,83 @@ fn all_types_of_caches_have_the_bits_of_the_reference() {
     }
 }
 
+/// Stored blocks stay as they are, and a mix of llama.cpp has several types in a projection. Rows of 288 inputs end
+/// within a block.
+#[test]
+fn blocks_of_gguf_files_have_the_bits_of_the_reference() {
+    let Some(device) = gpu() else { return };
+    let config = Config {
+        hidden_size: 256,
+        intermediate_size: 512,
+        num_attention_heads: 4,
+        num_key_value_heads: 1,
+        head_dim: 64,
+        ..configs().remove(0)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    write_random_checkpoint(folder.path(), &config, 5, RandomDtype::F32).unwrap();
+    let floats = Checkpoint::open(folder.path()).unwrap();
+    let file = folder.path().join("mixed.gguf");
+    write_gguf(&floats, &file, Mix::Q4_K_M, &[]).unwrap();
+    let mixed = Checkpoint::open(&file).unwrap();
+    let architecture = mixed.architecture();
+    let models = Models::load(device, architecture, &mixed, ModelTypes::default()).unwrap();
+    assert_same(&models, &all_layers(architecture), 40, "a mix");
+    // Quantised at load, with rows that end within a block.
+    let config = Config { intermediate_size: 288, ..config };
+    let architecture = config.architecture();
+    let tensors = RandomTensors::new(&architecture, 7);
+    for block_type in [BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K] {
+        let weights = WeightType::Quantized(block_type);
+        let models = Models::load(device, &architecture, &tensors, weights).unwrap();
+        assert_same(&models, &all_layers(&architecture), 40, &block_type.to_string());
+    }
+}
+
+/// On a GPU whose kernels address 24 KiB of a buffer, the embedding and the head have three parts each, and logits are
+/// computed 23 rows at a time.
+#[test]
+fn split_matrices_have_the_bits_of_the_reference() {
+    if gpu().is_none() {
+        return;
+    }
+    let device = GpuDevice::open_with_limit(gpu_number(), 24 << 10).unwrap();
+    let architecture = configs()[0].architecture();
+    let tensors = RandomTensors::new(&architecture, 5);
+    let models = Models::load(&device, &architecture, &tensors, WeightType::F32).unwrap();
+    assert_same(&models, &all_layers(&architecture), 40, "split matrices");
+    let tokens: Vec<TokenId> = (0..3).collect();
+    let tree = TokenTree::chain(&(0..45).collect::<Vec<TokenId>>());
+    let request = ForwardRequest::new(SequenceId(0), &tokens, &tree);
+    let found = CachedTransformer::new(models.gpu()).logits(&request).unwrap().logits;
+    let reference = ReferenceDevice::new(Arc::clone(&models.reference));
+    let expected = CachedTransformer::new(reference).logits(&request).unwrap().logits;
+    assert_eq!(found.len(), 46 * architecture.vocab_size);
+    assert!(found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()));
+}
+
+/// What a GPU does not compute is refused by name.
+#[test]
+fn other_types_are_refused_by_name() {
+    let Some(device) = gpu() else { return };
+    let architecture = configs()[0].architecture();
+    let tensors = RandomTensors::new(&architecture, 5);
+    let error = |types: ModelTypes| match Models::load(device, &architecture, &tensors, types) {
+        Err(GpuLoadError::Unsupported { piece }) => piece,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("loaded in {types:?}"),
+    };
+    let in_blocks = error(WeightType::Quantized(BlockType::Q5_0).into());
+    assert!(in_blocks.starts_with("weights in q5_0 (model.embed_tokens"), "{in_blocks}");
+    let cache = error(ModelTypes { cache: Some(CacheType::Q8), ..ModelTypes::default() });
+    assert_eq!(cache, "caches in q8");
+}
+
 /// Attention takes 256 positions at a time.
 #[test]
 fn texts_of_several_splits_have_the_bits_of_the_reference() {
     let Some(device) = gpu() else { return };
-    let with_window = |config: &&forerun_formats::Config| {
+    let with_window = |config: &&Config| {
         let layers = config.architecture().layers;
         layers.iter().flat_map(|layer| &layer.attention).any(|layer| layer.window.is_some())
     };

@@ -16,6 +16,9 @@ pub struct Arithmetic {
     /// Whether products with bf16 weights round the activations to bf16, and add the products of two
     /// inputs at a time, the second one first. Subnormal numbers are zeros there (`VDPBF16PS`).
     pub bf16_pairs: bool,
+    /// Whether products with quantised weights quantise the activations to 8 bits. Otherwise they are products with the
+    /// weights that the blocks stand for.
+    pub quantizes_activations: bool,
     /// Number of partial sums of a linear layer's products. It is a power of two; 1 adds the products in ascending
     /// order.
     pub product_lanes: usize,
@@ -38,6 +41,7 @@ impl Arithmetic {
             types: types.into(),
             fused: isa.is_fused(),
             bf16_pairs: isa.rounds_to_bf16(),
+            quantizes_activations: true,
             product_lanes: 1,
             product_run: 1,
             sum_lanes: 16,
@@ -52,6 +56,7 @@ impl Arithmetic {
             types: types.into(),
             fused: false,
             bf16_pairs: false,
+            quantizes_activations: false,
             product_lanes: 16,
             product_run: 4,
             sum_lanes: 64,
@@ -141,7 +146,10 @@ impl Arithmetic {
                 bf16_dot(row, x)
             }
             MatrixRow::Floats(row) => self.float_dot(row, x),
-            MatrixRow::Blocks(block_type, bytes) => self.block_dot(block_type, bytes, x),
+            MatrixRow::Blocks(block_type, bytes) if self.quantizes_activations => {
+                self.block_dot(block_type, bytes, x)
+            }
+            MatrixRow::Blocks(..) => self.float_dot(&weights.weights(output), x),
         };
         rows.flat_map(|x| (0..weights.outputs()).map(move |index| output(x, index))).collect()
     }

@@ -21,7 +21,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
   for (var i = thread; i < p.quarters; i += 64u) {
-    var value = weights4(token * p.quarters + i) * p.factor;
+    var value = weights4(token, i) * p.factor;
     if (p.has_positions == 1u) {
       value = value + positions[(p.first_position + row.position) * p.quarters + i];
     }

@@ -31,7 +31,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   if (output < p.outputs) {
     for (var i = lane; i < p.quarters; i += 16u) {
-      let w = weights4(output * p.quarters + i);
+      let w = weights4(output, i);
       for (var r = 0u; r < ROWS; r += 1u) {
         // Rows after the last one repeat it, and are not written.
         let v = x[min(first_row + r, p.rows - 1u) * p.quarters + i];

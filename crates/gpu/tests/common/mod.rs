@@ -5,12 +5,11 @@ use forerun_formats::checkpoint::random::{example_config, example_families};
 use forerun_gpu::GpuDevice;
 use std::sync::{Arc, OnceLock};
 
-/// Returns the GPU of the tests: number `FORERUN_GPU`, or the first. Prints a message if there is none.
+/// Returns the GPU of the tests. Prints a message if there is none.
 pub(crate) fn gpu() -> Option<&'static Arc<GpuDevice>> {
     static GPU: OnceLock<Option<Arc<GpuDevice>>> = OnceLock::new();
     let open = || {
-        let index = std::env::var("FORERUN_GPU").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
-        let device = GpuDevice::open(index);
+        let device = GpuDevice::open(gpu_number());
         match &device {
             Ok(device) => {
                 let adapter = device.adapter();
@@ -22,6 +21,11 @@ pub(crate) fn gpu() -> Option<&'static Arc<GpuDevice>> {
         device.ok()
     };
     GPU.get_or_init(open).as_ref()
+}
+
+/// Returns the number of the tests' GPU: `FORERUN_GPU`, or 0.
+pub(crate) fn gpu_number() -> usize {
+    std::env::var("FORERUN_GPU").ok().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// A plain Llama model, then the features of other families.
