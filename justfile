@@ -38,6 +38,10 @@ rows cases="2000":
 batches cases="20000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test batches
 
+# The GPU's tests on the software Vulkan driver lavapipe (Debian: mesa-vulkan-drivers)
+gpu cases="24" driver="/usr/share/vulkan/icd.d/lvp_icd.x86_64.json":
+    FORERUN_CASES={{cases}} VK_DRIVER_FILES={{driver}} VK_ICD_FILENAMES={{driver}} cargo nextest run -p forerun-gpu
+
 # Automatic draft lengths against plain decoding and every fixed length, in many more random worlds
 worlds cases="10000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-sim --test worlds --success-output immediate

@@ -155,7 +155,28 @@ fn cores() -> anyhow::Result<ExitCode> {
     writeln!(out, "default placement    {who}")?;
     writeln!(out, "  pearl, dsi, ssd  {}", Placement::automatic(&cores, true, 1))?;
     writeln!(out, "  others           {}", Placement::automatic(&cores, false, 1))?;
+    write!(out, "{}", gpus())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lists the GPUs, as placements name them.
+#[cfg(feature = "gpu")]
+fn gpus() -> String {
+    let adapters = forerun::GpuDevice::adapters();
+    if adapters.is_empty() {
+        return "GPUs                 none (a GPU needs a driver for Vulkan, Direct3D 12 or Metal)\n".to_owned();
+    }
+    let mut text = "GPUs\n".to_owned();
+    for adapter in adapters {
+        let gib = adapter.max_buffer_bytes as f64 / (1_u64 << 30) as f64;
+        text += &format!("  {adapter}, {}, buffers of up to {gib:.1} GiB\n", adapter.driver);
+    }
+    text
+}
+
+#[cfg(not(feature = "gpu"))]
+fn gpus() -> &'static str {
+    "GPUs                 not in this build (`--features gpu`)\n"
 }
 
 /// Returns the processor's name, if the system reports it.

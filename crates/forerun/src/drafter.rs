@@ -11,7 +11,7 @@ use crate::open_model::{OpenModel, open_embedded, open_located};
 use crate::plan::Plan;
 use crate::registry::{DrafterKind, is_model};
 use crate::translation::Translation;
-use forerun_core::DraftShape;
+use forerun_core::{DraftShape, Role};
 use forerun_cpu::{SpeculatorWeights, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::TwoDeviceDrafter;
@@ -23,6 +23,8 @@ use std::sync::Arc;
 pub(crate) struct OpenDrafter<'p> {
     /// The index among all drafters.
     index: usize,
+    /// The GPU on which it drafts, if not on cores.
+    gpu: Option<usize>,
     name: &'p ModelSource,
     checkpoint: DrafterCheckpoint,
 }
@@ -50,12 +52,18 @@ impl<'p> OpenDrafter<'p> {
         target: &OpenModel,
         loader: &mut Loader<'_>,
     ) -> Result<Vec<Self>, ForerunError> {
-        let open = |(index, name)| {
+        let open = |(group, (index, name)): (usize, (usize, &'p ModelSource))| {
             let kind = if index == 0 { plan.drafter() } else { DrafterKind::Model };
             let checkpoint = DrafterCheckpoint::open(plan, (name, kind), target, loader)?;
-            Ok(Self { index, name, checkpoint })
+            let gpu = plan.placement().gpu_of(Role::Drafter(group));
+            match (&checkpoint, gpu) {
+                (DrafterCheckpoint::Speculator(_), Some(gpu)) => {
+                    Err(ForerunError::DrafterOnGpu { drafter: name.to_string(), gpu })
+                }
+                _ => Ok(Self { index, gpu, name, checkpoint }),
+            }
         };
-        plan.drafters_with_models().into_iter().map(open).collect()
+        plan.drafters_with_models().into_iter().enumerate().map(open).collect()
     }
 
     /// Returns its index among all drafters.
@@ -87,6 +95,7 @@ impl<'p> OpenDrafter<'p> {
     /// If a tensor is missing or broken.
     pub(crate) fn memory(&self, plan: &Plan) -> Result<usize, LoadError> {
         match &self.checkpoint {
+            DrafterCheckpoint::Model { .. } if self.gpu.is_some() => Ok(0),
             DrafterCheckpoint::Model { model, .. } => {
                 memory::of_model(&model.checkpoint, plan.types())
             }
@@ -107,11 +116,11 @@ impl<'p> OpenDrafter<'p> {
         loader: &mut Loader<'_>,
     ) -> Result<LoadedDrafter, ForerunError> {
         let (target, target_weights) = target;
-        let Self { index, name, checkpoint } = self;
+        let Self { index, gpu, name, checkpoint } = self;
         let types = plan.types();
         let parts = match checkpoint {
             DrafterCheckpoint::Model { model, use_weights, .. } => {
-                use_weights(loader.load(name, &model.checkpoint, types)?)
+                use_weights(loader.load_on(gpu, name, &model.checkpoint, types)?)
             }
             DrafterCheckpoint::Speculator(speculator) => {
                 let key = (speculator.path().to_owned(), types);

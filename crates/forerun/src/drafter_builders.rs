@@ -2,6 +2,7 @@
 //! names.
 
 use crate::drafter_parts::{DraftModel, DrafterParts, Site};
+use crate::placed_weights::PlacedWeights;
 use forerun_cpu::{CpuHeads, HeadWeights, SpeculatorWeights, Transformer, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::{
@@ -25,7 +26,7 @@ pub(crate) enum UnsuitableModel {
 }
 
 /// Returns a drafter that uses a language model's weights.
-pub(crate) type UseWeights = Box<dyn FnOnce(Arc<Weights>) -> DrafterParts>;
+pub(crate) type UseWeights = Box<dyn FnOnce(PlacedWeights) -> DrafterParts>;
 
 type Built = Result<Box<dyn Drafter>, String>;
 
@@ -99,6 +100,7 @@ pub(crate) fn speculator(
         SpeculatorWeights::Layers(weights) => {
             let masks = weights.architecture().mask_ids();
             let pattern = with_masks(masks.len());
+            let weights = PlacedWeights::Cores(weights);
             drafts_at_masks(weights, Masks::PerPosition(masks), pattern)
         }
     })
@@ -152,7 +154,7 @@ fn with_masks(masks: usize) -> DraftPattern {
     DraftPattern { positions: Some(masks + 1), one_forward: true }
 }
 
-fn drafts_at_masks(weights: Arc<Weights>, masks: Masks, pattern: DraftPattern) -> DrafterParts {
+fn drafts_at_masks(weights: PlacedWeights, masks: Masks, pattern: DraftPattern) -> DrafterParts {
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
         let drafter = ParallelDrafter::new(site.model(&weights), masks.clone());
         Ok(Box::new(drafter.with_vocab_size(site.vocab_size)))

@@ -1,11 +1,13 @@
 //! What a drafter with a checkpoint is built from: its model, its weights, and a worker's device.
 
 use crate::easyspec::EasySpec;
+use crate::placed_weights::PlacedWeights;
 use crate::translation::Translation;
 use forerun_cpu::{AlternatingModel, CpuPages, ExclusiveDevice, Team, Transformer, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::Drafter;
 use forerun_formats::{Checkpoint, SpeculatorKind};
+use forerun_lm::LayeredModel;
 use forerun_model::{CachedTransformer, Forward};
 use forerun_runtime::{Engine, SharedDevice, TimedModel};
 use std::sync::Arc;
@@ -59,12 +61,19 @@ impl Site<'_> {
     }
 
     /// Returns a language model with caches of its own.
-    pub(crate) fn model(
-        &self,
-        weights: &Arc<Weights>,
-    ) -> TimedModel<CachedTransformer<Box<dyn Forward<Storage = CpuPages>>>> {
-        let passes = self.device.passes(self.engine, Arc::clone(weights));
-        self.timed(CachedTransformer::new(passes).with_cache_bytes(self.cache_bytes))
+    pub(crate) fn model(&self, weights: &PlacedWeights) -> Box<dyn LayeredModel> {
+        match weights {
+            PlacedWeights::Cores(weights) => {
+                let passes = self.device.passes(self.engine, Arc::clone(weights));
+                let model = CachedTransformer::new(passes).with_cache_bytes(self.cache_bytes);
+                Box::new(self.timed(model))
+            }
+            #[cfg(feature = "gpu")]
+            PlacedWeights::Gpu(weights) => {
+                let model = forerun_gpu::GpuModel::new(Arc::clone(weights));
+                Box::new(self.timed(crate::gpus::with_caches(model, self.cache_bytes)))
+            }
+        }
     }
 
     /// Returns the team of a device that no other worker uses.

@@ -22,7 +22,7 @@ use forerun_cpu::Isa;
 use forerun_decode::{AnswerDecoder, DraftPattern, Limits, Sequence};
 use forerun_formats::Config;
 use forerun_runtime::{ClusterHandle, Runtime, Workers};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,8 +105,11 @@ impl OpenedPlan {
             part.is_none_or(|part| workers.any(|worker| part.has(&worker)))
         };
         drafters.retain(|drafter| is_here(Role::Drafter(drafter.index())));
-        let has_target = (0..plan.placement().replicas()).any(|index| is_here(Role::Target(index)));
-        let needs_target = has_target || drafters.iter().any(OpenDrafter::shares_target);
+        let targets =
+            (0..plan.placement().replicas()).map(Role::Target).filter(|&role| is_here(role));
+        let gpus: Vec<Option<usize>> = targets.map(|role| plan.placement().gpu_of(role)).collect();
+        let on_cores = gpus.contains(&None);
+        let needs_target = on_cores || drafters.iter().any(OpenDrafter::shares_target);
         if !loader.shares_weights() {
             // All at once, so that a drafter that does not fit is found before the target is loaded.
             let of_target = || memory::of_model(&target.checkpoint, plan.types());
@@ -118,6 +121,11 @@ impl OpenedPlan {
         }
         let mut load = || loader.load(plan.model(), &target.checkpoint, plan.types());
         let weights = needs_target.then(&mut load).transpose()?;
+        let on_gpus = gpus.into_iter().flatten().map(|gpu| {
+            let target = loader.load_on(Some(gpu), plan.model(), &target.checkpoint, plan.types());
+            target.map(|target| (gpu, target))
+        });
+        let gpu_targets = on_gpus.collect::<Result<HashMap<_, _>, _>>()?;
         let load =
             |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, weights.as_ref()), loader);
         let drafters = drafters.into_iter().map(load);
@@ -127,6 +135,7 @@ impl OpenedPlan {
         let grammars = GrammarCompiler::new(Arc::clone(&target.tokenizer), config.vocab_size);
         let loaded = Arc::new(Loaded {
             target: weights,
+            gpu_targets,
             vocab_size,
             features,
             drafters,

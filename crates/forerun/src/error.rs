@@ -37,6 +37,38 @@ pub enum ForerunError {
         /// The available memory in bytes.
         available: u64,
     },
+    /// A GPU in a build without the feature `gpu`.
+    #[cfg(not(feature = "gpu"))]
+    #[error("gpu:{gpu} needs a build with GPU support: build with `--features gpu`")]
+    NoGpuSupport {
+        /// The number of the GPU.
+        gpu: usize,
+    },
+    /// A GPU cannot be used.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Gpu(#[from] forerun_gpu::GpuError),
+    /// A model cannot be loaded on a GPU.
+    #[cfg(feature = "gpu")]
+    #[error("cannot load {model} on a GPU")]
+    LoadOnGpu {
+        /// The model.
+        model: String,
+        /// The reason.
+        #[source]
+        cause: forerun_gpu::GpuLoadError,
+    },
+    /// A drafter that only cores compute is placed on a GPU.
+    #[error(
+        "the drafter {drafter} is computed on cores only, but the placement puts it on gpu:{gpu}; write, for \
+         example, \"drafter=cpu:0\""
+    )]
+    DrafterOnGpu {
+        /// The drafter.
+        drafter: String,
+        /// The number of the GPU.
+        gpu: usize,
+    },
     /// A model that is part of the program, where one on disk is needed.
     #[error("{0} is part of this program and has no path: give the path of a model")]
     Embedded(&'static str),

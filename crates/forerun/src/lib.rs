@@ -38,6 +38,8 @@ mod engine;
 mod engine_method;
 mod error;
 mod gguf;
+#[cfg(feature = "gpu")]
+mod gpus;
 mod grammar;
 #[cfg(feature = "hub")]
 mod hub;
@@ -47,6 +49,7 @@ mod memory;
 mod model_id;
 mod model_source;
 mod open_model;
+mod placed_weights;
 mod plan;
 mod progress;
 mod quality;
@@ -70,6 +73,10 @@ pub use easyspec::{EasySpec, LayerStrategy};
 pub use engine::{Canceller, Forerun};
 pub use engine_method::MethodError;
 pub use error::ForerunError;
+#[cfg(feature = "gpu")]
+pub use forerun_gpu::{
+    AdapterKind, GpuAdapter, GpuDevice, GpuError, GpuLoadError, Probe as GpuProbe,
+};
 pub use gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
 pub use grammar::{Grammar, GrammarError, GrammarKind};
 #[cfg(feature = "hub")]

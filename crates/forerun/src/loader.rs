@@ -4,6 +4,7 @@ use crate::drafter_parts::DrafterParts;
 use crate::error::ForerunError;
 use crate::memory;
 use crate::model_source::ModelSource;
+use crate::placed_weights::PlacedWeights;
 use crate::progress::{Progress, Step};
 use forerun_cpu::Weights;
 use forerun_formats::{Checkpoint, LoadError, MatrixTypes, ModelTypes};
@@ -50,12 +51,20 @@ pub struct Loader<'a> {
     offline: bool,
     /// The weights loaded so far, if engines share them.
     shared: Option<Shared>,
+    #[cfg(feature = "gpu")]
+    gpus: crate::gpus::Gpus,
     on_progress: Box<dyn FnMut(Progress<'_>) -> ControlFlow<()> + 'a>,
 }
 
 impl Default for Loader<'_> {
     fn default() -> Self {
-        Self { offline: false, shared: None, on_progress: Box::new(|_| ControlFlow::Continue(())) }
+        Self {
+            offline: false,
+            shared: None,
+            #[cfg(feature = "gpu")]
+            gpus: crate::gpus::Gpus::default(),
+            on_progress: Box::new(|_| ControlFlow::Continue(())),
+        }
     }
 }
 
@@ -159,6 +168,50 @@ impl<'a> Loader<'a> {
         if let Some(shared) = &mut self.shared {
             shared.models.insert(key, Arc::clone(&weights));
         }
+        Ok(weights)
+    }
+
+    /// Returns a model's weights on a GPU, or for cores if there is no `gpu`.
+    pub(crate) fn load_on(
+        &mut self,
+        gpu: Option<usize>,
+        model: &ModelSource,
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+    ) -> Result<PlacedWeights, ForerunError> {
+        let Some(gpu) = gpu else {
+            return self.load(model, checkpoint, types).map(PlacedWeights::Cores);
+        };
+        #[cfg(feature = "gpu")]
+        return self.load_on_gpu(gpu, model, checkpoint, types).map(PlacedWeights::Gpu);
+        #[cfg(not(feature = "gpu"))]
+        Err(ForerunError::NoGpuSupport { gpu })
+    }
+
+    /// Uploads a model's weights to a GPU, unless they are there.
+    #[cfg(feature = "gpu")]
+    fn load_on_gpu(
+        &mut self,
+        gpu: usize,
+        model: &ModelSource,
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+    ) -> Result<Arc<forerun_gpu::GpuWeights>, ForerunError> {
+        let key = (checkpoint.path().to_owned(), types);
+        if let Some(weights) = self.gpus.loaded(gpu, &key) {
+            return Ok(weights);
+        }
+        let device = self.gpus.open(gpu)?;
+        let matrices = MatrixTypes::of_model(types.weights, checkpoint.architecture(), checkpoint)?;
+        let (name, type_names) = (model.to_string(), matrices.names(checkpoint.architecture()));
+        let total = checkpoint.config().num_hidden_layers;
+        let step = Step::Load { model: &name, types: &type_names };
+        self.report(step, 0, total);
+        let weights = forerun_gpu::GpuWeights::load(&device, checkpoint, types)
+            .map_err(|cause| ForerunError::LoadOnGpu { model: name.clone(), cause })?;
+        self.report(Step::Load { model: &name, types: &type_names }, total, total);
+        let weights = Arc::new(weights);
+        self.gpus.insert(gpu, key, &weights);
         Ok(weights)
     }
 

@@ -3,6 +3,7 @@
 use crate::drafter::LoadedDrafter;
 use crate::drafter_parts::DrafterDevice;
 use crate::grammar::GrammarCompiler;
+use crate::placed_weights::PlacedWeights;
 use crate::plan::{Method, Plan, WorkerDescription, WorkerDevice};
 use crate::ranks::RankPart;
 use crate::registry::DrafterKind;
@@ -15,12 +16,15 @@ use forerun_model::{CachedTransformer, Forward};
 use forerun_runtime::{
     BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, TeamSpec, WorkerSpec,
 };
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The loaded models of a plan.
 pub(crate) struct Loaded {
     /// `None` in a process that does not need them.
     pub(crate) target: Option<Arc<Weights>>,
+    /// The target on each GPU that has a replica.
+    pub(crate) gpu_targets: HashMap<usize, PlacedWeights>,
     /// The number of the target's tokens.
     pub(crate) vocab_size: usize,
     /// The target's hidden states that a drafter reads, if any.
@@ -60,6 +64,10 @@ pub(crate) fn worker_specs(
     let halves = plan.method() == Method::Pearl && plan.pearl().schedule == PearlSchedule::Paper;
     let spec = |worker: WorkerDescription| {
         let roles = worker.roles();
+        let gpu = match &worker.device {
+            WorkerDevice::Own(group) => group.gpu(),
+            WorkerDevice::Thread | WorkerDevice::InTurn(_) => None,
+        };
         let devices: Result<Vec<_>, StartError> = match &worker.device {
             WorkerDevice::InTurn(groups) => groups.iter().map(&mut shared_device).collect(),
             WorkerDevice::Thread | WorkerDevice::Own(_) => Ok(Vec::new()),
@@ -70,6 +78,7 @@ pub(crate) fn worker_specs(
             roles: roles.clone(),
             on_tokens: on_tokens.clone(),
             devices: devices?,
+            gpu,
             halves,
             cache_bytes: plan.cache_bytes(),
         };
@@ -87,6 +96,8 @@ fn team(worker: &WorkerDescription, part: Option<&RankPart>) -> TeamSpec {
         None => group.cores().to_vec(),
     };
     match &worker.device {
+        // The thread that gives the GPU its work.
+        WorkerDevice::Own(group) if group.gpu().is_some() => TeamSpec::Unpinned(1),
         WorkerDevice::Own(group) if worker.pinned => TeamSpec::Pinned(cores(group)),
         WorkerDevice::Own(group) => TeamSpec::Preferring(cores(group)),
         WorkerDevice::Thread | WorkerDevice::InTurn(_) => TeamSpec::Unpinned(1),
@@ -101,6 +112,8 @@ struct WorkerModels {
     on_tokens: Vec<(usize, DrafterKind)>,
     /// The devices that it shares with other workers, if it has none of its own.
     devices: Vec<Arc<SharedDevice>>,
+    /// The GPU of its target replicas, if they are not on cores.
+    gpu: Option<usize>,
     /// Whether each half of a draft is computed on one of two devices.
     halves: bool,
     /// The memory of each model's caches, if it is not the default.
@@ -123,11 +136,7 @@ impl WorkerModels {
         for &role in &self.roles {
             let index = match role {
                 Role::Target(index) => {
-                    let replica = CachedTransformer::new(self.replica(&engine, team)?);
-                    let replica = replica.with_cache_bytes(self.cache_bytes);
-                    self.loaded.cache_usage().push(Arc::clone(replica.cache_usage()));
-                    let replica = engine.timed(replica);
-                    engine = engine.with_target(index, replica);
+                    engine = self.with_replica(index, engine, team)?;
                     continue;
                 }
                 Role::Drafter(index) => index,
@@ -140,6 +149,44 @@ impl WorkerModels {
             }
         }
         Ok(engine)
+    }
+
+    /// Returns the engine with a replica of the target.
+    fn with_replica(
+        &self,
+        index: usize,
+        engine: Engine,
+        team: &Arc<Team>,
+    ) -> Result<Engine, String> {
+        #[cfg(feature = "gpu")]
+        if let Some(gpu) = self.gpu {
+            let Some(PlacedWeights::Gpu(weights)) = self.loaded.gpu_targets.get(&gpu) else {
+                return Err("the target is not loaded on the GPU".into());
+            };
+            let replica = forerun_gpu::GpuModel::new(Arc::clone(weights));
+            let replica = match self.loaded.features.clone() {
+                Some(features) => replica.with_features(features),
+                None => replica,
+            };
+            return Ok(self.install(
+                index,
+                crate::gpus::with_caches(replica, self.cache_bytes),
+                engine,
+            ));
+        }
+        let replica = CachedTransformer::new(self.replica(&engine, team)?);
+        Ok(self.install(index, replica.with_cache_bytes(self.cache_bytes), engine))
+    }
+
+    fn install(
+        &self,
+        index: usize,
+        replica: CachedTransformer<impl Forward + 'static>,
+        engine: Engine,
+    ) -> Engine {
+        self.loaded.cache_usage().push(Arc::clone(replica.cache_usage()));
+        let replica = engine.timed(replica);
+        engine.with_target(index, replica)
     }
 
     /// Returns the target on a team, or its layers spread over several devices.

@@ -102,6 +102,8 @@ impl<M: LanguageModel + ?Sized> LanguageModel for Box<M> {
 /// approximate rows from exact ones, and an exact request never uses approximate rows.
 pub trait LayeredModel: LanguageModel {}
 
+impl<M: LayeredModel + ?Sized> LayeredModel for Box<M> {}
+
 /// A language model that reads the target's features in addition to tokens
 /// ([`ForwardRequest::features`]): EAGLE, Hydra, Medusa.
 ///

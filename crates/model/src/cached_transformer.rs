@@ -18,7 +18,7 @@ pub(crate) const PREFILL_ROWS: usize = 256;
 const DECODE_ROWS: usize = 32;
 
 /// Memory for the pages of a model's caches, unless another budget is set.
-const DEFAULT_CACHE_BYTES: usize = 4 << 30;
+pub const DEFAULT_CACHE_BYTES: usize = 4 << 30;
 
 /// Memory for the pages of the caches of a drafter for a target, unless another budget is set.
 pub(crate) const DRAFTER_CACHE_BYTES: usize = 1 << 30;

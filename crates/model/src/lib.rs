@@ -14,7 +14,7 @@ mod heads_model;
 mod sequence_runner;
 
 pub use block_model::BlockModel;
-pub use cached_transformer::CachedTransformer;
+pub use cached_transformer::{CachedTransformer, DEFAULT_CACHE_BYTES};
 pub use eagle_model::EagleModel;
 pub use forward::{
     CacheOverflow, Cancelled, Forward, ForwardHeads, HeadRow, Pass, PassOutput, RowFeature,

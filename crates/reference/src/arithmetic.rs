@@ -3,7 +3,7 @@
 use crate::matrix::{Matrix, MatrixRow};
 use forerun_formats::blocks::UnpackedBlock;
 use forerun_formats::{BlockType, ModelTypes, QUANT_BLOCK as BLOCK, WeightType};
-use forerun_vector::Isa;
+use forerun_vector::{Isa, exp};
 use half::bf16;
 
 /// How a device adds and rounds. Each device documents its own order, and the reference repeats it.
@@ -16,12 +16,21 @@ pub struct Arithmetic {
     /// Whether products with bf16 weights round the activations to bf16, and add the products of two
     /// inputs at a time, the second one first. Subnormal numbers are zeros there (`VDPBF16PS`).
     pub bf16_pairs: bool,
-    /// Number of partial sums of a linear layer's products: product `i` belongs to sum `i mod n`. It is a
-    /// power of two; 1 adds the products in ascending order.
+    /// Whether products with quantised weights quantise the activations to 8 bits. Otherwise they are products with the
+    /// weights that the blocks stand for.
+    pub quantizes_activations: bool,
+    /// Number of partial sums of a linear layer's products. It is a power of two; 1 adds the products in ascending
+    /// order.
     pub product_lanes: usize,
+    /// Number of successive products that belong to one partial sum: product `i` belongs to sum
+    /// `(i / run) mod lanes`.
+    pub product_run: usize,
     /// Number of partial sums in norms and softmax, a power of two. The upper half of the partial sums is
     /// added to the lower half until one is left.
     pub sum_lanes: usize,
+    /// Number of positions in a split of attention: each split has its own largest score and its own sums, which
+    /// are combined in ascending order. `None` for one split.
+    pub attention_split: Option<usize>,
 }
 
 impl Arithmetic {
@@ -32,8 +41,26 @@ impl Arithmetic {
             types: types.into(),
             fused: isa.is_fused(),
             bf16_pairs: isa.rounds_to_bf16(),
+            quantizes_activations: true,
             product_lanes: 1,
+            product_run: 1,
             sum_lanes: 16,
+            attention_split: None,
+        }
+    }
+
+    /// Returns the arithmetic of GPUs.
+    #[must_use]
+    pub fn gpu(types: impl Into<ModelTypes>) -> Self {
+        Self {
+            types: types.into(),
+            fused: false,
+            bf16_pairs: false,
+            quantizes_activations: false,
+            product_lanes: 16,
+            product_run: 4,
+            sum_lanes: 64,
+            attention_split: Some(256),
         }
     }
 
@@ -53,6 +80,61 @@ impl Arithmetic {
         tree_sum(sums)
     }
 
+    /// Returns the average of values with the softmax of scores as weights: `[value width]`. Both belong to successive
+    /// positions from `first` on. `sink` is a score that takes part without a value.
+    #[must_use]
+    pub fn softmax_average(
+        &self,
+        scores: &[f32],
+        values: &[&[f32]],
+        (first, sink): (usize, Option<f32>),
+    ) -> Vec<f32> {
+        let split = self.attention_split.unwrap_or(usize::MAX);
+        let mut splits = Vec::new();
+        let mut start = 0;
+        while start < scores.len() {
+            // Splits begin at multiples of their size.
+            let end = (start + split.saturating_sub((first + start) % split)).min(scores.len());
+            let (scores, values) = (&scores[start..end], &values[start..end]);
+            // A single split knows the sink.
+            let sink = sink.filter(|_| self.attention_split.is_none());
+            splits.push(self.split_sums(scores, values, (first + start, sink)));
+            start = end;
+        }
+        let peaks = splits.iter().map(|split| split.peak).chain(sink);
+        let peak = peaks.fold(f32::NEG_INFINITY, f32::max);
+        let width = values.first().map_or(0, |value| value.len());
+        let (mut total, mut out) = (0.0, vec![0.0; width]);
+        for split in splits {
+            let factor = exp(split.peak - peak);
+            total += split.total * factor;
+            out.iter_mut().zip(split.out).for_each(|(out, value)| *out += value * factor);
+        }
+        let total = sink.map_or(total, |sink| total + exp(sink - peak));
+        out.into_iter().map(|value| value / total).collect()
+    }
+
+    /// Adds the weights and the weighted values of a split, which begins at position `first`.
+    fn split_sums(
+        &self,
+        scores: &[f32],
+        values: &[&[f32]],
+        (first, sink): (usize, Option<f32>),
+    ) -> SplitSums {
+        let peak = scores.iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
+        let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
+        // The partial sum of a weight depends on its absolute position.
+        let padding = std::iter::repeat_n(0.0, first % self.sum_lanes);
+        let total = self.sum(padding.chain(weights.iter().copied()));
+        let mut out = vec![0.0; values.first().map_or(0, |value| value.len())];
+        for (weight, value) in weights.iter().zip(values) {
+            for (out, value) in out.iter_mut().zip(*value) {
+                *out = self.add_product(*out, *weight, *value);
+            }
+        }
+        SplitSums { peak, total, out }
+    }
+
     /// Computes `weights · x` for every row of `x`: `[rows, inputs]`.
     #[must_use]
     pub fn linear(&self, weights: &Matrix, x: &[f32]) -> Vec<f32> {
@@ -64,7 +146,10 @@ impl Arithmetic {
                 bf16_dot(row, x)
             }
             MatrixRow::Floats(row) => self.float_dot(row, x),
-            MatrixRow::Blocks(block_type, bytes) => self.block_dot(block_type, bytes, x),
+            MatrixRow::Blocks(block_type, bytes) if self.quantizes_activations => {
+                self.block_dot(block_type, bytes, x)
+            }
+            MatrixRow::Blocks(..) => self.float_dot(&weights.weights(output), x),
         };
         rows.flat_map(|x| (0..weights.outputs()).map(move |index| output(x, index))).collect()
     }
@@ -74,7 +159,8 @@ impl Arithmetic {
         let lanes = self.product_lanes;
         let mut sums = vec![0.0_f32; lanes];
         for (index, (&weight, &x)) in weights.iter().zip(x).enumerate() {
-            sums[index % lanes] = self.add_product(sums[index % lanes], x, weight);
+            let lane = index / self.product_run % lanes;
+            sums[lane] = self.add_product(sums[lane], x, weight);
         }
         if lanes == 1 && x.len() % 2 == 1 {
             sums[0] = self.add_product(sums[0], 0.0, 0.0);
@@ -110,6 +196,16 @@ impl Arithmetic {
         }
         sum
     }
+}
+
+/// What a split of attention adds.
+struct SplitSums {
+    /// The largest score.
+    peak: f32,
+    /// The sum of the weights.
+    total: f32,
+    /// The weighted values.
+    out: Vec<f32>,
 }
 
 /// Adds the products of bf16 numbers, two inputs at a time.

@@ -357,20 +357,9 @@ impl ReferenceModel {
             };
             let scores: Vec<f32> = rows.iter().map(dot).collect();
             let sink = sinks.map(|sinks| sinks[head]);
-            let peak = scores.iter().copied().chain(sink).fold(f32::NEG_INFINITY, f32::max);
-            let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
-            // The partial sum of a weight depends on its absolute position.
-            let padding = std::iter::repeat_n(0.0, first % arithmetic.sum_lanes);
-            let total = arithmetic.sum(padding.chain(weights.iter().copied()));
-            let total = sink.map_or(total, |sink| total + exp(sink - peak));
-            let mut out = vec![0.0; value_dim];
-            for (weight, [_, value]) in weights.iter().zip(rows) {
-                let value = &value[kv_head * value_dim..][..value_dim];
-                for (out, value) in out.iter_mut().zip(value) {
-                    *out = arithmetic.add_product(*out, *weight, *value);
-                }
-            }
-            out.into_iter().map(|value| value / total).collect()
+            let of_head = rows.iter().map(|[_, value]| &value[kv_head * value_dim..][..value_dim]);
+            let values: Vec<&[f32]> = of_head.collect();
+            arithmetic.softmax_average(&scores, &values, (first, sink))
         };
         let mut attended: Vec<f32> = query.chunks(dim).enumerate().flat_map(head_output).collect();
         if self.attention(layer).gate {

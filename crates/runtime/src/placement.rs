@@ -1,4 +1,4 @@
-//! Placements: the assignment of drafters and target replicas to groups of cores.
+//! Placements: the assignment of drafters and target replicas to groups of cores, to GPUs, or to ranks.
 
 mod error;
 
@@ -15,14 +15,19 @@ const MAX_CORES: usize = 4096;
 /// A rank that a placement names is below this number.
 const MAX_RANKS: usize = 65_536;
 
-/// A group of cores that work as one device: named cores of this machine, or the cores of a rank, which is a
-/// process of an MPI job.
+/// A GPU that a placement names is below this number.
+const MAX_GPUS: usize = 4096;
+
+/// What works as one device: a group of cores of this machine, a GPU, or the cores of a rank, which is a process of
+/// an MPI job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceGroup {
-    /// Empty for a rank: its process finds them.
+    /// Empty for a GPU, and for a rank: its process finds them.
     cores: Vec<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rank: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gpu: Option<usize>,
 }
 
 /// The device groups of one model: one group, or several groups that the model uses one after another.
@@ -42,13 +47,25 @@ impl DeviceGroup {
     /// Creates the group of these cores.
     #[must_use]
     pub fn new(cores: &[usize]) -> Self {
-        Self { cores: cores.to_vec(), rank: None }
+        Self { cores: cores.to_vec(), rank: None, gpu: None }
     }
 
     /// Creates the group of a rank's cores.
     #[must_use]
     pub fn of_rank(rank: usize) -> Self {
-        Self { cores: Vec::new(), rank: Some(rank) }
+        Self { cores: Vec::new(), rank: Some(rank), gpu: None }
+    }
+
+    /// Creates the group of a GPU. GPUs are numbered from 0, in the order in which their drivers report them.
+    #[must_use]
+    pub fn of_gpu(gpu: usize) -> Self {
+        Self { cores: Vec::new(), rank: None, gpu: Some(gpu) }
+    }
+
+    /// Returns the number of the GPU; `None` for cores.
+    #[must_use]
+    pub fn gpu(&self) -> Option<usize> {
+        self.gpu
     }
 
     /// Returns the rank whose cores these are; `None` for cores of this machine.
@@ -57,8 +74,8 @@ impl DeviceGroup {
         self.rank
     }
 
-    /// Returns the cores, in the order of the team's members. There are none for a rank, because only its
-    /// process knows them.
+    /// Returns the cores, in the order of the team's members. There are none for a GPU, and for a rank, because
+    /// only its process knows them.
     #[must_use]
     pub fn cores(&self) -> &[usize] {
         &self.cores
@@ -67,7 +84,7 @@ impl DeviceGroup {
     /// Returns whether both groups are the same device, regardless of the order of their cores.
     #[must_use]
     pub fn same_cores(&self, other: &Self) -> bool {
-        self.rank == other.rank
+        (self.rank, self.gpu) == (other.rank, other.gpu)
             && self.cores.len() == other.cores.len()
             && self.cores.iter().all(|core| other.cores.contains(core))
     }
@@ -79,6 +96,13 @@ impl DeviceGroup {
             }
             let rank = rank.parse().ok().filter(|&rank| rank < MAX_RANKS)?;
             return Some(Ok(Self::of_rank(rank)));
+        }
+        if let Some(gpu) = text.strip_prefix("gpu:") {
+            if gpu.contains('+') {
+                return Some(Err(PlacementError::JoinedGpus { group: text.into() }));
+            }
+            let gpu = gpu.parse().ok().filter(|&gpu| gpu < MAX_GPUS)?;
+            return Some(Ok(Self::of_gpu(gpu)));
         }
         let mut cores = Vec::new();
         for range in text.split('+') {
@@ -132,8 +156,11 @@ impl DeviceGroups {
         let groups = text.split('/').map(|group| DeviceGroup::parse(group, available));
         let groups: Option<Result<Vec<DeviceGroup>, _>> = groups.collect();
         Some(groups?.and_then(|groups| {
-            match groups.len() > 1 && groups.iter().any(|group| group.rank.is_some()) {
-                true => Err(PlacementError::JoinedRanks { group: text.into() }),
+            if groups.len() > 1 && groups.iter().any(|group| group.rank.is_some()) {
+                return Err(PlacementError::JoinedRanks { group: text.into() });
+            }
+            match groups.len() > 1 && groups.iter().any(|group| group.gpu.is_some()) {
+                true => Err(PlacementError::JoinedGpus { group: text.into() }),
                 false => Ok(Self(groups)),
             }
         }))
@@ -155,9 +182,10 @@ impl fmt::Display for DeviceGroups {
 
 impl fmt::Display for DeviceGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.rank {
-            Some(rank) => write!(f, "rank:{rank}"),
-            None => write!(f, "cpu:{}", format_ranges(&self.cores)),
+        match (self.rank, self.gpu) {
+            (Some(rank), _) => write!(f, "rank:{rank}"),
+            (None, Some(gpu)) => write!(f, "gpu:{gpu}"),
+            (None, None) => write!(f, "cpu:{}", format_ranges(&self.cores)),
         }
     }
 }
@@ -184,6 +212,8 @@ impl Placement {
     /// `target=cpu:0/cpu:1` splits the target's layers between two groups. To use the target's first and
     /// last group for the drafter, too, write `drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared`.
     ///
+    /// `drafter=cpu:0-3,target=gpu:0` places the target on a GPU.
+    ///
     /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name ranks then.
     ///
     /// # Errors
@@ -208,6 +238,8 @@ impl Placement {
             groups.push(DeviceGroups::parse(group, available).ok_or_else(syntax)??);
         }
         placement.check_ranks(shared)?;
+        placement.check_gpus(shared)?;
+        placement.check_replicas()?;
         placement.check_overlaps(shared)?;
         placement.check_split_drafters()?;
         Ok(placement)
@@ -328,6 +360,28 @@ impl Placement {
         }
     }
 
+    /// Checks that roles on the same GPU are declared shared.
+    fn check_gpus(&self, shared: bool) -> Result<(), PlacementError> {
+        let gpus: Vec<usize> = self.all_groups().filter_map(|group| group.gpu).collect();
+        match (1..gpus.len()).find(|&at| gpus[..at].contains(&gpus[at])) {
+            Some(at) if !shared => Err(PlacementError::SharedGpu { gpu: gpus[at] }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that all target replicas compute the same bits.
+    fn check_replicas(&self) -> Result<(), PlacementError> {
+        let is_on_gpu = |groups: &&DeviceGroups| groups.0.iter().any(|group| group.gpu.is_some());
+        let (on_gpus, others): (Vec<_>, Vec<_>) = self.targets.iter().partition(is_on_gpu);
+        match (on_gpus.first(), others.first()) {
+            (Some(gpu), Some(other)) => Err(PlacementError::MixedReplicas {
+                gpu: gpu.to_string(),
+                other: other.to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn check_overlaps(&self, shared: bool) -> Result<(), PlacementError> {
         let models: Vec<&DeviceGroups> = self.drafters.iter().chain(&self.targets).collect();
         let groups = models.iter().flat_map(|model| model.0.iter().map(|group| (*model, group)));
@@ -363,15 +417,18 @@ impl Placement {
         Err(PlacementError::NotFirstAndLast { drafter: wrong.to_string(), target })
     }
 
-    /// Returns whether there is a single target, and the drafters have no cores but the target's.
+    /// Returns whether there is a single target, and the drafters have no devices but the target's.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         let [target] = &self.targets[..] else { return false };
         if let [DeviceGroup { rank: Some(rank), .. }] = target.as_slice() {
             return self.ranks() == [*rank];
         }
-        let mut drafter_cores = self.drafters.iter().flat_map(DeviceGroups::cores);
-        drafter_cores.all(|core| target.cores().any(|own| own == core))
+        let is_targets = |group: &DeviceGroup| match group.gpu {
+            Some(_) => target.0.contains(group),
+            None => group.cores.iter().all(|core| target.cores().any(|own| own == *core)),
+        };
+        self.drafters.iter().flat_map(|groups| &groups.0).all(is_targets)
     }
 
     /// Returns the number of target replicas (DSI's degree of speculation parallelism).
@@ -390,6 +447,13 @@ impl Placement {
     #[must_use]
     pub fn drafter(&self, index: usize) -> Option<&DeviceGroups> {
         self.drafters.get(index)
+    }
+
+    /// Returns the GPU of a role; `None` if it is on cores or on a rank.
+    #[must_use]
+    pub fn gpu_of(&self, role: Role) -> Option<usize> {
+        let groups = self.roles().find(|(own, _)| *own == role)?.1;
+        groups.0.first().and_then(DeviceGroup::gpu)
     }
 
     /// Returns the groups of every role.
@@ -474,6 +538,9 @@ mod tests {
             "drafter=cpu:0/cpu:3,target=cpu:0/cpu:1-2/cpu:3,shared",
             "drafter=cpu:3,target=cpu:0/cpu:1,target=cpu:0/cpu:1,shared",
             "drafter=rank:0,target=rank:1",
+            "drafter=cpu:0,target=gpu:0",
+            "drafter=gpu:1,target=gpu:1,shared",
+            "drafter=gpu:0,target=gpu:1,target=gpu:3",
             "drafter=rank:0,target=rank:0,target=rank:7,shared",
         ] {
             assert_eq!(Placement::parse(text, &CORES).unwrap().to_string(), text);
@@ -511,6 +578,13 @@ mod tests {
             ("target=rank:1+rank:2", &["rank:1+rank:2", "target=rank:1,target=rank:2"]),
             ("target=rank:1/rank:2", &["rank:1/rank:2", "target=rank:1,target=rank:2"]),
             ("target=rank:x", &["target=rank:x"]),
+            ("target=gpu:", &["target=gpu:"]),
+            ("target=gpu:99999", &["target=gpu:99999"]),
+            ("drafter=gpu:1,target=gpu:1", &["GPU 1 is in two groups", "shared"]),
+            ("target=gpu:0+gpu:1", &["gpu:0+gpu:1", "one GPU"]),
+            ("target=gpu:0/cpu:0", &["gpu:0/cpu:0", "one GPU"]),
+            ("target=cpu:0,target=gpu:1", &["cpu:0", "gpu:1", "same kind"]),
+            ("drafter=rank:0,target=gpu:0", &["drafter=rank:0,target=gpu:0", "ranks or cores"]),
             ("target=rank:99999999", &["target=rank:99999999"]),
             ("verifier=cpu:0", &["verifier"]),
             ("nonsense", &["nonsense", "drafter=cpu:0"]),
@@ -596,6 +670,8 @@ mod tests {
         assert!(shared("drafter=cpu:0-3,target=cpu:0-3,shared") && shared("target=cpu:0-1"));
         assert!(!shared("drafter=cpu:0,target=cpu:1-3"));
         assert!(!shared("drafter=cpu:0,target=cpu:0,target=cpu:1,shared"));
+        assert!(shared("drafter=gpu:0,target=gpu:0,shared") && shared("target=gpu:0"));
+        assert!(!shared("drafter=gpu:0,target=cpu:0") && !shared("drafter=cpu:0,target=gpu:0"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ pub enum PlacementError {
         "cannot read {part:?} in the placement {text:?}; write, for example, \
          \"drafter=cpu:0,target=cpu:1-3\"; join ranges of cores with '+' (cpu:0+cpu:4-7), split a \
          target's layers between groups with '/' (target=cpu:0/cpu:1), and add \",shared\" if drafter and \
-         target run on the same cores; name the processes of an MPI job as in \
+         target run on the same device; name GPUs as in \"drafter=cpu:0-3,target=gpu:0\", and the processes of an MPI job as in \
          \"drafter=rank:0,target=rank:1\""
     )]
     Syntax {
@@ -114,6 +114,33 @@ pub enum PlacementError {
     SharedRank {
         /// The rank.
         rank: usize,
+    },
+    /// A model is spread over several GPUs, or over a GPU and cores.
+    #[error(
+        "{group} spreads a model over a GPU and other devices, which is not supported yet; give each model one GPU"
+    )]
+    JoinedGpus {
+        /// The groups as written.
+        group: String,
+    },
+    /// A GPU is in two groups that are not declared shared.
+    #[error(
+        "GPU {gpu} is in two groups; give each a GPU of its own, or add \",shared\" so that the models take turns"
+    )]
+    SharedGpu {
+        /// The number of the GPU.
+        gpu: usize,
+    },
+    /// Some target replicas are on GPUs, and others on cores.
+    #[error(
+        "one target replica is on {gpu} and another one on {other}, which round differently, so the text would depend \
+         on which of them is faster; give all replicas devices of the same kind"
+    )]
+    MixedReplicas {
+        /// The device of a replica on a GPU.
+        gpu: String,
+        /// That of another replica.
+        other: String,
     },
     /// A required role has no group.
     #[error("the placement {text:?} has no {role} group; add one, for example \"{role}=cpu:0\"")]

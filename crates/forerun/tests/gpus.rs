@@ -1,0 +1,139 @@
+//! Targets and drafters on GPUs and on cores: every method gives the text of plain decoding with the target on the
+//! same kind of device. Without a GPU the tests report that they are skipped. A software driver, such as Mesa's
+//! lavapipe, is enough.
+
+#![cfg(feature = "gpu")]
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun::{
+    Answer, DraftTokens, DrafterKind, Forerun, ForerunError, GpuDevice, LayerStrategy, Method,
+    Options, Plan, RandomPair, Request, SamplingOptions, Tree,
+};
+
+/// Returns whether there is a GPU. If not, says so.
+fn has_gpu() -> bool {
+    let found = !GpuDevice::adapters().is_empty();
+    if !found {
+        eprintln!("skipped: there is no GPU, and no software driver");
+    }
+    found
+}
+
+fn options(pair: &RandomPair, placement: &str) -> Options {
+    Options {
+        model: pair.target().into(),
+        draft_model: Some(pair.drafter().into()),
+        draft_tokens: DraftTokens::Fixed(3),
+        placement: Some(placement.parse().unwrap()),
+        ..Options::default()
+    }
+}
+
+fn open(options: Options) -> Result<Forerun, ForerunError> {
+    Forerun::open(&Plan::new(options)?)
+}
+
+fn requests() -> [Request; 2] {
+    let greedy = Request { max_tokens: 24, ..Request::default() };
+    let sampling = SamplingOptions { temperature: 0.9, top_p: 0.95, ..greedy.sampling.clone() };
+    [greedy.clone(), Request { sampling, seed: Some(5), ..greedy }]
+}
+
+fn answers(engine: &Forerun) -> Vec<Answer> {
+    let prompts = ["the quick brown fox", "1 2 3 1 2 3 1 2"];
+    let requests = requests();
+    let each = prompts.iter().flat_map(|prompt| requests.iter().map(move |own| (prompt, own)));
+    each.map(|(prompt, request)| engine.complete(prompt, request).unwrap()).collect()
+}
+
+fn tokens(engine: &Forerun) -> Vec<Vec<u32>> {
+    answers(engine).into_iter().map(|answer| answer.tokens).collect()
+}
+
+fn plain(pair: &RandomPair, device: &str) -> Vec<Vec<u32>> {
+    let options = Options {
+        draft_model: None,
+        draft_tokens: DraftTokens::Auto,
+        method: Some(Method::Autoregressive),
+        ..options(pair, &format!("target={device}"))
+    };
+    tokens(&open(options).unwrap())
+}
+
+#[test]
+fn every_method_gives_the_targets_text_on_any_devices() {
+    if !has_gpu() {
+        return;
+    }
+    let pair = RandomPair::make().unwrap();
+    let mut accepted = 0;
+    for target in ["gpu:0", "cpu:0"] {
+        let expected = plain(&pair, target);
+        for drafter in ["gpu:0", "cpu:0"] {
+            let shared = if drafter == target { ",shared" } else { "" };
+            let placement = format!("drafter={drafter},target={target}{shared}");
+            for method in [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd] {
+                let options = Options { method: Some(method), ..options(&pair, &placement) };
+                let answers = answers(&open(options).unwrap());
+                accepted += answers.iter().flat_map(|own| &own.statistics.accepted).sum::<u64>();
+                let tokens: Vec<_> = answers.into_iter().map(|answer| answer.tokens).collect();
+                assert_eq!(tokens, expected, "{method}, {placement}");
+            }
+        }
+    }
+    assert!(accepted > 100, "{accepted} draft tokens are accepted");
+}
+
+#[test]
+fn trees_and_layer_groups_give_the_targets_text() {
+    if !has_gpu() {
+        return;
+    }
+    let pair = RandomPair::make().unwrap();
+    let expected = plain(&pair, "gpu:0");
+    let on_gpu = || options(&pair, "drafter=gpu:0,target=gpu:0,shared");
+    let top = Tree::Top { width: 3, depth: Some(3), budget: Some(8) };
+    let tree = Options { draft_tokens: DraftTokens::Auto, tree: top, ..on_gpu() };
+    assert_eq!(tokens(&open(tree).unwrap()), expected);
+    for layers in [1, 2] {
+        let easyspec = Options {
+            drafter: Some(DrafterKind::EasySpec),
+            layers: Some(LayerStrategy::Parallel(layers)),
+            ..on_gpu()
+        };
+        assert_eq!(tokens(&open(easyspec).unwrap()), expected, "{layers} layers at a time");
+    }
+    let lookup = Options {
+        drafter: Some(DrafterKind::PromptLookup),
+        draft_model: None,
+        ..options(&pair, "target=gpu:0")
+    };
+    assert_eq!(tokens(&open(lookup).unwrap()), expected);
+}
+
+/// Two replicas on a GPU take turns.
+#[test]
+fn dsi_uses_replicas_on_gpus() {
+    if !has_gpu() {
+        return;
+    }
+    let pair = RandomPair::make().unwrap();
+    let placement = "drafter=cpu:0,target=gpu:0,target=gpu:0,shared";
+    let dsi = Options { method: Some(Method::Dsi), ..options(&pair, placement) };
+    assert_eq!(tokens(&open(dsi).unwrap()), plain(&pair, "gpu:0"));
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_named() {
+    let pair = RandomPair::make().unwrap();
+    let placement = "drafter=cpu:0,target=gpu:77";
+    let error = open(options(&pair, placement)).err().unwrap().to_string();
+    assert!(error.contains("77"), "{error}");
+}
+
+#[test]
+fn replicas_on_gpus_and_cores_would_differ() {
+    let error =
+        "drafter=cpu:0,target=gpu:0,target=cpu:1".parse::<forerun::Placement>().unwrap_err();
+    assert!(error.to_string().contains("gpu:0"), "{error}");
+}

@@ -1,0 +1,101 @@
+//! The GPUs of the machine.
+
+use std::fmt;
+use wgpu::{Adapter, Backends, DeviceType, Instance, InstanceDescriptor};
+
+/// A GPU that a driver offers. A GPU with two drivers counts twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuAdapter {
+    /// Its number, from 0: `gpu:0` in placements.
+    pub index: usize,
+    /// Its name, as the driver reports it.
+    pub name: String,
+    /// The interface to the driver: Vulkan, Direct3D 12 or Metal.
+    pub backend: String,
+    /// The driver and its version.
+    pub driver: String,
+    /// What kind of device it is.
+    pub kind: AdapterKind,
+    /// The largest buffer in bytes.
+    pub max_buffer_bytes: u64,
+    /// The largest part of a buffer that a shader can read, in bytes. Larger matrices are split.
+    pub max_binding_bytes: u64,
+    /// The smallest and the largest number of invocations that run in lockstep.
+    pub subgroup_sizes: [u32; 2],
+}
+
+/// What kind of device an adapter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterKind {
+    /// A GPU with its own memory.
+    Discrete,
+    /// A GPU that shares the processor's memory.
+    Integrated,
+    /// A GPU of a virtual machine.
+    Virtual,
+    /// A driver that computes on the processor, such as lavapipe.
+    Software,
+    /// Unknown.
+    Other,
+}
+
+impl fmt::Display for AdapterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Discrete => "discrete GPU",
+            Self::Integrated => "integrated GPU",
+            Self::Virtual => "virtual GPU",
+            Self::Software => "software",
+            Self::Other => "unknown kind",
+        })
+    }
+}
+
+impl fmt::Display for GpuAdapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "gpu:{} {} ({}, {})", self.index, self.name, self.kind, self.backend)
+    }
+}
+
+impl GpuAdapter {
+    fn new(index: usize, adapter: &Adapter) -> Self {
+        let (info, limits) = (adapter.get_info(), adapter.limits());
+        Self {
+            index,
+            name: info.name,
+            backend: match info.backend {
+                wgpu::Backend::Dx12 => "Direct3D 12".to_owned(),
+                other => format!("{other:?}"),
+            },
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+            kind: match info.device_type {
+                DeviceType::DiscreteGpu => AdapterKind::Discrete,
+                DeviceType::IntegratedGpu => AdapterKind::Integrated,
+                DeviceType::VirtualGpu => AdapterKind::Virtual,
+                DeviceType::Cpu => AdapterKind::Software,
+                DeviceType::Other => AdapterKind::Other,
+            },
+            max_buffer_bytes: limits.max_buffer_size,
+            max_binding_bytes: limits.max_storage_buffer_binding_size,
+            subgroup_sizes: [info.subgroup_min_size, info.subgroup_max_size],
+        }
+    }
+}
+
+/// Returns the adapters with their descriptions: GPUs with their own memory first, software last, and
+/// otherwise in the order of the drivers.
+pub(crate) fn find_adapters() -> Vec<(GpuAdapter, Adapter)> {
+    let mut descriptor = InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = Backends::VULKAN | Backends::DX12 | Backends::METAL;
+    let instance = Instance::new(descriptor);
+    let mut adapters = pollster::block_on(instance.enumerate_adapters(Backends::all()));
+    adapters.sort_by_key(|adapter| match adapter.get_info().device_type {
+        DeviceType::DiscreteGpu => 0,
+        DeviceType::IntegratedGpu => 1,
+        DeviceType::VirtualGpu => 2,
+        DeviceType::Other => 3,
+        DeviceType::Cpu => 4,
+    });
+    let describe = |(index, adapter)| (GpuAdapter::new(index, &adapter), adapter);
+    adapters.into_iter().enumerate().map(describe).collect()
+}

@@ -1,0 +1,181 @@
+//! The kernels: their sources, and the buffers that they read and write.
+
+use forerun_formats::{BlockType, CacheType, WeightType};
+
+/// The widest head of attention.
+pub(crate) const MAX_HEAD_DIM: usize = 512;
+
+/// A shader for one step of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kernel {
+    /// Embeddings of tokens, from a matrix of this type.
+    Embed(WeightType),
+    /// Norms of rows.
+    Norm,
+    /// A product with a matrix.
+    Linear {
+        /// The type of the matrix.
+        weights: WeightType,
+        /// The number of rows that a workgroup computes.
+        rows: u32,
+    },
+    /// Norms, limits and rotations of heads, and writes to the cache.
+    Heads(CacheType),
+    /// Attention over splits of a row's path.
+    Attention(CacheType),
+    /// The sum over splits.
+    Combine,
+    /// The activation function of an MLP.
+    Activation,
+    /// The sum of two buffers.
+    Add,
+    /// The divisor and the limit of logits.
+    Logits,
+    /// Copies of rows of the cache.
+    CopyRows,
+    /// What the driver does with sums and products.
+    Probe,
+}
+
+/// How a kernel uses a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+impl Kernel {
+    /// Returns how the kernel uses its buffers, in the order of their bindings.
+    pub(crate) fn accesses(self) -> &'static [Access] {
+        use Access::{Read, Write};
+        match self {
+            Self::Embed(_) | Self::Linear { .. } | Self::Combine => &[Read, Read, Read, Write],
+            Self::Norm => &[Read, Read, Read, Read, Write],
+            Self::Heads(_) => &[Read, Read, Read, Read, Write, Write, Write, Write],
+            Self::Attention(_) => &[Read, Read, Read, Read, Read, Write],
+            Self::Activation | Self::Add | Self::CopyRows | Self::Probe => &[Read, Write],
+            Self::Logits => &[Write],
+        }
+    }
+
+    /// Returns the complete WGSL source.
+    pub(crate) fn source(self) -> String {
+        let constants = match self {
+            Self::Linear { rows, .. } => format!("const ROWS: u32 = {rows}u;\n"),
+            Self::Heads(_) => format!("const MAX_HEAD_DIM: u32 = {MAX_HEAD_DIM}u;\n"),
+            Self::Attention(_) | Self::Combine => {
+                format!("const LOWEST: f32 = {:e}f;\n", f32::MIN)
+            }
+            _ => String::new(),
+        };
+        [constants].into_iter().chain(self.parts().into_iter().map(str::to_owned)).collect()
+    }
+
+    fn parts(self) -> Vec<&'static str> {
+        const NUMBERS: &str = include_str!("shaders/numbers.wgsl");
+        const HALVES: &str = include_str!("shaders/halves.wgsl");
+        const BYTES: &str = include_str!("shaders/bytes.wgsl");
+        const ROW: &str = include_str!("shaders/row.wgsl");
+        match self {
+            Self::Embed(weights) => {
+                let embed = include_str!("shaders/embed.wgsl");
+                vec![HALVES, BYTES, ROW, weight_part(weights), embed]
+            }
+            Self::Norm => vec![NUMBERS, ROW, include_str!("shaders/norm.wgsl")],
+            Self::Linear { weights, .. } => {
+                vec![HALVES, BYTES, weight_part(weights), include_str!("shaders/linear.wgsl")]
+            }
+            Self::Heads(cache) => {
+                let heads = include_str!("shaders/heads.wgsl");
+                let [unpack, pack] = cache_parts(cache);
+                vec![NUMBERS, HALVES, ROW, unpack, heads, pack]
+            }
+            Self::Attention(cache) => {
+                let [unpack, _] = cache_parts(cache);
+                vec![NUMBERS, HALVES, ROW, unpack, include_str!("shaders/attention.wgsl")]
+            }
+            Self::Combine => vec![NUMBERS, ROW, include_str!("shaders/combine.wgsl")],
+            Self::Activation => vec![NUMBERS, include_str!("shaders/activation.wgsl")],
+            Self::Add => vec![include_str!("shaders/add.wgsl")],
+            Self::Logits => vec![NUMBERS, include_str!("shaders/logits.wgsl")],
+            Self::CopyRows => vec![include_str!("shaders/copy_rows.wgsl")],
+            Self::Probe => vec![NUMBERS, HALVES, include_str!("shaders/probe.wgsl")],
+        }
+    }
+}
+
+/// The types of matrices that kernels read. Others are refused when a model is loaded.
+pub(crate) const WEIGHT_TYPES: [WeightType; 6] = [
+    WeightType::F32,
+    WeightType::Bf16,
+    WeightType::F16,
+    WeightType::INT8,
+    WeightType::Quantized(BlockType::Q4_K),
+    WeightType::Quantized(BlockType::Q6_K),
+];
+
+/// Returns how the weights of a matrix of one of [`WEIGHT_TYPES`] are read.
+fn weight_part(weights: WeightType) -> &'static str {
+    match weights {
+        WeightType::F32 => include_str!("shaders/weights_f32.wgsl"),
+        WeightType::Bf16 => include_str!("shaders/weights_bf16.wgsl"),
+        WeightType::F16 => include_str!("shaders/weights_f16.wgsl"),
+        WeightType::Quantized(BlockType::Q8_0) => include_str!("shaders/weights_q8_0.wgsl"),
+        WeightType::Quantized(BlockType::Q4_K) => include_str!("shaders/weights_q4_k.wgsl"),
+        WeightType::Quantized(BlockType::Q6_K) => include_str!("shaders/weights_q6_k.wgsl"),
+        WeightType::Quantized(_) => unreachable!("refused when the model was loaded"),
+    }
+}
+
+/// Returns how numbers of the cache are read, and how they are written.
+fn cache_parts(cache: CacheType) -> [&'static str; 2] {
+    match cache {
+        CacheType::F32 => {
+            [include_str!("shaders/cache_f32.wgsl"), include_str!("shaders/pack_f32.wgsl")]
+        }
+        CacheType::F16 => {
+            [include_str!("shaders/cache_f16.wgsl"), include_str!("shaders/pack_f16.wgsl")]
+        }
+        CacheType::Bf16 => {
+            [include_str!("shaders/cache_bf16.wgsl"), include_str!("shaders/pack_bf16.wgsl")]
+        }
+        CacheType::Q8 => unreachable!("refused when the model was loaded"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All kernels with all their types.
+    fn all() -> Vec<Kernel> {
+        use Kernel as K;
+        let weights = WEIGHT_TYPES;
+        let caches = [CacheType::F32, CacheType::F16, CacheType::Bf16];
+        let linear = weights.into_iter().flat_map(|weights| {
+            [1, 2, 4, 8].into_iter().map(move |rows| K::Linear { weights, rows })
+        });
+        let others = [K::Norm, K::Combine, K::Activation, K::Add, K::Logits, K::CopyRows, K::Probe];
+        let of_caches = caches.into_iter().flat_map(|cache| [K::Heads(cache), K::Attention(cache)]);
+        let embed = weights.into_iter().map(K::Embed);
+        linear.chain(others).chain(of_caches).chain(embed).collect()
+    }
+
+    #[test]
+    fn every_kernel_compiles_and_uses_the_bindings_that_it_declares() {
+        for kernel in all() {
+            let source = kernel.source();
+            assert!(crate::spirv::compile(&source).len() > 100, "{kernel:?}");
+            for (binding, access) in kernel.accesses().iter().enumerate() {
+                let mode = match access {
+                    Access::Read => "read",
+                    Access::Write => "read_write",
+                };
+                let declaration = format!("@binding({binding}) var<storage, {mode}>");
+                assert!(source.contains(&declaration), "{kernel:?}: {declaration}");
+            }
+            let count = source.matches("@binding(").count();
+            assert_eq!(count, kernel.accesses().len(), "{kernel:?}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! GPUs as devices, through Vulkan, Direct3D 12 or Metal.
+//!
+//! [`GpuDevice::adapters`] lists the GPUs, [`GpuDevice::open`] opens one, and [`GpuModel::load`] puts a model on it:
+//! a [`Forward`](forerun_model::Forward) as on the CPU. What GPUs do not compute yet is refused when a model is
+//! loaded ([`GpuLoadError::Unsupported`]).
+//!
+//! # Bits
+//!
+//! A row's bits depend only on its own prefix, never on other rows, slots or pages. With Vulkan, they are defined
+//! (see the guide): shaders forbid the driver to contract or reorder arithmetic, functions are this crate's own, and
+//! every sum has one order, whatever the number of rows and the GPU:
+//!
+//! * a product with a matrix: product `i` belongs to partial sum `(i / 4) mod 16`;
+//! * norms and the weights of attention: term `i` belongs to partial sum `i mod 64`, where `i` is the position in
+//!   attention;
+//! * then the upper half of the partial sums is added to the lower half until one is left;
+//! * attention takes 256 positions at a time, and combines the results in ascending order.
+//!
+//! Weights in blocks are multiplied as the numbers that they stand for. `Arithmetic::gpu` in `forerun-reference` states
+//! the same for the slow reference, which has the same bits in tests. With Direct3D 12 and Metal, the driver compiles WGSL, which allows it to change bits. Those two have
+//! never run.
+
+mod adapter;
+mod cost;
+mod device;
+mod error;
+mod kernel;
+mod matrix;
+mod model;
+mod pages;
+mod parameters;
+mod pass;
+mod pipeline;
+mod probe;
+mod recorder;
+mod rows;
+mod scratch;
+mod spirv;
+mod support;
+mod weights;
+
+pub use adapter::{AdapterKind, GpuAdapter};
+pub use cost::PassCost;
+pub use device::GpuDevice;
+pub use error::{GpuError, GpuLoadError};
+pub use model::GpuModel;
+pub use pages::GpuPages;
+pub use probe::Probe;
+pub use weights::GpuWeights;

@@ -1,0 +1,184 @@
+//! Matrices in a GPU's memory.
+
+use crate::device::GpuDevice;
+use crate::error::GpuLoadError;
+use forerun_formats::blocks::quantize;
+use forerun_formats::checkpoint::TensorRows;
+use forerun_formats::{BlockType, LoadError, WeightType};
+use half::{bf16, f16};
+use wgpu::Buffer;
+
+/// The largest number of workgroups in one direction.
+pub(crate) const MAX_WORKGROUPS: u32 = 65_535;
+
+/// Outputs of a workgroup of `linear.wgsl`.
+pub(crate) const GROUP_OUTPUTS: u32 = 4;
+
+/// Weights are converted in parts of this size before they are uploaded.
+const CONVERTED_BYTES: usize = 8 << 20;
+
+/// A matrix `[outputs, inputs]`, row by row, in one or several buffers.
+pub(crate) struct GpuMatrix {
+    pub(crate) inputs: usize,
+    pub(crate) outputs: usize,
+    pub(crate) parts: Vec<MatrixPart>,
+}
+
+/// Successive outputs of a matrix, of one type.
+pub(crate) struct MatrixPart {
+    pub(crate) weight_type: WeightType,
+    pub(crate) first_output: usize,
+    pub(crate) outputs: usize,
+    pub(crate) weights: Buffer,      // [outputs, inputs]
+    pub(crate) bias: Option<Buffer>, // [outputs]
+}
+
+/// A tensor that becomes outputs of a matrix.
+pub(crate) struct MatrixSource<'a> {
+    pub(crate) rows: TensorRows<'a>,
+    pub(crate) weight_type: WeightType,
+    /// `[outputs]`, or empty.
+    pub(crate) bias: Vec<f32>,
+}
+
+impl GpuMatrix {
+    /// Uploads tensors, whose outputs follow one another. A part ends where the type changes, or where a buffer
+    /// would exceed what a kernel can read or compute at once.
+    ///
+    /// # Errors
+    /// If a value is not finite, or there is no memory.
+    pub(crate) fn upload(
+        device: &GpuDevice,
+        name: &str,
+        sources: &[MatrixSource<'_>],
+    ) -> Result<Self, GpuLoadError> {
+        let inputs = sources.first().map_or(0, |source| source.rows.columns());
+        let mut matrix = Self { inputs, outputs: 0, parts: Vec::new() };
+        for same_type in sources.chunk_by(|one, next| one.weight_type == next.weight_type) {
+            let rows = same_type.iter();
+            let rows = rows.flat_map(|source| (0..source.rows.len()).map(move |row| (source, row)));
+            let rows: Vec<(&MatrixSource<'_>, usize)> = rows.collect();
+            let row_bytes = row_bytes(same_type[0].weight_type, inputs);
+            let most = device.max_binding_bytes() / row_bytes.max(1) as u64;
+            let most = most.min(u64::from(MAX_WORKGROUPS * GROUP_OUTPUTS)) as usize;
+            for rows in rows.chunks(most.max(1)) {
+                let part = matrix.upload_part(device, name, rows)?;
+                matrix.outputs += rows.len();
+                matrix.parts.push(part);
+            }
+            same_type.iter().for_each(|source| source.rows.release());
+        }
+        Ok(matrix)
+    }
+
+    fn upload_part(
+        &self,
+        device: &GpuDevice,
+        name: &str,
+        rows: &[(&MatrixSource<'_>, usize)],
+    ) -> Result<MatrixPart, GpuLoadError> {
+        let weight_type = rows[0].0.weight_type;
+        let row_bytes = row_bytes(weight_type, self.inputs);
+        let weights = device.allocate(name, (rows.len() * row_bytes) as u64)?;
+        let (mut bytes, mut offset) = (Vec::new(), 0);
+        let mut values = vec![0.0; row_values(weight_type, self.inputs)];
+        for (index, (source, row)) in rows.iter().enumerate() {
+            extend_converted(&mut bytes, source, *row, &mut values)?;
+            if bytes.len() >= CONVERTED_BYTES || index + 1 == rows.len() {
+                device.upload(&weights, offset, &bytes);
+                offset += bytes.len() as u64;
+                bytes.clear();
+            }
+        }
+        // All tensors of a projection have a bias, or none.
+        let bias = rows.iter().filter_map(|(source, row)| source.bias.get(*row).copied());
+        let bias: Vec<f32> = bias.collect();
+        let upload = || upload_floats(device, name, &bias);
+        let bias = (bias.len() == rows.len()).then(upload).transpose()?;
+        let (first_output, outputs) = (self.outputs, rows.len());
+        Ok(MatrixPart { weight_type, first_output, outputs, weights, bias })
+    }
+
+    /// Returns the bytes that a product with the matrix reads.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.weights.size()).sum()
+    }
+}
+
+/// Uploads numbers as f32.
+pub(crate) fn upload_floats(
+    device: &GpuDevice,
+    name: &str,
+    values: &[f32],
+) -> Result<Buffer, GpuLoadError> {
+    let buffer = device.allocate(name, size_of_val(values) as u64)?;
+    device.upload(&buffer, 0, bytemuck::cast_slice(values));
+    Ok(buffer)
+}
+
+/// Returns the bytes of a row on a GPU. Blocks are padded to whole words of 32 bits.
+fn row_bytes(weight_type: WeightType, inputs: usize) -> usize {
+    match weight_type {
+        WeightType::F32 => inputs * size_of::<f32>(),
+        WeightType::Bf16 | WeightType::F16 => inputs * size_of::<u16>(),
+        WeightType::Quantized(block_type) => {
+            inputs.div_ceil(block_type.weights()) * block_type.bytes().next_multiple_of(4)
+        }
+    }
+}
+
+/// Returns the number of weights of a row, with those that fill its last block.
+fn row_values(weight_type: WeightType, inputs: usize) -> usize {
+    match weight_type {
+        WeightType::Quantized(block_type) => inputs.next_multiple_of(block_type.weights()),
+        _ => inputs,
+    }
+}
+
+/// Appends a row as kernels read it. Stored blocks of the type stay as they are. `values` is as long as the row with
+/// its last block, and zero after its inputs.
+fn extend_converted(
+    bytes: &mut Vec<u8>,
+    source: &MatrixSource<'_>,
+    row: usize,
+    values: &mut [f32],
+) -> Result<(), LoadError> {
+    let rows = &source.rows;
+    let mut read = || rows.read(row, &mut values[..rows.columns()]);
+    match source.weight_type {
+        WeightType::F32 => {
+            read()?;
+            bytes.extend_from_slice(bytemuck::cast_slice(values));
+        }
+        WeightType::Bf16 => {
+            read()?;
+            bytes.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_ne_bytes()));
+        }
+        WeightType::F16 => {
+            read()?;
+            bytes.extend(values.iter().flat_map(|value| f16::from_f32(*value).to_ne_bytes()));
+        }
+        WeightType::Quantized(block_type) => {
+            let is_stored = rows.block_type() == Some(block_type);
+            let stored = if is_stored { rows.stored(row)? } else { None };
+            match stored {
+                Some(blocks) => extend_blocks(bytes, block_type, &blocks),
+                None => {
+                    read()?;
+                    let mut blocks = Vec::new();
+                    quantize(block_type, values, None, &mut blocks);
+                    extend_blocks(bytes, block_type, &blocks);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Appends blocks, each padded to whole words of 32 bits.
+fn extend_blocks(bytes: &mut Vec<u8>, block_type: BlockType, blocks: &[u8]) {
+    for block in blocks.chunks_exact(block_type.bytes()) {
+        bytes.extend_from_slice(block);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+}

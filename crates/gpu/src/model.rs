@@ -1,0 +1,362 @@
+//! A model on a GPU.
+
+use crate::cost::PassCost;
+use crate::device::GpuDevice;
+use crate::error::GpuLoadError;
+use crate::pages::GpuPages;
+use crate::pass::{PassRun, partial_bytes, window};
+use crate::recorder::{BoundBuffers, Recorder};
+use crate::rows::PassRows;
+use crate::scratch::{GrowingBuffer, Scratch};
+use crate::weights::GpuWeights;
+use forerun_cache::PageStorage;
+use forerun_formats::{Architecture, Checkpoint, FeatureSource, ModelTypes};
+use forerun_lm::{CachePart, LayerOrder};
+use forerun_model::{CacheOverflow, Cancelled, Forward, Pass, PassOutput};
+use std::ops::Range;
+use std::sync::Arc;
+use wgpu::Buffer;
+
+/// Rows times layers of a submission. Cancellation is checked between submissions.
+const SUBMITTED_ROW_LAYERS: usize = 1024;
+
+/// A model on a GPU: its weights, and the buffers of its forward passes.
+pub struct GpuModel {
+    weights: Arc<GpuWeights>,
+    scratch: Scratch,
+    bound: BoundBuffers,
+    /// The keys and values that `bound` refers to belong to this number of pages.
+    bound_pages: usize,
+    staging: Option<Buffer>,
+    /// The hidden states that are stored as features for drafters.
+    features: Option<FeatureSource>,
+    cost: PassCost,
+    logits: Vec<f32>, // [output rows, head outputs]
+    overflows: Vec<CacheOverflow>,
+}
+
+/// Where the results of a pass are in the staging buffer, in bytes.
+struct ResultPlaces {
+    features: u64, // [parts][rows, hidden], after the overflows: [rows]
+    logits: u64,   // [output rows, head outputs]
+    end: u64,
+}
+
+impl GpuModel {
+    /// Creates a model from its weights.
+    #[must_use]
+    pub fn new(weights: Arc<GpuWeights>) -> Self {
+        Self {
+            weights,
+            scratch: Scratch::default(),
+            bound: BoundBuffers::default(),
+            bound_pages: 0,
+            staging: None,
+            features: None,
+            cost: PassCost::default(),
+            logits: Vec::new(),
+            overflows: Vec::new(),
+        }
+    }
+
+    /// Loads a checkpoint.
+    ///
+    /// # Errors
+    /// As [`GpuWeights::load_architecture`].
+    pub fn load(
+        device: &Arc<GpuDevice>,
+        checkpoint: &Checkpoint,
+        types: impl Into<ModelTypes>,
+    ) -> Result<Self, GpuLoadError> {
+        Ok(Self::new(Arc::new(GpuWeights::load(device, checkpoint, types)?)))
+    }
+
+    /// Returns the same model, configured so that new storages store each token's features.
+    #[must_use]
+    pub fn with_features(self, features: FeatureSource) -> Self {
+        Self { features: Some(features), ..self }
+    }
+
+    /// Returns the weights.
+    #[must_use]
+    pub fn weights(&self) -> &Arc<GpuWeights> {
+        &self.weights
+    }
+
+    /// Returns the largest number of bytes of pages that kernels can address: the budget of a cache must not
+    /// exceed it.
+    #[must_use]
+    pub fn max_cache_bytes(&self) -> usize {
+        let storage = self.new_storage();
+        storage.max_pages().saturating_mul(storage.page_bytes())
+    }
+
+    /// Returns what the last pass cost.
+    #[must_use]
+    pub fn last_cost(&self) -> PassCost {
+        self.cost
+    }
+
+    /// Makes all buffers large enough for a pass.
+    fn reserve(&mut self, rows: &PassRows, longest_group: usize) {
+        let Self { weights, scratch, bound, .. } = self;
+        let (device, architecture) = (weights.device(), weights.architecture());
+        let (count, hidden) = (rows.rows.len(), architecture.hidden_size);
+        let floats = |width: usize| (count * width * size_of::<f32>()) as u64;
+        let widest = |width: fn(&crate::weights::LayerWeights) -> usize| {
+            floats(weights.layers.iter().map(width).max().unwrap_or(0))
+        };
+        let attended = widest(|layer| layer.attention.q_size());
+        let partials = weights.layers.iter().map(|layer| {
+            let splits = rows.splits(window(&layer.attention));
+            partial_bytes(&layer.attention, splits, count)
+        });
+        let logits = outputs_at_once(device, weights.head.outputs).min(rows.outputs.len());
+        let deltas = scratch.deltas.len().max(longest_group).max(1);
+        scratch.deltas.resize_with(deltas, GrowingBuffer::default);
+        let sizes = [
+            (&mut scratch.rows, size_of_val(&rows.rows[..]) as u64),
+            (&mut scratch.places, size_of_val(&rows.places[..]) as u64),
+            (&mut scratch.tables, size_of_val(&rows.tables[..]) as u64),
+            (&mut scratch.overflows, floats(1)),
+            (&mut scratch.hidden, floats(hidden)),
+            (&mut scratch.normed, floats(hidden)),
+            (&mut scratch.mlp_input, floats(hidden)),
+            (
+                &mut scratch.projected,
+                widest(|layer| layer.projection.outputs.max(layer.gate_up.outputs)),
+            ),
+            (&mut scratch.queries, attended),
+            (&mut scratch.partials, partials.max().unwrap_or(0)),
+            (&mut scratch.attended, attended),
+            (&mut scratch.inner, widest(|layer| layer.mlp.intermediate_size)),
+            (&mut scratch.logits, (logits * weights.head.outputs * size_of::<f32>()) as u64),
+        ];
+        let deltas = scratch.deltas.iter_mut().map(|delta| (delta, floats(hidden)));
+        let mut is_replaced = false;
+        for (buffer, bytes) in sizes.into_iter().chain(deltas) {
+            is_replaced |= buffer.reserve(device, bytes);
+        }
+        if is_replaced {
+            bound.clear();
+        }
+    }
+
+    /// Makes the staging buffer large enough. Returns where the results are.
+    fn place_results(&mut self, rows: &PassRows) -> ResultPlaces {
+        let size = size_of::<f32>();
+        let parts = match &self.features {
+            None => 0,
+            Some(FeatureSource::LastHidden) => 1,
+            Some(FeatureSource::Layers(chosen)) => chosen.len(),
+        };
+        let (count, hidden) = (rows.rows.len(), self.architecture().hidden_size);
+        let features = (count * size) as u64;
+        let logits = features + (parts * count * hidden * size) as u64;
+        let end = logits + (rows.outputs.len() * self.weights.head.outputs * size) as u64;
+        let held = self.staging.as_ref().map_or(0, Buffer::size);
+        if held < end {
+            self.staging = Some(self.weights.device().allocate_staging(end.next_power_of_two()));
+        }
+        ResultPlaces { features, logits, end }
+    }
+
+    /// Writes what kernels know of the rows.
+    fn write_rows(&self, rows: &PassRows) {
+        let (device, scratch) = (self.weights.device(), &self.scratch);
+        device.write(scratch.rows.get(), 0, bytemuck::cast_slice(&rows.rows));
+        device.write(scratch.places.get(), 0, bytemuck::cast_slice(&rows.places));
+        device.write(scratch.tables.get(), 0, bytemuck::cast_slice(&rows.tables));
+        let none = vec![u32::MAX; rows.rows.len()];
+        device.write(scratch.overflows.get(), 0, bytemuck::cast_slice(&none));
+    }
+
+    /// Records and submits all dispatches of a pass.
+    fn run(
+        &mut self,
+        pass: &Pass<'_>,
+        rows: &PassRows,
+        places: &ResultPlaces,
+        storage: &mut GpuPages,
+    ) -> Result<(), Cancelled> {
+        let Self { weights, scratch, bound, staging, features, .. } = self;
+        let staging = staging.as_ref().expect("a staging buffer");
+        let mut recorder = Recorder::new(weights.device(), bound);
+        let mut has_copies = storage.record_copies(&mut recorder);
+        let mut run = PassRun { weights, rows, scratch, pages: storage, recorder };
+        run.embed();
+        let mut copy = FeatureCopy { source: features.as_ref(), staging, places };
+        copy.after_layers(0, &mut run);
+        let n_layers = weights.layers.len();
+        let most_layers = (SUBMITTED_ROW_LAYERS / rows.rows.len().max(1)).max(1);
+        let (mut recorded, mut previous) = (0, None);
+        for group in (0..pass.order.len(n_layers)).map(|index| pass.order.group(index)) {
+            if pass.is_cancelled() {
+                if has_copies {
+                    run.recorder.submit();
+                }
+                return Err(Cancelled);
+            }
+            if recorded >= most_layers {
+                // The next submission is recorded while the GPU computes this one.
+                let submission = run.recorder.submit();
+                has_copies = false;
+                if let Some(previous) = previous.replace(submission) {
+                    weights.device().wait(Some(previous));
+                }
+                recorded = 0;
+            }
+            recorded += group.len();
+            run.layers(group.clone());
+            copy.after_layers(group.end, &mut run);
+        }
+        copy.after_all(&mut run);
+        let size = size_of::<f32>() as u64;
+        run.recorder.copy(
+            (scratch.overflows.get(), 0),
+            (staging, 0),
+            rows.rows.len() as u64 * size,
+        );
+        let row_bytes = weights.head.outputs as u64 * size;
+        let outputs = rows.outputs.len() as u32;
+        let at_once = outputs_at_once(weights.device(), weights.head.outputs) as u32;
+        for first in (0..outputs).step_by(at_once as usize) {
+            let chunk = first..outputs.min(first + at_once);
+            let to = (staging, places.logits + u64::from(first) * row_bytes);
+            let bytes = chunk.len() as u64 * row_bytes;
+            run.logits(chunk);
+            run.recorder.copy((scratch.logits.get(), 0), to, bytes);
+        }
+        run.recorder.submit();
+        self.cost =
+            PassCost { rows: rows.rows.len(), read_back_bytes: places.end, ..run.recorder.cost };
+        Ok(())
+    }
+
+    /// Reads the results of a pass.
+    fn read_results(&mut self, rows: &PassRows, places: &ResultPlaces, storage: &mut GpuPages) {
+        let staging = self.staging.as_ref().expect("a staging buffer");
+        let (logits, overflows) = (&mut self.logits, &mut self.overflows);
+        logits.clear();
+        overflows.clear();
+        let hidden = self.weights.architecture().hidden_size;
+        self.weights.device().read(staging, places.end, |bytes| {
+            let part = |range: Range<u64>| &bytes[range.start as usize..range.end as usize];
+            let of_rows: &[u32] = bytemuck::cast_slice(part(0..places.features));
+            overflows.extend(of_rows.iter().enumerate().filter_map(overflow));
+            let features: &[f32] = bytemuck::cast_slice(part(places.features..places.logits));
+            if storage.has_features() && !features.is_empty() {
+                let interleaved = interleaved(features, rows.rows.len(), hidden);
+                storage.store_features(&rows.own_places, &interleaved);
+            }
+            logits.extend_from_slice(bytemuck::cast_slice(part(places.logits..places.end)));
+        });
+        overflows.sort_by_key(|overflow| (overflow.layer, overflow.row));
+    }
+}
+
+impl Forward for GpuModel {
+    type Storage = GpuPages;
+
+    fn architecture(&self) -> &Architecture {
+        self.weights.architecture()
+    }
+
+    fn new_storage(&self) -> GpuPages {
+        let weights = &self.weights;
+        let storage = GpuPages::new(weights.device(), &weights.layers, weights.cache_type());
+        match &self.features {
+            Some(features) => {
+                storage.with_features(features.width(weights.architecture().hidden_size))
+            }
+            None => storage,
+        }
+    }
+
+    /// Cancellation is checked before each group of layers, while a pass is recorded. Passes of many rows are
+    /// several submissions.
+    ///
+    /// # Panics
+    /// As the trait says, and if the GPU was lost or has no memory for the pass.
+    fn forward(
+        &mut self,
+        pass: &Pass<'_>,
+        storage: &mut GpuPages,
+    ) -> Result<PassOutput<'_>, Cancelled> {
+        if pass.is_cancelled() {
+            return Err(Cancelled);
+        }
+        let rows = PassRows::new(pass, &self.weights.ropes);
+        let vocabulary = self.architecture().vocab_size;
+        let is_known = |row: &crate::rows::Row| (row.token as usize) < vocabulary;
+        assert!(rows.rows.iter().all(is_known), "every token has an embedding");
+        let n_layers = self.weights.layers.len();
+        if let LayerOrder::Groups(groups) = pass.order {
+            assert_eq!(groups.n_layers(), n_layers, "groups of all layers");
+        }
+        let groups = (0..pass.order.len(n_layers)).map(|index| pass.order.group(index).len());
+        let longest_group = groups.max().unwrap_or(1);
+        self.reserve(&rows, longest_group);
+        if self.bound_pages != storage.capacity() {
+            self.bound.clear();
+            self.bound_pages = storage.capacity();
+        }
+        let places = self.place_results(&rows);
+        self.write_rows(&rows);
+        self.run(pass, &rows, &places, storage)?;
+        self.read_results(&rows, &places, storage);
+        let Self { logits, overflows, .. } = self;
+        Ok(PassOutput { logits, hidden: &[], overflows })
+    }
+}
+
+/// Copies hidden states that are features to the staging buffer.
+struct FeatureCopy<'a> {
+    source: Option<&'a FeatureSource>,
+    staging: &'a Buffer,
+    places: &'a ResultPlaces,
+}
+
+impl FeatureCopy<'_> {
+    /// Copies the hidden states after a number of layers, as often as they are part of the features.
+    fn after_layers(&mut self, layers: usize, run: &mut PassRun<'_>) {
+        let Some(FeatureSource::Layers(chosen)) = self.source else { return };
+        for (part, _) in chosen.iter().enumerate().filter(|(_, after)| **after == layers) {
+            let hidden = run.scratch.hidden.get().clone();
+            self.copy(part as u64, &hidden, run);
+        }
+    }
+
+    /// Copies the hidden states after the last layer and the final norm, if these are the features.
+    fn after_all(&mut self, run: &mut PassRun<'_>) {
+        if self.source == Some(&FeatureSource::LastHidden) {
+            let normed = run.normed_hidden().clone();
+            self.copy(0, &normed, run);
+        }
+    }
+
+    fn copy(&mut self, part: u64, from: &Buffer, run: &mut PassRun<'_>) {
+        let hidden = run.weights.architecture().hidden_size;
+        let bytes = (run.rows.rows.len() * hidden * size_of::<f32>()) as u64;
+        let to = (self.staging, self.places.features + part * bytes);
+        run.recorder.copy((from, 0), to, bytes);
+    }
+}
+
+/// Returns the number of outputs whose logits are computed at once.
+fn outputs_at_once(device: &GpuDevice, head_outputs: usize) -> usize {
+    let row_bytes = (head_outputs * size_of::<f32>()) as u64;
+    ((device.max_binding_bytes() / row_bytes.max(1)) as usize).max(1)
+}
+
+fn overflow((row, code): (usize, &u32)) -> Option<CacheOverflow> {
+    let part = if code.is_multiple_of(2) { CachePart::Key } else { CachePart::Value };
+    (*code != u32::MAX).then_some(CacheOverflow { row, layer: (*code / 2) as usize, part })
+}
+
+/// Turns `[parts][rows, hidden]` into `[rows][parts, hidden]`.
+fn interleaved(features: &[f32], rows: usize, hidden: usize) -> Vec<f32> {
+    let parts = || features.chunks_exact(rows * hidden);
+    let row = |row: usize| parts().flat_map(move |part| &part[row * hidden..][..hidden]);
+    (0..rows).flat_map(row).copied().collect()
+}

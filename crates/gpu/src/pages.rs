@@ -1,0 +1,188 @@
+//! The pages of a model's caches in a GPU's memory.
+
+use crate::device::GpuDevice;
+use crate::kernel::Kernel;
+use crate::parameters::CopyRows;
+use crate::recorder::Recorder;
+use crate::weights::LayerWeights;
+use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
+use forerun_core::FeatureRows;
+use forerun_formats::CacheType;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use wgpu::Buffer;
+
+/// Keys and values of all pages in a GPU's memory. The memory of a released page is kept for the next one.
+///
+/// Features of drafters are in main memory.
+pub struct GpuPages {
+    device: Arc<GpuDevice>,
+    layers: Vec<LayerPages>,
+    /// Number of pages with memory.
+    capacity: usize,
+    /// Rows to copy before the next pass, in this order: the numbers of their places.
+    copies: Vec<[u32; 2]>,
+    features: Option<HostFeatures>,
+}
+
+/// The keys and values of a layer. A layer that attends to those of another one has none.
+struct LayerPages {
+    /// Words of 32 bits of a row's keys, and of its values.
+    row_words: usize,
+    keys: Buffer,   // [places, row_words]
+    values: Buffer, // [places, row_words]
+}
+
+/// The features of rows, in main memory.
+struct HostFeatures {
+    width: usize,
+    rows: HashMap<RowPlace, Vec<f32>>,
+}
+
+/// Returns the number of a place, as kernels count rows of pages.
+pub(crate) fn place_number(place: RowPlace) -> u32 {
+    (place.page.index() * PAGE_ROWS + place.row) as u32
+}
+
+impl GpuPages {
+    /// Creates a storage without pages.
+    pub(crate) fn new(
+        device: &Arc<GpuDevice>,
+        layers: &[LayerWeights],
+        cache_type: CacheType,
+    ) -> Self {
+        let per_word = if cache_type == CacheType::F32 { 1 } else { 2 };
+        let empty = || device.allocate_in_pass("an empty cache", 0);
+        let layers = layers.iter().map(|layer| LayerPages {
+            row_words: layer.own_key_heads() * layer.attention.head_dim / per_word,
+            keys: empty(),
+            values: empty(),
+        });
+        let layers = layers.collect();
+        let device = Arc::clone(device);
+        Self { device, layers, capacity: 0, copies: Vec::new(), features: None }
+    }
+
+    /// Returns the same storage, configured to store features of this width.
+    pub(crate) fn with_features(self, width: usize) -> Self {
+        Self { features: Some(HostFeatures { width, rows: HashMap::new() }), ..self }
+    }
+
+    /// Returns the largest number of pages that kernels can address.
+    #[must_use]
+    pub fn max_pages(&self) -> usize {
+        let page_bytes = self.layers.iter().map(|layer| layer.row_words * PAGE_ROWS * 4).max();
+        (self.device.max_binding_bytes() / page_bytes.unwrap_or(0).max(1) as u64) as usize
+    }
+
+    /// Returns the number of pages with memory. Buffers are replaced when it changes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Returns the keys and the values of a layer.
+    pub(crate) fn layer(&self, layer: usize) -> [&Buffer; 2] {
+        [&self.layers[layer].keys, &self.layers[layer].values]
+    }
+
+    /// Returns the bytes of a row's keys and values in a layer.
+    pub(crate) fn row_bytes(&self, layer: usize) -> u64 {
+        (2 * 4 * self.layers[layer].row_words) as u64
+    }
+
+    /// Records the copies of rows that have not been made yet. Returns whether there are any: they must be submitted.
+    pub(crate) fn record_copies(&mut self, recorder: &mut Recorder<'_>) -> bool {
+        if self.copies.is_empty() {
+            return false;
+        }
+        let bytes: &[u8] = bytemuck::cast_slice(&self.copies);
+        let list = self.device.allocate_in_pass("copies of rows", bytes.len() as u64);
+        self.device.write(&list, 0, bytes);
+        for layer in self.layers.iter().filter(|layer| layer.row_words > 0) {
+            let words = layer.row_words as u32;
+            let parameters = CopyRows { words, copies: self.copies.len() as u32 };
+            for cache in [&layer.keys, &layer.values] {
+                let groups = [words.div_ceil(64), 1, 1];
+                recorder.dispatch_once(Kernel::CopyRows, &[&list, cache], &parameters, groups);
+            }
+        }
+        self.copies.clear();
+        true
+    }
+
+    /// Stores the features of rows: `[rows, width]`.
+    pub(crate) fn store_features(&mut self, places: &[RowPlace], features: &[f32]) {
+        if let Some(stored) = &mut self.features {
+            let rows = places.iter().zip(features.chunks_exact(stored.width));
+            stored.rows.extend(rows.map(|(place, row)| (*place, row.to_vec())));
+        }
+    }
+
+    /// Whether rows have features.
+    pub(crate) fn has_features(&self) -> bool {
+        self.features.is_some()
+    }
+
+    fn grow(&mut self, capacity: usize) {
+        let mut encoder = self.device.new_encoder();
+        for layer in self.layers.iter_mut().filter(|layer| layer.row_words > 0) {
+            let page_bytes = (layer.row_words * PAGE_ROWS * 4) as u64;
+            for cache in [&mut layer.keys, &mut layer.values] {
+                let bytes = capacity as u64 * page_bytes;
+                let larger = self.device.allocate_in_pass("keys and values", bytes);
+                let held = self.capacity as u64 * page_bytes;
+                if held > 0 {
+                    encoder.copy_buffer_to_buffer(cache, 0, &larger, 0, held);
+                }
+                *cache = larger;
+            }
+        }
+        self.device.submit(encoder);
+        self.capacity = capacity;
+    }
+}
+
+impl PageStorage for GpuPages {
+    fn page_bytes(&self) -> usize {
+        let words: usize = self.layers.iter().map(|layer| 2 * layer.row_words).sum();
+        let features = self.features.as_ref().map_or(0, |features| features.width);
+        PAGE_ROWS * 4 * (words + features)
+    }
+
+    /// # Panics
+    /// If there is no memory for the page, or kernels cannot address so many.
+    fn reserve(&mut self, page: PageId) {
+        let needed = page.index() + 1;
+        if needed > self.capacity {
+            let max = self.max_pages();
+            assert!(
+                needed <= max,
+                "GPU {}: the cache is full: it can have {max} pages of {PAGE_ROWS} tokens",
+                self.device.adapter().name,
+            );
+            self.grow(needed.max(2 * self.capacity).min(max));
+        }
+    }
+
+    fn copy_row(&mut self, from: RowPlace, to: RowPlace) {
+        self.copies.push([place_number(from), place_number(to)]);
+        if let Some(features) = &mut self.features
+            && let Some(row) = features.rows.get(&from).cloned()
+        {
+            features.rows.insert(to, row);
+        }
+    }
+
+    fn features(&self, table: PageTable<'_>, slots: Range<usize>) -> Option<FeatureRows> {
+        let features = self.features.as_ref()?;
+        let rows = slots.flat_map(|slot| &features.rows[&table.place(slot)]);
+        Some(FeatureRows::new(features.width, rows.copied().collect()))
+    }
+
+    fn release(&mut self, page: PageId) {
+        if let Some(features) = &mut self.features {
+            features.rows.retain(|place, _| place.page != page);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The parameters of kernels, as their shaders declare them.
+
+use bytemuck::{Pod, Zeroable};
+
+/// The parameters of `embed.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Embed {
+    pub(crate) quarters: u32,
+    pub(crate) first_token: u32,
+    pub(crate) tokens: u32,
+    pub(crate) has_positions: u32,
+    pub(crate) first_position: u32,
+    pub(crate) factor: f32,
+}
+
+/// The parameters of `norm.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Norm {
+    pub(crate) width: u32,
+    pub(crate) flags: u32,
+    pub(crate) epsilon: f32,
+    pub(crate) factor: f32,
+    pub(crate) first_output: u32,
+}
+
+impl Norm {
+    pub(crate) const SUBTRACTS_MEAN: u32 = 1;
+    pub(crate) const HAS_WEIGHTS: u32 = 2;
+    pub(crate) const HAS_BIAS: u32 = 4;
+    pub(crate) const ADDS: u32 = 8;
+    pub(crate) const READS_OUTPUTS: u32 = 16;
+}
+
+/// The parameters of `linear.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Linear {
+    pub(crate) quarters: u32,
+    pub(crate) outputs: u32,
+    pub(crate) y_offset: u32,
+    pub(crate) y_stride: u32,
+    pub(crate) rows: u32,
+    pub(crate) flags: u32,
+    pub(crate) factor: f32,
+}
+
+impl Linear {
+    pub(crate) const HAS_BIAS: u32 = 1;
+    pub(crate) const ADDS: u32 = 2;
+}
+
+/// The parameters of `heads.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Heads {
+    pub(crate) query_heads: u32,
+    pub(crate) key_heads: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) flags: u32,
+    pub(crate) half_rotated: u32,
+    pub(crate) epsilon: f32,
+    pub(crate) limit: f32,
+    pub(crate) layer: u32,
+    pub(crate) table: u32,
+    pub(crate) row_width: u32,
+}
+
+impl Heads {
+    pub(crate) const SUBTRACTS_MEAN: u32 = 1;
+    pub(crate) const HAS_NORMS: u32 = 2;
+    pub(crate) const NORMS_WHOLE: u32 = 4;
+    pub(crate) const HAS_OWN_WEIGHTS: u32 = 8;
+    pub(crate) const NORMS_VALUES: u32 = 16;
+    pub(crate) const HAS_LIMIT: u32 = 32;
+}
+
+/// The parameters of `attention.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Attention {
+    pub(crate) query_heads: u32,
+    pub(crate) key_heads: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) window: u32,
+    pub(crate) score_scale: f32,
+    pub(crate) score_cap: f32,
+    pub(crate) splits: u32,
+    pub(crate) first_row: u32,
+}
+
+/// The parameters of `combine.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Combine {
+    pub(crate) query_heads: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) window: u32,
+    pub(crate) splits: u32,
+    pub(crate) first_row: u32,
+    pub(crate) has_sinks: u32,
+}
+
+/// The parameters of `activation.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Activation {
+    pub(crate) width: u32,
+    pub(crate) rows: u32,
+    pub(crate) activation: u32,
+    pub(crate) is_gated: u32,
+    pub(crate) limit: f32,
+}
+
+/// The parameters of `add.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Add {
+    pub(crate) len: u32,
+    pub(crate) factor: f32,
+}
+
+/// The parameters of `logits.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Logits {
+    pub(crate) len: u32,
+    pub(crate) divisor: f32,
+    pub(crate) cap: f32,
+}
+
+/// The parameters of `copy_rows.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct CopyRows {
+    pub(crate) words: u32,
+    pub(crate) copies: u32,
+}
+
+/// Returns the workgroups of a kernel with 64 elements in each, where `y` counts full rows of workgroups.
+pub(crate) fn groups_of_elements(len: u32) -> [u32; 3] {
+    let groups = len.div_ceil(64);
+    let max = crate::matrix::MAX_WORKGROUPS;
+    [groups.min(max), groups.div_ceil(max).max(1), 1]
+}

@@ -1,0 +1,433 @@
+//! The dispatches of a forward pass.
+//!
+//! A layer is ten dispatches: a norm, the projection to queries, keys and values, norms and rotations of heads,
+//! attention over splits and the sum of splits, the output projection, a norm, the gate and up projection, the
+//! activation, and the down projection. Projections whose parts have different types are a dispatch for each part.
+
+use crate::kernel::Kernel;
+use crate::matrix::{GROUP_OUTPUTS, GpuMatrix};
+use crate::pages::GpuPages;
+use crate::parameters::{self, groups_of_elements};
+use crate::recorder::Recorder;
+use crate::rows::PassRows;
+use crate::scratch::Scratch;
+use crate::weights::{GpuWeights, LayerWeights, NormWeights};
+use forerun_formats::{Activation, Attention, MlpInput, QkNorms};
+use std::ops::Range;
+use wgpu::Buffer;
+
+/// The largest number of rows that a workgroup of a product computes.
+const MAX_TILE_ROWS: u32 = 8;
+
+/// The largest size of the partial results of attention.
+const PARTIAL_BYTES: u64 = 64 << 20;
+
+/// A pass while it is recorded.
+pub(crate) struct PassRun<'a> {
+    pub(crate) weights: &'a GpuWeights,
+    pub(crate) rows: &'a PassRows,
+    pub(crate) scratch: &'a Scratch,
+    pub(crate) pages: &'a GpuPages,
+    pub(crate) recorder: Recorder<'a>,
+}
+
+/// Where a product goes.
+#[derive(Clone, Copy)]
+enum Store {
+    /// It replaces what is there.
+    Set,
+    /// It is multiplied by this factor, and added.
+    Add(f32),
+}
+
+impl PassRun<'_> {
+    /// Records the first layer's input.
+    pub(crate) fn embed(&mut self) {
+        let architecture = self.weights.architecture();
+        let unused = &self.weights.unused;
+        let positions = self.weights.positions.as_ref();
+        for part in &self.weights.embedding.parts {
+            let parameters = parameters::Embed {
+                quarters: (architecture.hidden_size / 4) as u32,
+                first_token: part.first_output as u32,
+                tokens: part.outputs as u32,
+                has_positions: positions.is_some().into(),
+                first_position: architecture.positions.map_or(0, |table| table.first) as u32,
+                factor: architecture.factors.embedding,
+            };
+            let buffers = [
+                &part.weights,
+                positions.unwrap_or(unused),
+                self.scratch.rows.get(),
+                self.scratch.hidden.get(),
+            ];
+            let kernel = Kernel::Embed(part.weight_type);
+            self.recorder.dispatch(kernel, &buffers, &parameters, [self.row_count(), 1, 1]);
+        }
+    }
+
+    /// Records a group of layers (EasySpec, algorithm 2): the attention of all of them reads the same hidden state.
+    /// Then each adds its attention and its MLP to the hidden state.
+    pub(crate) fn layers(&mut self, group: Range<usize>) {
+        let is_alone = group.len() == 1;
+        for (slot, layer) in group.clone().enumerate() {
+            self.attention(layer, slot, is_alone);
+        }
+        for (slot, layer) in group.enumerate() {
+            self.finish_layer(layer, slot, is_alone);
+        }
+    }
+
+    /// Whether the output projection of a layer adds to the hidden state itself.
+    fn adds_at_once(layer: &LayerWeights, is_alone: bool) -> bool {
+        is_alone && layer.attention_output_norm.is_none()
+    }
+
+    /// Records the attention of a layer, which adds to the hidden state, or is stored in a slot.
+    fn attention(&mut self, index: usize, slot: usize, is_alone: bool) {
+        let (scratch, layer) = (self.scratch, &self.weights.layers[index]);
+        let hidden = scratch.hidden.get();
+        let input = match &layer.attention_norm {
+            Some(norm) => {
+                let normed = scratch.normed.get();
+                self.norm(norm, hidden, normed, 0);
+                normed
+            }
+            None => hidden,
+        };
+        let projected = scratch.projected.get();
+        self.linear(&layer.projection, input, projected, Store::Set);
+        self.heads(index);
+        self.attend(index);
+        let attended = scratch.attended.get();
+        if Self::adds_at_once(layer, is_alone) {
+            if layer.mlp_input.is_before_attention() {
+                self.mlp_input(layer);
+            }
+            let factor = self.weights.architecture().factors.residual;
+            self.linear(&layer.output, attended, hidden, Store::Add(factor));
+        } else {
+            self.linear(&layer.output, attended, scratch.deltas[slot].get(), Store::Set);
+        }
+    }
+
+    /// Records norms, limits and rotations of a layer's heads, and the writes to the cache.
+    fn heads(&mut self, index: usize) {
+        let (layer, scratch) = (&self.weights.layers[index], self.scratch);
+        let attention = &layer.attention;
+        let architecture = self.weights.architecture();
+        let key_heads = layer.own_key_heads();
+        let parameters = parameters::Heads {
+            query_heads: attention.n_heads as u32,
+            key_heads: key_heads as u32,
+            head_dim: attention.head_dim as u32,
+            flags: head_flags(attention, architecture.norm.is_layer_norm()),
+            half_rotated: attention.rope.as_ref().map_or(0, |rope| rope.dims / 2) as u32,
+            epsilon: architecture.norm_epsilon,
+            limit: attention.qkv_limit.unwrap_or(0.0),
+            layer: index as u32,
+            table: layer.rope.map_or(0, |rope| self.rows.table_starts[rope]) as u32,
+            row_width: layer.projection.outputs as u32,
+        };
+        let [keys, values] = self.pages.layer(index);
+        let buffers = [
+            scratch.projected.get(),
+            scratch.tables.get(),
+            layer.head_norms.as_ref().unwrap_or(&self.weights.unused),
+            scratch.rows.get(),
+            scratch.queries.get(),
+            keys,
+            values,
+            scratch.overflows.get(),
+        ];
+        let heads = (attention.n_heads + 2 * key_heads) as u32;
+        let kernel = Kernel::Heads(self.weights.cache_type());
+        self.recorder.dispatch(kernel, &buffers, &parameters, [heads, self.row_count(), 1]);
+    }
+
+    /// Records attention over the cache.
+    fn attend(&mut self, index: usize) {
+        let (layer, scratch) = (&self.weights.layers[index], self.scratch);
+        let attention = &layer.attention;
+        let source = attention.keys_of.unwrap_or(index);
+        let [keys, values] = self.pages.layer(source);
+        let window = window(attention);
+        let splits = self.rows.splits(window);
+        let chunk = rows_of_partials(attention, splits);
+        let (rows, query_heads) = (self.row_count(), attention.n_heads as u32);
+        for first_row in (0..rows).step_by(chunk as usize) {
+            let chunk = chunk.min(rows - first_row);
+            let parameters = parameters::Attention {
+                query_heads,
+                key_heads: attention.n_kv_heads as u32,
+                head_dim: attention.head_dim as u32,
+                window,
+                score_scale: attention.score_scale,
+                score_cap: attention.score_cap.unwrap_or(0.0),
+                splits,
+                first_row,
+            };
+            let partials = scratch.partials.get();
+            let buffers = [
+                scratch.queries.get(),
+                keys,
+                values,
+                scratch.rows.get(),
+                scratch.places.get(),
+                partials,
+            ];
+            let kernel = Kernel::Attention(self.weights.cache_type());
+            self.recorder.dispatch(kernel, &buffers, &parameters, [query_heads, chunk, splits]);
+            let parameters = parameters::Combine {
+                query_heads,
+                head_dim: attention.head_dim as u32,
+                window,
+                splits,
+                first_row,
+                has_sinks: layer.sinks.is_some().into(),
+            };
+            let sinks = layer.sinks.as_ref().unwrap_or(&self.weights.unused);
+            let buffers = [partials, sinks, scratch.rows.get(), scratch.attended.get()];
+            self.recorder.dispatch(Kernel::Combine, &buffers, &parameters, [query_heads, chunk, 1]);
+        }
+        let group = (attention.n_heads / attention.n_kv_heads) as u64;
+        self.recorder.cost.cache_bytes +=
+            self.rows.visible(window) * self.pages.row_bytes(source) * group;
+    }
+
+    /// Records what follows a layer's attention, which is in a slot unless it has been added.
+    fn finish_layer(&mut self, index: usize, slot: usize, is_alone: bool) {
+        let (scratch, layer) = (self.scratch, &self.weights.layers[index]);
+        let (hidden, delta) = (scratch.hidden.get(), scratch.deltas[slot].get());
+        let is_before = layer.mlp_input.is_before_attention();
+        if !Self::adds_at_once(layer, is_alone) {
+            if is_before {
+                self.mlp_input(layer);
+            }
+            self.add(layer.attention_output_norm.as_ref(), delta, hidden);
+        }
+        if !is_before {
+            self.mlp_input(layer);
+        }
+        let input = match layer.mlp_input {
+            MlpInput::Unnormed => hidden,
+            _ => scratch.mlp_input.get(),
+        };
+        let (projected, inner) = (scratch.projected.get(), scratch.inner.get());
+        self.linear(&layer.gate_up, input, projected, Store::Set);
+        self.activation(layer, projected, inner);
+        if layer.mlp_output_norm.is_some() {
+            self.linear(&layer.down, inner, delta, Store::Set);
+            self.add(layer.mlp_output_norm.as_ref(), delta, hidden);
+        } else {
+            let factor = self.weights.architecture().factors.residual;
+            self.linear(&layer.down, inner, hidden, Store::Add(factor));
+        }
+    }
+
+    /// Records the norm of what a layer's MLP reads, if there is one.
+    fn mlp_input(&mut self, layer: &LayerWeights) {
+        let (hidden, to) = (self.scratch.hidden.get(), self.scratch.mlp_input.get());
+        let norm = match layer.mlp_input {
+            MlpInput::Hidden | MlpInput::BeforeAttention => &layer.mlp_norm,
+            MlpInput::AttentionInput => &layer.attention_norm,
+            MlpInput::Unnormed => &None,
+        };
+        if let Some(norm) = norm {
+            self.norm(norm, hidden, to, 0);
+        }
+    }
+
+    fn activation(&mut self, layer: &LayerWeights, projected: &Buffer, inner: &Buffer) {
+        let (number, limit) = match layer.mlp.activation {
+            Activation::Silu => (0, 0.0),
+            Activation::Gelu => (1, 0.0),
+            Activation::GeluTanh => (2, 0.0),
+            Activation::Relu => (3, 0.0),
+            Activation::ClampedSwiglu { limit } => (4, limit),
+        };
+        let width = layer.mlp.intermediate_size as u32;
+        let parameters = parameters::Activation {
+            width,
+            rows: self.row_count(),
+            activation: number,
+            is_gated: layer.mlp.gated.into(),
+            limit,
+        };
+        let groups = [width.div_ceil(64), self.row_count(), 1];
+        self.recorder.dispatch(Kernel::Activation, &[projected, inner], &parameters, groups);
+    }
+
+    /// Records `hidden += delta · factor`, with a norm of `delta` if there is one.
+    fn add(&mut self, norm: Option<&NormWeights>, delta: &Buffer, hidden: &Buffer) {
+        if let Some(norm) = norm {
+            return self.norm(norm, delta, hidden, parameters::Norm::ADDS);
+        }
+        let architecture = self.weights.architecture();
+        let len = self.row_count() * architecture.hidden_size as u32;
+        let parameters = parameters::Add { len, factor: architecture.factors.residual };
+        let groups = groups_of_elements(len);
+        self.recorder.dispatch(Kernel::Add, &[delta, hidden], &parameters, groups);
+    }
+
+    /// Records a norm of all rows.
+    fn norm(&mut self, norm: &NormWeights, input: &Buffer, output: &Buffer, flags: u32) {
+        self.norm_rows(norm, (input, output), flags, (0, self.row_count()));
+    }
+
+    /// Records a norm of all rows, or of some outputs: their first one and their number.
+    fn norm_rows(
+        &mut self,
+        norm: &NormWeights,
+        (input, output): (&Buffer, &Buffer),
+        flags: u32,
+        (first_output, rows): (u32, u32),
+    ) {
+        use parameters::Norm;
+        let architecture = self.weights.architecture();
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        let parameters = Norm {
+            width: architecture.hidden_size as u32,
+            flags: flags
+                | flag(architecture.norm.is_layer_norm(), Norm::SUBTRACTS_MEAN)
+                | flag(norm.weight.is_some(), Norm::HAS_WEIGHTS)
+                | flag(norm.bias.is_some(), Norm::HAS_BIAS),
+            epsilon: architecture.norm_epsilon,
+            factor: architecture.factors.residual,
+            first_output,
+        };
+        let unused = &self.weights.unused;
+        let buffers = [
+            input,
+            norm.weight.as_ref().unwrap_or(unused),
+            norm.bias.as_ref().unwrap_or(unused),
+            self.scratch.rows.get(),
+            output,
+        ];
+        self.recorder.dispatch(Kernel::Norm, &buffers, &parameters, [rows, 1, 1]);
+    }
+
+    fn linear(&mut self, matrix: &GpuMatrix, x: &Buffer, y: &Buffer, store: Store) {
+        self.linear_rows(matrix, (x, y), store, self.row_count());
+    }
+
+    /// Records a product with a matrix, for the first rows of `x`.
+    fn linear_rows(
+        &mut self,
+        matrix: &GpuMatrix,
+        (x, y): (&Buffer, &Buffer),
+        store: Store,
+        rows: u32,
+    ) {
+        use parameters::Linear;
+        let tile = rows.next_power_of_two().min(MAX_TILE_ROWS);
+        for part in &matrix.parts {
+            let has_bias = if part.bias.is_some() { Linear::HAS_BIAS } else { 0 };
+            let (adds, factor) = match store {
+                Store::Set => (0, 1.0),
+                Store::Add(factor) => (Linear::ADDS, factor),
+            };
+            let parameters = Linear {
+                quarters: (matrix.inputs / 4) as u32,
+                outputs: part.outputs as u32,
+                y_offset: part.first_output as u32,
+                y_stride: matrix.outputs as u32,
+                rows,
+                flags: has_bias | adds,
+                factor,
+            };
+            let bias = part.bias.as_ref().unwrap_or(&self.weights.unused);
+            let groups = [(part.outputs as u32).div_ceil(GROUP_OUTPUTS), rows.div_ceil(tile), 1];
+            let kernel = Kernel::Linear { weights: part.weight_type, rows: tile };
+            self.recorder.dispatch(kernel, &[&part.weights, x, bias, y], &parameters, groups);
+        }
+        self.recorder.cost.weight_bytes += matrix.bytes();
+    }
+
+    /// Records the logits of some outputs, by their numbers, and returns the buffer with them.
+    pub(crate) fn logits(&mut self, outputs: Range<u32>) {
+        let (scratch, weights) = (self.scratch, self.weights);
+        let (normed, logits) = (scratch.normed.get(), scratch.logits.get());
+        let rows = outputs.len() as u32;
+        match &weights.final_norm {
+            Some(norm) => {
+                let both = (scratch.hidden.get(), normed);
+                let flags = parameters::Norm::READS_OUTPUTS;
+                self.norm_rows(norm, both, flags, (outputs.start, rows));
+            }
+            None => self.gather(outputs),
+        }
+        self.linear_rows(&weights.head, (normed, logits), Store::Set, rows);
+        let architecture = weights.architecture();
+        let (divisor, cap) = (architecture.factors.logit_divisor, architecture.logit_cap);
+        if divisor != 1.0 || cap.is_some() {
+            let len = rows * weights.head.outputs as u32;
+            let parameters = parameters::Logits { len, divisor, cap: cap.unwrap_or(0.0) };
+            let groups = groups_of_elements(len);
+            self.recorder.dispatch(Kernel::Logits, &[logits], &parameters, groups);
+        }
+    }
+
+    /// Copies the hidden states of outputs.
+    fn gather(&mut self, outputs: Range<u32>) {
+        let row_bytes = (self.weights.architecture().hidden_size * size_of::<f32>()) as u64;
+        let (hidden, normed) = (self.scratch.hidden.get(), self.scratch.normed.get());
+        for (to, output) in (0..).zip(outputs) {
+            let row = u64::from(self.rows.outputs[output as usize]);
+            let (from, to) = ((hidden, row * row_bytes), (normed, to * row_bytes));
+            self.recorder.copy(from, to, row_bytes);
+        }
+    }
+
+    /// Records the final norm of all rows, and returns the buffer with the result.
+    pub(crate) fn normed_hidden(&mut self) -> &Buffer {
+        let (hidden, normed) = (self.scratch.hidden.get(), self.scratch.normed.get());
+        match &self.weights.final_norm {
+            Some(norm) => {
+                self.norm(norm, hidden, normed, 0);
+                normed
+            }
+            None => hidden,
+        }
+    }
+
+    fn row_count(&self) -> u32 {
+        self.rows.rows.len() as u32
+    }
+}
+
+/// Returns the number of positions that a row sees.
+pub(crate) fn window(attention: &Attention) -> u32 {
+    attention.window.and_then(|window| u32::try_from(window).ok()).unwrap_or(u32::MAX)
+}
+
+/// Returns the bytes of the partial results of attention for a row.
+fn partial_row_bytes(attention: &Attention, splits: u32) -> u64 {
+    4 * attention.n_heads as u64 * u64::from(splits) * (2 + attention.head_dim as u64)
+}
+
+/// Returns the number of rows whose partial results are held at once.
+fn rows_of_partials(attention: &Attention, splits: u32) -> u32 {
+    (PARTIAL_BYTES / partial_row_bytes(attention, splits).max(1)).max(1) as u32
+}
+
+/// Returns the bytes of the partial results that are held at once.
+pub(crate) fn partial_bytes(attention: &Attention, splits: u32, rows: usize) -> u64 {
+    let rows = (rows as u32).min(rows_of_partials(attention, splits));
+    u64::from(rows) * partial_row_bytes(attention, splits)
+}
+
+fn head_flags(attention: &Attention, is_layer_norm: bool) -> u32 {
+    use parameters::Heads;
+    let norms = match attention.qk_norms {
+        QkNorms::None => 0,
+        QkNorms::Heads => Heads::HAS_NORMS,
+        QkNorms::OwnHeads => Heads::HAS_NORMS | Heads::HAS_OWN_WEIGHTS,
+        QkNorms::Whole => Heads::HAS_NORMS | Heads::NORMS_WHOLE,
+    };
+    let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+    norms
+        | flag(is_layer_norm, Heads::SUBTRACTS_MEAN)
+        | flag(attention.value_norm, Heads::NORMS_VALUES)
+        | flag(attention.qkv_limit.is_some(), Heads::HAS_LIMIT)
+}

@@ -1,0 +1,102 @@
+//! Kernels, compiled for a device.
+
+use crate::device::PARAMETER_BYTES;
+use crate::kernel::{Access, Kernel};
+use crate::spirv;
+use std::borrow::Cow;
+use wgpu::{
+    BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
+    BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType, ComputePipeline,
+    ComputePipelineDescriptor, Device, PassthroughShaderEntryPoint, PipelineCompilationOptions,
+    PipelineLayoutDescriptor, ShaderModule, ShaderModuleDescriptor,
+    ShaderModuleDescriptorPassthrough, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+};
+
+/// The name of every kernel's entry point.
+const ENTRY_POINT: &str = "main";
+
+/// A kernel, compiled for a device.
+pub(crate) struct Pipeline {
+    layout: BindGroupLayout,
+    pub(crate) pipeline: ComputePipeline,
+}
+
+impl Pipeline {
+    /// Compiles a kernel: as SPIR-V without contraction, or as WGSL.
+    pub(crate) fn new(device: &Device, kernel: Kernel, exact: bool) -> Self {
+        let entry = |(binding, access): (usize, &Access)| BindGroupLayoutEntry {
+            binding: binding as u32,
+            visibility: ShaderStages::COMPUTE,
+            ty: BindingType::Buffer {
+                ty: BufferBindingType::Storage { read_only: *access == Access::Read },
+                has_dynamic_offset: false,
+                min_binding_size: None,
+            },
+            count: None,
+        };
+        let entries: Vec<_> = kernel.accesses().iter().enumerate().map(entry).collect();
+        let layout = device.create_bind_group_layout(&BindGroupLayoutDescriptor {
+            label: None,
+            entries: &entries,
+        });
+        let pipeline_layout = device.create_pipeline_layout(&PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: PARAMETER_BYTES,
+        });
+        let source = kernel.source();
+        let module = if exact { exact_module(device, &source) } else { module(device, source) };
+        let name = format!("{kernel:?}");
+        let pipeline = device.create_compute_pipeline(&ComputePipelineDescriptor {
+            label: Some(&name),
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some(ENTRY_POINT),
+            compilation_options: PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..PipelineCompilationOptions::default()
+            },
+            cache: None,
+        });
+        Self { layout, pipeline }
+    }
+
+    /// Binds buffers, in the order of the kernel's bindings.
+    pub(crate) fn bind(&self, device: &Device, buffers: &[&Buffer]) -> BindGroup {
+        let numbered = (0..).zip(buffers);
+        let entries = numbered.map(|(binding, buffer)| BindGroupEntry {
+            binding,
+            resource: buffer.as_entire_binding(),
+        });
+        let entries: Vec<_> = entries.collect();
+        device.create_bind_group(&BindGroupDescriptor {
+            label: None,
+            layout: &self.layout,
+            entries: &entries,
+        })
+    }
+}
+
+/// Compiles a kernel as SPIR-V whose arithmetic the driver may not change.
+fn exact_module(device: &Device, source: &str) -> ShaderModule {
+    let entry_point = PassthroughShaderEntryPoint {
+        name: Cow::Borrowed(ENTRY_POINT),
+        workgroup_size: (64, 1, 1),
+    };
+    let descriptor = ShaderModuleDescriptorPassthrough {
+        entry_points: Cow::Owned(vec![entry_point]),
+        spirv: Some(Cow::Owned(spirv::compile(source))),
+        ..ShaderModuleDescriptorPassthrough::default()
+    };
+    // SAFETY: naga has validated the module, and only decorations were added. Its kernels index buffers within
+    // the sizes that passes give them, end their loops, and write shared memory before they read it.
+    unsafe { device.create_shader_module_passthrough(descriptor) }
+}
+
+/// Compiles a kernel as WGSL, without checks in loops.
+fn module(device: &Device, source: String) -> ShaderModule {
+    let descriptor =
+        ShaderModuleDescriptor { label: None, source: ShaderSource::Wgsl(Cow::Owned(source)) };
+    // SAFETY: as in `exact_module`.
+    unsafe { device.create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked()) }
+}

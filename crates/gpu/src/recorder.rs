@@ -1,0 +1,101 @@
+//! Recording of a pass's dispatches.
+
+use crate::cost::PassCost;
+use crate::device::GpuDevice;
+use crate::kernel::Kernel;
+use bytemuck::Pod;
+use std::collections::HashMap;
+use wgpu::{
+    BindGroup, Buffer, CommandEncoder, ComputePass, ComputePassDescriptor, SubmissionIndex,
+};
+
+/// Bindings of buffers to kernels that earlier passes made.
+#[derive(Default)]
+pub(crate) struct BoundBuffers(HashMap<(Kernel, Vec<Buffer>), BindGroup>);
+
+impl BoundBuffers {
+    /// Forgets all bindings, because buffers were replaced.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Records dispatches, in order. Each sees what the ones before it wrote.
+pub(crate) struct Recorder<'a> {
+    device: &'a GpuDevice,
+    bound: &'a mut BoundBuffers,
+    encoder: CommandEncoder,
+    /// The open sequence of dispatches.
+    dispatches: Option<ComputePass<'static>>,
+    pub(crate) cost: PassCost,
+}
+
+impl<'a> Recorder<'a> {
+    pub(crate) fn new(device: &'a GpuDevice, bound: &'a mut BoundBuffers) -> Self {
+        let encoder = device.new_encoder();
+        Self { device, bound, encoder, dispatches: None, cost: PassCost::default() }
+    }
+
+    /// Records a dispatch of `groups` workgroups. `buffers` are in the order of the kernel's bindings.
+    pub(crate) fn dispatch(
+        &mut self,
+        kernel: Kernel,
+        buffers: &[&Buffer],
+        parameters: &impl Pod,
+        groups: [u32; 3],
+    ) {
+        let key = (kernel, buffers.iter().map(|&buffer| buffer.clone()).collect());
+        let device = self.device;
+        let bind = || device.pipeline(kernel).bind(device.inner(), buffers);
+        let group = self.bound.0.entry(key).or_insert_with(bind).clone();
+        self.record(kernel, &group, bytemuck::bytes_of(parameters), groups);
+    }
+
+    /// The same for buffers that no later pass uses.
+    pub(crate) fn dispatch_once(
+        &mut self,
+        kernel: Kernel,
+        buffers: &[&Buffer],
+        parameters: &impl Pod,
+        groups: [u32; 3],
+    ) {
+        let group = self.device.pipeline(kernel).bind(self.device.inner(), buffers);
+        self.record(kernel, &group, bytemuck::bytes_of(parameters), groups);
+    }
+
+    fn record(
+        &mut self,
+        kernel: Kernel,
+        group: &BindGroup,
+        parameters: &[u8],
+        [x, y, z]: [u32; 3],
+    ) {
+        let pipeline = self.device.pipeline(kernel);
+        let begin = || {
+            let descriptor = ComputePassDescriptor::default();
+            self.encoder.begin_compute_pass(&descriptor).forget_lifetime()
+        };
+        let dispatches = self.dispatches.get_or_insert_with(begin);
+        dispatches.set_pipeline(&pipeline.pipeline);
+        dispatches.set_bind_group(0, group, &[]);
+        dispatches.set_immediates(0, parameters);
+        dispatches.dispatch_workgroups(x, y, z);
+        self.cost.dispatches += 1;
+    }
+
+    /// Records a copy between buffers.
+    pub(crate) fn copy(&mut self, (from, start): (&Buffer, u64), to: (&Buffer, u64), bytes: u64) {
+        self.dispatches = None;
+        if bytes > 0 {
+            self.encoder.copy_buffer_to_buffer(from, start, to.0, to.1, bytes);
+        }
+    }
+
+    /// Submits what has been recorded.
+    pub(crate) fn submit(&mut self) -> SubmissionIndex {
+        self.dispatches = None;
+        let encoder = std::mem::replace(&mut self.encoder, self.device.new_encoder());
+        self.cost.submissions += 1;
+        self.device.submit(encoder)
+    }
+}

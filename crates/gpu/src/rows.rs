@@ -1,0 +1,118 @@
+//! The rows of a pass, as kernels read them.
+
+use crate::pages::place_number;
+use bytemuck::{Pod, Zeroable};
+use forerun_cache::RowPlace;
+use forerun_formats::Rope;
+use forerun_model::{Pass, SequencePass};
+
+/// What kernels know of a row: the struct of `row.wgsl`, which describes the fields.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub(crate) struct Row {
+    pub(crate) token: u32,
+    pub(crate) position: u32,
+    pub(crate) table: u32,
+    pub(crate) chain: u32,
+    pub(crate) rest: u32,
+    pub(crate) place: u32,
+    pub(crate) output: u32,
+    pub(crate) unused: u32,
+}
+
+/// The rows of a pass.
+#[derive(Default)]
+pub(crate) struct PassRows {
+    pub(crate) rows: Vec<Row>,
+    /// The page tables of the sequences, and the places of nodes of trees.
+    pub(crate) places: Vec<u32>,
+    /// The place of each row's keys and values.
+    pub(crate) own_places: Vec<RowPlace>,
+    /// The cosines and the sines of rotations: `[ropes][rows, 2, pairs]`.
+    pub(crate) tables: Vec<f32>,
+    /// Where the table of each position embedding begins.
+    pub(crate) table_starts: Vec<usize>,
+    /// The rows whose logits are computed.
+    pub(crate) outputs: Vec<u32>,
+}
+
+impl PassRows {
+    /// Collects the rows of all sequences.
+    ///
+    /// # Panics
+    /// If a cache already holds an output row.
+    pub(crate) fn new(pass: &Pass<'_>, ropes: &[Rope]) -> Self {
+        let mut rows = Self::default();
+        for sequence in pass.sequences {
+            rows.add_sequence(sequence);
+        }
+        for (row, output) in rows.rows.iter_mut().zip(&rows.outputs) {
+            row.output = *output;
+        }
+        for rope in ropes {
+            rows.add_table(rope);
+        }
+        rows
+    }
+
+    fn add_sequence(&mut self, sequence: &SequencePass<'_>) {
+        let (held, tree) = (sequence.held(), sequence.tree);
+        let outputs = held..=tree.len();
+        assert!(outputs.contains(&sequence.first_output), "output rows must be new rows");
+        let table = sequence.cache.table();
+        let start = self.places.len();
+        self.places.extend(table.pages.iter().map(|page| page.0));
+        let prefix = sequence.cache.index().prefix_len();
+        for node in held..tree.len() {
+            let path = tree.path(node);
+            // The first nodes of the tree that are the first ones of the path are at slots of their positions.
+            let in_order = path.iter().enumerate().take_while(|&(index, node)| index == *node);
+            let chain = in_order.count();
+            let rest = self.places.len();
+            let later = path[chain..].iter().map(|node| table.place(prefix + node));
+            self.places.extend(later.map(place_number));
+            let place = table.place(prefix + node);
+            self.own_places.push(place);
+            if node >= sequence.first_output {
+                self.outputs.push(self.rows.len() as u32);
+            }
+            self.rows.push(Row {
+                token: tree.token(node),
+                position: (prefix + path.len() - 1) as u32,
+                table: start as u32,
+                chain: (prefix + chain) as u32,
+                rest: rest as u32,
+                place: place_number(place),
+                ..Row::default()
+            });
+        }
+    }
+
+    fn add_table(&mut self, rope: &Rope) {
+        self.table_starts.push(self.tables.len());
+        let amplitude = rope.amplitude();
+        for row in &self.rows {
+            let angle = |pair| f64::from(row.position as f32 * rope.frequency(pair));
+            let pairs = 0..rope.dims / 2;
+            self.tables.extend(pairs.clone().map(|pair| angle(pair).cos() as f32 * amplitude));
+            self.tables.extend(pairs.map(|pair| angle(pair).sin() as f32 * amplitude));
+        }
+    }
+
+    /// Returns the largest number of splits that a row's path has within a window.
+    pub(crate) fn splits(&self, window: u32) -> u32 {
+        let splits = self.rows.iter().map(|row| {
+            let seen = row.position + 1;
+            (seen - 1) / SPLIT - (seen - seen.min(window)) / SPLIT + 1
+        });
+        splits.max().unwrap_or(0)
+    }
+
+    /// Returns the number of positions that all rows see within a window.
+    pub(crate) fn visible(&self, window: u32) -> u64 {
+        self.rows.iter().map(|row| u64::from((row.position + 1).min(window))).sum()
+    }
+}
+
+/// Positions of a split of attention, as in `attention.wgsl`.
+pub(crate) const SPLIT: u32 = 256;

@@ -1,0 +1,47 @@
+//! The buffers of passes, which are kept and grow.
+
+use crate::device::GpuDevice;
+use wgpu::Buffer;
+
+/// A buffer that grows.
+#[derive(Default)]
+pub(crate) struct GrowingBuffer(Option<Buffer>);
+
+impl GrowingBuffer {
+    /// Makes the buffer at least this large. Returns whether it was replaced; its content is lost then.
+    pub(crate) fn reserve(&mut self, device: &GpuDevice, bytes: u64) -> bool {
+        let held = self.0.as_ref().map_or(0, Buffer::size);
+        if self.0.is_some() && held >= bytes {
+            return false;
+        }
+        // Room for more, so that slowly growing passes replace it rarely.
+        let roomy = bytes.next_power_of_two().min(device.max_binding_bytes()).max(bytes);
+        self.0 = Some(device.allocate_in_pass("the buffers of a pass", roomy));
+        true
+    }
+
+    /// Returns the buffer, which has been reserved.
+    pub(crate) fn get(&self) -> &Buffer {
+        self.0.as_ref().expect("a reserved buffer")
+    }
+}
+
+/// The buffers of passes.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) rows: GrowingBuffer,
+    pub(crate) places: GrowingBuffer,
+    pub(crate) tables: GrowingBuffer,
+    pub(crate) overflows: GrowingBuffer, // [rows]
+    pub(crate) hidden: GrowingBuffer,    // [rows, hidden]
+    pub(crate) normed: GrowingBuffer,    // [rows, hidden]
+    pub(crate) mlp_input: GrowingBuffer, // [rows, hidden]
+    pub(crate) projected: GrowingBuffer, // [rows, queries, keys, values], or [rows, gate, up]
+    pub(crate) queries: GrowingBuffer,   // [rows, queries]
+    pub(crate) partials: GrowingBuffer,  // [rows, query heads, splits, 2 + head_dim]
+    pub(crate) attended: GrowingBuffer,  // [rows, queries]
+    pub(crate) inner: GrowingBuffer,     // [rows, intermediate]
+    /// What the attention of each layer of a group adds.
+    pub(crate) deltas: Vec<GrowingBuffer>, // [rows, hidden]
+    pub(crate) logits: GrowingBuffer,    // [rows, head outputs]
+}

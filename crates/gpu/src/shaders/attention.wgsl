@@ -1,0 +1,110 @@
+// Attention of a head of a row over one split: 256 successive positions of the row's own path, anchored to
+// position 0. Positions before the window are left out.
+//
+// Order of additions: a score adds its products in ascending order. The weight of position j belongs to partial sum
+// j mod 64, as in norm.wgsl. Values are added in ascending order of positions. So nothing depends on slots, pages or
+// other rows.
+struct Parameters {
+  query_heads: u32,
+  key_heads: u32,
+  head_dim: u32,
+  window: u32, // number of positions that a row sees
+  score_scale: f32,
+  score_cap: f32, // 0 for none
+  splits: u32, // in `partials`
+  first_row: u32, // the row of the first workgroup
+}
+var<immediate> p: Parameters;
+@group(0) @binding(0) var<storage, read> queries: array<f32>; // [rows, query_heads, head_dim]
+@group(0) @binding(1) var<storage, read> keys: array<u32>; // [places, key_heads, head_dim]
+@group(0) @binding(2) var<storage, read> values: array<u32>; // [places, key_heads, head_dim]
+@group(0) @binding(3) var<storage, read> rows: array<Row>;
+@group(0) @binding(4) var<storage, read> places: array<u32>; // page tables, and places of nodes of trees
+@group(0) @binding(5) var<storage, read_write> partials: array<f32>; // [rows, query_heads, splits, 2 + head_dim]
+
+const SPLIT: u32 = 256u;
+var<workgroup> partial: array<f32, 64>;
+var<workgroup> scores: array<f32, SPLIT>;
+var<workgroup> at: array<u32, SPLIT>; // places
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let row = rows[p.first_row + group.y];
+  let head = group.x;
+  let seen = row.position + 1u;
+  let window_start = seen - min(seen, p.window);
+  let split = window_start / SPLIT + group.z;
+  let split_start = split * SPLIT;
+  if (split_start >= seen) {
+    return;
+  }
+  let start = max(split_start, window_start) - split_start;
+  let end = min(split_start + SPLIT, seen) - split_start;
+  let query = ((p.first_row + group.y) * p.query_heads + head) * p.head_dim;
+  let key_head = head / (p.query_heads / p.key_heads);
+
+  var peak = LOWEST;
+  for (var i = thread; i < end; i += 64u) {
+    if (i >= start) {
+      let position = split_start + i;
+      var place: u32;
+      if (position < row.chain) {
+        place = places[row.table + position / 64u] * 64u + position % 64u;
+      } else {
+        place = places[row.rest + position - row.chain];
+      }
+      at[i] = place;
+      let key = (place * p.key_heads + key_head) * p.head_dim;
+      var score = 0.0f;
+      for (var d = 0u; d < p.head_dim; d += 1u) {
+        score = score + queries[query + d] * unpack(keys[(key + d) / PER_WORD], d);
+      }
+      score = score * p.score_scale;
+      if (p.score_cap != 0.0f) {
+        score = p.score_cap * hyperbolic_tangent(divide(score, p.score_cap));
+      }
+      scores[i] = score;
+      peak = max(peak, score);
+    }
+  }
+  partial[thread] = peak;
+  workgroupBarrier();
+  for (var half = 32u; half > 0u; half = half >> 1u) {
+    if (thread < half) {
+      partial[thread] = max(partial[thread], partial[thread + half]);
+    }
+    workgroupBarrier();
+  }
+  peak = partial[0];
+  workgroupBarrier();
+
+  var sum = 0.0f;
+  for (var i = thread; i < end; i += 64u) {
+    if (i >= start) {
+      let weight = exponential(scores[i] - peak);
+      scores[i] = weight;
+      sum = sum + weight;
+    }
+  }
+  partial[thread] = sum;
+  workgroupBarrier();
+  for (var half = 32u; half > 0u; half = half >> 1u) {
+    if (thread < half) {
+      partial[thread] = partial[thread] + partial[thread + half];
+    }
+    workgroupBarrier();
+  }
+  let out = ((group.y * p.query_heads + head) * p.splits + group.z) * (2u + p.head_dim);
+  if (thread == 0u) {
+    partials[out] = peak;
+    partials[out + 1u] = partial[0];
+  }
+  for (var d = thread; d < p.head_dim; d += 64u) {
+    var value = 0.0f;
+    for (var i = start; i < end; i += 1u) {
+      let index = (at[i] * p.key_heads + key_head) * p.head_dim + d;
+      value = value + scores[i] * unpack(values[index / PER_WORD], d);
+    }
+    partials[out + 2u + d] = value;
+  }
+}

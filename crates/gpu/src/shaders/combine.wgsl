@@ -1,0 +1,49 @@
+// Combines the splits of a head of a row: each is multiplied by the exponential of its peak minus the largest one,
+// and added in ascending order. Then comes the attention sink, and the division by the sum of all weights.
+struct Parameters {
+  query_heads: u32,
+  head_dim: u32,
+  window: u32,
+  splits: u32,
+  first_row: u32,
+  has_sinks: u32,
+}
+var<immediate> p: Parameters;
+@group(0) @binding(0) var<storage, read> partials: array<f32>; // [rows, query_heads, splits, 2 + head_dim]
+@group(0) @binding(1) var<storage, read> sinks: array<f32>; // [query_heads]
+@group(0) @binding(2) var<storage, read> rows: array<Row>;
+@group(0) @binding(3) var<storage, read_write> attended: array<f32>; // [rows, query_heads, head_dim]
+
+const SPLIT: u32 = 256u;
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let row = rows[p.first_row + group.y];
+  let seen = row.position + 1u;
+  let first_split = (seen - min(seen, p.window)) / SPLIT;
+  let used = (seen - 1u) / SPLIT - first_split + 1u;
+  let size = 2u + p.head_dim;
+  let first = (group.y * p.query_heads + group.x) * p.splits * size;
+  var peak = LOWEST;
+  for (var s = 0u; s < used; s += 1u) {
+    peak = max(peak, partials[first + s * size]);
+  }
+  if (p.has_sinks == 1u) {
+    peak = max(peak, sinks[group.x]);
+  }
+  var total = 0.0f;
+  for (var s = 0u; s < used; s += 1u) {
+    total = total + partials[first + s * size + 1u] * exponential(partials[first + s * size] - peak);
+  }
+  if (p.has_sinks == 1u) {
+    total = total + exponential(sinks[group.x] - peak);
+  }
+  for (var d = thread; d < p.head_dim; d += 64u) {
+    var value = 0.0f;
+    for (var s = 0u; s < used; s += 1u) {
+      let weight = exponential(partials[first + s * size] - peak);
+      value = value + partials[first + s * size + 2u + d] * weight;
+    }
+    attended[((p.first_row + group.y) * p.query_heads + group.x) * p.head_dim + d] = divide(value, total);
+  }
+}

@@ -1,0 +1,72 @@
+// output[row] = norm(input[row]), or output[row] += norm(input[row]) · factor. A workgroup computes a row.
+//
+// Order of additions: number i belongs to partial sum i mod 64. Then the upper half of the partial sums is added
+// to the lower half until one is left.
+struct Parameters {
+  width: u32,
+  // 1: the mean is subtracted. 2: there are weights. 4: there is a bias. 8: add to the output.
+  // 16: read the rows that are outputs, from `first_output` on.
+  flags: u32,
+  epsilon: f32,
+  factor: f32,
+  first_output: u32,
+}
+var<immediate> p: Parameters;
+@group(0) @binding(0) var<storage, read> input: array<f32>; // [rows, width]
+@group(0) @binding(1) var<storage, read> weights: array<f32>; // [width]
+@group(0) @binding(2) var<storage, read> bias: array<f32>; // [width]
+@group(0) @binding(3) var<storage, read> rows: array<Row>;
+@group(0) @binding(4) var<storage, read_write> output: array<f32>; // [rows, width]
+
+var<workgroup> partial: array<f32, 64>;
+
+fn tree_sum(thread: u32, sum: f32) -> f32 {
+  workgroupBarrier();
+  partial[thread] = sum;
+  workgroupBarrier();
+  for (var half = 32u; half > 0u; half = half >> 1u) {
+    if (thread < half) {
+      partial[thread] = partial[thread] + partial[thread + half];
+    }
+    workgroupBarrier();
+  }
+  return partial[0];
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  var row = group.x;
+  if ((p.flags & 16u) != 0u) {
+    row = rows[p.first_output + group.x].output;
+  }
+  let first = row * p.width;
+  var mean = 0.0f;
+  if ((p.flags & 1u) != 0u) {
+    var sum = 0.0f;
+    for (var i = thread; i < p.width; i += 64u) {
+      sum = sum + input[first + i];
+    }
+    mean = divide(tree_sum(thread, sum), f32(p.width));
+  }
+  var squares = 0.0f;
+  for (var i = thread; i < p.width; i += 64u) {
+    let x = input[first + i] - mean;
+    squares = squares + x * x;
+  }
+  let square = divide(tree_sum(thread, squares), f32(p.width));
+  let scale = divide(1.0f, square_root(square + p.epsilon));
+  for (var i = thread; i < p.width; i += 64u) {
+    var value = (input[first + i] - mean) * scale;
+    if ((p.flags & 2u) != 0u) {
+      value = value * weights[i];
+    }
+    if ((p.flags & 4u) != 0u) {
+      value = value + bias[i];
+    }
+    let at = group.x * p.width + i;
+    if ((p.flags & 8u) != 0u) {
+      value = output[at] + value * p.factor;
+    }
+    output[at] = value;
+  }
+}

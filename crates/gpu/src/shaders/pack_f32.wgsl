@@ -1,0 +1,3 @@
+fn pack(index: u32) -> Word {
+  return Word(bitcast<u32>(head[index]), false);
+}

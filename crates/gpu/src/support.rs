@@ -1,0 +1,78 @@
+//! What GPUs do not compute yet. It is refused when a model is loaded, with the piece's name.
+
+use crate::error::GpuLoadError;
+use crate::kernel::{MAX_HEAD_DIM, WEIGHT_TYPES};
+use forerun_formats::{
+    Architecture, Attention, AttentionNorm, CacheType, Head, Input, Layer, MatrixTypes,
+};
+
+/// Checks that GPUs compute everything in a model.
+///
+/// # Errors
+/// [`GpuLoadError::Unsupported`] with the first piece that they do not compute.
+pub(crate) fn check(
+    model: &Architecture,
+    types: &MatrixTypes,
+    cache: CacheType,
+) -> Result<(), GpuLoadError> {
+    let refuse = |is_refused: bool, piece: &str| match is_refused {
+        true => Err(GpuLoadError::unsupported(piece)),
+        false => Ok(()),
+    };
+    refuse(model.input != Input::Embedding, "drafters that read features of a target")?;
+    refuse(model.mask_tokens > 0, "mask tokens")?;
+    refuse(model.shares_embedding || model.head == Head::Target, "matrices shared with a target")?;
+    refuse(model.head_tokens.is_some(), "a head with a part of the vocabulary")?;
+    refuse(cache == CacheType::Q8, "caches in q8")?;
+    for (index, layer) in model.layers.iter().enumerate() {
+        if let Some(piece) = unsupported_piece(layer) {
+            return Err(GpuLoadError::unsupported(format!("{piece} (layer {index})")));
+        }
+    }
+    for tensor in model.matrices() {
+        let weight_type = types.of(tensor);
+        if !WEIGHT_TYPES.contains(&weight_type) {
+            return Err(GpuLoadError::unsupported(format!("weights in {weight_type} ({tensor})")));
+        }
+        let inputs = model.shape(tensor)[1];
+        if !inputs.is_multiple_of(4) {
+            let piece = format!("a matrix with {inputs} inputs, no multiple of 4 ({tensor})");
+            return Err(GpuLoadError::unsupported(piece));
+        }
+    }
+    Ok(())
+}
+
+fn unsupported_piece(layer: &Layer) -> Option<String> {
+    let pieces = [
+        (layer.recurrent.is_some(), "recurrent mixers"),
+        (layer.experts.is_some(), "mixtures of experts"),
+        (layer.own_input.is_some(), "inputs of a layer's own"),
+        (layer.scalar, "factors of layers"),
+        (
+            matches!(layer.attention_norm, AttentionNorm::EmbeddingAndHidden { .. }),
+            "attention over the embedding and the hidden state",
+        ),
+        (layer.mlp.is_none(), "layers without an MLP"),
+    ];
+    let of_layer = pieces.into_iter().find(|(is_there, _)| *is_there);
+    let of_layer = of_layer.map(|(_, piece)| piece.to_owned());
+    of_layer.or_else(|| layer.attention.as_ref().and_then(unsupported_attention))
+}
+
+fn unsupported_attention(attention: &Attention) -> Option<String> {
+    let pieces = [
+        (attention.latent.is_some(), "compressed keys and values"),
+        (attention.gate, "gates of attention"),
+        (attention.sees_block, "attention within a block"),
+        (
+            attention.value_norm && attention.qkv_limit.is_some(),
+            "limits of values before their norms",
+        ),
+    ];
+    let piece = pieces.into_iter().find(|(is_there, _)| *is_there);
+    let too_wide = attention.head_dim > MAX_HEAD_DIM || !attention.head_dim.is_multiple_of(2);
+    let too_wide =
+        too_wide.then(|| format!("heads of {} numbers in attention", attention.head_dim));
+    piece.map(|(_, piece)| piece.to_owned()).or(too_wide)
+}

@@ -1,0 +1,290 @@
+//! A model's weights in a GPU's memory.
+
+use crate::device::GpuDevice;
+use crate::error::GpuLoadError;
+use crate::matrix::{GpuMatrix, MatrixSource, upload_floats};
+use crate::support;
+use forerun_formats::checkpoint::{LayerTensor, Tensor};
+use forerun_formats::{
+    Architecture, Attention, AttentionNorm, CacheType, Checkpoint, Head, Layer, LoadError,
+    MatrixTypes, Mlp, MlpInput, ModelTypes, Norm, QkNorms, Rope, TensorSource,
+};
+use std::sync::Arc;
+use wgpu::Buffer;
+
+/// A model's weights on a GPU. Models on the same GPU share them.
+pub struct GpuWeights {
+    device: Arc<GpuDevice>,
+    architecture: Architecture,
+    cache_type: CacheType,
+    pub(crate) embedding: Arc<GpuMatrix>,
+    pub(crate) positions: Option<Buffer>, // [rows, hidden]
+    pub(crate) layers: Vec<LayerWeights>,
+    /// The different position embeddings of the layers.
+    pub(crate) ropes: Vec<Rope>,
+    pub(crate) final_norm: Option<NormWeights>,
+    pub(crate) head: Arc<GpuMatrix>,
+    /// Bound where a kernel does not use a buffer.
+    pub(crate) unused: Buffer,
+}
+
+/// The weights of a norm: `[width]` each.
+pub(crate) struct NormWeights {
+    pub(crate) weight: Option<Buffer>,
+    pub(crate) bias: Option<Buffer>,
+}
+
+/// The weights of a layer.
+pub(crate) struct LayerWeights {
+    /// `None` if attention reads the hidden state.
+    pub(crate) attention_norm: Option<NormWeights>,
+    pub(crate) attention: Attention,
+    /// Queries, keys and values: `[(n_heads + 2 · n_kv_heads) · head_dim, hidden]`; queries only if the layer has no
+    /// keys of its own.
+    pub(crate) projection: GpuMatrix,
+    /// The norms of queries and of keys, one after another.
+    pub(crate) head_norms: Option<Buffer>,
+    pub(crate) sinks: Option<Buffer>, // [n_heads]
+    /// The index of the layer's position embedding.
+    pub(crate) rope: Option<usize>,
+    pub(crate) output: GpuMatrix, // [hidden, n_heads · head_dim]
+    pub(crate) attention_output_norm: Option<NormWeights>,
+    pub(crate) mlp_input: MlpInput,
+    /// The norm of what the MLP reads, unless that is the hidden state, or has the norm of attention.
+    pub(crate) mlp_norm: Option<NormWeights>,
+    pub(crate) mlp: Mlp,
+    pub(crate) gate_up: GpuMatrix, // [2 · intermediate, hidden], or [intermediate, hidden]
+    pub(crate) down: GpuMatrix,    // [hidden, intermediate]
+    pub(crate) mlp_output_norm: Option<NormWeights>,
+}
+
+impl LayerWeights {
+    /// Returns the number of key heads of the layer's own: 0 if it attends to those of another layer.
+    pub(crate) fn own_key_heads(&self) -> usize {
+        if self.attention.keys_of.is_some() { 0 } else { self.attention.n_kv_heads }
+    }
+
+    /// Returns the bytes that a pass reads.
+    pub(crate) fn bytes(&self) -> u64 {
+        let matrices = [&self.projection, &self.output, &self.gate_up, &self.down];
+        matrices.into_iter().map(GpuMatrix::bytes).sum()
+    }
+}
+
+impl GpuWeights {
+    /// Uploads the weights of a checkpoint.
+    ///
+    /// # Errors
+    /// As [`GpuWeights::load_architecture`].
+    pub fn load(
+        device: &Arc<GpuDevice>,
+        checkpoint: &Checkpoint,
+        types: impl Into<ModelTypes>,
+    ) -> Result<Self, GpuLoadError> {
+        let architecture = checkpoint.architecture().clone();
+        Self::load_architecture(device, architecture, checkpoint, types)
+    }
+
+    /// Uploads the weights of an architecture.
+    ///
+    /// # Errors
+    /// [`GpuLoadError::Unsupported`] if the model has a piece or a type that GPUs do not compute yet,
+    /// [`GpuLoadError::OutOfMemory`], or [`GpuLoadError::Load`] if a tensor is missing, or has the wrong type or
+    /// shape, or a value is not finite.
+    pub fn load_architecture(
+        device: &Arc<GpuDevice>,
+        architecture: Architecture,
+        source: &dyn TensorSource,
+        types: impl Into<ModelTypes>,
+    ) -> Result<Self, GpuLoadError> {
+        let types = types.into();
+        let matrices = MatrixTypes::of_model(types.weights, &architecture, source)?;
+        let cache_type = types.cache.unwrap_or_else(|| {
+            CacheType::for_weights(architecture.matrices().map(|tensor| matrices.of(tensor)))
+        });
+        support::check(&architecture, &matrices, cache_type)?;
+        let uploader = Uploader { device, architecture: &architecture, source, types: &matrices };
+        let embedding = Arc::new(uploader.matrix(&[Tensor::Embedding], &[])?);
+        let positions = architecture.positions.map(|_| uploader.vector(Tensor::Positions));
+        let mut ropes = Vec::new();
+        let layers = architecture.layers.iter().enumerate();
+        let layers = layers.map(|(index, layer)| uploader.layer(index, layer, &mut ropes));
+        let layers = layers.collect::<Result<_, _>>()?;
+        let final_norm = architecture
+            .final_norm
+            .then(|| uploader.norm(Tensor::FinalNorm, Tensor::FinalNormBias));
+        let head_bias = architecture.head_bias.then_some(Tensor::HeadBias);
+        let head = match architecture.head {
+            // The embedding has no bias, so a head with one is stored again.
+            Head::Embedding if head_bias.is_none() => Arc::clone(&embedding),
+            Head::Embedding => {
+                Arc::new(uploader.matrix(&[Tensor::Embedding], head_bias.as_slice())?)
+            }
+            Head::Own | Head::Target => {
+                Arc::new(uploader.matrix(&[Tensor::Head], head_bias.as_slice())?)
+            }
+        };
+        Ok(Self {
+            embedding,
+            positions: positions.transpose()?,
+            layers,
+            ropes,
+            final_norm: final_norm.transpose()?,
+            head,
+            unused: device.allocate("an unused buffer", 16)?,
+            cache_type,
+            architecture,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// Returns what the model computes.
+    #[must_use]
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// Returns the GPU.
+    #[must_use]
+    pub fn device(&self) -> &Arc<GpuDevice> {
+        &self.device
+    }
+
+    /// Returns the type of cached keys and values.
+    #[must_use]
+    pub fn cache_type(&self) -> CacheType {
+        self.cache_type
+    }
+
+    /// Returns the size of all matrices in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let layers: u64 = self.layers.iter().map(LayerWeights::bytes).sum();
+        let head = match Arc::ptr_eq(&self.head, &self.embedding) {
+            true => 0,
+            false => self.head.bytes(),
+        };
+        layers + self.embedding.bytes() + head
+    }
+}
+
+/// Uploads the tensors of a model.
+struct Uploader<'a> {
+    device: &'a GpuDevice,
+    architecture: &'a Architecture,
+    source: &'a dyn TensorSource,
+    types: &'a MatrixTypes,
+}
+
+impl Uploader<'_> {
+    fn floats(&self, tensor: Tensor) -> Result<Vec<f32>, LoadError> {
+        self.source.rows(tensor, &self.architecture.shape(tensor))?.read_all()
+    }
+
+    fn vector(&self, tensor: Tensor) -> Result<Buffer, GpuLoadError> {
+        upload_floats(self.device, &tensor.to_string(), &self.floats(tensor)?)
+    }
+
+    /// Uploads tensors as one matrix. There is a bias for each of them, or none.
+    fn matrix(&self, tensors: &[Tensor], biases: &[Tensor]) -> Result<GpuMatrix, GpuLoadError> {
+        let source = |(index, &tensor): (usize, &Tensor)| {
+            let rows = self.source.rows(tensor, &self.architecture.shape(tensor))?;
+            let bias = biases.get(index).map(|&bias| self.floats(bias)).transpose()?;
+            let weight_type = self.types.of(tensor);
+            Ok(MatrixSource { rows, weight_type, bias: bias.unwrap_or_default() })
+        };
+        let sources = tensors.iter().enumerate().map(source);
+        let sources = sources.collect::<Result<Vec<_>, LoadError>>()?;
+        let name = tensors.first().map(Tensor::to_string).unwrap_or_default();
+        GpuMatrix::upload(self.device, &name, &sources)
+    }
+
+    /// Uploads the weights of a norm, if the model's norms have any.
+    fn norm(&self, weight: Tensor, bias: Tensor) -> Result<NormWeights, GpuLoadError> {
+        let norm = self.architecture.norm;
+        let has_bias = norm == Norm::Layer { bias: true };
+        Ok(NormWeights {
+            weight: norm.has_weights().then(|| self.vector(weight)).transpose()?,
+            bias: has_bias.then(|| self.vector(bias)).transpose()?,
+        })
+    }
+
+    fn layer(
+        &self,
+        index: usize,
+        layer: &Layer,
+        ropes: &mut Vec<Rope>,
+    ) -> Result<LayerWeights, GpuLoadError> {
+        use LayerTensor as T;
+        let of_layer = |part| Tensor::Layer(index, part);
+        let has = |part: &LayerTensor| layer.has(*part, self.architecture.norm);
+        let matrix = |weights: &[LayerTensor], biases: &[LayerTensor]| {
+            let tensors = |parts: &[LayerTensor]| -> Vec<Tensor> {
+                parts.iter().filter(|part| has(part)).map(|&part| of_layer(part)).collect()
+            };
+            self.matrix(&tensors(weights), &tensors(biases))
+        };
+        let norm = |is_there: bool, weight, bias| {
+            is_there.then(|| self.norm(of_layer(weight), of_layer(bias))).transpose()
+        };
+        // Norms of what is added have no bias.
+        let output_norm = |is_there: bool, weight| {
+            let upload = || self.vector(of_layer(weight));
+            let weight = is_there.then(upload).transpose()?;
+            Ok::<_, GpuLoadError>(
+                weight.map(|weight| NormWeights { weight: Some(weight), bias: None }),
+            )
+        };
+        let (Some(attention), Some(mlp)) = (layer.attention.clone(), layer.mlp) else {
+            return Err(GpuLoadError::unsupported(format!("layer {index} without attention")));
+        };
+        let sinks = attention.sinks.then(|| self.vector(of_layer(T::Sinks))).transpose()?;
+        let rope = attention.rope.clone().map(|rope| {
+            ropes.iter().position(|other| *other == rope).unwrap_or_else(|| {
+                ropes.push(rope);
+                ropes.len() - 1
+            })
+        });
+        Ok(LayerWeights {
+            attention_norm: norm(
+                layer.attention_norm == AttentionNorm::Hidden,
+                T::AttentionNorm,
+                T::AttentionNormBias,
+            )?,
+            projection: matrix(
+                &[T::Query, T::Key, T::Value],
+                &[T::QueryBias, T::KeyBias, T::ValueBias],
+            )?,
+            head_norms: self.head_norms(index, &attention)?,
+            sinks,
+            rope,
+            output: matrix(&[T::Output], &[T::OutputBias])?,
+            attention_output_norm: output_norm(
+                layer.attention_output_norm,
+                T::AttentionOutputNorm,
+            )?,
+            mlp_input: layer.mlp_input,
+            mlp_norm: norm(layer.mlp_input.norm() == Some(T::MlpNorm), T::MlpNorm, T::MlpNormBias)?,
+            gate_up: matrix(&[T::Gate, T::Up], &[T::GateBias, T::UpBias])?,
+            down: matrix(&[T::Down], &[T::DownBias])?,
+            mlp_output_norm: output_norm(layer.mlp_output_norm, T::MlpOutputNorm)?,
+            attention,
+            mlp,
+        })
+    }
+
+    fn head_norms(
+        &self,
+        index: usize,
+        attention: &Attention,
+    ) -> Result<Option<Buffer>, GpuLoadError> {
+        if attention.qk_norms == QkNorms::None {
+            return Ok(None);
+        }
+        let mut weights = self.floats(Tensor::Layer(index, LayerTensor::QueryNorm))?;
+        if attention.keys_of.is_none() {
+            weights.extend(self.floats(Tensor::Layer(index, LayerTensor::KeyNorm))?);
+        }
+        upload_floats(self.device, "norms of heads", &weights).map(Some)
+    }
+}
