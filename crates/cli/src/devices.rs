@@ -159,14 +159,14 @@ fn cores() -> anyhow::Result<ExitCode> {
 }
 
 /// Returns the processor's name, if the system reports it.
-fn processor() -> Option<String> {
+pub(crate) fn processor() -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
 #[cfg(target_arch = "x86_64")]
-fn instruction_sets() -> String {
+pub(crate) fn instruction_sets() -> String {
     let sets = [
         ("avx2", is_x86_feature_detected!("avx2")),
         ("fma", is_x86_feature_detected!("fma")),
@@ -179,7 +179,7 @@ fn instruction_sets() -> String {
 }
 
 #[cfg(target_arch = "aarch64")]
-fn instruction_sets() -> String {
+pub(crate) fn instruction_sets() -> String {
     use std::arch::is_aarch64_feature_detected;
     let sets = [
         ("neon", is_aarch64_feature_detected!("neon")),
@@ -191,7 +191,7 @@ fn instruction_sets() -> String {
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn instruction_sets() -> String {
+pub(crate) fn instruction_sets() -> String {
     std::env::consts::ARCH.into()
 }
 

@@ -3,10 +3,11 @@
 #[cfg(feature = "laboratory")]
 pub(crate) mod laboratory;
 
+use crate::generate::DEMONSTRATION_TARGET;
 use clap::builder::{PossibleValue, RangedU64ValueParser, TypedValueParser};
 use forerun::{
-    CacheType, CalibrationPolicy, DrafterKind, LayerStrategy, Method, TokenId, UnknownCacheType,
-    VerificationChoice, WeightType, WeightTypes,
+    CacheType, CalibrationPolicy, DrafterKind, LayerStrategy, Method, ModelSource, TokenId,
+    UnknownCacheType, VerificationChoice, WeightType, WeightTypes,
 };
 use std::ffi::OsStr;
 use std::ops::RangeBounds;
@@ -227,6 +228,27 @@ pub(crate) fn token_bias(text: &str) -> Result<(TokenId, f32), String> {
     parts.ok_or_else(|| {
         "expected a token id and a number, such as 15043=-2.5 (--json prints token ids)".into()
     })
+}
+
+/// What the ids of hub models may begin with.
+const HUB_ADDRESSES: [&str; 4] =
+    ["https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/"];
+
+/// Parses the name of a model: a path, a hub id, also with the hub's address, or `demo`.
+pub(crate) fn named_model(text: &str) -> Result<ModelSource, String> {
+    if Path::new(text).exists() {
+        return Ok(ModelSource::Path(text.into()));
+    }
+    if text == "demo" {
+        return Ok(DEMONSTRATION_TARGET.into());
+    }
+    let id = HUB_ADDRESSES.iter().find_map(|address| text.strip_prefix(address)).unwrap_or(text);
+    if !id.contains(['/', '\\']) {
+        return Err("there is no such file or directory, and hub ids have an owner, such as \
+                    HuggingFaceTB/SmolLM2-135M-Instruct"
+            .into());
+    }
+    Ok(id.into())
 }
 
 #[cfg(test)]
