@@ -30,7 +30,7 @@ pub(crate) enum Models {
 /// Options of `forerun models list`.
 #[derive(Args, Debug)]
 pub(crate) struct ListModelsArguments {
-    /// Print a JSON list, with all revisions and files.
+    /// Print a JSON object, with all revisions and files.
     #[arg(long)]
     pub(crate) json: bool,
 }

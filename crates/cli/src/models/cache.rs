@@ -49,7 +49,8 @@ mod with_hub {
         let mut out = std::io::stdout().lock();
         if arguments.json {
             let models: Vec<_> = models.iter().map(as_json).collect();
-            writeln!(out, "{}", serde_json::Value::from(models))?;
+            let report = json!({ "cache": cache.folder(), "models": models });
+            writeln!(out, "{report}")?;
             return Ok(ExitCode::SUCCESS);
         }
         if models.is_empty() {

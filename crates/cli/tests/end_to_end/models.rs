@@ -35,6 +35,7 @@ fn a_pulled_model_is_listed_shown_and_removed() {
     assert!(lines[0].starts_with("MODEL") && lines[0].contains("LAST USED"), "{output}");
     assert!(lines[1].starts_with("owner/name") && lines[1].contains("safetensors"), "{output}");
     let list = models(&hub, &["list", "--json"]).succeed().json();
+    let list = &list["models"];
     assert_eq!(list[0]["model"], "owner/name");
     assert_eq!(list[0]["revisions"][0]["names"][0], "main");
     let size = |name: &str| fs::metadata(pair.target().join(name)).unwrap().len();
