@@ -268,6 +268,18 @@ mod tests {
     }
 
     #[test]
+    fn models_have_paths_ids_or_the_name_of_the_demonstration() {
+        assert_eq!(named_model("demo"), Ok(DEMONSTRATION_TARGET.into()));
+        let here = env!("CARGO_MANIFEST_DIR");
+        assert_eq!(named_model(here), Ok(ModelSource::Path(here.into())));
+        for text in ["owner/name", "hf.co/owner/name", "https://huggingface.co/owner/name"] {
+            assert_eq!(named_model(text), Ok("owner/name".into()), "{text}");
+        }
+        assert_eq!(named_model("./none/model.gguf").map(|model| model.path().is_some()), Ok(true));
+        assert!(named_model("llama3.2").is_err_and(|error| error.contains("owner")));
+    }
+
+    #[test]
     fn bytes_have_units() {
         assert_eq!(bytes("1048576"), Ok(1 << 20));
         assert_eq!(
