@@ -56,6 +56,14 @@ mpi cases="500":
     FORERUN_CASES={{cases}} cargo test -p forerun-mpi -p forerun-cli --features forerun-mpi/mpi,forerun-cli/mpi \
         --locked --test ranks -- --nocapture
 
+# Build the release into target/dist: static binaries, archives, a Debian package, bills of materials, checksums
+dist *targets:
+    scripts/dist.sh {{targets}}
+
+# Run the examples: Rust ones, the chat bot, the comparison
+examples:
+    examples/run.sh
+
 # Type-check the workspace for Linux on aarch64, macOS and Windows
 platforms:
     scripts/check_platforms.sh --workspace

@@ -180,14 +180,14 @@ fn gpus() -> &'static str {
 }
 
 /// Returns the processor's name, if the system reports it.
-fn processor() -> Option<String> {
+pub(crate) fn processor() -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
 #[cfg(target_arch = "x86_64")]
-fn instruction_sets() -> String {
+pub(crate) fn instruction_sets() -> String {
     let sets = [
         ("avx2", is_x86_feature_detected!("avx2")),
         ("fma", is_x86_feature_detected!("fma")),
@@ -200,7 +200,7 @@ fn instruction_sets() -> String {
 }
 
 #[cfg(target_arch = "aarch64")]
-fn instruction_sets() -> String {
+pub(crate) fn instruction_sets() -> String {
     use std::arch::is_aarch64_feature_detected;
     let sets = [
         ("neon", is_aarch64_feature_detected!("neon")),
@@ -212,7 +212,7 @@ fn instruction_sets() -> String {
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn instruction_sets() -> String {
+pub(crate) fn instruction_sets() -> String {
     std::env::consts::ARCH.into()
 }
 

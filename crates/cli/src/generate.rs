@@ -3,14 +3,14 @@
 use crate::arguments::{AnswerArguments, EngineArguments, GenerateArguments, StructureArguments};
 use crate::export::ensure_not_part_of;
 use crate::interrupts::{cancel_on_interrupt, interrupted};
-use crate::note::printable;
+use crate::note::{detail, printable};
 use crate::ranks::Member;
 use crate::shown_drafts::{ShownDrafts, colours};
 use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{
     Answer, AnswerEvent, AnswerStream, Canceller, EmbeddedModel, Finish, Forerun, ForerunError,
-    Grammar, GrammarKind, ModelSource, Options, Plan, Request, RequestError, SamplingOptions,
+    Grammar, GrammarKind, Isa, ModelSource, Options, Plan, Request, RequestError, SamplingOptions,
     TokenId, TokenLogprob, Tokenizer, Trace, Verification, VerificationChoice,
 };
 use forerun_output::OutputFile;
@@ -68,6 +68,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     if engine.translates_drafts() {
         note(TRANSLATED);
     }
+    detail_plan(&engine);
     request = suggested_sampling(request, &arguments.answers, &engine)?;
     if takes_suggested_sampling(&arguments.answers) && is_demonstration(&arguments.answers) {
         request.seed = request.seed.or(Some(DEMONSTRATION_SEED));
@@ -103,6 +104,18 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
         clocks.report();
     }
     Ok(if was_interrupted { ExitCode::from(interrupted()) } else { ExitCode::SUCCESS })
+}
+
+/// Notes what runs where, if the command is verbose.
+pub(crate) fn detail_plan(engine: &Forerun) {
+    let plan = engine.plan();
+    let isa = Isa::from_environment().map_or_else(|_| "unknown".into(), |isa| isa.to_string());
+    detail(format_args!(
+        "method {}, drafter {}, placement {}, instruction set {isa}",
+        plan.method(),
+        plan.drafter(),
+        plan.placement()
+    ));
 }
 
 /// The longest prompt that is printed, in bytes.
@@ -188,7 +201,8 @@ fn takes_suggested_sampling(arguments: &AnswerArguments) -> bool {
     let AnswerArguments { temperature, top_k, top_p, min_p, repetition_penalty, .. } = arguments;
     let defaults = (&None, &0, &1.0, &0.0, &1.0);
     let is_unsaid = (temperature, top_k, top_p, min_p, repetition_penalty) == defaults;
-    arguments.suggested_sampling || is_demonstration(arguments) && is_unsaid
+    let prefers = arguments.prefers_suggested_sampling || is_demonstration(arguments);
+    arguments.suggested_sampling || prefers && is_unsaid
 }
 
 /// Applies the checkpoint's suggested sampling to a valid request, if it is used.

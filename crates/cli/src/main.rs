@@ -18,6 +18,7 @@ mod demo;
 mod devices;
 #[cfg(feature = "train")]
 mod distill;
+mod doctor;
 mod export;
 mod flags;
 mod generate;
@@ -25,6 +26,7 @@ mod interrupts;
 #[cfg(feature = "laboratory")]
 mod make_pair;
 mod missing;
+mod models;
 mod note;
 mod progress;
 mod quality;
@@ -34,9 +36,13 @@ mod ranks;
 mod reference;
 #[cfg(feature = "server")]
 mod serve;
+mod shell;
 mod shown_drafts;
 #[cfg(feature = "laboratory")]
 mod simulate;
+mod size;
+#[cfg(feature = "hub")]
+mod table;
 mod terminal;
 mod text_file;
 #[cfg(feature = "train")]
@@ -44,25 +50,37 @@ mod train;
 
 use arguments::{Arguments, Bench, Command};
 use clap::{CommandFactory, Parser};
-use note::note;
+use note::{Verbosity, detail, note};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let command = match arguments() {
-        Ok(arguments) => arguments.command,
+        Ok((arguments, sources)) => {
+            let filter = std::env::var("RUST_LOG").ok();
+            Verbosity::of(arguments.verbose, arguments.quiet, filter.as_deref()).set();
+            if !sources.is_empty() {
+                detail(format_args!("options come from {}", sources.join(", ")));
+            }
+            arguments.command
+        }
         Err(error) => {
-            note(flags::with_flags(&format!("error: {error:#}")));
+            note::error(flags::with_flags(&format!("{error:#}")));
             return ExitCode::from(2);
         }
     };
     let outcome = interrupts::clean_up_on_signals().and_then(|()| match command {
         Command::Generate(arguments) => generate::run(*arguments),
         Command::Chat(arguments) => chat::run(*arguments),
+        Command::Run(arguments) => chat::run_model(*arguments),
+        Command::Models(models) => models::run(models),
         #[cfg(feature = "server")]
         Command::Serve(arguments) => serve::run(*arguments),
         Command::Certify(arguments) => certify::run(*arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Completions(arguments) => shell::completions(&arguments),
+        Command::Man(arguments) => shell::man(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
         #[cfg(feature = "laboratory")]
@@ -101,23 +119,27 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            note(flags::with_flags(&format!("error: {error:#}")));
+            note::error(flags::with_flags(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
 }
 
 /// Returns the options of the command line, the environment and the configuration file. Ends the process if
-/// the line is wrong, or asks for help.
-fn arguments() -> anyhow::Result<Arguments> {
-    let line = std::env::args_os().collect();
-    let (line, file) = config_file::with_file_options(&Arguments::command(), line)?;
-    Ok(Arguments::try_parse_from(line).unwrap_or_else(|error| {
-        if let Some(file) = file.filter(|_| error.use_stderr()) {
-            note(format_args!("the options include those of {}", file.display()));
+/// the line is wrong, or asks for help. The names say where options come from, other than the line.
+fn arguments() -> anyhow::Result<(Arguments, Vec<String>)> {
+    let given = config_file::with_other_options(
+        &Arguments::command(),
+        std::env::args_os().collect(),
+        |name| std::env::var_os(name),
+    )?;
+    let arguments = Arguments::try_parse_from(given.line).unwrap_or_else(|error| {
+        if !given.sources.is_empty() && error.use_stderr() {
+            note(format_args!("the options include those of {}", given.sources.join(", ")));
         }
         error.exit()
-    }))
+    });
+    Ok((arguments, given.sources))
 }
 
 /// Returns whether the reader of standard output closed it, which is not a failure.

@@ -1,6 +1,6 @@
 //! Progress of long tasks on standard error.
 
-use crate::note;
+use crate::note::{Verbosity, detail, note};
 use forerun::{Loader, Progress, Step};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -22,7 +22,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(30);
 /// Creates a loader that shows its progress, if `visible`.
 pub(crate) fn loader(offline: bool, visible: bool) -> Loader<'static> {
     let loader = Loader::new().offline(offline);
-    if !visible {
+    if !visible || is_hidden() {
         return loader;
     }
     let mut steps = LoaderSteps::default();
@@ -55,6 +55,10 @@ impl LoaderSteps {
         }
         if done >= total {
             self.task = None;
+            if let Some(since) = self.since.take() {
+                let seconds = since.elapsed().as_secs_f64();
+                detail(format_args!("finished {name} in {seconds:.2} s"));
+            }
         } else if self.since.is_some_and(|since| since.elapsed() >= DELAY) {
             let task = self.task.get_or_insert_with(|| Task::resumed(&name, unit, done, total));
             task.update(done);
@@ -73,6 +77,37 @@ pub(crate) fn counted(name: &str, pieces: &'static str) -> impl FnMut(usize, usi
             let new = || Task::new(name, Unit::Pieces(pieces), all as u64);
             task.get_or_insert_with(new).update(done as u64);
         }
+    }
+}
+
+/// Returns whether no progress is shown.
+fn is_hidden() -> bool {
+    Verbosity::current() == Verbosity::Quiet
+}
+
+/// A task of unknown length: a line on a terminal, as long as this value exists.
+pub(crate) struct Waiting(ProgressBar);
+
+impl Waiting {
+    /// Shows the name of the task. The line appears after a moment, so that short tasks show nothing.
+    pub(crate) fn new(name: &str) -> Self {
+        let bar = match is_hidden() {
+            true => ProgressBar::hidden(),
+            false => ProgressBar::new_spinner(),
+        };
+        if let Ok(style) = ProgressStyle::with_template("{prefix} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(name.to_owned());
+        // The first line is drawn after this time.
+        bar.enable_steady_tick(DELAY);
+        Self(bar)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }
 
@@ -114,7 +149,11 @@ impl Task {
                 format!("{{prefix}} {{pos}}/{{len}} {pieces} {{wide_bar}} {{msg}} {{eta}} left")
             }
         };
-        let bar = ProgressBar::new(total).with_prefix(name.to_owned());
+        let bar = match is_hidden() {
+            true => ProgressBar::hidden(),
+            false => ProgressBar::new(total),
+        };
+        let bar = bar.with_prefix(name.to_owned());
         if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style);
         }

@@ -88,7 +88,7 @@ mod on_mpi {
                 cores: Topology::of_this_machine().default_cores(),
                 names: names.collect(),
                 on_failure: Box::new(|error| {
-                    note(flags::with_flags(&format!("error: {error}; the job ends")));
+                    note::error(flags::with_flags(&format!("{error}; the job ends")));
                     interrupts::end();
                 }),
             };

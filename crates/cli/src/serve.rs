@@ -1,8 +1,9 @@
 //! `forerun serve`: an HTTP server with OpenAI's and Anthropic's APIs.
 
 use crate::arguments::{LogFormat, ServeArguments};
-use crate::generate::{TRANSLATED, demonstration, options};
+use crate::generate::{TRANSLATED, demonstration, detail_plan, options};
 use crate::interrupts::listen;
+use crate::note::Verbosity;
 use crate::ranks::Member;
 use crate::{note, progress};
 use anyhow::bail;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
 pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
@@ -49,6 +51,7 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     if forerun.translates_drafts() {
         note(TRANSLATED);
     }
+    detail_plan(&forerun);
     let template = template(&arguments, &forerun)?;
     // The second signal ends the process at once.
     let (stop, stopped) = mpsc::channel();
@@ -77,7 +80,14 @@ fn start_log(arguments: &ServeArguments) {
         LogFormat::Text => log.with_ansi(is_terminal).boxed(),
         LogFormat::Json => log.json().flatten_event(true).with_span_list(false).boxed(),
     };
-    tracing_subscriber::registry().with(log.with_filter(arguments.log_level.clone())).init();
+    let usual = match Verbosity::current() {
+        Verbosity::Quiet => LevelFilter::ERROR,
+        Verbosity::Normal => LevelFilter::INFO,
+        Verbosity::Verbose => LevelFilter::DEBUG,
+    };
+    let level = arguments.log_level.clone();
+    let level = level.unwrap_or_else(|| Targets::new().with_default(usual));
+    tracing_subscriber::registry().with(log.with_filter(level)).init();
 }
 
 fn server_options(arguments: &ServeArguments) -> ServerOptions {

@@ -149,9 +149,12 @@ impl<'a> ShownDrafts<'a> {
     }
 }
 
-/// Whether standard output shows colours: it is a terminal, and `NO_COLOR` is not set.
+/// Whether standard output shows colours: it is a terminal that understands them, and `NO_COLOR` is not set.
 pub(crate) fn colours() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    let is_set = |name: &&str| std::env::var_os(name).is_some();
+    // Old consoles of Windows print the codes. Terminals that do not have such a variable.
+    let understands = !cfg!(windows) || ["WT_SESSION", "TERM", "ConEmuANSI"].iter().any(is_set);
+    understands && std::io::stdout().is_terminal() && !is_set(&"NO_COLOR")
 }
 
 fn origin(token: &AnswerToken) -> Origin {

@@ -48,6 +48,7 @@ mod loader;
 mod memory;
 mod model_id;
 mod model_source;
+mod model_summary;
 mod open_model;
 mod placed_weights;
 mod plan;
@@ -80,7 +81,9 @@ pub use forerun_gpu::{
 pub use gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
 pub use grammar::{Grammar, GrammarError, GrammarKind};
 #[cfg(feature = "hub")]
-pub use hub::HubError;
+pub use hub::{
+    HubAccess, HubAnswer, HubCache, HubError, HubFile, HubModel, HubRevision, TokenPlace,
+};
 pub use layer_analysis::{
     LayerAnalysis, LayerAnalysisError, LayerAnalysisOptions, LayerReport, PassCost, PassCosts,
     SearchStep, barrier_us,
@@ -88,6 +91,7 @@ pub use layer_analysis::{
 pub use loader::Loader;
 pub use model_id::ModelId;
 pub use model_source::ModelSource;
+pub use model_summary::{ModelFormat, ModelSummary};
 pub use plan::{
     AdditionalDrafter, DraftTokens, Method, Options, Plan, PlanError, Tree, WorkerDescription,
     WorkerDevice, WorkerModel,
@@ -130,5 +134,6 @@ pub use forerun_formats::{
 pub use forerun_lm::{LayerGroups, LayerGroupsError, ModelError};
 pub use forerun_runtime::{
     ClusterHandle, CpuQuota, DeviceGroup, Placement, PlacementError, RemoteProcess, RemoteWorkers,
-    Runtime, ThreadCluster, ThreadLimit, Topology, Workers, available_cores, default_cores,
+    Runtime, ThreadCluster, ThreadLimit, Topology, Workers, available_cores, available_memory,
+    default_cores,
 };

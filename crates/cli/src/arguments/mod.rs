@@ -10,6 +10,8 @@ mod engine;
 mod export;
 #[cfg(feature = "laboratory")]
 mod make_pair;
+mod models;
+mod run;
 #[cfg(feature = "server")]
 mod serve;
 #[cfg(feature = "laboratory")]
@@ -35,6 +37,10 @@ pub(crate) use engine::EngineArguments;
 pub(crate) use export::ExportArguments;
 #[cfg(feature = "laboratory")]
 pub(crate) use make_pair::MakePairArguments;
+pub(crate) use models::{
+    ListModelsArguments, Models, PullModelsArguments, RemoveModelsArguments, ShowModelArguments,
+};
+pub(crate) use run::RunArguments;
 #[cfg(feature = "server")]
 pub(crate) use serve::{LogFormat, ServeArguments};
 #[cfg(feature = "laboratory")]
@@ -82,17 +88,30 @@ pub(crate) mod headings {
     pub(crate) const EVALUATION: &str = "Evaluation";
 }
 
+const AFTER_HELP: &str = "Every option can also be set by an environment variable, such as FORERUN_MAX_TOKENS for \
+                          --max-tokens, or in the file of --config.";
+
 /// Run large language models faster with parallel speculative decoding.
 ///
 /// A small drafter proposes tokens, and the target model verifies several of them in one forward
 /// pass. The text is exactly the target's.
 #[derive(Debug, Parser)]
-#[command(name = "forerun", version, max_term_width = 100)]
+#[command(name = "forerun", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     /// TOML file with options, such as `temperature = 0.7`. Options in a table, such as `[serve]`, are for
     /// that command alone. The command line and environment variables take precedence.
     #[arg(id = "config", long, global = true, value_name = "FILE", env = "FORERUN_CONFIG")]
     _config: Option<PathBuf>,
+
+    /// Report more on standard error: options from other places, models, devices, statistics.
+    #[arg(long, short, global = true)]
+    pub(crate) verbose: bool,
+
+    /// Report only errors on standard error.
+    ///
+    /// Without `--verbose` and `--quiet`, the variable `RUST_LOG` decides: `debug` is verbose, `error` is quiet.
+    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
 
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -114,6 +133,21 @@ pub(crate) enum Command {
     /// lists the commands. Messages can also be piped in, one per line.
     #[command(allow_negative_numbers = true)]
     Chat(Box<ChatArguments>),
+    /// Run a model: answer a prompt, or chat.
+    ///
+    /// As `forerun chat`, but the model's name comes first, a prompt is answered once, piped text is one message,
+    /// answers are as long as the model likes, and sampling is as its checkpoint suggests. `--verbose` prints
+    /// statistics after each answer.
+    ///
+    /// Example: `forerun run HuggingFaceTB/SmolLM2-135M-Instruct "Why is the sky blue?"`
+    #[command(allow_negative_numbers = true, mut_arg("model", |arg| arg.hide(true)))]
+    Run(Box<RunArguments>),
+    /// List, inspect, download and remove models.
+    ///
+    /// Hub models are in the cache that Hugging Face's tools share (`HF_HOME`, by default
+    /// `~/.cache/huggingface`).
+    #[command(subcommand)]
+    Models(Models),
     /// Serve a model over HTTP, with OpenAI's and Anthropic's APIs.
     ///
     /// Answers to several clients share forward passes. A client's text does not depend on the others.
@@ -149,6 +183,11 @@ pub(crate) enum Command {
     /// With `--model`, measure memory bandwidth and the time of the model's forward pass by its
     /// number of rows.
     Devices(DevicesArguments),
+    /// Check this machine, and say what would make forerun faster.
+    ///
+    /// Looks at the processor, cores, quotas, memory and its bandwidth, the model cache, and the hub. Changes
+    /// nothing, and succeeds without a network.
+    Doctor(DoctorArguments),
     /// Measure speed and quality on this machine.
     #[command(subcommand)]
     Bench(Bench),
@@ -199,6 +238,46 @@ pub(crate) enum Command {
     #[cfg(not(feature = "train"))]
     #[command(disable_help_flag = true)]
     Distill(Missing),
+    /// Print a completion script for a shell.
+    ///
+    /// Example: `forerun completions bash > ~/.local/share/bash-completion/completions/forerun`
+    Completions(CompletionsArguments),
+    /// Print the manual page, or write the pages of all commands to a folder.
+    ///
+    /// Example: `forerun man --output ~/.local/share/man/man1`
+    Man(ManArguments),
+}
+
+/// Options of `forerun completions`.
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsArguments {
+    /// Shell that reads the script
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Options of `forerun man`.
+#[derive(Args, Debug)]
+pub(crate) struct ManArguments {
+    /// Folder for the pages of all commands, which is created if it does not exist.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// Options of `forerun doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArguments {
+    /// Print a JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Do not ask the hub.
+    #[arg(long)]
+    pub(crate) offline: bool,
+
+    /// Do not measure the memory bandwidth, which takes about a second.
+    #[arg(long)]
+    pub(crate) no_measure: bool,
 }
 
 /// Options of `forerun certify`.
@@ -516,7 +595,7 @@ pub(crate) struct ChatArguments {
     /// Do not save what you type.
     ///
     /// Otherwise, lines typed at a terminal are saved in `$XDG_STATE_HOME/forerun/history` (by
-    /// default `~/.local/state/forerun/history`).
+    /// default `~/.local/state/forerun/history`, on Windows `%LOCALAPPDATA%\forerun\history`).
     #[arg(long)]
     pub(crate) no_history: bool,
 
@@ -566,8 +645,8 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) verify: VerificationChoice,
 
-    /// Maximum number of tokens to generate [default: 200; for the demonstration pair until its context
-    /// of 512 tokens is full]
+    /// Maximum number of tokens to generate [default: 200; with `forerun run` and for the demonstration pair until
+    /// the context is full]
     #[arg(long, short = 'n', value_name = "N", help_heading = headings::STOPPING)]
     pub(crate) max_tokens: Option<usize>,
 
@@ -652,4 +731,8 @@ pub(crate) struct AnswerArguments {
         help_heading = headings::SAMPLING
     )]
     pub(crate) suggested_sampling: bool,
+
+    /// Whether the suggested sampling is used, if there is any, unless an option says how to sample.
+    #[arg(skip)]
+    pub(crate) prefers_suggested_sampling: bool,
 }

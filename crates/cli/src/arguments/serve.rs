@@ -74,9 +74,9 @@ pub(crate) struct ServeArguments {
     pub(crate) drain_seconds: u64,
 
     /// What the server reports on standard error: `error`, `warn`, `info`, `debug`, or `off`; also by crate, such
-    /// as `warn,forerun_server=debug`.
-    #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "info", value_parser = log_level, help_heading = headings::SERVER)]
-    pub(crate) log_level: Targets,
+    /// as `warn,forerun_server=debug` [default: info; `debug` with `--verbose`, `error` with `--quiet`]
+    #[arg(long, value_name = "LEVEL", env = "RUST_LOG", value_parser = log_level, help_heading = headings::SERVER)]
+    pub(crate) log_level: Option<Targets>,
 
     /// Form of the reports.
     #[arg(long, value_enum, value_name = "FORM", env = "FORERUN_LOG_FORMAT", default_value_t = LogFormat::Text, help_heading = headings::SERVER)]

@@ -3,10 +3,11 @@
 #[cfg(feature = "laboratory")]
 pub(crate) mod laboratory;
 
+use crate::generate::DEMONSTRATION_TARGET;
 use clap::builder::{PossibleValue, RangedU64ValueParser, TypedValueParser};
 use forerun::{
-    CacheType, CalibrationPolicy, DrafterKind, LayerStrategy, Method, TokenId, UnknownCacheType,
-    VerificationChoice, WeightType, WeightTypes,
+    CacheType, CalibrationPolicy, DrafterKind, LayerStrategy, Method, ModelSource, TokenId,
+    UnknownCacheType, VerificationChoice, WeightType, WeightTypes,
 };
 use std::ffi::OsStr;
 use std::ops::RangeBounds;
@@ -233,6 +234,27 @@ pub(crate) fn token_bias(text: &str) -> Result<(TokenId, f32), String> {
     })
 }
 
+/// What the ids of hub models may begin with.
+const HUB_ADDRESSES: [&str; 4] =
+    ["https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/"];
+
+/// Parses the name of a model: a path, a hub id, also with the hub's address, or `demo`.
+pub(crate) fn named_model(text: &str) -> Result<ModelSource, String> {
+    if Path::new(text).exists() {
+        return Ok(ModelSource::Path(text.into()));
+    }
+    if text == "demo" {
+        return Ok(DEMONSTRATION_TARGET.into());
+    }
+    let id = HUB_ADDRESSES.iter().find_map(|address| text.strip_prefix(address)).unwrap_or(text);
+    if !id.contains(['/', '\\']) {
+        return Err("there is no such file or directory, and hub ids have an owner, such as \
+                    HuggingFaceTB/SmolLM2-135M-Instruct"
+            .into());
+    }
+    Ok(id.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,6 +269,18 @@ mod tests {
         let listed = error.replace(" and ", ", ").replace(" or ", ", ");
         let before = listed.strip_suffix(&names.join(", ")).unwrap_or_default();
         assert!(before.ends_with(" of ") || before.ends_with(" use "), "{names:?}: {error}");
+    }
+
+    #[test]
+    fn models_have_paths_ids_or_the_name_of_the_demonstration() {
+        assert_eq!(named_model("demo"), Ok(DEMONSTRATION_TARGET.into()));
+        let here = env!("CARGO_MANIFEST_DIR");
+        assert_eq!(named_model(here), Ok(ModelSource::Path(here.into())));
+        for text in ["owner/name", "hf.co/owner/name", "https://huggingface.co/owner/name"] {
+            assert_eq!(named_model(text), Ok("owner/name".into()), "{text}");
+        }
+        assert_eq!(named_model("./none/model.gguf").map(|model| model.path().is_some()), Ok(true));
+        assert!(named_model("llama3.2").is_err_and(|error| error.contains("owner")));
     }
 
     #[test]

@@ -171,10 +171,15 @@ impl Terminal {
     }
 }
 
-/// Returns the path of the history file, by the XDG base directory specification.
+/// Returns the path of the history file, by the XDG base directory specification, or in the folder of local data on
+/// Windows.
 fn history_file() -> Option<PathBuf> {
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    if cfg!(windows) {
+        let state = absolute("XDG_STATE_HOME").or_else(|| absolute("LOCALAPPDATA"));
+        return Some(state?.join("forerun/history"));
+    }
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
     Some(state?.join("forerun/history"))
 }

@@ -1,4 +1,4 @@
-//! `forerun chat`: a conversation with a model.
+//! `forerun chat`: a conversation with a model, and `forerun run`: the same, or a single answer.
 //!
 //! Answers go to standard output and everything else to standard error, so that a script that pipes
 //! messages in reads only answers.
@@ -8,12 +8,14 @@ mod input;
 mod interrupts;
 mod totals;
 
-use crate::arguments::{ChatArguments, EngineArguments};
+use crate::arguments::{ChatArguments, EngineArguments, RunArguments};
 use crate::flags::with_flags;
 use crate::generate::{
-    OUTPUT_FAILED, Output, TRANSLATED, demonstration, options, request, suggested_sampling,
+    OUTPUT_FAILED, Output, TRANSLATED, demonstration, detail_plan, options, request,
+    suggested_sampling, use_demonstration,
 };
-use crate::{note, progress};
+use crate::note::detail;
+use crate::{note, progress, text_file};
 use anyhow::{Context, bail};
 use command::Command;
 use forerun::{
@@ -23,12 +25,61 @@ use forerun::{
 use input::{Input, Line};
 use interrupts::Interrupts;
 use serde_json::json;
+use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use totals::Totals;
 
-pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
+    let has_history = !arguments.no_history;
+    with_session(arguments, |session| session.converse(&mut Input::new(has_history)?))
+}
+
+/// Answers one message, or converses if there is none.
+pub(crate) fn run_model(arguments: RunArguments) -> anyhow::Result<ExitCode> {
+    let RunArguments { name, prompt, mut chat } = arguments;
+    let answers = &mut chat.answers;
+    match name {
+        // The drafter belongs to it.
+        Some(ModelSource::Embedded(_)) => {
+            answers.engine.model = None;
+            use_demonstration(&mut answers.engine)?;
+        }
+        Some(model) => answers.engine.model = Some(model),
+        None => {}
+    }
+    answers.max_tokens = answers.max_tokens.or(Some(usize::MAX));
+    answers.prefers_suggested_sampling = true;
+    match first_message(&prompt)? {
+        Some(message) => with_session(chat, |session| session.answer_once(&message)),
+        None => run(chat),
+    }
+}
+
+/// Returns the message of the command line, after the text that is piped in; `None` if there is neither and a terminal
+/// can be asked.
+fn first_message(prompt: &[String]) -> anyhow::Result<Option<String>> {
+    let prompt = prompt.join(" ");
+    if std::io::stdin().is_terminal() {
+        return Ok(Some(prompt).filter(|prompt| !prompt.trim().is_empty()));
+    }
+    let piped = text_file::read(Path::new("-")).context("cannot read from standard input")?;
+    let parts = [piped.trim_end(), prompt.as_str()];
+    let message: Vec<&str> = parts.into_iter().filter(|part| !part.trim().is_empty()).collect();
+    match message.join("\n\n") {
+        message if message.is_empty() => {
+            bail!("no prompt: give one after the model, or pipe a text to standard input")
+        }
+        message => Ok(Some(message)),
+    }
+}
+
+/// Loads the models, and calls `talk` with a new conversation.
+fn with_session(
+    mut arguments: ChatArguments,
+    talk: impl FnOnce(&mut Session<'_>) -> anyhow::Result<ExitCode>,
+) -> anyhow::Result<ExitCode> {
     // All errors that do not need a model are found before a model is loaded.
     let request = request(&arguments.answers)?;
     request.validate()?;
@@ -49,6 +100,7 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     if engine.translates_drafts() {
         note(TRANSLATED);
     }
+    detail_plan(&engine);
     let request = suggested_sampling(request, &arguments.answers, &engine)?;
     let template = match local {
         Some(template) => template,
@@ -67,7 +119,7 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
         totals: Totals::default(),
         saved: None,
     };
-    session.converse(&mut Input::new(!arguments.no_history)?)
+    talk(&mut session)
 }
 
 /// Loads the chosen chat template, or else that of the checkpoint to which `path` belongs.
@@ -136,7 +188,7 @@ impl Session<'_> {
                 }
                 Ok(command) => {
                     if let Err(error) = self.execute(command) {
-                        note(with_flags(&format!("error: {error:#}")));
+                        note::error(with_flags(&format!("{error:#}")));
                     }
                 }
                 Err(hint) => note(with_flags(&hint)),
@@ -144,8 +196,29 @@ impl Session<'_> {
         }
     }
 
+    /// Generates the answer to the only message.
+    fn answer_once(&mut self, text: &str) -> anyhow::Result<ExitCode> {
+        Ok(match self.reply(text)? {
+            true => ExitCode::from(crate::interrupts::interrupted()),
+            false => ExitCode::SUCCESS,
+        })
+    }
+
     /// Generates the answer to a message. Returns whether it was interrupted.
     fn answer(&mut self, text: &str) -> anyhow::Result<bool> {
+        self.reply(text).or_else(|error| match error.downcast_ref() {
+            // An error in one message does not end the conversation.
+            Some(
+                ChatError::TooLong { .. } | ChatError::FarTooLong { .. } | ChatError::Template(_),
+            ) => {
+                note::error(with_flags(&format!("{error:#}")));
+                Ok(false)
+            }
+            _ => Err(error),
+        })
+    }
+
+    fn reply(&mut self, text: &str) -> anyhow::Result<bool> {
         let canceller = self.interrupts.for_new_answer();
         let mut output = Output::default();
         let reply = self.chat.send(text, &self.request, &canceller, |text| output.write(text));
@@ -153,19 +226,7 @@ impl Session<'_> {
         if let Some(error) = output.broken {
             return Err(error).context(OUTPUT_FAILED);
         }
-        let reply = match reply {
-            Ok(reply) => reply,
-            // An error in one message does not end the conversation.
-            Err(
-                error @ (ChatError::TooLong { .. }
-                | ChatError::FarTooLong { .. }
-                | ChatError::Template(_)),
-            ) => {
-                note(with_flags(&format!("error: {error}")));
-                return Ok(false);
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let reply = reply?;
         // The answer may already end with a line break.
         if !reply.answer.text.ends_with('\n')
             && let ControlFlow::Break(()) = output.write("\n")
@@ -175,6 +236,7 @@ impl Session<'_> {
         }
         let interrupted = canceller.is_cancelled() && reply.answer.finish == Finish::Stopped;
         self.note_end(&reply, interrupted);
+        detail(reply.answer.summary());
         self.totals.add(&reply.answer);
         Ok(interrupted)
     }

@@ -15,6 +15,7 @@ mod certify;
 mod chat;
 mod config_file;
 mod demo;
+mod doctor;
 mod easyspec;
 #[cfg(feature = "laboratory")]
 mod easyspec_laboratory;
@@ -32,6 +33,8 @@ mod memory;
 mod methods;
 #[cfg(not(all(feature = "plots", feature = "train")))]
 mod missing;
+#[cfg(feature = "hub")]
+mod models;
 mod output;
 #[cfg(all(feature = "laboratory", unix))]
 mod peers;
@@ -39,8 +42,10 @@ mod peers;
 mod pipes;
 mod prompts;
 mod quality;
+mod run_model;
 #[cfg(all(feature = "server", target_os = "linux"))]
 mod serve;
+mod shell;
 mod show_drafts;
 #[cfg(feature = "laboratory")]
 mod simulate;
@@ -52,6 +57,7 @@ mod synthetic_pair;
 mod trace;
 #[cfg(all(feature = "train", target_os = "linux"))]
 mod train;
+mod verbosity;
 mod without_a_model;
 mod wrong_checkpoints;
 mod wrong_options;

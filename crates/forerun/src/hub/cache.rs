@@ -161,7 +161,7 @@ fn model_in(snapshot: PathBuf, quantization: Option<&str>) -> Result<PathBuf, St
 }
 
 /// Collects the names of the files in a snapshot and its folders, in the form that repositories have.
-fn collect_files(folder: &Path, prefix: &str, files: &mut Vec<String>) {
+pub(super) fn collect_files(folder: &Path, prefix: &str, files: &mut Vec<String>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let (name, path) = (format!("{prefix}{name}"), entry.path());

@@ -4,9 +4,9 @@ use super::error::HubError;
 use crate::model_id::ModelId;
 use serde_json::Value;
 use std::time::Duration;
-use ureq::config::RedirectAuthHeaders;
+use ureq::config::{ConfigBuilder, RedirectAuthHeaders};
 use ureq::http::{HeaderMap, Response, Uri};
-use ureq::typestate::WithoutBody;
+use ureq::typestate::{AgentScope, WithoutBody};
 use ureq::{Agent, Body, BodyReader, RequestBuilder};
 
 /// The timeout of each read.
@@ -61,18 +61,22 @@ pub(super) struct Content {
     pub(super) reader: BodyReader<'static>,
 }
 
+/// Returns the settings of all connections.
+pub(super) fn agent(connect: Duration, response: Duration) -> ConfigBuilder<AgentScope> {
+    Agent::config_builder()
+        .user_agent(concat!("forerun/", env!("CARGO_PKG_VERSION")))
+        // Compressed bytes could not be counted and resumed as they are stored.
+        .accept_encoding("identity")
+        .http_status_as_error(false)
+        // ureq treats another port or protocol as the same host. `ask` is stricter.
+        .redirect_auth_headers(RedirectAuthHeaders::Never)
+        .timeout_connect(Some(connect))
+        .timeout_recv_response(Some(response))
+}
+
 impl Client {
     pub(super) fn new(endpoint: &str, token: Option<String>) -> Self {
-        let config = Agent::config_builder()
-            .user_agent(concat!("forerun/", env!("CARGO_PKG_VERSION")))
-            // Compressed bytes could not be counted and resumed as they are stored.
-            .accept_encoding("identity")
-            .http_status_as_error(false)
-            // ureq treats another port or protocol as the same host. `ask` is stricter.
-            .redirect_auth_headers(RedirectAuthHeaders::Never)
-            .timeout_connect(Some(CONNECT_TIMEOUT))
-            .timeout_recv_response(Some(READ_TIMEOUT))
-            .timeout_per_read(Some(READ_TIMEOUT));
+        let config = agent(CONNECT_TIMEOUT, READ_TIMEOUT).timeout_per_read(Some(READ_TIMEOUT));
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         Self { agent: config.build().new_agent(), endpoint, token }
     }

@@ -9,7 +9,7 @@ pub enum HubError {
     #[error(
         "{model} is not a path on this machine, and as a hub model it is not in the cache {cache} \
          ({missing}); the hub is not used because `offline` or HF_HUB_OFFLINE is set: run once \
-         without it, or download the model with `hf download {repository} --revision {revision}`"
+         without it, or download the model with `forerun models pull` or `hf download {repository} --revision {revision}`"
     )]
     NotCached {
         /// The model's id.
@@ -185,6 +185,12 @@ pub enum HubError {
         found: String,
         /// The property that the hub says.
         expected: String,
+    },
+    /// A model cannot be removed, because a process downloads it.
+    #[error("{repository} is being downloaded: wait until that has ended, then remove it")]
+    InUse {
+        /// The id without the revision.
+        repository: String,
     },
     /// There is no folder for the cache.
     #[error("there is no home folder for the cache of hub models: set HF_HOME to a folder")]

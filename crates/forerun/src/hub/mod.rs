@@ -6,13 +6,17 @@
 //! partial one if the server does not resume. This module may use the network and the cache. It reads no
 //! file's content except the names of shards.
 
+mod access;
 mod cache;
 mod client;
 mod error;
 mod gguf_files;
+mod inventory;
 mod transfer;
 
+pub use access::{HubAccess, HubAnswer, TokenPlace};
 pub use error::HubError;
+pub use inventory::{HubCache, HubFile, HubModel, HubRevision};
 
 use crate::model_id::ModelId;
 use crate::progress::{Progress, Step};
@@ -58,21 +62,34 @@ pub(crate) enum FetchError {
     Cancelled,
 }
 
+/// The folders of Hugging Face's tools.
+struct Folders {
+    home: Option<PathBuf>,
+    cache: PathBuf,
+}
+
+impl Folders {
+    fn from_environment() -> Result<Self, HubError> {
+        let home = hub_home();
+        let cache = match (variable("HF_HUB_CACHE"), &home) {
+            (Some(folder), _) => folder.into(),
+            (None, Some(home)) => home.join("hub"),
+            (None, None) => return Err(HubError::NoHome),
+        };
+        Ok(Self { home, cache })
+    }
+}
+
 type OnProgress<'a> = dyn FnMut(Progress<'_>) -> ControlFlow<()> + 'a;
 
 impl Hub {
     /// Returns the hub and the cache that the environment variables name.
     pub(crate) fn from_environment(offline: bool) -> Result<Self, HubError> {
-        let home = hub_home();
-        let folder = match (variable("HF_HUB_CACHE"), &home) {
-            (Some(folder), _) => folder.into(),
-            (None, Some(home)) => home.join("hub"),
-            (None, None) => return Err(HubError::NoHome),
-        };
-        let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into());
-        let client = Client::new(&endpoint, token(home.as_deref()));
-        let offline = offline || variable("HF_HUB_OFFLINE").is_some_and(|value| is_true(&value));
-        Ok(Self { cache: Cache::new(folder), client, offline })
+        let folders = Folders::from_environment()?;
+        let token = token(folders.home.as_deref()).map(|(token, _)| token);
+        let client = Client::new(&endpoint(), token);
+        let offline = offline || is_offline();
+        Ok(Self { cache: Cache::new(folders.cache), client, offline })
     }
 
     /// Returns the folder with a model's files, or its GGUF file, after downloading what is missing.
@@ -224,6 +241,16 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
+/// Returns the address of the hub.
+fn endpoint() -> String {
+    variable("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into())
+}
+
+/// Returns whether the environment forbids to use the hub.
+fn is_offline() -> bool {
+    variable("HF_HUB_OFFLINE").is_some_and(|value| is_true(&value))
+}
+
 fn is_true(value: &str) -> bool {
     ["1", "on", "yes", "true"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
@@ -240,14 +267,16 @@ fn hub_home() -> Option<PathBuf> {
     Some(caches.join("huggingface"))
 }
 
-/// Returns the token of the environment, or the one that `hf auth login` stored.
-fn token(home: Option<&Path>) -> Option<String> {
+/// Returns the token of the environment, or the one that `hf auth login` stored, and where it comes from.
+fn token(home: Option<&Path>) -> Option<(String, TokenPlace)> {
     let stored = || {
-        let file = match variable("HF_TOKEN_PATH") {
+        let file: PathBuf = match variable("HF_TOKEN_PATH") {
             Some(file) => file.into(),
             None => home?.join("token"),
         };
-        fs::read_to_string(file).ok().map(|token| token.trim().to_owned())
+        let token = fs::read_to_string(&file).ok()?.trim().to_owned();
+        Some((token, TokenPlace::File(file)))
     };
-    variable("HF_TOKEN").or_else(stored).filter(|token| !token.is_empty())
+    let given = variable("HF_TOKEN").map(|token| (token, TokenPlace::Environment));
+    given.or_else(stored).filter(|(token, _)| !token.is_empty())
 }

@@ -262,6 +262,12 @@ fn reply(request: &Request, port: u16, state: &mut State) -> Reply {
             _ => {}
         }
     }
+    if request.path == "/api/models?limit=1" {
+        return Reply { status: 200, body: b"[]".to_vec(), ..Reply::default() };
+    }
+    if request.path == "/api/whoami-v2" {
+        return Reply { status: 200, body: b"{\"name\":\"tester\"}".to_vec(), ..Reply::default() };
+    }
     if let Some(rest) = request.path.strip_prefix("/api/models/") {
         let (id, revision) = rest.split_once("/revision/").unwrap();
         return description(id, &revision.replace("%2F", "/"), state);

@@ -1,0 +1,85 @@
+//! `forerun run`: one answer, or a chat.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run};
+use std::path::Path;
+
+fn run(model: &Path) -> Run {
+    Run::forerun().with(&["run"]).with(&[model]).with(&["--ignore-eos", "-n", "12"])
+}
+
+/// Returns what `forerun chat` answers to one line.
+fn chat(model: &Path, line: &str) -> String {
+    let chat = Run::forerun().with(&["chat", "--ignore-eos", "-n", "12"]);
+    chat.with_path("--model", model).input(format!("{line}\n")).succeed().output()
+}
+
+#[test]
+fn a_prompt_is_answered_once_as_in_a_chat() {
+    let models = Models::pair();
+    let expected = chat(&models.target(), "Hello there");
+    assert_eq!(run(&models.target()).with(&["Hello there"]).succeed().output(), expected);
+    // Several words are one prompt, and options may stand between them.
+    let words = Run::forerun().with(&["run", "-n", "12"]).with(&[models.target()]);
+    let words = words.with(&["Hello", "--ignore-eos", "there"]).succeed();
+    assert_eq!(words.output(), expected);
+    let with_drafter = run(&models.target()).with(&["Hello there"]);
+    let with_drafter = with_drafter.with_path("--draft-model", &models.drafter()).on_one_core();
+    assert_eq!(with_drafter.succeed().output(), expected);
+}
+
+#[test]
+fn piped_text_is_one_message_before_the_prompt() {
+    let models = Models::pair();
+    let answer = |input: &str, prompt: &[&str]| {
+        run(&models.target()).with(prompt).input(input).succeed().output()
+    };
+    let lines = answer("one\ntwo\n", &[]);
+    assert_eq!(lines, chat(&models.target(), "one\\\ntwo"));
+    assert_eq!(answer("one\n", &["two"]), chat(&models.target(), "one\\\n\\\ntwo"));
+    run(&models.target()).input(" \n").finish().assert_refused("no prompt", &["no prompt"]);
+}
+
+#[test]
+fn answers_are_not_cut_and_statistics_are_shown_on_request() {
+    let models = Models::with_context(512);
+    let long = Run::forerun().with(&["run"]).with(&[models.target()]).with(&["Hi", "--ignore-eos"]);
+    let finished = long.with(&["--verbose"]).succeed();
+    assert!(finished.errors.contains("[stopped at the end of the model's context]"));
+    assert!(finished.errors.contains("tokens/s"), "{}", finished.errors);
+    let quiet = run(&models.target()).with(&["Hi", "--quiet"]).succeed();
+    assert_eq!(quiet.errors, "");
+}
+
+#[test]
+fn the_demonstration_pair_has_a_name() {
+    let story = |name: &[&str]| {
+        let run = Run::forerun().with(&["run"]).with(name);
+        run.with(&["--seed", "1", "-n", "20"]).input("Tell me a story about a fox.").succeed()
+    };
+    let named = story(&["demo"]);
+    assert!(named.output().len() > 20, "{}", named.output());
+    assert!(!named.errors.contains("no --model given"), "{}", named.errors);
+    let unnamed = story(&[]);
+    assert_eq!(unnamed.output(), named.output());
+    assert!(unnamed.errors.contains("no --model given"), "{}", unnamed.errors);
+}
+
+#[test]
+fn names_that_are_no_models_say_what_is() {
+    let refused = Run::forerun().with(&["run", "llama3.2", "Hi"]).finish();
+    refused.assert_refused("llama3.2", &["llama3.2", "hub ids have an owner"]);
+    let empty = tempfile::tempdir().unwrap();
+    let refused = run(empty.path()).with(&["Hi"]).finish();
+    refused.assert_refused("an empty folder", &["config.json"]);
+}
+
+/// An error in the only message is the error of the command.
+#[test]
+fn a_prompt_that_does_not_fit_fails() {
+    let models = Models::with_context(16);
+    let finished = run(&models.target()).with(&["word ".repeat(50)]).finish();
+    assert_eq!(finished.code, Some(1), "{}", finished.errors);
+    finished.assert_refused("a long prompt", &["too long"]);
+}
