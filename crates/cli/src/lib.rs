@@ -1,4 +1,4 @@
-//! The `forerun` command-line program.
+//! The `forerun` command, as a library: the program `forerun` and the Python package run it.
 //!
 //! This is the only crate that uses the terminal. It loads and runs models through the facade,
 //! `forerun`.
@@ -45,10 +45,18 @@ mod train;
 use arguments::{Arguments, Bench, Command};
 use clap::{CommandFactory, Parser};
 use note::note;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    let command = match arguments() {
+pub use generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_SEED, DEMONSTRATION_TARGET};
+
+/// Runs the command with these arguments, of which the first is the program's name.
+///
+/// It handles the signals of the process, and may end the process: after a second signal, and if the line is wrong
+/// or asks for help.
+#[must_use]
+pub fn run(line: Vec<OsString>) -> ExitCode {
+    let command = match arguments(line) {
         Ok(arguments) => arguments.command,
         Err(error) => {
             note(flags::with_flags(&format!("error: {error:#}")));
@@ -109,8 +117,7 @@ fn main() -> ExitCode {
 
 /// Returns the options of the command line, the environment and the configuration file. Ends the process if
 /// the line is wrong, or asks for help.
-fn arguments() -> anyhow::Result<Arguments> {
-    let line = std::env::args_os().collect();
+fn arguments(line: Vec<OsString>) -> anyhow::Result<Arguments> {
     let (line, file) = config_file::with_file_options(&Arguments::command(), line)?;
     Ok(Arguments::try_parse_from(line).unwrap_or_else(|error| {
         if let Some(file) = file.filter(|_| error.use_stderr()) {
