@@ -11,7 +11,7 @@ wheels=$PWD/target/wheels-tests
 
 rm -rf "$venv" "$wheels"
 "$python" -m venv "$venv"
-"$venv/bin/pip" install --quiet "maturin>=1.16,<2" mypy numpy pytest
+"$venv/bin/pip" install --quiet "maturin>=1.16,<2" mypy numpy pytest ruff
 "$venv/bin/maturin" build --manifest-path python/Cargo.toml --profile "$profile" --locked --out "$wheels"
 du -h "$wheels"/*.whl
 "$venv/bin/pip" install --quiet "$wheels"/*.whl
@@ -21,5 +21,7 @@ du -h "$wheels"/*.whl
 
 # Outside of python/, so that the installed package is the one that is tested.
 "$venv/bin/python" -m pytest --config-file python/pyproject.toml --rootdir python -q python/tests
+"$venv/bin/ruff" check python
+"$venv/bin/ruff" format --check python
 "$venv/bin/mypy" --config-file python/pyproject.toml python/package/forerun python/tests
 "$venv/bin/python" -m mypy.stubtest --mypy-config-file python/pyproject.toml forerun._forerun

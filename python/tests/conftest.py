@@ -8,9 +8,8 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import forerun
+import pytest
 
 PROMPT = "Once upon a time"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from forerun import LLM, FinishedEvent, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=30)
@@ -49,7 +48,11 @@ def test_tools_that_must_be_called_are_called(llm: LLM) -> None:
     for choice in choices:
         tools = [WEATHER] if choice == "required" else [other, WEATHER]
         [output] = llm.chat(
-            MESSAGES, GREEDY.replace(max_tokens=100), tools=tools, tool_choice=choice, parallel_tool_calls=False
+            MESSAGES,
+            GREEDY.replace(max_tokens=100),
+            tools=tools,
+            tool_choice=choice,
+            parallel_tool_calls=False,
         )
         message = output.outputs[0].message
         assert message is not None and message.content is None
@@ -93,7 +96,11 @@ def test_templates_can_be_chosen(llm: LLM, tmp_path: Path) -> None:
         ([{"content": "a"}], {}, r"messages\[0\] has no role"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], {}, "only texts"),
         (MESSAGES, {"tools": [{"type": "function"}]}, r"tools\[0\] must have"),
-        (MESSAGES, {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "1 to 64 letters"),
+        (
+            MESSAGES,
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "1 to 64 letters",
+        ),
         (MESSAGES, {"tool_choice": "required"}, "there are no tools"),
         (MESSAGES, {"tool_choice": "maybe"}, "tool_choice is 'maybe'"),
         (MESSAGES, {"tools": [WEATHER], "tool_choice": {"function": {"name": "x"}}}, "no tool 'x'"),
@@ -110,6 +117,13 @@ def test_conversations_that_cannot_be_answered(
 def test_calls_in_messages_are_objects_for_templates(llm: LLM, tmp_path: Path) -> None:
     file = tmp_path / "template.jinja"
     file.write_text("{{ messages[0].tool_calls[0].function.arguments.city }}{{ tools }}")
-    call = {"type": "function", "function": {"name": "get_weather", "arguments": json.dumps({"city": "Rome"})}}
+    call = {
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": json.dumps({"city": "Rome"})},
+    }
     messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
-    assert llm.render_chat(messages, tools=[WEATHER], chat_template=str(file)).strip().startswith("Rome")
+    assert (
+        llm.render_chat(messages, tools=[WEATHER], chat_template=str(file))
+        .strip()
+        .startswith("Rome")
+    )

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from conftest import PROMPT
-
 from forerun import LLM, FinishedEvent, ForerunError, SamplingParams, TextEvent, TokenEvent
 
 PROMPTS = [PROMPT, "The fox", "A girl named Lily", "One day", "Tom and his dog", "In the garden"]
@@ -51,7 +50,10 @@ def test_event_loops_get_the_texts_of_one_thread(llm: LLM) -> None:
         return output.text
 
     async def hammer() -> list[str]:
-        works = [stream(number % len(PROMPTS)) if number % 2 else generate(number % len(PROMPTS)) for number in range(200)]
+        works = [
+            stream(number % len(PROMPTS)) if number % 2 else generate(number % len(PROMPTS))
+            for number in range(200)
+        ]
         return await asyncio.gather(*works)
 
     texts = asyncio.run(hammer())
@@ -158,7 +160,9 @@ except KeyboardInterrupt:
     assert llm.generate("Once")[0].text
     print("stopped", flush=True)
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from conftest import PROMPT
-
 from forerun import LLM, FinishedEvent, ForerunError, SamplingParams, StructuredOutputsParams
 
 
@@ -77,10 +76,10 @@ def test_prompts_that_cannot_be_answered(llm: LLM) -> None:
 
 def test_engines_that_cannot_be_opened() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"method": "magic"}, "`method`: \"magic\" is not one of autoregressive"),
+        ({"method": "magic"}, '`method`: "magic" is not one of autoregressive'),
         ({"drafter": "magic"}, "`drafter`"),
         ({"draft_tokens": 65}, "`draft_tokens` is 65"),
-        ({"dtype": "float3"}, "`dtype`: \"float3\" is not a weight type"),
+        ({"dtype": "float3"}, '`dtype`: "float3" is not a weight type'),
         ({"kv_cache_dtype": "x"}, "`kv_cache_dtype`"),
         ({"placement": "target=moon:1"}, "`placement`"),
         ({"draft_model": "x"}, "without `model`"),

@@ -10,11 +10,17 @@ import subprocess
 import urllib.request
 from typing import Any
 
+import forerun
 import pytest
 from conftest import PROMPT
-
-import forerun
-from forerun import LLM, FinishedEvent, SamplingParams, StructuredOutputsParams, TextEvent, TokenEvent
+from forerun import (
+    LLM,
+    FinishedEvent,
+    SamplingParams,
+    StructuredOutputsParams,
+    TextEvent,
+    TokenEvent,
+)
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 SEEDED = SamplingParams(temperature=0.8, top_p=0.9, seed=11, max_tokens=60)
@@ -47,7 +53,10 @@ def test_texts_equal_those_of_the_command_and_the_server(
     [output] = llm.generate(PROMPT, params)
     assert output.text == run(command, *options)["text"]
     with subprocess.Popen(
-        [command, "serve", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [command, "serve", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as server:
         try:
             assert server.stdout is not None
@@ -85,7 +94,13 @@ def test_every_method_gives_the_same_text(llm: LLM, method: str) -> None:
 def test_prompts_have_several_forms(llm: LLM) -> None:
     tokens = llm.encode(PROMPT)
     expected = llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids
-    forms: list[Any] = [[PROMPT], tokens, [tokens], {"prompt": PROMPT}, {"prompt_token_ids": tokens}]
+    forms: list[Any] = [
+        [PROMPT],
+        tokens,
+        [tokens],
+        {"prompt": PROMPT},
+        {"prompt_token_ids": tokens},
+    ]
     for form in forms:
         [output] = llm.generate(form, GREEDY)
         assert output.outputs[0].token_ids == expected and output.prompt_token_ids == tokens
@@ -139,7 +154,10 @@ def test_log_probabilities(llm: LLM) -> None:
         # A greedy token is the most probable one.
         assert entries[token].rank == 1 and len(entries) == 2
         assert entries[token].logprob == max(entry.logprob for entry in entries.values())
-    total = sum(entries[token].logprob for token, entries in zip(output.token_ids, output.logprobs, strict=True))
+    total = sum(
+        entries[token].logprob
+        for token, entries in zip(output.token_ids, output.logprobs, strict=True)
+    )
     assert output.cumulative_logprob == pytest.approx(total)
     assert llm.generate(PROMPT, GREEDY)[0].outputs[0].logprobs is None
 
@@ -172,8 +190,12 @@ def test_structured_outputs(llm: LLM) -> None:
 
     assert text(choice=["fox", "hen"]) in ("fox", "hen")
     assert re.fullmatch("[0-9]{4}", text(regex="[0-9]{4}"))
-    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
-              "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
     assert list(json.loads(text(json=schema))) == ["ok"]
     assert text(grammar='root ::= "yes" | "no"') in ("yes", "no")
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from conftest import PROMPT
-
 from forerun import LLM, SamplingParams
 
 
@@ -41,7 +40,9 @@ STORIES = [
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three tasks on local data: a choice, perplexity and generation."""
     folder = tmp_path_factory.mktemp("tasks")
-    (folder / "stories.json").write_text("\n".join(json.dumps({"text": text, "end": "dog"}) for text in STORIES))
+    (folder / "stories.json").write_text(
+        "\n".join(json.dumps({"text": text, "end": "dog"}) for text in STORIES)
+    )
     data = f"""
 dataset_path: json
 dataset_kwargs: {{data_files: {{test: {folder}/stories.json}}}}
@@ -67,10 +68,9 @@ test_split: test
 
 def test_lm_eval_runs_tasks(llm: LLM, tasks: Path) -> None:
     lm_eval = pytest.importorskip("lm_eval")
+    from forerun.lm_eval import ForerunLM
     from lm_eval.api.registry import get_model
     from lm_eval.tasks import TaskManager
-
-    from forerun.lm_eval import ForerunLM
 
     assert get_model("forerun") is ForerunLM
     model = ForerunLM(llm)
@@ -84,15 +84,16 @@ def test_lm_eval_runs_tasks(llm: LLM, tasks: Path) -> None:
     # A model of stories predicts stories: far better than chance, and it is not certain.
     assert 2 < scores["story_perplexity"]["word_perplexity,none"] < 200
     answers = [sample["resps"][0][0] for sample in results["samples"]["story_generation"]]
-    expected = llm.generate("Once upon a time", SamplingParams(temperature=0, stop=["."], max_tokens=40))[0].text
+    expected = llm.generate(
+        "Once upon a time", SamplingParams(temperature=0, stop=["."], max_tokens=40)
+    )[0].text
     assert answers == [expected] * 3
 
 
 def test_lm_evals_log_likelihoods(llm: LLM) -> None:
     pytest.importorskip("lm_eval")
-    from lm_eval.api.instance import Instance
-
     from forerun.lm_eval import ForerunLM
+    from lm_eval.api.instance import Instance
 
     model = ForerunLM(llm, max_length=32)
 
@@ -102,7 +103,9 @@ def test_lm_evals_log_likelihoods(llm: LLM) -> None:
     [greedy] = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=8))
     [(total, is_greedy)] = model.loglikelihood([instance("loglikelihood", PROMPT, greedy.text)])
     scores = llm.score(PROMPT, greedy.text)
-    assert is_greedy and total == pytest.approx(sum(next(iter(one.values())).logprob for one in scores))
+    assert is_greedy and total == pytest.approx(
+        sum(next(iter(one.values())).logprob for one in scores)
+    )
     [(unlikely, is_greedy)] = model.loglikelihood([instance("loglikelihood", PROMPT, " xylophone")])
     assert not is_greedy and unlikely < total
 
@@ -112,11 +115,15 @@ def test_lm_evals_log_likelihoods(llm: LLM) -> None:
     [whole] = ForerunLM(llm).loglikelihood_rolling([instance("loglikelihood_rolling", text)])
     tokens = model.tok_encode(text, add_special_tokens=False)
     scores = llm.score([model.prefix_token_id], tokens)
-    assert len(tokens) > 32 and whole == pytest.approx(sum(next(iter(one.values())).logprob for one in scores))
+    assert len(tokens) > 32 and whole == pytest.approx(
+        sum(next(iter(one.values())).logprob for one in scores)
+    )
     # Less context changes little of a simple text.
     assert rolling == pytest.approx(whole, rel=0.2) and rolling != whole
 
-    requests = [instance("generate_until", PROMPT, {"until": ["."], "max_gen_toks": 10, "temperature": 0})]
+    requests = [
+        instance("generate_until", PROMPT, {"until": ["."], "max_gen_toks": 10, "temperature": 0})
+    ]
     assert len(model.generate_until(requests)) == 1
     with pytest.raises(ValueError, match="magic"):
         model.generate_until([instance("generate_until", PROMPT, {"magic": 1})])

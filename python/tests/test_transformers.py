@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import forerun
 import pytest
 from conftest import PROMPT
-
-import forerun
 from forerun import SamplingParams
 from forerun.transformers import CausalLM
 
@@ -42,23 +41,38 @@ def test_arrays_with_padding(model: CausalLM) -> None:
     assert rows.shape[0] == 2 and (rows[:, :width] == inputs["input_ids"]).all()
     for text, row in zip(texts, rows, strict=True):
         expected = model.llm.generate(text, SamplingParams(temperature=0, max_tokens=8))[0]
-        assert row[width:].tolist()[: len(expected.outputs[0].token_ids)] == expected.outputs[0].token_ids
+        assert (
+            row[width:].tolist()[: len(expected.outputs[0].token_ids)]
+            == expected.outputs[0].token_ids
+        )
     assert len(model.tokenizer.batch_decode(rows, skip_special_tokens=True)) == 2
 
 
 def test_samples(model: CausalLM) -> None:
     ids = model.tokenizer(PROMPT)["input_ids"]
-    rows = model.generate(ids, do_sample=True, temperature=0.9, top_p=0.9, top_k=40, max_new_tokens=10, seed=1,
-                          num_return_sequences=3)
+    rows = model.generate(
+        ids,
+        do_sample=True,
+        temperature=0.9,
+        top_p=0.9,
+        top_k=40,
+        max_new_tokens=10,
+        seed=1,
+        num_return_sequences=3,
+    )
     assert len(rows) == 3 and len({tuple(row) for row in rows}) > 1
-    again = model.generate(ids, do_sample=True, temperature=0.9, top_p=0.9, top_k=40, max_new_tokens=10, seed=1)
+    again = model.generate(
+        ids, do_sample=True, temperature=0.9, top_p=0.9, top_k=40, max_new_tokens=10, seed=1
+    )
     assert again[0] == [token for token in rows[0]][: len(again[0])]
 
 
 def test_ends(model: CausalLM) -> None:
     ids = model.tokenizer(PROMPT)["input_ids"]
     [row] = model.generate(ids, do_sample=False, max_new_tokens=12)
-    [ended] = model.generate(ids, do_sample=False, max_new_tokens=12, eos_token_id=row[len(ids) + 3])
+    [ended] = model.generate(
+        ids, do_sample=False, max_new_tokens=12, eos_token_id=row[len(ids) + 3]
+    )
     assert ended == row[: len(ended)] and ended[-1] == row[len(ids) + 3]
     for options, message in [({"num_beams": 4}, "num_beams=4"), ({"magic": 1}, "magic=1")]:
         with pytest.raises(ValueError, match=message):
@@ -91,8 +105,12 @@ def test_tensors(model: CausalLM) -> None:
     inputs = model.tokenizer([PROMPT, "The fox"], return_tensors="pt")
     rows = model.generate(**inputs, do_sample=False, max_new_tokens=8)
     assert isinstance(rows, torch.Tensor) and rows.dtype == torch.int64
-    listed = model.generate(inputs["input_ids"].tolist(), inputs["attention_mask"].tolist(), do_sample=False,
-                            max_new_tokens=8)
+    listed = model.generate(
+        inputs["input_ids"].tolist(),
+        inputs["attention_mask"].tolist(),
+        do_sample=False,
+        max_new_tokens=8,
+    )
     assert rows.tolist() == listed
     texts = []
     for _ in range(2):

@@ -11,7 +11,7 @@ write alone.
 from ._chat import ChatMessage, ToolCall
 from ._forerun import VERSION as __version__
 from ._forerun import ForerunError
-from .llm import LLM, AnswerStream
+from .llm import LLM
 from .outputs import (
     CompletionOutput,
     Event,
@@ -24,6 +24,7 @@ from .outputs import (
     TokenEvent,
 )
 from .params import SamplingParams, StructuredOutputsParams
+from .stream import AnswerStream
 from .transformers import CausalLM, from_transformers
 
 __all__ = [

@@ -84,11 +84,15 @@ def conversation_fields(
     elif tool_choice == "required":
         requires_call = True
     elif tool_choice != "auto":
-        raise ValueError(f"tool_choice is {tool_choice!r}, but it must be none, auto, required or name a function")
+        raise ValueError(
+            f"tool_choice is {tool_choice!r}, but it must be none, auto, required or name a function"
+        )
     if requires_call and not known:
         raise ValueError("tool_choice requires a tool, but there are no tools")
     return {
-        "messages": json.dumps([_message(index, message) for index, message in enumerate(messages)]),
+        "messages": json.dumps(
+            [_message(index, message) for index, message in enumerate(messages)]
+        ),
         "tools": json.dumps(known),
         "requires_call": requires_call,
         "parallel_calls": parallel_tool_calls,
@@ -137,7 +141,9 @@ def _text(index: int, content: object) -> str:
         isinstance(part, Mapping) and part.get("type") == "text" for part in content
     ):
         return "".join(str(part["text"]) for part in content)
-    raise ValueError(f"messages[{index}].content: only texts and parts of the type text are supported")
+    raise ValueError(
+        f"messages[{index}].content: only texts and parts of the type text are supported"
+    )
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import count
 from types import TracebackType
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from ._chat import ChatMessage, Message, Tool, ToolChoice, chat_message, conversation_fields
 from ._fields import AnswerFields, TokenFields
 from ._forerun import Conversation, Engine, Stream
+from ._requests import Chat, Prompt, Request, as_list, as_tokens, cancel_all, only
 from .outputs import (
     CompletionOutput,
     Event,
@@ -24,23 +24,10 @@ from .outputs import (
     token_event,
 )
 from .params import SamplingParams
-
-#: A prompt: a text, its tokens, or a dictionary with ``prompt`` or ``prompt_token_ids``.
-Prompt: TypeAlias = str | Sequence[int] | Mapping[str, object]
+from .stream import AnswerStream
 
 #: The most tokens of an answer if no options are given, as in the command ``forerun generate``.
 _DEFAULT_MAX_TOKENS = 200
-
-
-@dataclass(frozen=True)
-class _Request:
-    """A prompt with its tokens and options."""
-
-    number: int
-    text: str | None
-    tokens: list[int]
-    params: SamplingParams
-    conversation: Conversation | None = None
 
 
 class LLM:
@@ -220,9 +207,7 @@ class LLM:
         """
         return self._collect(self._read(prompts, sampling_params))
 
-    def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
-    ) -> AnswerStream:
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> AnswerStream:
         """Continue a prompt, as an iterator of events: tokens, text, and in the end the whole answer.
 
         >>> for text in llm.stream("Once upon a time").texts():  # doctest: +SKIP
@@ -277,7 +262,7 @@ class LLM:
         Raises:
             ValueError: If the template refuses the messages, or an option is out of range.
         """
-        chat = _Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
+        chat = Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
         return self._collect(self._read_chats(messages, sampling_params, chat))
 
     async def achat(
@@ -292,7 +277,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer conversations as :meth:`chat` does, without blocking the event loop."""
-        chat = _Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
+        chat = Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
         return await self._acollect(self._read_chats(messages, sampling_params, chat))
 
     def stream_chat(
@@ -310,8 +295,8 @@ class LLM:
 
         The texts are as the model writes them. The last event has the parts of the answer.
         """
-        chat = _Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
-        request = _only(self._read_chats(messages, sampling_params, chat))
+        chat = Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
+        request = only(self._read_chats(messages, sampling_params, chat))
         return AnswerStream(self, request, self._start(request, 0))
 
     async def astream_chat(
@@ -326,8 +311,8 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Event]:
         """Answer a conversation as :meth:`stream_chat` does, as an asynchronous iterator."""
-        chat = _Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
-        request = _only(self._read_chats(messages, sampling_params, chat))
+        chat = Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
+        request = only(self._read_chats(messages, sampling_params, chat))
         async for event in self._aevents(request):
             yield event
 
@@ -340,7 +325,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the text of a conversation up to the beginning of an answer, as the model's template writes it."""
-        chat = _Chat(tools, "auto", True, chat_template, chat_template_kwargs)
+        chat = Chat(tools, "auto", True, chat_template, chat_template_kwargs)
         request = self._encode_chat(messages, SamplingParams(), chat)
         return self.decode(request.tokens, skip_special_tokens=False)
 
@@ -355,13 +340,15 @@ class LLM:
         Raises:
             ValueError: If the prompt is empty, or the text is longer than the context.
         """
-        before = self._engine.encode_prompt(prompt) if isinstance(prompt, str) else _tokens(prompt)
+        before = (
+            self._engine.encode_prompt(prompt) if isinstance(prompt, str) else as_tokens(prompt)
+        )
         if isinstance(continuation, str):
             if not isinstance(prompt, str):
                 raise ValueError("a continuation as text needs a prompt as text")
             whole = self._engine.encode_prompt(prompt + continuation)
             continuation = whole[len(before) :]
-        scores = self._engine.score(before, _tokens(continuation), top)
+        scores = self._engine.score(before, as_tokens(continuation), top)
         return [by_token(score) for score in scores]
 
     def close(self) -> None:
@@ -387,9 +374,9 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-    ) -> list[_Request]:
+    ) -> list[Request]:
         """Encode prompts, and give each its options."""
-        several = _prompts(prompts)
+        several = as_list(prompts)
         params = self._params(len(several), sampling_params)
         return [self._encode(prompt, one) for prompt, one in zip(several, params, strict=True)]
 
@@ -408,15 +395,15 @@ class LLM:
             )
         return params
 
-    def _read_one(self, prompt: Prompt, sampling_params: SamplingParams | None) -> _Request:
-        return _only(self._read(prompt, sampling_params))
+    def _read_one(self, prompt: Prompt, sampling_params: SamplingParams | None) -> Request:
+        return only(self._read(prompt, sampling_params))
 
     def _read_chats(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-        chat: _Chat,
-    ) -> list[_Request]:
+        chat: Chat,
+    ) -> list[Request]:
         """Encode conversations, and give each its options."""
         if not messages or isinstance(messages[0], Mapping):
             messages = [cast(Sequence[Message], messages)]
@@ -425,8 +412,8 @@ class LLM:
         return [self._encode_chat(one, own, chat) for one, own in zip(several, params, strict=True)]
 
     def _encode_chat(
-        self, messages: Sequence[Message], params: SamplingParams, chat: _Chat
-    ) -> _Request:
+        self, messages: Sequence[Message], params: SamplingParams, chat: Chat
+    ) -> Request:
         conversation = self._engine.conversation(
             conversation_fields(
                 messages,
@@ -439,7 +426,7 @@ class LLM:
         )
         return self._request(None, conversation.tokens, params, conversation)
 
-    def _encode(self, prompt: Prompt, params: SamplingParams) -> _Request:
+    def _encode(self, prompt: Prompt, params: SamplingParams) -> Request:
         if isinstance(prompt, Mapping):
             if "prompt_token_ids" in prompt:
                 prompt = cast(Sequence[int], prompt["prompt_token_ids"])
@@ -449,7 +436,7 @@ class LLM:
                 raise ValueError('the prompt has neither a text "prompt" nor "prompt_token_ids"')
         if isinstance(prompt, str):
             return self._request(prompt, self._engine.encode_prompt(prompt), params)
-        return self._request(None, _tokens(prompt), params)
+        return self._request(None, as_tokens(prompt), params)
 
     def _request(
         self,
@@ -457,12 +444,12 @@ class LLM:
         tokens: list[int],
         params: SamplingParams,
         conversation: Conversation | None = None,
-    ) -> _Request:
-        return _Request(next(self._numbers), text, tokens, params, conversation)
+    ) -> Request:
+        return Request(next(self._numbers), text, tokens, params, conversation)
 
     def _start(
         self,
-        request: _Request,
+        request: Request,
         index: int,
         on_event: Callable[[], object] | None = None,
         every: bool = False,
@@ -470,7 +457,7 @@ class LLM:
         params = request.params._for_answer(index)
         return self._engine.start(request.tokens, params, on_event, every, request.conversation)
 
-    def _collect(self, requests: Sequence[_Request]) -> list[RequestOutput]:
+    def _collect(self, requests: Sequence[Request]) -> list[RequestOutput]:
         """Generate the answers to all requests."""
         streams: list[list[Stream]] = []
         try:
@@ -481,15 +468,15 @@ class LLM:
                 for request, own in zip(requests, streams, strict=True)
             ]
         finally:
-            _cancel(streams)
+            cancel_all(streams)
 
-    async def _acollect(self, requests: Sequence[_Request]) -> list[RequestOutput]:
+    async def _acollect(self, requests: Sequence[Request]) -> list[RequestOutput]:
         """Generate the answers to all requests without blocking the event loop."""
         loop = asyncio.get_running_loop()
         streams: list[list[Stream]] = []
         ended: list[asyncio.Event] = []
 
-        def start(request: _Request, index: int) -> Stream:
+        def start(request: Request, index: int) -> Stream:
             flag = asyncio.Event()
             ended.append(flag)
             return self._start(request, index, lambda: loop.call_soon_threadsafe(flag.set))
@@ -504,14 +491,12 @@ class LLM:
                 for request, own in zip(requests, streams, strict=True)
             ]
         finally:
-            _cancel(streams)
+            cancel_all(streams)
 
-    async def _aevents(self, request: _Request) -> AsyncIterator[Event]:
+    async def _aevents(self, request: Request) -> AsyncIterator[Event]:
         loop = asyncio.get_running_loop()
         flag = asyncio.Event()
-        stream = self._start(
-            request, 0, lambda: loop.call_soon_threadsafe(flag.set), every=True
-        )
+        stream = self._start(request, 0, lambda: loop.call_soon_threadsafe(flag.set), every=True)
         try:
             while True:
                 flag.clear()
@@ -526,26 +511,25 @@ class LLM:
         finally:
             stream.cancel()
 
-    def _event(self, request: _Request, event: TokenFields | str | AnswerFields) -> Event:
+    def _event(self, request: Request, event: TokenFields | str | AnswerFields) -> Event:
         if isinstance(event, str):
             return TextEvent(event)
         if "piece" in event:
             return token_event(event)
         return FinishedEvent(self._output(request, [event]))
 
-    def _output(self, request: _Request, answers: Sequence[AnswerFields]) -> RequestOutput:
+    def _output(self, request: Request, answers: Sequence[AnswerFields]) -> RequestOutput:
         return RequestOutput(
             request_id=str(request.number),
             prompt=request.text,
             prompt_token_ids=request.tokens,
             outputs=[
-                self._completion(index, answer, request)
-                for index, answer in enumerate(answers)
+                self._completion(index, answer, request) for index, answer in enumerate(answers)
             ],
             num_cached_tokens=min(answer["cached_prompt_tokens"] for answer in answers),
         )
 
-    def _completion(self, index: int, answer: AnswerFields, request: _Request) -> CompletionOutput:
+    def _completion(self, index: int, answer: AnswerFields, request: Request) -> CompletionOutput:
         params, conversation = request.params, request.conversation
         message: ChatMessage | None = None
         if conversation is not None:
@@ -565,86 +549,3 @@ class LLM:
         rest = self.decode(answer["token_ids"])[max(len(answer["text"]) - 1, 0) :]
         found = [(rest.find(stop) + len(stop), stop) for stop in params.stop or () if stop in rest]
         return min(found)[1] if found else None
-
-
-@dataclass(frozen=True)
-class _Chat:
-    """What conversations ask for besides their messages."""
-
-    tools: Sequence[Tool] | None
-    tool_choice: ToolChoice
-    parallel_tool_calls: bool
-    chat_template: str | None
-    chat_template_kwargs: Mapping[str, Any] | None
-
-
-class AnswerStream:
-    """An answer in progress: an iterator of its events (see :meth:`LLM.stream`).
-
-    The answer is computed ahead of the iterator. Deleting or closing it cancels the answer.
-    """
-
-    def __init__(self, llm: LLM, request: _Request, stream: Stream) -> None:
-        self._llm = llm
-        self._request = request
-        self._stream = stream
-
-    def __iter__(self) -> AnswerStream:
-        return self
-
-    def __next__(self) -> Event:
-        return self._llm._event(self._request, self._stream.next())
-
-    def texts(self) -> Iterator[str]:
-        """Iterate over the pieces of the text only."""
-        for event in self:
-            if isinstance(event, TextEvent):
-                yield event.text
-
-    def cancel(self) -> None:
-        """End the answer with the tokens that it has. The last event follows, with the finish reason ``abort``."""
-        self._stream.cancel()
-
-    close = cancel
-
-    def __enter__(self) -> AnswerStream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.cancel()
-
-
-def _cancel(streams: Sequence[Sequence[Stream]]) -> None:
-    for own in streams:
-        for stream in own:
-            stream.cancel()
-
-
-def _only(requests: Sequence[_Request]) -> _Request:
-    if len(requests) != 1 or requests[0].params.n != 1:
-        raise ValueError("a stream has one prompt and one answer: call it for each")
-    return requests[0]
-
-
-def _prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """Return a list of prompts. A list of numbers is one prompt."""
-    if isinstance(prompts, (str, Mapping)):
-        return [prompts]
-    several = list(prompts)
-    if several and all(isinstance(one, int) for one in several):
-        return [cast(list[int], several)]
-    return cast(list[Prompt], several)
-
-
-def _tokens(tokens: Sequence[int]) -> list[int]:
-    """Return the tokens of a prompt, as the engine knows numbers."""
-    known = [int(token) for token in tokens]
-    for token in known:
-        if not 0 <= token < 2**32:
-            raise ValueError(f"the prompt has the token {token}, which is not a token's number")
-    return known

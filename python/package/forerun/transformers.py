@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from .llm import LLM, _tokens
+from ._requests import as_tokens
+from .llm import LLM
 from .outputs import FinishedEvent, TokenEvent
 from .params import SamplingParams
 
@@ -254,7 +255,7 @@ def _raw_rows(ids: Ids) -> list[list[int]]:
     listed = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     if listed and not isinstance(listed[0], (list, tuple)):
         listed = [listed]
-    return [_tokens(row) for row in listed]
+    return [as_tokens(row) for row in listed]
 
 
 def _rows(ids: Ids, attention_mask: Ids) -> list[list[int]]:
