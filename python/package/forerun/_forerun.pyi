@@ -11,7 +11,16 @@ from ._fields import (
 )
 from .params import SamplingParams
 
-__all__: list[str]
+__all__ = [
+    "VERSION",
+    "Conversation",
+    "Engine",
+    "ForerunError",
+    "Stream",
+    "Trace",
+    "check_params",
+    "run_command",
+]
 
 VERSION: Final[str]
 

@@ -210,7 +210,7 @@ fn syntaxes_are_recognised_by_the_template() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../forerun/tests/chat_templates");
     let syntax = |file: &str| {
         let file = std::path::Path::new(folder).join(file);
-        let template = forerun::ChatTemplate::choose(&file, file.to_str().unwrap_or_default());
+        let template = crate::ChatTemplate::choose(&file, file.to_str().unwrap_or_default());
         ChatSyntax::of_template(&template.unwrap_or_else(|error| panic!("{error}")))
     };
     for (file, name) in [
