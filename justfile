@@ -81,9 +81,17 @@ fuzz cases="1000000":
     FORERUN_FUZZ_CASES={{cases}} \
         cargo nextest run --release -p forerun-formats --test fuzz_loaders --test fuzz_configurations --success-output immediate
 
+# Build the Python package, install it in a fresh environment and run its tests and type checks
+python profile="dev":
+    scripts/test_python.sh {{profile}}
+
+# The wheel for users, in target/wheels; needs maturin
+wheel:
+    maturin build --manifest-path python/Cargo.toml --release --locked
+
 # Update the guide's option reference from the command-line definitions
 reference:
-    FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-cli --features full --locked --bin forerun option_reference
+    FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-cli --features full --locked --lib option_reference
 
 # Broken files, wrong options, signals and impatient clients: about 1,000 runs of the program (docs/hostile-cases.md)
 hostile data *options:

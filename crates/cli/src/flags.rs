@@ -25,7 +25,8 @@ const OTHER_NAMES: [(&str, &str); 8] = [
 pub(crate) fn with_flags(message: &str) -> String {
     let root = Arguments::command();
     let mut command = &root;
-    for argument in std::env::args().skip(1) {
+    // An interpreter may stand before the program: `python forerun generate`.
+    for argument in std::env::args().skip_while(|word| root.find_subcommand(word).is_none()) {
         match command.find_subcommand(&argument) {
             Some(subcommand) => command = subcommand,
             None => break,

@@ -30,11 +30,11 @@ pub(crate) const NO_MODEL: &str =
     "no --model given: using the built-in demonstration pair, small models that write stories";
 
 /// The target of the demonstration pair.
-pub(crate) const DEMONSTRATION_TARGET: EmbeddedModel =
+pub const DEMONSTRATION_TARGET: EmbeddedModel =
     EmbeddedModel { name: "demonstration-target", files: forerun_models::TARGET };
 
 /// The drafter of the demonstration pair.
-pub(crate) const DEMONSTRATION_DRAFTER: EmbeddedModel =
+pub const DEMONSTRATION_DRAFTER: EmbeddedModel =
     EmbeddedModel { name: "demonstration-drafter", files: forerun_models::DRAFTER };
 
 /// Note that drafts are translated between vocabularies.
@@ -189,7 +189,7 @@ const DEFAULT_MAX_TOKENS: usize = 200;
 
 /// The seed of the demonstration pair's story, so that everybody reads the same one: a good one of the twenty in
 /// its model card.
-const DEMONSTRATION_SEED: u64 = 3;
+pub const DEMONSTRATION_SEED: u64 = 3;
 
 fn is_demonstration(arguments: &AnswerArguments) -> bool {
     matches!(arguments.engine.model, None | Some(ModelSource::Embedded(_)))

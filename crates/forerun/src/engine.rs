@@ -228,7 +228,7 @@ impl Forerun {
 
     /// Returns the target's tokenizer.
     #[must_use]
-    pub fn tokenizer(&self) -> &Tokenizer {
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
 
@@ -466,6 +466,11 @@ impl Forerun {
     ) -> Result<Constraint, GrammarError> {
         let (specification, compiled) = self.grammars.constraint(grammar, end_tokens)?;
         Ok(Constraint::new(specification, compiled))
+    }
+
+    /// Returns the workers.
+    pub(crate) fn workers(&self) -> &dyn Workers {
+        &*self.workers
     }
 
     /// Returns the id of a new sequence. Its caches are kept until it is released.

@@ -228,6 +228,19 @@ pub enum ForerunError {
         /// The target.
         model: ModelSource,
     },
+    /// A text to be scored is longer than the context.
+    #[error(
+        "the text has {tokens} tokens, but the model {model} has a context of {context}: score at most {} tokens at \
+         a time", context + 1
+    )]
+    TextTooLong {
+        /// The number of the text's tokens.
+        tokens: usize,
+        /// The model's context length in tokens.
+        context: usize,
+        /// The target.
+        model: ModelSource,
+    },
     /// Decoding failed. The text that was streamed before is the target's nonetheless.
     #[error(transparent)]
     Decode(#[from] DecodeError),

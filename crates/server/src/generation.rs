@@ -2,8 +2,8 @@
 
 use crate::admission::Places;
 use crate::cache_room::CacheRoom;
-use crate::chat_output::ChatSyntax;
 use crate::metrics::Metrics;
+use forerun::ChatSyntax;
 use forerun::{
     Answer, AnswerEvent, Canceller, ChatTemplate, Forerun, ForerunError, Method, Request,
     SamplingOptions, TokenId,

@@ -7,13 +7,12 @@
 mod admission;
 mod api;
 mod cache_room;
-mod chat_output;
 mod generation;
 mod metrics;
 mod options;
 mod page;
 
-pub use chat_output::{ChatSyntax, UnknownSyntax};
+pub use forerun::{ChatSyntax, UnknownSyntax};
 pub use options::ServerOptions;
 
 use admission::Admission;

@@ -1,6 +1,6 @@
 //! The options of a server.
 
-use crate::chat_output::ChatSyntax;
+use forerun::ChatSyntax;
 use std::net::SocketAddr;
 use std::time::Duration;
 

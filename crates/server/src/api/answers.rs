@@ -3,12 +3,12 @@
 use super::error::{ApiError, of_engine};
 use super::state::State;
 use crate::admission::{Places, Refusal};
-use crate::chat_output::{ChatParser, Part};
 use crate::generation::{Events, Task};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use forerun::{Answer, AnswerEvent, AnswerToken, ForerunError};
+use forerun::{ChatParser, ChatPart as Part};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -7,10 +7,10 @@ use crate::api::answers::Prepared;
 use crate::api::error::{ApiError, of_chat, of_engine};
 use crate::api::parse;
 use crate::api::state::State;
-use crate::chat_output::ChatParser;
 use crate::generation::Task;
 use axum::body::Bytes;
 use axum::http::StatusCode;
+use forerun::ChatParser;
 use forerun::{Method, Request, TemplateArguments, TokenId, Tree, UnknownValue};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -207,14 +207,14 @@ impl Body {
         let choice = self.tools.choice()?;
         let mut messages = self.messages()?;
         let mut arguments = TemplateArguments {
-            tools: choice.tools.iter().map(crate::chat_output::Tool::to_value).collect(),
+            tools: choice.tools.iter().map(forerun::Tool::to_value).collect(),
             variables: self.chat_template_kwargs.clone(),
         };
         if let Some(effort) = &self.reasoning_effort {
             arguments.variables.insert("reasoning_effort".into(), Value::from(effort.as_str()));
         }
         if !template.reads_tools() {
-            messages = super::messages::with_tools_as_text(messages, &arguments.tools);
+            messages = forerun::with_tools_as_text(messages, &arguments.tools);
         }
         let prompt = forerun.encode_chat_with(template, &messages, &arguments);
         let prompt = prompt.map_err(|error| of_chat(&error))?;

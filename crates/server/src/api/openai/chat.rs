@@ -8,12 +8,12 @@ use crate::api::answers::{Answers, Collected, StreamWriter, new_id, prepare, str
 use crate::api::body_of;
 use crate::api::error::ApiError;
 use crate::api::state::State;
-use crate::chat_output::Part;
 use axum::body::Bytes;
 use axum::extract;
 use axum::extract::rejection::BytesRejection;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
+use forerun::ChatPart as Part;
 use forerun::{Answer, AnswerToken, Finish, TokenLogprob, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Grammars of answers that must call a tool.
 
 use super::syntax::{Tool, ToolSyntax};
-use forerun::{Grammar, Tokenizer};
+use crate::grammar::Grammar;
+use crate::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 

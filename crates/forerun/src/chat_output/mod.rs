@@ -1,7 +1,7 @@
 //! The reasoning and the tool calls in the text that a model writes.
 //!
 //! Each family of models has a syntax of its own. A [`ChatParser`] reads it from a stream and returns
-//! [`Part`]s, which every API writes in its own form.
+//! [`ChatPart`]s, which every API writes in its own form.
 
 mod grammar;
 mod harmony;
@@ -12,17 +12,18 @@ mod scanner;
 mod syntax;
 #[cfg(test)]
 mod tests;
+mod tools_as_text;
 mod xml_calls;
 
-pub(crate) use syntax::Tool;
-pub use syntax::{ChatSyntax, UnknownSyntax};
+pub use syntax::{ChatSyntax, Tool, UnknownSyntax};
+pub use tools_as_text::with_tools_as_text;
 
 use harmony::HarmonyParser;
 use markup::MarkupParser;
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum ChatPart {
     /// Text for the user.
     Text(String),
     /// What the model thinks before it answers.
@@ -33,9 +34,10 @@ pub(crate) enum Part {
     Arguments(String),
 }
 
-impl Part {
+impl ChatPart {
     /// Returns the piece of the answer's text that the part shows: none for the beginning of a call.
-    pub(crate) fn text(&self) -> &str {
+    #[must_use]
+    pub fn text(&self) -> &str {
         match self {
             Self::Text(text) | Self::Reasoning(text) | Self::Arguments(text) => text,
             Self::Call(_) => "",
@@ -44,7 +46,7 @@ impl Part {
 }
 
 /// Reads the parts of one answer.
-pub(crate) struct ChatParser {
+pub struct ChatParser {
     kind: Kind,
     /// The number of calls that may still follow. Further ones are left out.
     calls_left: usize,
@@ -59,7 +61,8 @@ enum Kind {
 
 impl ChatParser {
     /// Creates a parser for which all is text.
-    pub(crate) fn plain() -> Self {
+    #[must_use]
+    pub fn plain() -> Self {
         Self { kind: Kind::Plain, calls_left: 0 }
     }
 
@@ -68,7 +71,7 @@ impl ChatParser {
     }
 
     /// Reads more of the answer's text.
-    pub(crate) fn push(&mut self, text: &str) -> Vec<Part> {
+    pub fn push(&mut self, text: &str) -> Vec<ChatPart> {
         let mut parts = Parts::default();
         match &mut self.kind {
             Kind::Plain => parts.text(text),
@@ -79,7 +82,7 @@ impl ChatParser {
     }
 
     /// Returns what was held back, once there is no more text.
-    pub(crate) fn finish(&mut self) -> Vec<Part> {
+    pub fn finish(&mut self) -> Vec<ChatPart> {
         let mut parts = Parts::default();
         match &mut self.kind {
             Kind::Plain => {}
@@ -90,13 +93,13 @@ impl ChatParser {
     }
 
     /// Leaves out the calls that are too many.
-    fn limit(&mut self, parts: Parts) -> Vec<Part> {
+    fn limit(&mut self, parts: Parts) -> Vec<ChatPart> {
         let mut kept = parts.0;
         kept.retain(|part| {
-            if let Part::Call(_) = part {
+            if let ChatPart::Call(_) = part {
                 self.calls_left = self.calls_left.saturating_sub(1);
             }
-            self.calls_left > 0 || !matches!(part, Part::Call(_) | Part::Arguments(_))
+            self.calls_left > 0 || !matches!(part, ChatPart::Call(_) | ChatPart::Arguments(_))
         });
         kept
     }
@@ -104,34 +107,34 @@ impl ChatParser {
 
 /// Parts in their order. Neighbours of the same kind are joined.
 #[derive(Debug, Default)]
-struct Parts(Vec<Part>);
+struct Parts(Vec<ChatPart>);
 
 impl Parts {
     fn text(&mut self, text: &str) {
         match self.0.last_mut() {
             _ if text.is_empty() => {}
-            Some(Part::Text(last)) => last.push_str(text),
-            _ => self.0.push(Part::Text(text.to_owned())),
+            Some(ChatPart::Text(last)) => last.push_str(text),
+            _ => self.0.push(ChatPart::Text(text.to_owned())),
         }
     }
 
     fn reasoning(&mut self, text: &str) {
         match self.0.last_mut() {
             _ if text.is_empty() => {}
-            Some(Part::Reasoning(last)) => last.push_str(text),
-            _ => self.0.push(Part::Reasoning(text.to_owned())),
+            Some(ChatPart::Reasoning(last)) => last.push_str(text),
+            _ => self.0.push(ChatPart::Reasoning(text.to_owned())),
         }
     }
 
     fn call(&mut self, name: &str) {
-        self.0.push(Part::Call(name.to_owned()));
+        self.0.push(ChatPart::Call(name.to_owned()));
     }
 
     fn arguments(&mut self, json: &str) {
         match self.0.last_mut() {
             _ if json.is_empty() => {}
-            Some(Part::Arguments(last)) => last.push_str(json),
-            _ => self.0.push(Part::Arguments(json.to_owned())),
+            Some(ChatPart::Arguments(last)) => last.push_str(json),
+            _ => self.0.push(ChatPart::Arguments(json.to_owned())),
         }
     }
 }

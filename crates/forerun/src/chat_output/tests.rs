@@ -16,25 +16,25 @@ fn tools() -> Vec<Tool> {
 }
 
 /// Joins the parts that streams cut.
-fn join(parts: Vec<Part>) -> Vec<Part> {
+fn join(parts: Vec<ChatPart>) -> Vec<ChatPart> {
     let mut joined = Parts::default();
     for part in parts {
         match part {
-            Part::Text(text) => joined.text(&text),
-            Part::Reasoning(text) => joined.reasoning(&text),
-            Part::Call(name) => joined.call(&name),
-            Part::Arguments(json) => joined.arguments(&json),
+            ChatPart::Text(text) => joined.text(&text),
+            ChatPart::Reasoning(text) => joined.reasoning(&text),
+            ChatPart::Call(name) => joined.call(&name),
+            ChatPart::Arguments(json) => joined.arguments(&json),
         }
     }
     joined.0
 }
 
 /// Checks that `text` has these parts for every cut into three pieces, and character by character.
-fn check(syntax: &str, prompt_end: &str, text: &str, expected: &[Part]) {
+fn check(syntax: &str, prompt_end: &str, text: &str, expected: &[ChatPart]) {
     let syntax: ChatSyntax = syntax.parse().unwrap_or_else(|error| panic!("{error}"));
     let read = |pieces: &[&str]| {
         let mut parser = syntax.parser(&tools(), true, prompt_end);
-        let mut parts: Vec<Part> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
+        let mut parts: Vec<ChatPart> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
         parts.extend(parser.finish());
         join(parts)
     };
@@ -49,19 +49,19 @@ fn check(syntax: &str, prompt_end: &str, text: &str, expected: &[Part]) {
     }
 }
 
-fn text(text: &str) -> Part {
-    Part::Text(text.into())
+fn text(text: &str) -> ChatPart {
+    ChatPart::Text(text.into())
 }
 
-fn reasoning(text: &str) -> Part {
-    Part::Reasoning(text.into())
+fn reasoning(text: &str) -> ChatPart {
+    ChatPart::Reasoning(text.into())
 }
 
-fn call(name: &str, arguments: &str) -> [Part; 2] {
-    [Part::Call(name.into()), Part::Arguments(arguments.into())]
+fn call(name: &str, arguments: &str) -> [ChatPart; 2] {
+    [ChatPart::Call(name.into()), ChatPart::Arguments(arguments.into())]
 }
 
-fn weather() -> [Part; 2] {
+fn weather() -> [ChatPart; 2] {
     call("get_weather", r#"{"city": "Paris"}"#)
 }
 
@@ -210,7 +210,7 @@ fn syntaxes_are_recognised_by_the_template() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../forerun/tests/chat_templates");
     let syntax = |file: &str| {
         let file = std::path::Path::new(folder).join(file);
-        let template = forerun::ChatTemplate::choose(&file, file.to_str().unwrap_or_default());
+        let template = crate::ChatTemplate::choose(&file, file.to_str().unwrap_or_default());
         ChatSyntax::of_template(&template.unwrap_or_else(|error| panic!("{error}")))
     };
     for (file, name) in [

@@ -1,4 +1,4 @@
-//! The `forerun` command-line program.
+//! The `forerun` command, as a library: the program `forerun` and the Python package run it.
 //!
 //! This is the only crate that uses the terminal. It loads and runs models through the facade,
 //! `forerun`.
@@ -51,10 +51,18 @@ mod train;
 use arguments::{Arguments, Bench, Command};
 use clap::{CommandFactory, Parser};
 use note::{Verbosity, detail, note};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    let command = match arguments() {
+pub use generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_SEED, DEMONSTRATION_TARGET};
+
+/// Runs the command with these arguments, of which the first is the program's name.
+///
+/// It handles the signals of the process, and may end the process: after a second signal, and if the line is wrong
+/// or asks for help.
+#[must_use]
+pub fn run(line: Vec<OsString>) -> ExitCode {
+    let command = match arguments(line) {
         Ok((arguments, sources)) => {
             let filter = std::env::var("RUST_LOG").ok();
             Verbosity::of(arguments.verbose, arguments.quiet, filter.as_deref()).set();
@@ -127,12 +135,10 @@ fn main() -> ExitCode {
 
 /// Returns the options of the command line, the environment and the configuration file. Ends the process if
 /// the line is wrong, or asks for help. The names say where options come from, other than the line.
-fn arguments() -> anyhow::Result<(Arguments, Vec<String>)> {
-    let given = config_file::with_other_options(
-        &Arguments::command(),
-        std::env::args_os().collect(),
-        |name| std::env::var_os(name),
-    )?;
+fn arguments(line: Vec<OsString>) -> anyhow::Result<(Arguments, Vec<String>)> {
+    let given = config_file::with_other_options(&Arguments::command(), line, |name| {
+        std::env::var_os(name)
+    })?;
     let arguments = Arguments::try_parse_from(given.line).unwrap_or_else(|error| {
         if !given.sources.is_empty() && error.use_stderr() {
             note(format_args!("the options include those of {}", given.sources.join(", ")));

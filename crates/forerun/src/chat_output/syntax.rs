@@ -3,22 +3,27 @@
 use super::harmony::HarmonyParser;
 use super::markup::MarkupParser;
 use super::{ChatParser, Kind, grammar};
-use forerun::{ChatTemplate, Grammar, Tokenizer};
+use crate::chat_template::ChatTemplate;
+use crate::grammar::Grammar;
+use crate::tokenizer::Tokenizer;
 use serde_json::Value;
 use std::str::FromStr;
 
 /// A tool that a model may call.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Tool {
-    pub(crate) name: String,
-    pub(crate) description: Option<String>,
+pub struct Tool {
+    /// The name by which the model calls it.
+    pub name: String,
+    /// What it does.
+    pub description: Option<String>,
     /// The JSON schema of the arguments.
-    pub(crate) parameters: Value,
+    pub parameters: Value,
 }
 
 impl Tool {
     /// Returns the tool in the form of OpenAI's API, which chat templates read.
-    pub(crate) fn to_value(&self) -> Value {
+    #[must_use]
+    pub fn to_value(&self) -> Value {
         let Self { name, description, parameters } = self;
         serde_json::json!({
             "type": "function",
@@ -133,8 +138,9 @@ fn reasoning_of(calls: ToolSyntax) -> ReasoningTags {
 
 impl ChatSyntax {
     /// Recognises the syntax by the tags in a model's chat template. For a template that reads no tools, it is that of
-    /// Hermes, which the server then explains to the model.
-    pub(crate) fn of_template(template: &ChatTemplate) -> Self {
+    /// Hermes, which [`with_tools_as_text`](super::with_tools_as_text) explains to the model.
+    #[must_use]
+    pub fn of_template(template: &ChatTemplate) -> Self {
         let text = template.text();
         let has = |tag: &str| text.contains(tag);
         let calls = if has("<|channel|>") {
@@ -159,7 +165,8 @@ impl ChatSyntax {
     }
 
     /// Returns a parser for the answer to a prompt that ends with `prompt_end`.
-    pub(crate) fn parser(self, tools: &[Tool], parallel: bool, prompt_end: &str) -> ChatParser {
+    #[must_use]
+    pub fn parser(self, tools: &[Tool], parallel: bool, prompt_end: &str) -> ChatParser {
         let most_calls = if parallel { usize::MAX - 1 } else { 1 };
         match self.0 {
             Family::Harmony => ChatParser::new(Kind::Harmony(HarmonyParser::new()), most_calls),
@@ -176,7 +183,8 @@ impl ChatSyntax {
     }
 
     /// Returns whether the tags around reasoning and calls may be special tokens, which are no text otherwise.
-    pub(crate) fn has_special_tags(self, tools: &[Tool]) -> bool {
+    #[must_use]
+    pub fn has_special_tags(self, tools: &[Tool]) -> bool {
         match self.0 {
             Family::Harmony => true,
             Family::Markup { reasoning, .. } => reasoning.is_some() || !tools.is_empty(),
@@ -195,7 +203,8 @@ impl ChatSyntax {
     }
 
     /// Returns the grammar of an answer that calls one of the tools, or several with `parallel`.
-    pub(crate) fn grammar(self, tools: &[Tool], parallel: bool, tokenizer: &Tokenizer) -> Grammar {
+    #[must_use]
+    pub fn grammar(self, tools: &[Tool], parallel: bool, tokenizer: &Tokenizer) -> Grammar {
         let calls = match self.0 {
             Family::Harmony => None,
             Family::Markup { calls, .. } => Some(calls),

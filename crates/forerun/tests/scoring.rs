@@ -1,0 +1,76 @@
+//! Log-probabilities of given tokens.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun::{
+    Canceller, Forerun, ForerunError, Options, Plan, RandomPair, Request, SamplingOptions, TokenId,
+};
+
+fn engine(pair: &RandomPair) -> Forerun {
+    let options = Options {
+        model: pair.target().into(),
+        draft_model: Some(pair.drafter().into()),
+        ..Options::default()
+    };
+    Forerun::open(&Plan::new(options).unwrap()).unwrap()
+}
+
+#[test]
+fn scores_of_an_answer_are_its_log_probabilities() {
+    let pair = RandomPair::make().unwrap();
+    let engine = engine(&pair);
+    let prompt = engine.tokenizer().encode("Once upon a time").unwrap();
+    for temperature in [0.0, 1.5] {
+        let request = Request {
+            sampling: SamplingOptions { temperature, ..SamplingOptions::default() },
+            max_tokens: 100,
+            ignore_eos: true,
+            logprobs: Some(3),
+            seed: Some(1),
+            ..Request::default()
+        };
+        let answer = engine.complete("Once upon a time", &request).unwrap();
+        // Several jobs, and jobs of one row.
+        for scored in [100, 33, 1] {
+            let start = answer.tokens.len() - scored;
+            let before = [&prompt[..], &answer.tokens[..start]].concat();
+            let scores =
+                engine.score(&before, &answer.tokens[start..], 3, &Canceller::new()).unwrap();
+            assert_eq!(scores, answer.logprobs.as_ref().unwrap()[start..]);
+        }
+    }
+    assert_eq!(engine.score(&prompt, &[], 0, &Canceller::new()).unwrap(), []);
+}
+
+#[test]
+fn every_token_has_a_probability() {
+    let pair = RandomPair::make().unwrap();
+    let engine = engine(&pair);
+    let vocabulary = 0..engine.config().vocab_size as TokenId;
+    let score = |token| {
+        let scores = engine.score(&[1], &[token], 0, &Canceller::new()).unwrap();
+        f64::from(scores[0].logprob)
+    };
+    let total: f64 = vocabulary.map(|token| score(token).exp()).sum();
+    assert!((total - 1.0).abs() < 1e-4, "{total}");
+}
+
+#[test]
+fn the_text_may_fill_the_context_and_is_refused_beyond() {
+    let pair = RandomPair::make().unwrap();
+    let engine = engine(&pair);
+    let context = engine.config().max_position_embeddings;
+    let text = vec![5; context + 2];
+    let score = |tokens: &[TokenId]| engine.score(&tokens[..1], &tokens[1..], 0, &Canceller::new());
+    assert_eq!(score(&text[..=context]).unwrap().len(), context);
+    let error = score(&text).unwrap_err();
+    assert!(matches!(error, ForerunError::TextTooLong { tokens, .. } if tokens == context + 2));
+    assert!(matches!(score(&[5]), Ok(scores) if scores.is_empty()));
+    let unknown = engine.config().vocab_size as TokenId;
+    assert!(score(&[1, unknown, 1]).is_err());
+    assert!(engine.score(&[], &[1], 0, &Canceller::new()).is_err());
+    assert!(engine.score(&[1], &[1], 21, &Canceller::new()).is_err());
+    let cancelled = Canceller::new();
+    cancelled.cancel();
+    assert!(engine.score(&[1], &[1], 0, &cancelled).is_err());
+}

@@ -1,0 +1,6 @@
+"""The ``forerun`` command, as ``python -m forerun``."""
+
+from ._command import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,551 @@
+"""The engine: loaded models that answer prompts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import count
+from types import TracebackType
+from typing import Any, cast
+
+from ._chat import ChatMessage, Message, Tool, ToolChoice, chat_message, conversation_fields
+from ._fields import AnswerFields, TokenFields
+from ._forerun import Conversation, Engine, Stream
+from ._requests import Chat, Prompt, Request, as_list, as_tokens, cancel_all, only
+from .outputs import (
+    CompletionOutput,
+    Event,
+    FinishedEvent,
+    Logprob,
+    RequestOutput,
+    TextEvent,
+    by_token,
+    completion_output,
+    token_event,
+)
+from .params import SamplingParams
+from .stream import AnswerStream
+
+#: The most tokens of an answer if no options are given, as in the command ``forerun generate``.
+_DEFAULT_MAX_TOKENS = 200
+
+
+class LLM:
+    """Loaded models that answer prompts.
+
+    All methods may be called from several threads. Answers that run at the same time share forward passes, and the
+    text of one does not depend on the others. The global interpreter lock is free while the engine computes, and
+    Ctrl-C stops an answer.
+
+    >>> with LLM() as llm:  # doctest: +SKIP
+    ...     print(llm.generate("Once upon a time")[0].text)
+
+    Args:
+        model: The target: a Hugging Face directory, a GGUF file or a hub id. Without it, the demonstration pair:
+            small models that write stories.
+        draft_model: The drafter: a smaller model, or a drafter trained for the target.
+        method: When to draft and when to verify: autoregressive, speculative, pearl, dsi or ssd. ``auto`` measures
+            them while decoding and uses the fastest. By default speculative with a drafter.
+        drafter: What proposes tokens: model, easyspec, prompt-lookup, lookahead, eagle and others. By default what the
+            draft model is.
+        also_draft: Additional drafters for the method dsi.
+        draft_tokens: The tokens of a draft: a number from 1 to 64, ``auto`` or ``assisted``.
+        tree: Draft a tree of candidates, such as ``top:4x5``.
+        pearl: The variant of the method pearl.
+        layers: The layers at a time of the drafter easyspec: a number, or groups such as ``0,1-3,4``.
+        calibration: When the drafter easyspec makes its cache exact.
+        dtype: The type of weights in memory, such as ``bf16``, ``int8`` or ``q4_k_m``; ``auto`` is the checkpoint's.
+        kv_cache_dtype: The type of cached keys and values: auto, f32, f16, bf16 or q8.
+        kv_cache_memory_bytes: The memory of each model's cache.
+        threads: The number of threads.
+        placement: The cores of each role, such as ``drafter=cpu:0,target=cpu:1-3``.
+        pin: Whether each thread stays on its core.
+        offline: Whether hub models come from the cache only.
+        max_num_seqs: The most answers at the same time. The others wait.
+        chat_template: The template of conversations: a Jinja file, the name of one of the checkpoint's, or ``plain``.
+
+    Raises:
+        ValueError: If the options do not fit together.
+        ForerunError: If the models cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        draft_model: str | None = None,
+        method: str | None = None,
+        drafter: str | None = None,
+        also_draft: Sequence[str] = (),
+        draft_tokens: int | str = "auto",
+        tree: str | None = None,
+        pearl: str | None = None,
+        layers: int | str | None = None,
+        calibration: str | None = None,
+        dtype: str = "auto",
+        kv_cache_dtype: str = "auto",
+        kv_cache_memory_bytes: int | None = None,
+        threads: int | None = None,
+        placement: str | None = None,
+        pin: bool = False,
+        offline: bool = False,
+        max_num_seqs: int = 8,
+        chat_template: str | None = None,
+    ) -> None:
+        self._engine = Engine(
+            {
+                "model": None if model is None else str(model),
+                "draft_model": None if draft_model is None else str(draft_model),
+                "method": method,
+                "drafter": drafter,
+                "also_draft": [str(one) for one in also_draft],
+                "draft_tokens": str(draft_tokens),
+                "tree": tree,
+                "pearl": pearl,
+                "layers": None if layers is None else str(layers),
+                "calibration": calibration,
+                "dtype": dtype,
+                "kv_cache_dtype": kv_cache_dtype,
+                "kv_cache_memory_bytes": kv_cache_memory_bytes,
+                "threads": threads,
+                "placement": placement,
+                "pin": pin,
+                "offline": offline,
+                "max_num_seqs": max_num_seqs,
+            }
+        )
+        self._chat_template = None if chat_template is None else str(chat_template)
+        self._description = self._engine.description()
+        self._numbers = count()
+
+    @property
+    def model(self) -> str:
+        """The target, as it was named."""
+        return self._description["model"]
+
+    @property
+    def method(self) -> str:
+        """The decoding method."""
+        return self._description["method"]
+
+    @property
+    def drafter(self) -> str:
+        """The kind of drafter."""
+        return self._description["drafter"]
+
+    @property
+    def placement(self) -> str:
+        """The cores of each role."""
+        return self._description["placement"]
+
+    @property
+    def max_model_len(self) -> int:
+        """The length of the model's context, in tokens."""
+        return self._description["max_model_len"]
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens in the model's vocabulary."""
+        return self._description["vocab_size"]
+
+    @property
+    def eos_token_ids(self) -> list[int]:
+        """The tokens that end a text."""
+        return self._description["eos_token_ids"]
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The token that begins a text, if there is one."""
+        return self._description["bos_token_id"]
+
+    @property
+    def closed(self) -> bool:
+        """Whether the engine is closed."""
+        return self._engine.is_closed()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, with BOS if the tokenizer adds it."""
+        return self._engine.encode(text)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens."""
+        return self._engine.decode(list(token_ids), skip_special_tokens)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return the options of answers without options: those of ``forerun generate``.
+
+        The demonstration pair writes a whole story with the sampling that its checkpoint suggests and a fixed seed.
+        Other models decode greedily up to 200 tokens.
+        """
+        if not self._description["is_demonstration"]:
+            return SamplingParams(temperature=0.0, max_tokens=_DEFAULT_MAX_TOKENS)
+        seed = self._description["demonstration_seed"]
+        return self.get_suggested_sampling_params().replace(max_tokens=None, seed=seed)
+
+    def get_suggested_sampling_params(self) -> SamplingParams:
+        """Return greedy decoding, or the sampling that the checkpoint's ``generation_config.json`` suggests."""
+        suggested = self._engine.suggested_sampling()
+        greedy = SamplingParams(temperature=0.0, max_tokens=_DEFAULT_MAX_TOKENS)
+        return greedy if suggested is None else greedy.replace(**suggested)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Continue prompts, and return their answers in the same order.
+
+        Args:
+            prompts: A prompt or several: texts, lists of tokens, or dictionaries with ``prompt`` or
+                ``prompt_token_ids``.
+            sampling_params: The options of all answers, or those of each prompt.
+
+        Raises:
+            ValueError: If a prompt is empty or too long, or an option is out of range.
+            ForerunError: If decoding fails.
+            KeyboardInterrupt: If Ctrl-C stops the computation.
+        """
+        return self._collect(self._read(prompts, sampling_params))
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> AnswerStream:
+        """Continue a prompt, as an iterator of events: tokens, text, and in the end the whole answer.
+
+        >>> for text in llm.stream("Once upon a time").texts():  # doctest: +SKIP
+        ...     print(text, end="")
+        """
+        request = self._read_one(prompt, sampling_params)
+        return AnswerStream(self, request, self._start(request, 0))
+
+    async def agenerate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Continue prompts as :meth:`generate` does, without blocking the event loop.
+
+        Cancelling the task cancels the answers.
+        """
+        return await self._acollect(self._read(prompts, sampling_params))
+
+    async def astream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> AsyncIterator[Event]:
+        """Continue a prompt as :meth:`stream` does, as an asynchronous iterator. Leaving it cancels the answer."""
+        request = self._read_one(prompt, sampling_params)
+        async for event in self._aevents(request):
+            yield event
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer a conversation, or several.
+
+        The ``message`` of an answer has its parts: text, reasoning, and calls of tools.
+
+        Args:
+            messages: A conversation, or several: dictionaries with ``role`` and ``content``, as in OpenAI's API.
+            sampling_params: The options of all answers, or those of each conversation.
+            tools: The tools that the model may call, as in OpenAI's API.
+            tool_choice: ``auto``, ``none``, ``required``, or a dictionary that names the function to call.
+            parallel_tool_calls: Whether the model may call several tools.
+            chat_template: Another template than the engine's.
+            chat_template_kwargs: Further variables of the template.
+
+        Raises:
+            ValueError: If the template refuses the messages, or an option is out of range.
+        """
+        chat = Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
+        return self._collect(self._read_chats(messages, sampling_params, chat))
+
+    async def achat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer conversations as :meth:`chat` does, without blocking the event loop."""
+        chat = Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
+        return await self._acollect(self._read_chats(messages, sampling_params, chat))
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> AnswerStream:
+        """Answer a conversation, as an iterator of events like those of :meth:`stream`.
+
+        The texts are as the model writes them. The last event has the parts of the answer.
+        """
+        chat = Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
+        request = only(self._read_chats(messages, sampling_params, chat))
+        return AnswerStream(self, request, self._start(request, 0))
+
+    async def astream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        tool_choice: ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[Event]:
+        """Answer a conversation as :meth:`stream_chat` does, as an asynchronous iterator."""
+        chat = Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
+        request = only(self._read_chats(messages, sampling_params, chat))
+        async for event in self._aevents(request):
+            yield event
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return the text of a conversation up to the beginning of an answer, as the model's template writes it."""
+        chat = Chat(tools, "auto", True, chat_template, chat_template_kwargs)
+        request = self._encode_chat(messages, SamplingParams(), chat)
+        return self.decode(request.tokens, skip_special_tokens=False)
+
+    def score(
+        self, prompt: str | Sequence[int], continuation: str | Sequence[int], top: int = 0
+    ) -> list[dict[int, Logprob]]:
+        """Return the target's log-probability of each token of a continuation, given the tokens before it.
+
+        The entries are those of ``logprobs`` for generated tokens: by token, first the token itself, then the
+        ``top`` most probable ones. A continuation that is a text is encoded together with the prompt.
+
+        Raises:
+            ValueError: If the prompt is empty, or the text is longer than the context.
+        """
+        before = (
+            self._engine.encode_prompt(prompt) if isinstance(prompt, str) else as_tokens(prompt)
+        )
+        if isinstance(continuation, str):
+            if not isinstance(prompt, str):
+                raise ValueError("a continuation as text needs a prompt as text")
+            whole = self._engine.encode_prompt(prompt + continuation)
+            continuation = whole[len(before) :]
+        scores = self._engine.score(before, as_tokens(continuation), top)
+        return [by_token(score) for score in scores]
+
+    def close(self) -> None:
+        """End all answers and free the models. Answers in progress end with the finish reason ``abort``."""
+        self._engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"LLM({self.model!r}, method={self.method!r}, drafter={self.drafter!r}{state})"
+
+    def _read(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[Request]:
+        """Encode prompts, and give each its options."""
+        several = as_list(prompts)
+        params = self._params(len(several), sampling_params)
+        return [self._encode(prompt, one) for prompt, one in zip(several, params, strict=True)]
+
+    def _params(
+        self, number: int, sampling_params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[SamplingParams]:
+        """Return the options of each prompt."""
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        if isinstance(sampling_params, SamplingParams):
+            return [sampling_params] * number
+        params = list(sampling_params)
+        if len(params) != number:
+            raise ValueError(
+                f"there are {number} prompts, but {len(params)} sampling params: give one for each, or one for all"
+            )
+        return params
+
+    def _read_one(self, prompt: Prompt, sampling_params: SamplingParams | None) -> Request:
+        return only(self._read(prompt, sampling_params))
+
+    def _read_chats(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        chat: Chat,
+    ) -> list[Request]:
+        """Encode conversations, and give each its options."""
+        if not messages or isinstance(messages[0], Mapping):
+            messages = [cast(Sequence[Message], messages)]
+        several = cast(Sequence[Sequence[Message]], messages)
+        params = self._params(len(several), sampling_params)
+        return [self._encode_chat(one, own, chat) for one, own in zip(several, params, strict=True)]
+
+    def _encode_chat(
+        self, messages: Sequence[Message], params: SamplingParams, chat: Chat
+    ) -> Request:
+        conversation = self._engine.conversation(
+            conversation_fields(
+                messages,
+                chat.tools,
+                chat.tool_choice,
+                chat.parallel_tool_calls,
+                chat.chat_template or self._chat_template,
+                chat.chat_template_kwargs,
+            )
+        )
+        return self._request(None, conversation.tokens, params, conversation)
+
+    def _encode(self, prompt: Prompt, params: SamplingParams) -> Request:
+        if isinstance(prompt, Mapping):
+            if "prompt_token_ids" in prompt:
+                prompt = cast(Sequence[int], prompt["prompt_token_ids"])
+            elif isinstance(prompt.get("prompt"), str):
+                prompt = cast(str, prompt["prompt"])
+            else:
+                raise ValueError('the prompt has neither a text "prompt" nor "prompt_token_ids"')
+        if isinstance(prompt, str):
+            return self._request(prompt, self._engine.encode_prompt(prompt), params)
+        return self._request(None, as_tokens(prompt), params)
+
+    def _request(
+        self,
+        text: str | None,
+        tokens: list[int],
+        params: SamplingParams,
+        conversation: Conversation | None = None,
+    ) -> Request:
+        return Request(next(self._numbers), text, tokens, params, conversation)
+
+    def _start(
+        self,
+        request: Request,
+        index: int,
+        on_event: Callable[[], object] | None = None,
+        every: bool = False,
+    ) -> Stream:
+        params = request.params._for_answer(index)
+        return self._engine.start(request.tokens, params, on_event, every, request.conversation)
+
+    def _collect(self, requests: Sequence[Request]) -> list[RequestOutput]:
+        """Generate the answers to all requests."""
+        streams: list[list[Stream]] = []
+        try:
+            for request in requests:
+                streams.append([self._start(request, index) for index in range(request.params.n)])
+            return [
+                self._output(request, [stream.result() for stream in own])
+                for request, own in zip(requests, streams, strict=True)
+            ]
+        finally:
+            cancel_all(streams)
+
+    async def _acollect(self, requests: Sequence[Request]) -> list[RequestOutput]:
+        """Generate the answers to all requests without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        streams: list[list[Stream]] = []
+        ended: list[asyncio.Event] = []
+
+        def start(request: Request, index: int) -> Stream:
+            flag = asyncio.Event()
+            ended.append(flag)
+            return self._start(request, index, lambda: loop.call_soon_threadsafe(flag.set))
+
+        try:
+            for request in requests:
+                streams.append([start(request, index) for index in range(request.params.n)])
+            for flag in ended:
+                await flag.wait()
+            return [
+                self._output(request, [stream.result() for stream in own])
+                for request, own in zip(requests, streams, strict=True)
+            ]
+        finally:
+            cancel_all(streams)
+
+    async def _aevents(self, request: Request) -> AsyncIterator[Event]:
+        loop = asyncio.get_running_loop()
+        flag = asyncio.Event()
+        stream = self._start(request, 0, lambda: loop.call_soon_threadsafe(flag.set), every=True)
+        try:
+            while True:
+                flag.clear()
+                event = stream.next_now()
+                if event is None:
+                    await flag.wait()
+                    continue
+                read = self._event(request, event)
+                yield read
+                if isinstance(read, FinishedEvent):
+                    return
+        finally:
+            stream.cancel()
+
+    def _event(self, request: Request, event: TokenFields | str | AnswerFields) -> Event:
+        if isinstance(event, str):
+            return TextEvent(event)
+        if "piece" in event:
+            return token_event(event)
+        return FinishedEvent(self._output(request, [event]))
+
+    def _output(self, request: Request, answers: Sequence[AnswerFields]) -> RequestOutput:
+        return RequestOutput(
+            request_id=str(request.number),
+            prompt=request.text,
+            prompt_token_ids=request.tokens,
+            outputs=[
+                self._completion(index, answer, request) for index, answer in enumerate(answers)
+            ],
+            num_cached_tokens=min(answer["cached_prompt_tokens"] for answer in answers),
+        )
+
+    def _completion(self, index: int, answer: AnswerFields, request: Request) -> CompletionOutput:
+        params, conversation = request.params, request.conversation
+        message: ChatMessage | None = None
+        if conversation is not None:
+            is_structured = params.structured_outputs is not None
+            text = answer["text"]
+            message = chat_message([("text", text)] if is_structured else conversation.parts(text))
+        return completion_output(index, answer, self._stop_reason(answer, params), message)
+
+    def _stop_reason(self, answer: AnswerFields, params: SamplingParams) -> int | str | None:
+        """Return the stop string or the stop token that ended an answer."""
+        if answer["finish"] == "eos":
+            last = answer["token_ids"][-1]
+            return last if last in (params.stop_token_ids or ()) else None
+        if answer["finish"] != "stop":
+            return None
+        # The tokens of the stop string are part of the answer. A tokenizer may drop a space at the beginning.
+        rest = self.decode(answer["token_ids"])[max(len(answer["text"]) - 1, 0) :]
+        found = [(rest.find(stop) + len(stop), stop) for stop in params.stop or () if stop in rest]
+        return min(found)[1] if found else None

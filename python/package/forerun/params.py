@@ -1,0 +1,126 @@
+"""The options of an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ._forerun import check_params
+
+
+@dataclass(frozen=True)
+class StructuredOutputsParams:
+    """What the text of an answer must look like. Exactly one field is set.
+
+    Attributes:
+        json: A JSON schema, as a dictionary or as text.
+        regex: A regular expression that matches the whole text.
+        choice: The possible texts.
+        grammar: A grammar in Lark's syntax or in llama.cpp's GBNF.
+        json_object: Whether the text is any JSON object.
+    """
+
+    json: str | Mapping[str, Any] | None = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    json_object: bool = False
+
+    def __post_init__(self) -> None:
+        if self.json is not None and not isinstance(self.json, str):
+            object.__setattr__(self, "json", json.dumps(self.json))
+        if self.choice is not None:
+            object.__setattr__(self, "choice", list(self.choice))
+        given = [self.json, self.regex, self.choice, self.grammar, self.json_object or None]
+        if sum(one is not None for one in given) != 1:
+            raise ValueError("give exactly one of json, regex, choice, grammar and json_object")
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """The options of an answer, with the names and defaults of vLLM.
+
+    At temperature 0 and with a seed, the text is token for token that of plain decoding.
+
+    Attributes:
+        n: The number of answers to a prompt. The seeds of a prompt's answers follow one another.
+        temperature: Divides the logits; 0 is greedy decoding.
+        top_p: Keeps the most probable tokens that together reach this probability; 1 keeps all.
+        top_k: Keeps this many most probable tokens; 0 and -1 keep all.
+        min_p: Keeps tokens at least this many times as probable as the best one; 0 keeps all.
+        max_tokens: The maximum number of tokens; None is the room in the model's context.
+        stop: Texts that end the answer, and are not part of it.
+        stop_token_ids: Tokens that end the answer.
+        seed: Makes sampled text reproducible.
+        logprobs: Reports the log-probability of each token, and of this many most probable tokens at its position.
+        presence_penalty: Subtracted from the logits of tokens in the answer.
+        frequency_penalty: Subtracted from a token's logit for each occurrence in the answer.
+        repetition_penalty: Above 1, discourages tokens of prompt and answer.
+        logit_bias: Added to the logits of tokens.
+        ignore_eos: Whether to continue after the model's end-of-sequence tokens.
+        skip_special_tokens: Whether the text leaves special tokens out.
+        structured_outputs: What the text must look like.
+        verify: How sampled drafts are verified: auto, block, rejection or coupled.
+        draft_tokens: The number of tokens of a draft, instead of the engine's.
+        tree: The shape of drafts, such as top:4x5, instead of the engine's.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    max_tokens: int | None = 16
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    seed: int | None = None
+    logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | None = None
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
+    verify: str = "auto"
+    draft_tokens: int | None = None
+    tree: str | None = None
+
+    def __post_init__(self) -> None:
+        texts = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+        if not all(texts):
+            raise ValueError("`stop` has an empty text")
+        self._set("stop", texts)
+        self._set("stop_token_ids", list(self.stop_token_ids or ()))
+        # OpenAI's API names tokens by text.
+        bias = {int(token): value for token, value in (self.logit_bias or {}).items()}
+        self._set("logit_bias", bias)
+        if self.seed is not None:
+            self._set("seed", self.seed % 2**64)
+        self._check_range("n", self.n, 1)
+        self._check_range("max_tokens", self.max_tokens, 1)
+        self._check_range("logprobs", self.logprobs, 0)
+        self._check_range("draft_tokens", self.draft_tokens, 1)
+        for token in [*(self.stop_token_ids or ()), *bias]:
+            if not 0 <= token < 2**32:
+                raise ValueError(f"{token} is not a token: tokens are from 0 to {2**32 - 1}")
+        check_params(self)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_range(self, name: str, value: int | None, least: int) -> None:
+        if value is not None and value < least:
+            raise ValueError(f"`{name}` is {value}, but it must be at least {least}")
+
+    def replace(self, **changes: Any) -> SamplingParams:
+        """Return these options with some of them changed."""
+        return replace(self, **changes)
+
+    def _for_answer(self, index: int) -> SamplingParams:
+        """Return the options of one of the `n` answers to a prompt."""
+        if index == 0 or self.seed is None:
+            return self
+        return replace(self, seed=self.seed + index)

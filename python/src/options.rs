@@ -1,0 +1,127 @@
+//! The options of an engine, as Python passes them.
+
+use crate::errors::{of_engine, value_error};
+use forerun::{Forerun, LayerStrategy, Loader, Method, ModelSource, Options, Plan, Tree};
+use forerun_cli::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET};
+use pyo3::prelude::*;
+use std::fmt::Display;
+use std::ops::ControlFlow;
+use std::str::FromStr;
+
+/// The keyword arguments of an engine.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct EngineOptions {
+    model: Option<String>,
+    draft_model: Option<String>,
+    method: Option<String>,
+    drafter: Option<String>,
+    also_draft: Vec<String>,
+    draft_tokens: String,
+    tree: Option<String>,
+    pearl: Option<String>,
+    layers: Option<String>,
+    calibration: Option<String>,
+    dtype: Option<String>,
+    kv_cache_dtype: Option<String>,
+    kv_cache_memory_bytes: Option<usize>,
+    threads: Option<usize>,
+    placement: Option<String>,
+    pin: bool,
+    offline: bool,
+    pub(crate) max_num_seqs: usize,
+}
+
+/// Parses an option. The error names it.
+fn parse<T: FromStr<Err: Display>>(name: &str, text: &str) -> PyResult<T> {
+    text.parse().map_err(|error: T::Err| value_error(format!("`{name}`: {error}")))
+}
+
+fn parse_some<T: FromStr<Err: Display>>(name: &str, text: Option<&str>) -> PyResult<Option<T>> {
+    text.map(|text| parse(name, text)).transpose()
+}
+
+/// Lets Python handle signals, which may raise an exception.
+fn handle_signals(py: Python<'_>) -> PyResult<()> {
+    py.check_signals()
+}
+
+/// Parses a number of layers, or groups of layers.
+fn layers(text: &str) -> PyResult<LayerStrategy> {
+    match text.parse() {
+        Ok(count) => Ok(LayerStrategy::Parallel(count)),
+        Err(_) => parse("layers", text),
+    }
+}
+
+impl EngineOptions {
+    fn uses_demonstration(&self) -> bool {
+        self.model.is_none()
+    }
+
+    /// Returns the engine's options but for the method.
+    fn options(&self) -> PyResult<Options> {
+        // The types have a name for the default, too.
+        let chosen = |text: &Option<String>| text.clone().filter(|text| text != "auto");
+        let (dtype, kv_cache_dtype) = (chosen(&self.dtype), chosen(&self.kv_cache_dtype));
+        let drafter = parse_some("drafter", self.drafter.as_deref())?;
+        let (mut model, mut draft_model) =
+            (self.model.clone().map(ModelSource::from), self.draft_model.clone().map(Into::into));
+        if model.is_none() {
+            if draft_model.is_some() {
+                return Err(value_error(
+                    "`draft_model` was given without `model`: name the target as well",
+                ));
+            }
+            model = Some(DEMONSTRATION_TARGET.into());
+            if drafter.is_none_or(forerun::DrafterKind::has_model) {
+                draft_model = Some(DEMONSTRATION_DRAFTER.into());
+            }
+        }
+        let also_draft = self.also_draft.iter().map(|text| parse("also_draft", text));
+        Ok(Options {
+            model: model.unwrap_or_default(),
+            draft_model,
+            method: None,
+            drafter,
+            additional_drafters: also_draft.collect::<PyResult<_>>()?,
+            draft_tokens: parse("draft_tokens", &self.draft_tokens)?,
+            tree: parse_some("tree", self.tree.as_deref())?.unwrap_or(Tree::None),
+            pearl: parse_some("pearl", self.pearl.as_deref())?.unwrap_or_default(),
+            weight_type: parse_some("dtype", dtype.as_deref())?,
+            cache_type: parse_some("kv_cache_dtype", kv_cache_dtype.as_deref())?,
+            cache_bytes: self.kv_cache_memory_bytes,
+            threads: self.threads,
+            placement: parse_some("placement", self.placement.as_deref())?,
+            pin: self.pin,
+            layers: self.layers.as_deref().map(layers).transpose()?,
+            calibration: parse_some("calibration", self.calibration.as_deref())?,
+        })
+    }
+
+    /// Loads the models. Returns also whether they are the demonstration pair.
+    pub(crate) fn open(&self, py: Python<'_>) -> PyResult<(Forerun, bool)> {
+        let method: Option<Method> = parse_some("method", self.method.as_deref())?;
+        let options = Options { method, ..self.options()? };
+        let plan = Plan::new(options).map_err(value_error)?;
+        let mut interrupt = None;
+        let opened = py.detach(|| {
+            let mut loader = Loader::new().offline(self.offline).on_progress(|_| {
+                // Ctrl-C stops a download, and loading after the current model.
+                match Python::try_attach(handle_signals) {
+                    Some(Err(signal)) => {
+                        interrupt = Some(signal);
+                        ControlFlow::Break(())
+                    }
+                    _ => ControlFlow::Continue(()),
+                }
+            });
+            Forerun::open_with(&plan, &mut loader)
+        });
+        match (opened, interrupt) {
+            (_, Some(signal)) => Err(signal),
+            (Ok(engine), None) => Ok((engine, self.uses_demonstration())),
+            (Err(error), None) => Err(of_engine(&error)),
+        }
+    }
+}

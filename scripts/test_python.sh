@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Builds the Python package as a wheel, installs it in a fresh virtual environment under target/, and runs its tests and
+# type checks. The profile of the build is the first argument: dev (default) or release.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+profile=${1:-dev}
+venv=target/python-tests
+python=${PYTHON:-python3}
+wheels=$PWD/target/wheels-tests
+
+rm -rf "$venv" "$wheels"
+"$python" -m venv "$venv"
+"$venv/bin/pip" install --quiet "maturin>=1.16,<2" mypy numpy pytest ruff
+"$venv/bin/maturin" build --manifest-path python/Cargo.toml --profile "$profile" --locked --out "$wheels"
+du -h "$wheels"/*.whl
+"$venv/bin/pip" install --quiet "$wheels"/*.whl
+# The harness is large, and its tests report that they are skipped without it.
+"$venv/bin/pip" install --quiet "lm-eval>=0.4.10" ||
+    echo "lm-eval cannot be installed: its tests will be skipped" >&2
+
+# Outside of python/, so that the installed package is the one that is tested.
+"$venv/bin/python" -m pytest --config-file python/pyproject.toml --rootdir python -q python/tests
+"$venv/bin/ruff" check python
+"$venv/bin/ruff" format --check python
+"$venv/bin/mypy" --config-file python/pyproject.toml python/package/forerun python/tests
+"$venv/bin/python" -m mypy.stubtest --mypy-config-file python/pyproject.toml forerun._forerun
