@@ -2,7 +2,32 @@
 
 use super::Check;
 
-/// Says whether this build can use a GPU. A build with GPU support looks for devices and drivers here.
-pub(super) fn check() -> Check {
-    Check::ok("gpu", "this build runs on the CPU only")
+/// Lists the GPUs, and whether their drivers keep the rules that define the bits of a text.
+#[cfg(feature = "gpu")]
+pub(super) fn checks() -> Vec<Check> {
+    let adapters = forerun::GpuDevice::adapters();
+    if adapters.is_empty() {
+        return vec![Check::ok(
+            "gpu",
+            "none found (a GPU needs a driver for Vulkan, Direct3D 12 or Metal)",
+        )];
+    }
+    let check = |adapter: &forerun::GpuAdapter| match forerun::GpuDevice::open(adapter.index) {
+        Ok(device) if device.probe().has_defined_bits() => {
+            Check::ok("gpu", format!("{adapter}; {}", device.probe()))
+        }
+        Ok(device) => Check::advice(
+            "gpu",
+            format!("{adapter}; {}", device.probe()),
+            "the driver computes other bits than the guide defines: update it, and run `forerun certify` there",
+        ),
+        Err(error) => Check::unknown("gpu", error.to_string()),
+    };
+    adapters.iter().map(check).collect()
+}
+
+/// Says that this build has no GPU support.
+#[cfg(not(feature = "gpu"))]
+pub(super) fn checks() -> Vec<Check> {
+    vec![Check::ok("gpu", "this build runs on the CPU only (`--features gpu` adds GPUs)")]
 }

@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
         &machine::checks,
         &|| memory::checks(!arguments.no_measure),
         &|| hub::checks(arguments.offline),
-        &|| vec![gpu::check()],
+        &gpu::checks,
     ];
     for part in parts {
         let found = part();
@@ -99,6 +99,7 @@ fn build() -> Check {
         ("plots", cfg!(feature = "plots")),
         ("train", cfg!(feature = "train")),
         ("mpi", cfg!(feature = "mpi")),
+        ("gpu", cfg!(feature = "gpu")),
     ];
     let features: Vec<&str> =
         features.iter().filter(|(_, is_in)| *is_in).map(|(name, _)| *name).collect();
