@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import count
+from os import PathLike
 from types import TracebackType
 from typing import Any, cast
 
@@ -71,9 +72,9 @@ class LLM:
 
     def __init__(
         self,
-        model: str | None = None,
+        model: str | PathLike[str] | None = None,
         *,
-        draft_model: str | None = None,
+        draft_model: str | PathLike[str] | None = None,
         method: str | None = None,
         drafter: str | None = None,
         also_draft: Sequence[str] = (),
@@ -90,7 +91,7 @@ class LLM:
         pin: bool = False,
         offline: bool = False,
         max_num_seqs: int = 8,
-        chat_template: str | None = None,
+        chat_template: str | PathLike[str] | None = None,
     ) -> None:
         self._engine = Engine(
             {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, TypeAlias
 
 from ._requests import as_tokens
@@ -30,7 +31,7 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
 }
 
 
-def from_transformers(model: str, **options: Any) -> CausalLM:
+def from_transformers(model: str | PathLike[str], **options: Any) -> CausalLM:
     """Load a model that is used as one of transformers: ``AutoModelForCausalLM.from_pretrained(model)``.
 
     >>> model = from_transformers("path/or/hub-id", draft_model="...")  # doctest: +SKIP
