@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the release: for each target a stripped binary, in an archive with licences, completions and manual pages, and
-# a bill of materials; for x86-64 Linux also a Debian package, if cargo-deb is installed; then the SHA-256 sums.
+# a bill of materials; for static Linux binaries also a Debian package, if dpkg-deb is installed; then the SHA-256 sums.
 # Everything goes to target/dist.
 #
 #   scripts/dist.sh [TARGET...]      the default is every target whose compiler is installed
@@ -42,6 +42,36 @@ run_on() {
     "${@:2}"
 }
 
+# Makes a Debian package of a staged archive. The binary is static, so it depends on nothing.
+debian_package() {
+    need dpkg-deb || { echo "skipped: the Debian package, because there is no dpkg-deb"; return; }
+    local root=$dist/debian stage=$2
+    rm -rf "$root"
+    install -D "$stage/forerun" "$root/usr/bin/forerun"
+    install -D -m 644 "$stage/completions/forerun.bash" "$root/usr/share/bash-completion/completions/forerun"
+    install -D -m 644 "$stage/completions/forerun.zsh" "$root/usr/share/zsh/vendor-completions/_forerun"
+    install -D -m 644 "$stage/completions/forerun.fish" "$root/usr/share/fish/vendor_completions.d/forerun.fish"
+    mkdir -p "$root/usr/share/man/man1" "$root/DEBIAN"
+    for page in "$stage"/man/man1/*; do gzip -9n <"$page" >"$root/usr/share/man/man1/$(basename "$page").gz"; done
+    install -D -m 644 deploy/forerun.service "$root/usr/share/doc/forerun/examples/forerun.service"
+    cat LICENSE-MIT LICENSE-APACHE >"$root/usr/share/doc/forerun/copyright"
+    cat >"$root/DEBIAN/control" <<CONTROL
+Package: forerun
+Version: $version
+Architecture: $1
+Maintainer: The forerun contributors <forerun@users.noreply.github.com>
+Section: science
+Priority: optional
+Installed-Size: $(du -sk --apparent-size "$root/usr" | cut -f1)
+Homepage: $(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
+Description: run large language models with parallel speculative decoding
+ A large language model writes, and a small one guesses ahead: forerun verifies several tokens in one pass, so that
+ the text is the large model's, sooner. With a chat, a server with OpenAI's API, and a small built-in pair of models.
+CONTROL
+    dpkg-deb --root-owner-group --build "$root" "$dist/forerun_${version}_$1.deb"
+    rm -rf "$root"
+}
+
 for target in "${targets[@]}"; do
     echo "== $target"
     rustup target add "$target" >/dev/null 2>&1 || true
@@ -79,12 +109,11 @@ for target in "${targets[@]}"; do
     esac
     if [ "$target" = x86_64-unknown-linux-musl ]; then
         if need unshare; then scripts/test_empty_root.sh "$binary"; fi
-        if cargo deb --version >/dev/null 2>&1; then
-            cargo deb --package forerun-cli --target "$target" --no-build --no-strip --output "$dist/"
-        else
-            echo "skipped: the Debian package, because cargo-deb is not installed (cargo install cargo-deb)"
-        fi
     fi
+    case "$target" in
+        x86_64-unknown-linux-musl) debian_package amd64 "$stage" ;;
+        aarch64-unknown-linux-musl) debian_package arm64 "$stage" ;;
+    esac
     rm -rf "$stage"
 done
 

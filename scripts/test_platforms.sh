@@ -12,8 +12,24 @@ need() { command -v "$1" >/dev/null 2>&1; }
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/cross
 build() {
     rustup target add "$1" >/dev/null 2>&1 || { echo "skipped: rustup has no standard library for $1"; return 1; }
-    cargo "${2:-build}" --locked --package forerun-cli --target "$1" \
-        --config 'profile.dev.package."*".opt-level=0' --config 'profile.dev.debug=false'
+    local levels=(--config 'profile.dev.package."*".opt-level=0')
+    for crate in core formats model decode plan sim reference train; do
+        levels+=(--config "profile.dev.package.forerun-$crate.opt-level=1")
+    done
+    cargo "${2:-build}" --locked --package forerun-cli --target "$1" "${levels[@]}" --config 'profile.dev.debug=false'
+}
+
+# Old versions of wine lack the library of random numbers that Rust's standard library uses.
+add_random_numbers() {
+    local source
+    source=$(mktemp --suffix .c)
+    cat >"$source" <<'C'
+#include <windows.h>
+#include <ntsecapi.h>
+__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE bytes, SIZE_T count) { return RtlGenRandom(bytes, (ULONG)count); }
+C
+    x86_64-w64-mingw32-gcc -shared -o "$1/bcryptprimitives.dll" "$source" -ladvapi32
+    rm "$source"
 }
 
 # Runs the command in the ways that depend on the platform most.
@@ -55,7 +71,10 @@ for platform in "${@:-aarch64 windows macos}"; do
                 need x86_64-w64-mingw32-gcc || { echo "skipped: no gcc-mingw-w64-x86-64"; continue; }
                 build x86_64-pc-windows-gnu || continue
                 binary=$CARGO_TARGET_DIR/x86_64-pc-windows-gnu/debug/forerun.exe
-                if need wine; then try env WINEDEBUG=-all wine "$binary"; fi ;;
+                if need wine; then
+                    add_random_numbers "$(dirname "$binary")"
+                    try env WINEDEBUG=-all wine "$binary"
+                fi ;;
             macos)
                 need cargo-zigbuild || { echo "skipped: no cargo-zigbuild"; continue; }
                 build aarch64-apple-darwin zigbuild ;;

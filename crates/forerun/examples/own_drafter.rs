@@ -35,7 +35,7 @@ impl Drafter for Bigrams {
 }
 
 static BIGRAMS: DrafterEntry =
-    DrafterEntry::on_tokens("bigrams", "Pairs of tokens that occurred before", || {
+    DrafterEntry::on_tokens("bigrams", "Pairs of tokens that occurred before", &|| {
         Box::new(Bigrams::default())
     });
 

@@ -335,7 +335,7 @@ fn the_cache_is_laid_out_as_other_tools_expect() {
     assert!(elsewhere.path().join("models--owner--name/refs/main").is_file());
 }
 
-fn export(model: &Path, file: &Path) {
+pub(crate) fn export(model: &Path, file: &Path) {
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     let run = Run::forerun().with(&["export", "--type", "f32"]).with_path("--model", model);
     run.with_path("--gguf", file).succeed();

@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Hub, Models, Run, edit_json};
-use std::fs;
+use crate::hub::export;
+use std::fs::{self, File};
 
 fn models(hub: &Hub, arguments: &[&str]) -> Run {
     hub.run().with(&["models"]).with(arguments)
@@ -100,4 +101,42 @@ fn pull_needs_a_hub_id_that_exists() {
     let path = hub.run().with(&["models", "pull"]).with(&[pair.target()]).finish();
     path.assert_refused("a path", &["is not a hub model"]);
     models(&hub, &["pull"]).finish().assert_refused("nothing", &["MODEL"]);
+}
+
+#[test]
+fn one_gguf_model_of_a_repository_is_removed() {
+    let pair = Models::pair();
+    let files = pair.folder().join("gguf");
+    fs::create_dir(&files).unwrap();
+    export(&pair.target(), &files.join("x-Q4_K_M.gguf"));
+    export(&pair.drafter(), &files.join("x-Q8_0.gguf"));
+    let hub = Hub::serving(&files);
+    for id in ["owner/name:Q4_K_M", "owner/name:Q8_0"] {
+        models(&hub, &["pull", id]).succeed();
+    }
+    let list = || models(&hub, &["list", "--json"]).succeed().json()["models"][0].clone();
+    let before = list();
+    assert_eq!(before["formats"], serde_json::json!(["gguf"]));
+    assert_eq!(before["gguf_models"], serde_json::json!(["x-Q4_K_M.gguf", "x-Q8_0.gguf"]));
+    let unknown = models(&hub, &["rm", "--yes", "owner/name:Q2_K"]).finish();
+    unknown.assert_refused("Q2_K", &["x-Q4_K_M.gguf, x-Q8_0.gguf"]);
+
+    // Another process downloads a file of the model.
+    let locks = hub.cached().parent().unwrap().join(".locks/models--owner--name");
+    let lock = fs::read_dir(locks).unwrap().next().unwrap().unwrap().path();
+    let lock = File::options().write(true).open(lock).unwrap();
+    lock.lock().unwrap();
+    for id in ["owner/name:Q4_K_M", "owner/name"] {
+        let busy = models(&hub, &["rm", "--yes", id]).finish();
+        busy.assert_refused(id, &["is being downloaded"]);
+    }
+    lock.unlock().unwrap();
+
+    models(&hub, &["rm", "--yes", "owner/name:Q4_K_M"]).succeed();
+    let after = list();
+    assert_eq!(after["gguf_models"], serde_json::json!(["x-Q8_0.gguf"]));
+    let size = fs::metadata(files.join("x-Q4_K_M.gguf")).unwrap().len();
+    assert_eq!(after["bytes"], before["bytes"].as_u64().unwrap() - size);
+    models(&hub, &["rm", "--yes", "owner/name"]).succeed();
+    assert_eq!(models(&hub, &["list"]).succeed().output(), "");
 }
