@@ -148,8 +148,10 @@ def test_closing_ends_answers_in_other_threads() -> None:
     ],
 )
 def test_ctrl_c_stops_the_computation(work: str) -> None:
+    # A job in the background ignores Ctrl-C, and so do the processes that it starts.
     script = f"""
-import asyncio, forerun
+import asyncio, forerun, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 llm = forerun.LLM()
 params = forerun.SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
 try:
