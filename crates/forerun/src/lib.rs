@@ -87,7 +87,7 @@ pub use plan::{
 };
 pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport, TypeQuality};
-pub use ranks::{DECODING_RANK, Rank, RankError, RankFacts};
+pub use ranks::{DECODING_RANK, Rank, RankError, RankFacts, RankSite};
 pub use registry::{DrafterEntry, DrafterKind};
 pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use synthetic_pair::{

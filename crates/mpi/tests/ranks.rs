@@ -9,8 +9,8 @@
 
 use forerun::{
     AdditionalDrafter, Answer, AnswerEvent, Canceller, Config, DraftTokens, DrafterKind, Forerun,
-    Loader, Options, Plan, Rank, RankFacts, Request, SamplingOptions, Topology, Verification,
-    VerificationChoice,
+    Loader, Options, Plan, Rank, RankFacts, RankSite, Request, SamplingOptions, Topology,
+    Verification, VerificationChoice,
 };
 use forerun_core::{
     Job, Key, KeyedRandomness, Purpose, Role, Sampling, ScoreJob, SequenceId, TokenTree,
@@ -226,7 +226,9 @@ fn a_rank_of_a_job() {
     let Ok(task) = std::env::var(TASK) else { return };
     let task: Task = serde_json::from_str(&task).unwrap();
     let plan = task.plan(true);
-    let names = plan.workers().into_iter().map(|worker| (worker.rank(), worker.name.clone()));
+    let workers = plan.workers().into_iter();
+    let names = workers
+        .flat_map(|worker| worker.ranks().into_iter().map(move |it| (it, worker.name.clone())));
     let options = GroupOptions {
         timeout: Duration::from_secs(TIMEOUT),
         cores: Topology::of_this_machine().default_cores(),
@@ -252,7 +254,11 @@ fn a_rank_of_a_job() {
             kill_process(getpid(), signal).unwrap();
         });
     }
-    let start = |group: &Group| Rank::start(&plan, &mut Loader::new(), group.rank(), group.cores());
+    let start = |group: &Group| {
+        let connect = |ranks: &[usize]| Box::new(group.exchange(ranks)) as _;
+        let site = RankSite { rank: group.rank(), cores: group.cores(), connect: &connect };
+        Rank::start(&plan, &mut Loader::new(), site)
+    };
     if group.rank() > 0 {
         let load = |group: &Group| {
             let rank = start(group).map_err(|error| error.to_string())?;
@@ -371,6 +377,14 @@ fn tasks(models: &Models) -> Vec<Task> {
             also_prompt_lookup: true,
             ..task("dsi", "model", "drafter=rank:3,target=rank:0,target=rank:1,target=rank:2")
         },
+        // Ranks that compute the target together; any of them may decode.
+        task("autoregressive", "none", "target=rank:1+rank:2"),
+        task("autoregressive", "none", "target=rank:1+rank:0"),
+        task("pearl", "model", "drafter=rank:0,target=rank:1+rank:2"),
+        task("speculative", "model", "drafter=rank:4,target=rank:0+rank:1+rank:2+rank:3"),
+        task("speculative", "lookahead", "target=rank:3+rank:1+rank:2+rank:0"),
+        task("dsi", "model", "drafter=rank:0,target=rank:1+rank:2,target=rank:3"),
+        trained("eagle", "drafter=rank:0,target=rank:1+rank:2"),
         // Drafters that read the target's features and share its weights.
         trained("eagle", "drafter=rank:0,target=rank:1"),
         trained("medusa", "drafter=rank:1,target=rank:0"),
@@ -407,10 +421,11 @@ fn answers_over_ranks_are_those_of_one_process() {
 #[test]
 fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
     let models = Models::make();
-    let cases = std::env::var("FORERUN_CASES").ok().map_or(6, |cases| cases.parse().unwrap());
+    let cases = std::env::var("FORERUN_CASES").ok().map_or(9, |cases| cases.parse().unwrap());
     let tasks = [
         Task::new(&models, "dsi", "model", "drafter=rank:0,target=rank:1,target=rank:2"),
         Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:1"),
+        Task::new(&models, "pearl", "model", "drafter=rank:0,target=rank:2+rank:1"),
     ];
     let expected = tasks.each_ref().map(expected);
     let (mut longest, mut answers) = (Duration::ZERO, 0);
@@ -425,7 +440,7 @@ fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
         let task = Task {
             work: Work::AnswerForEver,
             fault: Some(Fault { rank, kind, after_ms }),
-            ..tasks[case / 3 % 2].clone()
+            ..tasks[case / 3 % 3].clone()
         };
         let ended = task.run(TRANSPORTS[case % 2]);
         let name = format!("case {case}: {kind:?} rank {rank} after {after_ms} ms");
@@ -442,7 +457,7 @@ fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
             let Some((number, tokens)) = line.split_once(' ') else { continue };
             let number: usize = number.parse().unwrap();
             if tokens.ends_with(']') && number < 2 {
-                assert_eq!(tokens, expected[case / 3 % 2][number], "{name}");
+                assert_eq!(tokens, expected[case / 3 % 3][number], "{name}");
                 answers += 1;
             }
         }

@@ -15,14 +15,17 @@ const MAX_CORES: usize = 4096;
 /// A rank that a placement names is below this number.
 const MAX_RANKS: usize = 65_536;
 
-/// A group of cores that work as one device: named cores of this machine, or the cores of a rank, which is a
-/// process of an MPI job.
+/// A group of cores that work as one device: named cores of this machine, or the cores of ranks, which are
+/// processes of an MPI job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceGroup {
     /// Empty for a rank: its process finds them.
     cores: Vec<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rank: Option<usize>,
+    /// The other ranks that compute with `rank`, which leads them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    followers: Vec<usize>,
 }
 
 /// The device groups of one model: one group, or several groups that the model uses one after another.
@@ -42,19 +45,31 @@ impl DeviceGroup {
     /// Creates the group of these cores.
     #[must_use]
     pub fn new(cores: &[usize]) -> Self {
-        Self { cores: cores.to_vec(), rank: None }
+        Self { cores: cores.to_vec(), rank: None, followers: Vec::new() }
     }
 
     /// Creates the group of a rank's cores.
     #[must_use]
     pub fn of_rank(rank: usize) -> Self {
-        Self { cores: Vec::new(), rank: Some(rank) }
+        Self { cores: Vec::new(), rank: Some(rank), followers: Vec::new() }
     }
 
-    /// Returns the rank whose cores these are; `None` for cores of this machine.
+    /// Returns the rank whose cores these are, or that leads the group's ranks; `None` for cores of this machine.
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         self.rank
+    }
+
+    /// Returns all ranks of the group, the leader first. There are none for cores of this machine.
+    #[must_use]
+    pub fn ranks(&self) -> Vec<usize> {
+        self.rank.iter().chain(&self.followers).copied().collect()
+    }
+
+    /// Returns whether several ranks compute a model together (tensor parallelism).
+    #[must_use]
+    pub fn has_several_ranks(&self) -> bool {
+        !self.followers.is_empty()
     }
 
     /// Returns the cores, in the order of the team's members. There are none for a rank, because only its
@@ -68,17 +83,14 @@ impl DeviceGroup {
     #[must_use]
     pub fn same_cores(&self, other: &Self) -> bool {
         self.rank == other.rank
+            && self.followers == other.followers
             && self.cores.len() == other.cores.len()
             && self.cores.iter().all(|core| other.cores.contains(core))
     }
 
     fn parse(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
-        if let Some(rank) = text.strip_prefix("rank:") {
-            if rank.contains("+rank:") {
-                return Some(Err(PlacementError::JoinedRanks { group: text.into() }));
-            }
-            let rank = rank.parse().ok().filter(|&rank| rank < MAX_RANKS)?;
-            return Some(Ok(Self::of_rank(rank)));
+        if text.starts_with("rank:") {
+            return Self::parse_ranks(text);
         }
         let mut cores = Vec::new();
         for range in text.split('+') {
@@ -103,6 +115,18 @@ impl DeviceGroup {
             }
         }
         Some(Ok(Self::new(&cores)))
+    }
+
+    fn parse_ranks(text: &str) -> Option<Result<Self, PlacementError>> {
+        let rank =
+            |part: &str| part.strip_prefix("rank:")?.parse().ok().filter(|&it| it < MAX_RANKS);
+        let ranks: Vec<usize> = text.split('+').map(rank).collect::<Option<_>>()?;
+        if let Some(at) = (1..ranks.len()).find(|&at| ranks[..at].contains(&ranks[at])) {
+            let (group, rank) = (text.to_owned(), ranks[at]);
+            return Some(Err(PlacementError::DuplicateRank { group, rank }));
+        }
+        let (first, followers) = ranks.split_first()?;
+        Some(Ok(Self { followers: followers.to_vec(), ..Self::of_rank(*first) }))
     }
 }
 
@@ -133,7 +157,7 @@ impl DeviceGroups {
         let groups: Option<Result<Vec<DeviceGroup>, _>> = groups.collect();
         Some(groups?.and_then(|groups| {
             match groups.len() > 1 && groups.iter().any(|group| group.rank.is_some()) {
-                true => Err(PlacementError::JoinedRanks { group: text.into() }),
+                true => Err(PlacementError::SplitRanks { group: text.into() }),
                 false => Ok(Self(groups)),
             }
         }))
@@ -156,7 +180,10 @@ impl fmt::Display for DeviceGroups {
 impl fmt::Display for DeviceGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rank {
-            Some(rank) => write!(f, "rank:{rank}"),
+            Some(rank) => {
+                write!(f, "rank:{rank}")?;
+                self.followers.iter().try_for_each(|rank| write!(f, "+rank:{rank}"))
+            }
             None => write!(f, "cpu:{}", format_ranges(&self.cores)),
         }
     }
@@ -184,7 +211,8 @@ impl Placement {
     /// `target=cpu:0/cpu:1` splits the target's layers between two groups. To use the target's first and
     /// last group for the drafter, too, write `drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared`.
     ///
-    /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name ranks then.
+    /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name ranks then. The ranks
+    /// of `target=rank:1+rank:2` compute one target together.
     ///
     /// # Errors
     /// [`PlacementError`] if the text cannot be read, names a core that is not `available` or names a
@@ -301,7 +329,7 @@ impl Placement {
     /// Returns the ranks that have a model, in ascending order. There are none if the placement names cores.
     #[must_use]
     pub fn ranks(&self) -> Vec<usize> {
-        let mut ranks: Vec<usize> = self.all_groups().filter_map(|group| group.rank).collect();
+        let mut ranks: Vec<usize> = self.all_groups().flat_map(DeviceGroup::ranks).collect();
         ranks.sort_unstable();
         ranks.dedup();
         ranks
@@ -313,14 +341,26 @@ impl Placement {
 
     /// Checks that all groups name ranks if one does, and that roles on the same rank are declared shared.
     fn check_ranks(&self, shared: bool) -> Result<(), PlacementError> {
-        let ranks: Vec<Option<usize>> = self.all_groups().map(|group| group.rank).collect();
-        let ranks: Vec<usize> = match ranks.iter().flatten().count() {
+        let on_ranks = self.all_groups().filter(|group| group.rank.is_some()).count();
+        match on_ranks {
             0 => return Ok(()),
-            count if count < ranks.len() => {
+            count if count < self.all_groups().count() => {
                 return Err(PlacementError::RanksAndCores { text: self.to_string() });
             }
-            _ => ranks.into_iter().flatten().collect(),
-        };
+            _ => {}
+        }
+        let drafters = self.drafters.iter().flat_map(|groups| &groups.0);
+        if let Some(group) = drafters.into_iter().find(|group| group.has_several_ranks()) {
+            return Err(PlacementError::DraftingRanks { group: group.to_string() });
+        }
+        for group in self.all_groups().filter(|group| group.has_several_ranks()) {
+            let others = self.all_groups().filter(|other| !std::ptr::eq(*other, group));
+            let others: Vec<usize> = others.flat_map(DeviceGroup::ranks).collect();
+            if let Some(rank) = group.ranks().into_iter().find(|rank| others.contains(rank)) {
+                return Err(PlacementError::SharedMember { rank, group: group.to_string() });
+            }
+        }
+        let ranks: Vec<usize> = self.all_groups().flat_map(DeviceGroup::ranks).collect();
         let repeated = (1..ranks.len()).find(|&at| ranks[..at].contains(&ranks[at]));
         match repeated {
             Some(at) if !shared => Err(PlacementError::SharedRank { rank: ranks[at] }),
@@ -367,8 +407,8 @@ impl Placement {
     #[must_use]
     pub fn is_shared(&self) -> bool {
         let [target] = &self.targets[..] else { return false };
-        if let [DeviceGroup { rank: Some(rank), .. }] = target.as_slice() {
-            return self.ranks() == [*rank];
+        if let [DeviceGroup { rank: Some(rank), followers, .. }] = target.as_slice() {
+            return followers.is_empty() && self.ranks() == [*rank];
         }
         let mut drafter_cores = self.drafters.iter().flat_map(DeviceGroups::cores);
         drafter_cores.all(|core| target.cores().any(|own| own == core))
@@ -475,6 +515,7 @@ mod tests {
             "drafter=cpu:3,target=cpu:0/cpu:1,target=cpu:0/cpu:1,shared",
             "drafter=rank:0,target=rank:1",
             "drafter=rank:0,target=rank:0,target=rank:7,shared",
+            "drafter=rank:0,target=rank:2+rank:1,target=rank:3",
         ] {
             assert_eq!(Placement::parse(text, &CORES).unwrap().to_string(), text);
         }
@@ -508,7 +549,13 @@ mod tests {
             ("drafter=cpu:0/cpu:1,target=cpu:2", &["drafter=cpu:0/cpu:1", "target several"]),
             ("drafter=rank:0,target=cpu:1", &["drafter=rank:0,target=cpu:1", "ranks or cores"]),
             ("drafter=rank:1,target=rank:1", &["rank 1 is in two groups", "shared"]),
-            ("target=rank:1+rank:2", &["rank:1+rank:2", "target=rank:1,target=rank:2"]),
+            ("target=rank:1+rank:1", &["rank:1+rank:1", "rank 1 twice"]),
+            ("target=rank:1+cpu:1", &["target=rank:1+cpu:1"]),
+            ("drafter=rank:1+rank:2,target=rank:3", &["rank:1+rank:2", "one rank"]),
+            (
+                "drafter=rank:2,target=rank:1+rank:2,shared",
+                &["rank 2", "rank:1+rank:2", "no other"],
+            ),
             ("target=rank:1/rank:2", &["rank:1/rank:2", "target=rank:1,target=rank:2"]),
             ("target=rank:x", &["target=rank:x"]),
             ("target=rank:99999999", &["target=rank:99999999"]),
@@ -584,6 +631,10 @@ mod tests {
         assert!(parse("target=cpu:0").ranks().is_empty());
         assert!(!three.is_shared() && !parse("drafter=rank:0,target=rank:1").is_shared());
         assert!(parse("drafter=rank:1,target=rank:1,shared").is_shared());
+        let together = parse("drafter=rank:0,target=rank:3+rank:1");
+        assert_eq!((together.ranks(), together.replicas()), (vec![0, 1, 3], 1));
+        let group = &together.target(0).unwrap().as_slice()[0];
+        assert_eq!((group.rank(), group.ranks()), (Some(3), vec![3, 1]));
         let devices = parse("drafter=rank:1,target=rank:1,target=rank:0,shared").devices();
         let both = vec![Role::Drafter(0), Role::Target(0)];
         let expected = [(1, both), (0, vec![Role::Target(1)])];
