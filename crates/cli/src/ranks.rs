@@ -59,7 +59,9 @@ mod on_mpi {
     use crate::generate::{options, use_demonstration};
     use crate::{flags, interrupts, note, progress};
     use anyhow::anyhow;
-    use forerun::{DECODING_RANK, Forerun, Loader, Plan, Rank, RankFacts, RankSite, Topology};
+    use forerun::{
+        DECODING_RANK, Exchange, Forerun, Loader, Plan, Rank, RankFacts, RankSite, Topology,
+    };
     use forerun_mpi::{Group, GroupOptions, MpiError};
     use std::time::Duration;
 
@@ -136,7 +138,7 @@ mod on_mpi {
 
     /// Starts the workers of this rank.
     fn start(plan: &Plan, loader: &mut Loader<'_>, group: &Group) -> anyhow::Result<Rank> {
-        let connect = |ranks: &[usize]| Box::new(group.exchange(ranks)) as _;
+        let connect = |ranks: &[usize]| -> Box<dyn Exchange> { Box::new(group.exchange(ranks)) };
         let site = RankSite { rank: group.rank(), cores: group.cores(), connect: &connect };
         Ok(Rank::start(plan, loader, site)?)
     }

@@ -107,7 +107,7 @@ pub use forerun_core::{
 pub use forerun_cpu::ceiling::CeilingOptions;
 pub use forerun_cpu::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_cpu::quality::Quality;
-pub use forerun_cpu::{GroupParallelism, Isa, IsaError, Team, TeamError, Weights};
+pub use forerun_cpu::{Exchange, GroupParallelism, Isa, IsaError, Team, TeamError, Weights};
 pub use forerun_cpu::{measure, model_cost};
 pub use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};

@@ -1,6 +1,6 @@
 //! The connection between ranks that compute a model together.
 
-use crate::transport::{Kind, Shared, lock};
+use crate::transport::{Kind, Shared};
 use forerun_cpu::{Exchange, ExchangeError, LEADER, Recipients, Take};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,10 +26,12 @@ pub struct RankExchange {
     /// What has arrived and is not needed yet.
     passes: VecDeque<Vec<u8>>,
     numbers: Vec<VecDeque<Vec<u8>>>,
+    /// The members that have ended their work.
+    ended: Vec<bool>,
     /// The numbers of one member.
     received: Vec<f32>,
     /// Keeps the process in the job.
-    _alive: Sender<()>,
+    _alive: Option<Sender<()>>,
 }
 
 impl RankExchange {
@@ -38,7 +40,7 @@ impl RankExchange {
         shared: Arc<Shared>,
         ranks: &[usize],
         inbox: Receiver<(usize, MemberMessage)>,
-        alive: Sender<()>,
+        alive: Option<Sender<()>>,
     ) -> Self {
         let member = ranks.iter().position(|rank| *rank == shared.rank).unwrap_or(LEADER);
         Self {
@@ -48,6 +50,7 @@ impl RankExchange {
             inbox,
             passes: VecDeque::new(),
             numbers: ranks.iter().map(|_| VecDeque::new()).collect(),
+            ended: vec![false; ranks.len()],
             received: Vec::new(),
             _alive: alive,
         }
@@ -59,15 +62,18 @@ impl RankExchange {
         members.filter(|(member, _)| *member != self.member)
     }
 
-    /// Waits for the next message and keeps it. Returns whether `member` can still send any.
+    /// Waits for the next message and keeps it. Returns false if `member` has ended its work.
     fn wait_for(&mut self, member: usize) -> bool {
-        // The sender is with the thread of MPI.
+        if self.ended[member] {
+            return false;
+        }
+        // The thread of MPI has the sender.
         let Ok((rank, message)) = self.inbox.recv() else { return false };
         let Some(from) = self.ranks.iter().position(|other| *other == rank) else { return true };
         match message {
             MemberMessage::Pass(bytes) => self.passes.push_back(bytes),
             MemberMessage::Numbers(bytes) => self.numbers[from].push_back(bytes),
-            MemberMessage::Ended => return from != member,
+            MemberMessage::Ended => self.ended[from] = true,
         }
         true
     }
@@ -135,7 +141,6 @@ impl Exchange for RankExchange {
 
 impl Drop for RankExchange {
     fn drop(&mut self) {
-        lock(&self.shared.members).take();
         if self.member == LEADER {
             for (_, rank) in self.others() {
                 self.shared.send(rank, Kind::End, Vec::new());

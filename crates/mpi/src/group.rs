@@ -9,7 +9,7 @@ use forerun_runtime::{
     Canceller, ClusterHandle, MessageServer, RemoteProcess, RemoteWorkers, Runtime, Workers,
 };
 use forerun_wire::Connection;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -43,6 +43,8 @@ pub struct Group {
     cores: Vec<usize>,
     hellos: Mutex<Receiver<(usize, Vec<u8>)>>,
     finished: Mutex<Receiver<()>>,
+    /// Messages of ranks that compute a model together with this one, until there is an exchange for them.
+    inbox: Mutex<Option<Receiver<(usize, MemberMessage)>>>,
     /// Exchanges have a clone of the sender as long as they are in use.
     exchanges: Mutex<(Option<Sender<()>>, Receiver<()>)>,
     thread: Option<JoinHandle<()>>,
@@ -59,6 +61,7 @@ impl Group {
         let (commands, received) = channel();
         let (hello, hellos) = channel();
         let (finish, finished) = channel();
+        let (members, inbox) = channel();
         let (result, results) = channel();
         let own_cores = cores.clone();
         let body = move || {
@@ -81,8 +84,7 @@ impl Group {
                         jobs: OnceLock::new(),
                         connections: OnceLock::new(),
                         hellos: hello,
-                        members: Mutex::default(),
-                        ended: Mutex::new(BTreeSet::new()),
+                        members,
                         gathered_bytes: AtomicU64::new(0),
                         clocks: (0..size).map(|_| Mutex::default()).collect(),
                         names: names.collect(),
@@ -110,8 +112,8 @@ impl Group {
         end_job_on_panic(&shared);
         let (hellos, finished) = (Mutex::new(hellos), Mutex::new(finished));
         let (alive, all_dropped) = channel();
-        let exchanges = Mutex::new((Some(alive), all_dropped));
-        Ok(Self { shared, cores, hellos, finished, exchanges, thread: Some(thread) })
+        let (inbox, exchanges) = (Mutex::new(Some(inbox)), Mutex::new((Some(alive), all_dropped)));
+        Ok(Self { shared, cores, hellos, finished, inbox, exchanges, thread: Some(thread) })
     }
 
     /// Returns the number of this process in the job, from 0.
@@ -133,18 +135,15 @@ impl Group {
         &self.cores
     }
 
-    /// Connects this rank with the others of `ranks`, which compute a target together. The first of them leads. Each rank
-    /// can be in one such group.
+    /// Connects this rank with the others of `ranks`, which compute a target together. The first of them leads.
+    ///
+    /// # Panics
+    /// If this rank is connected already: a rank can be in one such group.
     #[must_use]
     pub fn exchange(&self, ranks: &[usize]) -> RankExchange {
-        let (sender, inbox) = channel();
-        let alive = lock(&self.exchanges).0.clone();
+        let inbox = lock(&self.inbox).take().expect("one group of ranks for each rank");
         // The group has a sender until it is dropped.
-        let alive = alive.unwrap_or_else(|| channel().0);
-        for &rank in &*lock(&self.shared.ended) {
-            drop(sender.send((rank, MemberMessage::Ended)));
-        }
-        *lock(&self.shared.members) = Some(sender);
+        let alive = lock(&self.exchanges).0.clone();
         RankExchange::new(Arc::clone(&self.shared), ranks, inbox, alive)
     }
 

@@ -123,9 +123,7 @@ pub(crate) struct Shared {
     pub(crate) connections: OnceLock<Vec<Arc<Connection>>>,
     pub(crate) hellos: Sender<(usize, Vec<u8>)>,
     /// Where messages of the ranks go that compute a model together with this one.
-    pub(crate) members: Mutex<Option<Sender<(usize, MemberMessage)>>>,
-    /// The ranks that take no more part in that.
-    pub(crate) ended: Mutex<BTreeSet<usize>>,
+    pub(crate) members: Sender<(usize, MemberMessage)>,
     /// The bytes that this rank has sent to others for computing a model together.
     pub(crate) gathered_bytes: AtomicU64,
     pub(crate) clocks: Vec<Mutex<Clock>>,
@@ -408,10 +406,7 @@ impl Transport {
             }
             Kind::Pass => self.pass_to_member(from, MemberMessage::Pass(bytes)),
             Kind::Numbers => self.pass_to_member(from, MemberMessage::Numbers(bytes)),
-            Kind::End => {
-                lock(&self.shared.ended).insert(from);
-                self.pass_to_member(from, MemberMessage::Ended);
-            }
+            Kind::End => self.pass_to_member(from, MemberMessage::Ended),
             Kind::Hello => drop(self.shared.hellos.send((from, bytes))),
             Kind::Ping => {
                 if let Ok(beat) = postcard::from_bytes::<Beat>(&bytes) {
@@ -445,10 +440,8 @@ impl Transport {
         if !matches!(message, MemberMessage::Ended) {
             self.last_work = Instant::now();
         }
-        if let Some(members) = &*lock(&self.shared.members) {
-            // A member that has failed ends the job in another way.
-            drop(members.send((from, message)));
-        }
+        // If that part has ended, nobody needs the message.
+        drop(self.shared.members.send((from, message)));
     }
 
     /// Passes bytes on to the end of their connection.

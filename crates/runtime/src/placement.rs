@@ -349,8 +349,8 @@ impl Placement {
             }
             _ => {}
         }
-        let drafters = self.drafters.iter().flat_map(|groups| &groups.0);
-        if let Some(group) = drafters.into_iter().find(|group| group.has_several_ranks()) {
+        let mut drafters = self.drafters.iter().flat_map(|groups| &groups.0);
+        if let Some(group) = drafters.find(|group| group.has_several_ranks()) {
             return Err(PlacementError::DraftingRanks { group: group.to_string() });
         }
         for group in self.all_groups().filter(|group| group.has_several_ranks()) {
