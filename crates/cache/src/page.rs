@@ -1,7 +1,7 @@
 //! Pages, and where a sequence's slots are on them.
 
-use crate::states::StateId;
-use forerun_core::FeatureRows;
+use crate::states::{StateId, StateStep};
+use forerun_core::{FeatureRows, TokenTree};
 use std::ops::Range;
 
 /// Number of rows in a page.
@@ -46,6 +46,25 @@ impl PageTable<'_> {
     pub fn place(self, slot: usize) -> RowPlace {
         RowPlace { page: self.pages[slot / PAGE_ROWS], row: slot % PAGE_ROWS }
     }
+}
+
+/// What a forward pass asks of the cache of a sequence: how many rows are held, and where all rows are.
+pub trait HeldRows {
+    /// Returns the number of tokens in the held prefix.
+    fn prefix_len(&self) -> usize;
+
+    /// Returns the number of nodes after the prefix that are held.
+    fn tree_len(&self) -> usize;
+
+    /// Returns where the rows are.
+    fn table(&self) -> PageTable<'_>;
+
+    /// Adds where the recurrence of each new node starts and ends, in order. `tree` is that of the pass, for
+    /// which room has been made.
+    ///
+    /// # Panics
+    /// If a row that the pass continues has no state: a programming error.
+    fn add_state_steps(&self, tree: &TokenTree, steps: &mut Vec<StateStep>);
 }
 
 /// The rows of all pages, in the layout of a device.

@@ -856,7 +856,9 @@ mod tests {
         }
         if let Some(states) = &mut storage.1 {
             let mut running = Vec::new();
-            for (node, step) in (first..new.len()).zip(cache.state_steps(&new)) {
+            let mut steps = Vec::new();
+            cache.add_state_steps(&new, &mut steps);
+            for (node, step) in (first..new.len()).zip(steps) {
                 let mut state = match step.before {
                     StateBefore::Zero => Vec::new(),
                     StateBefore::Kept(state) => states[&state].clone(),

@@ -5,7 +5,7 @@
 //! own, and [`CachePool::seek`](crate::CachePool::seek) finds the deepest row that has one. A pass reads the states
 //! that are kept, and writes others: if it fails or is cancelled, nothing has changed.
 
-use crate::page::PAGE_ROWS;
+use crate::page::{HeldRows, PAGE_ROWS, PageTable};
 use crate::pool::SequenceCache;
 use forerun_core::{Node, TokenTree};
 use std::collections::BTreeMap;
@@ -122,16 +122,23 @@ pub(crate) fn is_kept(
         || !is_link
 }
 
-impl SequenceCache {
-    /// Returns where the recurrence of each new node starts and ends, in order. `tree` is that of the pass, for which
-    /// room has been made.
-    ///
-    /// # Panics
-    /// If a row that the pass continues has no state: a programming error.
-    pub fn state_steps(&self, tree: &TokenTree) -> impl Iterator<Item = StateStep> {
+impl HeldRows for SequenceCache {
+    fn prefix_len(&self) -> usize {
+        self.index().prefix_len()
+    }
+
+    fn tree_len(&self) -> usize {
+        self.index().tree_len()
+    }
+
+    fn table(&self) -> PageTable<'_> {
+        Self::table(self)
+    }
+
+    fn add_state_steps(&self, tree: &TokenTree, steps: &mut Vec<StateStep>) {
         let (prefix, held) = (self.index().prefix_len(), self.index().tree_len());
         let kept = |slot: usize| StateBefore::Kept(self.states().held[&slot]);
-        (held..tree.len()).map(move |node| {
+        steps.extend((held..tree.len()).map(|node| {
             let before = match tree.parent(node) {
                 None => prefix.checked_sub(1).map_or(StateBefore::Zero, kept),
                 Some(parent) if parent < held => kept(prefix + parent),
@@ -144,9 +151,11 @@ impl SequenceCache {
                 },
             };
             StateStep { before, after: self.states().pending.get(&node).copied() }
-        })
+        }));
     }
+}
 
+impl SequenceCache {
     /// Returns the number of states that the sequence keeps, without those that pages keep.
     #[must_use]
     pub fn kept_states(&self) -> usize {

@@ -59,7 +59,9 @@ mod on_mpi {
     use crate::generate::{options, use_demonstration};
     use crate::{flags, interrupts, note, progress};
     use anyhow::anyhow;
-    use forerun::{DECODING_RANK, Forerun, Loader, Plan, Rank, RankFacts, Topology};
+    use forerun::{
+        DECODING_RANK, Exchange, Forerun, Loader, Plan, Rank, RankFacts, RankSite, Topology,
+    };
     use forerun_mpi::{Group, GroupOptions, MpiError};
     use std::time::Duration;
 
@@ -72,7 +74,7 @@ mod on_mpi {
             };
             let names = placement.ranks().into_iter().map(|rank| {
                 let devices = placement.devices().into_iter();
-                let mut devices = devices.filter(|(group, _)| group.rank() == Some(rank));
+                let mut devices = devices.filter(|(group, _)| group.ranks().contains(&rank));
                 let roles = devices.next().map(|(_, roles)| roles).unwrap_or_default();
                 let target = roles.iter().any(|role| role.target().is_some());
                 let drafter = roles.iter().any(|role| role.target().is_none());
@@ -114,7 +116,7 @@ mod on_mpi {
             let Some(group) = self.group else {
                 return Ok((Forerun::open_with(plan, loader)?, Clocks::default()));
             };
-            let own = Rank::start(plan, loader, group.rank(), group.cores())?;
+            let own = start(plan, loader, &group)?;
             let facts = group.gather()?.into_iter().zip(1..).map(|(bytes, rank)| {
                 serde_json::from_slice::<RankFacts>(&bytes)
                     .map_err(|error| MpiError::Rank { rank, message: error.to_string() })
@@ -134,6 +136,13 @@ mod on_mpi {
         }
     }
 
+    /// Starts the workers of this rank.
+    fn start(plan: &Plan, loader: &mut Loader<'_>, group: &Group) -> anyhow::Result<Rank> {
+        let connect = |ranks: &[usize]| -> Box<dyn Exchange> { Box::new(group.exchange(ranks)) };
+        let site = RankSite { rank: group.rank(), cores: group.cores(), connect: &connect };
+        Ok(Rank::start(plan, loader, site)?)
+    }
+
     /// Runs the jobs of rank 0 until it ends the job.
     fn serve(group: Group, arguments: &mut EngineArguments) -> anyhow::Result<()> {
         let mut loader = progress::loader(arguments.offline, false);
@@ -141,7 +150,7 @@ mod on_mpi {
             let mut load = || -> anyhow::Result<_> {
                 use_demonstration(arguments)?;
                 let plan = Plan::new(options(arguments))?;
-                let rank = Rank::start(&plan, &mut loader, group.rank(), group.cores())?;
+                let rank = start(&plan, &mut loader, group)?;
                 let facts = serde_json::to_vec(rank.facts())?;
                 Ok((rank.into_runtime(), facts))
             };

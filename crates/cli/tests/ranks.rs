@@ -80,6 +80,12 @@ fn generate_runs_over_ranks() {
     let dsi = ["--method", "dsi", "--placement", "drafter=rank:0,target=rank:1,target=rank:2"];
     // A rank without a model does not matter.
     assert_eq!(text(&generate(4, &models, &dsi)), alone);
+    // Ranks that compute the target together, and a drafter on a rank of its own.
+    for method in ["speculative", "pearl"] {
+        let together = "drafter=rank:0,target=rank:1+rank:2";
+        let options = ["--method", method, "--placement", together];
+        assert_eq!(text(&generate(3, &models, &options)), alone);
+    }
 }
 
 #[test]
@@ -151,9 +157,9 @@ fn processes(job: u32) -> Vec<u32> {
 fn serve_runs_over_ranks_and_idle_ranks_sleep() {
     let models = Models::make();
     let mut command = mpirun();
-    command.args(["-n", "3", FORERUN, "serve", "--port", "0", "--method", "dsi"]);
+    command.args(["-n", "4", FORERUN, "serve", "--port", "0", "--method", "dsi"]);
     command
-        .args(["--placement", "drafter=rank:0,target=rank:1,target=rank:2"])
+        .args(["--placement", "drafter=rank:0,target=rank:1,target=rank:2+rank:3"])
         .args(models.options());
     let mut job = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();

@@ -2,16 +2,51 @@
 
 use crate::feature_pages::FeaturePages;
 use crate::kernels::{AttentionShape, KeysValues, RecurrentStates};
+use crate::tensor_parallel::PageOperation;
 use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StateId};
 use forerun_core::FeatureRows;
 use forerun_formats::{CacheType, Layer};
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Keys, values and features of all pages, and states of recurrent layers, in main memory.
 pub struct CpuPages {
     layers: Vec<LayerCache>,
     /// The features of all rows, if the model stores features.
     features: Option<FeaturePages>,
+    /// The pages of the other members of a tensor-parallel group, if there are any.
+    mirror: Option<Mirror>,
+}
+
+/// The storages that have been dropped and still exist on other members.
+pub(crate) type DroppedStorages = Arc<Mutex<Vec<u32>>>;
+
+/// The other members' parts of a storage: pages of the same numbers with other heads. What happens to these pages is
+/// noted, for the message of the next pass.
+pub(crate) struct Mirror {
+    storage: u32,
+    operations: Vec<PageOperation>,
+    /// The bytes of a page and of a state, of all other members together.
+    bytes: (usize, usize),
+    dropped: DroppedStorages,
+}
+
+impl Mirror {
+    /// Creates the other members' parts of the storage with this number. `bytes` are those of their pages and states.
+    pub(crate) fn new(storage: u32, bytes: (usize, usize), dropped: DroppedStorages) -> Self {
+        Self { storage, operations: Vec::new(), bytes, dropped }
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.storage);
+    }
+}
+
+/// Returns the storages that have been dropped since the last call.
+pub(crate) fn take_dropped(storages: &DroppedStorages) -> Vec<u32> {
+    std::mem::take(&mut storages.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// What a layer keeps. A layer with a recurrent mixer, or without keys of its own, has keys and values of no heads.
@@ -27,12 +62,30 @@ impl CpuPages {
             keys_values: KeysValues::new(AttentionShape::of_cache(layer), cache_type),
             states: layer.recurrent.map(RecurrentStates::new),
         };
-        Self { layers: layers.iter().map(cache).collect(), features: None }
+        Self { layers: layers.iter().map(cache).collect(), features: None, mirror: None }
     }
 
     /// Returns the same storage, configured to store features of this width.
     pub(crate) fn with_features(self, width: usize) -> Self {
         Self { features: Some(FeaturePages::new(width)), ..self }
+    }
+
+    /// Returns the same storage, of which other members have parts, too.
+    pub(crate) fn with_mirror(self, mirror: Mirror) -> Self {
+        Self { mirror: Some(mirror), ..self }
+    }
+
+    /// Returns the storage's number, and what has happened to its pages since the last call, if other members have
+    /// parts of it.
+    pub(crate) fn take_operations(&mut self) -> Option<(u32, Vec<PageOperation>)> {
+        let mirror = self.mirror.as_mut()?;
+        Some((mirror.storage, std::mem::take(&mut mirror.operations)))
+    }
+
+    fn note(&mut self, operation: PageOperation) {
+        if let Some(mirror) = &mut self.mirror {
+            mirror.operations.push(operation);
+        }
     }
 
     /// Returns what several layers keep.
@@ -94,15 +147,18 @@ impl CpuPages {
 impl PageStorage for CpuPages {
     fn page_bytes(&self) -> usize {
         let features = self.features.as_ref().map_or(0, FeaturePages::row_bytes);
-        PAGE_ROWS * (self.row_bytes() + features)
+        let of_others = self.mirror.as_ref().map_or(0, |mirror| mirror.bytes.0);
+        PAGE_ROWS * (self.row_bytes() + features) + of_others
     }
 
     fn reserve(&mut self, page: PageId) {
+        self.note(PageOperation::Reserve(page.0));
         self.keys_values_mut().for_each(|layer| layer.reserve(page));
         self.features.iter_mut().for_each(|features| features.reserve(page));
     }
 
     fn copy_row(&mut self, from: RowPlace, to: RowPlace) {
+        self.note(PageOperation::copy_row(from, to));
         self.keys_values_mut().for_each(|layer| layer.copy(from, to));
         self.features.iter_mut().for_each(|features| features.copy(from, to));
     }
@@ -114,19 +170,23 @@ impl PageStorage for CpuPages {
     }
 
     fn release(&mut self, page: PageId) {
+        self.note(PageOperation::Release(page.0));
         self.keys_values_mut().for_each(|layer| layer.release(page));
         self.features.iter_mut().for_each(|features| features.release(page));
     }
 
     fn state_bytes(&self) -> usize {
-        self.states().map(RecurrentStates::state_bytes).sum()
+        let of_others = self.mirror.as_ref().map_or(0, |mirror| mirror.bytes.1);
+        self.states().map(RecurrentStates::state_bytes).sum::<usize>() + of_others
     }
 
     fn reserve_state(&mut self, state: StateId) {
+        self.note(PageOperation::ReserveState(state.0));
         self.states_mut().for_each(|layer| layer.reserve(state));
     }
 
     fn release_state(&mut self, state: StateId) {
+        self.note(PageOperation::ReleaseState(state.0));
         self.states_mut().for_each(|layer| layer.release(state));
     }
 }

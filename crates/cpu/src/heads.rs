@@ -2,6 +2,7 @@
 
 use crate::kernels::{Activations, PackedMatrix, exp, linear};
 use crate::team::Team;
+use crate::tensor_parallel::Share;
 use crate::transformer::Transformer;
 use crate::weights::{WeightPacker, Weights};
 use forerun_formats::checkpoint::Tensor;
@@ -41,7 +42,7 @@ impl HeadWeights {
         types: ModelTypes,
     ) -> Result<Self, LoadError> {
         let matrix_types = MatrixTypes::of_heads(types.weights, &architecture, source)?;
-        let packer = WeightPacker { source, types: matrix_types };
+        let packer = WeightPacker { source, types: matrix_types, share: None };
         let matrix = |head, tensor: HeadTensor| {
             let shape = architecture.shape(head, tensor);
             let bias = Tensor::DraftHead(head, tensor.bias());
@@ -100,13 +101,13 @@ impl SpeculatorWeights {
     pub fn least_memory(speculator: &Speculator, types: ModelTypes) -> Result<usize, LoadError> {
         match speculator.architecture()? {
             SpeculatorArchitecture::Layers(layers) => {
-                Weights::least_memory(&layers, speculator, types)
+                Weights::least_memory(&layers, speculator, types, Share::WHOLE)
             }
             SpeculatorArchitecture::Heads(heads) => {
                 let matrix_types = MatrixTypes::of_heads(types.weights, &heads, speculator)?;
-                let packer = WeightPacker { source: speculator, types: matrix_types };
+                let packer = WeightPacker { source: speculator, types: matrix_types, share: None };
                 let prefix = match &heads.prefix {
-                    Some(layer) => Weights::least_memory(layer, speculator, types)?,
+                    Some(layer) => Weights::least_memory(layer, speculator, types, Share::WHOLE)?,
                     None => 0,
                 };
                 heads.tensors().try_fold(prefix, |sum, tensor| match tensor {

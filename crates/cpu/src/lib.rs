@@ -17,6 +17,7 @@ pub mod pipeline;
 pub mod quality;
 mod snapshot;
 pub mod team;
+pub mod tensor_parallel;
 pub mod transformer;
 pub mod weights;
 
@@ -26,5 +27,9 @@ pub use kernels::{Isa, IsaError, PackedMatrix};
 pub use pipeline::{AlternatingModel, ExclusiveDevice, PipelineError, PipelineParallelModel};
 pub use snapshot::snapshot;
 pub use team::{AffinityGuard, AtWork, LentCores, Team, TeamError};
+pub use tensor_parallel::{
+    Exchange, ExchangeError, LEADER, Recipients, Share, Take, TensorParallelFollower,
+    TensorParallelModel, ThreadExchange,
+};
 pub use transformer::{GroupParallelism, Transformer};
 pub use weights::Weights;

@@ -15,6 +15,7 @@ use crate::kernels::{
     norm_rows, soft_cap,
 };
 use crate::team::{SubTeams, Team};
+use crate::tensor_parallel::Members;
 use crate::weights::{PackedOwnInput, Weights};
 use attention_block::{AttentionBlock, AttentionInput, Group};
 use forerun_cache::StateStep;
@@ -24,7 +25,7 @@ use forerun_lm::LayerOrder;
 use forerun_model::{
     CacheOverflow, Cancelled, Forward, Pass, PassOutput, RowFeature, SequencePass,
 };
-use mlp_block::MlpBlock;
+use mlp_block::{MlpBlock, Workers};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,6 +41,8 @@ pub struct Transformer {
     group_parallelism: GroupParallelism,
     /// The hidden states that are stored as features for drafters.
     features: Option<FeatureSource>,
+    /// The other members that compute the rest of the model, if the weights are a share of it.
+    members: Option<Members>,
 }
 
 /// Buffers that are kept between passes, so that passes stop allocating once the buffers have grown.
@@ -95,7 +98,19 @@ impl Transformer {
     pub fn new(weights: Arc<Weights>, team: Arc<Team>) -> Self {
         let (scratch, sub_teams) = (Scratch::default(), BTreeMap::new());
         let group_parallelism = GroupParallelism::default();
-        Self { weights, team, scratch, sub_teams, group_parallelism, features: None }
+        let (features, members) = (None, None);
+        Self { weights, team, scratch, sub_teams, group_parallelism, features, members }
+    }
+
+    /// Returns the same model, which computes together with the members that have the rest of the weights.
+    #[must_use]
+    pub(crate) fn with_members(self, members: Members) -> Self {
+        Self { members: Some(members), ..self }
+    }
+
+    /// Returns the members that compute the model together, if they are several.
+    pub(crate) fn members(&self) -> Option<&Members> {
+        self.members.as_ref()
     }
 
     /// Returns the same model with another way to parallelise the attention of a group of layers.
@@ -119,8 +134,7 @@ impl Forward for Transformer {
     }
 
     fn new_storage(&self) -> CpuPages {
-        let layers = &self.weights.architecture().layers;
-        let storage = CpuPages::new(layers, self.weights.cache_type());
+        let storage = CpuPages::new(self.weights.own_layers(), self.weights.cache_type());
         match &self.features {
             Some(features) => storage.with_features(features.width(self.hidden_size())),
             None => storage,
@@ -163,7 +177,7 @@ impl Transformer {
         let order = pass.order;
         let groups = (0..order.len(self.weights.layers.len())).map(|index| order.group(index));
         for group in groups.filter(|group| layers.contains(&group.start)) {
-            if pass.is_cancelled() {
+            if self.is_cancelled(pass) {
                 return Err(Cancelled);
             }
             self.attention_blocks(group.clone(), storage);
@@ -171,6 +185,14 @@ impl Transformer {
             self.store_features(group.end, storage);
         }
         Ok(())
+    }
+
+    /// Returns whether the pass ends here. All members end it at the same layer.
+    fn is_cancelled(&self, pass: &Pass<'_>) -> bool {
+        match &self.members {
+            Some(members) => members.agree_to_cancel(pass.is_cancelled()),
+            None => pass.is_cancelled(),
+        }
     }
 
     /// Computes the keys and values that all layers have of the tokens before a block, from the target's features.
@@ -203,6 +225,7 @@ impl Transformer {
                 tree_mask: &scratch.tree_mask,
                 block_mask: &scratch.block_mask,
                 steps: &[],
+                members: None,
             };
             let block = &mut scratch.blocks[0];
             let cached = &mut storage.layers_mut(layer..layer + 1)[0];
@@ -241,6 +264,9 @@ impl Transformer {
             (first_row, outputs) = (end, outputs + sequence.output_rows());
         }
         self.logits(outputs);
+        if let Some(members) = &self.members {
+            members.gather_overflows(&mut self.scratch.overflows, self.weights.cache_type());
+        }
     }
 
     /// Returns the results of the last pass.
@@ -306,7 +332,7 @@ impl Transformer {
             if hidden.is_none() {
                 self.add_inputs(&tree.tokens()[held..], sequence.features);
             }
-            let first_slot = sequence.cache.index().prefix_len();
+            let first_slot = sequence.cache.prefix_len();
             let depths = (held..tree.len()).map(|node| tree.depth(node));
             let positions = depths.map(|depth| first_slot + depth - 1);
             if hidden.is_none() {
@@ -315,16 +341,21 @@ impl Transformer {
             self.add_rope_tables(&positions);
             self.add_to_tree_mask(sequence, first_slot);
             if self.weights.has_states() {
-                self.scratch.steps.extend(sequence.cache.state_steps(tree));
+                sequence.cache.add_state_steps(tree, &mut self.scratch.steps);
             }
         }
         self.fuse();
+        if let Some(members) = &self.members {
+            let (size, vocabulary) = (self.hidden_size(), &self.weights.vocabulary);
+            let hidden = &mut self.scratch.hidden;
+            members.gather_tokens(hidden, size, vocabulary, &mut new_tokens(pass));
+        }
         self.compute_own_inputs(pass);
     }
 
     /// Computes the inputs that layers have next to the hidden state, if they have any.
     fn compute_own_inputs(&mut self, pass: &Pass<'_>) {
-        let Self { weights, team, scratch, .. } = self;
+        let Self { weights, team, scratch, members, .. } = self;
         let architecture = weights.architecture();
         let (Some(packed), Some(OwnInput { width, .. })) =
             (&weights.own_inputs, architecture.own_input())
@@ -332,18 +363,20 @@ impl Transformer {
             return;
         };
         let OwnInputs { embeddings, inputs, stored, activations, .. } = &mut scratch.own_inputs;
-        let tokens = || {
-            pass.sequences.iter().flat_map(|sequence| &sequence.tree.tokens()[sequence.held()..])
-        };
+        let tokens = || new_tokens(pass);
         embeddings.clear();
-        tokens().for_each(|&token| embed(weights, &[token], embeddings));
+        tokens().for_each(|token| embed(weights, &[token], embeddings));
+        if let Some(members) = members {
+            let size = architecture.hidden_size;
+            members.gather_tokens(embeddings, size, &weights.vocabulary, &mut tokens());
+        }
         let (rows, all) = (tokens().count(), architecture.own_inputs_width());
         inputs.resize(rows * all, 0.0);
         stored.resize(all, 0.0);
         linear(team, embeddings, &packed.projection, activations, inputs);
         let scale = 1.0 / (architecture.hidden_size as f32).sqrt();
         let factor = (width as f32).sqrt();
-        for (row, &token) in inputs.chunks_exact_mut(all).zip(tokens()) {
+        for (row, token) in inputs.chunks_exact_mut(all).zip(tokens()) {
             row.iter_mut().for_each(|x| *x *= scale);
             let norm = (&packed.norm[..], width);
             norm_parts(team.isa(), architecture.norm, row, norm, architecture.norm_epsilon);
@@ -477,7 +510,7 @@ impl Transformer {
     /// Computes the first half of a group of layers (EasySpec, algorithm 2): the attention of all its
     /// layers, each into its own block, from the same hidden state. Writes the rows' keys and values.
     fn attention_blocks(&mut self, layers: Range<usize>, storage: &mut CpuPages) {
-        let Self { weights, team, scratch, sub_teams, group_parallelism, .. } = self;
+        let Self { weights, team, scratch, sub_teams, group_parallelism, members, .. } = self;
         let Scratch {
             blocks,
             hidden,
@@ -499,6 +532,7 @@ impl Transformer {
             tree_mask,
             block_mask,
             steps,
+            members: members.as_ref(),
         };
         if blocks.len() < layers.len() {
             blocks.resize_with(layers.len(), AttentionBlock::default);
@@ -523,7 +557,7 @@ impl Transformer {
     /// Adds the attention of a layer, which is in the block with this index, to the hidden state, and then what its
     /// MLP and its experts compute.
     fn finish_layer(&mut self, index: usize, layer: usize) {
-        let Self { weights, team, scratch, .. } = self;
+        let Self { weights, team, scratch, members, .. } = self;
         let Architecture { norm, factors, .. } = *weights.architecture();
         let (isa, weights) = (team.isa(), &weights.layers[layer]);
         let Scratch { hidden, normed, normed_output, delta, blocks, mlp, own_inputs, .. } = scratch;
@@ -551,7 +585,8 @@ impl Transformer {
         if !weights.mlp_is_before_attention {
             mlp_input(hidden);
         }
-        mlp.run(team, (weights.mlp.as_ref(), weights.experts.as_ref()), (hidden, normed), delta);
+        let workers = Workers { team, members: members.as_ref(), widths: &weights.widths };
+        mlp.run(workers, (weights.mlp.as_ref(), weights.experts.as_ref()), (hidden, normed), delta);
         add(hidden, delta, &weights.mlp_output_norm);
         if let Some(own) = &weights.own_input {
             own_inputs.gate(team, own, layer, hidden);
@@ -578,12 +613,15 @@ impl Transformer {
 
     /// Computes `logits = head(normed)` for the first `rows` rows.
     fn logits(&mut self, rows: usize) {
-        let Self { weights, team, scratch, .. } = self;
+        let Self { weights, team, scratch, members, .. } = self;
         let Scratch { normed, activations, logits, .. } = scratch;
         logits.resize(rows * weights.head.outputs(), 0.0);
         if rows > 0 {
             let normed = &normed[..rows * weights.architecture().hidden_size];
             linear(team, normed, &weights.head, activations, logits);
+            if let Some(members) = members {
+                members.gather_for_leader(logits, rows, &weights.vocabulary);
+            }
             let divisor = weights.architecture().factors.logit_divisor;
             if divisor != 1.0 {
                 divide(team.isa(), logits, divisor);
@@ -612,6 +650,12 @@ impl OwnInputs {
         gated.resize(rows * width, 0.0);
         activate(team, &packed.shape, gate_input, gated);
     }
+}
+
+/// Returns the tokens of the new rows of all sequences.
+fn new_tokens(pass: &Pass<'_>) -> impl Iterator<Item = TokenId> {
+    let sequences = pass.sequences.iter();
+    sequences.flat_map(|sequence| sequence.tree.tokens()[sequence.held()..].iter().copied())
 }
 
 /// Returns whether a pass only adds the context of blocks: its rows have features.

@@ -4,6 +4,7 @@ mod latent;
 
 use crate::cpu_pages::CpuPages;
 use crate::kernels::{AttentionShape, NormWeights, PackedMatrix, RecurrentWeights, Rope};
+use crate::tensor_parallel::{LayerWidths, Share, Widths};
 use forerun_cache::PageStorage;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::LayerTensor;
@@ -15,11 +16,18 @@ use forerun_formats::{
 };
 pub(crate) use latent::PackedLatent;
 use std::cmp::Reverse;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A model's packed weights. Replicas on devices that share memory share them.
 pub struct Weights {
     architecture: Architecture,
+    /// The part of the model that this process or thread computes, which is usually the whole.
+    share: Share,
+    /// The layers as the share computes them.
+    own_layers: Vec<Layer>,
+    /// How the members share the vocabulary, in the embedding and the head.
+    pub(crate) vocabulary: Widths,
     /// The type of cached keys and values.
     cache_type: CacheType,
     /// The embedding. A drafter may share its target's.
@@ -72,8 +80,10 @@ pub(crate) struct PackedOwnInput {
     pub(crate) norm: NormWeights,
 }
 
-/// The packed weights of one layer.
+/// The packed weights of one layer: those of a share.
 pub(crate) struct LayerWeights {
+    /// How members share what they gather.
+    pub(crate) widths: LayerWidths,
     pub(crate) attention_norm: PackedNorm,
     /// The shape of the attention, with its window. It has no heads if the layer has a recurrent mixer.
     pub(crate) shape: AttentionShape,
@@ -183,6 +193,11 @@ impl Projection {
         self.0.first().map_or(0, PackedMatrix::inputs)
     }
 
+    /// Returns the number of outputs: those of a share.
+    pub(crate) fn outputs(&self) -> usize {
+        self.0.iter().map(PackedMatrix::outputs).sum()
+    }
+
     /// Returns the same projection with a bias: `[outputs]`.
     fn with_bias(self, mut bias: &[f32]) -> Self {
         let with_part = |matrix: PackedMatrix| {
@@ -205,12 +220,26 @@ pub(crate) enum PackedNorm {
 pub(crate) struct WeightPacker<'a> {
     pub(crate) source: &'a dyn TensorSource,
     pub(crate) types: MatrixTypes,
+    /// The part of a model to pack, if it is not the whole.
+    pub(crate) share: Option<(&'a Architecture, Share)>,
 }
 
 impl WeightPacker<'_> {
     /// Reads a norm, a bias, or another tensor that no matrix kernel reads.
     pub(crate) fn floats(&self, tensor: Tensor, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
-        self.source.rows(tensor, shape)?.read_all()
+        let mut values = self.source.rows(tensor, shape)?.read_all()?;
+        let (rows, width) = (self.rows(tensor, shape), shape.iter().skip(1).product::<usize>());
+        values.truncate(rows.end * width);
+        values.drain(..rows.start * width);
+        Ok(values)
+    }
+
+    /// Returns the rows of a tensor to pack.
+    fn rows(&self, tensor: Tensor, shape: &[usize]) -> Range<usize> {
+        match self.share {
+            Some((architecture, share)) => share.rows(architecture, tensor),
+            None => 0..shape.first().copied().unwrap_or(0),
+        }
     }
 
     /// Packs a matrix.
@@ -244,7 +273,8 @@ impl WeightPacker<'_> {
         let weight_type = self.types.of(tensor);
         let block_type = rows.block_type();
         let stored = block_type.filter(|stored| weight_type == WeightType::Quantized(*stored));
-        Ok(ProjectionPart { weight_type, stored, tensors: vec![rows] })
+        let wanted = self.rows(tensor, shape);
+        Ok(ProjectionPart { weight_type, stored, tensors: vec![(rows, wanted)] })
     }
 
     /// Joins successive tensors that are packed in the same way.
@@ -272,13 +302,14 @@ struct ProjectionPart<'a> {
     weight_type: WeightType,
     /// The type of the stored blocks, if they are packed as they are.
     stored: Option<BlockType>,
-    tensors: Vec<TensorRows<'a>>,
+    /// With the rows to pack.
+    tensors: Vec<(TensorRows<'a>, Range<usize>)>,
 }
 
 impl ProjectionPart<'_> {
     fn size(&self) -> [usize; 2] {
-        let outputs = self.tensors.iter().map(TensorRows::len).sum();
-        [outputs, self.tensors.first().map_or(0, TensorRows::columns)]
+        let outputs = self.tensors.iter().map(|(_, rows)| rows.len()).sum();
+        [outputs, self.tensors.first().map_or(0, |(tensor, _)| tensor.columns())]
     }
 
     fn packed_bytes(&self) -> usize {
@@ -287,7 +318,8 @@ impl ProjectionPart<'_> {
 
     /// Reads the tensors row by row, so that only their packed form is in memory as a whole.
     fn pack(&self) -> Result<PackedMatrix, LoadError> {
-        let rows = self.tensors.iter().flat_map(|rows| (0..rows.len()).map(move |row| (rows, row)));
+        let rows = self.tensors.iter();
+        let rows = rows.flat_map(|(tensor, rows)| rows.clone().map(move |row| (tensor, row)));
         let rows: Vec<_> = rows.collect();
         let packed = match self.stored {
             Some(block_type) => PackedMatrix::pack_blocks(block_type, self.size(), |output| {
@@ -303,7 +335,7 @@ impl ProjectionPart<'_> {
                 },
             )?,
         };
-        self.tensors.iter().for_each(TensorRows::release);
+        self.tensors.iter().for_each(|(tensor, _)| tensor.release());
         Ok(packed)
     }
 }
@@ -312,8 +344,11 @@ impl ProjectionPart<'_> {
 struct LayerPacker<'a> {
     packer: &'a WeightPacker<'a>,
     architecture: &'a Architecture,
+    share: Share,
     index: usize,
     layer: &'a Layer,
+    /// The layer as the share computes it.
+    own: &'a Layer,
 }
 
 impl LayerPacker<'_> {
@@ -397,7 +432,8 @@ impl LayerPacker<'_> {
                     }
                 }
             },
-            shape: AttentionShape::of_layer(layer),
+            widths: LayerWidths::new(self.share, layer, self.architecture.hidden_size),
+            shape: AttentionShape::of_layer(self.own),
             recurrent: layer.recurrent.map(|shape| self.recurrent(shape)).transpose()?,
             rope,
             qkv: match latent {
@@ -426,8 +462,8 @@ impl LayerPacker<'_> {
                 Some(norm) => Some(self.norm(norm, T::MlpNormBias)?),
             },
             mlp_is_before_attention: layer.mlp_input.is_before_attention(),
-            mlp: layer.mlp.map(|shape| self.dense_mlp(shape)).transpose()?,
-            experts: layer.experts.map(|shape| self.experts(shape)).transpose()?,
+            mlp: self.own.mlp.map(|shape| self.dense_mlp(shape)).transpose()?,
+            experts: self.own.experts.map(|shape| self.experts(shape)).transpose()?,
             mlp_output_norm: output_norm(layer.mlp_output_norm, T::MlpOutputNorm)?,
             own_input: layer.own_input.map(|input| self.own_input(input)).transpose()?,
             scalar: match layer.scalar {
@@ -582,8 +618,21 @@ impl Weights {
         types: ModelTypes,
         on_layer: &mut dyn FnMut(usize),
     ) -> Result<Self, LoadError> {
+        Self::load_share(checkpoint, types, Share::WHOLE, on_layer)
+    }
+
+    /// Reads and packs a member's share of the tensors, as [`Self::load_with`] does with all.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load_share(
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+        share: Share,
+        on_layer: &mut dyn FnMut(usize),
+    ) -> Result<Self, LoadError> {
         let architecture = checkpoint.architecture().clone();
-        Self::pack(architecture, checkpoint, types, None, on_layer)
+        Self::pack(architecture, checkpoint, types, (share, None), on_layer)
     }
 
     /// Reads and packs the tensors of an architecture, which may share the embedding and the head of
@@ -598,18 +647,19 @@ impl Weights {
         target: Option<&Self>,
         types: ModelTypes,
     ) -> Result<Self, LoadError> {
-        Self::pack(architecture, source, types, target, &mut |_| ())
+        Self::pack(architecture, source, types, (Share::WHOLE, target), &mut |_| ())
     }
 
     fn pack(
         architecture: Architecture,
         source: &dyn TensorSource,
         types: ModelTypes,
-        target: Option<&Self>,
+        (share, target): (Share, Option<&Self>),
         on_layer: &mut dyn FnMut(usize),
     ) -> Result<Self, LoadError> {
         let matrix_types = MatrixTypes::of_model(types.weights, &architecture, source)?;
-        let packer = WeightPacker { source, types: matrix_types };
+        let of_share = Some((&architecture, share));
+        let packer = WeightPacker { source, types: matrix_types, share: of_share };
         let matrix = |tensor| packer.matrix(tensor, &architecture.shape(tensor));
         let floats = |tensor| packer.floats(tensor, &architecture.shape(tensor));
         let shared = || target.ok_or(LoadError::NoTarget);
@@ -632,9 +682,12 @@ impl Weights {
             false => Arc::new(matrix(Tensor::Embedding)?.with_bias(tied_bias)),
         };
         let (mut layers, mut ropes) = (Vec::new(), Vec::new());
-        for (index, layer) in architecture.layers.iter().enumerate() {
+        let own_layers: Vec<Layer> =
+            architecture.layers.iter().map(|layer| share.of_layer(layer)).collect();
+        for (index, (layer, own)) in architecture.layers.iter().zip(&own_layers).enumerate() {
             on_layer(index);
-            let layer = LayerPacker { packer: &packer, architecture: &architecture, index, layer };
+            let (packer, architecture) = (&packer, &architecture);
+            let layer = LayerPacker { packer, architecture, share, index, layer, own };
             layers.push(layer.pack(&mut ropes)?);
         }
         on_layer(layers.len());
@@ -682,7 +735,10 @@ impl Weights {
         let own_inputs = architecture.own_input().map(|_| own_inputs()).transpose()?;
         let mut weights = Self {
             head: head.unwrap_or_else(|| Arc::clone(&embedding)),
+            vocabulary: Widths::of_outputs(share, architecture.vocab_size),
             architecture,
+            share,
+            own_layers,
             cache_type: CacheType::F32,
             embedding,
             positions: positions.unwrap_or_default(),
@@ -708,12 +764,23 @@ impl Weights {
         &self.architecture
     }
 
+    /// Returns the part of the model that these weights are.
+    #[must_use]
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Returns the layers as the share computes them.
+    pub(crate) fn own_layers(&self) -> &[Layer] {
+        &self.own_layers
+    }
+
     /// Whether the model has recurrent layers.
     pub(crate) fn has_states(&self) -> bool {
         self.layers.iter().any(|layer| layer.recurrent.is_some())
     }
 
-    /// Returns the memory that a model needs at least, in bytes: its packed weights, and one page of its
+    /// Returns the memory that a share of a model needs at least, in bytes: its packed weights, and one page of its
     /// cache; also two states, the old one and the new one, if it has recurrent layers. Matrices that it shares with its target count as nothing.
     ///
     /// # Errors
@@ -722,11 +789,14 @@ impl Weights {
         architecture: &Architecture,
         source: &dyn TensorSource,
         types: ModelTypes,
+        share: Share,
     ) -> Result<usize, LoadError> {
         let cache_type = types.cache.unwrap_or(CacheType::F16);
-        let page = CpuPages::new(&architecture.layers, cache_type).page_bytes();
+        let layers: Vec<Layer> =
+            architecture.layers.iter().map(|layer| share.of_layer(layer)).collect();
+        let page = CpuPages::new(&layers, cache_type).page_bytes();
         let cache = page.saturating_add(architecture.state_bytes().saturating_mul(2));
-        Ok(Self::packed_bytes(architecture, source, types.weights)?.saturating_add(cache))
+        Ok(Self::packed_bytes(architecture, source, types.weights, share)?.saturating_add(cache))
     }
 
     /// Returns the size of packed weights, as [`Self::bytes`] returns it after packing.
@@ -734,9 +804,10 @@ impl Weights {
         architecture: &Architecture,
         source: &dyn TensorSource,
         weights: Option<WeightTypes>,
+        share: Share,
     ) -> Result<usize, LoadError> {
         let types = MatrixTypes::of_model(weights, architecture, source)?;
-        let packer = WeightPacker { source, types };
+        let packer = WeightPacker { source, types, share: Some((architecture, share)) };
         let with_shape = |tensor| (tensor, architecture.shape(tensor));
         let layers = architecture.layers.iter().enumerate().flat_map(|(index, layer)| {
             let dense = LayerTensor::PROJECTIONS.map(|tensors| -> Vec<_> {
@@ -764,8 +835,9 @@ impl Weights {
         let expansions = architecture
             .layers
             .iter()
+            .map(|layer| share.of_layer(layer))
             .enumerate()
-            .map(|(index, layer)| PackedLatent::expansion_bytes(&packer.types, index, layer));
+            .map(|(index, layer)| PackedLatent::expansion_bytes(&packer.types, index, &layer));
         let expansions = expansions.fold(0, usize::saturating_add);
         let whole = [
             (!architecture.shares_embedding).then_some(Tensor::Embedding),
@@ -850,11 +922,15 @@ impl Weights {
         self.architecture.head == Head::Embedding
     }
 
-    /// Writes a token's embedding to `row`: `[hidden]`.
+    /// Writes a token's embedding to `row`: `[hidden]`. A share writes those of its part of the vocabulary.
     pub(crate) fn embed(&self, token: TokenId, row: &mut [f32]) {
         match (token as usize).checked_sub(self.architecture.vocab_size) {
             None => {
-                self.embedding.unpack_row(token as usize, row);
+                let own = self.share.outputs(self.architecture.vocab_size);
+                if !own.contains(&(token as usize)) {
+                    return;
+                }
+                self.embedding.unpack_row(token as usize - own.start, row);
                 let factor = self.architecture.factors.embedding;
                 row.iter_mut().for_each(|value| *value *= factor);
             }
@@ -902,10 +978,15 @@ mod tests {
             for types in WeightTypes::all() {
                 let weights = Weights::load_as(&checkpoint, types).unwrap();
                 let architecture = checkpoint.architecture();
-                let expected =
-                    Weights::packed_bytes(architecture, &checkpoint, Some(types)).unwrap();
+                let of =
+                    |share| Weights::packed_bytes(architecture, &checkpoint, Some(types), share);
+                let expected = of(Share::WHOLE).unwrap();
                 assert_eq!(weights.bytes(), expected, "{types}, {config:?}");
-                let least = Weights::least_memory(architecture, &checkpoint, types.into());
+                let share = Share::new(1, 3);
+                let third = Weights::load_share(&checkpoint, types.into(), share, &mut |_| ());
+                assert_eq!(third.unwrap().bytes(), of(share).unwrap(), "{types}, {config:?}");
+                let least =
+                    Weights::least_memory(architecture, &checkpoint, types.into(), Share::WHOLE);
                 assert!(least.unwrap() > expected);
                 let embedding = if weights.has_tied_head() { 0 } else { weights.embedding.bytes() };
                 let many = [1, 4, 100_000].map(|rows| weights.bytes_read(rows));

@@ -18,7 +18,7 @@ use crate::workers::{Loaded, worker_specs};
 use forerun_cache::PoolUsage;
 use forerun_core::trace::Trace;
 use forerun_core::{Constraint, Need, Role, SequenceId, TokenId};
-use forerun_cpu::Isa;
+use forerun_cpu::{Isa, Share, Weights};
 use forerun_decode::{AnswerDecoder, DraftPattern, Limits, Sequence};
 use forerun_formats::Config;
 use forerun_runtime::{ClusterHandle, Runtime, Workers};
@@ -109,17 +109,20 @@ impl OpenedPlan {
             (0..plan.placement().replicas()).map(Role::Target).filter(|&role| is_here(role));
         let gpus: Vec<Option<usize>> = targets.map(|role| plan.placement().gpu_of(role)).collect();
         let on_cores = gpus.contains(&None);
-        let needs_target = on_cores || drafters.iter().any(OpenDrafter::shares_target);
+        let share = part.map_or(Share::WHOLE, |part| part.share);
+        let is_member = share != Share::WHOLE;
+        let needs_target = on_cores || is_member || drafters.iter().any(OpenDrafter::shares_target);
         if !loader.shares_weights() {
             // All at once, so that a drafter that does not fit is found before the target is loaded.
-            let of_target = || memory::of_model(&target.checkpoint, plan.types());
+            let of_target = || memory::of_model(&target.checkpoint, plan.types(), share);
             let needed = if needs_target { of_target()? } else { 0 };
             let needed = drafters.iter().try_fold(needed, |needed, drafter| {
                 Ok::<_, ForerunError>(needed.saturating_add(drafter.memory(plan)?))
             })?;
             memory::check(needed)?;
         }
-        let mut load = || loader.load(plan.model(), &target.checkpoint, plan.types());
+        let types = (plan.types(), share);
+        let mut load = || loader.load_share(plan.model(), &target.checkpoint, types);
         let weights = needs_target.then(&mut load).transpose()?;
         let on_gpus = gpus.into_iter().flatten().map(|gpu| {
             let target = loader.load_on(Some(gpu), plan.model(), &target.checkpoint, plan.types());
@@ -145,6 +148,11 @@ impl OpenedPlan {
         let runtime = Runtime::start(worker_specs(plan, &loaded, part)?)?;
         let (plan, tokenizer) = (plan.clone(), target.tokenizer);
         Ok((Self { plan, config, tokenizer, translates, loaded }, runtime))
+    }
+
+    /// Returns the weights of the target, if this process has some.
+    pub(crate) fn target(&self) -> Option<&Arc<Weights>> {
+        self.loaded.target.as_ref()
     }
 
     /// Returns what the first drafter drafts in one job, if it has a checkpoint and is in this process.

@@ -101,7 +101,7 @@ pub use plan::{
 };
 pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport, TypeQuality};
-pub use ranks::{DECODING_RANK, Rank, RankError, RankFacts};
+pub use ranks::{DECODING_RANK, Rank, RankError, RankFacts, RankSite};
 pub use registry::{DrafterEntry, DrafterKind};
 pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use synthetic_pair::{
@@ -121,7 +121,7 @@ pub use forerun_core::{
 pub use forerun_cpu::ceiling::CeilingOptions;
 pub use forerun_cpu::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_cpu::quality::Quality;
-pub use forerun_cpu::{GroupParallelism, Isa, IsaError, Team, TeamError, Weights};
+pub use forerun_cpu::{Exchange, GroupParallelism, Isa, IsaError, Team, TeamError, Weights};
 pub use forerun_cpu::{measure, model_cost};
 pub use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};

@@ -6,7 +6,7 @@ use crate::memory;
 use crate::model_source::ModelSource;
 use crate::placed_weights::PlacedWeights;
 use crate::progress::{Progress, Step};
-use forerun_cpu::Weights;
+use forerun_cpu::{Share, Weights};
 use forerun_formats::{Checkpoint, LoadError, MatrixTypes, ModelTypes};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -19,7 +19,7 @@ type SharedKey = (PathBuf, ModelTypes);
 /// The weights that engines share.
 #[derive(Default)]
 struct Shared {
-    models: HashMap<SharedKey, Arc<Weights>>,
+    models: HashMap<(PathBuf, ModelTypes, Share), Arc<Weights>>,
     /// Drafters trained for a target, by their own key and the target's checkpoint.
     drafters: HashMap<(SharedKey, PathBuf), DrafterParts>,
 }
@@ -144,7 +144,17 @@ impl<'a> Loader<'a> {
         checkpoint: &Checkpoint,
         types: ModelTypes,
     ) -> Result<Arc<Weights>, ForerunError> {
-        let key = (checkpoint.path().to_owned(), types);
+        self.load_share(model, checkpoint, (types, Share::WHOLE))
+    }
+
+    /// Returns a share of a model's weights, as [`Self::load`] does.
+    pub(crate) fn load_share(
+        &mut self,
+        model: &ModelSource,
+        checkpoint: &Checkpoint,
+        (types, share): (ModelTypes, Share),
+    ) -> Result<Arc<Weights>, ForerunError> {
+        let key = (checkpoint.path().to_owned(), types, share);
         if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.models.get(&key)) {
             return Ok(Arc::clone(weights));
         }
@@ -160,8 +170,9 @@ impl<'a> Loader<'a> {
                 flow = (self.on_progress)(Progress { step, done, total });
             }
         };
-        memory::check(memory::of_model(checkpoint, types)?)?;
-        let weights = Arc::new(Weights::load_with(checkpoint, types, &mut on_layer)?);
+        memory::check(memory::of_model(checkpoint, types, share)?)?;
+        let weights = Weights::load_share(checkpoint, types, share, &mut on_layer)?;
+        let weights = Arc::new(weights);
         if flow.is_break() {
             return Err(ForerunError::Cancelled);
         }

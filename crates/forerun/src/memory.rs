@@ -1,16 +1,20 @@
 //! Checks that models fit in memory, before they are loaded.
 
 use crate::error::ForerunError;
-use forerun_cpu::Weights;
+use forerun_cpu::{Share, Weights};
 use forerun_formats::{Checkpoint, LoadError, ModelTypes};
 use forerun_runtime::available_memory;
 
 /// Memory for activations, threads and everything else that is small, in bytes.
 const RESERVE: usize = 64 << 20;
 
-/// Returns the memory that a model needs at least.
-pub(crate) fn of_model(checkpoint: &Checkpoint, types: ModelTypes) -> Result<usize, LoadError> {
-    Weights::least_memory(checkpoint.architecture(), checkpoint, types)
+/// Returns the memory that a share of a model needs at least.
+pub(crate) fn of_model(
+    checkpoint: &Checkpoint,
+    types: ModelTypes,
+    share: Share,
+) -> Result<usize, LoadError> {
+    Weights::least_memory(checkpoint.architecture(), checkpoint, types, share)
 }
 
 /// Checks that models which need this memory can be loaded. Systems that do not say how much memory they

@@ -7,29 +7,63 @@ use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::model_source::ModelSource;
 use crate::plan::{Plan, WorkerDescription, WorkerDevice};
-use forerun_core::Role;
-use forerun_cpu::Isa;
+use crate::workers::team;
+use forerun_cpu::{Exchange, Isa, Share, TensorParallelFollower, Weights};
 use forerun_decode::DraftPattern;
-use forerun_runtime::{Runtime, Workers};
+use forerun_runtime::{DeviceGroup, Runtime, TeamSpec, Workers};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 /// The rank whose process decodes. Drafters that need no device run there, too.
 pub const DECODING_RANK: usize = 0;
 
+/// The place of a process in an MPI job.
+#[derive(Clone, Copy)]
+pub struct RankSite<'a> {
+    /// The rank.
+    pub rank: usize,
+    /// The cores of the rank's device.
+    pub cores: &'a [usize],
+    /// Connects this rank with the others that compute a target together. It receives their ranks, the leader first.
+    pub connect: &'a dyn Fn(&[usize]) -> Box<dyn Exchange>,
+}
+
 /// The part of a plan that one process runs.
-#[derive(Clone, Debug)]
 pub(crate) struct RankPart {
-    pub(crate) rank: usize,
+    rank: usize,
     /// The cores of the rank's device.
     pub(crate) cores: Vec<usize>,
+    /// The part of the target that this rank computes.
+    pub(crate) share: Share,
+    /// The connection to the other ranks that compute the target together with this one, until it is in use.
+    exchange: Mutex<Option<Box<dyn Exchange>>>,
 }
 
 impl RankPart {
+    fn new(workers: &[WorkerDescription], site: RankSite<'_>) -> Self {
+        let RankSite { rank, cores, connect } = site;
+        let groups = workers.iter().filter_map(WorkerDescription::group);
+        let mut groups = groups.filter(|group| group.has_several_ranks()).map(DeviceGroup::ranks);
+        let ranks = groups.find(|ranks| ranks.contains(&rank)).unwrap_or_default();
+        let share = match ranks.iter().position(|other| *other == rank) {
+            Some(member) => Share::new(member, ranks.len()),
+            None => Share::WHOLE,
+        };
+        let exchange = (!ranks.is_empty()).then(|| connect(&ranks));
+        Self { rank, cores: cores.to_vec(), share, exchange: Mutex::new(exchange) }
+    }
+
+    /// Returns the connection to the other ranks of a target. Whoever takes it first computes this rank's share.
+    pub(crate) fn take_exchange(&self) -> Option<Box<dyn Exchange>> {
+        self.exchange.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     pub(crate) fn has(&self, worker: &WorkerDescription) -> bool {
         worker.rank() == self.rank
     }
@@ -39,9 +73,22 @@ impl WorkerDescription {
     /// Returns the rank whose process runs the worker: 0 without ranks in the placement.
     #[must_use]
     pub fn rank(&self) -> usize {
+        self.group().and_then(DeviceGroup::rank).unwrap_or(DECODING_RANK)
+    }
+
+    /// Returns the ranks that compute the worker's models: its own, and those that it leads.
+    #[must_use]
+    pub fn ranks(&self) -> Vec<usize> {
+        match self.group() {
+            Some(group) if group.rank().is_some() => group.ranks(),
+            _ => vec![self.rank()],
+        }
+    }
+
+    fn group(&self) -> Option<&DeviceGroup> {
         match &self.device {
-            WorkerDevice::Own(group) => group.rank().unwrap_or(DECODING_RANK),
-            WorkerDevice::Thread | WorkerDevice::InTurn(_) => DECODING_RANK,
+            WorkerDevice::Own(group) => Some(group),
+            WorkerDevice::Thread | WorkerDevice::InTurn(_) => None,
         }
     }
 }
@@ -113,6 +160,9 @@ pub enum RankError {
         /// The instruction set of that rank.
         expected: String,
     },
+    /// A thread cannot be started.
+    #[error("cannot start the thread of a share of the target: {0}")]
+    Thread(String),
     /// A model's file cannot be read.
     #[error("cannot read {}: {message}", path.display())]
     Read {
@@ -134,19 +184,19 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Loads the models that `plan` places on this rank, and starts their workers on `cores`.
+    /// Loads the models that `plan` places on this rank, and starts their workers on the cores of `site`. If the rank
+    /// computes a target with others, and another one leads, a thread computes its share from now on.
     ///
     /// # Errors
     /// As [`Forerun::open_with`].
     pub fn start(
         plan: &Plan,
         loader: &mut Loader<'_>,
-        rank: usize,
-        cores: &[usize],
+        site: RankSite<'_>,
     ) -> Result<Self, ForerunError> {
-        let part = RankPart { rank, cores: cores.to_vec() };
-        let workers = plan.workers().into_iter().filter(|worker| part.has(worker));
-        let roles: Vec<Role> = workers.flat_map(|worker| worker.roles()).collect();
+        let workers = plan.workers();
+        let part = RankPart::new(&workers, site);
+        let mut of_rank = workers.iter().filter(|worker| worker.ranks().contains(&site.rank));
         let models = plan.drafters_with_models().into_iter().map(|(_, model)| model);
         let models = std::iter::once(plan.model()).chain(models).map(|model| {
             let fingerprint = match model {
@@ -157,7 +207,16 @@ impl Rank {
         });
         let models = models.collect::<Result<Vec<_>, ForerunError>>()?;
         let (opened, runtime) = OpenedPlan::start(plan, loader, Some(&part))?;
-        let has_target = roles.iter().any(|role| role.target().is_some());
+        let has_target =
+            of_rank.any(|worker| worker.roles().iter().any(|it| it.target().is_some()));
+        // The leader's worker has taken the exchange.
+        let follows = part.share != Share::WHOLE && part.share.member() > 0;
+        if let Some(exchange) = part.take_exchange().filter(|_| follows)
+            && let Some(worker) = workers.iter().find(|it| it.ranks().contains(&site.rank))
+            && let Some(weights) = opened.target()
+        {
+            follow(Arc::clone(weights), team(worker, Some(&part)), exchange)?;
+        }
         let isa = has_target.then(Isa::from_environment).transpose()?;
         let facts = RankFacts {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -197,6 +256,22 @@ impl Rank {
         let pattern = DraftPattern { positions: pattern.0, one_forward: pattern.1 };
         Ok(self.opened.into_engine(connect(self.runtime), pattern))
     }
+}
+
+/// Starts the thread that computes a share of the target until the leader ends.
+fn follow(
+    weights: Arc<Weights>,
+    team: TeamSpec,
+    exchange: Box<dyn Exchange>,
+) -> Result<(), RankError> {
+    let body = move || {
+        // A panic ends the job, and names this rank.
+        let team = team.start_team().unwrap_or_else(|error| panic!("{error}"));
+        let follower = TensorParallelFollower::new(weights, Arc::new(team), exchange);
+        follower.run().unwrap_or_else(|error| panic!("{error}"));
+    };
+    let thread = thread::Builder::new().name("forerun-follower".into()).spawn(body);
+    thread.map(drop).map_err(|error| RankError::Thread(error.to_string()))
 }
 
 /// Checks that the ranks fit together.

@@ -9,7 +9,10 @@ use crate::ranks::RankPart;
 use crate::registry::DrafterKind;
 use forerun_cache::PoolUsage;
 use forerun_core::Role;
-use forerun_cpu::{CpuPages, ExclusiveDevice, PipelineParallelModel, Team, Transformer, Weights};
+use forerun_cpu::{
+    CpuPages, Exchange, ExclusiveDevice, PipelineParallelModel, Team, TensorParallelModel,
+    Transformer, Weights,
+};
 use forerun_decode::PearlSchedule;
 use forerun_formats::FeatureSource;
 use forerun_model::{CachedTransformer, Forward};
@@ -73,7 +76,10 @@ pub(crate) fn worker_specs(
             WorkerDevice::Thread | WorkerDevice::Own(_) => Ok(Vec::new()),
         };
         let team = team(&worker, part);
+        let has_members = matches!(&worker.device, WorkerDevice::Own(it) if it.has_several_ranks());
+        let exchange = part.filter(|_| has_members).and_then(RankPart::take_exchange);
         let models = WorkerModels {
+            exchange: Mutex::new(exchange),
             loaded: Arc::clone(loaded),
             roles: roles.clone(),
             on_tokens: on_tokens.clone(),
@@ -90,7 +96,7 @@ pub(crate) fn worker_specs(
 }
 
 /// Returns the team of a worker of `part`. One that moves between devices leads their teams.
-fn team(worker: &WorkerDescription, part: Option<&RankPart>) -> TeamSpec {
+pub(crate) fn team(worker: &WorkerDescription, part: Option<&RankPart>) -> TeamSpec {
     let cores = |group: &DeviceGroup| match part.filter(|_| group.rank().is_some()) {
         Some(part) => part.cores.clone(),
         None => group.cores().to_vec(),
@@ -114,6 +120,8 @@ struct WorkerModels {
     devices: Vec<Arc<SharedDevice>>,
     /// The GPU of its target replicas, if they are not on cores.
     gpu: Option<usize>,
+    /// The connection to the other ranks that compute the target together with this one, until it is in use.
+    exchange: Mutex<Option<Box<dyn Exchange>>>,
     /// Whether each half of a draft is computed on one of two devices.
     halves: bool,
     /// The memory of each model's caches, if it is not the default.
@@ -189,7 +197,7 @@ impl WorkerModels {
         engine.with_target(index, replica)
     }
 
-    /// Returns the target on a team, or its layers spread over several devices.
+    /// Returns the target on a team, with those of other ranks or without, or its layers spread over several devices.
     fn replica(
         &self,
         engine: &Engine,
@@ -197,6 +205,14 @@ impl WorkerModels {
     ) -> Result<Box<dyn Forward<Storage = CpuPages>>, String> {
         let Loaded { target, features, .. } = &*self.loaded;
         let target = target.as_ref().ok_or("the target is not loaded in this process")?;
+        let exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(exchange) = exchange {
+            let leader = TensorParallelModel::new(Arc::clone(target), Arc::clone(team), exchange);
+            return Ok(Box::new(match features.clone() {
+                Some(features) => leader.with_features(features),
+                None => leader,
+            }));
+        }
         if self.devices.is_empty() {
             let whole = Transformer::new(Arc::clone(target), Arc::clone(team));
             return Ok(Box::new(match features.clone() {

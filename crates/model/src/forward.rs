@@ -1,6 +1,6 @@
 //! Forward passes over the new tokens of several sequences, and the devices that compute them.
 
-use forerun_cache::{PageStorage, SequenceCache};
+use forerun_cache::{HeldRows, PageStorage};
 use forerun_core::{Node, TokenId, TokenTree};
 use forerun_formats::{Architecture, DraftHeads};
 use forerun_lm::{CachePart, DeviceChoice, LayerOrder, ModelError};
@@ -27,7 +27,7 @@ pub struct Pass<'a> {
 #[derive(Clone, Copy)]
 pub struct SequencePass<'a> {
     /// The sequence's cache. It holds the leading nodes of `tree`, and has pages for the others.
-    pub cache: &'a SequenceCache,
+    pub cache: &'a dyn HeldRows,
     /// The nodes after the cached prefix.
     pub tree: &'a TokenTree,
     /// The first node whose logits are computed. Those of all later nodes are computed, too. It is
@@ -55,7 +55,7 @@ impl<'a> SequencePass<'a> {
     /// Creates the part of a sequence whose rows read tokens only.
     #[must_use]
     pub fn new(
-        cache: &'a SequenceCache,
+        cache: &'a dyn HeldRows,
         tree: &'a TokenTree,
         first_output: Node,
         cancel: &'a AtomicBool,
@@ -66,7 +66,7 @@ impl<'a> SequencePass<'a> {
     /// Returns the number of leading nodes that the cache holds.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.cache.index().tree_len()
+        self.cache.tree_len()
     }
 
     /// Returns the number of rows to compute.

@@ -53,7 +53,7 @@ impl PageStorage for Pages {
 
 /// Returns the bytes of keys and values that the new rows of a sequence read in a layer.
 fn bytes_read(sequence: &SequencePass<'_>, layer: &Layer) -> usize {
-    let visible = |node| sequence.cache.index().prefix_len() + sequence.tree.depth(node);
+    let visible = |node| sequence.cache.prefix_len() + sequence.tree.depth(node);
     let Some(attention) = &layer.attention else { return 0 };
     let window = attention.window.unwrap_or(usize::MAX);
     let rows = (sequence.held()..sequence.tree.len()).map(|node| visible(node).min(window));

@@ -2,6 +2,7 @@
 
 use crate::clock::ClockReport;
 use crate::error::MpiError;
+use crate::exchange::{MemberMessage, RankExchange};
 use crate::transport::{self, Command, Joined, Kind, Shared, THREAD, abort_job, lock, to_bytes};
 use forerun_core::{Role, SequenceId, trace::Trace};
 use forerun_runtime::{
@@ -11,7 +12,7 @@ use forerun_wire::Connection;
 use std::collections::BTreeMap;
 use std::panic;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -42,6 +43,10 @@ pub struct Group {
     cores: Vec<usize>,
     hellos: Mutex<Receiver<(usize, Vec<u8>)>>,
     finished: Mutex<Receiver<()>>,
+    /// Messages of ranks that compute a model together with this one, until there is an exchange for them.
+    inbox: Mutex<Option<Receiver<(usize, MemberMessage)>>>,
+    /// Exchanges have a clone of the sender as long as they are in use.
+    exchanges: Mutex<(Option<Sender<()>>, Receiver<()>)>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -56,6 +61,7 @@ impl Group {
         let (commands, received) = channel();
         let (hello, hellos) = channel();
         let (finish, finished) = channel();
+        let (members, inbox) = channel();
         let (result, results) = channel();
         let own_cores = cores.clone();
         let body = move || {
@@ -78,6 +84,8 @@ impl Group {
                         jobs: OnceLock::new(),
                         connections: OnceLock::new(),
                         hellos: hello,
+                        members,
+                        gathered_bytes: AtomicU64::new(0),
                         clocks: (0..size).map(|_| Mutex::default()).collect(),
                         names: names.collect(),
                         failure: Mutex::default(),
@@ -103,7 +111,9 @@ impl Group {
             .unwrap_or_else(|_| Err(MpiError::NotFormed { seconds: FORMATION.as_secs() }))?;
         end_job_on_panic(&shared);
         let (hellos, finished) = (Mutex::new(hellos), Mutex::new(finished));
-        Ok(Self { shared, cores, hellos, finished, thread: Some(thread) })
+        let (alive, all_dropped) = channel();
+        let (inbox, exchanges) = (Mutex::new(Some(inbox)), Mutex::new((Some(alive), all_dropped)));
+        Ok(Self { shared, cores, hellos, finished, inbox, exchanges, thread: Some(thread) })
     }
 
     /// Returns the number of this process in the job, from 0.
@@ -123,6 +133,26 @@ impl Group {
     #[must_use]
     pub fn cores(&self) -> &[usize] {
         &self.cores
+    }
+
+    /// Connects this rank with the others of `ranks`, which compute a target together. The first of them leads.
+    ///
+    /// # Panics
+    /// If this rank is connected already: a rank can be in one such group.
+    #[must_use]
+    pub fn exchange(&self, ranks: &[usize]) -> RankExchange {
+        let inbox = lock(&self.inbox).take().expect("one group of ranks for each rank");
+        // The group has a sender until it is dropped.
+        let alive = lock(&self.exchanges).0.clone();
+        RankExchange::new(Arc::clone(&self.shared), ranks, inbox, alive)
+    }
+
+    /// Waits until this rank takes no more part in computing a model together with others.
+    fn wait_for_exchanges(&self) {
+        let mut exchanges = lock(&self.exchanges);
+        exchanges.0 = None;
+        // An error: all senders are gone.
+        while exchanges.1.recv().is_ok() {}
     }
 
     /// Loads with `load`, and then runs the jobs that rank 0 sends, until that ends the job. `load` returns the
@@ -218,6 +248,7 @@ impl Group {
     /// Returns a connection to the workers of this process, which another thread serves.
     fn own_connection(&self, name: String, runtime: &Arc<Runtime>) -> Arc<Connection> {
         let (server, queue) = MessageServer::new();
+        let _ = self.shared.jobs.set(queue.clone());
         let queue = ClosesWhenDropped(queue);
         let connection = Arc::new(Connection::new(name, move |bytes| queue.0.push(bytes)));
         let (to_host, runtime, shared) =
@@ -248,7 +279,18 @@ impl Drop for ClosesWhenDropped {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.shared.command(Command::Finish);
+        // The work of this process ends first. On rank 0 the others must hear of it, because its target may be led by one
+        // of them.
+        if self.shared.rank == 0 {
+            if let Some(jobs) = self.shared.jobs.get() {
+                jobs.close();
+            }
+            self.shared.command(Command::Finish);
+            self.wait_for_exchanges();
+        } else {
+            self.wait_for_exchanges();
+            self.shared.command(Command::Finish);
+        }
         let mut waited = Duration::ZERO;
         let step = Duration::from_millis(100);
         while let Err(RecvTimeoutError::Timeout) = lock(&self.finished).recv_timeout(step) {
@@ -337,6 +379,12 @@ impl Observer {
     pub fn traffic(&self) -> (u64, u64) {
         let Some(shared) = self.0.upgrade() else { return (0, 0) };
         (shared.sent_bytes.load(Ordering::Relaxed), shared.received_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Returns how many bytes rank 0 has sent to ranks that compute a target together with it.
+    #[must_use]
+    pub fn gathered(&self) -> u64 {
+        self.0.upgrade().map_or(0, |shared| shared.gathered_bytes.load(Ordering::Relaxed))
     }
 }
 

@@ -8,6 +8,8 @@
 //!   nothing happens, so an idle rank needs almost no processor time.
 //! * Rank 0 and the others exchange heartbeats. A rank that sends nothing for a while ends the job with an error
 //!   that names it. So does a panic on any thread. `mpirun` ends the job of a process that dies.
+//! * Ranks that compute a target together (`Group::exchange`) pass its activations to each other through the same
+//!   threads.
 //! * The heartbeats measure the offsets of the ranks' clocks, so completions are on the clock of rank 0.
 //!
 //! Without the feature `mpi`, this crate is empty, and needs no MPI to be built.
@@ -17,6 +19,8 @@ mod clock;
 #[cfg(feature = "mpi")]
 mod error;
 #[cfg(feature = "mpi")]
+mod exchange;
+#[cfg(feature = "mpi")]
 mod group;
 #[cfg(feature = "mpi")]
 mod transport;
@@ -25,5 +29,7 @@ mod transport;
 pub use clock::ClockReport;
 #[cfg(feature = "mpi")]
 pub use error::MpiError;
+#[cfg(feature = "mpi")]
+pub use exchange::RankExchange;
 #[cfg(feature = "mpi")]
 pub use group::{Group, GroupOptions, Observer, RankWorkers};

@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::error::MpiError;
+use crate::exchange::MemberMessage;
 use forerun_runtime::MessageQueue;
 use forerun_wire::Connection;
 use mpi::Threading;
@@ -56,11 +57,32 @@ pub(crate) enum Kind {
     Stop,
     /// A rank has ended its work.
     Bye,
+    /// A message of the leader of ranks that compute a model together.
+    Pass,
+    /// Numbers that such ranks gather.
+    Numbers,
+    /// A rank takes no more part in computing a model together with others.
+    End,
 }
 
 impl Kind {
-    const ALL: [Self; 7] =
-        [Self::Part, Self::Wire, Self::Hello, Self::Ping, Self::Pong, Self::Stop, Self::Bye];
+    const ALL: [Self; 10] = [
+        Self::Part,
+        Self::Wire,
+        Self::Hello,
+        Self::Ping,
+        Self::Pong,
+        Self::Stop,
+        Self::Bye,
+        Self::Pass,
+        Self::Numbers,
+        Self::End,
+    ];
+
+    /// Whether messages of this kind are the work of a job, and others are about the job itself.
+    fn is_work(self) -> bool {
+        matches!(self, Self::Wire | Self::Pass | Self::Numbers)
+    }
 
     fn of_tag(tag: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as i32 == tag)
@@ -100,6 +122,10 @@ pub(crate) struct Shared {
     /// The connections of rank 0 to the other ranks.
     pub(crate) connections: OnceLock<Vec<Arc<Connection>>>,
     pub(crate) hellos: Sender<(usize, Vec<u8>)>,
+    /// Where messages of the ranks go that compute a model together with this one.
+    pub(crate) members: Sender<(usize, MemberMessage)>,
+    /// The bytes that this rank has sent to others for computing a model together.
+    pub(crate) gathered_bytes: AtomicU64,
     pub(crate) clocks: Vec<Mutex<Clock>>,
     /// What the ranks run, for errors.
     pub(crate) names: Vec<String>,
@@ -297,6 +323,11 @@ impl Transport {
         for (to, kind, bytes) in messages {
             if *kind == Kind::Wire {
                 self.shared.sent_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            }
+            if matches!(kind, Kind::Pass | Kind::Numbers) {
+                self.shared.gathered_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            }
+            if kind.is_work() {
                 self.last_work = Instant::now();
             }
             let mut rest = &bytes[..];
@@ -373,6 +404,9 @@ impl Transport {
                 self.last_work = Instant::now();
                 self.handle_wire(from, bytes);
             }
+            Kind::Pass => self.pass_to_member(from, MemberMessage::Pass(bytes)),
+            Kind::Numbers => self.pass_to_member(from, MemberMessage::Numbers(bytes)),
+            Kind::End => self.pass_to_member(from, MemberMessage::Ended),
             Kind::Hello => drop(self.shared.hellos.send((from, bytes))),
             Kind::Ping => {
                 if let Ok(beat) = postcard::from_bytes::<Beat>(&bytes) {
@@ -390,6 +424,8 @@ impl Transport {
                 Some(jobs) => jobs.close(),
                 None => {
                     (self.is_finishing, self.is_not_needed) = (true, true);
+                    let others = (0..self.shared.size).filter(|rank| *rank != self.shared.rank);
+                    self.replies.extend(others.map(|rank| (rank, Kind::End, Vec::new())));
                     self.replies.push((0, Kind::Bye, Vec::new()));
                 }
             },
@@ -397,6 +433,15 @@ impl Transport {
             Kind::Bye => self.abort(&format!("{} has left the job", self.shared.name(from))),
             Kind::Part => {}
         }
+    }
+
+    /// Passes a message on to the part of this process that computes a model together with other ranks.
+    fn pass_to_member(&mut self, from: usize, message: MemberMessage) {
+        if !matches!(message, MemberMessage::Ended) {
+            self.last_work = Instant::now();
+        }
+        // If that part has ended, nobody needs the message.
+        drop(self.shared.members.send((from, message)));
     }
 
     /// Passes bytes on to the end of their connection.

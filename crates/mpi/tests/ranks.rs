@@ -8,14 +8,16 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun::{
-    AdditionalDrafter, Answer, AnswerEvent, Canceller, Config, DraftTokens, DrafterKind, Forerun,
-    Loader, Options, Plan, Rank, RankFacts, Request, SamplingOptions, Topology, Verification,
-    VerificationChoice,
+    AdditionalDrafter, Answer, AnswerEvent, Canceller, Config, DraftTokens, DrafterKind, Exchange,
+    Forerun, Loader, Options, Plan, Rank, RankFacts, RankSite, Request, SamplingOptions, Topology,
+    Verification, VerificationChoice,
 };
 use forerun_core::{
     Job, Key, KeyedRandomness, Purpose, Role, Sampling, ScoreJob, SequenceId, TokenTree,
 };
-use forerun_formats::checkpoint::random::{example_config, write_random_pair};
+use forerun_cpu::Recipients;
+use forerun_formats::QkNorms;
+use forerun_formats::checkpoint::random::{example_config, example_families, write_random_pair};
 use forerun_mpi::{Group, GroupOptions, Observer};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
@@ -41,8 +43,12 @@ struct Models(TempDir);
 
 impl Models {
     fn make() -> Self {
+        Self::of(&example_config())
+    }
+
+    fn of(config: &Config) -> Self {
         let models = Self(tempfile::tempdir().unwrap());
-        let config = Config { max_position_embeddings: 16_384, ..example_config() };
+        let config = Config { max_position_embeddings: 16_384, ..config.clone() };
         write_random_pair(&models.path("target"), &models.path("drafter"), &config, 2, 0.3, 5)
             .unwrap();
         models
@@ -76,6 +82,8 @@ enum Work {
     AnswerForEver,
     /// Measures round trips and bytes.
     Measure,
+    /// Measures how long all ranks take to gather numbers, and then answers.
+    Gather,
 }
 
 /// What happens to a rank, after how many milliseconds.
@@ -226,7 +234,9 @@ fn a_rank_of_a_job() {
     let Ok(task) = std::env::var(TASK) else { return };
     let task: Task = serde_json::from_str(&task).unwrap();
     let plan = task.plan(true);
-    let names = plan.workers().into_iter().map(|worker| (worker.rank(), worker.name.clone()));
+    let workers = plan.workers().into_iter();
+    let names = workers
+        .flat_map(|worker| worker.ranks().into_iter().map(move |it| (it, worker.name.clone())));
     let options = GroupOptions {
         timeout: Duration::from_secs(TIMEOUT),
         cores: Topology::of_this_machine().default_cores(),
@@ -252,7 +262,14 @@ fn a_rank_of_a_job() {
             kill_process(getpid(), signal).unwrap();
         });
     }
-    let start = |group: &Group| Rank::start(&plan, &mut Loader::new(), group.rank(), group.cores());
+    if matches!(task.work, Work::Gather) {
+        measure_gathers(&group);
+    }
+    let start = |group: &Group| {
+        let connect = |ranks: &[usize]| -> Box<dyn Exchange> { Box::new(group.exchange(ranks)) };
+        let site = RankSite { rank: group.rank(), cores: group.cores(), connect: &connect };
+        Rank::start(&plan, &mut Loader::new(), site)
+    };
     if group.rank() > 0 {
         let load = |group: &Group| {
             let rank = start(group).map_err(|error| error.to_string())?;
@@ -277,7 +294,7 @@ fn a_rank_of_a_job() {
         })
         .unwrap();
     match task.work {
-        Work::Answer => answer(&engine),
+        Work::Answer | Work::Gather => answer(&engine),
         Work::AnswerForEver => loop {
             answer(&engine);
         },
@@ -352,6 +369,39 @@ fn measure(engine: &Forerun, observer: Option<&Observer>) {
     }
 }
 
+/// Prints on rank 0 how long a gathering takes.
+fn measure_gathers(group: &Group) {
+    let ranks: Vec<usize> = (0..group.size()).collect();
+    let mut exchange = group.exchange(&ranks);
+    for numbers in [16, 1_024, 16_384, 262_144] {
+        let own = vec![1.0; numbers];
+        let mut times: Vec<u128> = Vec::new();
+        for _ in 0..60 {
+            let started = Instant::now();
+            exchange.gather(&own, Recipients::All, &mut |_, _| Ok(())).unwrap();
+            times.push(started.elapsed().as_micros());
+        }
+        times.sort_unstable();
+        if group.rank() == 0 {
+            println!("measured gathering of {} bytes: {} µs", 4 * numbers, times[times.len() / 2]);
+        }
+    }
+}
+
+/// Prints what it costs that ranks compute a model together.
+#[test]
+fn gathering_over_ranks_is_measured() {
+    let models = Models::make();
+    for (transport, ranks) in TRANSPORTS.into_iter().flat_map(|it| [(it, 2), (it, 4)]) {
+        let task = Task::new(&models, "autoregressive", "none", "target=rank:1");
+        let ended = Task { work: Work::Gather, ranks: Some(ranks), ..task }.run(transport);
+        assert!(ended.succeeded, "{}", ended.errors);
+        for line in ended.lines("measured ") {
+            eprintln!("{transport} {ranks} ranks: {line}");
+        }
+    }
+}
+
 /// Methods and drafters on two to four ranks.
 fn tasks(models: &Models) -> Vec<Task> {
     let task = |method, kind, placement| Task::new(models, method, kind, placement);
@@ -371,6 +421,14 @@ fn tasks(models: &Models) -> Vec<Task> {
             also_prompt_lookup: true,
             ..task("dsi", "model", "drafter=rank:3,target=rank:0,target=rank:1,target=rank:2")
         },
+        // Ranks that compute the target together; any of them may decode.
+        task("autoregressive", "none", "target=rank:1+rank:2"),
+        task("autoregressive", "none", "target=rank:1+rank:0"),
+        task("pearl", "model", "drafter=rank:0,target=rank:1+rank:2"),
+        task("speculative", "model", "drafter=rank:4,target=rank:0+rank:1+rank:2+rank:3"),
+        task("speculative", "lookahead", "target=rank:3+rank:1+rank:2+rank:0"),
+        task("dsi", "model", "drafter=rank:0,target=rank:1+rank:2,target=rank:3"),
+        trained("eagle", "drafter=rank:0,target=rank:1+rank:2"),
         // Drafters that read the target's features and share its weights.
         trained("eagle", "drafter=rank:0,target=rank:1"),
         trained("medusa", "drafter=rank:1,target=rank:0"),
@@ -404,13 +462,40 @@ fn answers_over_ranks_are_those_of_one_process() {
     }
 }
 
+/// Families with experts, latent attention, recurrent layers and norms over all heads, on two and four ranks.
+#[test]
+fn families_on_ranks_that_compute_together_answer_as_in_one_process() {
+    let kinds: [fn(&Config) -> bool; 4] = [
+        |config| config.experts.is_some() && config.recurrent.is_none() && config.latent.is_none(),
+        |config| config.latent.is_some(),
+        |config| config.recurrent.is_some(),
+        |config| config.qk_norms == QkNorms::Whole,
+    ];
+    let placements = ["target=rank:0+rank:1", "target=rank:1+rank:0+rank:3+rank:2"];
+    for (at, kind) in kinds.into_iter().enumerate() {
+        let config = example_families().into_iter().find(kind).unwrap();
+        let models = Models::of(&config);
+        for (transport, placement) in
+            [at, at + 1].map(|at| TRANSPORTS[at % 2]).iter().zip(placements)
+        {
+            let task = Task::new(&models, "autoregressive", "none", placement);
+            let ended = task.run(transport);
+            assert!(ended.succeeded, "{placement} {}: {}", ended.output, ended.errors);
+            let found: Vec<&str> =
+                ended.lines("answer ").map(|line| line.split_once(' ').unwrap().1).collect();
+            assert_eq!(found, expected(&task), "{placement}, {config:?}");
+        }
+    }
+}
+
 #[test]
 fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
     let models = Models::make();
-    let cases = std::env::var("FORERUN_CASES").ok().map_or(6, |cases| cases.parse().unwrap());
+    let cases = std::env::var("FORERUN_CASES").ok().map_or(9, |cases| cases.parse().unwrap());
     let tasks = [
         Task::new(&models, "dsi", "model", "drafter=rank:0,target=rank:1,target=rank:2"),
         Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:1"),
+        Task::new(&models, "pearl", "model", "drafter=rank:0,target=rank:2+rank:1"),
     ];
     let expected = tasks.each_ref().map(expected);
     let (mut longest, mut answers) = (Duration::ZERO, 0);
@@ -425,7 +510,7 @@ fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
         let task = Task {
             work: Work::AnswerForEver,
             fault: Some(Fault { rank, kind, after_ms }),
-            ..tasks[case / 3 % 2].clone()
+            ..tasks[case / 3 % 3].clone()
         };
         let ended = task.run(TRANSPORTS[case % 2]);
         let name = format!("case {case}: {kind:?} rank {rank} after {after_ms} ms");
@@ -442,7 +527,7 @@ fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
             let Some((number, tokens)) = line.split_once(' ') else { continue };
             let number: usize = number.parse().unwrap();
             if tokens.ends_with(']') && number < 2 {
-                assert_eq!(tokens, expected[case / 3 % 2][number], "{name}");
+                assert_eq!(tokens, expected[case / 3 % 3][number], "{name}");
                 answers += 1;
             }
         }

@@ -73,10 +73,14 @@ impl ReferenceDevice {
     /// Returns the rows of a sequence with the first layer's inputs.
     fn rows(&self, sequence: &SequencePass<'_>) -> Vec<Row> {
         let (tree, table) = (sequence.tree, sequence.cache.table());
-        let prefix = sequence.cache.index().prefix_len();
+        let prefix = sequence.cache.prefix_len();
         let has_states = self.model.architecture().state_bytes() > 0;
         let is_block = matches!(self.model.architecture().input, Input::Block { .. });
-        let mut steps = has_states.then(|| sequence.cache.state_steps(tree));
+        let mut steps = Vec::new();
+        if has_states {
+            sequence.cache.add_state_steps(tree, &mut steps);
+        }
+        let mut steps = steps.into_iter();
         let row = |node| {
             let nodes = tree.path(node).into_iter().map(|node| prefix + node);
             let path: Vec<RowPlace> =
@@ -87,7 +91,7 @@ impl ReferenceDevice {
             let token = tree.token(node);
             let hidden = self.input(token, prefix + tree.depth(node) - 1, feature.copied());
             let is_output = node >= sequence.first_output;
-            let step = steps.as_mut().and_then(Iterator::next);
+            let step = steps.next();
             let embedding = self.model.embed(token);
             let own_inputs = self.model.own_inputs(token, &embedding);
             Row { path, later, embedding, own_inputs, hidden, is_output, step }

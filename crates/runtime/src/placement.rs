@@ -18,7 +18,7 @@ const MAX_RANKS: usize = 65_536;
 /// A GPU that a placement names is below this number.
 const MAX_GPUS: usize = 4096;
 
-/// What works as one device: a group of cores of this machine, a GPU, or the cores of a rank, which is a process of
+/// What works as one device: a group of cores of this machine, a GPU, or the cores of ranks, which are processes of
 /// an MPI job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceGroup {
@@ -26,6 +26,9 @@ pub struct DeviceGroup {
     cores: Vec<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rank: Option<usize>,
+    /// The other ranks that compute with `rank`, which leads them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    followers: Vec<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gpu: Option<usize>,
 }
@@ -47,19 +50,19 @@ impl DeviceGroup {
     /// Creates the group of these cores.
     #[must_use]
     pub fn new(cores: &[usize]) -> Self {
-        Self { cores: cores.to_vec(), rank: None, gpu: None }
+        Self { cores: cores.to_vec(), rank: None, followers: Vec::new(), gpu: None }
     }
 
     /// Creates the group of a rank's cores.
     #[must_use]
     pub fn of_rank(rank: usize) -> Self {
-        Self { cores: Vec::new(), rank: Some(rank), gpu: None }
+        Self { cores: Vec::new(), rank: Some(rank), followers: Vec::new(), gpu: None }
     }
 
     /// Creates the group of a GPU. GPUs are numbered from 0, in the order in which their drivers report them.
     #[must_use]
     pub fn of_gpu(gpu: usize) -> Self {
-        Self { cores: Vec::new(), rank: None, gpu: Some(gpu) }
+        Self { cores: Vec::new(), rank: None, followers: Vec::new(), gpu: Some(gpu) }
     }
 
     /// Returns the number of the GPU; `None` for cores.
@@ -68,10 +71,22 @@ impl DeviceGroup {
         self.gpu
     }
 
-    /// Returns the rank whose cores these are; `None` for cores of this machine.
+    /// Returns the rank whose cores these are, or that leads the group's ranks; `None` for cores of this machine.
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         self.rank
+    }
+
+    /// Returns all ranks of the group, the leader first. There are none for cores of this machine.
+    #[must_use]
+    pub fn ranks(&self) -> Vec<usize> {
+        self.rank.iter().chain(&self.followers).copied().collect()
+    }
+
+    /// Returns whether several ranks compute a model together (tensor parallelism).
+    #[must_use]
+    pub fn has_several_ranks(&self) -> bool {
+        !self.followers.is_empty()
     }
 
     /// Returns the cores, in the order of the team's members. There are none for a GPU, and for a rank, because
@@ -85,17 +100,14 @@ impl DeviceGroup {
     #[must_use]
     pub fn same_cores(&self, other: &Self) -> bool {
         (self.rank, self.gpu) == (other.rank, other.gpu)
+            && self.followers == other.followers
             && self.cores.len() == other.cores.len()
             && self.cores.iter().all(|core| other.cores.contains(core))
     }
 
     fn parse(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
-        if let Some(rank) = text.strip_prefix("rank:") {
-            if rank.contains("+rank:") {
-                return Some(Err(PlacementError::JoinedRanks { group: text.into() }));
-            }
-            let rank = rank.parse().ok().filter(|&rank| rank < MAX_RANKS)?;
-            return Some(Ok(Self::of_rank(rank)));
+        if text.starts_with("rank:") {
+            return Self::parse_ranks(text);
         }
         if let Some(gpu) = text.strip_prefix("gpu:") {
             if gpu.contains('+') {
@@ -128,6 +140,18 @@ impl DeviceGroup {
         }
         Some(Ok(Self::new(&cores)))
     }
+
+    fn parse_ranks(text: &str) -> Option<Result<Self, PlacementError>> {
+        let rank =
+            |part: &str| part.strip_prefix("rank:")?.parse().ok().filter(|&it| it < MAX_RANKS);
+        let ranks: Vec<usize> = text.split('+').map(rank).collect::<Option<_>>()?;
+        if let Some(at) = (1..ranks.len()).find(|&at| ranks[..at].contains(&ranks[at])) {
+            let (group, rank) = (text.to_owned(), ranks[at]);
+            return Some(Err(PlacementError::DuplicateRank { group, rank }));
+        }
+        let (first, followers) = ranks.split_first()?;
+        Some(Ok(Self { followers: followers.to_vec(), ..Self::of_rank(*first) }))
+    }
 }
 
 impl DeviceGroups {
@@ -157,7 +181,7 @@ impl DeviceGroups {
         let groups: Option<Result<Vec<DeviceGroup>, _>> = groups.collect();
         Some(groups?.and_then(|groups| {
             if groups.len() > 1 && groups.iter().any(|group| group.rank.is_some()) {
-                return Err(PlacementError::JoinedRanks { group: text.into() });
+                return Err(PlacementError::SplitRanks { group: text.into() });
             }
             match groups.len() > 1 && groups.iter().any(|group| group.gpu.is_some()) {
                 true => Err(PlacementError::JoinedGpus { group: text.into() }),
@@ -183,7 +207,10 @@ impl fmt::Display for DeviceGroups {
 impl fmt::Display for DeviceGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.rank, self.gpu) {
-            (Some(rank), _) => write!(f, "rank:{rank}"),
+            (Some(rank), _) => {
+                write!(f, "rank:{rank}")?;
+                self.followers.iter().try_for_each(|rank| write!(f, "+rank:{rank}"))
+            }
             (None, Some(gpu)) => write!(f, "gpu:{gpu}"),
             (None, None) => write!(f, "cpu:{}", format_ranges(&self.cores)),
         }
@@ -214,7 +241,8 @@ impl Placement {
     ///
     /// `drafter=cpu:0-3,target=gpu:0` places the target on a GPU.
     ///
-    /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name ranks then.
+    /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name ranks then. The ranks
+    /// of `target=rank:1+rank:2` compute one target together.
     ///
     /// # Errors
     /// [`PlacementError`] if the text cannot be read, names a core that is not `available` or names a
@@ -333,7 +361,7 @@ impl Placement {
     /// Returns the ranks that have a model, in ascending order. There are none if the placement names cores.
     #[must_use]
     pub fn ranks(&self) -> Vec<usize> {
-        let mut ranks: Vec<usize> = self.all_groups().filter_map(|group| group.rank).collect();
+        let mut ranks: Vec<usize> = self.all_groups().flat_map(DeviceGroup::ranks).collect();
         ranks.sort_unstable();
         ranks.dedup();
         ranks
@@ -345,14 +373,26 @@ impl Placement {
 
     /// Checks that all groups name ranks if one does, and that roles on the same rank are declared shared.
     fn check_ranks(&self, shared: bool) -> Result<(), PlacementError> {
-        let ranks: Vec<Option<usize>> = self.all_groups().map(|group| group.rank).collect();
-        let ranks: Vec<usize> = match ranks.iter().flatten().count() {
+        let on_ranks = self.all_groups().filter(|group| group.rank.is_some()).count();
+        match on_ranks {
             0 => return Ok(()),
-            count if count < ranks.len() => {
+            count if count < self.all_groups().count() => {
                 return Err(PlacementError::RanksAndCores { text: self.to_string() });
             }
-            _ => ranks.into_iter().flatten().collect(),
-        };
+            _ => {}
+        }
+        let mut drafters = self.drafters.iter().flat_map(|groups| &groups.0);
+        if let Some(group) = drafters.find(|group| group.has_several_ranks()) {
+            return Err(PlacementError::DraftingRanks { group: group.to_string() });
+        }
+        for group in self.all_groups().filter(|group| group.has_several_ranks()) {
+            let others = self.all_groups().filter(|other| !std::ptr::eq(*other, group));
+            let others: Vec<usize> = others.flat_map(DeviceGroup::ranks).collect();
+            if let Some(rank) = group.ranks().into_iter().find(|rank| others.contains(rank)) {
+                return Err(PlacementError::SharedMember { rank, group: group.to_string() });
+            }
+        }
+        let ranks: Vec<usize> = self.all_groups().flat_map(DeviceGroup::ranks).collect();
         let repeated = (1..ranks.len()).find(|&at| ranks[..at].contains(&ranks[at]));
         match repeated {
             Some(at) if !shared => Err(PlacementError::SharedRank { rank: ranks[at] }),
@@ -421,8 +461,8 @@ impl Placement {
     #[must_use]
     pub fn is_shared(&self) -> bool {
         let [target] = &self.targets[..] else { return false };
-        if let [DeviceGroup { rank: Some(rank), .. }] = target.as_slice() {
-            return self.ranks() == [*rank];
+        if let [DeviceGroup { rank: Some(rank), followers, .. }] = target.as_slice() {
+            return followers.is_empty() && self.ranks() == [*rank];
         }
         let is_targets = |group: &DeviceGroup| match group.gpu {
             Some(_) => target.0.contains(group),
@@ -542,6 +582,7 @@ mod tests {
             "drafter=gpu:1,target=gpu:1,shared",
             "drafter=gpu:0,target=gpu:1,target=gpu:3",
             "drafter=rank:0,target=rank:0,target=rank:7,shared",
+            "drafter=rank:0,target=rank:2+rank:1,target=rank:3",
         ] {
             assert_eq!(Placement::parse(text, &CORES).unwrap().to_string(), text);
         }
@@ -575,7 +616,13 @@ mod tests {
             ("drafter=cpu:0/cpu:1,target=cpu:2", &["drafter=cpu:0/cpu:1", "target several"]),
             ("drafter=rank:0,target=cpu:1", &["drafter=rank:0,target=cpu:1", "ranks or cores"]),
             ("drafter=rank:1,target=rank:1", &["rank 1 is in two groups", "shared"]),
-            ("target=rank:1+rank:2", &["rank:1+rank:2", "target=rank:1,target=rank:2"]),
+            ("target=rank:1+rank:1", &["rank:1+rank:1", "rank 1 twice"]),
+            ("target=rank:1+cpu:1", &["target=rank:1+cpu:1"]),
+            ("drafter=rank:1+rank:2,target=rank:3", &["rank:1+rank:2", "one rank"]),
+            (
+                "drafter=rank:2,target=rank:1+rank:2,shared",
+                &["rank 2", "rank:1+rank:2", "no other"],
+            ),
             ("target=rank:1/rank:2", &["rank:1/rank:2", "target=rank:1,target=rank:2"]),
             ("target=rank:x", &["target=rank:x"]),
             ("target=gpu:", &["target=gpu:"]),
@@ -658,6 +705,10 @@ mod tests {
         assert!(parse("target=cpu:0").ranks().is_empty());
         assert!(!three.is_shared() && !parse("drafter=rank:0,target=rank:1").is_shared());
         assert!(parse("drafter=rank:1,target=rank:1,shared").is_shared());
+        let together = parse("drafter=rank:0,target=rank:3+rank:1");
+        assert_eq!((together.ranks(), together.replicas()), (vec![0, 1, 3], 1));
+        let group = &together.target(0).unwrap().as_slice()[0];
+        assert_eq!((group.rank(), group.ranks()), (Some(3), vec![3, 1]));
         let devices = parse("drafter=rank:1,target=rank:1,target=rank:0,shared").devices();
         let both = vec![Role::Drafter(0), Role::Target(0)];
         let expected = [(1, both), (0, vec![Role::Target(1)])];

@@ -41,6 +41,14 @@ pub enum TeamSpec {
 }
 
 impl TeamSpec {
+    /// Starts the threads of a team that is no worker's. The calling thread is the first.
+    ///
+    /// # Errors
+    /// [`TeamError`] if a thread cannot be started or pinned.
+    pub fn start_team(&self) -> Result<Team, TeamError> {
+        self.start(None)
+    }
+
     /// Starts the threads. The calling thread is the first.
     fn start(&self, lending: Option<Lending>) -> Result<Team, TeamError> {
         match (self, lending) {

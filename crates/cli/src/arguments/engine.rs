@@ -153,7 +153,8 @@ pub(crate) struct EngineArguments {
     /// the defaults. The threads of a given placement stay on their cores, even beside other programs.
     ///
     /// `drafter=rank:0,target=rank:1` runs on the processes that `mpirun -n 2 forerun generate ...` starts,
-    /// on one machine or several (`generate` and `serve`, in a build with the feature `mpi`).
+    /// on one machine or several (`generate` and `serve`, in a build with the feature `mpi`). The ranks of
+    /// `target=rank:1+rank:2` compute one target together.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Option<Placement>,
 

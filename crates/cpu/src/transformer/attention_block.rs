@@ -8,6 +8,7 @@ use crate::kernels::{
     gate_rows, linear_group, norm_parts, norm_rows, recur,
 };
 use crate::team::{SubTeams, Team};
+use crate::tensor_parallel::Members;
 use crate::weights::{LayerWeights, PackedNorm};
 use forerun_cache::StateStep;
 use forerun_formats::Norm;
@@ -55,6 +56,8 @@ pub(super) struct AttentionInput<'a> {
     /// The mask of layers whose rows see their whole block.
     pub(super) block_mask: &'a TreeMask,
     pub(super) steps: &'a [StateStep], // [rows], if there are recurrent layers
+    /// The other members that compute the layers' other heads and outputs, if there are any.
+    pub(super) members: Option<&'a Members>,
 }
 
 impl AttentionBlock {
@@ -69,7 +72,7 @@ impl AttentionBlock {
         self.prepare(team, input, weights);
         self.projection(weights).compute(team);
         self.mix(team, input, weights, cached);
-        self.output(weights).compute(team);
+        self.add_output(team, input, weights);
     }
 
     /// Stores the keys and values of the tokens before a block, whose projections read `hidden` as it is. The queries
@@ -90,15 +93,14 @@ impl AttentionBlock {
 
     /// Resizes the buffers for the rows, and computes the input of the projections.
     fn prepare(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
-        let AttentionInput { hidden, tree_mask, .. } = *input;
-        let rows = tree_mask.rows();
+        let rows = input.tree_mask.rows();
         self.overflows.clear();
         self.qkv.resize(rows * weights.row_width(), 0.0);
         self.attended.resize(rows * weights.mixed_width(), 0.0);
         if let Some(latent) = &weights.latent {
             self.latent.prepare(latent, rows);
         }
-        self.delta.resize(hidden.len(), 0.0);
+        self.delta.resize(rows * weights.output.outputs(), 0.0);
         self.norm(team, input, &weights.attention_norm);
     }
 
@@ -191,7 +193,23 @@ impl AttentionBlock {
         self.projection(weights).compute(team);
         self.rotate_and_store(team, input, weights, None);
         self.attend_to(team, input, weights, cached);
+        self.add_output(team, input, weights);
+    }
+
+    /// Computes `delta` from what attention or the mixer has computed.
+    fn add_output(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
+        let rows = input.tree_mask.rows();
+        if let Some(members) = input.members {
+            let of_heads = match &weights.latent {
+                Some(_) => &mut self.latent.values,
+                None => &mut self.attended,
+            };
+            members.gather(of_heads, rows, &weights.widths.attended);
+        }
         self.output(weights).compute(team);
+        if let Some(members) = input.members {
+            members.gather(&mut self.delta, rows, &weights.widths.attention);
+        }
     }
 
     /// Applies the norms of queries, keys and values and RoPE, and writes keys and values to the cache, if the layer
@@ -205,6 +223,10 @@ impl AttentionBlock {
     ) {
         let AttentionInput { norm, epsilon, tree_mask, .. } = *input;
         let shape = weights.shape;
+        // A member may have no heads.
+        if shape.n_heads == 0 {
+            return;
+        }
         let kv_width = if shape.has_keys { shape.kv_width() } else { 0 };
         let (q_width, width) = (shape.q_width(), shape.row_width());
         if let Some(latent) = &weights.latent {
@@ -252,6 +274,9 @@ impl AttentionBlock {
         cached: &KeysValues,
     ) {
         let shape = weights.shape;
+        if shape.n_heads == 0 {
+            return;
+        }
         let mask = if weights.sees_block { input.block_mask } else { input.tree_mask };
         let (q_width, width) = (shape.q_width(), shape.row_width());
         let sinks = weights.sinks.as_deref();
@@ -328,6 +353,12 @@ impl Group<'_> {
     ) {
         let (team, input, weights) = (self.team, self.input, self.weights);
         match work {
+            // All members gather in the same order.
+            _ if input.members.is_some() => {
+                for ((block, weights), cached) in blocks.iter_mut().zip(weights).zip(cached) {
+                    block.run(team, &input, weights, cached);
+                }
+            }
             GroupParallelism::Layers => {
                 self.on_sub_teams(blocks, cached, |team, weights, block, cached| {
                     block.run(team, &input, weights, cached);

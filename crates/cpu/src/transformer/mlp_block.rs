@@ -6,6 +6,7 @@ use crate::kernels::{
     norm_rows,
 };
 use crate::team::Team;
+use crate::tensor_parallel::{LayerWidths, Members, Widths};
 use crate::weights::{PackedExperts, PackedMlp};
 use forerun_formats::Norm;
 use forerun_vector::sigmoid;
@@ -41,31 +42,52 @@ struct Mixture {
 /// The number of experts that are computed together.
 const EXPERTS_TOGETHER: usize = 8;
 
+/// Who computes the products: a team, and the other members that compute their other outputs, if there are any.
+#[derive(Clone, Copy)]
+pub(super) struct Workers<'a> {
+    pub(super) team: &'a Team,
+    pub(super) members: Option<&'a Members>,
+    pub(super) widths: &'a LayerWidths,
+}
+
+impl Workers<'_> {
+    fn gather(
+        &self,
+        values: &mut Vec<f32>,
+        rows: usize,
+        widths: impl FnOnce(&LayerWidths) -> &Widths,
+    ) {
+        if let Some(members) = self.members {
+            members.gather(values, rows, widths(self.widths));
+        }
+    }
+}
+
 impl MlpBlock {
     /// Computes what the dense MLP and the experts add to the hidden state. They read `x`, unless experts have norms of
     /// their own. `hidden`, `x`, `delta`: `[rows, hidden]`.
     pub(super) fn run(
         &mut self,
-        team: &Team,
+        workers: Workers<'_>,
         (mlp, experts): (Option<&PackedMlp>, Option<&PackedExperts>),
         (hidden, x): (&[f32], &[f32]),
-        delta: &mut [f32],
+        delta: &mut Vec<f32>,
     ) {
+        let team = workers.team;
         match (mlp, experts) {
             (None, None) => delta.fill(0.0),
-            (Some(mlp), None) => self.dense(team, mlp, x, delta),
+            (Some(mlp), None) => self.dense(workers, mlp, x, delta),
             (None, Some(experts)) => {
-                self.mixture.run(team, experts, &mut self.activations, (hidden, x), delta);
+                self.mixture.run(workers, experts, &mut self.activations, (hidden, x), delta);
             }
             (Some(mlp), Some(experts)) => {
-                self.mixture.run(team, experts, &mut self.activations, (hidden, x), delta);
+                self.mixture.run(workers, experts, &mut self.activations, (hidden, x), delta);
                 let mut dense = std::mem::take(&mut self.dense);
-                dense.resize(delta.len(), 0.0);
-                self.dense(team, mlp, x, &mut dense);
+                self.dense(workers, mlp, x, &mut dense);
                 self.apply_shared_gate(team, experts, x, &mut dense);
                 if let Some(norms) = &experts.norms {
                     for (rows, norm) in
-                        [(&mut *delta, &norms.output), (&mut dense[..], &norms.dense_output)]
+                        [(&mut delta[..], &norms.output), (&mut dense[..], &norms.dense_output)]
                     {
                         rms_norm(team, rows, norm, &mut self.normed);
                         rows.copy_from_slice(&self.normed);
@@ -77,15 +99,19 @@ impl MlpBlock {
         }
     }
 
-    fn dense(&mut self, team: &Team, mlp: &PackedMlp, x: &[f32], out: &mut [f32]) {
+    fn dense(&mut self, workers: Workers<'_>, mlp: &PackedMlp, x: &[f32], out: &mut Vec<f32>) {
         let Self { gate_up, inner, activations, .. } = self;
+        let team = workers.team;
         let size = mlp.shape.intermediate_size;
         let rows = x.len() / mlp.gate_up.inputs();
         gate_up.resize(rows * if mlp.shape.gated { 2 * size } else { size }, 0.0);
         inner.resize(rows * size, 0.0);
         Product { x, weights: mlp.gate_up.matrices(), activations, out: gate_up }.compute(team);
         activate(team, &mlp.shape, gate_up, inner);
+        workers.gather(inner, rows, |widths| &widths.inner);
+        out.resize(rows * mlp.down.outputs(), 0.0);
         Product { x: inner, weights: mlp.down.matrices(), activations, out }.compute(team);
+        workers.gather(out, rows, |widths| &widths.mlp);
     }
 
     /// Multiplies the output of the dense MLP by the sigmoid of a projection of its input, if the layer does so.
@@ -113,12 +139,13 @@ impl Mixture {
     /// in their order.
     fn run(
         &mut self,
-        team: &Team,
+        workers: Workers<'_>,
         packed: &PackedExperts,
         router_activations: &mut Activations,
         (hidden, mut x): (&[f32], &[f32]),
         delta: &mut [f32],
     ) {
+        let team = workers.team;
         let Self { scores, routing, x: gathered, gate_up, inner, out, activations, .. } = self;
         let (size, mlp) = (packed.router.inputs(), &packed.shape.mlp);
         scores.resize(x.len() / size * packed.shape.n_experts, 0.0);
@@ -140,12 +167,15 @@ impl Mixture {
         let width = if mlp.gated { 2 * mlp.intermediate_size } else { mlp.intermediate_size };
         gate_up.resize(choices.len() * width, 0.0);
         inner.resize(choices.len() * mlp.intermediate_size, 0.0);
-        out.resize(choices.len() * size, 0.0);
+        let outputs = packed.experts.first().map_or(0, |expert| expert.down.outputs());
+        out.resize(choices.len() * outputs, 0.0);
         let weights = |expert: usize| packed.experts[expert].gate_up.matrices();
         project(team, choices, weights, (gathered, gate_up), activations);
         activate(team, mlp, gate_up, inner);
+        workers.gather(inner, choices.len(), |widths| &widths.expert_inner);
         let weights = |expert: usize| packed.experts[expert].down.matrices();
         project(team, choices, weights, (inner, out), activations);
+        workers.gather(out, choices.len(), |widths| &widths.mlp);
         delta.fill(0.0);
         for (choice, output) in choices.iter().zip(out.chunks_exact(size)) {
             let row = &mut delta[choice.row * size..][..size];

@@ -41,7 +41,7 @@ impl PackedLatent {
 impl LayerPacker<'_> {
     pub(super) fn latent(&self, shape: Latent) -> Result<PackedLatent, LoadError> {
         use LayerTensor as T;
-        let n_heads = self.layer.attention.as_ref().map_or(0, |attention| attention.n_heads);
+        let n_heads = self.own.attention.as_ref().map_or(0, |attention| attention.n_heads);
         let up = Tensor::Layer(self.index, T::LatentUp);
         let weight_type = self.packer.types.of(up);
         let expansion = self.vector(T::LatentUp)?;

@@ -88,13 +88,38 @@ pub enum PlacementError {
         /// The target's first and last group, if it has several.
         target: Option<String>,
     },
-    /// A model is spread over several ranks.
+    /// The layers of a model are split between ranks.
     #[error(
-        "{group} spreads a model over several ranks, which is not supported; give each model one rank; for \
-         replicas of the target (with the method dsi), write target=rank:1,target=rank:2"
+        "{group} splits the layers of a model between ranks, which is not supported; ranks that compute each layer \
+         together are written target=rank:1+rank:2, and replicas (with the method dsi) target=rank:1,target=rank:2"
     )]
-    JoinedRanks {
+    SplitRanks {
         /// The groups as written.
+        group: String,
+    },
+    /// A drafter is on several ranks.
+    #[error("{group} spreads a drafter over several ranks; give each drafter one rank")]
+    DraftingRanks {
+        /// The group as written.
+        group: String,
+    },
+    /// A group names a rank twice.
+    #[error("the group {group} names rank {rank} twice")]
+    DuplicateRank {
+        /// The group as written.
+        group: String,
+        /// The rank.
+        rank: usize,
+    },
+    /// A rank that computes a model together with others has another model, too.
+    #[error(
+        "rank {rank} computes a target together with the other ranks of {group}, so no other model can be there; \
+         give the other model a rank of its own"
+    )]
+    SharedMember {
+        /// The rank.
+        rank: usize,
+        /// The group.
         group: String,
     },
     /// Some groups name ranks, and others cores.

@@ -1,0 +1,95 @@
+//! How the members of a group reach each other.
+
+/// The number of the member that leads a group: the one whose model others see.
+pub const LEADER: usize = 0;
+
+/// Who needs what the members gather.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipients {
+    /// All members.
+    All,
+    /// The leader.
+    Leader,
+}
+
+/// Receives the numbers of the members that gather: `take(member, numbers)`.
+pub type Take<'a> = dyn FnMut(usize, &[f32]) -> Result<(), ExchangeError> + 'a;
+
+/// A member's connection to the others that compute a model together.
+///
+/// All members call [`Exchange::gather`] equally often and in the same order.
+pub trait Exchange: Send {
+    /// Returns the number of this member, from 0.
+    fn member(&self) -> usize;
+
+    /// Returns the number of members.
+    fn members(&self) -> usize;
+
+    /// Sends a message from the leader to all other members.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Lost`] if a member is gone.
+    fn send(&mut self, message: &[u8]) -> Result<(), ExchangeError>;
+
+    /// Waits for the leader's next message. `None` once the leader has ended the group.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Lost`] if a member is gone.
+    fn receive(&mut self) -> Result<Option<Vec<u8>>, ExchangeError>;
+
+    /// Passes the numbers of this member to the others. If this member is a recipient, waits for theirs, and
+    /// calls `take(member, numbers)` once for each of them.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Lost`] if a member is gone, or the first error of `take`.
+    fn gather(
+        &mut self,
+        own: &[f32],
+        to: Recipients,
+        take: &mut Take<'_>,
+    ) -> Result<(), ExchangeError>;
+}
+
+/// Why the members of a group cannot compute together.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ExchangeError {
+    /// A member has failed, or its thread or process is gone.
+    #[error("member {member} of the tensor-parallel group is gone")]
+    Lost {
+        /// The member.
+        member: usize,
+    },
+    /// A member is in another pass, or at another place of the pass.
+    #[error(
+        "member {member} of the tensor-parallel group is at step {found_step} of pass {found_pass}, but this \
+         one is at step {step} of pass {pass}"
+    )]
+    OutOfStep {
+        /// The member.
+        member: usize,
+        /// The pass of this member, counted from 1.
+        pass: u32,
+        /// The step of this member: how often it has gathered in the pass.
+        step: u32,
+        /// The pass of the other member.
+        found_pass: u32,
+        /// The step of the other member.
+        found_step: u32,
+    },
+    /// A member has sent another number of values.
+    #[error(
+        "member {member} of the tensor-parallel group sent {found} numbers, expected {expected}: do all members \
+         have the same model and types?"
+    )]
+    Length {
+        /// The member.
+        member: usize,
+        /// The number of values that this member expects.
+        expected: usize,
+        /// The number of values sent.
+        found: usize,
+    },
+    /// A message of the leader cannot be read.
+    #[error("a message of the leader of the tensor-parallel group cannot be read: {0}")]
+    Message(String),
+}

@@ -1,0 +1,150 @@
+//! The connection between ranks that compute a model together.
+
+use crate::transport::{Kind, Shared};
+use forerun_cpu::{Exchange, ExchangeError, LEADER, Recipients, Take};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+/// What a rank receives from another one that computes with it.
+pub(crate) enum MemberMessage {
+    /// A message of the leader.
+    Pass(Vec<u8>),
+    /// Numbers to gather.
+    Numbers(Vec<u8>),
+    /// The rank has ended its work.
+    Ended,
+}
+
+/// A rank's connection to the others that compute a target together.
+pub struct RankExchange {
+    shared: Arc<Shared>,
+    /// The rank of each member, the leader first.
+    ranks: Vec<usize>,
+    member: usize,
+    inbox: Receiver<(usize, MemberMessage)>,
+    /// What has arrived and is not needed yet.
+    passes: VecDeque<Vec<u8>>,
+    numbers: Vec<VecDeque<Vec<u8>>>,
+    /// The members that have ended their work.
+    ended: Vec<bool>,
+    /// The numbers of one member.
+    received: Vec<f32>,
+    /// Keeps the process in the job.
+    _alive: Option<Sender<()>>,
+}
+
+impl RankExchange {
+    /// Creates the connection of this rank, which is one of `ranks`.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        ranks: &[usize],
+        inbox: Receiver<(usize, MemberMessage)>,
+        alive: Option<Sender<()>>,
+    ) -> Self {
+        let member = ranks.iter().position(|rank| *rank == shared.rank).unwrap_or(LEADER);
+        Self {
+            shared,
+            ranks: ranks.to_vec(),
+            member,
+            inbox,
+            passes: VecDeque::new(),
+            numbers: ranks.iter().map(|_| VecDeque::new()).collect(),
+            ended: vec![false; ranks.len()],
+            received: Vec::new(),
+            _alive: alive,
+        }
+    }
+
+    /// Returns the other members with their ranks.
+    fn others(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let members = self.ranks.iter().copied().enumerate();
+        members.filter(|(member, _)| *member != self.member)
+    }
+
+    /// Waits for the next message and keeps it. Returns false if `member` has ended its work.
+    fn wait_for(&mut self, member: usize) -> bool {
+        if self.ended[member] {
+            return false;
+        }
+        // The thread of MPI has the sender.
+        let Ok((rank, message)) = self.inbox.recv() else { return false };
+        let Some(from) = self.ranks.iter().position(|other| *other == rank) else { return true };
+        match message {
+            MemberMessage::Pass(bytes) => self.passes.push_back(bytes),
+            MemberMessage::Numbers(bytes) => self.numbers[from].push_back(bytes),
+            MemberMessage::Ended => self.ended[from] = true,
+        }
+        true
+    }
+}
+
+impl Exchange for RankExchange {
+    fn member(&self) -> usize {
+        self.member
+    }
+
+    fn members(&self) -> usize {
+        self.ranks.len()
+    }
+
+    fn send(&mut self, message: &[u8]) -> Result<(), ExchangeError> {
+        for (_, rank) in self.others() {
+            self.shared.send(rank, Kind::Pass, message.to_vec());
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Option<Vec<u8>>, ExchangeError> {
+        loop {
+            if let Some(message) = self.passes.pop_front() {
+                return Ok(Some(message));
+            }
+            if !self.wait_for(LEADER) {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn gather(
+        &mut self,
+        own: &[f32],
+        to: Recipients,
+        take: &mut Take<'_>,
+    ) -> Result<(), ExchangeError> {
+        let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_le_bytes()).collect();
+        for (member, rank) in self.others() {
+            if to == Recipients::All || member == LEADER {
+                self.shared.send(rank, Kind::Numbers, bytes.clone());
+            }
+        }
+        if to == Recipients::Leader && self.member != LEADER {
+            return Ok(());
+        }
+        for member in (0..self.ranks.len()).filter(|&member| member != self.member) {
+            let bytes = loop {
+                if let Some(bytes) = self.numbers[member].pop_front() {
+                    break bytes;
+                }
+                if !self.wait_for(member) {
+                    return Err(ExchangeError::Lost { member });
+                }
+            };
+            self.received.clear();
+            let numbers = bytes.as_chunks().0.iter().map(|number| f32::from_le_bytes(*number));
+            self.received.extend(numbers);
+            take(member, &self.received)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RankExchange {
+    fn drop(&mut self) {
+        if self.member == LEADER {
+            for (_, rank) in self.others() {
+                self.shared.send(rank, Kind::End, Vec::new());
+            }
+        }
+    }
+}
