@@ -1,7 +1,7 @@
 //! Measures training throughput in tokens per second, and as a share of the CPU's peak throughput in
 //! matrix products.
 //!
-//! `cargo run --release -p forerun-train --example throughput -- [hidden layers intermediate heads kv_heads vocabulary context sequences]`
+//! `cargo run --release -p forerun-train --example training_throughput -- [hidden layers intermediate heads kv_heads vocabulary context sequences]`
 
 #![expect(clippy::unwrap_used, reason = "an example")]
 
