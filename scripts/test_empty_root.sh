@@ -35,7 +35,7 @@ inside models show /models/target
 echo "== doctor"
 inside doctor --offline
 echo "== serve"
-inside serve --model /models/target --port 0 --quiet >"$root/address" &
+env -i "$(command -v chroot)" "${user[@]}" "$root" /forerun serve --model /models/target --port 0 --quiet >"$root/address" &
 server=$!
 for _ in $(seq 300); do
     grep -q listening "$root/address" && break
