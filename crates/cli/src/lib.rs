@@ -141,7 +141,7 @@ fn arguments(line: Vec<OsString>) -> anyhow::Result<(Arguments, Vec<String>)> {
     })?;
     let arguments = Arguments::try_parse_from(given.line).unwrap_or_else(|error| {
         if !given.sources.is_empty() && error.use_stderr() {
-            note(format_args!("the options include those of {}", given.sources.join(", ")));
+            note(format_args!("further options come from {}", given.sources.join(", ")));
         }
         error.exit()
     });

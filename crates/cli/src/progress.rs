@@ -43,6 +43,11 @@ struct LoaderSteps {
 impl LoaderSteps {
     fn update(&mut self, progress: Progress<'_>) {
         let (name, unit) = match progress.step {
+            Step::Cached { model } => {
+                return note(format_args!(
+                    "the hub cannot be reached: {model} comes from the cache"
+                ));
+            }
             Step::Download { model, file } => (format!("downloading {model} {file}"), Unit::Bytes),
             Step::Load { model, types } => {
                 (format!("loading {model} as {types}"), Unit::Pieces("layers"))

@@ -40,6 +40,7 @@ struct Shared {
 ///     let percent = 100 * progress.done / progress.total.max(1);
 ///     match progress.step {
 ///         Step::Download { model, file } => eprintln!("{model}: {file} {percent} %"),
+///         Step::Cached { model } => eprintln!("{model}: from the cache"),
 ///         Step::Load { model, .. } | Step::Export { model } => eprintln!("{model}: {percent} %"),
 ///     }
 ///     ControlFlow::Continue(())

@@ -10,6 +10,11 @@ pub enum Step<'a> {
         /// The file's name in the repository.
         file: &'a str,
     },
+    /// The hub cannot be reached, so the model comes from the cache as it was last seen. Reported once.
+    Cached {
+        /// The model's hub id.
+        model: &'a str,
+    },
     /// Weights are read and packed. Progress counts layers.
     Load {
         /// The model as the plan names it.

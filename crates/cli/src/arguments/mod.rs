@@ -94,7 +94,8 @@ const AFTER_HELP: &str = "Every option can also be set by an environment variabl
 /// Run large language models faster with parallel speculative decoding.
 ///
 /// A small drafter proposes tokens, and the target model verifies several of them in one forward
-/// pass. The text is exactly the target's.
+/// pass. The output is the target's: the same tokens at temperature 0 or with a seed,
+/// otherwise the same distribution.
 #[derive(Debug, Parser)]
 #[command(name = "forerun", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
@@ -240,7 +241,7 @@ pub(crate) enum Command {
     Distill(Missing),
     /// Print a completion script for a shell.
     ///
-    /// Example: `forerun completions bash > ~/.local/share/bash-completion/completions/forerun`
+    /// Example: `forerun completions bash > ~/.forerun-completion.bash`, then `source` it in `~/.bashrc`
     Completions(CompletionsArguments),
     /// Print the manual page, or write the pages of all commands to a folder.
     ///
@@ -663,8 +664,9 @@ pub(crate) struct AnswerArguments {
     #[command(flatten)]
     pub(crate) structure: StructureArguments,
 
-    /// Sampling temperature; 0 always takes the most probable token [default: 0; for the demonstration
-    /// pair as its `generation_config.json` suggests, unless another option says how to sample]
+    /// Sampling temperature; 0 always takes the most probable token [default: 0; with `forerun run`, and
+    /// for the demonstration pair, as the checkpoint's `generation_config.json` suggests, unless another option says how
+    /// to sample]
     ///
     /// At temperature 0, `--top-k`, `--top-p` and `--min-p` have no effect.
     #[arg(long, value_name = "T", help_heading = headings::SAMPLING)]

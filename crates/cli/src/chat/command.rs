@@ -51,7 +51,7 @@ impl Command {
             "reset" => without_argument(Self::Reset),
             "save" if rest.is_empty() => Err("/save needs a file: /save FILE".into()),
             "save" => Ok(Self::Save(rest.into())),
-            "quit" | "exit" => without_argument(Self::Quit),
+            "quit" | "exit" | "bye" => without_argument(Self::Quit),
             _ => Err(format!("there is no command /{name}; /help lists the commands")),
         }
     }

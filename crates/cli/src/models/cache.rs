@@ -171,7 +171,9 @@ mod with_hub {
     /// Asks whether to remove a model.
     fn confirmed(name: &str) -> anyhow::Result<bool> {
         if !std::io::stdin().is_terminal() {
-            bail!("nobody can be asked whether to remove {name}: add --yes");
+            bail!(
+                "standard input is not a terminal, so nothing can be asked: add --yes to remove {name}"
+            );
         }
         write!(std::io::stderr(), "remove {name}? [y/N] ").context("cannot ask")?;
         let mut line = String::new();

@@ -46,6 +46,5 @@ fn every_option_has_a_variable() {
     let json = run.variable("FORERUN_MAX_TOKENS", "5").succeed().json();
     assert_eq!(json["usage"]["completion_tokens"], 5);
     let wrong = Run::forerun().with(&["devices"]).variable("FORERUN_ROUNDS", "many").finish();
-    wrong
-        .assert_refused("a variable", &["--rounds", "the options include those of FORERUN_ROUNDS"]);
+    wrong.assert_refused("a variable", &["--rounds", "further options come from FORERUN_ROUNDS"]);
 }

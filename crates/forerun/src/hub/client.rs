@@ -212,7 +212,7 @@ impl Client {
 
 fn unreachable(id: &ModelId, address: &str, error: &ureq::Error) -> HubError {
     let (model, address, reason) = (id.to_string(), address.to_owned(), error.to_string());
-    HubError::Unreachable { model, address, reason, cached: false }
+    HubError::Unreachable { model, address, reason }
 }
 
 fn answer(address: &str, reason: &str) -> HubError {

@@ -8,8 +8,8 @@ pub enum HubError {
     /// The loader is offline, and the model is not in the cache.
     #[error(
         "{model} is not a path on this machine, and as a hub model it is not in the cache {cache} \
-         ({missing}); the hub is not used because `offline` or HF_HUB_OFFLINE is set: run once \
-         without it, or download the model with `forerun models pull` or `hf download {repository} --revision {revision}`"
+         ({missing}); the hub is not used because `offline` or HF_HUB_OFFLINE is set: unset it, or \
+         download the model on a machine with a network: `hf download {repository} --revision {revision}`"
     )]
     NotCached {
         /// The model's id.
@@ -25,8 +25,7 @@ pub enum HubError {
     },
     /// The hub does not answer.
     #[error(
-        "cannot reach {address} for the hub model {model}: {reason}; check the network{}",
-        if *cached { ", or take the model from the cache with `offline`" } else { " and HF_ENDPOINT" }
+        "cannot reach {address} for the hub model {model}: {reason}; check the network and HF_ENDPOINT"
     )]
     Unreachable {
         /// The model's id.
@@ -35,8 +34,6 @@ pub enum HubError {
         address: String,
         /// What happened.
         reason: String,
-        /// Whether the cache has the model.
-        cached: bool,
     },
     /// The hub has no such model.
     #[error(

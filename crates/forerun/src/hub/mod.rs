@@ -107,12 +107,17 @@ impl Hub {
         if let (true, Ok(model)) = (id.is_pinned(), &cached) {
             return Ok(model.clone());
         }
-        let repository = self.client.repository(id).map_err(|error| match error {
-            HubError::Unreachable { model, address, reason, .. } => {
-                HubError::Unreachable { model, address, reason, cached: cached.is_ok() }
+        let repository = match (self.client.repository(id), cached) {
+            (Ok(repository), _) => repository,
+            (Err(HubError::Unreachable { .. }), Ok(model)) => {
+                let step = Step::Cached { model: &id.to_string() };
+                return match on_progress(Progress { step, done: 1, total: 1 }) {
+                    ControlFlow::Continue(()) => Ok(model),
+                    ControlFlow::Break(()) => Err(FetchError::Cancelled),
+                };
             }
-            error => error,
-        })?;
+            (Err(error), _) => return Err(error.into()),
+        };
         let mut download =
             Download { hub: self, id, cached_model: &cached_model, repository, on_progress };
         let model = download.run()?;
