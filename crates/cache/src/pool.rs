@@ -779,6 +779,7 @@ impl<S: PageStorage> CachePool<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::HeldRows;
     use crate::states::StateBefore;
     use proptest::prelude::*;
 
