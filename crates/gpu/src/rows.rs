@@ -62,7 +62,7 @@ impl PassRows {
         let table = sequence.cache.table();
         let start = self.places.len();
         self.places.extend(table.pages.iter().map(|page| page.0));
-        let prefix = sequence.cache.index().prefix_len();
+        let prefix = sequence.cache.prefix_len();
         for node in held..tree.len() {
             let path = tree.path(node);
             // The first nodes of the tree that are the first ones of the path are at slots of their positions.
