@@ -72,7 +72,14 @@ pub trait PageStorage {
     /// Returns the size of a page in bytes.
     fn page_bytes(&self) -> usize;
 
+    /// Sets the number of pages that the pool has at most, unless the sequences of one pass need more. A storage that
+    /// allocates ahead stays below it.
+    fn set_budget(&mut self, _pages: usize) {}
+
     /// Allocates the memory of a page, if it is not allocated yet. Its content is arbitrary.
+    ///
+    /// # Panics
+    /// If there is no memory. All pages that have memory must keep it and their rows.
     fn reserve(&mut self, page: PageId);
 
     /// Copies a row: its keys and values in all layers, and its features. `from` has been written.

@@ -12,6 +12,7 @@ use crate::states::{
 };
 use forerun_core::{Node, SequenceId, TokenId, TokenTree};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -215,9 +216,11 @@ impl<S: PageStorage> CachePool<S> {
 
     /// Returns the pool with another budget of pages.
     #[must_use]
-    pub fn with_budget(self, budget: usize) -> Self {
-        self.usage.budget.store(budget.max(1), Ordering::Relaxed);
-        Self { budget: budget.max(1), ..self }
+    pub fn with_budget(mut self, budget: usize) -> Self {
+        self.budget = budget.max(1);
+        self.usage.budget.store(self.budget, Ordering::Relaxed);
+        self.storage.set_budget(self.budget);
+        self
     }
 
     /// Returns the pool's usage, which the pool keeps up to date.
@@ -463,12 +466,28 @@ impl<S: PageStorage> CachePool<S> {
     /// Makes room for the nodes of `tree` after a sequence's prefix, of which the nodes that are not held yet can then
     /// be written: the pages of all, and the states after some. `first_output` is the first node whose logits are
     /// needed. New rows do not count as held until [`CachePool::record`].
+    ///
+    /// # Panics
+    /// If the storage panics because the device has no memory. All sequences keep their rows then.
     pub fn reserve(&mut self, sequence: SequenceId, tree: &TokenTree, first_output: Node) {
         let mut cache = self.sequences.remove(&sequence).unwrap_or_default();
         cache.used = self.now;
+        // If the device has no memory, the pool stays whole: the sequence keeps the rows and pages that it has.
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            self.reserve_for(&mut cache, tree, first_output);
+        }));
+        self.sequences.insert(sequence, cache);
+        self.count_states();
+        if let Err(panic) = result {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Makes room in a cache that is not among the sequences.
+    fn reserve_for(&mut self, cache: &mut SequenceCache, tree: &TokenTree, first_output: Node) {
         let first = cache.index.slots();
         if let Some(&page) = cache.pages.get(first / PAGE_ROWS) {
-            self.make_writable(&mut cache, page, first);
+            self.make_writable(cache, page, first);
         }
         let needed = (cache.index.prefix_len() + tree.len()).div_ceil(PAGE_ROWS);
         while cache.pages.len() < needed {
@@ -476,10 +495,8 @@ impl<S: PageStorage> CachePool<S> {
             cache.pages.push(page);
         }
         if self.has_states() {
-            self.reserve_states(&mut cache, tree, first_output);
+            self.reserve_states(cache, tree, first_output);
         }
-        self.sequences.insert(sequence, cache);
-        self.count_states();
     }
 
     /// Makes room for the states that a pass keeps.
@@ -541,6 +558,8 @@ impl<S: PageStorage> CachePool<S> {
             let unused = self.states.users.iter().position(Option::is_none);
             StateId(unused.unwrap_or(self.states.users.len()) as u32)
         });
+        // This fails only without memory for a new state, and nothing has changed yet then.
+        self.storage.reserve_state(state);
         match self.states.users.get_mut(state.index()) {
             Some(users) => self.states.allocated += usize::from(users.replace(1).is_none()),
             None => {
@@ -548,7 +567,6 @@ impl<S: PageStorage> CachePool<S> {
                 self.states.allocated += 1;
             }
         }
-        self.storage.reserve_state(state);
         state
     }
 
@@ -718,10 +736,7 @@ impl<S: PageStorage> CachePool<S> {
             true => None,
             false => self.evict(),
         });
-        let id = page.unwrap_or_else(|| {
-            let unused = self.pages.iter().position(Option::is_none);
-            PageId(unused.unwrap_or(self.pages.len()) as u32)
-        });
+        let id = page.unwrap_or_else(|| self.reserve_page());
         self.usage.in_use.fetch_add(1, Ordering::Relaxed);
         let page = Page { users: 1, content: None, used: self.now, state: None };
         match self.pages.get_mut(id.index()) {
@@ -731,8 +746,21 @@ impl<S: PageStorage> CachePool<S> {
                 self.allocated += 1;
             }
         }
-        self.storage.reserve(id);
         id
+    }
+
+    /// Returns a page with new memory. If the device has none left, takes another page away, and from now on the budget
+    /// is what has memory.
+    fn reserve_page(&mut self) -> PageId {
+        let unused = self.pages.iter().position(Option::is_none);
+        let id = PageId(unused.unwrap_or(self.pages.len()) as u32);
+        let reserved = catch_unwind(AssertUnwindSafe(|| self.storage.reserve(id)));
+        let Err(panic) = reserved else { return id };
+        let Some(page) = self.evict() else { resume_unwind(panic) };
+        self.budget = self.allocated;
+        self.usage.budget.store(self.budget, Ordering::Relaxed);
+        self.storage.set_budget(self.budget);
+        page
     }
 
     /// Takes the page away that was not used for the longest time: of those that no sequence uses, or
@@ -908,6 +936,96 @@ mod tests {
         (0..8).for_each(|sequence| pool.release(SequenceId(sequence)));
         assert_eq!(compute(&mut pool, SequenceId(9), &prompt, &none), 5);
         assert_eq!(pool.allocated(), 10 + 8, "free pages keep their memory within the budget");
+    }
+
+    /// A storage whose device has memory for some pages only.
+    struct Limited {
+        rows: Prefixes,
+        most: usize,
+        budget: usize,
+    }
+
+    impl PageStorage for Limited {
+        fn page_bytes(&self) -> usize {
+            1
+        }
+
+        fn set_budget(&mut self, pages: usize) {
+            self.budget = pages;
+        }
+
+        fn reserve(&mut self, page: PageId) {
+            let is_new = !self.rows.0.contains_key(&page);
+            assert!(!is_new || self.rows.0.len() < self.most, "no memory");
+            self.rows.reserve(page);
+        }
+
+        fn copy_row(&mut self, from: RowPlace, to: RowPlace) {
+            self.rows.copy_row(from, to);
+        }
+
+        fn release(&mut self, page: PageId) {
+            self.rows.release(page);
+        }
+    }
+
+    /// Writes the rows of the last sequence, in a pass with all of them. Returns the number of computed rows, or `None`
+    /// if there is no memory.
+    fn write(
+        pool: &mut CachePool<Limited>,
+        sequences: &[(SequenceId, &[TokenId])],
+    ) -> Option<usize> {
+        pool.start_pass();
+        let none = TokenTree::new();
+        let mut held = 0;
+        for (sequence, tokens) in sequences {
+            held = pool.seek(*sequence, tokens, &none, Keep::Exact).tokens;
+        }
+        let (sequence, tokens) = *sequences.last()?;
+        let new = TokenTree::chain(&tokens[held..]);
+        catch_unwind(AssertUnwindSafe(|| pool.reserve(sequence, &new, 0))).ok()?;
+        pool.record(sequence, &new, new.len());
+        Some(new.len())
+    }
+
+    /// Returns the pages of sequences, none of which occurs twice.
+    fn different_pages(pool: &CachePool<Limited>, sequences: [SequenceId; 2]) -> usize {
+        let tables = sequences.into_iter().filter_map(|sequence| pool.sequence(sequence));
+        let mut pages: Vec<PageId> =
+            tables.flat_map(|cache| cache.table().pages.to_vec()).collect();
+        let count = pages.len();
+        pages.sort_unstable();
+        pages.dedup();
+        assert_eq!(pages.len(), count, "no page belongs to two sequences");
+        count
+    }
+
+    #[test]
+    fn a_device_without_memory_leaves_the_pool_whole() {
+        let storage = Limited { rows: Prefixes::default(), most: 4, budget: 0 };
+        let mut pool = CachePool::new(storage, 100);
+        assert_eq!(pool.storage().budget, 100);
+        let [a, b] = [tokens(0, 2 * PAGE_ROWS - 5), tokens(1, 4 * PAGE_ROWS)];
+        let [first, second] = [SequenceId(0), SequenceId(1)];
+        let short = &b[..PAGE_ROWS / 2];
+        assert_eq!(write(&mut pool, &[(first, &a)]), Some(a.len()));
+        assert_eq!(write(&mut pool, &[(second, short)]), Some(short.len()));
+        // A pass that needs more fails, again and again, and takes no page from the other sequence in it.
+        for _ in 0..3 {
+            assert_eq!(write(&mut pool, &[(first, &a), (second, &b)]), None);
+            assert_eq!((pool.allocated(), different_pages(&pool, [first, second])), (4, 4));
+        }
+        // Both keep their rows, and the pages of the failed pass are free again.
+        assert_eq!(write(&mut pool, &[(first, &a)]), Some(0));
+        assert_eq!(write(&mut pool, &[(second, short)]), Some(0));
+        let two = &b[..2 * PAGE_ROWS];
+        let missing = two.len() - short.len();
+        assert_eq!(write(&mut pool, &[(first, &a), (second, two)]), Some(missing));
+        // Alone, a sequence takes the pages of the other one, and the pool remembers what there is.
+        assert_eq!(write(&mut pool, &[(second, &b)]), Some(b.len() - two.len()));
+        assert_eq!((pool.allocated(), different_pages(&pool, [first, second])), (4, 4));
+        assert_eq!((pool.storage().budget, pool.usage().tokens()), (4, 4 * PAGE_ROWS));
+        assert_eq!(write(&mut pool, &[(first, &a)]), Some(a.len()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The pages of a model's caches in a GPU's memory.
 
 use crate::device::GpuDevice;
+use crate::error::GpuLoadError;
 use crate::kernel::Kernel;
 use crate::parameters::CopyRows;
 use crate::recorder::Recorder;
@@ -21,6 +22,8 @@ pub struct GpuPages {
     layers: Vec<LayerPages>,
     /// Number of pages with memory.
     capacity: usize,
+    /// Number of pages beyond which memory is allocated for needed pages only.
+    budget: usize,
     /// Rows to copy before the next pass, in this order: the numbers of their places.
     copies: Vec<[u32; 2]>,
     features: Option<HostFeatures>,
@@ -61,7 +64,7 @@ impl GpuPages {
         });
         let layers = layers.collect();
         let device = Arc::clone(device);
-        Self { device, layers, capacity: 0, copies: Vec::new(), features: None }
+        Self { device, layers, capacity: 0, budget: usize::MAX, copies: Vec::new(), features: None }
     }
 
     /// Returns the same storage, configured to store features of this width.
@@ -124,23 +127,37 @@ impl GpuPages {
         self.features.is_some()
     }
 
-    fn grow(&mut self, capacity: usize) {
-        let mut encoder = self.device.new_encoder();
-        for layer in self.layers.iter_mut().filter(|layer| layer.row_words > 0) {
-            let page_bytes = (layer.row_words * PAGE_ROWS * 4) as u64;
-            for cache in [&mut layer.keys, &mut layer.values] {
-                let bytes = capacity as u64 * page_bytes;
-                let larger = self.device.allocate_in_pass("keys and values", bytes);
-                let held = self.capacity as u64 * page_bytes;
+    /// Moves all pages to buffers for `capacity` pages. Nothing changes if there is no memory.
+    fn grow(&mut self, capacity: usize) -> Result<(), GpuLoadError> {
+        let device = &self.device;
+        let page_bytes = |layer: &LayerPages| (layer.row_words * PAGE_ROWS * 4) as u64;
+        let with_pages = |layer: &&mut LayerPages| layer.row_words > 0;
+        let mut larger = Vec::new();
+        for layer in self.layers.iter_mut().filter(with_pages) {
+            let bytes = capacity as u64 * page_bytes(layer);
+            let allocate = || device.allocate("keys and values", bytes);
+            larger.push([allocate()?, allocate()?]);
+        }
+        let mut encoder = device.new_encoder();
+        for (layer, [keys, values]) in self.layers.iter_mut().filter(with_pages).zip(larger) {
+            let held = self.capacity as u64 * page_bytes(layer);
+            for (from, to) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
                 if held > 0 {
-                    encoder.copy_buffer_to_buffer(cache, 0, &larger, 0, held);
+                    encoder.copy_buffer_to_buffer(from, 0, &to, 0, held);
                 }
-                *cache = larger;
+                *from = to;
             }
         }
-        self.device.submit(encoder);
+        device.submit(encoder);
         self.capacity = capacity;
+        Ok(())
     }
+}
+
+/// Returns the number of pages to have memory for, so that a cache that grows slowly is moved rarely: a half more than
+/// before, but not more than the budget unless these pages are needed.
+fn roomy_capacity(needed: usize, capacity: usize, budget: usize, max: usize) -> usize {
+    (capacity + capacity / 2).min(budget).max(needed).min(max)
 }
 
 impl PageStorage for GpuPages {
@@ -150,8 +167,12 @@ impl PageStorage for GpuPages {
         PAGE_ROWS * 4 * (words + features)
     }
 
+    fn set_budget(&mut self, pages: usize) {
+        self.budget = pages;
+    }
+
     /// # Panics
-    /// If there is no memory for the page, or kernels cannot address so many.
+    /// If there is no memory for the page, or kernels cannot address so many. All pages keep their rows then.
     fn reserve(&mut self, page: PageId) {
         let needed = page.index() + 1;
         if needed > self.capacity {
@@ -161,7 +182,15 @@ impl PageStorage for GpuPages {
                 "GPU {}: the cache is full: it can have {max} pages of {PAGE_ROWS} tokens",
                 self.device.adapter().name,
             );
-            self.grow(needed.max(2 * self.capacity).min(max));
+            let roomy = roomy_capacity(needed, self.capacity, self.budget, max);
+            let grown = self.grow(roomy);
+            let grown = grown.or_else(|error| match needed < roomy {
+                true => self.grow(needed),
+                false => Err(error),
+            });
+            if let Err(error) = grown {
+                panic!("{error}");
+            }
         }
     }
 
@@ -184,5 +213,19 @@ impl PageStorage for GpuPages {
         if let Some(features) = &mut self.features {
             features.rows.retain(|place, _| place.page != page);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::roomy_capacity;
+
+    #[test]
+    fn memory_grows_by_a_half_within_the_budget() {
+        assert_eq!(roomy_capacity(1, 0, 100, 1000), 1);
+        assert_eq!(roomy_capacity(41, 40, 100, 1000), 60);
+        assert_eq!(roomy_capacity(91, 90, 100, 1000), 100);
+        assert_eq!(roomy_capacity(101, 100, 100, 1000), 101, "a pass that needs more gets it");
+        assert_eq!(roomy_capacity(101, 100, 1000, 120), 120);
     }
 }

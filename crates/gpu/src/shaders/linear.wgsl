@@ -18,7 +18,13 @@ var<immediate> p: Parameters;
 @group(0) @binding(2) var<storage, read> bias: array<f32>; // [outputs]
 @group(0) @binding(3) var<storage, read_write> y: array<f32>; // [rows, y_stride]
 
-var<workgroup> partial: array<vec4<f32>, ROWS * 16u>; // [row, output, lane / 4]
+// Threads write scalars: components of one vector would be a race where vectors are written whole.
+var<workgroup> partial: array<f32, ROWS * 64u>; // [row, output, lane]
+
+// Returns four successive partial sums.
+fn partial4(first: u32) -> vec4<f32> {
+  return vec4<f32>(partial[first], partial[first + 1u], partial[first + 2u], partial[first + 3u]);
+}
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -45,16 +51,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
   }
   for (var r = 0u; r < ROWS; r += 1u) {
-    partial[(r * 64u + thread) / 4u][thread % 4u] = sums[r];
+    partial[r * 64u + thread] = sums[r];
   }
   workgroupBarrier();
   // Each result is added up by one thread.
   let row = first_row + thread / 4u;
   let result = group.x * 4u + thread % 4u;
   if (thread < ROWS * 4u && row < p.rows && result < p.outputs) {
-    let lanes = thread * 4u;
-    let eight = partial[lanes] + partial[lanes + 2u];
-    let other = partial[lanes + 1u] + partial[lanes + 3u];
+    let lanes = thread * 16u;
+    let eight = partial4(lanes) + partial4(lanes + 8u);
+    let other = partial4(lanes + 4u) + partial4(lanes + 12u);
     let four = eight + other;
     let two = four.xy + four.zw;
     var value = two.x + two.y;

@@ -72,8 +72,8 @@ fn exponential(v: f32) -> f32 {
   let vanishes = v < -80.0f;
   var x = select(v, -80.0f, vanishes);
   x = select(x, 88.3f, x > 88.3f);
-  let shifted = x * 1.4426950408889634f + 12582912.0f;
-  let whole = shifted - 12582912.0f;
+  // To even. `vector::exp` adds and subtracts a large number, which compilers that reorder sums remove.
+  let whole = round(x * 1.4426950408889634f);
   let rest = x - whole * 0.6933594f - whole * -2.1219444e-4f;
   var power = 1.9875691e-4f;
   power = power * rest + 1.3981999e-3f;
@@ -82,7 +82,7 @@ fn exponential(v: f32) -> f32 {
   power = power * rest + 0.16666665f;
   power = power * rest + 0.5f;
   power = power * (rest * rest) + rest + 1.0f;
-  let exponent = (bitcast<u32>(shifted) - 0x4b400000u) << 23u;
+  let exponent = u32(i32(whole)) << 23u;
   return select(bitcast<f32>(bitcast<u32>(power) + exponent), 0.0f, vanishes);
 }
 
