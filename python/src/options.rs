@@ -1,7 +1,9 @@
 //! The options of an engine, as Python passes them.
 
 use crate::errors::{of_engine, value_error};
-use forerun::{Forerun, LayerStrategy, Loader, Method, ModelSource, Options, Plan, Tree};
+use forerun::{
+    Forerun, LayerStrategy, Loader, Method, ModelSource, Options, Plan, Progress, Step, Tree,
+};
 use forerun_cli::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET};
 use pyo3::prelude::*;
 use std::fmt::Display;
@@ -30,6 +32,8 @@ pub(crate) struct EngineOptions {
     pin: bool,
     offline: bool,
     pub(crate) max_num_seqs: usize,
+    /// Called with the step (`download` or `load`), the name of what it handles, what is done and the total.
+    on_progress: Option<Py<PyAny>>,
 }
 
 /// Parses an option. The error names it.
@@ -41,9 +45,19 @@ fn parse_some<T: FromStr<Err: Display>>(name: &str, text: Option<&str>) -> PyRes
     text.map(|text| parse(name, text)).transpose()
 }
 
-/// Lets Python handle signals, which may raise an exception.
-fn handle_signals(py: Python<'_>) -> PyResult<()> {
-    py.check_signals()
+/// Lets Python handle signals and see the progress. Both may raise an exception.
+fn report(py: Python<'_>, on_progress: Option<&Py<PyAny>>, progress: Progress<'_>) -> PyResult<()> {
+    py.check_signals()?;
+    let Progress { step, done, total } = progress;
+    let (step, name) = match step {
+        Step::Download { model, file } => ("download", format!("{model} {file}")),
+        Step::Load { model, .. } => ("load", model.to_owned()),
+        Step::Export { model } => ("export", model.to_owned()),
+    };
+    match on_progress {
+        None => Ok(()),
+        Some(callback) => callback.call1(py, (step, name, done, total)).map(drop),
+    }
 }
 
 /// Parses a number of layers, or groups of layers.
@@ -106,11 +120,11 @@ impl EngineOptions {
         let plan = Plan::new(options).map_err(value_error)?;
         let mut interrupt = None;
         let opened = py.detach(|| {
-            let mut loader = Loader::new().offline(self.offline).on_progress(|_| {
+            let mut loader = Loader::new().offline(self.offline).on_progress(|progress| {
                 // Ctrl-C stops a download, and loading after the current model.
-                match Python::try_attach(handle_signals) {
-                    Some(Err(signal)) => {
-                        interrupt = Some(signal);
+                match Python::try_attach(|py| report(py, self.on_progress.as_ref(), progress)) {
+                    Some(Err(error)) => {
+                        interrupt = Some(error);
                         ControlFlow::Break(())
                     }
                     _ => ControlFlow::Continue(()),
@@ -119,7 +133,7 @@ impl EngineOptions {
             Forerun::open_with(&plan, &mut loader)
         });
         match (opened, interrupt) {
-            (_, Some(signal)) => Err(signal),
+            (_, Some(error)) => Err(error),
             (Ok(engine), None) => Ok((engine, self.uses_demonstration())),
             (Err(error), None) => Err(of_engine(&error)),
         }

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a thread that waits for an event lets Python handle signals.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -26,6 +26,8 @@ struct Reader {
     /// `None` after the last event.
     events: Option<Events>,
     pieces: Pieces,
+    /// When Python last handled signals.
+    looked: Instant,
 }
 
 /// An event: the fields of a token, a text, or those of the whole answer.
@@ -48,7 +50,7 @@ impl Stream {
         let (sender, events) = channel();
         let canceller = Canceller::new();
         let pieces = Pieces::new(Arc::clone(tokenizer), canceller.clone());
-        let state = Mutex::new(Reader { events: Some(events), pieces });
+        let state = Mutex::new(Reader { events: Some(events), pieces, looked: Instant::now() });
         let (stream, canceller) = (Self { canceller: canceller.clone(), state }, canceller);
         let call: Box<dyn Fn() + Send> = match on_event {
             None => Box::new(|| ()),
@@ -72,9 +74,10 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next event. Signals are handled meanwhile.
+    /// Waits for the next event. Signals are handled meanwhile, also if events come without a pause.
     fn wait(&self, py: Python<'_>) -> PyResult<Option<AnswerEvent>> {
         loop {
+            self.handle_signals(py)?;
             let received = py.detach(|| match &self.lock().events {
                 None => Ok(None),
                 Some(events) => events.recv_timeout(LOOK_EVERY).map(Some),
@@ -83,10 +86,24 @@ impl Stream {
                 Ok(None) => return Ok(None),
                 Ok(Some(event)) => return self.ended(event).map(Some),
                 Err(RecvTimeoutError::Disconnected) => return Err(closed()),
-                Err(RecvTimeoutError::Timeout) => {
-                    py.check_signals().inspect_err(|_| self.canceller.cancel())?;
-                }
+                Err(RecvTimeoutError::Timeout) => {}
             }
+        }
+    }
+
+    /// Lets Python handle signals, if it has not for [`LOOK_EVERY`]. A signal that raises an exception cancels the answer.
+    fn handle_signals(&self, py: Python<'_>) -> PyResult<()> {
+        let is_due = py.detach(|| {
+            let looked = &mut self.lock().looked;
+            let is_due = looked.elapsed() >= LOOK_EVERY;
+            if is_due {
+                *looked = Instant::now();
+            }
+            is_due
+        });
+        match is_due {
+            true => py.check_signals().inspect_err(|_| self.canceller.cancel()),
+            false => Ok(()),
         }
     }
 

@@ -104,6 +104,9 @@ def test_templates_can_be_chosen(llm: LLM, tmp_path: Path) -> None:
         (MESSAGES, {"tool_choice": "required"}, "there are no tools"),
         (MESSAGES, {"tool_choice": "maybe"}, "tool_choice is 'maybe'"),
         (MESSAGES, {"tools": [WEATHER], "tool_choice": {"function": {"name": "x"}}}, "no tool 'x'"),
+        (MESSAGES, {"tool_choice": {"x": 1}}, "tool_choice must have the form"),
+        (MESSAGES, {"tool_choice": {"function": "x"}}, "tool_choice must have the form"),
+        ([{"role": "user", "tool_calls": [{}]}], {}, r"messages\[0\].tool_calls\[0\] must be"),
         (MESSAGES, {"chat_template": "nowhere"}, "nowhere"),
     ],
 )
@@ -111,6 +114,29 @@ def test_conversations_that_cannot_be_answered(
     llm: LLM, messages: list[dict[str, Any]], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
+        llm.chat(messages, GREEDY, **options)
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "message"),
+    [
+        ("hi", {}, "`messages` must be a list of messages, not str"),
+        (["hi"], {}, "`messages` must be a list of messages, not str"),
+        ([MESSAGES[0], "hi"], {}, r"`messages\[1\]` must be a dictionary with role and content"),
+        (3, {}, "`messages` must be a list of messages, not int"),
+        (MESSAGES, {"tools": "x"}, "`tools` must be a list of tools"),
+        (MESSAGES, {"tools": WEATHER}, "`tools` must be a list of tools"),
+        (MESSAGES, {"tools": ["x"]}, r"`tools\[0\]` must be a dictionary"),
+        (MESSAGES, {"tool_choice": 1}, "`tool_choice` must be a text or a dictionary"),
+        (MESSAGES, {"parallel_tool_calls": 1}, "`parallel_tool_calls` must be True or False"),
+        (MESSAGES, {"chat_template": 1}, "`chat_template` must be a text"),
+        (MESSAGES, {"chat_template_kwargs": [1]}, "`chat_template_kwargs` must be a dictionary"),
+    ],
+)
+def test_conversations_of_other_types(
+    llm: LLM, messages: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
         llm.chat(messages, GREEDY, **options)
 
 

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import PROMPT
@@ -170,6 +172,35 @@ except KeyboardInterrupt:
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "stopped\n"
         assert process.wait() == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+def test_ctrl_c_stops_an_answer_whose_tokens_come_without_a_pause(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = LONG.replace(max_tokens=400)
+    tokens = llm.encode(PROMPT)
+    events = 0
+
+    def on_event() -> None:
+        nonlocal events
+        events += 1
+        # Between events there is less time than a thread waits before it looks for signals.
+        time.sleep(0.005)
+        if events == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def start(*_arguments: object) -> Any:
+        return llm._engine.start(tokens, params, on_event, True)
+
+    monkeypatch.setattr(llm, "_start", start)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(PROMPT, params)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert 3 <= events < 400
 
 
 def test_python_ends_while_answers_run() -> None:

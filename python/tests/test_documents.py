@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import files
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,11 @@ def test_examples_run(document: str, capsys: pytest.CaptureFixture[str]) -> None
     for number, example in enumerate(examples, 1):
         exec(compile(example, f"{document}, example {number}", "exec"), names)
         assert capsys.readouterr().out.strip() or number == len(examples)
+
+
+@pytest.mark.parametrize("name", ["LICENSE-MIT", "LICENSE-APACHE", "models/ATTRIBUTION.md"])
+def test_the_package_has_the_licences(name: str) -> None:
+    original = (ROOT / name).read_text()
+    [copy] = [one for one in files("forerun") or [] if one.name == Path(name).name]
+    assert copy.read_text() == original
+    assert (ROOT / "python" / "licenses" / Path(name).name).read_text() == original

@@ -24,7 +24,8 @@ from forerun import LLM, FinishedEvent, ForerunError, SamplingParams, Structured
         ({"repetition_penalty": 0.0}, "`repetition_penalty` is 0"),
         ({"frequency_penalty": 3.0}, "`frequency_penalty` is 3"),
         ({"logit_bias": {1: 101.0}}, "`logit_bias` of token 1 is 101"),
-        ({"logit_bias": {-1: 1.0}}, "-1 is not a token"),
+        ({"logit_bias": {-1: 1.0}}, "is -1, which is not a token"),
+        ({"stop_token_ids": [-1]}, "is -1, which is not a token"),
         ({"stop": [""]}, "`stop` has an empty text"),
         ({"verify": "magic"}, "magic"),
         ({"tree": "oak"}, "oak"),
@@ -35,15 +36,109 @@ def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
         SamplingParams(**options)
 
 
-def test_options_of_other_types() -> None:
-    wrong: Any = {"temperature": "warm"}
-    with pytest.raises(TypeError):
-        SamplingParams(**wrong)
-    unknown: Any = {"best_of": 2}
-    with pytest.raises(TypeError, match="best_of"):
-        SamplingParams(**unknown)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": "warm"}, "`temperature` must be a number, not str"),
+        ({"temperature": True}, "`temperature` must be a number, not bool"),
+        ({"max_tokens": 1.5}, r"`max_tokens` must be an integer, not float \(1.5\)"),
+        ({"n": "2"}, "`n` must be an integer"),
+        ({"top_k": 1.0}, "`top_k` must be an integer"),
+        ({"seed": "a"}, "`seed` must be an integer"),
+        ({"logprobs": True}, "`logprobs` must be an integer"),
+        ({"stop": b"ab"}, "`stop` must be a list of texts, not bytes"),
+        ({"stop": [1]}, r"`stop\[0\]` must be a text"),
+        ({"stop_token_ids": b"ab"}, "`stop_token_ids` must be a list of tokens, not bytes"),
+        ({"stop_token_ids": [1.5]}, r"`stop_token_ids\[0\]` must be an integer"),
+        ({"logit_bias": [1]}, "`logit_bias` must be a dictionary"),
+        ({"logit_bias": {1.5: 1}}, "must be an integer, not float"),
+        ({"ignore_eos": 1}, "`ignore_eos` must be True or False"),
+        ({"structured_outputs": {"json": "{}"}}, "`structured_outputs` must be Structured"),
+        ({"verify": 1}, "`verify` must be a text"),
+        ({"min_tokens": 2}, "SamplingParams does not support `min_tokens` of vLLM"),
+        ({"bad_words": ["a"]}, "does not support `bad_words` of vLLM"),
+        ({"prompt_logprobs": 1}, "does not support `prompt_logprobs` of vLLM"),
+        ({"magic": 1}, "magic"),
+    ],
+)
+def test_options_of_other_types(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        SamplingParams(**options)
+
+
+def test_structures_of_other_types() -> None:
     with pytest.raises(ValueError, match="exactly one"):
         StructuredOutputsParams(regex="a", grammar="b")
+    wrong: list[dict[str, Any]] = [{"json": 1}, {"choice": "ab"}, {"regex": 1}, {"json_object": 1}]
+    for options in wrong:
+        [name] = options
+        with pytest.raises(TypeError, match=f"`{name}` must be"):
+            StructuredOutputsParams(**options)
+
+
+def test_numbers_of_other_libraries() -> None:
+    numpy = pytest.importorskip("numpy")
+    params = SamplingParams(
+        temperature=numpy.float32(0.5), max_tokens=numpy.int64(3), stop_token_ids=numpy.array([4])
+    )
+    assert params == SamplingParams(temperature=0.5, max_tokens=3, stop_token_ids=[4])
+
+
+def test_prompts_of_other_types(llm: LLM) -> None:
+    prompts: list[tuple[Any, str]] = [
+        (b"ab", "`prompts` must be a text, tokens"),
+        (3, "`prompts` must be a text, tokens"),
+        ([b"ab"], "`prompt` must be a list of tokens, not bytes"),
+        ([1.5, 2.0], r"`prompt\[0\]` must be an integer, not float"),
+        ([True], r"`prompt\[0\]` must be an integer, not bool"),
+        ([[1, 2.5]], r"`prompt\[1\]` must be an integer, not float"),
+        (["a", 1], "`prompt` must be a list of tokens, not int"),
+        ({"prompt_token_ids": "ab"}, "`prompt_token_ids` must be a list of tokens, not str"),
+        ({"prompt": 1}, "`prompt` must be a text"),
+    ]
+    for prompt, message in prompts:
+        with pytest.raises(TypeError, match=message):
+            llm.generate(prompt)
+    params: list[tuple[Any, str]] = [
+        (
+            {"max_tokens": 3},
+            "`sampling_params` must be SamplingParams, or a list of them, not dict",
+        ),
+        ([{"max_tokens": 3}], r"`sampling_params\[0\]` must be SamplingParams, not dict"),
+        (3, "`sampling_params` must be SamplingParams"),
+    ]
+    for wrong, message in params:
+        with pytest.raises(TypeError, match=message):
+            llm.generate("a", wrong)
+    any_llm: Any = llm
+    with pytest.raises(TypeError, match="`token_ids` must be a list of tokens"):
+        any_llm.decode(b"ab")
+    with pytest.raises(TypeError, match="`text` must be a text"):
+        any_llm.encode(b"ab")
+    with pytest.raises(TypeError, match="`top` must be an integer"):
+        any_llm.score("a", "b", top=1.5)
+    with pytest.raises(ValueError, match="`form` is 'png', but it must be svg, text or perfetto"):
+        any_llm.generate(PROMPT)[0].outputs[0].timeline("png")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 1.5}, "`threads` must be an integer"),
+        ({"model": 3}, "`model` must be a text or a path"),
+        ({"dtype": 16}, "`dtype` must be a text"),
+        ({"draft_tokens": 1.5}, "`draft_tokens` must be an integer"),
+        ({"also_draft": "prompt-lookup"}, "`also_draft` must be a list of texts"),
+        ({"pin": 1}, "`pin` must be True or False"),
+        ({"progress": 1}, "`progress` must be True or False"),
+        ({"tensor_parallel_size": 2}, "LLM does not support `tensor_parallel_size` of vLLM"),
+        ({"gpu_memory_utilization": 0.9}, "does not support `gpu_memory_utilization` of vLLM"),
+        ({"magic": 1}, "magic"),
+    ],
+)
+def test_engine_options_of_other_types(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        LLM(**options)
 
 
 def test_prompts_that_cannot_be_answered(llm: LLM) -> None:
@@ -84,6 +179,8 @@ def test_engines_that_cannot_be_opened() -> None:
         ({"placement": "target=moon:1"}, "`placement`"),
         ({"draft_model": "x"}, "without `model`"),
         ({"threads": 0}, "`threads` is 0"),
+        ({"threads": -1}, "`threads` is -1"),
+        ({"kv_cache_memory_bytes": -1}, "`kv_cache_memory_bytes` is -1"),
         ({"max_num_seqs": 0}, "`max_num_seqs` is 0"),
         ({"method": "pearl", "tree": "top:4x5"}, "pearl"),
     ]

@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import forerun
@@ -218,3 +219,19 @@ def test_defaults_are_those_of_the_library(llm: LLM) -> None:
     assert forerun.__version__ and "demonstration" in repr(llm)
     assert llm.decode(llm.encode(PROMPT)).strip() == PROMPT
     assert llm.vocab_size > 1000 and llm.max_model_len > 100
+
+
+def test_scripts_for_vllm(llm: LLM, target: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=4)
+    [expected] = llm.generate(PROMPT, params)
+    [output] = llm.generate(PROMPT, params, use_tqdm=False)
+    assert output.text == expected.text
+    messages = [{"role": "user", "content": "A fox?"}]
+    assert llm.chat(messages, params, use_tqdm=True)[0].text == llm.chat(messages, params)[0].text
+    tokenizer = llm.get_tokenizer()
+    assert tokenizer.encode(PROMPT) == llm.encode(PROMPT)
+    for name, short in [("bfloat16", "bf16"), ("float16", "f16"), ("float32", "f32")]:
+        with LLM(target, dtype=name) as long_named, LLM(target, dtype=short) as short_named:
+            assert long_named.generate(PROMPT, params)[0].outputs[0].token_ids == (
+                short_named.generate(PROMPT, params)[0].outputs[0].token_ids
+            )

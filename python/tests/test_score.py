@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +130,12 @@ def test_lm_evals_log_likelihoods(llm: LLM) -> None:
     with pytest.raises(ValueError, match="magic"):
         model.generate_until([instance("generate_until", PROMPT, {"magic": 1})])
     assert "fox" in model.apply_chat_template([{"role": "user", "content": "a fox"}])
+
+
+def test_without_lm_eval(tmp_path: Path) -> None:
+    # A package that cannot be imported, in place of lm-eval.
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['lm_eval'] = None\n")
+    line = [sys.executable, "-m", "forerun.lm_eval", "run"]
+    ended = subprocess.run(line, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
+    assert ended.returncode == 1
+    assert ended.stderr.strip() == 'lm-eval is not installed: pip install "forerun[lm-eval]"'

@@ -117,3 +117,90 @@ def test_tensors(model: CausalLM) -> None:
         torch.manual_seed(3)
         texts.append(model.generate(**inputs, do_sample=True, max_new_tokens=8).tolist())
     assert texts[0] == texts[1]
+
+
+def test_encodings(model: CausalLM) -> None:
+    inputs = model.tokenizer(PROMPT)
+    assert inputs.input_ids == inputs["input_ids"] and inputs.to("cpu") is inputs
+    assert inputs.attention_mask == [1] * len(inputs.input_ids)
+    with pytest.raises(AttributeError, match="token_type_ids"):
+        _ = inputs.token_type_ids
+    with pytest.raises(ValueError, match="cpu"):
+        inputs.to("cuda")
+    assert len(model.generate(**inputs, do_sample=False, max_new_tokens=3)) == 1
+    assert model.tokenizer.decode([]) == "" and model.tokenizer.batch_decode([]) == []
+    assert model.tokenizer.decode(inputs.input_ids[-1]).strip() in PROMPT
+    with pytest.raises(ValueError, match="2 rows: use batch_decode"):
+        model.tokenizer.decode([[1], [2]])
+
+
+def test_conversations(model: CausalLM) -> None:
+    messages = [{"role": "user", "content": "Tell me a story about a fox."}]
+    apply: Any = model.tokenizer.apply_chat_template
+    text = apply(messages, add_generation_prompt=True, tokenize=False)
+    assert text == model.llm.render_chat(messages)
+    inputs = apply(messages, add_generation_prompt=True)
+    [expected] = model.llm.chat(messages, SamplingParams(temperature=0, max_tokens=8))
+    assert inputs.input_ids == expected.prompt_token_ids
+    [row] = model.generate(**inputs, do_sample=False, max_new_tokens=8)
+    assert row[len(inputs.input_ids) :] == expected.outputs[0].token_ids
+    ids = apply([messages, messages], add_generation_prompt=True, return_dict=False)
+    assert ids == [inputs.input_ids] * 2
+    with pytest.raises(ValueError, match="add_generation_prompt=True"):
+        apply(messages)
+    with pytest.raises(TypeError, match="`conversation` must be a list of messages"):
+        apply("hi", add_generation_prompt=True)
+
+
+def test_loading_options_that_change_nothing(target: Path) -> None:
+    model = forerun.from_transformers(
+        str(target),
+        torch_dtype="auto",
+        device_map="cpu",
+        trust_remote_code=False,
+        low_cpu_mem_usage=True,
+        local_files_only=True,
+    )
+    ids = model.tokenizer(PROMPT).input_ids
+    assert model.generate(ids, generation_config=None, max_new_tokens=2, do_sample=False)
+    model.close()
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"device_map": "cuda"}, "device_map='cuda'"),
+        ({"trust_remote_code": True}, "trust_remote_code=True"),
+        ({"dtype": "float3"}, "`dtype`"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            forerun.from_transformers(str(target), **options)
+    with pytest.raises(TypeError, match="magic"):
+        forerun.from_transformers(str(target), magic=1)
+
+
+def test_inputs_that_cannot_be_continued(model: CausalLM) -> None:
+    ids = model.tokenizer(PROMPT).input_ids
+    generate: Any = model.generate
+    values: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((), {}, "give input_ids"),
+        (([],), {}, "`input_ids` is empty"),
+        (([[]],), {}, r"`input_ids\[0\]` has no tokens"),
+        ((ids,), {"attention_mask": [0] * len(ids)}, r"`input_ids\[0\]` has no tokens"),
+        ((ids,), {"max_length": len(ids)}, "`max_length` is .*, but the prompt has"),
+        ((ids,), {"max_new_tokens": 0}, "`max_new_tokens` is 0"),
+        ((ids,), {"generation_config": {"top_k": 1}}, "generation_config"),
+        ((ids,), {"num_return_sequences": 0}, "`num_return_sequences` is 0"),
+    ]
+    for arguments, options, message in values:
+        with pytest.raises(ValueError, match=message):
+            generate(*arguments, **options)
+    types: list[tuple[Any, dict[str, Any], str]] = [
+        ("Once", {}, "`input_ids` is a text: call model.tokenizer"),
+        (["Once"], {}, r"`input_ids\[0\]` must be a list of tokens"),
+        (b"ab", {}, "`input_ids` must be token ids"),
+        ([1.5], {}, "must be an integer, not float"),
+        (model.tokenizer(PROMPT), {}, r"generate\(\*\*inputs\)"),
+        (ids, {"max_new_tokens": 1.5}, "`max_new_tokens` must be an integer"),
+    ]
+    for wrong, options, message in types:
+        with pytest.raises(TypeError, match=message):
+            generate(wrong, **options)
+    assert len(generate(ids, [True] * len(ids), max_new_tokens=2, do_sample=False)) == 1

@@ -1,7 +1,7 @@
 """forerun: LLM inference by parallel speculative decoding, on CPU cores.
 
-A small drafter proposes tokens and the large target verifies them, so the text is exactly what the target would
-write alone.
+A small drafter proposes tokens and the large target verifies them. The text has the same tokens as the target's own at
+temperature 0 or with a seed, and otherwise the same distribution.
 
 >>> import forerun
 >>> llm = forerun.LLM()  # the demonstration pair, which writes stories

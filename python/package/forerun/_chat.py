@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from . import _check
 from ._fields import ConversationFields
 
 #: A message: a dictionary with ``role``, ``content``, and what else the model's template reads.
@@ -69,12 +70,24 @@ def conversation_fields(
     chat_template_kwargs: Mapping[str, Any] | None,
 ) -> ConversationFields:
     """Return what the engine needs of a conversation."""
+    messages = _check.items("messages", messages, "a list of messages")
     if not messages:
         raise ValueError("a conversation has at least one message")
-    known = [_tool(index, tool) for index, tool in enumerate(tools or ())]
+    given = _check.items("tools", () if tools is None else tools, "a list of tools")
+    known = [_tool(index, tool) for index, tool in enumerate(given)]
+    _check.boolean("parallel_tool_calls", parallel_tool_calls)
+    _check.optional_text("chat_template", chat_template)
+    variables = {} if chat_template_kwargs is None else chat_template_kwargs
+    if not isinstance(variables, Mapping):
+        raise _check.wrong_type("chat_template_kwargs", variables, "a dictionary")
     requires_call = False
     if isinstance(tool_choice, Mapping):
-        name = tool_choice["function"]["name"]
+        function = tool_choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(name, str):
+            raise ValueError(
+                f'tool_choice must have the form {{"type": "function", "function": {{"name": "..."}}}}, but it is {tool_choice!r}'
+            )
         known = [tool for tool in known if tool["name"] == name]
         if not known:
             raise ValueError(f"tool_choice: there is no tool {name!r}")
@@ -83,6 +96,8 @@ def conversation_fields(
         known = []
     elif tool_choice == "required":
         requires_call = True
+    elif not isinstance(tool_choice, str):
+        raise _check.wrong_type("tool_choice", tool_choice, "a text or a dictionary")
     elif tool_choice != "auto":
         raise ValueError(
             f"tool_choice is {tool_choice!r}, but it must be none, auto, required or name a function"
@@ -96,7 +111,7 @@ def conversation_fields(
         "tools": json.dumps(known),
         "requires_call": requires_call,
         "parallel_calls": parallel_tool_calls,
-        "variables": json.dumps(dict(chat_template_kwargs or {})),
+        "variables": json.dumps(dict(variables)),
         "chat_template": chat_template,
     }
 
@@ -121,12 +136,16 @@ def chat_message(parts: Sequence[tuple[str, str]]) -> ChatMessage:
 
 
 def _message(index: int, message: Message) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise _check.wrong_type(f"messages[{index}]", message, "a dictionary with role and content")
     fields = dict(message)
     role, content = fields.pop("role", None), fields.pop("content", None)
     if not isinstance(role, str):
         raise ValueError(f"messages[{index}] has no role")
     if "tool_calls" in fields:
-        fields["tool_calls"] = [_call(call) for call in fields["tool_calls"] or ()]
+        name = f"messages[{index}].tool_calls"
+        calls = _check.items(name, fields["tool_calls"] or (), "a list of calls")
+        fields["tool_calls"] = [_call(f"{name}[{at}]", call) for at, call in enumerate(calls)]
         if not fields["tool_calls"]:
             del fields["tool_calls"]
     # Templates know the role by its older name.
@@ -140,14 +159,19 @@ def _text(index: int, content: object) -> str:
     if isinstance(content, Sequence) and all(
         isinstance(part, Mapping) and part.get("type") == "text" for part in content
     ):
-        return "".join(str(part["text"]) for part in content)
+        return "".join(
+            _check.text(f"messages[{index}].content[{at}].text", part.get("text"))
+            for at, part in enumerate(content)
+        )
     raise ValueError(
         f"messages[{index}].content: only texts and parts of the type text are supported"
     )
 
 
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _call(name: str, call: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call whose arguments are an object, which templates write as JSON."""
+    if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
+        raise ValueError(f"{name} must be a dictionary with a function")
     function = dict(call["function"])
     arguments = function.get("arguments")
     if isinstance(arguments, str):
@@ -159,6 +183,8 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tool(index: int, tool: Tool) -> dict[str, Any]:
+    if not isinstance(tool, Mapping):
+        raise _check.wrong_type(f"tools[{index}]", tool, "a dictionary with a function")
     function = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(function, Mapping):
         raise ValueError(f'tools[{index}] must have the type "function" and a function')

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from . import _check
 from .params import SamplingParams
 
 if TYPE_CHECKING:
@@ -54,16 +55,39 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Return a list of prompts. A list of numbers is one prompt."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
-    several = list(prompts)
-    if several and all(isinstance(one, int) for one in several):
-        return [cast(list[int], several)]
+    several = _check.items("prompts", prompts, "a text, tokens, a dictionary, or a list of them")
+    if several and not any(_is_prompt(one) for one in several):
+        return [_check.tokens("prompt", several)]
     return cast(list[Prompt], several)
 
 
-def as_tokens(tokens: Sequence[int]) -> list[int]:
-    """Return the tokens of a prompt, as the engine knows numbers."""
-    known = [int(token) for token in tokens]
-    for token in known:
-        if not 0 <= token < 2**32:
-            raise ValueError(f"the prompt has the token {token}, which is not a token's number")
-    return known
+def _is_prompt(one: object) -> bool:
+    """Return whether an item of a list is a prompt of its own, and not a token."""
+    return isinstance(one, (str, bytes, bytearray, Mapping)) or hasattr(one, "__len__")
+
+
+def read_prompt(prompt: Prompt) -> str | list[int]:
+    """Return the text of a prompt, or its tokens."""
+    if isinstance(prompt, Mapping):
+        if "prompt_token_ids" in prompt:
+            return _check.tokens("prompt_token_ids", prompt["prompt_token_ids"])
+        if "prompt" not in prompt:
+            raise ValueError('the prompt has neither a text "prompt" nor "prompt_token_ids"')
+        return _check.text("prompt", prompt["prompt"])
+    return prompt if isinstance(prompt, str) else _check.tokens("prompt", prompt)
+
+
+def read_params(number: int, given: object) -> list[SamplingParams]:
+    """Return the options of each of several prompts."""
+    expected = "SamplingParams, or a list of them"
+    if isinstance(given, SamplingParams):
+        return [given] * number
+    params = _check.items("sampling_params", given, expected)
+    for index, one in enumerate(params):
+        if not isinstance(one, SamplingParams):
+            raise _check.wrong_type(f"sampling_params[{index}]", one, "SamplingParams")
+    if len(params) != number:
+        raise ValueError(
+            f"there are {number} prompts, but {len(params)} sampling params: give one for each, or one for all"
+        )
+    return params

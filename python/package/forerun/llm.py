@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import count
 from os import PathLike
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from . import _check, _progress
 from ._chat import ChatMessage, Message, Tool, ToolChoice, chat_message, conversation_fields
 from ._fields import AnswerFields, TokenFields
 from ._forerun import Conversation, Engine, Stream
-from ._requests import Chat, Prompt, Request, as_list, as_tokens, cancel_all, only
+from ._requests import Chat, Prompt, Request, as_list, cancel_all, only, read_params, read_prompt
 from .outputs import (
     CompletionOutput,
     Event,
@@ -26,6 +27,30 @@ from .outputs import (
 )
 from .params import SamplingParams
 from .stream import AnswerStream
+
+if TYPE_CHECKING:
+    from .transformers import Tokenizer
+
+#: Options of vLLM without a counterpart.
+_UNSUPPORTED = frozenset(
+    """
+    allowed_local_media_path compilation_config cpu_offload_gb data_parallel_size disable_custom_all_reduce
+    disable_log_stats enable_chunked_prefill enable_lora enable_prefix_caching enforce_eager
+    gpu_memory_utilization hf_overrides hf_token kv_cache_dtype_skip_layers limit_mm_per_prompt load_format
+    max_logprobs max_lora_rank max_model_len max_num_batched_tokens mm_processor_kwargs override_pooler_config
+    pipeline_parallel_size quantization revision runner seed skip_tokenizer_init speculative_config swap_space
+    task tensor_parallel_size tokenizer tokenizer_mode tokenizer_revision trust_remote_code
+    """.split()
+)
+
+#: The types of weights by the names of torch.
+_TORCH_TYPES = {
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "half": "f16",
+    "float32": "f32",
+    "float": "f32",
+}
 
 #: The most tokens of an answer if no options are given, as in the command ``forerun generate``.
 _DEFAULT_MAX_TOKENS = 200
@@ -56,6 +81,7 @@ class LLM:
         layers: The layers at a time of the drafter easyspec: a number, or groups such as ``0,1-3,4``.
         calibration: When the drafter easyspec makes its cache exact.
         dtype: The type of weights in memory, such as ``bf16``, ``int8`` or ``q4_k_m``; ``auto`` is the checkpoint's.
+            The names of torch, such as ``bfloat16``, are known as well.
         kv_cache_dtype: The type of cached keys and values: auto, f32, f16, bf16 or q8.
         kv_cache_memory_bytes: The memory of each model's cache.
         threads: The number of threads.
@@ -64,11 +90,19 @@ class LLM:
         offline: Whether hub models come from the cache only.
         max_num_seqs: The most answers at the same time. The others wait.
         chat_template: The template of conversations: a Jinja file, the name of one of the checkpoint's, or ``plain``.
+        progress: Whether a line on standard error shows what is downloaded and loaded, at a terminal or in a notebook.
 
     Raises:
+        TypeError: If an option has the wrong type.
         ValueError: If the options do not fit together.
         ForerunError: If the models cannot be loaded.
     """
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *_values: Any, **options: Any) -> LLM:
+            _check.supported("LLM", options, _UNSUPPORTED)
+            return super().__new__(cls)
 
     def __init__(
         self,
@@ -92,30 +126,38 @@ class LLM:
         offline: bool = False,
         max_num_seqs: int = 8,
         chat_template: str | PathLike[str] | None = None,
+        progress: bool = True,
     ) -> None:
-        self._engine = Engine(
-            {
-                "model": None if model is None else str(model),
-                "draft_model": None if draft_model is None else str(draft_model),
-                "method": method,
-                "drafter": drafter,
-                "also_draft": [str(one) for one in also_draft],
-                "draft_tokens": str(draft_tokens),
-                "tree": tree,
-                "pearl": pearl,
-                "layers": None if layers is None else str(layers),
-                "calibration": calibration,
-                "dtype": dtype,
-                "kv_cache_dtype": kv_cache_dtype,
-                "kv_cache_memory_bytes": kv_cache_memory_bytes,
-                "threads": threads,
-                "placement": placement,
-                "pin": pin,
-                "offline": offline,
-                "max_num_seqs": max_num_seqs,
-            }
-        )
-        self._chat_template = None if chat_template is None else str(chat_template)
+        reporter = _progress.reporter(_check.boolean("progress", progress))
+        options = {
+            "model": _path("model", model),
+            "draft_model": _path("draft_model", draft_model),
+            "method": _check.optional_text("method", method),
+            "drafter": _check.optional_text("drafter", drafter),
+            "also_draft": _check.texts("also_draft", also_draft),
+            "draft_tokens": _text_or_integer("draft_tokens", draft_tokens),
+            "tree": _check.optional_text("tree", tree),
+            "pearl": _check.optional_text("pearl", pearl),
+            "layers": None if layers is None else _text_or_integer("layers", layers),
+            "calibration": _check.optional_text("calibration", calibration),
+            "dtype": _dtype(dtype),
+            "kv_cache_dtype": _check.text("kv_cache_dtype", kv_cache_dtype),
+            "kv_cache_memory_bytes": _check.optional_integer(
+                "kv_cache_memory_bytes", kv_cache_memory_bytes, 1
+            ),
+            "threads": _check.optional_integer("threads", threads, 1),
+            "placement": _check.optional_text("placement", placement),
+            "pin": _check.boolean("pin", pin),
+            "offline": _check.boolean("offline", offline),
+            "max_num_seqs": _check.integer("max_num_seqs", max_num_seqs, 1),
+            "on_progress": reporter,
+        }
+        self._chat_template = _path("chat_template", chat_template)
+        try:
+            self._engine = Engine(options)
+        finally:
+            if reporter is not None:
+                reporter.clear()
         self._description = self._engine.description()
         self._numbers = count()
 
@@ -166,11 +208,20 @@ class LLM:
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, with BOS if the tokenizer adds it."""
-        return self._engine.encode(text)
+        return self._engine.encode(_check.text("text", text))
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of tokens."""
-        return self._engine.decode(list(token_ids), skip_special_tokens)
+        tokens = _check.tokens("token_ids", token_ids)
+        return self._engine.decode(
+            tokens, _check.boolean("skip_special_tokens", skip_special_tokens)
+        )
+
+    def get_tokenizer(self) -> Tokenizer:
+        """Return the checkpoint's tokenizer, with the methods that users of transformers know."""
+        from .transformers import Tokenizer
+
+        return Tokenizer(self)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return the options of answers without options: those of ``forerun generate``.
@@ -193,6 +244,8 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: object = None,
     ) -> list[RequestOutput]:
         """Continue prompts, and return their answers in the same order.
 
@@ -200,8 +253,10 @@ class LLM:
             prompts: A prompt or several: texts, lists of tokens, or dictionaries with ``prompt`` or
                 ``prompt_token_ids``.
             sampling_params: The options of all answers, or those of each prompt.
+            use_tqdm: Ignored: answers have no progress bar.
 
         Raises:
+            TypeError: If a prompt or an option has the wrong type.
             ValueError: If a prompt is empty or too long, or an option is out of range.
             ForerunError: If decoding fails.
             KeyboardInterrupt: If Ctrl-C stops the computation.
@@ -246,6 +301,7 @@ class LLM:
         parallel_tool_calls: bool = True,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        use_tqdm: object = None,
     ) -> list[RequestOutput]:
         """Answer a conversation, or several.
 
@@ -259,8 +315,10 @@ class LLM:
             parallel_tool_calls: Whether the model may call several tools.
             chat_template: Another template than the engine's.
             chat_template_kwargs: Further variables of the template.
+            use_tqdm: Ignored: answers have no progress bar.
 
         Raises:
+            TypeError: If a message or an option has the wrong type.
             ValueError: If the template refuses the messages, or an option is out of range.
         """
         chat = Chat(tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs)
@@ -341,15 +399,16 @@ class LLM:
         Raises:
             ValueError: If the prompt is empty, or the text is longer than the context.
         """
-        before = (
-            self._engine.encode_prompt(prompt) if isinstance(prompt, str) else as_tokens(prompt)
-        )
+        if isinstance(prompt, str):
+            before = self._engine.encode_prompt(prompt)
+        else:
+            before = _check.tokens("prompt", prompt)
         if isinstance(continuation, str):
             if not isinstance(prompt, str):
                 raise ValueError("a continuation as text needs a prompt as text")
-            whole = self._engine.encode_prompt(prompt + continuation)
-            continuation = whole[len(before) :]
-        scores = self._engine.score(before, as_tokens(continuation), top)
+            continuation = self._engine.encode_prompt(prompt + continuation)[len(before) :]
+        after = _check.tokens("continuation", continuation)
+        scores = self._engine.score(before, after, _check.integer("top", top, 0))
         return [by_token(score) for score in scores]
 
     def close(self) -> None:
@@ -387,14 +446,7 @@ class LLM:
         """Return the options of each prompt."""
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
-        if isinstance(sampling_params, SamplingParams):
-            return [sampling_params] * number
-        params = list(sampling_params)
-        if len(params) != number:
-            raise ValueError(
-                f"there are {number} prompts, but {len(params)} sampling params: give one for each, or one for all"
-            )
-        return params
+        return read_params(number, sampling_params)
 
     def _read_one(self, prompt: Prompt, sampling_params: SamplingParams | None) -> Request:
         return only(self._read(prompt, sampling_params))
@@ -406,9 +458,10 @@ class LLM:
         chat: Chat,
     ) -> list[Request]:
         """Encode conversations, and give each its options."""
-        if not messages or isinstance(messages[0], Mapping):
-            messages = [cast(Sequence[Message], messages)]
-        several = cast(Sequence[Sequence[Message]], messages)
+        given = _check.items("messages", messages, "a list of messages")
+        if not given or isinstance(given[0], Mapping):
+            given = [given]
+        several = cast(Sequence[Sequence[Message]], given)
         params = self._params(len(several), sampling_params)
         return [self._encode_chat(one, own, chat) for one, own in zip(several, params, strict=True)]
 
@@ -428,16 +481,10 @@ class LLM:
         return self._request(None, conversation.tokens, params, conversation)
 
     def _encode(self, prompt: Prompt, params: SamplingParams) -> Request:
-        if isinstance(prompt, Mapping):
-            if "prompt_token_ids" in prompt:
-                prompt = cast(Sequence[int], prompt["prompt_token_ids"])
-            elif isinstance(prompt.get("prompt"), str):
-                prompt = cast(str, prompt["prompt"])
-            else:
-                raise ValueError('the prompt has neither a text "prompt" nor "prompt_token_ids"')
-        if isinstance(prompt, str):
-            return self._request(prompt, self._engine.encode_prompt(prompt), params)
-        return self._request(None, as_tokens(prompt), params)
+        read = read_prompt(prompt)
+        if isinstance(read, str):
+            return self._request(read, self._engine.encode_prompt(read), params)
+        return self._request(None, read, params)
 
     def _request(
         self,
@@ -550,3 +597,22 @@ class LLM:
         rest = self.decode(answer["token_ids"])[max(len(answer["text"]) - 1, 0) :]
         found = [(rest.find(stop) + len(stop), stop) for stop in params.stop or () if stop in rest]
         return min(found)[1] if found else None
+
+
+def _path(name: str, value: object) -> str | None:
+    """Return a path or a name as text."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, PathLike):
+        return str(value)
+    raise _check.wrong_type(name, value, "a text or a path")
+
+
+def _text_or_integer(name: str, value: object) -> str:
+    return value if isinstance(value, str) else str(_check.integer(name, value))
+
+
+def _dtype(value: object) -> str:
+    """Return the type of weights by the engine's name."""
+    name = _check.text("dtype", value)
+    return _TORCH_TYPES.get(name, name)

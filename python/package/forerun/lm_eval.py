@@ -13,9 +13,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from lm_eval.api.model import TemplateLM
-from lm_eval.api.registry import register_model
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+try:
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.api.registry import register_model
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+except ModuleNotFoundError as error:
+    _MISSING = 'lm-eval is not installed: pip install "forerun[lm-eval]"'
+    if error.name is None or error.name.partition(".")[0] != "lm_eval":
+        raise
+    if __name__ == "__main__":
+        raise SystemExit(_MISSING) from None
+    raise ModuleNotFoundError(_MISSING, name=error.name) from None
 
 from .llm import LLM
 from .params import SamplingParams

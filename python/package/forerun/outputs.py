@@ -126,6 +126,8 @@ class CompletionOutput:
         ``svg`` is a picture, ``text`` has at most a hundred columns, and ``perfetto`` is JSON for Perfetto. A copy
         that was pickled has no timeline, and returns an empty text.
         """
+        if form not in ("svg", "text", "perfetto"):
+            raise ValueError(f"`form` is {form!r}, but it must be svg, text or perfetto")
         if self._trace is None:
             return ""
         if form == "svg":

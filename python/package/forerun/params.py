@@ -5,9 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from . import _check
 from ._forerun import check_params
+
+#: Parameters of vLLM without a counterpart.
+_UNSUPPORTED = frozenset(
+    """
+    allowed_token_ids bad_words best_of detokenize extra_args flat_logprobs guided_decoding
+    include_stop_str_in_output length_penalty logits_processors min_tokens output_kind prompt_logprobs
+    spaces_between_special_tokens truncate_prompt_tokens use_beam_search
+    """.split()
+)
 
 
 @dataclass(frozen=True)
@@ -30,9 +40,14 @@ class StructuredOutputsParams:
 
     def __post_init__(self) -> None:
         if self.json is not None and not isinstance(self.json, str):
+            if not isinstance(self.json, Mapping):
+                raise _check.wrong_type("json", self.json, "a JSON schema")
             object.__setattr__(self, "json", json.dumps(self.json))
         if self.choice is not None:
-            object.__setattr__(self, "choice", list(self.choice))
+            object.__setattr__(self, "choice", _check.texts("choice", self.choice))
+        _check.optional_text("regex", self.regex)
+        _check.optional_text("grammar", self.grammar)
+        _check.boolean("json_object", self.json_object)
         given = [self.json, self.regex, self.choice, self.grammar, self.json_object or None]
         if sum(one is not None for one in given) != 1:
             raise ValueError("give exactly one of json, regex, choice, grammar and json_object")
@@ -40,7 +55,7 @@ class StructuredOutputsParams:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """The options of an answer, with the names and defaults of vLLM.
+    """The options of an answer. They have the names and defaults of vLLM; the guide lists what differs.
 
     At temperature 0 and with a seed, the text is token for token that of plain decoding.
 
@@ -88,32 +103,51 @@ class SamplingParams:
     draft_tokens: int | None = None
     tree: str | None = None
 
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *_values: Any, **options: Any) -> SamplingParams:
+            _check.supported("SamplingParams", options, _UNSUPPORTED)
+            return super().__new__(cls)
+
     def __post_init__(self) -> None:
-        texts = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+        self._check_numbers()
+        stop = self.stop or ()
+        texts = [stop] if isinstance(stop, str) else _check.texts("stop", stop)
         if not all(texts):
             raise ValueError("`stop` has an empty text")
         self._set("stop", texts)
-        self._set("stop_token_ids", list(self.stop_token_ids or ()))
-        # OpenAI's API names tokens by text.
-        bias = {int(token): value for token, value in (self.logit_bias or {}).items()}
-        self._set("logit_bias", bias)
-        if self.seed is not None:
-            self._set("seed", self.seed % 2**64)
-        self._check_range("n", self.n, 1)
-        self._check_range("max_tokens", self.max_tokens, 1)
-        self._check_range("logprobs", self.logprobs, 0)
-        self._check_range("draft_tokens", self.draft_tokens, 1)
-        for token in [*(self.stop_token_ids or ()), *bias]:
-            if not 0 <= token < 2**32:
-                raise ValueError(f"{token} is not a token: tokens are from 0 to {2**32 - 1}")
+        ends = () if self.stop_token_ids is None else self.stop_token_ids
+        self._set("stop_token_ids", _check.tokens("stop_token_ids", ends))
+        self._set("logit_bias", _bias(self.logit_bias))
+        for name in ("ignore_eos", "skip_special_tokens"):
+            _check.boolean(name, getattr(self, name))
+        structure = self.structured_outputs
+        if structure is not None and not isinstance(structure, StructuredOutputsParams):
+            raise _check.wrong_type("structured_outputs", structure, "StructuredOutputsParams")
+        _check.text("verify", self.verify)
+        _check.optional_text("tree", self.tree)
         check_params(self)
+
+    def _check_numbers(self) -> None:
+        for name in (
+            "temperature",
+            "top_p",
+            "min_p",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+        ):
+            self._set(name, _check.number(name, getattr(self, name)))
+        self._set("n", _check.integer("n", self.n, 1))
+        self._set("top_k", _check.integer("top_k", self.top_k))
+        self._set("max_tokens", _check.optional_integer("max_tokens", self.max_tokens, 1))
+        self._set("logprobs", _check.optional_integer("logprobs", self.logprobs, 0))
+        self._set("draft_tokens", _check.optional_integer("draft_tokens", self.draft_tokens, 1))
+        if self.seed is not None:
+            self._set("seed", _check.integer("seed", self.seed) % 2**64)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-
-    def _check_range(self, name: str, value: int | None, least: int) -> None:
-        if value is not None and value < least:
-            raise ValueError(f"`{name}` is {value}, but it must be at least {least}")
 
     def replace(self, **changes: Any) -> SamplingParams:
         """Return these options with some of them changed."""
@@ -124,3 +158,17 @@ class SamplingParams:
         if index == 0 or self.seed is None:
             return self
         return replace(self, seed=self.seed + index)
+
+
+def _bias(given: Any) -> dict[int, float]:
+    """Return the bias of each token. OpenAI's API names tokens by text."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise _check.wrong_type("logit_bias", given, "a dictionary of tokens and numbers")
+    bias = {}
+    for key, value in given.items():
+        token = int(key) if isinstance(key, str) and key.isdecimal() else key
+        known = _check.token(f"logit_bias[{key!r}]", token)
+        bias[known] = _check.number(f"logit_bias[{key!r}]", value)
+    return bias
