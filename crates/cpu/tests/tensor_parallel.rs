@@ -197,7 +197,7 @@ fn conversation(model: &mut CachedTransformer<impl Forward>, n_layers: usize) ->
         for progress in progress {
             let output = progress.result.unwrap().unwrap();
             outputs.push(bits(&output));
-            let features = output.features.iter().flat_map(|features| features.values());
+            let features = output.features.iter().flat_map(forerun_core::FeatureRows::values);
             outputs.push(features.map(|value| value.to_bits()).collect());
         }
     };

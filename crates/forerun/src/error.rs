@@ -47,7 +47,7 @@ pub enum ForerunError {
     /// A GPU cannot be used.
     #[cfg(feature = "gpu")]
     #[error(transparent)]
-    Gpu(#[from] forerun_gpu::GpuError),
+    Gpu(Box<forerun_gpu::GpuError>),
     /// A model cannot be loaded on a GPU.
     #[cfg(feature = "gpu")]
     #[error("cannot load {model} on a GPU")]
@@ -56,7 +56,7 @@ pub enum ForerunError {
         model: String,
         /// The reason.
         #[source]
-        cause: forerun_gpu::GpuLoadError,
+        cause: Box<forerun_gpu::GpuLoadError>,
     },
     /// A drafter that only cores compute is placed on a GPU.
     #[error(

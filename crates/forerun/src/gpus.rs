@@ -21,7 +21,7 @@ impl Gpus {
         if let Some(device) = self.devices.get(&gpu) {
             return Ok(Arc::clone(device));
         }
-        let device = GpuDevice::open(gpu)?;
+        let device = GpuDevice::open(gpu).map_err(|error| ForerunError::Gpu(Box::new(error)))?;
         self.devices.insert(gpu, Arc::clone(&device));
         Ok(device)
     }

@@ -219,8 +219,10 @@ impl<'a> Loader<'a> {
         let total = checkpoint.config().num_hidden_layers;
         let step = Step::Load { model: &name, types: &type_names };
         self.report(step, 0, total);
-        let weights = forerun_gpu::GpuWeights::load(&device, checkpoint, types)
-            .map_err(|cause| ForerunError::LoadOnGpu { model: name.clone(), cause })?;
+        let weights =
+            forerun_gpu::GpuWeights::load(&device, checkpoint, types).map_err(|cause| {
+                ForerunError::LoadOnGpu { model: name.clone(), cause: Box::new(cause) }
+            })?;
         self.report(Step::Load { model: &name, types: &type_names }, total, total);
         let weights = Arc::new(weights);
         self.gpus.insert(gpu, key, &weights);

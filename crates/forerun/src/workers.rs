@@ -27,6 +27,7 @@ pub(crate) struct Loaded {
     /// `None` in a process that does not need them.
     pub(crate) target: Option<Arc<Weights>>,
     /// The target on each GPU that has a replica.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there is none without GPUs"))]
     pub(crate) gpu_targets: HashMap<usize, PlacedWeights>,
     /// The number of the target's tokens.
     pub(crate) vocab_size: usize,
@@ -119,6 +120,7 @@ struct WorkerModels {
     /// The devices that it shares with other workers, if it has none of its own.
     devices: Vec<Arc<SharedDevice>>,
     /// The GPU of its target replicas, if they are not on cores.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there is none without GPUs"))]
     gpu: Option<usize>,
     /// The connection to the other ranks that compute the target together with this one, until it is in use.
     exchange: Mutex<Option<Box<dyn Exchange>>>,

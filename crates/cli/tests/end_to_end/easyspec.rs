@@ -52,7 +52,10 @@ fn invalid_strategies_are_refused_with_advice() {
         ("--layer-groups 0-3,3-7", &["layer 3 is in two layer groups", "4 was expected"]),
         ("--layer-groups 0,1-8", &["name layer 8", "8 layers, 0 to 7", "drafter"]),
         ("--layer-groups 0,1-5", &["end before layer 6", "add 6-7"]),
-        ("--calibration often", &["\"often\"", "every-round, on-mismatch, prefill-only, never"]),
+        (
+            "--calibration often",
+            &["\"often\"", "every-round, during-verification, on-mismatch, prefill-only, never"],
+        ),
         (missing, &["cannot read the layer groups in no.txt"]),
         (&empty, &["empty.txt", "neither a layer"]),
     ];

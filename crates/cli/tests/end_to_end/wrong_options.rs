@@ -126,7 +126,7 @@ fn invalid_placements_are_refused() {
         ("target=cpu:{core}", &["has no drafter group", "drafter=cpu:0"]),
         ("drafter=cpu:{core}", &["has no target group", "target=cpu:0"]),
         ("target=cpu:{core},target=cpu:{core},shared", &["2 target groups"]),
-        ("target=gpu:0", &["cannot read", "gpu:0", "drafter=cpu:0,target=cpu:1-3"]),
+        ("target=tpu:0", &["cannot read", "tpu:0", "drafter=cpu:0,target=cpu:1-3"]),
         ("cpu:0", &["cannot read", "cpu:0"]),
         ("verifier=cpu:0", &["cannot read", "verifier"]),
         ("target=cpu:x", &["cannot read", "cpu:x"]),

@@ -9,7 +9,7 @@ pub enum HubError {
     #[error(
         "{model} is not a path on this machine, and as a hub model it is not in the cache {cache} \
          ({missing}); the hub is not used because `offline` or HF_HUB_OFFLINE is set: unset it, or \
-         download the model on a machine with a network: `hf download {repository} --revision {revision}`"
+         download the model while there is a network: `forerun models pull` or `hf download {repository} --revision {revision}`"
     )]
     NotCached {
         /// The model's id.
