@@ -51,6 +51,7 @@ fn report(py: Python<'_>, on_progress: Option<&Py<PyAny>>, progress: Progress<'_
     let Progress { step, done, total } = progress;
     let (step, name) = match step {
         Step::Download { model, file } => ("download", format!("{model} {file}")),
+        Step::Cached { model } => ("use the cached", model.to_owned()),
         Step::Load { model, .. } => ("load", model.to_owned()),
         Step::Export { model } => ("export", model.to_owned()),
     };

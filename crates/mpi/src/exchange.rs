@@ -121,7 +121,8 @@ impl Exchange for RankExchange {
         if to == Recipients::Leader && self.member != LEADER {
             return Ok(());
         }
-        for member in (0..self.ranks.len()).filter(|&member| member != self.member) {
+        let own = self.member;
+        for member in (0..self.ranks.len()).filter(|&member| member != own) {
             let bytes = loop {
                 if let Some(bytes) = self.numbers[member].pop_front() {
                     break bytes;
