@@ -598,7 +598,7 @@ mod tests {
             ("drafter=cpu:0-1,target=cpu:1-2", &["core 1", "cpu:0-1", "cpu:1-2", "shared"]),
             ("drafter=cpu:0-1,target=cpu:1-2,shared", &["exactly the same cores"]),
             ("drafter=cpu:0,target=cpu:0", &["shared"]),
-            ("target=gpu:0", &["gpu:0", "cpu:"]),
+            ("target=tpu:0", &["tpu:0", "cpu:"]),
             ("target=cpu:3-1", &["cpu:3-1"]),
             ("target=cpu:", &["target=cpu:"]),
             ("target=cpu:0-99999999999999999999", &["target="]),
