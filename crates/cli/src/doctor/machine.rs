@@ -65,7 +65,7 @@ fn quota(topology: &Topology) -> Check {
     let Some(quota) = topology.quota() else {
         return match cfg!(target_os = "linux") {
             true => Check::ok(NAME, "none"),
-            false => Check::unknown(NAME, "only Linux tells about quotas"),
+            false => Check::unknown(NAME, "quotas are known on Linux only"),
         };
     };
     let found = format!("{quota} processors");

@@ -1,4 +1,4 @@
-//! What the leader tells the other members about a pass: everything but the numbers that they compute.
+//! What the leader sends to the other members about a pass: everything but the numbers that they compute.
 
 use forerun_cache::{
     HeldRows, PageId, PageStorage, PageTable, RowPlace, StateBefore, StateId, StateStep,

@@ -5,8 +5,8 @@
 //! attention, before the second projection of the MLP, and after both. They never add partial sums. So every member
 //! has the hidden states of all rows, and keys and values of its own heads.
 //!
-//! The members run the same passes. The leader ([`TensorParallelModel`]) is the model that others see. It tells the
-//! other members ([`TensorParallelFollower`]) which rows a pass has, and what happens to the pages of its caches.
+//! The members run the same passes. The leader ([`TensorParallelModel`]) is the model that others see. It sends the
+//! other members ([`TensorParallelFollower`]) the rows of each pass, and what happens to the pages of its caches.
 //! They reach each other by an [`Exchange`]: that of threads is [`ThreadExchange`].
 
 mod exchange;
