@@ -8,6 +8,7 @@ use forerun_cli::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET};
 use pyo3::prelude::*;
 use std::fmt::Display;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::str::FromStr;
 
 /// The keyword arguments of an engine.
@@ -71,7 +72,7 @@ fn layers(text: &str) -> PyResult<LayerStrategy> {
 
 impl EngineOptions {
     fn uses_demonstration(&self) -> bool {
-        self.model.is_none()
+        self.model.as_deref().is_none_or(|model| model == "demo" && !Path::new(model).exists())
     }
 
     /// Returns the engine's options but for the method.
@@ -82,14 +83,14 @@ impl EngineOptions {
         let drafter = parse_some("drafter", self.drafter.as_deref())?;
         let (mut model, mut draft_model) =
             (self.model.clone().map(ModelSource::from), self.draft_model.clone().map(Into::into));
-        if model.is_none() {
-            if draft_model.is_some() {
+        if self.uses_demonstration() {
+            if model.is_none() && draft_model.is_some() {
                 return Err(value_error(
                     "`draft_model` was given without `model`: name the target as well",
                 ));
             }
             model = Some(DEMONSTRATION_TARGET.into());
-            if drafter.is_none_or(forerun::DrafterKind::has_model) {
+            if draft_model.is_none() && drafter.is_none_or(forerun::DrafterKind::has_model) {
                 draft_model = Some(DEMONSTRATION_DRAFTER.into());
             }
         }

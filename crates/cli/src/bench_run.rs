@@ -238,6 +238,10 @@ fn models(arguments: &RunBenchArguments, file: &SweepFile) -> anyhow::Result<Mod
         anyhow::bail!("a draft model was given without a target: add --model");
     }
     match (target, drafter) {
+        (Some(ModelSource::Embedded(_)), None) => {
+            let drafter = Some(DEMONSTRATION_DRAFTER.into());
+            Ok(Models { target: DEMONSTRATION_TARGET.into(), drafter, embedded: true })
+        }
         (Some(target), drafter) => Ok(Models { target, drafter, embedded: false }),
         (None, _) => {
             note(NO_MODEL);

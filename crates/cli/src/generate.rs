@@ -308,19 +308,24 @@ pub(crate) fn demonstration(arguments: &mut EngineArguments) -> anyhow::Result<(
     Ok(())
 }
 
-/// Uses the demonstration pair if no model is given, and returns whether it did.
+/// Uses the demonstration pair if no model is given, and returns whether it did. The demonstration's target by its
+/// name gets its drafter, unless another one is given.
 pub(crate) fn use_demonstration(arguments: &mut EngineArguments) -> anyhow::Result<bool> {
-    if arguments.model.is_some() {
-        return Ok(false);
-    }
-    if arguments.draft_model.is_some() {
-        bail!("--draft-model was given without --model: add --model with the target");
-    }
+    let is_unnamed = match arguments.model {
+        None if arguments.draft_model.is_some() => {
+            bail!("--draft-model was given without --model: add --model with the target")
+        }
+        None => true,
+        Some(ModelSource::Embedded(_)) => false,
+        Some(_) => return Ok(false),
+    };
     arguments.model = Some(DEMONSTRATION_TARGET.into());
-    if arguments.drafter.is_none_or(forerun::DrafterKind::has_model) {
+    if arguments.draft_model.is_none()
+        && arguments.drafter.is_none_or(forerun::DrafterKind::has_model)
+    {
         arguments.draft_model = Some(DEMONSTRATION_DRAFTER.into());
     }
-    Ok(true)
+    Ok(is_unnamed)
 }
 
 pub(crate) fn options(arguments: &EngineArguments) -> Options {

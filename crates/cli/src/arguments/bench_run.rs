@@ -15,8 +15,8 @@ use std::path::PathBuf;
 pub(crate) struct RunBenchArguments {
     /// Target model: a Hugging Face directory, a llama2.c file, or a hub id.
     ///
-    /// Without it, the built-in demonstration pair is measured.
-    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    /// Without it, or with `demo`, the built-in demonstration pair is measured.
+    #[arg(long, value_name = "MODEL", value_parser = values::model, help_heading = headings::MODEL)]
     pub(crate) model: Option<ModelSource>,
 
     /// Draft models to compare: smaller models, or drafters trained for the target.

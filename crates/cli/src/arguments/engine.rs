@@ -14,9 +14,9 @@ pub(crate) struct EngineArguments {
     /// Target model: a Hugging Face directory, a GGUF or llama2.c file, or a hub id.
     ///
     /// A hub id is `owner/name` or `owner/name@revision`, and `owner/name:Q4_K_M` for a GGUF file. Its
-    /// files are downloaded to the Hugging Face cache on first use. Without `--model`, `generate` and `chat` use the built-in
-    /// demonstration pair.
-    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    /// files are downloaded to the Hugging Face cache on first use. `demo` is the built-in demonstration pair, which `generate`
+    /// and `chat` also use without `--model`.
+    #[arg(long, value_name = "MODEL", value_parser = values::model, help_heading = headings::MODEL)]
     pub(crate) model: Option<ModelSource>,
 
     /// Draft model: a smaller model, or a drafter trained for the target.

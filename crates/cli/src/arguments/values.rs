@@ -238,13 +238,22 @@ pub(crate) fn token_bias(text: &str) -> Result<(TokenId, f32), String> {
 const HUB_ADDRESSES: [&str; 4] =
     ["https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/"];
 
+/// Parses a model: a path, a hub id, or `demo`, the built-in demonstration pair.
+#[expect(clippy::unnecessary_wraps, reason = "clap takes parsers of this form")]
+pub(crate) fn model(text: &str) -> Result<ModelSource, String> {
+    match text {
+        "demo" if !Path::new(text).exists() => Ok(DEMONSTRATION_TARGET.into()),
+        _ => Ok(text.into()),
+    }
+}
+
 /// Parses the name of a model: a path, a hub id, also with the hub's address, or `demo`.
 pub(crate) fn named_model(text: &str) -> Result<ModelSource, String> {
     if Path::new(text).exists() {
         return Ok(ModelSource::Path(text.into()));
     }
     if text == "demo" {
-        return Ok(DEMONSTRATION_TARGET.into());
+        return model(text);
     }
     let id = HUB_ADDRESSES.iter().find_map(|address| text.strip_prefix(address)).unwrap_or(text);
     if !id.contains(['/', '\\']) {
@@ -274,6 +283,8 @@ mod tests {
     #[test]
     fn models_have_paths_ids_or_the_name_of_the_demonstration() {
         assert_eq!(named_model("demo"), Ok(DEMONSTRATION_TARGET.into()));
+        assert_eq!(model("demo"), Ok(DEMONSTRATION_TARGET.into()));
+        assert_eq!(model("other"), Ok(ModelSource::Path("other".into())));
         let here = env!("CARGO_MANIFEST_DIR");
         assert_eq!(named_model(here), Ok(ModelSource::Path(here.into())));
         for text in ["owner/name", "hf.co/owner/name", "https://huggingface.co/owner/name"] {

@@ -12,7 +12,7 @@ use crate::arguments::{ChatArguments, EngineArguments, RunArguments};
 use crate::flags::with_flags;
 use crate::generate::{
     OUTPUT_FAILED, Output, TRANSLATED, demonstration, detail_plan, options, request,
-    suggested_sampling, use_demonstration,
+    suggested_sampling,
 };
 use crate::note::detail;
 use crate::{note, progress, text_file};
@@ -40,15 +40,7 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
 pub(crate) fn run_model(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let RunArguments { name, prompt, mut chat } = arguments;
     let answers = &mut chat.answers;
-    match name {
-        // The drafter belongs to it.
-        Some(ModelSource::Embedded(_)) => {
-            answers.engine.model = None;
-            use_demonstration(&mut answers.engine)?;
-        }
-        Some(model) => answers.engine.model = Some(model),
-        None => {}
-    }
+    answers.engine.model = name.or(answers.engine.model.take());
     answers.max_tokens = answers.max_tokens.or(Some(usize::MAX));
     answers.prefers_suggested_sampling = true;
     match first_message(&prompt)? {

@@ -64,6 +64,13 @@ fn the_demonstration_pair_has_a_name() {
     let unnamed = story(&[]);
     assert_eq!(unnamed.output(), named.output());
     assert!(unnamed.errors.contains("no --model given"), "{}", unnamed.errors);
+    let generate = |model: &[&str]| {
+        let run = Run::forerun().with(&["generate", "--prompt", "Once upon a time", "-n", "20"]);
+        run.with(&["--json"]).with(model).succeed().json()
+    };
+    let (named, unnamed) = (generate(&["--model", "demo"]), generate(&[]));
+    assert_eq!(named["tokens"], unnamed["tokens"]);
+    assert!(named["usage"]["speculative"]["draft_tokens"].as_u64() > Some(0), "{named}");
 }
 
 #[test]
