@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Runs all examples, and checks what they print. Takes a few minutes with the build.
+# Runs the examples except the notebook, which scripts/test_python.sh runs, and checks what they print. Takes a few minutes with the build. Arguments are options of cargo, such as
+# features.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # As `cargo test --workspace` builds them.
-cargo build --quiet --locked --workspace --features forerun-cli/full --bin forerun --examples
+cargo build --quiet --locked --workspace --features forerun-cli/full "$@" --bin forerun --examples
 built=target/debug
 forerun=$built/forerun
 
-echo "== Rust: embedding, streaming, a decoder and a drafter of one's own"
+echo "== Rust: embedding, streaming, a custom decoder and a custom drafter"
 for example in embed streaming decoder; do
     "$built/examples/$example"
 done

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// Options of `forerun bench run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunBenchArguments {
-    /// Target model: a Hugging Face directory, a llama2.c file, or a hub id.
+    /// Target model: a Hugging Face directory, a GGUF or llama2.c file, or a hub id.
     ///
     /// Without it, or with `demo`, the built-in demonstration pair is measured.
     #[arg(long, value_name = "MODEL", value_parser = values::model, help_heading = headings::MODEL)]

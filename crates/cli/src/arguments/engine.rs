@@ -158,7 +158,7 @@ pub(crate) struct EngineArguments {
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Option<Placement>,
 
-    /// Time in seconds after which a rank without a sign of life ends the job.
+    /// Seconds without a heartbeat after which a rank counts as lost and the job ends.
     ///
     /// Only with ranks in `--placement`. A process that dies ends the job at once.
     #[arg(

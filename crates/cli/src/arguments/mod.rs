@@ -137,7 +137,7 @@ pub(crate) enum Command {
     /// Run a model: answer a prompt, or chat.
     ///
     /// As `forerun chat`, but the model's name comes first, a prompt is answered once, piped text is one message,
-    /// answers are as long as the model likes, and sampling is as its checkpoint suggests. `--verbose` prints
+    /// answers end only with the end-of-text token or the context, and sampling is as the checkpoint suggests. `--verbose` prints
     /// statistics after each answer.
     ///
     /// Example: `forerun run HuggingFaceTB/SmolLM2-135M-Instruct "Why is the sky blue?"`

@@ -84,7 +84,7 @@ fn quota(topology: &Topology) -> Check {
 fn load(text: &str, topology: &Topology) -> Option<Check> {
     let load: f64 = text.split_whitespace().next()?.parse().ok()?;
     let cores = topology.default_cores().len();
-    let found = format!("{load:.1} running programs in the last minute, on {cores} cores");
+    let found = format!("load average {load:.1} in the last minute, on {cores} cores");
     Some(match load > 0.5 * cores as f64 {
         true => Check::advice(
             "load",

@@ -82,7 +82,7 @@ fn huge_pages(text: &str) -> Check {
         Some("always") => Check::ok("huge pages", "used for all memory"),
         Some(chosen) => Check::advice(
             "huge pages",
-            format!("not used: the system has {chosen}"),
+            format!("off (transparent_hugepage={chosen})"),
             "as root, `echo always > /sys/kernel/mm/transparent_hugepage/enabled`, and compare with `forerun \
              devices --model MODEL`",
         ),
