@@ -4,7 +4,12 @@ use crate::transport::{Kind, Shared};
 use forerun_cpu::{Exchange, ExchangeError, LEADER, Recipients, Take};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For how long a rank that waits for others carries messages itself. After that it sleeps, and messages arrive later.
+const CARRYING: Duration = Duration::from_millis(5);
 
 /// What a rank receives from another one that computes with it.
 pub(crate) enum MemberMessage {
@@ -62,13 +67,26 @@ impl RankExchange {
         members.filter(|(member, _)| *member != self.member)
     }
 
+    /// Waits for the next message. Returns `None` if this process has left the job.
+    fn next(&self) -> Option<(usize, MemberMessage)> {
+        let mut started = Instant::now();
+        while started.elapsed() < CARRYING {
+            match self.inbox.try_recv() {
+                Ok(message) => return Some(message),
+                Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) if self.shared.carry() => started = Instant::now(),
+                Err(TryRecvError::Empty) => thread::yield_now(),
+            }
+        }
+        self.inbox.recv().ok()
+    }
+
     /// Waits for the next message and keeps it. Returns false if `member` has ended its work.
     fn wait_for(&mut self, member: usize) -> bool {
         if self.ended[member] {
             return false;
         }
-        // The thread of MPI has the sender.
-        let Ok((rank, message)) = self.inbox.recv() else { return false };
+        let Some((rank, message)) = self.next() else { return false };
         let Some(from) = self.ranks.iter().position(|other| *other == rank) else { return true };
         match message {
             MemberMessage::Pass(bytes) => self.passes.push_back(bytes),
@@ -89,9 +107,8 @@ impl Exchange for RankExchange {
     }
 
     fn send(&mut self, message: &[u8]) -> Result<(), ExchangeError> {
-        for (_, rank) in self.others() {
-            self.shared.send(rank, Kind::Pass, message.to_vec());
-        }
+        let messages = self.others().map(|(_, rank)| (rank, Kind::Pass, message.to_vec()));
+        self.shared.send_now(messages);
         Ok(())
     }
 
@@ -113,11 +130,9 @@ impl Exchange for RankExchange {
         take: &mut Take<'_>,
     ) -> Result<(), ExchangeError> {
         let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_le_bytes()).collect();
-        for (member, rank) in self.others() {
-            if to == Recipients::All || member == LEADER {
-                self.shared.send(rank, Kind::Numbers, bytes.clone());
-            }
-        }
+        let recipients =
+            self.others().filter(|(member, _)| to == Recipients::All || *member == LEADER);
+        self.shared.send_now(recipients.map(|(_, rank)| (rank, Kind::Numbers, bytes.clone())));
         if to == Recipients::Leader && self.member != LEADER {
             return Ok(());
         }

@@ -81,6 +81,9 @@ impl Group {
                         epoch,
                         timeout,
                         commands,
+                        transport: Mutex::default(),
+                        carrier: OnceLock::new(),
+                        is_member: AtomicBool::new(false),
                         jobs: OnceLock::new(),
                         connections: OnceLock::new(),
                         hellos: hello,
@@ -144,6 +147,7 @@ impl Group {
         let inbox = lock(&self.inbox).take().expect("one group of ranks for each rank");
         // The group has a sender until it is dropped.
         let alive = lock(&self.exchanges).0.clone();
+        self.shared.is_member.store(true, Ordering::Relaxed);
         RankExchange::new(Arc::clone(&self.shared), ranks, inbox, alive)
     }
 
@@ -324,7 +328,7 @@ fn end_job_on_panic(shared: &Arc<Shared>) {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
         let error = format!("rank {} panicked: {}", shared.rank, text.unwrap_or_default());
-        if thread::current().name() == Some(THREAD) {
+        if transport::carries() || thread::current().name() == Some(THREAD) {
             (shared.on_failure)(&error);
             abort_job();
         }

@@ -1,4 +1,5 @@
-//! The thread that makes all calls of MPI.
+//! Messages between the ranks. One thread of a process calls MPI at a time: a thread of its own, or one that waits for
+//! numbers of other ranks.
 
 use crate::clock::Clock;
 use crate::error::MpiError;
@@ -10,11 +11,13 @@ use mpi::request::Request;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Equivalence, Source};
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// The name of the thread.
@@ -35,6 +38,9 @@ const PAUSES: [(Duration, Duration); 3] = [
 
 /// The pause of a rank that has been idle for longer.
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
+
+/// The shortest pause on a rank that computes a model together with others: it carries messages itself while it waits.
+const MEMBER_PAUSE: Duration = Duration::from_micros(100);
 
 /// The number of heartbeats that follow quickly at the start, to align the clocks, and their interval.
 const FIRST_BEATS: u32 = 8;
@@ -79,9 +85,9 @@ impl Kind {
         Self::End,
     ];
 
-    /// Whether messages of this kind are the work of a job, and others are about the job itself.
+    /// Whether an answer to messages of this kind may come soon. Who waits for numbers carries messages itself.
     fn is_work(self) -> bool {
-        matches!(self, Self::Wire | Self::Pass | Self::Numbers)
+        matches!(self, Self::Wire | Self::Pass)
     }
 
     fn of_tag(tag: i32) -> Option<Self> {
@@ -109,7 +115,16 @@ pub(crate) enum Command {
     Wake,
 }
 
-/// What the thread shares with the others of the process.
+thread_local! {
+    static CARRIES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether the calling thread carries messages now, so that no other one calls MPI.
+pub(crate) fn carries() -> bool {
+    CARRIES.get()
+}
+
+/// What the threads of the process share.
 pub(crate) struct Shared {
     pub(crate) rank: usize,
     pub(crate) size: usize,
@@ -117,6 +132,12 @@ pub(crate) struct Shared {
     pub(crate) epoch: Instant,
     pub(crate) timeout: Duration,
     pub(crate) commands: Sender<Command>,
+    /// What calls MPI; `None` before and after this process takes part in the job.
+    pub(crate) transport: Mutex<Option<Transport>>,
+    /// The thread that carries messages while no other one does.
+    pub(crate) carrier: OnceLock<Thread>,
+    /// Whether this rank computes a model together with others.
+    pub(crate) is_member: AtomicBool,
     /// Where the jobs of rank 0 go.
     pub(crate) jobs: OnceLock<MessageQueue>,
     /// The connections of rank 0 to the other ranks.
@@ -145,15 +166,42 @@ impl Shared {
     }
 
     pub(crate) fn command(&self, command: Command) {
-        // The thread ends only when the process leaves the job.
+        self.post(command);
+        if let Some(carrier) = self.carrier.get() {
+            carrier.unpark();
+        }
+    }
+
+    fn post(&self, command: Command) {
+        // The receiver lives until the process leaves the job.
         drop(self.commands.send(command));
+    }
+
+    /// Sends messages on the calling thread.
+    pub(crate) fn send_now(&self, messages: impl Iterator<Item = (usize, Kind, Vec<u8>)>) {
+        let mut posted = 0_usize;
+        for (to, kind, bytes) in messages {
+            self.post(Command::Send { to, kind, bytes });
+            posted += 1;
+        }
+        if let Some(transport) = lock(&self.transport).as_mut() {
+            for _ in 0..posted.div_ceil(BATCH) {
+                transport.step();
+            }
+        }
+    }
+
+    /// Sends and receives what there is, unless another thread does. Returns whether there was anything.
+    pub(crate) fn carry(&self) -> bool {
+        let Ok(mut transport) = self.transport.try_lock() else { return false };
+        transport.as_mut().is_some_and(Transport::step)
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
     }
 
-    /// Ends the whole job with an error. The thread of MPI does it.
+    /// Ends the whole job with an error, by the next thread that carries messages.
     pub(crate) fn fail(&self, error: String) {
         lock(&self.failure).get_or_insert(error);
         self.command(Command::Wake);
@@ -186,12 +234,12 @@ pub(crate) fn run(
     commands: Receiver<Command>,
     joined: impl FnOnce(Result<Joined, MpiError>) -> Option<Arc<Shared>>,
 ) {
-    let Some((universe, provided)) = mpi::initialize_with_threading(Threading::Funneled) else {
+    let Some((universe, provided)) = mpi::initialize_with_threading(Threading::Serialized) else {
         joined(Err(MpiError::Unusable("it has been started before")));
         return;
     };
-    if provided < Threading::Funneled {
-        joined(Err(MpiError::Unusable("it supports processes with one thread only")));
+    if provided < Threading::Serialized {
+        joined(Err(MpiError::Unusable("it can be called by one thread of a process only")));
         return;
     }
     let world = universe.world();
@@ -202,7 +250,7 @@ pub(crate) fn run(
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let now = Instant::now();
-    let mut thread = Transport {
+    let transport = Transport {
         commands,
         heard: vec![now; size],
         left: BTreeSet::new(),
@@ -214,14 +262,17 @@ pub(crate) fn run(
         last_watch: now,
         is_finishing: false,
         is_not_needed: false,
-        shared,
+        shared: Arc::clone(&shared),
     };
-    thread.carry();
-    let shared = thread.shared;
+    *lock(&shared.transport) = Some(transport);
+    // It is set once.
+    let _ = shared.carrier.set(thread::current());
+    carry(&shared);
+    let is_not_needed = lock(&shared.transport).take().is_some_and(|it| it.is_not_needed);
     shared.is_finalizing.store(true, Ordering::SeqCst);
     // This waits for the other ranks.
     drop(universe);
-    if thread.is_not_needed {
+    if is_not_needed {
         // The process is loading models that nobody needs, or waits after an error that rank 0 has reported.
         std::process::exit(0);
     }
@@ -240,7 +291,29 @@ fn neighbours(world: &SimpleCommunicator, cores: &[usize]) -> Vec<usize> {
     same.map(|other| other[0] as usize).collect()
 }
 
-struct Transport {
+/// Carries messages until this process may leave the job.
+fn carry(shared: &Shared) {
+    loop {
+        let mut pause = MEMBER_PAUSE;
+        // Otherwise another thread carries messages.
+        if let Ok(mut transport) = shared.transport.try_lock() {
+            let Some(transport) = transport.as_mut() else { return };
+            if transport.step() {
+                continue;
+            }
+            if transport.replies.is_empty() && transport.may_leave() {
+                return;
+            }
+            pause = transport.pause();
+        }
+        match pause {
+            Duration::ZERO => thread::yield_now(),
+            pause => thread::park_timeout(pause),
+        }
+    }
+}
+
+pub(crate) struct Transport {
     shared: Arc<Shared>,
     commands: Receiver<Command>,
     /// When each rank was heard last.
@@ -264,36 +337,37 @@ struct Transport {
 }
 
 impl Transport {
-    /// Carries messages until this process may leave the job.
-    fn carry(&mut self) {
-        let mut waited = None;
-        loop {
-            let outgoing = self.outgoing(waited.take());
-            let has_sent = !outgoing.is_empty();
-            self.send(&outgoing);
-            let has_received = self.receive();
-            self.beat();
-            self.watch();
-            if has_sent || has_received {
-                continue;
-            }
-            if self.replies.is_empty() && self.may_leave() {
-                return;
-            }
-            let idle = self.last_work.elapsed();
-            let pause = PAUSES.iter().find(|(until, _)| idle < *until);
-            match pause.map_or(IDLE_PAUSE, |(_, pause)| *pause) {
-                Duration::ZERO => std::thread::yield_now(),
-                pause => waited = self.commands.recv_timeout(pause).ok(),
-            }
+    /// Sends and receives what there is. Returns whether there was anything.
+    fn step(&mut self) -> bool {
+        CARRIES.set(true);
+        // First, so that an error of this rank ends the job before the others hear that it has left.
+        self.watch();
+        let outgoing = self.outgoing();
+        self.send(&outgoing);
+        let has_received = self.receive();
+        self.beat();
+        CARRIES.set(false);
+        has_received || !outgoing.is_empty()
+    }
+
+    /// Returns how long to wait until the next look at what there is.
+    fn pause(&self) -> Duration {
+        if self.parts.iter().any(|parts| !parts.is_empty()) {
+            return Duration::ZERO;
+        }
+        let idle = self.last_work.elapsed();
+        let pause = PAUSES.iter().find(|(until, _)| idle < *until);
+        let pause = pause.map_or(IDLE_PAUSE, |(_, pause)| *pause);
+        match self.shared.is_member.load(Ordering::Relaxed) {
+            true => pause.max(MEMBER_PAUSE),
+            false => pause,
         }
     }
 
     /// Returns the messages to send now, and handles the other commands.
-    fn outgoing(&mut self, first: Option<Command>) -> Vec<(usize, Kind, Vec<u8>)> {
+    fn outgoing(&mut self) -> Vec<(usize, Kind, Vec<u8>)> {
         let mut outgoing = std::mem::take(&mut self.replies);
-        let others = std::iter::from_fn(|| self.commands.try_recv().ok());
-        for command in first.into_iter().chain(others.take(BATCH)) {
+        for command in self.commands.try_iter().take(BATCH) {
             match command {
                 Command::Send { to, kind, bytes } => outgoing.push((to, kind, bytes)),
                 Command::Wake => {}
@@ -348,12 +422,28 @@ impl Transport {
             while let Err(unfinished) = request.test() {
                 request = unfinished;
                 // If both ends sent without receiving, both would wait for ever.
-                if !self.receive() {
+                let has_received = self.receive();
+                // The others must not take this rank for the one that keeps it waiting.
+                if !matches!(kind, Kind::Ping | Kind::Pong) {
+                    self.beat();
+                    self.send_heartbeats();
+                }
+                if !has_received {
                     self.watch();
-                    std::thread::yield_now();
+                    thread::yield_now();
                 }
             }
         });
+    }
+
+    /// Sends the heartbeats, and their answers, that are due.
+    fn send_heartbeats(&mut self) {
+        let is_heartbeat =
+            |reply: &mut (usize, Kind, Vec<u8>)| matches!(reply.1, Kind::Ping | Kind::Pong);
+        let heartbeats: Vec<_> = self.replies.extract_if(.., is_heartbeat).collect();
+        for (to, kind, bytes) in heartbeats {
+            self.send_part(to, kind, &bytes);
+        }
     }
 
     /// Receives the messages that have arrived. Returns whether there were any.
@@ -393,7 +483,7 @@ impl Transport {
         while let Err(unfinished) = request.test() {
             request = unfinished;
             self.watch();
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 
@@ -437,7 +527,7 @@ impl Transport {
 
     /// Passes a message on to the part of this process that computes a model together with other ranks.
     fn pass_to_member(&mut self, from: usize, message: MemberMessage) {
-        if !matches!(message, MemberMessage::Ended) {
+        if matches!(message, MemberMessage::Pass(_)) {
             self.last_work = Instant::now();
         }
         // If that part has ended, nobody needs the message.
@@ -507,7 +597,7 @@ impl Transport {
     }
 }
 
-/// Ends all processes of the job. To be called on the thread of MPI.
+/// Ends all processes of the job.
 pub(crate) fn abort_job() -> ! {
     SimpleCommunicator::world().abort(1)
 }
