@@ -56,7 +56,7 @@ pub(crate) fn worker_specs(
 ) -> Result<Vec<WorkerSpec>, StartError> {
     let mut shared: Vec<(DeviceGroup, Arc<SharedDevice>)> = Vec::new();
     let mut shared_device = |group: &DeviceGroup| {
-        if let Some((_, device)) = shared.iter().find(|(other, _)| other.same_cores(group)) {
+        if let Some((_, device)) = shared.iter().find(|(other, _)| other.is_same_device(group)) {
             return Ok(Arc::clone(device));
         }
         let device = SharedDevice::new(group)?;

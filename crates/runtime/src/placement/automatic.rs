@@ -1,0 +1,79 @@
+//! Placements that nobody wrote.
+
+use super::{DeviceGroup, DeviceGroups, Placement};
+
+impl Placement {
+    /// Creates the default placement.
+    ///
+    /// If `separate` is true and there are at least two cores, the drafter gets the first core and the
+    /// target the others. Otherwise both get all cores. The target's cores are divided between at most
+    /// `replicas` replicas. With several replicas and `separate` false, there is no drafter group.
+    #[must_use]
+    pub fn automatic(available: &[usize], separate: bool, replicas: usize) -> Self {
+        let group = DeviceGroups::single;
+        let (drafter, target) = match available {
+            [first, rest @ ..] if separate && !rest.is_empty() => {
+                (std::slice::from_ref(first), rest)
+            }
+            _ => (available, available),
+        };
+        if !separate && replicas <= 1 {
+            return Self { drafters: vec![group(available)], targets: vec![group(available)] };
+        }
+        let replicas = replicas.clamp(1, target.len().max(1));
+        let each = target.len().div_ceil(replicas).max(1);
+        let drafters = if separate { vec![group(drafter)] } else { Vec::new() };
+        Self { drafters, targets: target.chunks(each).map(group).collect() }
+    }
+
+    /// Creates the placement of a single target, on a team of these cores.
+    #[must_use]
+    pub fn target_on(cores: &[usize]) -> Self {
+        Self { drafters: Vec::new(), targets: vec![DeviceGroups::single(cores)] }
+    }
+
+    /// Returns the placement with a group for each of `count` drafters. An added group takes a core from
+    /// the largest target group, if that has more than one; otherwise it repeats the first drafter's
+    /// group.
+    #[must_use]
+    pub fn with_drafters(mut self, count: usize) -> Self {
+        while let Some(first) = self.drafters.first().filter(|_| self.drafters.len() < count) {
+            let targets = self.targets.iter_mut().flat_map(|groups| &mut groups.0);
+            let largest = targets.max_by_key(|group| group.cores().len());
+            let is_first =
+                |group: &DeviceGroup| first.0.iter().any(|known| known.is_same_device(group));
+            let core = largest.filter(|group| !is_first(group)).and_then(DeviceGroup::take_core);
+            let groups = core.map_or_else(|| first.clone(), |core| DeviceGroups::single(&[core]));
+            self.drafters.push(groups);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_automatic_placement_separates_drafter_and_target_if_possible() {
+        let replicated = |cores: &[usize], separate, replicas| {
+            Placement::automatic(cores, separate, replicas).to_string()
+        };
+        let show = |cores: &[usize], separate| replicated(cores, separate, 1);
+        assert_eq!(show(&[0, 1], true), "drafter=cpu:0,target=cpu:1");
+        assert_eq!(show(&[2, 3, 4, 5], true), "drafter=cpu:2,target=cpu:3-5");
+        assert_eq!(show(&[0], true), "drafter=cpu:0,target=cpu:0,shared");
+        assert_eq!(show(&[0, 1], false), "drafter=cpu:0-1,target=cpu:0-1,shared");
+        let two = "drafter=cpu:0,target=cpu:1-2,target=cpu:3-4";
+        assert_eq!(replicated(&[0, 1, 2, 3, 4], true, 2), two);
+        assert_eq!(replicated(&[0, 1], true, 4), "drafter=cpu:0,target=cpu:1");
+        assert_eq!(replicated(&[0], true, 4), "drafter=cpu:0,target=cpu:0,shared");
+        assert_eq!(replicated(&[0, 1], false, 4), "target=cpu:0,target=cpu:1");
+        let drafters = |cores: &[usize], replicas, count| {
+            Placement::automatic(cores, true, replicas).with_drafters(count).to_string()
+        };
+        assert_eq!(drafters(&[0, 1], 4, 2), "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared");
+        assert_eq!(drafters(&[0, 1, 2], 1, 2), "drafter=cpu:0,drafter=cpu:2,target=cpu:1");
+        assert_eq!(drafters(&[0, 1], 4, 1), drafters(&[0, 1], 4, 0));
+    }
+}

@@ -1,0 +1,233 @@
+//! Parsing of placements.
+
+use super::group::format_ranges;
+use super::{DeviceGroup, DeviceGroups, Placement, PlacementError};
+use std::str::FromStr;
+
+/// The cores that a placement can name are below this number.
+const MAX_CORES: usize = 4096;
+
+/// A rank that a placement names is below this number.
+const MAX_RANKS: usize = 65_536;
+
+/// A GPU that a placement names is below this number.
+const MAX_GPUS: usize = 4096;
+
+impl DeviceGroup {
+    fn parse(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
+        if text.starts_with("rank:") {
+            return Self::parse_ranks(text);
+        }
+        if let Some(gpu) = text.strip_prefix("gpu:") {
+            if gpu.contains('+') {
+                return Some(Err(PlacementError::JoinedGpus { group: text.into() }));
+            }
+            let gpu = gpu.parse().ok().filter(|&gpu| gpu < MAX_GPUS)?;
+            return Some(Ok(Self::of_gpu(gpu)));
+        }
+        let mut cores = Vec::new();
+        for range in text.split('+') {
+            let range = range.strip_prefix("cpu:")?;
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+            // A range beyond the available cores fails at its first missing core.
+            for core in (first <= last).then_some(first..=last)? {
+                let group = || text.to_owned();
+                if !available.contains(&core) {
+                    let available = format_ranges(available);
+                    return Some(Err(PlacementError::NoSuchCore {
+                        group: group(),
+                        core,
+                        available,
+                    }));
+                }
+                if cores.contains(&core) {
+                    return Some(Err(PlacementError::DuplicateCore { group: group(), core }));
+                }
+                cores.push(core);
+            }
+        }
+        Some(Ok(Self::new(&cores)))
+    }
+
+    fn parse_ranks(text: &str) -> Option<Result<Self, PlacementError>> {
+        let rank =
+            |part: &str| part.strip_prefix("rank:")?.parse().ok().filter(|&it| it < MAX_RANKS);
+        let ranks: Vec<usize> = text.split('+').map(rank).collect::<Option<_>>()?;
+        if let Some(at) = (1..ranks.len()).find(|&at| ranks[..at].contains(&ranks[at])) {
+            let (group, rank) = (text.to_owned(), ranks[at]);
+            return Some(Err(PlacementError::DuplicateRank { group, rank }));
+        }
+        let (leader, followers) = ranks.split_first()?;
+        Some(Ok(Self::Ranks { leader: *leader, followers: followers.to_vec() }))
+    }
+}
+
+impl DeviceGroups {
+    fn parse(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
+        let groups = text.split('/').map(|group| DeviceGroup::parse(group, available));
+        let groups: Option<Result<Vec<DeviceGroup>, _>> = groups.collect();
+        Some(groups?.and_then(|groups| {
+            if groups.len() > 1 && groups.iter().any(|group| group.rank().is_some()) {
+                return Err(PlacementError::SplitRanks { group: text.into() });
+            }
+            match groups.len() > 1 && groups.iter().any(|group| group.gpu().is_some()) {
+                true => Err(PlacementError::JoinedGpus { group: text.into() }),
+                false => Ok(Self(groups)),
+            }
+        }))
+    }
+}
+
+impl Placement {
+    /// Parses a placement, such as `drafter=cpu:0,target=cpu:1-3` or
+    /// `drafter=cpu:0-3,target=cpu:0-3,shared`.
+    ///
+    /// `target=cpu:0/cpu:1` splits the target's layers between two groups. To use the target's first and
+    /// last group for the drafter, too, write `drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared`.
+    ///
+    /// `drafter=cpu:0-3,target=gpu:0` places the target on a GPU.
+    ///
+    /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name ranks then. The ranks
+    /// of `target=rank:1+rank:2` compute one target together.
+    ///
+    /// # Errors
+    /// [`PlacementError`] if the text cannot be read, names a core that is not `available` or names a
+    /// core twice, if groups overlap that are not declared shared or cannot be shared, or if some groups name
+    /// ranks and others cores.
+    pub fn parse(text: &str, available: &[usize]) -> Result<Self, PlacementError> {
+        let mut placement = Self { drafters: Vec::new(), targets: Vec::new() };
+        let mut shared = false;
+        for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
+            let syntax = || PlacementError::Syntax { part: part.into(), text: text.into() };
+            if part == "shared" {
+                shared = true;
+                continue;
+            }
+            let (role, group) = part.split_once('=').ok_or_else(syntax)?;
+            let groups = match role {
+                "drafter" => &mut placement.drafters,
+                "target" => &mut placement.targets,
+                _ => return Err(syntax()),
+            };
+            groups.push(DeviceGroups::parse(group, available).ok_or_else(syntax)??);
+        }
+        placement.check(shared)?;
+        Ok(placement)
+    }
+}
+
+impl FromStr for Placement {
+    type Err = PlacementError;
+
+    /// Parses a placement as [`Placement::parse`] does, without looking at this machine's cores: see
+    /// [`Placement::check_cores`].
+    fn from_str(text: &str) -> Result<Self, PlacementError> {
+        let any: Vec<usize> = (0..MAX_CORES).collect();
+        Self::parse(text, &any).map_err(|error| match error {
+            PlacementError::NoSuchCore { group, core, .. } => {
+                PlacementError::CoreTooLarge { group, core, largest: MAX_CORES - 1 }
+            }
+            other => other,
+        })
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    const CORES: [usize; 6] = [0, 1, 2, 3, 6, 7];
+
+    #[test]
+    fn placements_are_parsed_and_formatted() {
+        for text in [
+            "drafter=cpu:0,target=cpu:1-3",
+            "drafter=cpu:2,target=cpu:0-1+cpu:6-7",
+            "drafter=cpu:0-1,target=cpu:0-1,shared",
+            "target=cpu:3",
+            "drafter=cpu:1+cpu:0,target=cpu:0-1,shared",
+            "drafter=cpu:0,target=cpu:1,target=cpu:2",
+            "target=cpu:0/cpu:1-2/cpu:3",
+            "drafter=cpu:3,target=cpu:0/cpu:1",
+            "drafter=cpu:0/cpu:3,target=cpu:0/cpu:1-2/cpu:3,shared",
+            "drafter=cpu:3,target=cpu:0/cpu:1,target=cpu:0/cpu:1,shared",
+            "drafter=rank:0,target=rank:1",
+            "drafter=cpu:0,target=gpu:0",
+            "drafter=gpu:1,target=gpu:1,shared",
+            "drafter=gpu:0,target=gpu:1,target=gpu:3",
+            "drafter=rank:0,target=rank:0,target=rank:7,shared",
+            "drafter=rank:0,target=rank:2+rank:1,target=rank:3",
+        ] {
+            assert_eq!(Placement::parse(text, &CORES).unwrap().to_string(), text);
+        }
+        let spaced = Placement::parse("drafter=cpu:0 target=cpu:1", &CORES).unwrap();
+        assert!(spaced.target(0).unwrap().cores().eq([1]));
+    }
+
+    #[test]
+    fn invalid_placements_are_rejected_with_a_reason() {
+        for (text, words) in [
+            ("drafter=cpu:0,target=cpu:9", &["core 9", "cpu:9", "0-3+cpu:6-7"][..]),
+            ("target=cpu:0-2+cpu:1", &["core 1 twice"]),
+            ("drafter=cpu:0-1,target=cpu:1-2", &["core 1", "cpu:0-1", "cpu:1-2", "shared"]),
+            ("drafter=cpu:0-1,target=cpu:1-2,shared", &["exactly the same cores"]),
+            ("drafter=cpu:0,target=cpu:0", &["shared"]),
+            ("target=tpu:0", &["tpu:0", "cpu:"]),
+            ("target=cpu:3-1", &["cpu:3-1"]),
+            ("target=cpu:", &["target=cpu:"]),
+            ("target=cpu:0-99999999999999999999", &["target="]),
+            ("target=cpu:0-4000000000", &["core 4"]),
+            ("target=cpu:0/", &["target=cpu:0/"]),
+            ("target=cpu:0/cpu:0,shared", &["core 0", "two groups"]),
+            ("target=cpu:0/cpu:1,target=cpu:0/cpu:1", &["core 0", "shared"]),
+            (
+                "drafter=cpu:0,target=cpu:0/cpu:1,shared",
+                &["core 0 is in cpu:0/cpu:1, the groups of a model on several devices"],
+            ),
+            ("drafter=cpu:0/cpu:1,target=cpu:0-1,shared", &["core 0 is in cpu:0/cpu:1", "cpu:0-1"]),
+            ("drafter=cpu:0/cpu:1,target=cpu:0/cpu:1/cpu:2,shared", &["write drafter=cpu:0/cpu:2"]),
+            ("drafter=cpu:1/cpu:0,target=cpu:0/cpu:1,shared", &["write drafter=cpu:0/cpu:1"]),
+            ("drafter=cpu:0/cpu:1,target=cpu:2", &["drafter=cpu:0/cpu:1", "target several"]),
+            ("drafter=rank:0,target=cpu:1", &["drafter=rank:0,target=cpu:1", "ranks or cores"]),
+            ("drafter=rank:1,target=rank:1", &["rank 1 is in two groups", "shared"]),
+            ("target=rank:1+rank:1", &["rank:1+rank:1", "rank 1 twice"]),
+            ("target=rank:1+cpu:1", &["target=rank:1+cpu:1"]),
+            ("drafter=rank:1+rank:2,target=rank:3", &["rank:1+rank:2", "one rank"]),
+            (
+                "drafter=rank:2,target=rank:1+rank:2,shared",
+                &["rank 2", "rank:1+rank:2", "no other"],
+            ),
+            ("target=rank:1/rank:2", &["rank:1/rank:2", "target=rank:1,target=rank:2"]),
+            ("target=rank:x", &["target=rank:x"]),
+            ("target=gpu:", &["target=gpu:"]),
+            ("target=gpu:99999", &["target=gpu:99999"]),
+            ("drafter=gpu:1,target=gpu:1", &["GPU 1 is in two groups", "shared"]),
+            ("target=gpu:0+gpu:1", &["gpu:0+gpu:1", "one GPU"]),
+            ("target=gpu:0/cpu:0", &["gpu:0/cpu:0", "one GPU"]),
+            ("target=cpu:0,target=gpu:1", &["cpu:0", "gpu:1", "same kind"]),
+            ("drafter=rank:0,target=gpu:0", &["drafter=rank:0,target=gpu:0", "ranks or cores"]),
+            ("target=rank:99999999", &["target=rank:99999999"]),
+            ("verifier=cpu:0", &["verifier"]),
+            ("nonsense", &["nonsense", "drafter=cpu:0"]),
+        ] {
+            let message = Placement::parse(text, &CORES).unwrap_err().to_string();
+            for word in words {
+                assert!(message.contains(word), "{text}: {message}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_placement_for_another_machine_is_read_and_its_cores_are_checked() {
+        let placement: Placement = "drafter=cpu:0,target=cpu:1-9".parse().unwrap();
+        assert_eq!(placement.to_string(), "drafter=cpu:0,target=cpu:1-9");
+        let error = placement.check_cores(&CORES).unwrap_err().to_string();
+        assert!(error.contains("cpu:1-9") && error.contains("core 4"), "{error}");
+        assert_eq!(placement.check_cores(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), Ok(()));
+        let error = "target=cpu:0-4000000000".parse::<Placement>().unwrap_err().to_string();
+        let expected = "group cpu:0-4000000000 names core 4096, but core ids are at most 4095";
+        assert_eq!(error, expected);
+    }
+}
