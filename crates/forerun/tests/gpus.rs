@@ -152,7 +152,7 @@ fn drafters_on_features_read_those_of_a_gpu() {
             ..Options::default()
         };
         let request = Request { max_tokens: 20, ignore_eos: true, ..Request::default() };
-        let answer = open(options).unwrap().complete(&*pair.prompts[0], &request).unwrap();
+        let answer = open(options).unwrap().complete(&pair.prompts[0], &request).unwrap();
         assert_eq!(answer.statistics.failures, Vec::<String>::new());
         answer
     };

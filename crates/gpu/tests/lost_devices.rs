@@ -6,6 +6,7 @@
 mod common;
 
 use common::{configs, gpu, gpu_number};
+use forerun_cache::{PAGE_ROWS, PageStorage};
 use forerun_core::{
     Key, KeyedRandomness, Purpose, Role, Sampling, SamplingOptions, SequenceId, TokenId, TokenTree,
     Verification,
@@ -17,7 +18,7 @@ use forerun_decode::{
 use forerun_draft::ModelDrafter;
 use forerun_formats::WeightType;
 use forerun_formats::checkpoint::random::RandomTensors;
-use forerun_gpu::{GpuDevice, GpuFailure, GpuLoadError, GpuModel, GpuWeights};
+use forerun_gpu::{GpuDevice, GpuFailure, GpuLoadError, GpuModel, GpuOptions, GpuWeights};
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::CachedTransformer;
 use forerun_runtime::testing::env_number;
@@ -157,6 +158,32 @@ fn a_lost_gpu_is_an_error_and_earlier_rows_are_right() {
     println!("{computed} requests were computed, {cancelled} cancelled, {failed} found a lost GPU");
     assert!(computed > 0 && failed > 0);
     assert_eq!(device.check(), Ok(()), "other devices on the same GPU are not affected");
+}
+
+/// Memory that kernels cannot address is as if there was none.
+#[test]
+fn a_full_cache_is_an_error_and_the_gpu_goes_on() {
+    let Some(device) = gpu() else { return };
+    let options = GpuOptions { max_binding_bytes: 24 << 10, ..GpuOptions::default() };
+    let small = GpuDevice::open_with(gpu_number(), options).unwrap();
+    let (mut small_model, mut healthy) =
+        (model(&load(&small).unwrap()), model(&load(device).unwrap()));
+    let pages = small_model.device().max_cache_bytes() / small_model.pool().storage().page_bytes();
+    assert!((1..8).contains(&pages), "{pages} pages");
+    let tokens: Vec<TokenId> = (0..600).map(|token| token * 7 % 250).collect();
+    for round in 0..3 {
+        let too_long = &tokens[..(pages + 1) * PAGE_ROWS - round];
+        let error =
+            small_model.logits(&ForwardRequest::next_token(SequenceId(0), too_long)).unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains("the cache is full"), "{message}");
+        assert!(message.contains(&*small.adapter().name), "{message}");
+        assert_eq!(small.check(), Ok(()));
+        let request = ForwardRequest::next_token(SequenceId(1), &tokens[round..pages * 50]);
+        let [found, expected] =
+            [&mut small_model, &mut healthy].map(|model| model.logits(&request).unwrap().logits);
+        assert_eq!(found, expected);
+    }
 }
 
 fn sequence(dice: &mut Dice) -> Sequence {
