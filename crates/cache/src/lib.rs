@@ -16,7 +16,7 @@ mod pool;
 mod states;
 
 pub use index::{CacheHit, CacheIndex, Keep};
-pub use page::{HeldRows, PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
+pub use page::{HeldRows, PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StorageError};
 pub use pool::{CachePool, PoolUsage, SequenceCache};
 pub use states::{
     ANCHOR_ROWS, KEPT_OUTPUT_ROWS, RECENT_STATES, SHORT_PASS_ROWS, StateBefore, StateId, StateStep,

@@ -67,6 +67,11 @@ pub trait HeldRows {
     fn add_state_steps(&self, tree: &TokenTree, steps: &mut Vec<StateStep>);
 }
 
+/// A device that cannot store another page: it has no memory left, or has failed. The message names the device.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct StorageError(pub String);
+
 /// The rows of all pages, in the layout of a device.
 pub trait PageStorage {
     /// Returns the size of a page in bytes.
@@ -78,9 +83,9 @@ pub trait PageStorage {
 
     /// Allocates the memory of a page, if it is not allocated yet. Its content is arbitrary.
     ///
-    /// # Panics
+    /// # Errors
     /// If there is no memory. All pages that have memory must keep it and their rows.
-    fn reserve(&mut self, page: PageId);
+    fn reserve(&mut self, page: PageId) -> Result<(), StorageError>;
 
     /// Copies a row: its keys and values in all layers, and its features. `from` has been written.
     fn copy_row(&mut self, from: RowPlace, to: RowPlace);

@@ -6,13 +6,12 @@
 //! published pages, because its prefix was shortened, first takes the page back or copies its rows.
 
 use crate::index::{CacheHit, CacheIndex, Keep};
-use crate::page::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
+use crate::page::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StorageError};
 use crate::states::{
     ANCHOR_ROWS, KEPT_OUTPUT_ROWS, RECENT_STATES, SHORT_PASS_ROWS, SequenceStates, StateId, is_kept,
 };
 use forerun_core::{Node, SequenceId, TokenId, TokenTree};
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -122,7 +121,7 @@ impl PoolUsage {
 /// The caches of all sequences of a model, on pages of a device's storage.
 ///
 /// ```rust
-/// use forerun_cache::{CachePool, Keep, PAGE_ROWS, PageId, PageStorage, RowPlace};
+/// use forerun_cache::{CachePool, Keep, PAGE_ROWS, PageId, PageStorage, RowPlace, StorageError};
 /// use forerun_core::{SequenceId, TokenTree};
 ///
 /// /// A storage that only counts its pages.
@@ -133,8 +132,9 @@ impl PoolUsage {
 ///     fn page_bytes(&self) -> usize {
 ///         1
 ///     }
-///     fn reserve(&mut self, page: PageId) {
+///     fn reserve(&mut self, page: PageId) -> Result<(), StorageError> {
 ///         self.0 = self.0.max(page.index() + 1);
+///         Ok(())
 ///     }
 ///     fn copy_row(&mut self, _from: RowPlace, _to: RowPlace) {}
 ///     fn release(&mut self, _page: PageId) {}
@@ -147,12 +147,13 @@ impl PoolUsage {
 /// let first = SequenceId(1);
 /// assert_eq!(pool.seek(first, &prompt, &none, Keep::Exact).tokens, 0);
 /// let rows = TokenTree::chain(&prompt);
-/// pool.reserve(first, &rows, rows.len());
+/// pool.reserve(first, &rows, rows.len())?;
 /// pool.record(first, &rows, prompt.len());
 /// pool.seek(first, &prompt, &none, Keep::Exact);
 /// // The second one uses the same pages.
 /// assert_eq!(pool.seek(SequenceId(2), &prompt, &none, Keep::Exact).tokens, prompt.len());
 /// assert_eq!(pool.storage().0, 3);
+/// # Ok::<(), StorageError>(())
 /// ```
 pub struct CachePool<S> {
     storage: S,
@@ -467,36 +468,43 @@ impl<S: PageStorage> CachePool<S> {
     /// be written: the pages of all, and the states after some. `first_output` is the first node whose logits are
     /// needed. New rows do not count as held until [`CachePool::record`].
     ///
-    /// # Panics
-    /// If the storage panics because the device has no memory. All sequences keep their rows then.
-    pub fn reserve(&mut self, sequence: SequenceId, tree: &TokenTree, first_output: Node) {
+    /// # Errors
+    /// If the device has no memory. All sequences keep their rows then.
+    pub fn reserve(
+        &mut self,
+        sequence: SequenceId,
+        tree: &TokenTree,
+        first_output: Node,
+    ) -> Result<(), StorageError> {
         let mut cache = self.sequences.remove(&sequence).unwrap_or_default();
         cache.used = self.now;
-        // If the device has no memory, the pool stays whole: the sequence keeps the rows and pages that it has.
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            self.reserve_for(&mut cache, tree, first_output);
-        }));
+        // If the device has no memory, the sequence keeps the rows and pages that it has.
+        let result = self.reserve_for(&mut cache, tree, first_output);
         self.sequences.insert(sequence, cache);
         self.count_states();
-        if let Err(panic) = result {
-            resume_unwind(panic);
-        }
+        result
     }
 
     /// Makes room in a cache that is not among the sequences.
-    fn reserve_for(&mut self, cache: &mut SequenceCache, tree: &TokenTree, first_output: Node) {
+    fn reserve_for(
+        &mut self,
+        cache: &mut SequenceCache,
+        tree: &TokenTree,
+        first_output: Node,
+    ) -> Result<(), StorageError> {
         let first = cache.index.slots();
         if let Some(&page) = cache.pages.get(first / PAGE_ROWS) {
-            self.make_writable(cache, page, first);
+            self.make_writable(cache, page, first)?;
         }
         let needed = (cache.index.prefix_len() + tree.len()).div_ceil(PAGE_ROWS);
         while cache.pages.len() < needed {
-            let page = self.allocate();
+            let page = self.allocate()?;
             cache.pages.push(page);
         }
         if self.has_states() {
             self.reserve_states(cache, tree, first_output);
         }
+        Ok(())
     }
 
     /// Makes room for the states that a pass keeps.
@@ -599,10 +607,15 @@ impl<S: PageStorage> CachePool<S> {
     }
 
     /// Ensures that nothing else uses the page of slot `first`, and that it is not published.
-    fn make_writable(&mut self, cache: &mut SequenceCache, page: PageId, first: usize) {
+    fn make_writable(
+        &mut self,
+        cache: &mut SequenceCache,
+        page: PageId,
+        first: usize,
+    ) -> Result<(), StorageError> {
         let number = first / PAGE_ROWS;
         if self.page_mut(page).users > 1 {
-            let own = self.allocate();
+            let own = self.allocate()?;
             for row in 0..first % PAGE_ROWS {
                 self.storage.copy_row(RowPlace { page, row }, RowPlace { page: own, row });
             }
@@ -612,6 +625,7 @@ impl<S: PageStorage> CachePool<S> {
             self.unpublish(page);
         }
         cache.contents.truncate(number);
+        Ok(())
     }
 
     /// Removes the content of a page, and its state.
@@ -724,7 +738,7 @@ impl<S: PageStorage> CachePool<S> {
     }
 
     /// Returns a page of its own for a sequence.
-    fn allocate(&mut self) -> PageId {
+    fn allocate(&mut self) -> Result<PageId, StorageError> {
         // An earlier pass may have exceeded the budget.
         while self.allocated > self.budget {
             let Some(page) = self.free.pop().or_else(|| self.evict()) else { break };
@@ -736,7 +750,7 @@ impl<S: PageStorage> CachePool<S> {
             true => None,
             false => self.evict(),
         });
-        let id = page.unwrap_or_else(|| self.reserve_page());
+        let id = page.map_or_else(|| self.reserve_page(), Ok)?;
         self.usage.in_use.fetch_add(1, Ordering::Relaxed);
         let page = Page { users: 1, content: None, used: self.now, state: None };
         match self.pages.get_mut(id.index()) {
@@ -746,21 +760,20 @@ impl<S: PageStorage> CachePool<S> {
                 self.allocated += 1;
             }
         }
-        id
+        Ok(id)
     }
 
     /// Returns a page with new memory. If the device has none left, takes another page away, and from now on the budget
     /// is what has memory.
-    fn reserve_page(&mut self) -> PageId {
+    fn reserve_page(&mut self) -> Result<PageId, StorageError> {
         let unused = self.pages.iter().position(Option::is_none);
         let id = PageId(unused.unwrap_or(self.pages.len()) as u32);
-        let reserved = catch_unwind(AssertUnwindSafe(|| self.storage.reserve(id)));
-        let Err(panic) = reserved else { return id };
-        let Some(page) = self.evict() else { resume_unwind(panic) };
+        let Err(error) = self.storage.reserve(id) else { return Ok(id) };
+        let page = self.evict().ok_or(error)?;
         self.budget = self.allocated;
         self.usage.budget.store(self.budget, Ordering::Relaxed);
         self.storage.set_budget(self.budget);
-        page
+        Ok(page)
     }
 
     /// Takes the page away that was not used for the longest time: of those that no sequence uses, or
@@ -805,6 +818,7 @@ impl<S: PageStorage> CachePool<S> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::page::HeldRows;
@@ -820,8 +834,9 @@ mod tests {
             1
         }
 
-        fn reserve(&mut self, page: PageId) {
+        fn reserve(&mut self, page: PageId) -> Result<(), StorageError> {
             self.0.entry(page).or_insert_with(|| vec![Vec::new(); PAGE_ROWS]);
+            Ok(())
         }
 
         fn copy_row(&mut self, from: RowPlace, to: RowPlace) {
@@ -862,7 +877,7 @@ mod tests {
         let missing = &tokens[held.tokens..];
         let mut new = TokenTree::chain(missing);
         new.graft(missing.len().checked_sub(1), tree);
-        pool.reserve(sequence, &new, missing.len().saturating_sub(1));
+        pool.reserve(sequence, &new, missing.len().saturating_sub(1)).unwrap();
         let (storage, sequences) = pool.storage_and_sequences();
         let cache = &sequences[&sequence];
         let (prefix, table) = (cache.index().prefix_len(), cache.table());
@@ -954,10 +969,12 @@ mod tests {
             self.budget = pages;
         }
 
-        fn reserve(&mut self, page: PageId) {
+        fn reserve(&mut self, page: PageId) -> Result<(), StorageError> {
             let is_new = !self.rows.0.contains_key(&page);
-            assert!(!is_new || self.rows.0.len() < self.most, "no memory");
-            self.rows.reserve(page);
+            if is_new && self.rows.0.len() >= self.most {
+                return Err(StorageError("no memory".into()));
+            }
+            self.rows.reserve(page)
         }
 
         fn copy_row(&mut self, from: RowPlace, to: RowPlace) {
@@ -983,7 +1000,7 @@ mod tests {
         }
         let (sequence, tokens) = *sequences.last()?;
         let new = TokenTree::chain(&tokens[held..]);
-        catch_unwind(AssertUnwindSafe(|| pool.reserve(sequence, &new, 0))).ok()?;
+        pool.reserve(sequence, &new, 0).ok()?;
         pool.record(sequence, &new, new.len());
         Some(new.len())
     }
@@ -1191,7 +1208,7 @@ mod tests {
         for _ in 0..3 {
             pool.start_pass();
             pool.seek(SequenceId(0), &text, &none, Keep::Exact);
-            pool.reserve(SequenceId(0), &TokenTree::chain(&[1, 2, 3]), 0);
+            pool.reserve(SequenceId(0), &TokenTree::chain(&[1, 2, 3]), 0).unwrap();
         }
         let longer = [&text[..], &[4]].concat();
         assert_eq!(compute(&mut pool, SequenceId(0), &longer, &none), 1);

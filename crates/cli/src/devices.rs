@@ -169,7 +169,12 @@ fn gpus() -> String {
     let mut text = "GPUs\n".to_owned();
     for adapter in adapters {
         let gib = adapter.max_buffer_bytes as f64 / (1_u64 << 30) as f64;
-        text += &format!("  {adapter}, {}, buffers of up to {gib:.1} GiB\n", adapter.driver);
+        let note = match adapter.kind {
+            forerun::AdapterKind::Software => ", for tests (FORERUN_GPU_SOFTWARE=1)",
+            _ => "",
+        };
+        let driver = &adapter.driver;
+        text += &format!("  {adapter}, {driver}, buffers of up to {gib:.1} GiB{note}\n");
     }
     text
 }

@@ -3,7 +3,7 @@
 use crate::feature_pages::FeaturePages;
 use crate::kernels::{AttentionShape, KeysValues, RecurrentStates};
 use crate::tensor_parallel::PageOperation;
-use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StateId};
+use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StateId, StorageError};
 use forerun_core::FeatureRows;
 use forerun_formats::{CacheType, Layer};
 use std::ops::Range;
@@ -144,6 +144,15 @@ impl CpuPages {
     }
 }
 
+impl CpuPages {
+    /// Allocates the memory of a page.
+    pub(crate) fn allocate(&mut self, page: PageId) {
+        self.note(PageOperation::Reserve(page.0));
+        self.keys_values_mut().for_each(|layer| layer.reserve(page));
+        self.features.iter_mut().for_each(|features| features.reserve(page));
+    }
+}
+
 impl PageStorage for CpuPages {
     fn page_bytes(&self) -> usize {
         let features = self.features.as_ref().map_or(0, FeaturePages::row_bytes);
@@ -151,10 +160,9 @@ impl PageStorage for CpuPages {
         PAGE_ROWS * (self.row_bytes() + features) + of_others
     }
 
-    fn reserve(&mut self, page: PageId) {
-        self.note(PageOperation::Reserve(page.0));
-        self.keys_values_mut().for_each(|layer| layer.reserve(page));
-        self.features.iter_mut().for_each(|features| features.reserve(page));
+    fn reserve(&mut self, page: PageId) -> Result<(), StorageError> {
+        self.allocate(page);
+        Ok(())
     }
 
     fn copy_row(&mut self, from: RowPlace, to: RowPlace) {

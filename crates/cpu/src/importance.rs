@@ -58,7 +58,7 @@ impl ImportanceProbe {
             };
             runner.with_pass(&tree, LayerOrder::Sequential, |transformer, pass, storage| {
                 transformer.forward_with_inputs(pass, storage, &mut see);
-            });
+            })?;
             *rows += end - start;
         }
         Ok(())

@@ -121,10 +121,11 @@ fn observe(
     rows: &TokenTree,
     order: LayerOrder<'_>,
     whole_layers: bool,
-) -> Observed {
-    runner.with_pass(rows, order, |transformer, pass, storage| {
+) -> Result<Observed, ModelError> {
+    let observed = runner.with_pass(rows, order, |transformer, pass, storage| {
         transformer.forward_observed(pass, whole_layers, storage)
-    })
+    });
+    observed.map_err(ModelError::from)
 }
 
 impl LayerProbe {
@@ -192,8 +193,8 @@ impl LayerProbe {
         if approximate_rows.is_empty() {
             return Ok(());
         }
-        drop(forward_exactly(runner, first));
-        let exact = forward_exactly(runner, first + 1);
+        drop(forward_exactly(runner, first)?);
+        let exact = forward_exactly(runner, first + 1)?;
         let target = self.target.as_mut().map(|target| {
             let (prefix, rest) = tokens[..end].split_at(first + 2);
             let tree = &TokenTree::chain(rest);
@@ -208,13 +209,13 @@ impl LayerProbe {
         for (strategy, sums) in self.strategies.iter().zip(&mut self.sums) {
             runner.seek(&tokens[..=first], &no_tree, Keep::Exact);
             let order = LayerOrder::Groups(&strategy.groups);
-            let approximate = observe(runner, &approximate_rows, order, strategy.whole_layers);
+            let approximate = observe(runner, &approximate_rows, order, strategy.whole_layers)?;
             sums.add(&exact, &approximate, approximate_rows.len(), vocab_size);
             sums.acceptance += acceptance(&approximate.logits);
         }
         // Replaces the last strategy's rows in the cache by exact ones.
         runner.seek(&tokens[..=first], &no_tree, Keep::Exact);
-        observe(runner, &approximate_rows, LayerOrder::Sequential, false);
+        observe(runner, &approximate_rows, LayerOrder::Sequential, false)?;
         self.rows += approximate_rows.len();
         Ok(())
     }

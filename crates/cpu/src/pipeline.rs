@@ -16,7 +16,7 @@ use crate::transformer::Transformer;
 use crate::weights::Weights;
 use forerun_formats::{Architecture, FeatureSource};
 use forerun_lm::DeviceChoice;
-use forerun_model::{CacheOverflow, Cancelled, Forward, Pass, PassOutput};
+use forerun_model::{CacheOverflow, Forward, Pass, PassError, PassOutput};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -141,7 +141,7 @@ impl Forward for PipelineParallelModel {
         &mut self,
         pass: &Pass<'_>,
         storage: &mut CpuPages,
-    ) -> Result<PassOutput<'_>, Cancelled> {
+    ) -> Result<PassOutput<'_>, PassError> {
         let last = self.stages.len() - 1;
         self.overflows.clear();
         for index in 0..=last {
@@ -212,7 +212,7 @@ impl Forward for AlternatingModel {
         &mut self,
         pass: &Pass<'_>,
         storage: &mut CpuPages,
-    ) -> Result<PassOutput<'_>, Cancelled> {
+    ) -> Result<PassOutput<'_>, PassError> {
         let DeviceModel { model, device } = self.device(pass.device);
         let mut outcome = Ok(());
         device.run_exclusive(&mut || {

@@ -23,7 +23,7 @@ use forerun_core::{Node, TokenId};
 use forerun_formats::{Architecture, FeatureSource, Input, OwnInput};
 use forerun_lm::LayerOrder;
 use forerun_model::{
-    CacheOverflow, Cancelled, Forward, Pass, PassOutput, RowFeature, SequencePass,
+    CacheOverflow, Cancelled, Forward, Pass, PassError, PassOutput, RowFeature, SequencePass,
 };
 use mlp_block::{MlpBlock, Workers};
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ impl Forward for Transformer {
         &mut self,
         pass: &Pass<'_>,
         storage: &mut CpuPages,
-    ) -> Result<PassOutput<'_>, Cancelled> {
+    ) -> Result<PassOutput<'_>, PassError> {
         match is_of_context(self.weights.architecture(), pass) {
             true => self.run_context(pass, storage)?,
             false => {

@@ -635,6 +635,19 @@ impl Weights {
         Self::pack(architecture, checkpoint, types, (share, None), on_layer)
     }
 
+    /// Reads and packs the embedding and the head alone: what a drafter shares with a target that is on another device.
+    /// A model with them has no layers.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load_without_layers(
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+    ) -> Result<Self, LoadError> {
+        let architecture = Architecture { layers: Vec::new(), ..checkpoint.architecture().clone() };
+        Self::load_architecture(architecture, checkpoint, None, types)
+    }
+
     /// Reads and packs the tensors of an architecture, which may share the embedding and the head of
     /// `target`.
     ///

@@ -105,7 +105,8 @@ impl<'p> OpenDrafter<'p> {
         }
     }
 
-    /// Loads its weights. Those of the target are needed if it [shares](Self::shares_target) them.
+    /// Loads its weights. The embedding and the head of the target are needed if it [shares](Self::shares_target)
+    /// them.
     ///
     /// # Errors
     /// If a tensor is missing or broken.

@@ -109,13 +109,21 @@ impl OpenedPlan {
             (0..plan.placement().replicas()).map(Role::Target).filter(|&role| is_here(role));
         let gpus: Vec<Option<usize>> = targets.map(|role| plan.placement().gpu_of(role)).collect();
         let on_cores = gpus.contains(&None);
+        let gpus: Vec<usize> = gpus.into_iter().flatten().collect();
+        loader.check_replicas(&gpus)?;
         let share = part.map_or(Share::WHOLE, |part| part.share);
         let is_member = share != Share::WHOLE;
-        let needs_target = on_cores || is_member || drafters.iter().any(OpenDrafter::shares_target);
+        let needs_target = on_cores || is_member;
+        // A drafter on cores may use the head of a target that is elsewhere.
+        let needs_ends = !needs_target && drafters.iter().any(OpenDrafter::shares_target);
         if !loader.shares_weights() {
             // All at once, so that a drafter that does not fit is found before the target is loaded.
-            let of_target = || memory::of_model(&target.checkpoint, plan.types(), share);
-            let needed = if needs_target { of_target()? } else { 0 };
+            let (checkpoint, types) = (&target.checkpoint, plan.types());
+            let needed = match (needs_target, needs_ends) {
+                (true, _) => memory::of_model(checkpoint, types, share)?,
+                (false, true) => memory::of_model_without_layers(checkpoint, types)?,
+                (false, false) => 0,
+            };
             let needed = drafters.iter().try_fold(needed, |needed, drafter| {
                 Ok::<_, ForerunError>(needed.saturating_add(drafter.memory(plan)?))
             })?;
@@ -124,13 +132,15 @@ impl OpenedPlan {
         let types = (plan.types(), share);
         let mut load = || loader.load_share(plan.model(), &target.checkpoint, types);
         let weights = needs_target.then(&mut load).transpose()?;
-        let on_gpus = gpus.into_iter().flatten().map(|gpu| {
+        let on_gpus = gpus.into_iter().map(|gpu| {
             let target = loader.load_on(Some(gpu), plan.model(), &target.checkpoint, plan.types());
             target.map(|target| (gpu, target))
         });
         let gpu_targets = on_gpus.collect::<Result<HashMap<_, _>, _>>()?;
-        let load =
-            |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, weights.as_ref()), loader);
+        let load_ends = || Weights::load_without_layers(&target.checkpoint, plan.types());
+        let ends = needs_ends.then(load_ends).transpose()?.map(Arc::new);
+        let shared = weights.as_ref().or(ends.as_ref());
+        let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, shared), loader);
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
         let config = target.checkpoint.config().clone();

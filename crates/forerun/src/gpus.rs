@@ -2,46 +2,78 @@
 
 use crate::error::ForerunError;
 use forerun_formats::ModelTypes;
-use forerun_gpu::{GpuDevice, GpuModel, GpuWeights};
+use forerun_gpu::{GpuDevice, GpuModel, GpuRules, GpuWeights};
 use forerun_model::{CachedTransformer, DEFAULT_CACHE_BYTES};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The GPUs that were opened, and the weights that were loaded on them.
-#[derive(Default)]
 pub(crate) struct Gpus {
+    rules: GpuRules,
     devices: HashMap<usize, Arc<GpuDevice>>,
-    weights: HashMap<(usize, PathBuf, ModelTypes), Arc<GpuWeights>>,
+    /// Weights that some role or engine has.
+    weights: HashMap<(usize, PathBuf, ModelTypes), Weak<GpuWeights>>,
+    /// Weights that are kept for later engines.
+    kept: Vec<Arc<GpuWeights>>,
+}
+
+impl Default for Gpus {
+    fn default() -> Self {
+        Self {
+            rules: GpuRules::from_environment(),
+            devices: HashMap::new(),
+            weights: HashMap::new(),
+            kept: Vec::new(),
+        }
+    }
 }
 
 impl Gpus {
-    /// Returns a GPU. It is opened once.
+    /// Lets drivers be used that compute on the processor.
+    pub(crate) fn allow_software(&mut self) {
+        self.rules.software = true;
+    }
+
+    /// Returns a GPU. It is opened once, and again after it was lost.
     pub(crate) fn open(&mut self, gpu: usize) -> Result<Arc<GpuDevice>, ForerunError> {
-        if let Some(device) = self.devices.get(&gpu) {
+        if let Some(device) = self.devices.get(&gpu)
+            && device.check().is_ok()
+        {
             return Ok(Arc::clone(device));
         }
-        let device = GpuDevice::open(gpu).map_err(|error| ForerunError::Gpu(Box::new(error)))?;
+        let device = self.rules.open(gpu).map_err(|error| ForerunError::Gpu(Box::new(error)))?;
+        self.kept.retain(|weights| weights.device().check().is_ok());
         self.devices.insert(gpu, Arc::clone(&device));
         Ok(device)
     }
 
+    /// Checks that GPUs with replicas of a model compute the same bits.
+    pub(crate) fn check_replicas(&mut self, gpus: &[usize]) -> Result<(), ForerunError> {
+        let devices = gpus.iter().map(|&gpu| self.open(gpu)).collect::<Result<Vec<_>, _>>()?;
+        GpuRules::check_replicas(&devices).map_err(|error| ForerunError::Gpu(Box::new(error)))
+    }
+
+    /// Returns weights that are loaded on a GPU that works.
     pub(crate) fn loaded(
         &self,
         gpu: usize,
         key: &(PathBuf, ModelTypes),
     ) -> Option<Arc<GpuWeights>> {
-        self.weights.get(&(gpu, key.0.clone(), key.1)).map(Arc::clone)
+        let weights = self.weights.get(&(gpu, key.0.clone(), key.1))?.upgrade()?;
+        weights.device().check().is_ok().then_some(weights)
     }
 
-    /// Remembers weights, for other roles and engines.
+    /// Remembers weights for other roles and engines, for as long as one has them, or for good if they are `kept`.
     pub(crate) fn insert(
         &mut self,
         gpu: usize,
         (path, types): (PathBuf, ModelTypes),
         weights: &Arc<GpuWeights>,
+        kept: bool,
     ) {
-        self.weights.insert((gpu, path, types), Arc::clone(weights));
+        self.weights.insert((gpu, path, types), Arc::downgrade(weights));
+        self.kept.extend(kept.then(|| Arc::clone(weights)));
     }
 }
 

@@ -79,7 +79,8 @@ pub use engine_method::MethodError;
 pub use error::ForerunError;
 #[cfg(feature = "gpu")]
 pub use forerun_gpu::{
-    AdapterKind, GpuAdapter, GpuDevice, GpuError, GpuLoadError, Probe as GpuProbe,
+    AdapterKind, GpuAdapter, GpuDevice, GpuError, GpuFailure, GpuLoadError, GpuRules,
+    Probe as GpuProbe,
 };
 pub use gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
 pub use grammar::{Grammar, GrammarError, GrammarKind};

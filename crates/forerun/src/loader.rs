@@ -8,6 +8,8 @@ use crate::placed_weights::PlacedWeights;
 use crate::progress::{Progress, Step};
 use forerun_cpu::{Share, Weights};
 use forerun_formats::{Checkpoint, LoadError, MatrixTypes, ModelTypes};
+#[cfg(feature = "gpu")]
+use forerun_gpu::{GpuLoadError, GpuWeights};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -93,10 +95,19 @@ impl<'a> Loader<'a> {
         self
     }
 
+    /// Lets placements name drivers of GPUs that compute on the processor, such as lavapipe. They are for tests. The
+    /// environment variable `FORERUN_GPU_SOFTWARE=1` has the same effect.
+    #[cfg(feature = "gpu")]
+    #[must_use]
+    pub fn with_software_gpus(mut self) -> Self {
+        self.gpus.allow_software();
+        self
+    }
+
     /// Sets a callback that receives progress reports and may cancel.
     ///
     /// Returning [`ControlFlow::Break`] stops a download at once; the next run resumes it. It stops
-    /// loading after the current model. Both fail with [`ForerunError::Cancelled`].
+    /// loading after the current model, on a GPU after the current layer. Both fail with [`ForerunError::Cancelled`].
     #[must_use]
     pub fn on_progress(
         mut self,
@@ -200,6 +211,17 @@ impl<'a> Loader<'a> {
         Err(ForerunError::NoGpuSupport { gpu })
     }
 
+    /// Checks that all GPUs with replicas of a model compute the same bits.
+    pub(crate) fn check_replicas(&mut self, gpus: &[usize]) -> Result<(), ForerunError> {
+        #[cfg(feature = "gpu")]
+        return self.gpus.check_replicas(gpus);
+        #[cfg(not(feature = "gpu"))]
+        match gpus.first() {
+            Some(&gpu) => Err(ForerunError::NoGpuSupport { gpu }),
+            None => Ok(()),
+        }
+    }
+
     /// Uploads a model's weights to a GPU, unless they are there.
     #[cfg(feature = "gpu")]
     fn load_on_gpu(
@@ -208,7 +230,7 @@ impl<'a> Loader<'a> {
         model: &ModelSource,
         checkpoint: &Checkpoint,
         types: ModelTypes,
-    ) -> Result<Arc<forerun_gpu::GpuWeights>, ForerunError> {
+    ) -> Result<Arc<GpuWeights>, ForerunError> {
         let key = (checkpoint.path().to_owned(), types);
         if let Some(weights) = self.gpus.loaded(gpu, &key) {
             return Ok(weights);
@@ -216,16 +238,18 @@ impl<'a> Loader<'a> {
         let device = self.gpus.open(gpu)?;
         let matrices = MatrixTypes::of_model(types.weights, checkpoint.architecture(), checkpoint)?;
         let (name, type_names) = (model.to_string(), matrices.names(checkpoint.architecture()));
-        let total = checkpoint.config().num_hidden_layers;
-        let step = Step::Load { model: &name, types: &type_names };
-        self.report(step, 0, total);
-        let weights =
-            forerun_gpu::GpuWeights::load(&device, checkpoint, types).map_err(|cause| {
-                ForerunError::LoadOnGpu { model: name.clone(), cause: Box::new(cause) }
-            })?;
-        self.report(Step::Load { model: &name, types: &type_names }, total, total);
-        let weights = Arc::new(weights);
-        self.gpus.insert(gpu, key, &weights);
+        let total = checkpoint.config().num_hidden_layers as u64;
+        let on_progress = &mut self.on_progress;
+        let mut on_layer = |layers: usize| {
+            let step = Step::Load { model: &name, types: &type_names };
+            on_progress(Progress { step, done: layers as u64, total })
+        };
+        let loaded = GpuWeights::load_with(&device, checkpoint, types, &mut on_layer);
+        let weights = Arc::new(loaded.map_err(|cause| match cause {
+            GpuLoadError::Cancelled => ForerunError::Cancelled,
+            cause => ForerunError::LoadOnGpu { model: name.clone(), cause: Box::new(cause) },
+        })?);
+        self.gpus.insert(gpu, key, &weights, self.shared.is_some());
         Ok(weights)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::error::ForerunError;
 use forerun_cpu::{Share, Weights};
-use forerun_formats::{Checkpoint, LoadError, ModelTypes};
+use forerun_formats::{Architecture, Checkpoint, LoadError, ModelTypes};
 use forerun_runtime::available_memory;
 
 /// Memory for activations, threads and everything else that is small, in bytes.
@@ -15,6 +15,15 @@ pub(crate) fn of_model(
     share: Share,
 ) -> Result<usize, LoadError> {
     Weights::least_memory(checkpoint.architecture(), checkpoint, types, share)
+}
+
+/// Returns the memory that a model's embedding and head need at least.
+pub(crate) fn of_model_without_layers(
+    checkpoint: &Checkpoint,
+    types: ModelTypes,
+) -> Result<usize, LoadError> {
+    let ends = Architecture { layers: Vec::new(), ..checkpoint.architecture().clone() };
+    Weights::least_memory(&ends, checkpoint, types, Share::WHOLE)
 }
 
 /// Checks that models which need this memory can be loaded. Systems that do not say how much memory they

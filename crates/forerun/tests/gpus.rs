@@ -5,10 +5,15 @@
 #![cfg(feature = "gpu")]
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
+use common::Pair;
 use forerun::{
-    Answer, DraftTokens, DrafterKind, Forerun, ForerunError, GpuDevice, LayerStrategy, Method,
-    Options, Plan, RandomPair, Request, SamplingOptions, Tree,
+    Answer, DraftTokens, DrafterKind, Forerun, ForerunError, GpuDevice, LayerStrategy, Loader,
+    Method, Options, Plan, RandomPair, Request, SamplingOptions, Step, Tree, WeightType,
 };
+use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
+use std::ops::ControlFlow;
 
 /// Returns whether there is a GPU. If not, says so.
 fn has_gpu() -> bool {
@@ -30,7 +35,7 @@ fn options(pair: &RandomPair, placement: &str) -> Options {
 }
 
 fn open(options: Options) -> Result<Forerun, ForerunError> {
-    Forerun::open(&Plan::new(options)?)
+    Forerun::open_with(&Plan::new(options)?, &mut Loader::new().with_software_gpus())
 }
 
 fn requests() -> [Request; 2] {
@@ -121,6 +126,81 @@ fn dsi_uses_replicas_on_gpus() {
     let placement = "drafter=cpu:0,target=gpu:0,target=gpu:0,shared";
     let dsi = Options { method: Some(Method::Dsi), ..options(&pair, placement) };
     assert_eq!(tokens(&open(dsi).unwrap()), plain(&pair, "gpu:0"));
+}
+
+/// Drafters on features of a target on a GPU: they compute on cores, with the target's embedding and head.
+#[test]
+fn drafters_on_features_read_those_of_a_gpu() {
+    if !has_gpu() {
+        return;
+    }
+    let (pair, speculators) = Pair::with_speculators();
+    let on_features = |layout: &SpeculatorLayout| match layout {
+        SpeculatorLayout::Eagle | SpeculatorLayout::Eagle3 => Some(DrafterKind::Eagle),
+        SpeculatorLayout::Medusa | SpeculatorLayout::SharedHeadMedusa => Some(DrafterKind::Medusa),
+        _ => None,
+    };
+    let answer = |drafter: Option<DrafterKind>, model: Option<std::path::PathBuf>| {
+        let on_gpu = if drafter.is_some() { "drafter=cpu:0,target=gpu:0" } else { "target=gpu:0" };
+        let options = Options {
+            model: pair.target.clone().into(),
+            draft_model: model.map(Into::into),
+            method: Some(drafter.map_or(Method::Autoregressive, |_| Method::Speculative)),
+            drafter,
+            placement: Some(on_gpu.parse().unwrap()),
+            weight_type: Some(WeightType::F32.into()),
+            ..Options::default()
+        };
+        let request = Request { max_tokens: 20, ignore_eos: true, ..Request::default() };
+        let answer = open(options).unwrap().complete(&pair.prompts[0], &request).unwrap();
+        assert_eq!(answer.statistics.failures, Vec::<String>::new());
+        answer
+    };
+    let expected = answer(None, None).tokens;
+    for (layout, path) in speculators {
+        if let Some(kind) = on_features(&layout) {
+            let answer = answer(Some(kind), Some(path));
+            assert_eq!(answer.tokens, expected, "{layout:?}");
+            assert!(answer.statistics.drafts > 0, "{layout:?}");
+        }
+    }
+}
+
+#[test]
+fn loading_on_a_gpu_is_reported_by_layer_and_can_be_cancelled() {
+    if !has_gpu() {
+        return;
+    }
+    let pair = RandomPair::make().unwrap();
+    let plan = || {
+        let alone =
+            Options { draft_model: None, draft_tokens: DraftTokens::Auto, ..Options::default() };
+        let options = options(&pair, "target=gpu:0");
+        Plan::new(Options { model: options.model, placement: options.placement, ..alone }).unwrap()
+    };
+    let mut steps = Vec::new();
+    let mut load = |stop_at: u64| {
+        steps.clear();
+        let mut loader = Loader::new().with_software_gpus().on_progress(|progress| {
+            if let Step::Load { .. } = progress.step {
+                steps.push((progress.done, progress.total));
+            }
+            match progress.done == stop_at {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        let opened = Forerun::open_with(&plan(), &mut loader).map(|_| ());
+        drop(loader);
+        (opened, steps.clone())
+    };
+    let (opened, all) = load(u64::MAX);
+    assert!(opened.is_ok());
+    let total = all[0].1;
+    assert_eq!(all, (0..=total).map(|layer| (layer, total)).collect::<Vec<_>>());
+    let (opened, some) = load(1);
+    assert!(matches!(opened, Err(ForerunError::Cancelled)));
+    assert_eq!(some, [(0, total), (1, total)]);
 }
 
 #[test]

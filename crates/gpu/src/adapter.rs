@@ -1,9 +1,9 @@
 //! The GPUs of the machine.
 
 use std::fmt;
-use wgpu::{Adapter, Backends, DeviceType, Instance, InstanceDescriptor};
+use wgpu::{Adapter, Backend, Backends, DeviceType, Instance, InstanceDescriptor};
 
-/// A GPU that a driver offers. A GPU with two drivers counts twice.
+/// A GPU that a driver offers. If it has a Vulkan driver, its other drivers do not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuAdapter {
     /// Its number, from 0: `gpu:0` in placements.
@@ -64,7 +64,7 @@ impl GpuAdapter {
             index,
             name: info.name,
             backend: match info.backend {
-                wgpu::Backend::Dx12 => "Direct3D 12".to_owned(),
+                Backend::Dx12 => "Direct3D 12".to_owned(),
                 other => format!("{other:?}"),
             },
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
@@ -82,6 +82,14 @@ impl GpuAdapter {
     }
 }
 
+/// The interface of an adapter's driver, and the numbers of its vendor and of its model.
+type Identity = (Backend, u32, u32);
+
+/// Returns whether an adapter is a GPU that also has a Vulkan driver. Only Vulkan lets shaders forbid contraction.
+fn is_duplicate((backend, vendor, model): Identity, all: &[Identity]) -> bool {
+    backend != Backend::Vulkan && all.contains(&(Backend::Vulkan, vendor, model))
+}
+
 /// Returns the adapters with their descriptions: GPUs with their own memory first, software last, and
 /// otherwise in the order of the drivers.
 pub(crate) fn find_adapters() -> Vec<(GpuAdapter, Adapter)> {
@@ -89,6 +97,12 @@ pub(crate) fn find_adapters() -> Vec<(GpuAdapter, Adapter)> {
     descriptor.backends = Backends::VULKAN | Backends::DX12 | Backends::METAL;
     let instance = Instance::new(descriptor);
     let mut adapters = pollster::block_on(instance.enumerate_adapters(Backends::all()));
+    let identity = |adapter: &Adapter| {
+        let info = adapter.get_info();
+        (info.backend, info.vendor, info.device)
+    };
+    let all: Vec<Identity> = adapters.iter().map(identity).collect();
+    adapters.retain(|adapter| !is_duplicate(identity(adapter), &all));
     adapters.sort_by_key(|adapter| match adapter.get_info().device_type {
         DeviceType::DiscreteGpu => 0,
         DeviceType::IntegratedGpu => 1,
@@ -98,4 +112,22 @@ pub(crate) fn find_adapters() -> Vec<(GpuAdapter, Adapter)> {
     });
     let describe = |(index, adapter)| (GpuAdapter::new(index, &adapter), adapter);
     adapters.into_iter().enumerate().map(describe).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_with_a_vulkan_driver_counts_once() {
+        let all = [
+            (Backend::Vulkan, 1, 7),
+            (Backend::Dx12, 1, 7),
+            (Backend::Dx12, 2, 7),
+            (Backend::Vulkan, 1, 7),
+            (Backend::Metal, 0, 0),
+        ];
+        let kept: Vec<Identity> = all.into_iter().filter(|own| !is_duplicate(*own, &all)).collect();
+        assert_eq!(kept, [all[0], all[2], all[3], all[4]]);
+    }
 }

@@ -1,22 +1,24 @@
 //! An open GPU: its memory, its pipelines and its queue.
 
 use crate::adapter::{GpuAdapter, find_adapters};
-use crate::error::{GpuError, GpuLoadError};
+use crate::error::{GpuError, GpuFailure};
+use crate::health::Health;
 use crate::kernel::Kernel;
 use crate::pipeline::Pipeline;
 use crate::probe::Probe;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use wgpu::{
-    Adapter, Buffer, BufferDescriptor, BufferUsages, CommandEncoder, Device, DeviceDescriptor,
-    ErrorFilter, Features, Limits, MapMode, PollType, Queue, SubmissionIndex,
+    Adapter, CommandEncoder, Device, DeviceDescriptor, Features, Limits, PollError, PollType,
+    Queue, SubmissionIndex,
 };
-
-/// The largest part of an upload. The driver holds a copy of it until it is submitted.
-const UPLOAD_BYTES: usize = 16 << 20;
 
 /// Storage buffers that the kernels with the most of them use.
 const STORAGE_BUFFERS: u32 = 8;
+
+/// Sizes of buffers are multiples of this number of bytes.
+pub(crate) const ALIGNMENT: u64 = 16;
 
 /// Bytes of the kernels' parameters.
 pub(crate) const PARAMETER_BYTES: u32 = 64;
@@ -25,13 +27,32 @@ pub(crate) const PARAMETER_BYTES: u32 = 64;
 pub struct GpuDevice {
     adapter: GpuAdapter,
     device: Device,
-    queue: Queue,
+    pub(crate) queue: Queue,
     /// Whether shaders are SPIR-V without contraction. Otherwise the driver compiles WGSL as it likes.
     exact: bool,
     probe: Option<Probe>,
     pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
-    /// Why the device was lost, if it was.
-    lost: Arc<Mutex<Option<String>>>,
+    pub(crate) health: Arc<Health>,
+    /// The last part of an upload that may still be in progress.
+    pub(crate) last_upload: Mutex<Option<SubmissionIndex>>,
+    /// The largest binding that the driver allows, in bytes.
+    pub(crate) binding_limit: u64,
+}
+
+/// How a GPU is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuOptions {
+    /// The largest number of bytes that kernels address of a buffer. Larger matrices and results are split, as on GPUs
+    /// with such a limit.
+    pub max_binding_bytes: u64,
+    /// Whether shaders forbid contraction, where the driver allows that. Otherwise, it compiles WGSL.
+    pub forbid_contraction: bool,
+}
+
+impl Default for GpuOptions {
+    fn default() -> Self {
+        Self { max_binding_bytes: u64::MAX, forbid_contraction: true }
+    }
 }
 
 impl GpuDevice {
@@ -47,15 +68,14 @@ impl GpuDevice {
     /// # Errors
     /// If there is no such GPU, or it lacks what the kernels need, or its driver refuses.
     pub fn open(index: usize) -> Result<Arc<Self>, GpuError> {
-        Self::open_with_limit(index, u64::MAX)
+        Self::open_with(index, GpuOptions::default())
     }
 
-    /// The same, with kernels that address at most so many bytes of a buffer. Larger matrices and results are split, as
-    /// on GPUs with such a limit. Tests use it.
+    /// Opens a GPU with options, which tests use.
     ///
     /// # Errors
     /// As [`GpuDevice::open`].
-    pub fn open_with_limit(index: usize, max_binding_bytes: u64) -> Result<Arc<Self>, GpuError> {
+    pub fn open_with(index: usize, options: GpuOptions) -> Result<Arc<Self>, GpuError> {
         let mut adapters = find_adapters();
         if index >= adapters.len() {
             let names: Vec<String> = adapters.iter().map(|(gpu, _)| gpu.to_string()).collect();
@@ -63,11 +83,16 @@ impl GpuDevice {
             return Err(GpuError::NoAdapter { index, found });
         }
         let (mut description, adapter) = adapters.swap_remove(index);
-        description.max_binding_bytes = description.max_binding_bytes.min(max_binding_bytes);
-        Self::open_adapter(description, &adapter)
+        description.max_binding_bytes =
+            description.max_binding_bytes.min(options.max_binding_bytes);
+        Self::open_adapter(description, &adapter, options.forbid_contraction)
     }
 
-    fn open_adapter(description: GpuAdapter, adapter: &Adapter) -> Result<Arc<Self>, GpuError> {
+    fn open_adapter(
+        description: GpuAdapter,
+        adapter: &Adapter,
+        forbid_contraction: bool,
+    ) -> Result<Arc<Self>, GpuError> {
         let name = || description.name.clone();
         if !adapter.features().contains(Features::IMMEDIATES) {
             return Err(GpuError::MissingFeature {
@@ -85,13 +110,18 @@ impl GpuDevice {
         }));
         let (device, queue) =
             opened.map_err(|error| GpuError::Open { adapter: name(), cause: error.to_string() })?;
-        let lost = Arc::new(Mutex::new(None));
-        let reason = Arc::clone(&lost);
-        device.set_device_lost_callback(move |_, message| {
-            *reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+        let health = Arc::new(Health::default());
+        let on_loss = Arc::clone(&health);
+        device.set_device_lost_callback(move |reason, message| {
+            on_loss.fail(format!("it was lost ({reason:?}) {message}").trim_end());
         });
+        let on_error = Arc::clone(&health);
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            on_error.fail(error.to_string());
+        }));
         let is_vulkan = adapter.get_info().backend == wgpu::Backend::Vulkan;
-        let exact = is_vulkan && features.contains(Features::PASSTHROUGH_SHADERS);
+        let exact =
+            forbid_contraction && is_vulkan && features.contains(Features::PASSTHROUGH_SHADERS);
         let mut opened = Self {
             adapter: description,
             device,
@@ -99,9 +129,11 @@ impl GpuDevice {
             exact,
             probe: None,
             pipelines: Mutex::default(),
-            lost,
+            health,
+            last_upload: Mutex::default(),
+            binding_limit: adapter.limits().max_storage_buffer_binding_size,
         };
-        opened.probe = Some(Probe::run(&opened));
+        opened.probe = Some(Probe::run(&opened)?);
         Ok(Arc::new(opened))
     }
 
@@ -127,9 +159,11 @@ impl GpuDevice {
         self.exact
     }
 
-    /// Returns the largest number of bytes that a kernel can read from or write to one buffer.
+    /// Returns the largest number of bytes that a kernel can read from or write to one buffer, a multiple of
+    /// [`ALIGNMENT`].
     pub(crate) fn max_binding_bytes(&self) -> u64 {
-        self.adapter.max_binding_bytes.min(self.adapter.max_buffer_bytes)
+        let most = self.adapter.max_binding_bytes.min(self.adapter.max_buffer_bytes);
+        most / ALIGNMENT * ALIGNMENT
     }
 
     pub(crate) fn inner(&self) -> &Device {
@@ -143,67 +177,30 @@ impl GpuDevice {
         Arc::clone(pipelines.entry(kernel).or_insert_with(build))
     }
 
-    /// Allocates memory that kernels can read and write. Its content is zero.
+    /// Checks that the GPU still works.
     ///
     /// # Errors
-    /// [`GpuLoadError::OutOfMemory`], with `what` is to be stored.
-    pub(crate) fn allocate(&self, what: &str, bytes: u64) -> Result<Buffer, GpuLoadError> {
-        let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
-        let descriptor = BufferDescriptor {
-            label: None,
-            size: bytes.max(16).next_multiple_of(16),
-            usage,
-            mapped_at_creation: false,
-        };
-        let out_of_memory = || GpuLoadError::OutOfMemory {
-            adapter: self.adapter.name.clone(),
-            what: what.to_owned(),
-            bytes,
-        };
-        if descriptor.size > self.adapter.max_buffer_bytes {
-            return Err(out_of_memory());
-        }
-        let scope = self.device.push_error_scope(ErrorFilter::OutOfMemory);
-        let buffer = self.device.create_buffer(&descriptor);
-        match pollster::block_on(scope.pop()) {
-            Some(_) => Err(out_of_memory()),
-            None => Ok(buffer),
+    /// [`GpuFailure::Lost`] if it was lost, or an operation failed that should not fail. It never recovers.
+    pub fn check(&self) -> Result<(), GpuFailure> {
+        match self.health.failure() {
+            Some(reason) => Err(self.lost(reason)),
+            None => Ok(()),
         }
     }
 
-    /// Allocates memory during a pass.
-    ///
-    /// # Panics
-    /// If there is no memory, with a message that names the GPU and what was to be stored. Workers report it as
-    /// the failure of a job.
-    pub(crate) fn allocate_in_pass(&self, what: &str, bytes: u64) -> Buffer {
-        match self.allocate(what, bytes) {
-            Ok(buffer) => buffer,
-            Err(error) => panic!("{error}"),
-        }
+    /// Gives the GPU up, as if it was lost. Models on it fail from now on. Tests use it.
+    pub fn destroy(&self) {
+        self.device.destroy();
     }
 
-    /// Allocates memory from which the processor reads.
-    pub(crate) fn allocate_staging(&self, bytes: u64) -> Buffer {
-        self.device.create_buffer(&BufferDescriptor {
-            label: None,
-            size: bytes,
-            usage: BufferUsages::MAP_READ | BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        })
+    fn lost(&self, reason: String) -> GpuFailure {
+        GpuFailure::Lost { adapter: self.adapter.name.clone(), reason }
     }
 
-    /// Writes before the next submission. The bytes are a multiple of four.
-    pub(crate) fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) {
-        self.queue.write_buffer(buffer, offset, bytes);
-    }
-
-    /// Writes a large amount, in parts.
-    pub(crate) fn upload(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) {
-        for (index, part) in bytes.chunks(UPLOAD_BYTES).enumerate() {
-            self.write(buffer, offset + (index * UPLOAD_BYTES) as u64, part);
-            self.queue.submit([]);
-        }
+    /// Notes an error after which the GPU cannot be used, and returns the first one.
+    pub(crate) fn fail(&self, reason: String) -> GpuFailure {
+        self.health.fail(reason.clone());
+        self.lost(self.health.failure().unwrap_or(reason))
     }
 
     pub(crate) fn new_encoder(&self) -> CommandEncoder {
@@ -216,36 +213,19 @@ impl GpuDevice {
 
     /// Waits until a submission has been computed.
     ///
-    /// # Panics
-    /// If the device was lost, with its name and the driver's reason.
-    pub(crate) fn wait(&self, submission: Option<SubmissionIndex>) {
-        let polled =
-            self.device.poll(PollType::Wait { submission_index: submission, timeout: None });
-        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match (polled, lost) {
-            (_, Some(reason)) => panic!("GPU {}: the device was lost: {reason}", self.adapter.name),
-            (Err(error), None) => panic!("GPU {}: waiting failed: {error}", self.adapter.name),
-            (Ok(_), None) => {}
+    /// # Errors
+    /// If the GPU has failed.
+    pub(crate) fn wait(&self, submission: SubmissionIndex) -> Result<(), GpuFailure> {
+        let wait = PollType::Wait { submission_index: Some(submission), timeout: None };
+        // wgpu panics if the driver reports the loss here.
+        match catch_unwind(AssertUnwindSafe(|| self.device.poll(wait))) {
+            Ok(Ok(_)) => self.check(),
+            Ok(Err(PollError::WrongSubmissionIndex(..))) => {
+                Err(self.fail("its driver accepts no more work".into()))
+            }
+            Ok(Err(error)) => Err(self.fail(error.to_string())),
+            Err(_panic) => Err(self.fail("its driver lost it".into())),
         }
-    }
-
-    /// Reads the start of a staging buffer to which the submitted commands copy.
-    ///
-    /// # Panics
-    /// If the device was lost.
-    pub(crate) fn read(&self, staging: &Buffer, bytes: u64, mut visit: impl FnMut(&[u8])) {
-        if bytes == 0 {
-            return self.wait(None);
-        }
-        let slice = staging.slice(..bytes);
-        // The outcome is that of `get_mapped_range`.
-        slice.map_async(MapMode::Read, |_| ());
-        self.wait(None);
-        match slice.get_mapped_range() {
-            Ok(view) => visit(&view),
-            Err(error) => panic!("GPU {}: results cannot be read: {error}", self.adapter.name),
-        }
-        staging.unmap();
     }
 }
 
@@ -259,7 +239,7 @@ fn check_limits(adapter: &GpuAdapter, limits: &Limits) -> Result<(), GpuError> {
         ("size of immediate data", PARAMETER_BYTES.into(), u64::from(limits.max_immediate_size)),
         ("workgroup", 64, u64::from(limits.max_compute_invocations_per_workgroup)),
         ("shared memory", 16 << 10, u64::from(limits.max_compute_workgroup_storage_size)),
-        ("storage binding", 16 << 20, limits.max_storage_buffer_binding_size),
+        ("storage binding", 128 << 20, limits.max_storage_buffer_binding_size),
     ];
     match needed.into_iter().find(|(_, expected, found)| found < expected) {
         Some((limit, expected, found)) => {

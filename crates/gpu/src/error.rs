@@ -1,6 +1,9 @@
-//! Errors of opening a GPU and of loading models on it.
+//! Errors of GPUs: of opening them, of loading models on them, and of passes.
 
+use crate::rules::{INEXACT, SOFTWARE};
+use forerun_cache::StorageError;
 use forerun_formats::LoadError;
+use forerun_model::PassError;
 
 /// A GPU that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +15,43 @@ pub enum GpuError {
         index: usize,
         /// The adapters that exist, in words.
         found: String,
+    },
+    /// There is no hardware.
+    #[error(
+        "no GPU was found for gpu:{index}; install the Vulkan driver of the GPU, and see `forerun doctor`; a container \
+         needs the driver's files, too (with NVIDIA's toolkit, NVIDIA_DRIVER_CAPABILITIES=graphics,compute){}",
+        software.as_ref().map_or_else(String::new, |name| {
+            format!("; {name} computes on the processor and is for tests: {SOFTWARE}=1 allows it")
+        })
+    )]
+    NoGpu {
+        /// The number that was asked for.
+        index: usize,
+        /// The name of a driver that computes on the processor, if there is one.
+        software: Option<String>,
+    },
+    /// The driver does not compute the defined bits.
+    #[error(
+        "GPU {adapter}: its driver computes other bits than those that forerun defines ({found}), so a text could depend \
+         on how it is verified; update the driver, or set {name}=1 to use it nevertheless",
+        name = INEXACT
+    )]
+    OtherBits {
+        /// The adapter's name.
+        adapter: String,
+        /// What the probe found.
+        found: String,
+    },
+    /// GPUs with replicas of a model compute different bits.
+    #[error(
+        "the replicas of a model need GPUs that compute the same bits, but {first} and {second} do not; use one of them, \
+         or equal GPUs with equal drivers"
+    )]
+    DifferentBits {
+        /// One GPU, and what its probe found.
+        first: String,
+        /// The other one.
+        second: String,
     },
     /// The adapter lacks a feature.
     #[error("GPU {adapter}: the driver has no {feature}; update the driver")]
@@ -41,23 +81,18 @@ pub enum GpuError {
         /// The driver's reason.
         cause: String,
     },
+    /// The GPU failed while it was probed.
+    #[error(transparent)]
+    Failure(#[from] GpuFailure),
 }
 
-/// A model that cannot be loaded on a GPU.
-#[derive(Debug, thiserror::Error)]
-pub enum GpuLoadError {
-    /// The checkpoint cannot be read.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// The model has a piece that GPUs do not compute yet.
-    #[error("GPUs do not compute {piece} yet; place the model on the CPU")]
-    Unsupported {
-        /// The piece and where it is.
-        piece: String,
-    },
-    /// The GPU has too little free memory.
+/// An open GPU that cannot do what is asked of it.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum GpuFailure {
+    /// The GPU has too little free memory. It can be used further.
     #[error(
-        "GPU {adapter}: there is no memory for {what} of {} MiB: choose a smaller type, or place the model on the CPU",
+        "GPU {adapter}: there is no memory for {what} of {} MiB; choose a smaller type or a smaller cache, or place the \
+         model on the CPU",
         bytes.div_ceil(1 << 20)
     )]
     OutOfMemory {
@@ -68,6 +103,48 @@ pub enum GpuLoadError {
         /// Its size in bytes.
         bytes: u64,
     },
+    /// The GPU was lost, or its driver reported an error that should not happen. It cannot be used again.
+    #[error(
+        "GPU {adapter} has failed: {reason}; load the models again, or place them on the CPU (`target=cpu:0-3`)"
+    )]
+    Lost {
+        /// The adapter's name.
+        adapter: String,
+        /// What was found first.
+        reason: String,
+    },
+}
+
+impl From<GpuFailure> for PassError {
+    fn from(failure: GpuFailure) -> Self {
+        Self::Device { message: failure.to_string() }
+    }
+}
+
+impl From<GpuFailure> for StorageError {
+    fn from(failure: GpuFailure) -> Self {
+        Self(failure.to_string())
+    }
+}
+
+/// A model that cannot be loaded on a GPU.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuLoadError {
+    /// The checkpoint cannot be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The caller stopped the upload.
+    #[error("loading was cancelled")]
+    Cancelled,
+    /// The model has a piece that GPUs do not compute yet.
+    #[error("GPUs do not compute {piece} yet; place the model on the CPU")]
+    Unsupported {
+        /// The piece and where it is.
+        piece: String,
+    },
+    /// The GPU has too little free memory, or was lost.
+    #[error(transparent)]
+    Failure(#[from] GpuFailure),
 }
 
 impl GpuLoadError {

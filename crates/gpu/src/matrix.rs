@@ -85,7 +85,7 @@ impl GpuMatrix {
         for (index, (source, row)) in rows.iter().enumerate() {
             extend_converted(&mut bytes, source, *row, &mut values)?;
             if bytes.len() >= CONVERTED_BYTES || index + 1 == rows.len() {
-                device.upload(&weights, offset, &bytes);
+                device.upload(&weights, offset, &bytes)?;
                 offset += bytes.len() as u64;
                 bytes.clear();
             }
@@ -112,7 +112,7 @@ pub(crate) fn upload_floats(
     values: &[f32],
 ) -> Result<Buffer, GpuLoadError> {
     let buffer = device.allocate(name, size_of_val(values) as u64)?;
-    device.upload(&buffer, 0, bytemuck::cast_slice(values));
+    device.upload(&buffer, 0, bytemuck::cast_slice(values))?;
     Ok(buffer)
 }
 

@@ -2,7 +2,8 @@
 
 use crate::cost::PassCost;
 use crate::device::GpuDevice;
-use crate::error::GpuLoadError;
+use crate::error::{GpuFailure, GpuLoadError};
+use crate::pacer::Pacer;
 use crate::pages::GpuPages;
 use crate::pass::{PassRun, partial_bytes, window};
 use crate::recorder::{BoundBuffers, Recorder};
@@ -12,13 +13,10 @@ use crate::weights::GpuWeights;
 use forerun_cache::PageStorage;
 use forerun_formats::{Architecture, Checkpoint, FeatureSource, ModelTypes};
 use forerun_lm::{CachePart, LayerOrder};
-use forerun_model::{CacheOverflow, Cancelled, Forward, Pass, PassOutput};
+use forerun_model::{CacheOverflow, Cancelled, Forward, Pass, PassError, PassOutput};
 use std::ops::Range;
 use std::sync::Arc;
-use wgpu::Buffer;
-
-/// Rows times layers of a submission. Cancellation is checked between submissions.
-const SUBMITTED_ROW_LAYERS: usize = 1024;
+use wgpu::{Buffer, SubmissionIndex};
 
 /// A model on a GPU: its weights, and the buffers of its forward passes.
 pub struct GpuModel {
@@ -27,6 +25,7 @@ pub struct GpuModel {
     bound: BoundBuffers,
     /// The keys and values that `bound` refers to belong to this number of pages.
     bound_pages: usize,
+    pacer: Pacer,
     staging: Option<Buffer>,
     /// The hidden states that are stored as features for drafters.
     features: Option<FeatureSource>,
@@ -51,6 +50,7 @@ impl GpuModel {
             scratch: Scratch::default(),
             bound: BoundBuffers::default(),
             bound_pages: 0,
+            pacer: Pacer::default(),
             staging: None,
             features: None,
             cost: PassCost::default(),
@@ -98,7 +98,7 @@ impl GpuModel {
     }
 
     /// Makes all buffers large enough for a pass.
-    fn reserve(&mut self, rows: &PassRows, longest_group: usize) {
+    fn reserve(&mut self, rows: &PassRows, longest_group: usize) -> Result<(), GpuFailure> {
         let Self { weights, scratch, bound, .. } = self;
         let (device, architecture) = (weights.device(), weights.architecture());
         let (count, hidden) = (rows.rows.len(), architecture.hidden_size);
@@ -133,17 +133,16 @@ impl GpuModel {
             (&mut scratch.logits, (logits * weights.head.outputs * size_of::<f32>()) as u64),
         ];
         let deltas = scratch.deltas.iter_mut().map(|delta| (delta, floats(hidden)));
-        let mut is_replaced = false;
         for (buffer, bytes) in sizes.into_iter().chain(deltas) {
-            is_replaced |= buffer.reserve(device, bytes);
+            if buffer.reserve(device, bytes)? {
+                bound.clear();
+            }
         }
-        if is_replaced {
-            bound.clear();
-        }
+        Ok(())
     }
 
     /// Makes the staging buffer large enough. Returns where the results are.
-    fn place_results(&mut self, rows: &PassRows) -> ResultPlaces {
+    fn place_results(&mut self, rows: &PassRows) -> Result<ResultPlaces, GpuFailure> {
         let size = size_of::<f32>();
         let parts = match &self.features {
             None => 0,
@@ -156,9 +155,12 @@ impl GpuModel {
         let end = logits + (rows.outputs.len() * self.weights.head.outputs * size) as u64;
         let held = self.staging.as_ref().map_or(0, Buffer::size);
         if held < end {
-            self.staging = Some(self.weights.device().allocate_staging(end.next_power_of_two()));
+            let device = self.weights.device();
+            let roomy = end.next_power_of_two().min(device.adapter().max_buffer_bytes).max(end);
+            let allocate = |bytes| device.allocate_staging("the results of a pass", bytes);
+            self.staging = Some(allocate(roomy).or_else(|_| allocate(end))?);
         }
-        ResultPlaces { features, logits, end }
+        Ok(ResultPlaces { features, logits, end })
     }
 
     /// Writes what kernels know of the rows.
@@ -171,42 +173,30 @@ impl GpuModel {
         device.write(scratch.overflows.get(), 0, bytemuck::cast_slice(&none));
     }
 
-    /// Records and submits all dispatches of a pass.
+    /// Records and submits all dispatches of a pass. Returns the last submission.
     fn run(
         &mut self,
         pass: &Pass<'_>,
         rows: &PassRows,
         places: &ResultPlaces,
         storage: &mut GpuPages,
-    ) -> Result<(), Cancelled> {
-        let Self { weights, scratch, bound, staging, features, .. } = self;
+    ) -> Result<SubmissionIndex, PassError> {
+        let Self { weights, scratch, bound, pacer, staging, features, .. } = self;
         let staging = staging.as_ref().expect("a staging buffer");
-        let mut recorder = Recorder::new(weights.device(), bound);
-        let mut has_copies = storage.record_copies(&mut recorder);
+        let mut recorder = Recorder::new(weights.device(), bound, pacer);
+        let has_copies = storage.record_copies(&mut recorder)?;
         let mut run = PassRun { weights, rows, scratch, pages: storage, recorder };
         run.embed();
         let mut copy = FeatureCopy { source: features.as_ref(), staging, places };
         copy.after_layers(0, &mut run);
         let n_layers = weights.layers.len();
-        let most_layers = (SUBMITTED_ROW_LAYERS / rows.rows.len().max(1)).max(1);
-        let (mut recorded, mut previous) = (0, None);
         for group in (0..pass.order.len(n_layers)).map(|index| pass.order.group(index)) {
             if pass.is_cancelled() {
                 if has_copies {
                     run.recorder.submit();
                 }
-                return Err(Cancelled);
+                return Err(Cancelled.into());
             }
-            if recorded >= most_layers {
-                // The next submission is recorded while the GPU computes this one.
-                let submission = run.recorder.submit();
-                has_copies = false;
-                if let Some(previous) = previous.replace(submission) {
-                    weights.device().wait(Some(previous));
-                }
-                recorded = 0;
-            }
-            recorded += group.len();
             run.layers(group.clone());
             copy.after_layers(group.end, &mut run);
         }
@@ -227,20 +217,26 @@ impl GpuModel {
             run.logits(chunk);
             run.recorder.copy((scratch.logits.get(), 0), to, bytes);
         }
-        run.recorder.submit();
+        let submission = run.recorder.submit();
         self.cost =
             PassCost { rows: rows.rows.len(), read_back_bytes: places.end, ..run.recorder.cost };
-        Ok(())
+        Ok(submission)
     }
 
     /// Reads the results of a pass.
-    fn read_results(&mut self, rows: &PassRows, places: &ResultPlaces, storage: &mut GpuPages) {
+    fn read_results(
+        &mut self,
+        rows: &PassRows,
+        places: &ResultPlaces,
+        storage: &mut GpuPages,
+        submission: SubmissionIndex,
+    ) -> Result<(), GpuFailure> {
         let staging = self.staging.as_ref().expect("a staging buffer");
         let (logits, overflows) = (&mut self.logits, &mut self.overflows);
         logits.clear();
         overflows.clear();
         let hidden = self.weights.architecture().hidden_size;
-        self.weights.device().read(staging, places.end, |bytes| {
+        self.weights.device().read(staging, places.end, submission, |bytes| {
             let part = |range: Range<u64>| &bytes[range.start as usize..range.end as usize];
             let of_rows: &[u32] = bytemuck::cast_slice(part(0..places.features));
             overflows.extend(of_rows.iter().enumerate().filter_map(overflow));
@@ -250,8 +246,9 @@ impl GpuModel {
                 storage.store_features(&rows.own_places, &interleaved);
             }
             logits.extend_from_slice(bytemuck::cast_slice(part(places.logits..places.end)));
-        });
+        })?;
         overflows.sort_by_key(|overflow| (overflow.layer, overflow.row));
+        Ok(())
     }
 }
 
@@ -264,7 +261,8 @@ impl Forward for GpuModel {
 
     fn new_storage(&self) -> GpuPages {
         let weights = &self.weights;
-        let storage = GpuPages::new(weights.device(), &weights.layers, weights.cache_type());
+        let (device, empty) = (weights.device(), &weights.empty_pages);
+        let storage = GpuPages::new(device, &weights.layers, weights.cache_type(), empty);
         match &self.features {
             Some(features) => {
                 storage.with_features(features.width(weights.architecture().hidden_size))
@@ -273,19 +271,17 @@ impl Forward for GpuModel {
         }
     }
 
-    /// Cancellation is checked before each group of layers, while a pass is recorded. Passes of many rows are
-    /// several submissions.
-    ///
-    /// # Panics
-    /// As the trait says, and if the GPU was lost or has no memory for the pass.
+    /// Cancellation is checked before each group of layers, while a pass is recorded. Long passes are several
+    /// submissions.
     fn forward(
         &mut self,
         pass: &Pass<'_>,
         storage: &mut GpuPages,
-    ) -> Result<PassOutput<'_>, Cancelled> {
+    ) -> Result<PassOutput<'_>, PassError> {
         if pass.is_cancelled() {
-            return Err(Cancelled);
+            return Err(Cancelled.into());
         }
+        self.weights.device().check()?;
         let rows = PassRows::new(pass, &self.weights.ropes);
         let vocabulary = self.architecture().vocab_size;
         let is_known = |row: &crate::rows::Row| (row.token as usize) < vocabulary;
@@ -296,15 +292,15 @@ impl Forward for GpuModel {
         }
         let groups = (0..pass.order.len(n_layers)).map(|index| pass.order.group(index).len());
         let longest_group = groups.max().unwrap_or(1);
-        self.reserve(&rows, longest_group);
+        self.reserve(&rows, longest_group)?;
         if self.bound_pages != storage.capacity() {
             self.bound.clear();
             self.bound_pages = storage.capacity();
         }
-        let places = self.place_results(&rows);
+        let places = self.place_results(&rows)?;
         self.write_rows(&rows);
-        self.run(pass, &rows, &places, storage)?;
-        self.read_results(&rows, &places, storage);
+        let submission = self.run(pass, &rows, &places, storage)?;
+        self.read_results(&rows, &places, storage, submission)?;
         let Self { logits, overflows, .. } = self;
         Ok(PassOutput { logits, hidden: &[], overflows })
     }

@@ -1,12 +1,12 @@
 //! The pages of a model's caches in a GPU's memory.
 
 use crate::device::GpuDevice;
-use crate::error::GpuLoadError;
+use crate::error::GpuFailure;
 use crate::kernel::Kernel;
 use crate::parameters::CopyRows;
 use crate::recorder::Recorder;
 use crate::weights::LayerWeights;
-use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
+use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StorageError};
 use forerun_core::FeatureRows;
 use forerun_formats::CacheType;
 use std::collections::HashMap;
@@ -49,18 +49,19 @@ pub(crate) fn place_number(place: RowPlace) -> u32 {
 }
 
 impl GpuPages {
-    /// Creates a storage without pages.
+    /// Creates a storage without pages. The keys and values of layers without pages are `empty`.
     pub(crate) fn new(
         device: &Arc<GpuDevice>,
         layers: &[LayerWeights],
         cache_type: CacheType,
+        empty: &[Buffer; 2],
     ) -> Self {
         let per_word = if cache_type == CacheType::F32 { 1 } else { 2 };
-        let empty = || device.allocate_in_pass("an empty cache", 0);
+        let [keys, values] = empty;
         let layers = layers.iter().map(|layer| LayerPages {
             row_words: layer.own_key_heads() * layer.attention.head_dim / per_word,
-            keys: empty(),
-            values: empty(),
+            keys: keys.clone(),
+            values: values.clone(),
         });
         let layers = layers.collect();
         let device = Arc::clone(device);
@@ -95,12 +96,18 @@ impl GpuPages {
     }
 
     /// Records the copies of rows that have not been made yet. Returns whether there are any: they must be submitted.
-    pub(crate) fn record_copies(&mut self, recorder: &mut Recorder<'_>) -> bool {
+    ///
+    /// # Errors
+    /// If there is no memory for their list. They are recorded with the next pass then.
+    pub(crate) fn record_copies(
+        &mut self,
+        recorder: &mut Recorder<'_>,
+    ) -> Result<bool, GpuFailure> {
         if self.copies.is_empty() {
-            return false;
+            return Ok(false);
         }
         let bytes: &[u8] = bytemuck::cast_slice(&self.copies);
-        let list = self.device.allocate_in_pass("copies of rows", bytes.len() as u64);
+        let list = self.device.allocate("copies of rows", bytes.len() as u64)?;
         self.device.write(&list, 0, bytes);
         for layer in self.layers.iter().filter(|layer| layer.row_words > 0) {
             let words = layer.row_words as u32;
@@ -111,7 +118,7 @@ impl GpuPages {
             }
         }
         self.copies.clear();
-        true
+        Ok(true)
     }
 
     /// Stores the features of rows: `[rows, width]`.
@@ -128,7 +135,7 @@ impl GpuPages {
     }
 
     /// Moves all pages to buffers for `capacity` pages. Nothing changes if there is no memory.
-    fn grow(&mut self, capacity: usize) -> Result<(), GpuLoadError> {
+    fn grow(&mut self, capacity: usize) -> Result<(), GpuFailure> {
         let device = &self.device;
         let page_bytes = |layer: &LayerPages| (layer.row_words * PAGE_ROWS * 4) as u64;
         let with_pages = |layer: &&mut LayerPages| layer.row_words > 0;
@@ -171,27 +178,26 @@ impl PageStorage for GpuPages {
         self.budget = pages;
     }
 
-    /// # Panics
+    /// # Errors
     /// If there is no memory for the page, or kernels cannot address so many. All pages keep their rows then.
-    fn reserve(&mut self, page: PageId) {
+    fn reserve(&mut self, page: PageId) -> Result<(), StorageError> {
         let needed = page.index() + 1;
-        if needed > self.capacity {
-            let max = self.max_pages();
-            assert!(
-                needed <= max,
-                "GPU {}: the cache is full: it can have {max} pages of {PAGE_ROWS} tokens",
-                self.device.adapter().name,
-            );
-            let roomy = roomy_capacity(needed, self.capacity, self.budget, max);
-            let grown = self.grow(roomy);
-            let grown = grown.or_else(|error| match needed < roomy {
-                true => self.grow(needed),
-                false => Err(error),
-            });
-            if let Err(error) = grown {
-                panic!("{error}");
-            }
+        if needed <= self.capacity {
+            return Ok(());
         }
+        let (max, gpu) = (self.max_pages(), &self.device.adapter().name);
+        if needed > max {
+            return Err(StorageError(format!(
+                "GPU {gpu}: the cache is full: it can have {max} pages of {PAGE_ROWS} tokens"
+            )));
+        }
+        let roomy = roomy_capacity(needed, self.capacity, self.budget, max);
+        let grown = self.grow(roomy);
+        let grown = grown.or_else(|error| match needed < roomy {
+            true => self.grow(needed),
+            false => Err(error),
+        });
+        grown.map_err(StorageError::from)
     }
 
     fn copy_row(&mut self, from: RowPlace, to: RowPlace) {

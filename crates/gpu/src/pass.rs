@@ -6,6 +6,7 @@
 
 use crate::kernel::Kernel;
 use crate::matrix::{GROUP_OUTPUTS, GpuMatrix};
+use crate::pacer::work_of_product;
 use crate::pages::GpuPages;
 use crate::parameters::{self, groups_of_elements};
 use crate::recorder::Recorder;
@@ -191,8 +192,9 @@ impl PassRun<'_> {
             self.recorder.dispatch(Kernel::Combine, &buffers, &parameters, [query_heads, chunk, 1]);
         }
         let group = (attention.n_heads / attention.n_kv_heads) as u64;
-        self.recorder.cost.cache_bytes +=
-            self.rows.visible(window) * self.pages.row_bytes(source) * group;
+        let bytes = self.rows.visible(window) * self.pages.row_bytes(source) * group;
+        self.recorder.cost.cache_bytes += bytes;
+        self.recorder.add_work(bytes);
     }
 
     /// Records what follows a layer's attention, which is in a slot unless it has been added.
@@ -340,6 +342,7 @@ impl PassRun<'_> {
             let groups = [(part.outputs as u32).div_ceil(GROUP_OUTPUTS), rows.div_ceil(tile), 1];
             let kernel = Kernel::Linear { weights: part.weight_type, rows: tile };
             self.recorder.dispatch(kernel, &[&part.weights, x, bias, y], &parameters, groups);
+            self.recorder.add_work(work_of_product(part.weights.size(), rows));
         }
         self.recorder.cost.weight_bytes += matrix.bytes();
     }

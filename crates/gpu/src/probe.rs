@@ -1,12 +1,16 @@
 //! What a driver does with float arithmetic, measured when a GPU is opened.
 
 use crate::device::GpuDevice;
+use crate::error::GpuFailure;
 use crate::kernel::Kernel;
 use half::{bf16, f16};
 use std::fmt;
 
 /// Numbers that a probe invocation writes. `probe.wgsl` names them.
 const RESULTS: usize = 8;
+
+/// The result of `fma` among them.
+const FMA: usize = 5;
 
 /// Invocations of the probe: a multiple of the workgroup's 64.
 const PAIRS: usize = 1024;
@@ -25,16 +29,21 @@ pub struct Probe {
     pub flushes_subnormals: bool,
     /// Whether the kernels' divisions, square roots, exponentials and 16-bit numbers have the defined bits.
     pub functions_are_exact: bool,
+    /// A number for the bits of all results, except those of `fma`. GPUs with the same number computed the same.
+    pub fingerprint: u64,
 }
 
 impl Probe {
     /// Runs the probe.
-    pub(crate) fn run(device: &GpuDevice) -> Self {
+    ///
+    /// # Errors
+    /// If the GPU fails.
+    pub(crate) fn run(device: &GpuDevice) -> Result<Self, GpuFailure> {
         let pairs = pairs();
-        let input = device.allocate_in_pass("the probe", (PAIRS * 8) as u64);
+        let input = device.allocate("the probe", (PAIRS * 8) as u64)?;
         let bytes = (PAIRS * RESULTS * 4) as u64;
-        let output = device.allocate_in_pass("the probe", bytes);
-        let staging = device.allocate_staging(bytes);
+        let output = device.allocate("the probe", bytes)?;
+        let staging = device.allocate_staging("the probe", bytes)?;
         device.write(&input, 0, bytemuck::cast_slice(&pairs));
         let pipeline = device.pipeline(Kernel::Probe);
         let group = pipeline.bind(device.inner(), &[&input, &output]);
@@ -46,12 +55,12 @@ impl Probe {
             pass.dispatch_workgroups((PAIRS / 64) as u32, 1, 1);
         }
         encoder.copy_buffer_to_buffer(&output, 0, &staging, 0, bytes);
-        device.submit(encoder);
+        let submission = device.submit(encoder);
         let mut results = vec![[0.0_f32; RESULTS]; PAIRS];
-        device.read(&staging, bytes, |bytes| {
+        device.read(&staging, bytes, submission, |bytes| {
             bytemuck::cast_slice_mut(&mut results).copy_from_slice(bytes);
-        });
-        Self::of(&pairs, &results)
+        })?;
+        Ok(Self::of(&pairs, &results))
     }
 
     fn of(pairs: &[[f32; 2]], results: &[[f32; RESULTS]]) -> Self {
@@ -69,9 +78,10 @@ impl Probe {
         Self {
             contracts: differs(0, |a, b| a * b - b),
             reorders: differs(1, |a, _| (a + 12_582_912.0) - 12_582_912.0),
-            fma_is_fused: !differs(5, |a, b| a.mul_add(b, -b)),
+            fma_is_fused: !differs(FMA, |a, b| a.mul_add(b, -b)),
             flushes_subnormals: differs(6, |a, _| a * 1e-38 * 0.125),
             functions_are_exact: !functions.contains(&true),
+            fingerprint: fingerprint(results),
         }
     }
 
@@ -97,6 +107,16 @@ impl fmt::Display for Probe {
         }
         if found.is_empty() { Ok(()) } else { write!(f, " ({})", found.join("; ")) }
     }
+}
+
+/// Returns a number for the bits of results, except those of `fma` (FNV-1a).
+fn fingerprint(results: &[[f32; RESULTS]]) -> u64 {
+    let numbers = results.iter().flat_map(|result| result.iter().enumerate());
+    let numbers = numbers.filter(|(index, _)| *index != FMA);
+    let bytes = numbers.flat_map(|(_, number)| number.to_bits().to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// The exponential of the crate `vector`, which numbers.wgsl repeats.
@@ -147,12 +167,14 @@ mod tests {
             Probe::of(&pairs, &results)
         };
         let good = run(0, |a, b| a * b - b);
+        assert_ne!(good.fingerprint, run(1, |a, _| a).fingerprint);
+        assert_eq!(good.fingerprint, run(FMA, |a, b| a * b - b).fingerprint);
         assert!(good.has_defined_bits() && good.fma_is_fused && !good.flushes_subnormals);
         assert_eq!(good.to_string(), "defined bits");
         assert!(run(0, |a, b| a.mul_add(b, -b)).contracts);
         assert!(run(1, |a, _| a).reorders);
         assert!(!run(2, |a, b| a * (1.0 / b)).functions_are_exact);
-        assert!(!run(5, |a, b| a * b - b).fma_is_fused);
+        assert!(!run(FMA, |a, b| a * b - b).fma_is_fused);
         let flushing = run(6, |_, _| 0.0);
         assert_eq!(flushing.to_string(), "defined bits (subnormal numbers become zero)");
     }

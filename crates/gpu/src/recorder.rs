@@ -3,8 +3,10 @@
 use crate::cost::PassCost;
 use crate::device::GpuDevice;
 use crate::kernel::Kernel;
+use crate::pacer::Pacer;
 use bytemuck::Pod;
 use std::collections::HashMap;
+use std::time::Instant;
 use wgpu::{
     BindGroup, Buffer, CommandEncoder, ComputePass, ComputePassDescriptor, SubmissionIndex,
 };
@@ -20,20 +22,35 @@ impl BoundBuffers {
     }
 }
 
-/// Records dispatches, in order. Each sees what the ones before it wrote.
+/// Records dispatches, in order. Each sees what the ones before it wrote. Submits them in parts, at most two of which
+/// are in progress: the next one is recorded while the GPU computes one.
 pub(crate) struct Recorder<'a> {
     device: &'a GpuDevice,
     bound: &'a mut BoundBuffers,
+    pacer: &'a mut Pacer,
     encoder: CommandEncoder,
+    /// The work that has been recorded and not submitted, in bytes that are read.
+    work: u64,
+    /// The last submission, its work, and when it was made.
+    last: Option<(SubmissionIndex, u64, Instant)>,
     /// The open sequence of dispatches.
     dispatches: Option<ComputePass<'static>>,
     pub(crate) cost: PassCost,
 }
 
 impl<'a> Recorder<'a> {
-    pub(crate) fn new(device: &'a GpuDevice, bound: &'a mut BoundBuffers) -> Self {
-        let encoder = device.new_encoder();
-        Self { device, bound, encoder, dispatches: None, cost: PassCost::default() }
+    pub(crate) fn new(
+        device: &'a GpuDevice,
+        bound: &'a mut BoundBuffers,
+        pacer: &'a mut Pacer,
+    ) -> Self {
+        let (encoder, cost) = (device.new_encoder(), PassCost::default());
+        Self { device, bound, pacer, encoder, work: 0, last: None, dispatches: None, cost }
+    }
+
+    /// Adds to the work that has been recorded: the bytes that the last dispatch reads.
+    pub(crate) fn add_work(&mut self, bytes: u64) {
+        self.work += bytes;
     }
 
     /// Records a dispatch of `groups` workgroups. `buffers` are in the order of the kernel's bindings.
@@ -70,6 +87,9 @@ impl<'a> Recorder<'a> {
         parameters: &[u8],
         [x, y, z]: [u32; 3],
     ) {
+        if self.pacer.is_enough(self.work) {
+            self.submit_part();
+        }
         let pipeline = self.device.pipeline(kernel);
         let begin = || {
             let descriptor = ComputePassDescriptor::default();
@@ -88,6 +108,18 @@ impl<'a> Recorder<'a> {
         self.dispatches = None;
         if bytes > 0 {
             self.encoder.copy_buffer_to_buffer(from, start, to.0, to.1, bytes);
+        }
+    }
+
+    /// Submits what has been recorded, and waits until the part before it has been computed.
+    fn submit_part(&mut self) {
+        let (submission, work) = (self.submit(), std::mem::take(&mut self.work));
+        let previous = self.last.replace((submission, work, Instant::now()));
+        if let Some((previous, work, submitted)) = previous
+            // Whoever reads the results finds that the GPU has failed.
+            && self.device.wait(previous).is_ok()
+        {
+            self.pacer.observe(work, submitted);
         }
     }
 

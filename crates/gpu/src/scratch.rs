@@ -1,6 +1,7 @@
 //! The buffers of passes, which are kept and grow.
 
 use crate::device::GpuDevice;
+use crate::error::GpuFailure;
 use wgpu::Buffer;
 
 /// A buffer that grows.
@@ -9,15 +10,19 @@ pub(crate) struct GrowingBuffer(Option<Buffer>);
 
 impl GrowingBuffer {
     /// Makes the buffer at least this large. Returns whether it was replaced; its content is lost then.
-    pub(crate) fn reserve(&mut self, device: &GpuDevice, bytes: u64) -> bool {
+    ///
+    /// # Errors
+    /// If there is no memory. The buffer is unchanged then.
+    pub(crate) fn reserve(&mut self, device: &GpuDevice, bytes: u64) -> Result<bool, GpuFailure> {
         let held = self.0.as_ref().map_or(0, Buffer::size);
         if self.0.is_some() && held >= bytes {
-            return false;
+            return Ok(false);
         }
         // Room for more, so that slowly growing passes replace it rarely.
         let roomy = bytes.next_power_of_two().min(device.max_binding_bytes()).max(bytes);
-        self.0 = Some(device.allocate_in_pass("the buffers of a pass", roomy));
-        true
+        let allocate = |bytes| device.allocate("the buffers of a pass", bytes);
+        self.0 = Some(allocate(roomy).or_else(|_| allocate(bytes))?);
+        Ok(true)
     }
 
     /// Returns the buffer, which has been reserved.

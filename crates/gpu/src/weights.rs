@@ -9,6 +9,7 @@ use forerun_formats::{
     Architecture, Attention, AttentionNorm, CacheType, Checkpoint, Head, Layer, LoadError,
     MatrixTypes, Mlp, MlpInput, ModelTypes, Norm, QkNorms, Rope, TensorSource,
 };
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use wgpu::Buffer;
 
@@ -24,8 +25,10 @@ pub struct GpuWeights {
     pub(crate) ropes: Vec<Rope>,
     pub(crate) final_norm: Option<NormWeights>,
     pub(crate) head: Arc<GpuMatrix>,
-    /// Bound where a kernel does not use a buffer.
+    /// Bound where a kernel does not use a buffer that it reads.
     pub(crate) unused: Buffer,
+    /// The keys and values of layers without any.
+    pub(crate) empty_pages: [Buffer; 2],
 }
 
 /// The weights of a norm: `[width]` each.
@@ -81,15 +84,29 @@ impl GpuWeights {
         checkpoint: &Checkpoint,
         types: impl Into<ModelTypes>,
     ) -> Result<Self, GpuLoadError> {
+        Self::load_with(device, checkpoint, types, &mut |_layers| ControlFlow::Continue(()))
+    }
+
+    /// Uploads the weights of a checkpoint, and reports the number of layers that have been uploaded: 0, then after each.
+    /// `on_layer` may stop the upload.
+    ///
+    /// # Errors
+    /// As [`GpuWeights::load_architecture`], and [`GpuLoadError::Cancelled`].
+    pub fn load_with(
+        device: &Arc<GpuDevice>,
+        checkpoint: &Checkpoint,
+        types: impl Into<ModelTypes>,
+        on_layer: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<Self, GpuLoadError> {
         let architecture = checkpoint.architecture().clone();
-        Self::load_architecture(device, architecture, checkpoint, types)
+        Self::upload(device, architecture, checkpoint, types.into(), on_layer)
     }
 
     /// Uploads the weights of an architecture.
     ///
     /// # Errors
     /// [`GpuLoadError::Unsupported`] if the model has a piece or a type that GPUs do not compute yet,
-    /// [`GpuLoadError::OutOfMemory`], or [`GpuLoadError::Load`] if a tensor is missing, or has the wrong type or
+    /// [`GpuLoadError::Failure`], or [`GpuLoadError::Load`] if a tensor is missing, or has the wrong type or
     /// shape, or a value is not finite.
     pub fn load_architecture(
         device: &Arc<GpuDevice>,
@@ -97,7 +114,17 @@ impl GpuWeights {
         source: &dyn TensorSource,
         types: impl Into<ModelTypes>,
     ) -> Result<Self, GpuLoadError> {
-        let types = types.into();
+        let never = &mut |_layers| ControlFlow::Continue(());
+        Self::upload(device, architecture, source, types.into(), never)
+    }
+
+    fn upload(
+        device: &Arc<GpuDevice>,
+        architecture: Architecture,
+        source: &dyn TensorSource,
+        types: ModelTypes,
+        on_layer: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<Self, GpuLoadError> {
         let matrices = MatrixTypes::of_model(types.weights, &architecture, source)?;
         let cache_type = types.cache.unwrap_or_else(|| {
             CacheType::for_weights(architecture.matrices().map(|tensor| matrices.of(tensor)))
@@ -106,10 +133,13 @@ impl GpuWeights {
         let uploader = Uploader { device, architecture: &architecture, source, types: &matrices };
         let embedding = Arc::new(uploader.matrix(&[Tensor::Embedding], &[])?);
         let positions = architecture.positions.map(|_| uploader.vector(Tensor::Positions));
-        let mut ropes = Vec::new();
-        let layers = architecture.layers.iter().enumerate();
-        let layers = layers.map(|(index, layer)| uploader.layer(index, layer, &mut ropes));
-        let layers = layers.collect::<Result<_, _>>()?;
+        let (mut ropes, mut layers) = (Vec::new(), Vec::new());
+        for (index, layer) in architecture.layers.iter().enumerate() {
+            if on_layer(index).is_break() {
+                return Err(GpuLoadError::Cancelled);
+            }
+            layers.push(uploader.layer(index, layer, &mut ropes)?);
+        }
         let final_norm = architecture
             .final_norm
             .then(|| uploader.norm(Tensor::FinalNorm, Tensor::FinalNormBias));
@@ -124,6 +154,9 @@ impl GpuWeights {
                 Arc::new(uploader.matrix(&[Tensor::Head], head_bias.as_slice())?)
             }
         };
+        if on_layer(layers.len()).is_break() {
+            return Err(GpuLoadError::Cancelled);
+        }
         Ok(Self {
             embedding,
             positions: positions.transpose()?,
@@ -131,7 +164,8 @@ impl GpuWeights {
             ropes,
             final_norm: final_norm.transpose()?,
             head,
-            unused: device.allocate("an unused buffer", 16)?,
+            unused: device.allocate("an unused buffer", 0)?,
+            empty_pages: [device.allocate("no keys", 0)?, device.allocate("no values", 0)?],
             cache_type,
             architecture,
             device: Arc::clone(device),

@@ -2,7 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun_gpu::{GpuDevice, GpuError};
+mod common;
+
+use common::{configs, gpu, gpu_number};
+use forerun_core::SequenceId;
+use forerun_formats::WeightType;
+use forerun_formats::checkpoint::random::RandomTensors;
+use forerun_gpu::{GpuDevice, GpuError, GpuModel, GpuOptions, GpuWeights};
+use forerun_lm::{ForwardRequest, LanguageModel};
+use forerun_model::CachedTransformer;
+use std::sync::Arc;
 
 #[test]
 fn a_number_without_a_gpu_is_an_error_that_lists_the_others() {
@@ -27,5 +36,32 @@ fn every_gpu_opens_and_is_probed() {
         println!("{adapter}, driver {}: {:?}", adapter.driver, device.probe());
         assert_eq!(*device.adapter(), adapter);
         assert!(!device.forbids_contraction() || device.probe().has_defined_bits());
+    }
+}
+
+/// Direct3D and Metal compile WGSL. Here a Vulkan driver does, which may round otherwise.
+#[test]
+fn kernels_that_the_driver_compiles_from_wgsl_give_about_the_same_numbers() {
+    let Some(exact) = gpu() else { return };
+    let options = GpuOptions { forbid_contraction: false, ..GpuOptions::default() };
+    let plain = GpuDevice::open_with(gpu_number(), options).unwrap();
+    assert!(!plain.forbids_contraction());
+    println!("compiled from WGSL: {}", plain.probe());
+    for (config, weights) in configs().into_iter().zip([WeightType::F32, WeightType::Bf16]) {
+        let architecture = config.architecture();
+        let tensors = RandomTensors::new(&architecture, 5);
+        let tokens: Vec<u32> = (0..40).map(|token| token * 7 % 250).collect();
+        let logits = |device: &Arc<GpuDevice>| {
+            let loaded =
+                GpuWeights::load_architecture(device, architecture.clone(), &tensors, weights);
+            let model = GpuModel::new(Arc::new(loaded.unwrap()));
+            let request = ForwardRequest::next_token(SequenceId(0), &tokens);
+            CachedTransformer::new(model).logits(&request).unwrap().logits
+        };
+        let (expected, found) = (logits(exact), logits(&plain));
+        let largest = expected.iter().fold(0.0_f32, |largest, logit| largest.max(logit.abs()));
+        for (expected, found) in expected.iter().zip(&found) {
+            assert!((expected - found).abs() <= largest * 1e-2, "{expected}, {found}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use forerun_formats::{
     Architecture, BlockType, CacheType, Checkpoint, Config, FeatureSource, Mix, ModelTypes,
     WeightType,
 };
-use forerun_gpu::{AdapterKind, GpuDevice, GpuLoadError};
+use forerun_gpu::{AdapterKind, GpuDevice, GpuLoadError, GpuOptions};
 use forerun_lm::{
     BatchEntry, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, Progress,
 };
@@ -178,7 +178,8 @@ fn split_matrices_have_the_bits_of_the_reference() {
     if gpu().is_none() {
         return;
     }
-    let device = GpuDevice::open_with_limit(gpu_number(), 24 << 10).unwrap();
+    let options = GpuOptions { max_binding_bytes: 24 << 10, ..GpuOptions::default() };
+    let device = GpuDevice::open_with(gpu_number(), options).unwrap();
     let architecture = configs()[0].architecture();
     let tensors = RandomTensors::new(&architecture, 5);
     let models = Models::load(&device, &architecture, &tensors, WeightType::F32).unwrap();

@@ -78,6 +78,12 @@ pub enum ModelError {
         /// What is too large.
         part: CachePart,
     },
+    /// The device of the model has failed, or has no memory for the pass.
+    #[error("{message}")]
+    Device {
+        /// What has failed: the message names the device.
+        message: String,
+    },
     /// The logits cannot be sampled from.
     #[error(transparent)]
     Sampling(#[from] SamplingError),

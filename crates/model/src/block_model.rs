@@ -12,7 +12,7 @@
 
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
 use crate::draft_logits::expand_logits;
-use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass};
+use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass, no_storage};
 use forerun_cache::{CachePool, Keep, SequenceCache};
 use forerun_core::{Features, Node, SequenceId, TokenTree};
 use forerun_formats::Architecture;
@@ -119,7 +119,7 @@ impl<F: Forward> BlockModel<F> {
             nodes.graft(Some(0), tree);
             first_output = first_row;
         }
-        self.pool.reserve(sequence, &nodes, nodes.len());
+        self.pool.reserve(sequence, &nodes, nodes.len()).map_err(no_storage)?;
         Ok(Some(PlannedPass { entry, request, nodes, first_output, features }))
     }
 
@@ -137,7 +137,7 @@ impl<F: Forward> BlockModel<F> {
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
         let output = transformer.forward(&Pass { sequences: &parts, order, device }, storage);
-        let output = output.map_err(|_cancelled| ModelError::Cancelled)?;
+        let output = output.map_err(ModelError::from)?;
         let outcomes = output.outcomes(planned.iter().map(|plan| plan.nodes.len()));
         let logits = output.logits.to_vec();
         for (plan, _) in planned.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {

@@ -1,6 +1,6 @@
 //! A language model made of a device's forward passes and a pool of cache pages.
 
-use crate::forward::{Forward, Outcomes, Pass, SequencePass};
+use crate::forward::{Forward, Outcomes, Pass, SequencePass, no_storage};
 use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, PoolUsage, SequenceCache};
 use forerun_core::{Node, SequenceId, TokenTree};
 use forerun_formats::{Architecture, Input};
@@ -118,13 +118,16 @@ impl<F: Forward> CachedTransformer<F> {
     }
 
     /// Plans the next pass of an unfinished request. `None` if it has to wait for another pass.
+    ///
+    /// # Errors
+    /// If the device has no memory for the request alone.
     fn plan<'a>(
         &mut self,
         index: usize,
         entry: &BatchEntry<'a>,
         planned: &[PlannedPass<'a>],
         prefill_rows: usize,
-    ) -> Option<PlannedPass<'a>> {
+    ) -> Result<Option<PlannedPass<'a>>, ModelError> {
         let request = entry.request;
         let ForwardRequest { sequence, tokens, tree, .. } = request;
         let rows_done = entry.progress.logits.len() / self.vocab_size();
@@ -149,13 +152,15 @@ impl<F: Forward> CachedTransformer<F> {
         if planned.first().is_some_and(|first| {
             first.order != step.order || first.request.device != request.device
         }) {
-            return None;
+            return Ok(None);
         }
         let held = self.seek(&request, &step).tokens;
         let missing = &tokens[held..step.tokens];
         let (now, is_part) = match missing.len() {
             few if few <= DECODE_ROWS => (missing, false),
-            _ if waits_for_another(&request, held, planned) || prefill_rows == 0 => return None,
+            _ if waits_for_another(&request, held, planned) || prefill_rows == 0 => {
+                return Ok(None);
+            }
             many if many > prefill_rows => (&missing[..prefill_rows], true),
             _ => (missing, false),
         };
@@ -171,12 +176,16 @@ impl<F: Forward> CachedTransformer<F> {
         let has_room = self.pool.free_slots() >= nodes.len() + PAGE_ROWS
             && self.pool.has_room_for_states(sequence, nodes.len(), outputs);
         if !planned.is_empty() && !has_room {
-            return None;
+            return Ok(None);
         }
-        self.pool.reserve(sequence, &nodes, first_output);
+        match self.pool.reserve(sequence, &nodes, first_output) {
+            // Once the pass is over, the pages of its sequences can be taken.
+            Err(_) if !planned.is_empty() => return Ok(None),
+            reserved => reserved.map_err(no_storage)?,
+        }
         let held_nodes = self.pool.sequence(sequence).map_or(0, |cache| cache.index().tree_len());
         let rows_after = rows_done + nodes.len() - first_output;
-        Some(PlannedPass {
+        Ok(Some(PlannedPass {
             entry: index,
             request,
             missing: now.len(),
@@ -187,7 +196,7 @@ impl<F: Forward> CachedTransformer<F> {
             tokens_after: held + now.len(),
             is_last: !is_part && rows_after == request.rows(),
             nodes,
-        })
+        }))
     }
 
     /// Makes the cache keep the matching rows of the tokens and nodes before the step's first row. The
@@ -230,7 +239,7 @@ impl<F: Forward> CachedTransformer<F> {
         let (order, device) = (planned[0].order, planned[0].request.device);
         let pass = Pass { sequences: &parts, order, device };
         let output = self.transformer.forward(&pass, storage);
-        let output = output.map_err(|_cancelled| ModelError::Cancelled)?;
+        let output = output.map_err(ModelError::from)?;
         let logits = output.logits.to_vec();
         let outcomes = output.outcomes(planned.iter().map(|plan| plan.rows));
         for (plan, outcome) in planned.iter().zip(&outcomes) {
@@ -312,11 +321,15 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
                 entry.complete(Err(error));
                 continue;
             }
-            if let Some(plan) = self.plan(index, entry, &planned, prefill_rows) {
-                if plan.missing > DECODE_ROWS {
-                    prefill_rows -= plan.missing;
+            match self.plan(index, entry, &planned, prefill_rows) {
+                Ok(Some(plan)) => {
+                    if plan.missing > DECODE_ROWS {
+                        prefill_rows -= plan.missing;
+                    }
+                    planned.push(plan);
                 }
-                planned.push(plan);
+                Ok(None) => {}
+                Err(error) => entry.complete(Err(error)),
             }
         }
         if planned.is_empty() {

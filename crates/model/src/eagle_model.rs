@@ -20,7 +20,7 @@
 
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
 use crate::draft_logits::expand_logits;
-use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass};
+use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass, no_storage};
 use forerun_cache::{CachePool, Keep, PageStorage, SequenceCache};
 use forerun_core::{Features, Node, SequenceId, TokenId, TokenTree, row_of};
 use forerun_formats::Architecture;
@@ -190,7 +190,7 @@ impl<F: Forward> EagleModel<F> {
             first_output = first_row.max(first_computed).min(end + 1) + missing.len() - 1;
             level = Some(done..end);
         }
-        self.pool.reserve(sequence, &nodes, nodes.len());
+        self.pool.reserve(sequence, &nodes, nodes.len()).map_err(no_storage)?;
         self.rounds.insert(sequence, round);
         let missing = computed;
         Ok(Some(PlannedPass { entry, request, features, nodes, missing, first_output, level }))
@@ -239,7 +239,7 @@ impl<F: Forward> EagleModel<F> {
         let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
         let size = transformer.architecture().hidden_size;
         let output = transformer.forward(&Pass { sequences: &parts, order, device }, storage);
-        let output = output.map_err(|_cancelled| ModelError::Cancelled)?;
+        let output = output.map_err(ModelError::from)?;
         let outcomes = output.outcomes(planned.iter().map(PlannedPass::rows));
         let mut end = 0;
         for (plan, outcome) in planned.iter().zip(&outcomes) {

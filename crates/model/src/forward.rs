@@ -1,6 +1,6 @@
 //! Forward passes over the new tokens of several sequences, and the devices that compute them.
 
-use forerun_cache::{HeldRows, PageStorage};
+use forerun_cache::{HeldRows, PageStorage, StorageError};
 use forerun_core::{Node, TokenId, TokenTree};
 use forerun_formats::{Architecture, DraftHeads};
 use forerun_lm::{CachePart, DeviceChoice, LayerOrder, ModelError};
@@ -10,6 +10,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the forward pass was cancelled")]
 pub struct Cancelled;
+
+/// Why a forward pass has no results.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PassError {
+    /// No sequence needs its rows any more.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+    /// The device has failed, or has no memory for the pass.
+    #[error("{message}")]
+    Device {
+        /// What has failed: the message names the device.
+        message: String,
+    },
+}
+
+impl From<PassError> for ModelError {
+    fn from(error: PassError) -> Self {
+        match error {
+            PassError::Cancelled(Cancelled) => Self::Cancelled,
+            PassError::Device { message } => Self::Device { message },
+        }
+    }
+}
+
+/// Returns the error of a pass for whose rows the device has no memory.
+pub(crate) fn no_storage(StorageError(message): StorageError) -> ModelError {
+    ModelError::Device { message }
+}
 
 /// A forward pass over one or more sequences.
 #[derive(Clone, Copy)]
@@ -157,7 +185,8 @@ pub trait Forward {
     /// caller records the rows in the caches.
     ///
     /// # Errors
-    /// [`Cancelled`] once the `cancel` of all sequences is set, which is checked between layers.
+    /// [`PassError::Cancelled`] once the `cancel` of all sequences is set, which is checked between layers, and
+    /// [`PassError::Device`] if the device fails. Later passes may succeed.
     ///
     /// # Panics
     /// If a cache already holds a node from `first_output` on, if a token has no embedding, or if the
@@ -166,7 +195,7 @@ pub trait Forward {
         &mut self,
         pass: &Pass<'_>,
         storage: &mut Self::Storage,
-    ) -> Result<PassOutput<'_>, Cancelled>;
+    ) -> Result<PassOutput<'_>, PassError>;
 }
 
 /// Draft heads on a device. They have no cache.
@@ -204,7 +233,7 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
         &mut self,
         pass: &Pass<'_>,
         storage: &mut Self::Storage,
-    ) -> Result<PassOutput<'_>, Cancelled> {
+    ) -> Result<PassOutput<'_>, PassError> {
         (**self).forward(pass, storage)
     }
 }

@@ -16,7 +16,7 @@
 //! these depend on the tokens up to it, so the cache can compare tokens like any other.
 
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS};
-use crate::forward::{Forward, ForwardHeads, HeadRow, Pass, RowFeature, SequencePass};
+use crate::forward::{Forward, ForwardHeads, HeadRow, Pass, RowFeature, SequencePass, no_storage};
 use forerun_cache::{CachePool, Keep, PAGE_ROWS, PageStorage};
 use forerun_core::{Features, SequenceId, TokenId, TokenTree, node_of_row};
 use forerun_formats::DraftHeads;
@@ -199,7 +199,7 @@ impl<F: Forward> PrefixLayer<F> {
             rows_left -= end - held;
             let rows = features.rows_from(held).take(end - held).map(RowFeature::Target);
             let tree = TokenTree::chain(&read[held..end]);
-            pool.reserve(request.sequence, &tree, tree.len());
+            pool.reserve(request.sequence, &tree, tree.len()).map_err(no_storage)?;
             missing.push((tree, rows.collect(), end));
         }
         let (storage, sequences) = pool.storage_and_sequences();
@@ -217,7 +217,7 @@ impl<F: Forward> PrefixLayer<F> {
             let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
             let pass = Pass { sequences: &parts, order, device };
             let output = transformer.forward(&pass, storage);
-            let output = output.map_err(|_cancelled| ModelError::Cancelled)?;
+            let output = output.map_err(ModelError::from)?;
             // Requests without missing tokens have no rows.
             outcomes = output.outcomes(missing.iter().map(|(tree, ..)| tree.len()));
         }

@@ -17,8 +17,8 @@ pub use block_model::BlockModel;
 pub use cached_transformer::{CachedTransformer, DEFAULT_CACHE_BYTES};
 pub use eagle_model::EagleModel;
 pub use forward::{
-    CacheOverflow, Cancelled, Forward, ForwardHeads, HeadRow, Pass, PassOutput, RowFeature,
-    SequencePass,
+    CacheOverflow, Cancelled, Forward, ForwardHeads, HeadRow, Pass, PassError, PassOutput,
+    RowFeature, SequencePass,
 };
 pub use heads_model::HeadsModel;
 pub use sequence_runner::SequenceRunner;

@@ -1,7 +1,7 @@
 //! Forward passes of a single sequence, without requests. Measurements use it.
 
-use crate::forward::{Cancelled, Forward, Pass, PassOutput, SequencePass};
-use forerun_cache::{CacheHit, CachePool, Keep, SequenceCache};
+use crate::forward::{Forward, Pass, PassError, PassOutput, SequencePass};
+use forerun_cache::{CacheHit, CachePool, Keep, SequenceCache, StorageError};
 use forerun_core::{Node, SequenceId, TokenTree};
 use forerun_lm::{DeviceChoice, LayerOrder};
 use std::sync::atomic::AtomicBool;
@@ -19,7 +19,7 @@ impl<F: Forward> SequenceRunner<F> {
     #[must_use]
     pub fn new(transformer: F) -> Self {
         let mut pool = CachePool::new(transformer.new_storage(), usize::MAX);
-        pool.reserve(SEQUENCE, &TokenTree::new(), 0);
+        pool.seek(SEQUENCE, &[], &TokenTree::new(), Keep::Exact);
         Self { transformer, pool }
     }
 
@@ -61,15 +61,15 @@ impl<F: Forward> SequenceRunner<F> {
     /// `first_output` on.
     ///
     /// # Errors
-    /// [`Cancelled`] once `cancel` is set.
+    /// [`PassError::Cancelled`] once `cancel` is set, and [`PassError::Device`] if the device fails.
     pub fn forward(
         &mut self,
         tree: &TokenTree,
         first_output: Node,
         order: LayerOrder<'_>,
         cancel: &AtomicBool,
-    ) -> Result<PassOutput<'_>, Cancelled> {
-        self.pool.reserve(SEQUENCE, tree, first_output);
+    ) -> Result<PassOutput<'_>, PassError> {
+        self.reserve(tree, first_output)?;
         let (storage, sequences) = self.pool.storage_and_sequences();
         let sequences = [SequencePass::new(&sequences[&SEQUENCE], tree, first_output, cancel)];
         let pass = Pass { sequences: &sequences, order, device: DeviceChoice::default() };
@@ -80,20 +80,28 @@ impl<F: Forward> SequenceRunner<F> {
 
     /// Calls `run` with the pass over all nodes of `tree` that the cache does not hold, and records
     /// their rows.
+    ///
+    /// # Errors
+    /// If the device has no memory for the rows.
     pub fn with_pass<T>(
         &mut self,
         tree: &TokenTree,
         order: LayerOrder<'_>,
         run: impl FnOnce(&mut F, &Pass<'_>, &mut F::Storage) -> T,
-    ) -> T {
+    ) -> Result<T, PassError> {
         let never = AtomicBool::new(false);
-        self.pool.reserve(SEQUENCE, tree, tree.len());
+        self.reserve(tree, tree.len())?;
         let (storage, sequences) = self.pool.storage_and_sequences();
         let cache = &sequences[&SEQUENCE];
         let sequences = [SequencePass::new(cache, tree, cache.index().tree_len(), &never)];
         let pass = Pass { sequences: &sequences, order, device: DeviceChoice::default() };
         let output = run(&mut self.transformer, &pass, storage);
         self.pool.record(SEQUENCE, tree, order.exact_among(tree.len()));
-        output
+        Ok(output)
+    }
+
+    fn reserve(&mut self, tree: &TokenTree, first_output: Node) -> Result<(), PassError> {
+        let reserved = self.pool.reserve(SEQUENCE, tree, first_output);
+        reserved.map_err(|StorageError(message)| PassError::Device { message })
     }
 }

@@ -5,13 +5,13 @@
 
 mod made_up_family;
 
-use forerun_cache::{PAGE_ROWS, PageId, PageStorage, RowPlace};
+use forerun_cache::{PAGE_ROWS, PageId, PageStorage, RowPlace, StorageError};
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::random::example_config;
 use forerun_formats::checkpoint::{LayerTensor as T, Tensor};
 use forerun_formats::{Architecture, Layer};
 use forerun_lm::{BatchEntry, ForwardRequest, LanguageModel, Progress};
-use forerun_model::{CachedTransformer, Cancelled, Forward, Pass, PassOutput, SequencePass};
+use forerun_model::{CachedTransformer, Forward, Pass, PassError, PassOutput, SequencePass};
 
 /// What one pass computes and reads. A piece counts once for each row. Everything is in 32-bit floats.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,7 +42,9 @@ impl PageStorage for Pages {
         self.page_bytes
     }
 
-    fn reserve(&mut self, _page: PageId) {}
+    fn reserve(&mut self, _page: PageId) -> Result<(), StorageError> {
+        Ok(())
+    }
 
     fn copy_row(&mut self, _from: RowPlace, _to: RowPlace) {
         self.copied_rows += 1;
@@ -75,7 +77,7 @@ impl Forward for CountingDevice {
         Pages { page_bytes, copied_rows: 0, passes: Vec::new() }
     }
 
-    fn forward(&mut self, pass: &Pass<'_>, pages: &mut Pages) -> Result<PassOutput<'_>, Cancelled> {
+    fn forward(&mut self, pass: &Pass<'_>, pages: &mut Pages) -> Result<PassOutput<'_>, PassError> {
         let architecture = &self.architecture;
         let rows: usize = pass.sequences.iter().map(SequencePass::rows).sum();
         let heads = pass.sequences.iter().map(SequencePass::output_rows).sum();

@@ -4,10 +4,11 @@ use crate::recurrent::RecurrentState;
 use crate::weights::ReferenceModel;
 use forerun_cache::{
     PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StateBefore, StateId, StateStep,
+    StorageError,
 };
 use forerun_core::{FeatureRows, TokenId};
 use forerun_formats::{Architecture, FeatureSource, Input, Recurrent};
-use forerun_model::{Cancelled, Forward, Pass, PassOutput, RowFeature, SequencePass};
+use forerun_model::{Cancelled, Forward, Pass, PassError, PassOutput, RowFeature, SequencePass};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -240,7 +241,7 @@ impl Forward for ReferenceDevice {
         &mut self,
         pass: &Pass<'_>,
         storage: &mut ReferencePages,
-    ) -> Result<PassOutput<'_>, Cancelled> {
+    ) -> Result<PassOutput<'_>, PassError> {
         let mut rows: Vec<Row> =
             pass.sequences.iter().flat_map(|sequence| self.rows(sequence)).collect();
         self.store_features(0, &rows, storage);
@@ -257,7 +258,7 @@ impl Forward for ReferenceDevice {
         }
         for group in (0..pass.order.len(n_layers)).map(|index| pass.order.group(index)) {
             if pass.is_cancelled() {
-                return Err(Cancelled);
+                return Err(Cancelled.into());
             }
             // The attention of all layers of a group reads the same hidden states.
             let deltas: Vec<Vec<[Vec<f32>; 2]>> =
@@ -285,7 +286,9 @@ impl PageStorage for ReferencePages {
     }
 
     /// Rows are allocated when they are written.
-    fn reserve(&mut self, _page: PageId) {}
+    fn reserve(&mut self, _page: PageId) -> Result<(), StorageError> {
+        Ok(())
+    }
 
     fn copy_row(&mut self, from: RowPlace, to: RowPlace) {
         let layers = self.keys_and_values.iter().filter(|((_, place), _)| *place == from);

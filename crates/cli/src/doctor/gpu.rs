@@ -13,13 +13,17 @@ pub(super) fn checks() -> Vec<Check> {
         )];
     }
     let check = |adapter: &forerun::GpuAdapter| match forerun::GpuDevice::open(adapter.index) {
+        Ok(_) if adapter.kind == forerun::AdapterKind::Software => {
+            Check::ok("gpu", format!("{adapter}; for tests (FORERUN_GPU_SOFTWARE=1)"))
+        }
         Ok(device) if device.probe().has_defined_bits() => {
             Check::ok("gpu", format!("{adapter}; {}", device.probe()))
         }
         Ok(device) => Check::advice(
             "gpu",
             format!("{adapter}; {}", device.probe()),
-            "the driver computes other bits than the guide defines: update it, and run `forerun certify` there",
+            "the driver computes other bits than the guide defines: update it (FORERUN_GPU_INEXACT=1 uses it nevertheless; \
+             run `forerun certify` there)",
         ),
         Err(error) => Check::unknown("gpu", error.to_string()),
     };

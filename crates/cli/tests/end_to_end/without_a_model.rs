@@ -41,6 +41,18 @@ fn the_files_of_the_demonstration_pair_are_deleted_after_an_error() {
     generate(&["--top-p", "7"]).assert_refused("--top-p", &["top-p is 7"]);
 }
 
+#[cfg(all(feature = "gpu", target_os = "linux"))]
+#[test]
+fn without_a_gpu_the_error_says_what_to_do() {
+    let placement = ["--placement", "drafter=cpu:0,target=gpu:0"];
+    let run = Run::forerun().with(&["generate", "--prompt", "Once"]).with(&placement);
+    let finished = run.variable("VK_DRIVER_FILES", "/nowhere").finish();
+    assert_ne!(finished.code, Some(0));
+    for words in ["no GPU was found for gpu:0", "Vulkan driver", "forerun doctor"] {
+        assert!(finished.errors.contains(words), "{}", finished.errors);
+    }
+}
+
 #[test]
 fn devices_lists_the_cores_and_the_default_placements_with_reasons() {
     let output = Run::forerun().with(&["devices"]).succeed().output();

@@ -10,7 +10,7 @@ use crate::weights::Weights;
 use forerun_cache::PageStorage;
 use forerun_formats::{Architecture, FeatureSource, Input, Layer};
 use forerun_lm::LayerOrder;
-use forerun_model::{Cancelled, Forward, Pass, PassOutput};
+use forerun_model::{Cancelled, Forward, Pass, PassError, PassOutput};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -102,10 +102,10 @@ impl Forward for TensorParallelModel {
         &mut self,
         pass: &Pass<'_>,
         storage: &mut CpuPages,
-    ) -> Result<PassOutput<'_>, Cancelled> {
+    ) -> Result<PassOutput<'_>, PassError> {
         self.check(pass);
         if pass.is_cancelled() {
-            return Err(Cancelled);
+            return Err(Cancelled.into());
         }
         let (number, operations) =
             storage.take_operations().expect("a storage of this tensor-parallel model");
@@ -127,8 +127,9 @@ impl Forward for TensorParallelModel {
             }
             members.start_pass(self.passes);
         }
-        let cancelled = self.transformer.forward(pass, storage).is_err();
+        let outcome = self.transformer.forward(pass, storage).map(|_output| ());
         self.is_in_pass = false;
-        if cancelled { Err(Cancelled) } else { Ok(self.transformer.output()) }
+        outcome?;
+        Ok(self.transformer.output())
     }
 }

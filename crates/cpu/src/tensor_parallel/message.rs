@@ -1,5 +1,6 @@
 //! What the leader sends to the other members about a pass: everything but the numbers that they compute.
 
+use crate::cpu_pages::CpuPages;
 use forerun_cache::{
     HeldRows, PageId, PageStorage, PageTable, RowPlace, StateBefore, StateId, StateStep,
 };
@@ -64,10 +65,10 @@ impl PageOperation {
     }
 
     /// Makes the change of a storage.
-    pub(super) fn apply(&self, storage: &mut impl PageStorage) {
+    pub(super) fn apply(&self, storage: &mut CpuPages) {
         let place = |(page, row): (u32, u32)| RowPlace { page: PageId(page), row: row as usize };
         match *self {
-            Self::Reserve(page) => storage.reserve(PageId(page)),
+            Self::Reserve(page) => storage.allocate(PageId(page)),
             Self::Release(page) => storage.release(PageId(page)),
             Self::CopyRow { from, to } => storage.copy_row(place(from), place(to)),
             Self::ReserveState(state) => storage.reserve_state(StateId(state)),

@@ -1,0 +1,108 @@
+//! A GPU's memory.
+
+use crate::device::{ALIGNMENT, GpuDevice};
+use crate::error::GpuFailure;
+use std::sync::PoisonError;
+use wgpu::{Buffer, BufferDescriptor, BufferUsages, ErrorFilter, MapMode, SubmissionIndex};
+
+/// The largest part of an upload. The driver holds copies of the last two.
+const UPLOAD_BYTES: usize = 16 << 20;
+
+impl GpuDevice {
+    /// Allocates memory that kernels can read and write. Its content is zero.
+    ///
+    /// # Errors
+    /// [`GpuFailure::OutOfMemory`], with `what` is to be stored, if there is no memory or a kernel cannot address so
+    /// much. [`GpuFailure::Lost`] if the GPU has failed.
+    pub(crate) fn allocate(&self, what: &str, bytes: u64) -> Result<Buffer, GpuFailure> {
+        let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+        self.new_buffer(what, bytes, usage, self.binding_limit)
+    }
+
+    /// Allocates memory from which the processor reads.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::allocate`].
+    pub(crate) fn allocate_staging(&self, what: &str, bytes: u64) -> Result<Buffer, GpuFailure> {
+        self.new_buffer(what, bytes, BufferUsages::MAP_READ | BufferUsages::COPY_DST, u64::MAX)
+    }
+
+    fn new_buffer(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: BufferUsages,
+        most: u64,
+    ) -> Result<Buffer, GpuFailure> {
+        let out_of_memory = || GpuFailure::OutOfMemory {
+            adapter: self.adapter().name.clone(),
+            what: what.to_owned(),
+            bytes,
+        };
+        let size = bytes.max(ALIGNMENT).next_multiple_of(ALIGNMENT);
+        if size > most.min(self.adapter().max_buffer_bytes) {
+            return Err(out_of_memory());
+        }
+        let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+        let scope = self.inner().push_error_scope(ErrorFilter::OutOfMemory);
+        let buffer = self.inner().create_buffer(&descriptor);
+        let error = pollster::block_on(scope.pop());
+        self.check()?;
+        match error {
+            Some(_) => Err(out_of_memory()),
+            None => Ok(buffer),
+        }
+    }
+
+    /// Writes before the next submission. The bytes are a multiple of four.
+    pub(crate) fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) {
+        self.queue.write_buffer(buffer, offset, bytes);
+    }
+
+    /// Writes a large amount, in parts, of which two at most are in progress.
+    ///
+    /// # Errors
+    /// If the GPU has failed.
+    pub(crate) fn upload(
+        &self,
+        buffer: &Buffer,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), GpuFailure> {
+        for (index, part) in bytes.chunks(UPLOAD_BYTES).enumerate() {
+            self.write(buffer, offset + (index * UPLOAD_BYTES) as u64, part);
+            let submission = self.queue.submit([]);
+            let mut last = self.last_upload.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(previous) = last.replace(submission) {
+                self.wait(previous)?;
+            }
+        }
+        self.check()
+    }
+
+    /// Reads the start of a staging buffer to which the commands of `submission` copy.
+    ///
+    /// # Errors
+    /// If the GPU has failed. `visit` is not called then.
+    pub(crate) fn read(
+        &self,
+        staging: &Buffer,
+        bytes: u64,
+        submission: SubmissionIndex,
+        visit: impl FnOnce(&[u8]),
+    ) -> Result<(), GpuFailure> {
+        if bytes == 0 {
+            return self.wait(submission);
+        }
+        let slice = staging.slice(..bytes);
+        // The outcome is that of `get_mapped_range`.
+        slice.map_async(MapMode::Read, |_| ());
+        self.wait(submission)?;
+        match slice.get_mapped_range() {
+            Ok(view) => visit(&view),
+            Err(error) => return Err(self.fail(format!("results cannot be read: {error}"))),
+        }
+        staging.unmap();
+        self.check()
+    }
+}

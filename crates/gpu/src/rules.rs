@@ -1,0 +1,171 @@
+//! Which GPUs may be used.
+
+use crate::adapter::{AdapterKind, GpuAdapter};
+use crate::device::GpuDevice;
+use crate::error::GpuError;
+use crate::probe::Probe;
+use std::sync::Arc;
+
+/// The environment variable that allows drivers which compute on the processor.
+pub(crate) const SOFTWARE: &str = "FORERUN_GPU_SOFTWARE";
+
+/// The environment variable that allows drivers with other bits.
+pub(crate) const INEXACT: &str = "FORERUN_GPU_INEXACT";
+
+/// Which GPUs may be used for models. By default, only hardware whose arithmetic has the defined bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuRules {
+    /// Whether drivers may be used that compute on the processor, such as lavapipe. They are for tests.
+    pub software: bool,
+    /// Whether drivers may be used that compute other bits than those that the guide defines.
+    pub inexact: bool,
+}
+
+impl GpuRules {
+    /// Returns the rules that the environment variables `FORERUN_GPU_SOFTWARE` and `FORERUN_GPU_INEXACT` set, each to 1.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        let is_set = |name| std::env::var_os(name).is_some_and(|value| value == "1");
+        Self { software: is_set(SOFTWARE), inexact: is_set(INEXACT) }
+    }
+
+    /// Opens a GPU, as [`GpuDevice::open`] does.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::open`], and if the rules exclude the GPU.
+    pub fn open(self, index: usize) -> Result<Arc<GpuDevice>, GpuError> {
+        self.check_adapter(&GpuDevice::adapters(), index)?;
+        let device = GpuDevice::open(index)?;
+        self.check_bits(&device.adapter().name, device.probe())?;
+        Ok(device)
+    }
+
+    fn check_adapter(self, adapters: &[GpuAdapter], index: usize) -> Result<(), GpuError> {
+        let is_software = |adapter: &&GpuAdapter| adapter.kind == AdapterKind::Software;
+        let software = match adapters.get(index) {
+            Some(adapter) => Some(adapter).filter(is_software),
+            // Others are listed by the error of a number that is too large.
+            None if !adapters.iter().all(|adapter| is_software(&adapter)) => return Ok(()),
+            None => adapters.first(),
+        };
+        let is_there = software.is_some() || adapters.is_empty();
+        match is_there && !self.software {
+            true => Err(GpuError::NoGpu { index, software: software.map(|it| it.name.clone()) }),
+            false => Ok(()),
+        }
+    }
+
+    fn check_bits(self, adapter: &str, probe: &Probe) -> Result<(), GpuError> {
+        match self.inexact || probe.has_defined_bits() {
+            true => Ok(()),
+            false => Err(GpuError::OtherBits { adapter: adapter.into(), found: probe.to_string() }),
+        }
+    }
+
+    /// Checks that all GPUs compute the same bits, so that each can have a replica of a model.
+    ///
+    /// # Errors
+    /// [`GpuError::DifferentBits`] with two GPUs whose arithmetic differs.
+    pub fn check_replicas(devices: &[Arc<GpuDevice>]) -> Result<(), GpuError> {
+        let Some((first, others)) = devices.split_first() else { return Ok(()) };
+        let both = |device: &GpuDevice| (device.adapter().clone(), *device.probe());
+        let first = both(first);
+        let other =
+            others.iter().map(|device| both(device)).find(|other| !have_equal_bits(&first, other));
+        match other {
+            Some((adapter, probe)) => Err(GpuError::DifferentBits {
+                first: format!("{} ({})", first.0, first.1),
+                second: format!("{adapter} ({probe})"),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether two GPUs have given the same results, and can be expected to give the same ones everywhere: because they
+/// follow the rules, or because they are the same GPU with the same driver.
+fn have_equal_bits(one: &(GpuAdapter, Probe), other: &(GpuAdapter, Probe)) -> bool {
+    let driver = |adapter: &GpuAdapter| {
+        (adapter.name.clone(), adapter.backend.clone(), adapter.driver.clone())
+    };
+    let follow_rules = one.1.has_defined_bits() && other.1.has_defined_bits();
+    one.1.fingerprint == other.1.fingerprint && (follow_rules || driver(&one.0) == driver(&other.0))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn adapter(index: usize, kind: AdapterKind) -> GpuAdapter {
+        GpuAdapter {
+            index,
+            name: format!("card {index}"),
+            backend: "Vulkan".into(),
+            driver: "1.0".into(),
+            kind,
+            max_buffer_bytes: 1 << 30,
+            max_binding_bytes: 1 << 30,
+            subgroup_sizes: [32, 32],
+        }
+    }
+
+    fn probe(has_defined_bits: bool, fingerprint: u64) -> Probe {
+        Probe {
+            contracts: !has_defined_bits,
+            reorders: false,
+            fma_is_fused: true,
+            flushes_subnormals: false,
+            functions_are_exact: true,
+            fingerprint,
+        }
+    }
+
+    #[test]
+    fn software_drivers_are_used_only_if_they_are_allowed() {
+        let check = |rules: GpuRules, kinds: &[AdapterKind], index| {
+            let kinds = kinds.iter().enumerate();
+            let adapters: Vec<_> = kinds.map(|(index, kind)| adapter(index, *kind)).collect();
+            rules.check_adapter(&adapters, index).map_err(|error| error.to_string())
+        };
+        use AdapterKind::{Discrete, Software};
+        let (strict, tests) =
+            (GpuRules::default(), GpuRules { software: true, ..Default::default() });
+        assert_eq!(check(strict, &[Discrete, Software], 0), Ok(()));
+        for (kinds, index) in [(&[Discrete, Software][..], 1), (&[Software], 0), (&[Software], 7)] {
+            assert!(check(tests, kinds, index).is_ok());
+            let error = check(strict, kinds, index).unwrap_err();
+            for words in ["no GPU was found", &format!("gpu:{index}"), "card", SOFTWARE] {
+                assert!(error.contains(words), "{error}");
+            }
+        }
+        let error = check(strict, &[], 0).unwrap_err();
+        assert!(error.contains("no GPU was found") && !error.contains(SOFTWARE), "{error}");
+        // A number that is too large is the error of opening it, which lists the others.
+        assert_eq!(check(strict, &[Discrete], 3), Ok(()));
+    }
+
+    #[test]
+    fn drivers_with_other_bits_are_used_only_if_they_are_allowed() {
+        let strict = GpuRules::default();
+        assert!(strict.check_bits("card", &probe(true, 1)).is_ok());
+        let error = strict.check_bits("card", &probe(false, 1)).unwrap_err().to_string();
+        assert!(error.contains("card") && error.contains(INEXACT), "{error}");
+        assert!(error.contains("contracts"), "{error}");
+        let inexact = GpuRules { inexact: true, ..strict };
+        assert!(inexact.check_bits("card", &probe(false, 1)).is_ok());
+    }
+
+    #[test]
+    fn replicas_need_equal_bits() {
+        let card = |index| adapter(index, AdapterKind::Discrete);
+        let twin = GpuAdapter { index: 1, ..card(0) };
+        let equal = |one, other| have_equal_bits(&one, &other);
+        assert!(equal((card(0), probe(true, 1)), (card(1), probe(true, 1))));
+        assert!(!equal((card(0), probe(true, 1)), (card(1), probe(true, 2))));
+        assert!(!equal((card(0), probe(false, 1)), (card(1), probe(false, 1))));
+        assert!(equal((card(0), probe(false, 1)), (twin.clone(), probe(false, 1))));
+        let updated = GpuAdapter { driver: "1.1".into(), ..twin };
+        assert!(!equal((card(0), probe(false, 1)), (updated, probe(false, 1))));
+    }
+}
