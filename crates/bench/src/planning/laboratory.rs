@@ -310,7 +310,7 @@ impl<'a> Laboratory<'a> {
             placement: setting.placement(),
             replicas: plan.placement().replicas(),
             link_ms: 0.0,
-            scale: 1.0,
+            scale: Vec::new(),
             target: passes(plan.model().to_string(), bench.engine.config().num_hidden_layers),
             drafter_passes: drafter,
         }

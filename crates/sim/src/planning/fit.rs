@@ -7,6 +7,7 @@ use super::predict::simulated_ns;
 use super::{DrafterRecord, MethodTiming, PlannedLength};
 use crate::{AcceptanceModel, SimError};
 use forerun_core::trace::{Span, SpanKind, SpanOutcome, Trace};
+use forerun_decode::{Drafting, METHODS};
 use std::collections::BTreeMap;
 
 /// A real answer.
@@ -24,11 +25,11 @@ pub struct MeasuredAnswer {
     pub trace: Trace,
 }
 
-/// The least number of samples of a number of rows, if another number has as many.
-const FEW: usize = 4;
-
 /// Computes the timing of a method from its answers. `timing` has everything but the times; its passes say which
 /// models these are.
+///
+/// Of several answers to a prompt with the same draft length, only the fastest quarter counts, because other
+/// programs only make times longer. Of these answers, all times count, as means: so they add up to the answers' times.
 ///
 /// # Errors
 /// If the answers have no passes, or if they cannot be simulated.
@@ -37,30 +38,58 @@ pub fn fit(
     answers: &[MeasuredAnswer],
     drafter: Option<&DrafterRecord>,
 ) -> Result<MethodTiming, SimError> {
-    let mut samples = Samples::default();
+    let answers = fastest(answers);
+    let entry = METHODS.iter().find(|entry| entry.name == timing.method);
+    let is_parallel = entry.is_some_and(|entry| entry.drafting == Drafting::DuringVerification);
+    let mut samples = Samples { is_parallel, ..Samples::default() };
     answers.iter().for_each(|answer| samples.add(&answer.trace));
     samples.split_whole_drafts();
     let nothing = || SimError::Decode("the traces of the measured answers have no passes".into());
-    timing.link_ms = lower_quartile(&mut samples.gaps_ns).unwrap_or(0.0) / 2e6;
-    timing.target.rows_ms = quartiles(samples.score_ns).ok_or_else(nothing)?;
-    timing.target.first_ms = lower_quartile(&mut samples.first_score_ns).unwrap_or(0.0) / 1e6;
+    let gap_ns = match is_parallel {
+        // A target that waits for drafts does not wait for messages.
+        true => median(&mut samples.gaps_ns),
+        false => mean(&samples.gaps_ns),
+    };
+    timing.link_ms = gap_ns.unwrap_or(0.0) / 2e6;
+    timing.target.rows_ms = rising_means(&samples.score_ns).ok_or_else(nothing)?;
+    timing.target.first_ms = mean(&samples.first_score_ns).unwrap_or(0.0) / 1e6;
     if let Some(passes) = &mut timing.drafter_passes {
-        let next_ns = lower_quartile(&mut samples.next_draft_ns);
-        passes.next_ms = Some(next_ns.unwrap_or(0.0) / 1e6);
-        passes.rows_ms = quartiles(samples.draft_ns).ok_or_else(nothing)?;
-        passes.first_ms = lower_quartile(&mut samples.first_draft_ns).unwrap_or(0.0) / 1e6;
+        passes.next_ms = Some(mean(&samples.next_draft_ns).unwrap_or(0.0) / 1e6);
+        passes.rows_ms = rising_means(&samples.draft_ns).ok_or_else(nothing)?;
+        passes.first_ms = mean(&samples.first_draft_ns).unwrap_or(0.0) / 1e6;
     }
-    timing.scale = 1.0;
-    timing.scale = scale(&timing, answers, drafter)?;
+    timing.scale = Vec::new();
+    timing.scale = scale(&timing, &answers, drafter)?;
     Ok(timing)
 }
 
-/// Returns how much longer answers take than their simulations: the median over draft lengths.
+/// Returns the fastest quarter of the answers to each prompt with each draft length, at least one.
+fn fastest(answers: &[MeasuredAnswer]) -> Vec<&MeasuredAnswer> {
+    let ns_per_token =
+        |answer: &MeasuredAnswer| answer.decode_ns as f64 / answer.tokens.max(1) as f64;
+    let mut times: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+    for answer in answers {
+        let key = (answer.draft_tokens, answer.prompt);
+        times.entry(key).or_default().push(ns_per_token(answer));
+    }
+    let limits: BTreeMap<_, _> = times
+        .into_iter()
+        .filter_map(|(key, mut times)| Some((key, lower_quartile(&mut times)?)))
+        .collect();
+    let is_fast = |answer: &&MeasuredAnswer| {
+        limits
+            .get(&(answer.draft_tokens, answer.prompt))
+            .is_some_and(|&limit| ns_per_token(answer) <= limit)
+    };
+    answers.iter().filter(is_fast).collect()
+}
+
+/// Returns how much longer answers take than their simulations, by draft length.
 fn scale(
     timing: &MethodTiming,
-    answers: &[MeasuredAnswer],
+    answers: &[&MeasuredAnswer],
     drafter: Option<&DrafterRecord>,
-) -> Result<f64, SimError> {
+) -> Result<Vec<(usize, f64)>, SimError> {
     let mut by_length: BTreeMap<usize, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
     for answer in answers {
         let ns_per_token = answer.decode_ns as f64 / answer.tokens.max(1) as f64;
@@ -69,24 +98,29 @@ fn scale(
     }
     let most = answers.iter().map(|answer| answer.tokens + 1).max().unwrap_or(2);
     let texts = drafter.map_or_else(|| vec![AcceptanceModel::Iid(0.0)], DrafterRecord::texts);
-    let mut ratios = Vec::new();
+    let mut scale = Vec::new();
     for (length, prompts) in by_length {
-        let mut ratio = (0.0, 0.0);
-        for (prompt, mut ns_per_token) in prompts {
+        let mut sums = (0.0, 0.0);
+        for (prompt, ns_per_token) in prompts {
             let text = &texts[prompt % texts.len().max(1)..][..1];
-            let simulated = simulated_ns(timing, PlannedLength::Fixed(length), text, most)?;
-            ratio.0 += lower_quartile(&mut ns_per_token).unwrap_or(0.0);
-            ratio.1 += simulated;
+            sums.0 += mean(&ns_per_token).unwrap_or(0.0);
+            sums.1 += simulated_ns(timing, PlannedLength::Fixed(length), text, most)?;
         }
-        ratios.push(ratio.0 / ratio.1);
+        let ratio = sums.0 / sums.1;
+        if ratio.is_finite() && ratio > 0.0 {
+            scale.push((length, ratio));
+        }
     }
-    Ok(median(&mut ratios).filter(|ratio| ratio.is_finite() && *ratio > 0.0).unwrap_or(1.0))
+    Ok(scale)
 }
 
 /// The times of one method's jobs, in nanoseconds.
 #[derive(Default)]
 struct Samples {
-    /// The times between the end of a job and the start of the next one.
+    /// Whether drafter and target work at the same time.
+    is_parallel: bool,
+    /// The times between the end of a job and the start of the next one: of all, or of the same device if they
+    /// work at the same time.
     gaps_ns: Vec<f64>,
     first_score_ns: Vec<f64>,
     first_draft_ns: Vec<f64>,
@@ -106,11 +140,12 @@ impl Samples {
         spans.sort_by_key(|span| span.start_ns);
         let mut ends: Vec<u64> = spans.iter().map(|span| span.end_ns).collect();
         ends.sort_unstable();
-        let mut seen = [false; 2];
+        let (mut seen, mut last_ns) = ([false; 2], [0; 2]);
         for span in spans {
             let ns = span.end_ns.saturating_sub(span.start_ns) as f64;
             let before = ends.partition_point(|&end_ns| end_ns <= span.start_ns);
             let is_draft = span.kind == SpanKind::Draft;
+            let same_lane = std::mem::replace(&mut last_ns[usize::from(is_draft)], span.end_ns);
             let is_first = !std::mem::replace(&mut seen[usize::from(is_draft)], true);
             if is_first {
                 let first =
@@ -118,8 +153,12 @@ impl Samples {
                 first.push(ns);
                 continue;
             }
-            if let Some(end_ns) = before.checked_sub(1).map(|last| ends[last]) {
-                self.gaps_ns.push((span.start_ns - end_ns) as f64);
+            let end_ns = match self.is_parallel {
+                true => Some(same_lane),
+                false => before.checked_sub(1).map(|last| ends[last]),
+            };
+            if let Some(end_ns) = end_ns {
+                self.gaps_ns.push(span.start_ns.saturating_sub(end_ns) as f64);
             }
             // A cancelled job has no rows; nor has a drafter that proposes nothing.
             let is_complete = span.rows > 0 || (is_draft && span.outcome != SpanOutcome::Wasted);
@@ -151,7 +190,7 @@ impl Samples {
     /// Splits the times of drafts without recorded passes into those of first and of further passes.
     fn split_whole_drafts(&mut self) {
         let drafts = std::mem::take(&mut self.whole_drafts);
-        let known = lower_quartile(&mut self.next_draft_ns);
+        let known = mean(&self.next_draft_ns);
         let points: Vec<(f64, f64)> = drafts.iter().map(|&(_, later, ns)| (later, ns)).collect();
         let next_ns = known.unwrap_or_else(|| slope(&points).max(0.0));
         if known.is_none() && !drafts.is_empty() {
@@ -187,13 +226,26 @@ fn median(values: &mut [f64]) -> Option<f64> {
     Some((values[(values.len() - 1) / 2] + upper) / 2.0)
 }
 
-/// Returns the lower quartiles in milliseconds by rows; those of few samples only if there are no others.
-fn quartiles(samples: BTreeMap<usize, Vec<f64>>) -> Option<Vec<(usize, f64)>> {
-    let most = samples.values().map(Vec::len).max()?;
-    let enough = samples.into_iter().filter(|(_, times)| times.len() >= FEW.min(most));
-    Some(
-        enough
-            .filter_map(|(rows, mut times)| Some((rows, lower_quartile(&mut times)? / 1e6)))
-            .collect(),
-    )
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Returns the means in milliseconds by rows. More rows never take less time: where they seem to, neighbours share their
+/// mean (isotonic regression by pooling adjacent violators).
+fn rising_means(samples: &BTreeMap<usize, Vec<f64>>) -> Option<Vec<(usize, f64)>> {
+    // The rows, the sum of their times, and the number of times.
+    let mut pools: Vec<(Vec<usize>, f64, f64)> = Vec::new();
+    for (&rows, times) in samples.iter().filter(|(_, times)| !times.is_empty()) {
+        let mut pool = (vec![rows], times.iter().sum::<f64>(), times.len() as f64);
+        while let Some(last) = pools.pop_if(|last| last.1 / last.2 > pool.1 / pool.2) {
+            let rows = [last.0, pool.0].concat();
+            pool = (rows, last.1 + pool.1, last.2 + pool.2);
+        }
+        pools.push(pool);
+    }
+    let points = pools
+        .iter()
+        .flat_map(|(rows, sum, count)| rows.iter().map(move |&rows| (rows, sum / count / 1e6)));
+    let points: Vec<_> = points.collect();
+    (!points.is_empty()).then_some(points)
 }

@@ -19,6 +19,16 @@ pub enum PlannedLength {
     Auto,
 }
 
+impl PlannedLength {
+    /// Returns the number of tokens; that of a typical draft if it is chosen while decoding.
+    pub(super) fn tokens(self) -> usize {
+        match self {
+            Self::Fixed(tokens) => tokens,
+            Self::Auto => 2,
+        }
+    }
+}
+
 impl fmt::Display for PlannedLength {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,7 +96,7 @@ pub fn rank(
         let lengths = if timing.drafter.is_some() { lengths } else { &[PlannedLength::Fixed(0)] };
         for &length in lengths {
             let answer = simulate(timing, length, &texts, profile.answer_tokens)?;
-            let ns = answer.ns_per_token * timing.scale;
+            let ns = answer.ns_per_token * timing.scale_at(length.tokens());
             ranking.push(Prediction {
                 source: profile.source,
                 timing: index,
@@ -111,7 +121,7 @@ pub(super) fn simulated_ns(
     texts: &[AcceptanceModel],
     tokens: usize,
 ) -> Result<f64, SimError> {
-    Ok(simulate(timing, length, texts, tokens)?.ns_per_token * timing.scale)
+    Ok(simulate(timing, length, texts, tokens)?.ns_per_token * timing.scale_at(length.tokens()))
 }
 
 struct Simulated {

@@ -84,9 +84,10 @@ pub struct MethodTiming {
     /// The time from the end of a job to the next one's start, halved, in milliseconds. It includes verification,
     /// commits, text and messages.
     pub link_ms: f64,
-    /// The measured time of answers divided by the simulated one.
-    #[serde(default = "unit")]
-    pub scale: f64,
+    /// The measured time of answers divided by the simulated one, by draft length in ascending order. Lengths between them
+    /// are interpolated. Empty: 1.
+    #[serde(default)]
+    pub scale: Vec<(usize, f64)>,
     /// The passes of the target.
     pub target: MeasuredPasses,
     /// The passes of the drafter, if there is one.
@@ -96,10 +97,6 @@ pub struct MethodTiming {
 
 fn one() -> usize {
     1
-}
-
-fn unit() -> f64 {
-    1.0
 }
 
 /// The number of texts that stand for a given acceptance.
@@ -169,13 +166,30 @@ impl MethodTiming {
         if self.replicas == 0 || self.replicas > 1024 {
             return Err(format!("replicas is {}, but must be from 1 to 1024", self.replicas));
         }
-        if !(self.scale.is_finite() && self.scale > 0.0) {
-            return Err(format!("scale is {}, but must be above 0", self.scale));
+        let in_order = self.scale.is_sorted_by(|a, b| a.0 < b.0);
+        if !in_order || !self.scale.iter().all(|(_, scale)| scale.is_finite() && *scale > 0.0) {
+            let expected = "pairs of draft lengths, in ascending order, and numbers above 0";
+            return Err(format!("scale is {:?}, but must be {expected}", self.scale));
         }
         let costs = self.costs().map_err(|error| error.to_string())?;
         match [costs.0.layers, costs.1.map_or(1, |cost| cost.layers)].contains(&0) {
             true => Err("layers is 0, but must be at least 1".into()),
             false => Ok(()),
+        }
+    }
+
+    /// Returns the measured time of answers with this draft length, divided by the simulated one.
+    pub(super) fn scale_at(&self, length: usize) -> f64 {
+        let above = self.scale.iter().position(|(at, _)| *at >= length);
+        match (above, &self.scale[..]) {
+            (_, []) => 1.0,
+            (Some(0), [first, ..]) => first.1,
+            (None, [.., last]) => last.1,
+            (Some(index), all) => {
+                let (low, high) = (all[index - 1], all[index]);
+                let part = (length - low.0) as f64 / (high.0 - low.0) as f64;
+                low.1 + part * (high.1 - low.1)
+            }
         }
     }
 
@@ -256,7 +270,9 @@ impl MethodTiming {
             writeln!(text, "placement = {}", quoted(placement))?;
         }
         writeln!(text, "replicas = {}\nlink-ms = {:.6}", self.replicas, self.link_ms)?;
-        writeln!(text, "scale = {:.6}", self.scale)?;
+        let scale = |(length, scale): &(usize, f64)| format!("[{length}, {scale:.6}]");
+        let scales: Vec<String> = self.scale.iter().map(scale).collect();
+        writeln!(text, "scale = [{}]", scales.join(", "))?;
         self.target.write("timing.target", text)?;
         match &self.drafter_passes {
             Some(passes) => passes.write("timing.draft", text),

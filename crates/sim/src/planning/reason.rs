@@ -65,14 +65,15 @@ impl Reason {
             // The planner drafts as many tokens as are accepted on average, or none.
             PlannedLength::Auto => (tokens_per_pass.round() as usize).saturating_sub(1).max(1),
         };
+        let scale = timing.scale_at(length.tokens());
         let first_ns = drafter.forward.ns(1) + 2 * drafter.link_ns;
         let draft_ns = first_ns + drafter.next_pass_ns(1) * (tokens as u64 - 1);
-        let drafter_cost = draft_ns as f64 * timing.scale / tokens as f64 / plain_ns;
+        let drafter_cost = draft_ns as f64 * scale / tokens as f64 / plain_ns;
         if ns <= plain_ns {
             return Ok(Self::Pays { tokens_per_pass, drafter_cost });
         }
         let score_ns =
-            |rows| (target.forward.ns(rows) + 2 * target.link_ns) as f64 * timing.scale / plain_ns;
+            |rows| (target.forward.ns(rows) + 2 * target.link_ns) as f64 * scale / plain_ns;
         let (verification, one_row) = (score_ns(tokens + 1), score_ns(1));
         let is_parallel = !matches!(&*timing.method, "speculative");
         if is_parallel {
