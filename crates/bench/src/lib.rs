@@ -10,8 +10,10 @@
 //!
 //! [`peers`] are other engines that answer the same prompts, for comparison with ours.
 //!
-//! This crate may use files, clocks, the processes of peers, the network, and the facade crate `forerun`, but none of
-//! the crates below the facade.
+//! [`planning`] measures what passes cost in real answers, from which the simulator predicts all configurations.
+//!
+//! This crate may use files, clocks, the processes of peers, the network, the simulator, and the facade crate `forerun`.
+//! Of the crates below the facade, it uses only the jobs of `forerun-core`.
 
 mod choice;
 pub mod configuration;
@@ -26,6 +28,7 @@ pub mod metrics;
 pub mod participant;
 pub mod peer_comparison;
 pub mod peers;
+pub mod planning;
 pub mod preset;
 mod provenance;
 pub mod record;

@@ -134,7 +134,7 @@ fn configurations(arguments: &EngineArguments) -> Vec<Options> {
 }
 
 /// Reads prompts from a file.
-fn read_prompts(file: &Path) -> anyhow::Result<Vec<String>> {
+pub(crate) fn read_prompts(file: &Path) -> anyhow::Result<Vec<String>> {
     let text = text_file::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let mut prompts = Vec::new();
     if file.extension().is_some_and(|extension| extension == "jsonl") {

@@ -28,6 +28,8 @@ mod make_pair;
 mod missing;
 mod models;
 mod note;
+#[cfg(feature = "laboratory")]
+mod plan;
 mod progress;
 mod quality;
 mod ranks;
@@ -97,6 +99,8 @@ pub fn run(line: Vec<OsString>) -> ExitCode {
         Command::Bench(Bench::Serve(arguments)) => bench_serve::run(&arguments),
         #[cfg(feature = "laboratory")]
         Command::MakePair(arguments) => make_pair::run(&arguments),
+        #[cfg(feature = "laboratory")]
+        Command::Plan(arguments) => plan::run(*arguments),
         Command::Export(arguments) => export::run(&arguments),
         #[cfg(feature = "laboratory")]
         Command::Analyze(analyze) => analyze::run(&analyze),
@@ -112,6 +116,8 @@ pub fn run(line: Vec<OsString>) -> ExitCode {
         Command::Bench(Bench::Serve(_)) => missing::command("bench serve", "laboratory"),
         #[cfg(not(feature = "laboratory"))]
         Command::MakePair(_) => missing::command("make-pair", "laboratory"),
+        #[cfg(not(feature = "laboratory"))]
+        Command::Plan(_) => missing::command("plan", "laboratory"),
         #[cfg(not(feature = "laboratory"))]
         Command::Analyze(_) => missing::command("analyze", "laboratory"),
         #[cfg(not(feature = "laboratory"))]

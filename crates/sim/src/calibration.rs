@@ -50,7 +50,7 @@ pub(crate) fn ns(option: &'static str, ms: f64) -> Result<u64, SimError> {
 }
 
 impl MeasuredPasses {
-    fn cost(&self, link_ns: u64) -> Result<Cost, SimError> {
+    pub(crate) fn cost(&self, link_ns: u64) -> Result<Cost, SimError> {
         let point = |&(rows, ms): &(usize, f64)| Ok((rows, ns("rows-ms", ms)?));
         let points = self.rows_ms.iter().map(point).collect::<Result<Vec<_>, SimError>>()?;
         if points.is_empty() || !points.is_sorted_by(|a, b| a.0 < b.0) {
@@ -68,7 +68,7 @@ impl MeasuredPasses {
         })
     }
 
-    fn write(&self, name: &str, text: &mut String) -> std::fmt::Result {
+    pub(crate) fn write(&self, name: &str, text: &mut String) -> std::fmt::Result {
         let points: Vec<String> =
             self.rows_ms.iter().map(|(rows, ms)| format!("[{rows}, {ms:.4}]")).collect();
         writeln!(text, "\n[{name}]\nmodel = {:?}\nlayers = {}", self.model, self.layers)?;

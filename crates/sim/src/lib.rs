@@ -20,6 +20,7 @@ mod oracle;
 pub mod papers;
 mod parameters;
 mod pipeline;
+pub mod planning;
 mod real_time;
 pub mod sweep;
 mod together;

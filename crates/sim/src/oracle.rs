@@ -19,6 +19,9 @@ pub enum AcceptanceModel {
     ByPosition(Vec<f64>),
     /// As recorded for each position after the prompt; never after the end of the record.
     Recorded(Vec<bool>),
+    /// As recorded for each position after the prompt: the length of the longest draft that begins there, and how many of
+    /// its tokens are the target's. Drafts are empty after the end of the record.
+    Drafts(Vec<(usize, usize)>),
     /// With a probability that depends on the text and on the position in the draft.
     Varying {
         /// The probability at each position after the prompt. They repeat.
@@ -34,7 +37,7 @@ impl AcceptanceModel {
         let (first, second): (&[f64], &[f64]) = match self {
             Self::Iid(probability) => (std::slice::from_ref(probability), &[]),
             Self::ByPosition(probabilities) => (probabilities, &[]),
-            Self::Recorded(_) => (&[], &[]),
+            Self::Recorded(_) | Self::Drafts(_) => (&[], &[]),
             Self::Varying { text, depth } => (text, depth),
         };
         first.iter().chain(second)
@@ -103,11 +106,35 @@ impl Oracle {
             Some(AcceptanceModel::Recorded(record)) => {
                 record.get(position.wrapping_sub(prompt_len)).copied().unwrap_or(false)
             }
+            Some(AcceptanceModel::Drafts(record)) => {
+                let start = (position - depth).wrapping_sub(prompt_len);
+                record.get(start).is_some_and(|&(_, accepted)| depth < accepted)
+            }
             Some(AcceptanceModel::Varying { text, depth: factors }) => {
                 let place = position.wrapping_sub(prompt_len).checked_rem(text.len()).unwrap_or(0);
                 let factor = factors.get(depth).or(factors.last()).copied().unwrap_or(1.0);
                 text.get(place).is_some_and(|&probability| uniform() < probability * factor)
             }
+        }
+    }
+}
+
+impl Oracle {
+    /// Returns the length of the draft that a drafter proposes at a position, at most `length`.
+    fn draft_length(
+        &self,
+        drafter: usize,
+        position: usize,
+        prompt_len: usize,
+        length: usize,
+    ) -> usize {
+        let last = self.drafters.len().saturating_sub(1);
+        match self.drafters.get(drafter.min(last)) {
+            Some(AcceptanceModel::Drafts(record)) => {
+                let draft = record.get(position.wrapping_sub(prompt_len));
+                draft.map_or(0, |&(longest, _)| longest.min(length))
+            }
+            _ => length,
         }
     }
 }
@@ -158,6 +185,7 @@ impl CachedOracle {
         prompt_len: usize,
         length: usize,
     ) -> Vec<TokenId> {
+        let length = self.oracle.draft_length(drafter, tokens.len(), prompt_len, length);
         let mut is_text = self.is_text(tokens, length);
         let next = |(depth, position): (usize, usize)| {
             is_text = is_text && self.oracle.is_right(drafter, position, depth, prompt_len);
@@ -175,6 +203,9 @@ impl CachedOracle {
         width: usize,
     ) -> Vec<TokenId> {
         let mut best = self.draft(drafter, tokens, prompt_len, 1);
+        if best.is_empty() {
+            return best;
+        }
         let position = tokens.len();
         let (right, rank) = (self.text[position], self.oracle.rank(drafter, position));
         let is_ranked = best != [right] && self.is_text(tokens, 1);

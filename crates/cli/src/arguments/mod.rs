@@ -11,6 +11,8 @@ mod export;
 #[cfg(feature = "laboratory")]
 mod make_pair;
 mod models;
+#[cfg(feature = "laboratory")]
+mod plan;
 mod run;
 #[cfg(feature = "server")]
 mod serve;
@@ -40,6 +42,8 @@ pub(crate) use make_pair::MakePairArguments;
 pub(crate) use models::{
     ListModelsArguments, Models, PullModelsArguments, RemoveModelsArguments, ShowModelArguments,
 };
+#[cfg(feature = "laboratory")]
+pub(crate) use plan::PlanArguments;
 pub(crate) use run::RunArguments;
 #[cfg(feature = "server")]
 pub(crate) use serve::{LogFormat, ServeArguments};
@@ -179,6 +183,18 @@ pub(crate) enum Command {
     /// Example: `forerun certify --model TARGET --draft-model DRAFTER --report certificate.json`
     #[command(allow_negative_numbers = true)]
     Certify(Box<CertifyArguments>),
+    /// Find the fastest method, drafter, draft length and placement for your models and devices.
+    ///
+    /// Measures short answers for some seconds, predicts every other configuration by simulation, prints the ranking with
+    /// reasons, and writes the best options to a file that every command takes: `--config forerun-plan.toml`.
+    ///
+    /// Example: `forerun plan --model TARGET --draft-model DRAFTER`
+    #[cfg(feature = "laboratory")]
+    Plan(Box<PlanArguments>),
+    /// Find the fastest method for your models and devices (needs the feature `laboratory`).
+    #[cfg(not(feature = "laboratory"))]
+    #[command(disable_help_flag = true)]
+    Plan(Missing),
     /// Show the available cores and the default placements.
     ///
     /// With `--model`, measure memory bandwidth and the time of the model's forward pass by its

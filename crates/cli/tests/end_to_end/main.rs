@@ -40,6 +40,8 @@ mod output;
 mod peers;
 #[cfg(unix)]
 mod pipes;
+#[cfg(feature = "laboratory")]
+mod plan;
 mod prompts;
 mod quality;
 mod run_model;

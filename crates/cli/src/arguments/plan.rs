@@ -1,0 +1,91 @@
+//! Options of `forerun plan`.
+
+use super::headings;
+use super::{EngineArguments, values};
+use clap::Args;
+use std::path::PathBuf;
+
+/// Options of `forerun plan`.
+#[derive(Args, Debug)]
+pub(crate) struct PlanArguments {
+    /// Plan for the hardware of this profile; nothing is measured.
+    ///
+    /// `--save-profile` writes such a file on another machine, or write it by hand.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["check", "save_profile"],
+        help_heading = headings::MEASUREMENT
+    )]
+    pub(crate) hardware: Option<PathBuf>,
+
+    /// Time of the measurements in seconds. Every method is measured at least once.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u64).range(0..=86_400),
+        help_heading = headings::MEASUREMENT
+    )]
+    pub(crate) seconds: u64,
+
+    /// Run all predicted configurations, and compare predicted with measured speed.
+    #[arg(long, help_heading = headings::MEASUREMENT)]
+    pub(crate) check: bool,
+
+    /// Number of times that each configuration answers each prompt for `--check`.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = values::count(1..=1000),
+        help_heading = headings::MEASUREMENT
+    )]
+    pub(crate) check_rounds: usize,
+
+    /// Maximum number of tokens of a measured answer.
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = values::count(8..=100_000),
+        help_heading = headings::MEASUREMENT
+    )]
+    pub(crate) max_tokens: usize,
+
+    /// File with prompts: text with blank lines between prompts, or `.jsonl` with a field `prompt` or
+    /// `text` [default: beginnings of stories]
+    #[arg(long, value_name = "FILE", help_heading = headings::PROMPTS)]
+    pub(crate) prompts: Option<PathBuf>,
+
+    /// File for the best configuration, as options for `--config`.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "forerun-plan.toml",
+        help_heading = headings::OUTPUT
+    )]
+    pub(crate) out: PathBuf,
+
+    /// File for the measurements, for `--hardware`.
+    #[arg(long, value_name = "FILE", help_heading = headings::OUTPUT)]
+    pub(crate) save_profile: Option<PathBuf>,
+
+    /// Number of configurations to list.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 12,
+        value_parser = values::count(1..=100_000),
+        help_heading = headings::OUTPUT
+    )]
+    pub(crate) top: usize,
+
+    /// Print the whole ranking as JSON.
+    #[arg(long, help_heading = headings::OUTPUT)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+}

@@ -1,0 +1,230 @@
+//! `forerun plan`: which method, drafter, draft length and placement is the fastest.
+
+use crate::arguments::PlanArguments;
+use crate::generate::{OUTPUT_FAILED, cannot_write, options, use_demonstration};
+use crate::interrupts::cancel_on_interrupt;
+use crate::progress::{self, Task, Unit};
+use crate::{certify, note, text_file};
+use anyhow::{Context, anyhow, bail};
+use forerun::{Canceller, DraftTokens};
+use forerun_bench::planning::{
+    Checked, Laboratory, MeasurementOptions, median_error, plan_file, settings,
+};
+use forerun_bench::{Provenance, suite};
+use forerun_output::OutputFile;
+use forerun_sim::planning::{HardwareProfile, PlannedLength, Prediction, Source, rank};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The draft lengths of measured answers.
+const MEASURED: [usize; 4] = [1, 4, 8, 16];
+/// The draft lengths of predicted ones.
+const PREDICTED: [usize; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16];
+/// The number of prompts of the default suite.
+const PROMPTS: usize = 4;
+
+/// The ranking as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    /// Where the costs come from: `measured` or `estimated`.
+    costs: String,
+    hardware: &'a str,
+    ranking: &'a [Prediction],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    check: Option<Check<'a>>,
+}
+
+/// Predictions compared with measurements.
+#[derive(Serialize)]
+struct Check<'a> {
+    median_error: f64,
+    /// The measured speed of the ranking's first, divided by that of the fastest configuration.
+    first_of_best: f64,
+    configurations: &'a [Checked],
+}
+
+pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
+    let lengths: Vec<PlannedLength> = match arguments.engine.draft_tokens {
+        DraftTokens::Fixed(count) => vec![PlannedLength::Fixed(count)],
+        _ => PREDICTED.map(PlannedLength::Fixed).to_vec(),
+    };
+    if let Some(file) = arguments.hardware.take() {
+        let text =
+            text_file::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let profile = HardwareProfile::parse(&text);
+        let profile = profile.map_err(|reason| anyhow!("{}: {reason}", file.display()))?;
+        let ranking = rank(&profile, &lengths)?;
+        finish(&arguments, &profile, &ranking, None)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    use_demonstration(&mut arguments.engine)?;
+    let save = arguments.save_profile.as_deref();
+    let save = save.map(|path| OutputFile::create(path).with_context(|| cannot_write(path)));
+    let save = save.transpose()?;
+    let mut laboratory = laboratory(&arguments)?;
+    let mut task = Task::new("measuring", Unit::Pieces("settings"), laboratory.settings() as u64);
+    let mut begun = 0;
+    let profile = laboratory.measure(|setting| {
+        task.message(setting.to_string());
+        task.update(begun);
+        begun += 1;
+    })?;
+    drop(task);
+    if let (Some(mut file), Some(path)) = (save, &arguments.save_profile) {
+        let text = profile.to_toml(&origin());
+        file.write_all(text.as_bytes())
+            .and_then(|()| file.finish())
+            .with_context(|| cannot_write(path))?;
+        note(format_args!("wrote {}", path.display()));
+    }
+    let ranking = rank(&profile, &lengths)?;
+    let mut checked = None;
+    if arguments.check {
+        let mut task = Task::new("checking", Unit::Pieces("configurations"), ranking.len() as u64);
+        checked = Some(laboratory.check(&ranking, arguments.check_rounds, |done| {
+            task.update(done as u64);
+        })?);
+    }
+    finish(&arguments, &profile, &ranking, checked.as_deref())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn laboratory(arguments: &PlanArguments) -> anyhow::Result<Laboratory<'static>> {
+    let prompts = match &arguments.prompts {
+        Some(file) => certify::read_prompts(file)?,
+        None => {
+            let prompts = suite::limit(suite::read(&["default".into()], None)?, 1);
+            prompts.into_iter().take(PROMPTS).map(|prompt| prompt.turns.join("\n")).collect()
+        }
+    };
+    let canceller = Canceller::new();
+    cancel_on_interrupt(&canceller)?;
+    let provenance = Provenance::now(std::env::args());
+    let measurement = MeasurementOptions {
+        prompts,
+        answer_tokens: arguments.max_tokens,
+        lengths: match arguments.engine.draft_tokens {
+            DraftTokens::Fixed(count) => vec![count],
+            _ => MEASURED.to_vec(),
+        },
+        time: Duration::from_secs(arguments.seconds),
+        hardware: format!(
+            "{} cores of {}, {}",
+            provenance.cores, provenance.processor, provenance.instruction_set
+        ),
+    };
+    let settings = settings(&options(&arguments.engine))?;
+    let loader = progress::loader(arguments.engine.offline, true);
+    Ok(Laboratory::new(settings, measurement, loader, canceller))
+}
+
+/// Describes the origin of measurements.
+fn origin() -> String {
+    let from = Provenance::now(std::env::args());
+    let commit = from.commit.as_deref().unwrap_or("unknown");
+    format!(
+        "Measured by forerun {} (commit {commit}) in the rhythm of real answers, lower quartiles.\n{}\n{}",
+        from.version, from.command, from.started
+    )
+}
+
+/// Writes the plan file, and prints the ranking.
+fn finish(
+    arguments: &PlanArguments,
+    profile: &HardwareProfile,
+    ranking: &[Prediction],
+    checked: Option<&[Checked]>,
+) -> anyhow::Result<()> {
+    let Some(best) = ranking.first() else { bail!("there is no configuration to plan") };
+    let comment = format!(
+        "{:.1} tokens/s, {:.2} times plain decoding (simulated, on {} costs of {})\n{}",
+        best.tokens_per_second, best.speedup, profile.source, profile.hardware, best.reason
+    );
+    let text = plan_file(profile, best, &comment);
+    let failed = || cannot_write(&arguments.out);
+    let mut out = OutputFile::create(&arguments.out).with_context(failed)?;
+    out.write_all(text.as_bytes()).and_then(|()| out.finish()).with_context(failed)?;
+    let check = checked.map(|configurations| Check {
+        median_error: median_error(configurations),
+        first_of_best: first_of_best(configurations),
+        configurations,
+    });
+    let mut output = std::io::stdout().lock();
+    if arguments.json {
+        let (costs, hardware) = (profile.source.to_string(), &*profile.hardware);
+        let report = Report { costs, hardware, ranking, check };
+        writeln!(output, "{}", serde_json::to_string_pretty(&report)?).context(OUTPUT_FAILED)?;
+    } else {
+        write!(output, "{}", page(profile, ranking, check.as_ref(), arguments.top))
+            .context(OUTPUT_FAILED)?;
+    }
+    note(format_args!("wrote {}: use it with --config", Path::display(&arguments.out)));
+    Ok(())
+}
+
+/// Returns the measured speed of the first configuration, divided by the fastest one's.
+fn first_of_best(checked: &[Checked]) -> f64 {
+    let speeds = || checked.iter().map(|checked| checked.measured_tokens_per_second);
+    speeds().next().unwrap_or(0.0) / speeds().fold(f64::MIN_POSITIVE, f64::max)
+}
+
+/// Returns the ranking as text: the first `top`, and the best of each method and drafter after them.
+fn page(
+    profile: &HardwareProfile,
+    ranking: &[Prediction],
+    check: Option<&Check<'_>>,
+    top: usize,
+) -> String {
+    let mut page = format!(
+        "Simulated speeds on {} costs of {}: {} configurations\n\n",
+        profile.source,
+        profile.hardware,
+        ranking.len()
+    );
+    page += match check {
+        Some(_) => "tokens/s | measured |  error | × plain | configuration: reason\n",
+        None => "tokens/s | × plain | configuration: reason\n",
+    };
+    let mut seen = BTreeSet::new();
+    for (index, prediction) in ranking.iter().enumerate() {
+        let kind = (&prediction.method, &prediction.drafter, &prediction.placement);
+        let is_best = seen.insert(kind);
+        if index >= top && !is_best && check.is_none() {
+            continue;
+        }
+        page += &format!("{:>8.1} | ", prediction.tokens_per_second);
+        if let Some(checked) = check.and_then(|check| check.configurations.get(index)) {
+            let (speed, error) = (checked.measured_tokens_per_second, checked.error() * 100.0);
+            page += &format!("{speed:>8.1} | {error:>+4.1} % | ");
+        }
+        let (speedup, reason) = (prediction.speedup, &prediction.reason);
+        page += &format!("{speedup:>7.2} | {}: {reason}\n", name(prediction));
+    }
+    if let Some(check) = check {
+        page += &format!(
+            "\nmedian error {:.1} % over {} configurations; the first has {:.1} % of the speed of the fastest\n",
+            check.median_error * 100.0,
+            check.configurations.len(),
+            check.first_of_best * 100.0
+        );
+    }
+    if profile.source == Source::Estimated {
+        page += "\nThe costs are estimated: measure on the hardware before you rely on them.\n";
+    }
+    page
+}
+
+fn name(prediction: &Prediction) -> String {
+    let mut name = prediction.method.clone();
+    if let Some(drafter) = &prediction.drafter {
+        name += &format!(", {drafter}, {} draft tokens", prediction.draft_tokens);
+    }
+    match &prediction.placement {
+        Some(placement) => name + ", " + placement,
+        None => name,
+    }
+}

@@ -1,0 +1,87 @@
+//! `forerun plan`: rankings of measured and recorded hardware, plan files and profiles.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// A plan of a random pair that measures each method once.
+fn plan(models: &Models) -> Run {
+    let prompts = models.folder().join("prompts.txt");
+    fs::write(&prompts, "Hello\n\nOnce upon a time").unwrap();
+    let run = Run::forerun().with(&["plan", "--seconds", "0", "-n", "12", "--json"]);
+    let run = run.with_path("--prompts", &prompts).with_path("--model", &models.target());
+    let run = run.with_path("--draft-model", &models.drafter());
+    run.with_path("--out", &models.folder().join("plan.toml"))
+}
+
+fn hardware(file: &Path) -> Run {
+    let out = file.with_extension("plan");
+    Run::forerun().with(&["plan"]).with_path("--hardware", file).with_path("--out", &out)
+}
+
+#[test]
+fn a_plan_is_a_configuration_file_and_a_profile_gives_it_again() {
+    let models = Models::pair();
+    let profile = models.folder().join("profile.toml");
+    let report = plan(&models).with_path("--save-profile", &profile).succeed().json();
+    assert_eq!(report["costs"], "measured");
+    let ranking = report["ranking"].as_array().unwrap();
+    let speed = |found: &Value| found["tokens_per_second"].as_f64().unwrap();
+    assert!(ranking.is_sorted_by(|a, b| speed(a) >= speed(b)) && speed(&ranking[0]) > 0.0);
+    let count = |method: &str| ranking.iter().filter(|found| found["method"] == method).count();
+    // Plain decoding once; two drafters with ten lengths; more with two cores.
+    assert_eq!(count("autoregressive"), 1);
+    assert!(count("speculative") >= 20, "{report}");
+    assert!(ranking.iter().all(|found| !found["reason"].as_str().unwrap().is_empty()));
+    // The plan is the ranking's first, and every command takes it.
+    let plan_file = models.folder().join("plan.toml");
+    let text = fs::read_to_string(&plan_file).unwrap();
+    let method = ranking[0]["method"].as_str().unwrap();
+    assert!(text.contains(&format!("method = \"{method}\"")), "{text}");
+    let generate = Run::forerun().with(&["generate", "--prompt", "Hello", "-n", "4", "--json"]);
+    let answer = generate.with_path("--config", &plan_file).succeed().json();
+    assert_eq!(answer["tokens"].as_array().unwrap().len(), 4, "{answer}");
+    // The saved profile predicts the same without the models.
+    let again = hardware(&profile).with(&["--json"]).succeed().json();
+    assert_eq!(again["ranking"].as_array().unwrap().len(), ranking.len());
+    assert_eq!(again["ranking"][0]["method"], ranking[0]["method"]);
+}
+
+#[test]
+fn a_check_compares_all_predictions() {
+    let models = Models::pair();
+    let options =
+        ["--check", "--check-rounds", "1", "--method", "speculative", "--draft-tokens", "2"];
+    let report = plan(&models).with(&options).succeed().json();
+    let checked = report["check"]["configurations"].as_array().unwrap();
+    assert_eq!(checked.len(), report["ranking"].as_array().unwrap().len());
+    for found in checked {
+        assert!(found["measured_tokens_per_second"].as_f64().unwrap() > 0.0, "{found}");
+    }
+    assert!(report["check"]["median_error"].is_f64());
+    let first = report["check"]["first_of_best"].as_f64().unwrap();
+    assert!(first > 0.0 && first <= 1.0);
+}
+
+#[test]
+fn estimated_hardware_is_labelled() {
+    let folder = tempfile::tempdir().unwrap();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/profiles/8xa100-70b.toml");
+    let file = folder.path().join("a100.toml");
+    fs::copy(shipped, &file).unwrap();
+    let output = hardware(&file).succeed().output();
+    for words in
+        ["estimated costs of eight A100", "The costs are estimated", "speculative, model, "]
+    {
+        assert!(output.contains(words), "{words}: {output}");
+    }
+    let text = fs::read_to_string(file.with_extension("plan")).unwrap();
+    assert!(text.starts_with("# ") && text.contains("estimated"), "{text}");
+    fs::write(&file, "source = \"measured\"\n").unwrap();
+    hardware(&file).finish().assert_refused("an incomplete profile", &["a100.toml", "hardware"]);
+    let drafter = Run::forerun().with(&["plan", "--drafter", "lookahead"]);
+    drafter.finish().assert_refused("a drafter", &["lookahead", "cannot be planned"]);
+}

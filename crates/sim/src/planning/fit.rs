@@ -1,0 +1,251 @@
+//! Costs of passes in a method's own rhythm, from traces of real answers.
+//!
+//! A pass that is timed alone finds warm caches and a free memory bus. Here, all times come from whole answers: those of
+//! passes with their sampling, and those between jobs, which are verification, commits, text and messages.
+
+use super::predict::simulated_ns;
+use super::{DrafterRecord, MethodTiming, PlannedLength};
+use crate::{AcceptanceModel, SimError};
+use forerun_core::trace::{Span, SpanKind, SpanOutcome, Trace};
+use forerun_decode::{Drafting, METHODS};
+use std::collections::BTreeMap;
+
+/// A real answer.
+#[derive(Clone, Debug)]
+pub struct MeasuredAnswer {
+    /// The index of the prompt.
+    pub prompt: usize,
+    /// The draft length; 0 for plain decoding.
+    pub draft_tokens: usize,
+    /// The tokens after those of the first step.
+    pub tokens: usize,
+    /// The time from the first token to the last one, in nanoseconds.
+    pub decode_ns: u64,
+    /// What the devices did.
+    pub trace: Trace,
+}
+
+/// Computes the timing of a method from its answers. `timing` has everything but the times; its passes say which
+/// models these are.
+///
+/// Of several answers to a prompt with the same draft length, only the fastest quarter counts, because other
+/// programs only make times longer. Of these answers, all times count, as means: so they add up to the answers' times.
+///
+/// # Errors
+/// If the answers have no passes, or if they cannot be simulated.
+pub fn fit(
+    mut timing: MethodTiming,
+    answers: &[MeasuredAnswer],
+    drafter: Option<&DrafterRecord>,
+) -> Result<MethodTiming, SimError> {
+    let answers = fastest(answers);
+    let entry = METHODS.iter().find(|entry| entry.name == timing.method);
+    let is_parallel = entry.is_some_and(|entry| entry.drafting == Drafting::DuringVerification);
+    let mut samples = Samples { is_parallel, ..Samples::default() };
+    answers.iter().for_each(|answer| samples.add(&answer.trace));
+    samples.split_whole_drafts();
+    let nothing = || SimError::Decode("the traces of the measured answers have no passes".into());
+    let gap_ns = match is_parallel {
+        // A target that waits for drafts does not wait for messages.
+        true => median(&mut samples.gaps_ns),
+        false => mean(&samples.gaps_ns),
+    };
+    timing.link_ms = gap_ns.unwrap_or(0.0) / 2e6;
+    timing.target.rows_ms = rising_means(&samples.score_ns).ok_or_else(nothing)?;
+    timing.target.first_ms = mean(&samples.first_score_ns).unwrap_or(0.0) / 1e6;
+    if let Some(passes) = &mut timing.drafter_passes {
+        passes.next_ms = Some(mean(&samples.next_draft_ns).unwrap_or(0.0) / 1e6);
+        passes.rows_ms = rising_means(&samples.draft_ns).ok_or_else(nothing)?;
+        passes.first_ms = mean(&samples.first_draft_ns).unwrap_or(0.0) / 1e6;
+    }
+    timing.scale = Vec::new();
+    timing.scale = scale(&timing, &answers, drafter)?;
+    Ok(timing)
+}
+
+/// Returns the fastest quarter of the answers to each prompt with each draft length, at least one.
+fn fastest(answers: &[MeasuredAnswer]) -> Vec<&MeasuredAnswer> {
+    let ns_per_token =
+        |answer: &MeasuredAnswer| answer.decode_ns as f64 / answer.tokens.max(1) as f64;
+    let mut times: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+    for answer in answers {
+        let key = (answer.draft_tokens, answer.prompt);
+        times.entry(key).or_default().push(ns_per_token(answer));
+    }
+    let limits: BTreeMap<_, _> = times
+        .into_iter()
+        .filter_map(|(key, mut times)| Some((key, lower_quartile(&mut times)?)))
+        .collect();
+    let is_fast = |answer: &&MeasuredAnswer| {
+        limits
+            .get(&(answer.draft_tokens, answer.prompt))
+            .is_some_and(|&limit| ns_per_token(answer) <= limit)
+    };
+    answers.iter().filter(is_fast).collect()
+}
+
+/// Returns how much longer answers take than their simulations, by draft length.
+fn scale(
+    timing: &MethodTiming,
+    answers: &[&MeasuredAnswer],
+    drafter: Option<&DrafterRecord>,
+) -> Result<Vec<(usize, f64)>, SimError> {
+    let mut by_length: BTreeMap<usize, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
+    for answer in answers {
+        let ns_per_token = answer.decode_ns as f64 / answer.tokens.max(1) as f64;
+        let prompts = by_length.entry(answer.draft_tokens).or_default();
+        prompts.entry(answer.prompt).or_default().push(ns_per_token);
+    }
+    let most = answers.iter().map(|answer| answer.tokens + 1).max().unwrap_or(2);
+    let texts = drafter.map_or_else(|| vec![AcceptanceModel::Iid(0.0)], DrafterRecord::texts);
+    let mut scale = Vec::new();
+    for (length, prompts) in by_length {
+        let mut sums = (0.0, 0.0);
+        for (prompt, ns_per_token) in prompts {
+            let text = &texts[prompt % texts.len().max(1)..][..1];
+            sums.0 += mean(&ns_per_token).unwrap_or(0.0);
+            sums.1 += simulated_ns(timing, PlannedLength::Fixed(length), text, most)?;
+        }
+        let ratio = sums.0 / sums.1;
+        if ratio.is_finite() && ratio > 0.0 {
+            scale.push((length, ratio));
+        }
+    }
+    Ok(scale)
+}
+
+/// The times of one method's jobs, in nanoseconds.
+#[derive(Default)]
+struct Samples {
+    /// Whether drafter and target work at the same time.
+    is_parallel: bool,
+    /// The times between the end of a job and the start of the next one: of all, or of the same device if they
+    /// work at the same time.
+    gaps_ns: Vec<f64>,
+    first_score_ns: Vec<f64>,
+    first_draft_ns: Vec<f64>,
+    /// Passes of the target by rows.
+    score_ns: BTreeMap<usize, Vec<f64>>,
+    /// The first passes of drafts by rows, with the rest of the job.
+    draft_ns: BTreeMap<usize, Vec<f64>>,
+    /// Further passes of drafts.
+    next_draft_ns: Vec<f64>,
+    /// Drafts without several recorded passes: the rows of the first pass, the tokens after the first, and the time.
+    whole_drafts: Vec<(usize, f64, f64)>,
+}
+
+impl Samples {
+    fn add(&mut self, trace: &Trace) {
+        let mut spans: Vec<&Span> = trace.spans.iter().collect();
+        spans.sort_by_key(|span| span.start_ns);
+        let mut ends: Vec<u64> = spans.iter().map(|span| span.end_ns).collect();
+        ends.sort_unstable();
+        let (mut seen, mut last_ns) = ([false; 2], [0; 2]);
+        for span in spans {
+            let ns = span.end_ns.saturating_sub(span.start_ns) as f64;
+            let before = ends.partition_point(|&end_ns| end_ns <= span.start_ns);
+            let is_draft = span.kind == SpanKind::Draft;
+            let same_lane = std::mem::replace(&mut last_ns[usize::from(is_draft)], span.end_ns);
+            let is_first = !std::mem::replace(&mut seen[usize::from(is_draft)], true);
+            if is_first {
+                let first =
+                    if is_draft { &mut self.first_draft_ns } else { &mut self.first_score_ns };
+                first.push(ns);
+                continue;
+            }
+            let end_ns = match self.is_parallel {
+                true => Some(same_lane),
+                false => before.checked_sub(1).map(|last| ends[last]),
+            };
+            if let Some(end_ns) = end_ns {
+                self.gaps_ns.push(span.start_ns.saturating_sub(end_ns) as f64);
+            }
+            // A cancelled job has no rows; nor has a drafter that proposes nothing.
+            let is_complete = span.rows > 0 || (is_draft && span.outcome != SpanOutcome::Wasted);
+            match is_complete {
+                true if is_draft => self.add_draft(span, ns),
+                true => {
+                    let rows =
+                        if span.computed_tokens == 0 { span.rows } else { span.computed_tokens };
+                    self.score_ns.entry(rows).or_default().push(ns);
+                }
+                false => {}
+            }
+        }
+    }
+
+    fn add_draft(&mut self, span: &Span, ns: f64) {
+        let later = span.rows.saturating_sub(1);
+        let rows = span.computed_tokens.saturating_sub(later).max(1);
+        let [first, .., last] = &span.forwards_ns[..] else {
+            // A single pass, or passes that were not recorded.
+            self.whole_drafts.push((rows, later as f64, ns));
+            return;
+        };
+        let next_ns = last[1].saturating_sub(first[1]) as f64 / (span.forwards_ns.len() - 1) as f64;
+        self.next_draft_ns.push(next_ns);
+        self.draft_ns.entry(rows).or_default().push(ns - next_ns * later as f64);
+    }
+
+    /// Splits the times of drafts without recorded passes into those of first and of further passes.
+    fn split_whole_drafts(&mut self) {
+        let drafts = std::mem::take(&mut self.whole_drafts);
+        let known = mean(&self.next_draft_ns);
+        let points: Vec<(f64, f64)> = drafts.iter().map(|&(_, later, ns)| (later, ns)).collect();
+        let next_ns = known.unwrap_or_else(|| slope(&points).max(0.0));
+        if known.is_none() && !drafts.is_empty() {
+            self.next_draft_ns.push(next_ns);
+        }
+        for (rows, later, ns) in drafts {
+            self.draft_ns.entry(rows).or_default().push((ns - next_ns * later).max(0.0));
+        }
+    }
+}
+
+/// Returns the slope of the line with the least squared errors; 0 if all first numbers are equal.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = points.len().max(1) as f64;
+    let (x, y) = points.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+    let (x, y) = (x / count, y / count);
+    let product: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
+    let square: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+    if square > 0.0 { product / square } else { 0.0 }
+}
+
+/// Returns the lower quartile, or the least of up to four values; `None` if there are none. Other programs only make times
+/// longer, so this depends on them less than the median.
+#[must_use]
+pub fn lower_quartile(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 4).copied()
+}
+
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    Some((values[(values.len() - 1) / 2] + upper) / 2.0)
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Returns the means in milliseconds by rows. More rows never take less time: where they seem to, neighbours share their
+/// mean (isotonic regression by pooling adjacent violators).
+fn rising_means(samples: &BTreeMap<usize, Vec<f64>>) -> Option<Vec<(usize, f64)>> {
+    // The rows, the sum of their times, and the number of times.
+    let mut pools: Vec<(Vec<usize>, f64, f64)> = Vec::new();
+    for (&rows, times) in samples.iter().filter(|(_, times)| !times.is_empty()) {
+        let mut pool = (vec![rows], times.iter().sum::<f64>(), times.len() as f64);
+        while let Some(last) = pools.pop_if(|last| last.1 / last.2 > pool.1 / pool.2) {
+            let rows = [last.0, pool.0].concat();
+            pool = (rows, last.1 + pool.1, last.2 + pool.2);
+        }
+        pools.push(pool);
+    }
+    let points = pools
+        .iter()
+        .flat_map(|(rows, sum, count)| rows.iter().map(move |&rows| (rows, sum / count / 1e6)));
+    let points: Vec<_> = points.collect();
+    (!points.is_empty()).then_some(points)
+}

@@ -1,0 +1,288 @@
+//! Profiles of hardware: the costs of passes and the acceptance of drafters, as a TOML file.
+
+use crate::{AcceptanceModel, MeasuredPasses, SimError};
+use serde::Deserialize;
+use std::fmt::{self, Write};
+
+/// Where a profile comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// All numbers were measured on the hardware.
+    Measured,
+    /// At least one number was estimated.
+    Estimated,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Measured => "measured",
+            Self::Estimated => "estimated",
+        })
+    }
+}
+
+/// What passes cost on some hardware, and where drafters agree with the target.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct HardwareProfile {
+    /// Where the numbers come from.
+    pub source: Source,
+    /// The hardware, in words.
+    pub hardware: String,
+    /// The target's checkpoint, as options name it. Empty: the built-in demonstration pair.
+    #[serde(default)]
+    pub model: String,
+    /// The number of tokens of each answer.
+    pub answer_tokens: usize,
+    /// The drafters.
+    #[serde(default, rename = "drafter")]
+    pub drafters: Vec<DrafterRecord>,
+    /// The costs in the rhythm of each method, drafter and placement.
+    #[serde(rename = "timing")]
+    pub timings: Vec<MethodTiming>,
+}
+
+/// Where a drafter agrees with the target. One of `acceptance`, `agreement` and `drafts` is given.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct DrafterRecord {
+    /// The kind of drafter, as the option `--drafter` names it.
+    pub name: String,
+    /// Its checkpoint, if it has one and the pair is not the built-in one.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// The probability that a draft token is the target's, independently of all others.
+    #[serde(default)]
+    pub acceptance: Option<f64>,
+    /// A line for each prompt, a character for each generated token: `1` if the drafter, given the target's own text so far,
+    /// proposes it, else `0`.
+    #[serde(default)]
+    pub agreement: Vec<String>,
+    /// For each prompt and generated token, the draft that begins there: its length and its accepted tokens.
+    /// For drafters that may propose nothing.
+    #[serde(default)]
+    pub drafts: Vec<Vec<(usize, usize)>>,
+}
+
+/// The costs of passes while a method decodes with a drafter on a placement.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct MethodTiming {
+    /// The method, as the option `--method` names it.
+    pub method: String,
+    /// The name of its drafter; none for plain decoding.
+    #[serde(default)]
+    pub drafter: Option<String>,
+    /// The value of the option `--placement`; none for the automatic placement.
+    #[serde(default)]
+    pub placement: Option<String>,
+    /// The number of target replicas.
+    #[serde(default = "one")]
+    pub replicas: usize,
+    /// The time from the end of a job to the next one's start, halved, in milliseconds. It includes verification,
+    /// commits, text and messages.
+    pub link_ms: f64,
+    /// The measured time of answers divided by the simulated one, by draft length in ascending order. Lengths between them
+    /// are interpolated. Empty: 1.
+    #[serde(default)]
+    pub scale: Vec<(usize, f64)>,
+    /// The passes of the target.
+    pub target: MeasuredPasses,
+    /// The passes of the drafter, if there is one.
+    #[serde(default, rename = "draft")]
+    pub drafter_passes: Option<MeasuredPasses>,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// The number of texts that stand for a given acceptance.
+const IID_TEXTS: usize = 8;
+
+impl DrafterRecord {
+    /// Returns the acceptance of each text.
+    #[must_use]
+    pub fn texts(&self) -> Vec<AcceptanceModel> {
+        if !self.drafts.is_empty() {
+            return self.drafts.iter().cloned().map(AcceptanceModel::Drafts).collect();
+        }
+        if let Some(acceptance) = self.acceptance {
+            return vec![AcceptanceModel::Iid(acceptance); IID_TEXTS];
+        }
+        let line = |line: &String| {
+            AcceptanceModel::Recorded(line.bytes().map(|byte| byte == b'1').collect())
+        };
+        self.agreement.iter().map(line).collect()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let given = usize::from(self.acceptance.is_some())
+            + usize::from(!self.agreement.is_empty())
+            + usize::from(!self.drafts.is_empty());
+        if given != 1 {
+            return Err(format!(
+                "the drafter {:?} has {given} of acceptance, agreement and drafts, but needs one",
+                self.name
+            ));
+        }
+        if let Some(acceptance) = self.acceptance.filter(|value| !(0.0..=1.0).contains(value)) {
+            return Err(format!("acceptance is {acceptance}, but must be from 0 to 1"));
+        }
+        let is_record = |line: &String| {
+            !line.is_empty() && line.bytes().all(|byte| matches!(byte, b'0' | b'1'))
+        };
+        if !self.agreement.iter().all(is_record) {
+            return Err("agreement must have one line of 0s and 1s for each prompt".into());
+        }
+        match self.drafts.iter().flatten().find(|(length, accepted)| accepted > length) {
+            Some((length, accepted)) => {
+                Err(format!("a draft of {length} tokens cannot have {accepted} accepted ones"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl MethodTiming {
+    fn check(&self, drafters: &[DrafterRecord]) -> Result<(), String> {
+        let Self { method, drafter, .. } = self;
+        let known = forerun_decode::METHODS.iter().find(|entry| entry.name == method);
+        let entry = known.ok_or_else(|| format!("there is no method {method:?}"))?;
+        let drafts = entry.drafting != forerun_decode::Drafting::None;
+        if drafts != drafter.is_some() || drafts != self.drafter_passes.is_some() {
+            let needs = if drafts { "needs" } else { "must not have" };
+            return Err(format!(
+                "the timing of the method {method} {needs} `drafter` and `[timing.draft]`"
+            ));
+        }
+        if let Some(name) = drafter
+            && !drafters.iter().any(|drafter| drafter.name == *name)
+        {
+            return Err(format!("there is no [[drafter]] with the name {name:?}"));
+        }
+        if self.replicas == 0 || self.replicas > 1024 {
+            return Err(format!("replicas is {}, but must be from 1 to 1024", self.replicas));
+        }
+        let in_order = self.scale.is_sorted_by(|a, b| a.0 < b.0);
+        if !in_order || !self.scale.iter().all(|(_, scale)| scale.is_finite() && *scale > 0.0) {
+            let expected = "pairs of draft lengths, in ascending order, and numbers above 0";
+            return Err(format!("scale is {:?}, but must be {expected}", self.scale));
+        }
+        let costs = self.costs().map_err(|error| error.to_string())?;
+        match [costs.0.layers, costs.1.map_or(1, |cost| cost.layers)].contains(&0) {
+            true => Err("layers is 0, but must be at least 1".into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the measured time of answers with this draft length, divided by the simulated one.
+    pub(super) fn scale_at(&self, length: usize) -> f64 {
+        let above = self.scale.iter().position(|(at, _)| *at >= length);
+        match (above, &self.scale[..]) {
+            (_, []) => 1.0,
+            (Some(0), [first, ..]) => first.1,
+            (None, [.., last]) => last.1,
+            (Some(index), all) => {
+                let (low, high) = (all[index - 1], all[index]);
+                let part = (length - low.0) as f64 / (high.0 - low.0) as f64;
+                low.1 + part * (high.1 - low.1)
+            }
+        }
+    }
+
+    /// Returns the costs of the target and of the drafter.
+    pub(super) fn costs(&self) -> Result<(crate::Cost, Option<crate::Cost>), SimError> {
+        let link_ns = crate::calibration::ns("link-ms", self.link_ms)?;
+        let drafter =
+            self.drafter_passes.as_ref().map(|passes| passes.cost(link_ns)).transpose()?;
+        Ok((self.target.cost(link_ns)?, drafter))
+    }
+}
+
+impl HardwareProfile {
+    /// Parses the text of a profile.
+    ///
+    /// # Errors
+    /// If the text is not valid TOML, a value is missing or out of range, or there is no timing of plain decoding.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let read: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        if read.answer_tokens < 2 || read.answer_tokens > 1_000_000 {
+            let found = read.answer_tokens;
+            return Err(format!("answer-tokens is {found}, but must be from 2 to 1000000"));
+        }
+        read.drafters.iter().try_for_each(DrafterRecord::check)?;
+        read.timings.iter().try_for_each(|timing| timing.check(&read.drafters))?;
+        match read.timings.iter().any(|timing| timing.drafter.is_none()) {
+            true => Ok(read),
+            false => Err("there is no [[timing]] of the method autoregressive".into()),
+        }
+    }
+
+    /// Returns the text of the profile. It starts with `comment`, which should say where the numbers come from.
+    #[must_use]
+    pub fn to_toml(&self, comment: &str) -> String {
+        let mut text: String = comment.lines().map(|line| format!("# {line}\n")).collect();
+        // Writing to a string does not fail.
+        let _ = self.write(&mut text);
+        text
+    }
+
+    fn write(&self, text: &mut String) -> fmt::Result {
+        writeln!(text, "source = \"{}\"\nhardware = {}", self.source, quoted(&self.hardware))?;
+        if !self.model.is_empty() {
+            writeln!(text, "model = {}", quoted(&self.model))?;
+        }
+        writeln!(text, "answer-tokens = {}", self.answer_tokens)?;
+        for drafter in &self.drafters {
+            writeln!(text, "\n[[drafter]]\nname = {}", quoted(&drafter.name))?;
+            if let Some(model) = &drafter.model {
+                writeln!(text, "model = {}", quoted(model))?;
+            }
+            if let Some(acceptance) = drafter.acceptance {
+                writeln!(text, "acceptance = {acceptance}")?;
+            }
+            if !drafter.agreement.is_empty() {
+                let lines = drafter.agreement.iter().map(|line| format!("    \"{line}\",\n"));
+                writeln!(text, "agreement = [\n{}]", lines.collect::<String>())?;
+            }
+            if !drafter.drafts.is_empty() {
+                let pair = |&(length, accepted): &(usize, usize)| format!("[{length}, {accepted}]");
+                let line = |drafts: &Vec<_>| drafts.iter().map(pair).collect::<Vec<_>>().join(", ");
+                let lines =
+                    drafter.drafts.iter().map(|drafts| format!("    [{}],\n", line(drafts)));
+                writeln!(text, "drafts = [\n{}]", lines.collect::<String>())?;
+            }
+        }
+        self.timings.iter().try_for_each(|timing| timing.write(text))
+    }
+}
+
+impl MethodTiming {
+    fn write(&self, text: &mut String) -> fmt::Result {
+        writeln!(text, "\n[[timing]]\nmethod = {}", quoted(&self.method))?;
+        if let Some(drafter) = &self.drafter {
+            writeln!(text, "drafter = {}", quoted(drafter))?;
+        }
+        if let Some(placement) = &self.placement {
+            writeln!(text, "placement = {}", quoted(placement))?;
+        }
+        writeln!(text, "replicas = {}\nlink-ms = {:.6}", self.replicas, self.link_ms)?;
+        let scale = |(length, scale): &(usize, f64)| format!("[{length}, {scale:.6}]");
+        let scales: Vec<String> = self.scale.iter().map(scale).collect();
+        writeln!(text, "scale = [{}]", scales.join(", "))?;
+        self.target.write("timing.target", text)?;
+        match &self.drafter_passes {
+            Some(passes) => passes.write("timing.draft", text),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns a TOML string. Control characters, which no name has, are left out.
+fn quoted(text: &str) -> String {
+    let text: String = text.chars().filter(|character| !character.is_control()).collect();
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}

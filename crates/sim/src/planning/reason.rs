@@ -1,0 +1,127 @@
+//! Why a configuration is faster or slower than plain decoding.
+
+use super::{MethodTiming, PlannedLength};
+use crate::SimError;
+use serde::{Serialize, Serializer};
+use std::fmt;
+
+/// Why a configuration is faster or slower than plain decoding.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reason {
+    /// Plain decoding.
+    Plain {
+        /// The time of a token compared with plain decoding on all cores.
+        relative_time: f64,
+    },
+    /// It pays.
+    Pays {
+        /// The number of tokens of a target pass.
+        tokens_per_pass: f64,
+        /// The time of a draft token, as a share of a plain token's.
+        drafter_cost: f64,
+    },
+    /// The draft tokens cost too much.
+    DrafterTooSlow {
+        /// The number of tokens of a target pass.
+        tokens_per_pass: f64,
+        /// The time of a draft token, as a share of a plain token's.
+        drafter_cost: f64,
+        /// The share at which it would be as fast as plain decoding.
+        break_even: f64,
+    },
+    /// Even a drafter that costs nothing would not pay.
+    VerificationTooSlow {
+        /// The number of tokens of a target pass.
+        tokens_per_pass: f64,
+        /// The time of a pass that verifies a draft, in plain tokens.
+        verification: f64,
+    },
+    /// The target's part of the cores is too slow.
+    TargetTooSlow {
+        /// The number of tokens of a target pass.
+        tokens_per_pass: f64,
+        /// The time of a round, in plain tokens.
+        round: f64,
+        /// The time of a pass of one row on the target's part of the cores, in plain tokens.
+        one_row: f64,
+    },
+}
+
+impl Reason {
+    /// Returns the reason for a time of `ns` for a token, compared with `plain_ns`.
+    pub(super) fn of(
+        timing: &MethodTiming,
+        length: PlannedLength,
+        plain_ns: f64,
+        ns: f64,
+        tokens_per_pass: f64,
+    ) -> Result<Self, SimError> {
+        let (target, drafter) = timing.costs()?;
+        let Some(drafter) = drafter else {
+            return Ok(Self::Plain { relative_time: ns / plain_ns });
+        };
+        let tokens = match length {
+            PlannedLength::Fixed(tokens) => tokens.max(1),
+            // The planner drafts as many tokens as are accepted on average, or none.
+            PlannedLength::Auto => (tokens_per_pass.round() as usize).saturating_sub(1).max(1),
+        };
+        let scale = timing.scale_at(length.tokens());
+        let first_ns = drafter.forward.ns(1) + 2 * drafter.link_ns;
+        let draft_ns = first_ns + drafter.next_pass_ns(1) * (tokens as u64 - 1);
+        let drafter_cost = draft_ns as f64 * scale / tokens as f64 / plain_ns;
+        if ns <= plain_ns {
+            return Ok(Self::Pays { tokens_per_pass, drafter_cost });
+        }
+        let score_ns =
+            |rows| (target.forward.ns(rows) + 2 * target.link_ns) as f64 * scale / plain_ns;
+        let (verification, one_row) = (score_ns(tokens + 1), score_ns(1));
+        let is_parallel = !matches!(&*timing.method, "speculative");
+        if is_parallel {
+            let round = tokens_per_pass * ns / plain_ns;
+            return Ok(Self::TargetTooSlow { tokens_per_pass, round, one_row });
+        }
+        let break_even = (tokens_per_pass - verification) / tokens as f64;
+        Ok(match break_even > 0.0 {
+            true => Self::DrafterTooSlow { tokens_per_pass, drafter_cost, break_even },
+            false => Self::VerificationTooSlow { tokens_per_pass, verification },
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain { relative_time } if *relative_time <= 1.0 => {
+                write!(f, "one pass for each token")
+            }
+            Self::Plain { relative_time } => {
+                write!(f, "a pass takes {relative_time:.2} times as long as on all cores")
+            }
+            Self::Pays { tokens_per_pass, drafter_cost } => write!(
+                f,
+                "{tokens_per_pass:.2} tokens a pass; a draft token costs {drafter_cost:.2} of a plain token"
+            ),
+            Self::DrafterTooSlow { tokens_per_pass, drafter_cost, break_even } => write!(
+                f,
+                "a draft token costs {drafter_cost:.2} of a plain token; at this acceptance \
+                 ({tokens_per_pass:.2} tokens a pass) it would have to cost {break_even:.2}"
+            ),
+            Self::VerificationTooSlow { tokens_per_pass, verification } => write!(
+                f,
+                "verifying takes {verification:.2} times as long as a plain token, for \
+                 {tokens_per_pass:.2} tokens a pass: no drafter would be cheap enough"
+            ),
+            Self::TargetTooSlow { tokens_per_pass, round, one_row } => write!(
+                f,
+                "a pass takes {round:.2} times as long as a plain token and gives {tokens_per_pass:.2}; \
+                 one row alone takes {one_row:.2} on the target's cores"
+            ),
+        }
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}

@@ -1,0 +1,217 @@
+//! Plans: predictions from recorded and estimated profiles, and profiles from traces.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::SequenceId;
+use forerun_core::trace::{Span, SpanKind};
+use forerun_sim::planning::{
+    HardwareProfile, MeasuredAnswer, MethodTiming, PlannedLength, Prediction, Reason, Source, fit,
+    rank,
+};
+use forerun_sim::{AcceptanceModel, Cancellation, Cost, ForwardCost, SimulatedMethod, Simulation};
+use std::path::Path;
+
+const RECORDED: &str = r#"
+source = "measured"
+hardware = "two cores"
+answer-tokens = 8
+
+[[drafter]]
+name = "model"
+agreement = ["111111111111", "000000000000"]
+
+[[drafter]]
+name = "prompt-lookup"
+drafts = [[[0, 0], [0, 0], [3, 2], [3, 3], [0, 0], [0, 0], [0, 0], [0, 0]]]
+
+[[timing]]
+method = "autoregressive"
+link-ms = 0
+[timing.target]
+model = "t"
+layers = 2
+first-ms = 0
+rows-ms = [[1, 10], [5, 14]]
+
+[[timing]]
+method = "speculative"
+drafter = "model"
+link-ms = 0.5
+[timing.target]
+model = "t"
+layers = 2
+first-ms = 50
+rows-ms = [[1, 10], [5, 14]]
+[timing.draft]
+model = "d"
+layers = 1
+first-ms = 5
+rows-ms = [[1, 2]]
+next-ms = 1
+
+[[timing]]
+method = "speculative"
+drafter = "prompt-lookup"
+link-ms = 0
+[timing.target]
+model = "t"
+layers = 2
+first-ms = 10
+rows-ms = [[1, 10], [5, 14]]
+[timing.draft]
+model = "none"
+layers = 1
+first-ms = 0
+rows-ms = [[1, 0]]
+next-ms = 0
+"#;
+
+fn ranking(text: &str, lengths: &[usize]) -> Vec<Prediction> {
+    let profile = HardwareProfile::parse(text).unwrap();
+    let lengths: Vec<_> = lengths.iter().copied().map(PlannedLength::Fixed).collect();
+    rank(&profile, &lengths).unwrap()
+}
+
+#[test]
+fn a_recorded_profile_gives_exact_predictions() {
+    let ranking = ranking(RECORDED, &[3]);
+    let of = |drafter: Option<&str>| {
+        ranking.iter().find(|prediction| prediction.drafter.as_deref() == drafter).unwrap()
+    };
+    let ms = |prediction: &Prediction| 1e3 / prediction.tokens_per_second;
+    let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-6, "{found}");
+    // Plain decoding takes 10 ms for each of seven tokens after the first.
+    close(ms(of(None)), 10.0);
+    close(of(None).speedup, 1.0);
+    // Prompt 0: after a first round of four tokens, a second one of four: a draft of 2 + 1 + 1 ms (its first pass
+    // has two rows), a pass over 4 rows of 13 ms, and four links. Prompt 1: seven rounds of one token. A draft of n
+    // tokens takes n + 1 ms, a pass over n + 1 rows n + 10, and links 2 ms; n is 3, 3, 3, 3, 2, 1, 0 (without a draft, one
+    // link less).
+    let first = 4.0 + 13.0 + 2.0;
+    let rounds: f64 = [3, 3, 3, 2, 1].map(|n| f64::from(2 * n + 13)).iter().sum();
+    let second = rounds + 19.0 + 11.0;
+    close(ms(of(Some("model"))), (first + second) / 11.0);
+    // Prompt lookup drafts before the third token, and two of three tokens are right: a token, a pass over four rows that
+    // gives three, then three more tokens.
+    close(ms(of(Some("prompt-lookup"))), (10.0 + 13.0 + 30.0) / 7.0);
+    assert_eq!(ranking[0].drafter.as_deref(), Some("prompt-lookup"));
+    assert!(ranking.iter().all(|prediction| prediction.source == Source::Measured));
+}
+
+#[test]
+fn reasons_name_what_a_drafter_would_have_to_cost() {
+    let recorded = RECORDED.replace("000000000000", "110110110110");
+    let slow =
+        recorded.replace("rows-ms = [[1, 2]]\nnext-ms = 1", "rows-ms = [[1, 9]]\nnext-ms = 9");
+    let ranking = ranking(&slow, &[3]);
+    let slow = ranking.iter().find(|found| found.drafter.as_deref() == Some("model")).unwrap();
+    let Reason::DrafterTooSlow { drafter_cost, break_even, tokens_per_pass } = slow.reason else {
+        panic!("{:?}", slow.reason)
+    };
+    assert!((drafter_cost - 28.0 / 30.0).abs() < 1e-9, "{drafter_cost}");
+    // A round without its draft takes 13 + 1 ms, in plain tokens 1.4.
+    assert!((break_even - (tokens_per_pass - 1.4) / 3.0).abs() < 1e-9, "{break_even}");
+    let text = slow.reason.to_string();
+    assert!(
+        text.starts_with("a draft token costs 0.93 of a plain token; at this acceptance"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_profile_reads_back_unchanged_and_refuses_nonsense() {
+    let profile = HardwareProfile::parse(RECORDED).unwrap();
+    let text = profile.to_toml("from\nhere");
+    assert!(text.starts_with("# from\n# here\nsource = \"measured\"\n"), "{text}");
+    assert_eq!(HardwareProfile::parse(&text).unwrap(), profile);
+    for (from, to, word) in [
+        ("method = \"speculative\"", "method = \"guess\"", "there is no method \"guess\""),
+        ("answer-tokens = 8", "answer-tokens = 1", "answer-tokens is 1"),
+        ("name = \"model\"", "name = \"other\"", "no [[drafter]] with the name \"model\""),
+        ("\"111111111111\"", "\"1x\"", "0s and 1s"),
+        ("[3, 2]", "[3, 4]", "a draft of 3 tokens"),
+        ("agreement = [", "acceptance = 0.5\nagreement = [", "has 2 of acceptance"),
+        ("layers = 2", "layers = 0", "layers is 0"),
+        ("link-ms = 0.5", "link-ms = -1", "link-ms"),
+        ("link-ms = 0.5", "link-ms = 0.5\nscale = [[4, 1.0], [2, 1.0]]", "scale is"),
+        ("method = \"autoregressive\"", "method = \"pearl\"", "needs `drafter`"),
+    ] {
+        let error = HardwareProfile::parse(&RECORDED.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(word), "{from}: {error}");
+    }
+}
+
+/// The shipped profiles are valid, say that they are estimated, and give a ranking.
+#[test]
+fn shipped_profiles_are_labelled_and_can_be_planned() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/profiles");
+    let mut found = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let profile = HardwareProfile::parse(&text).unwrap();
+        assert_eq!(profile.source, Source::Estimated);
+        assert!(profile.hardware.contains("estimated") && text.starts_with("# ESTIMATED"));
+        let ranking = rank(&profile, &[PlannedLength::Fixed(4)]).unwrap();
+        assert_eq!(ranking.len(), profile.timings.len());
+        assert!(ranking.is_sorted_by(|a, b| a.tokens_per_second >= b.tokens_per_second));
+        found += 1;
+    }
+    assert!(found > 0);
+}
+
+/// Costs that are fitted to traces are those of the devices that recorded the traces.
+#[test]
+fn fitted_costs_are_those_of_the_recorded_devices() {
+    let us = 1_000;
+    let cost = |points: &[(usize, u64)], next_ns| Cost {
+        forward: ForwardCost::Rows { points: points.to_vec() },
+        next_ns,
+        layers: 4,
+        link_ns: 20 * us,
+        ..Cost::constant(0)
+    };
+    let target = cost(&[(1, 1_000 * us), (17, 1_800 * us)], None);
+    let drafter = cost(&[(1, 300 * us), (2, 320 * us)], Some(200 * us));
+    let record: Vec<bool> = (0..64).map(|token| token % 5 != 0).collect();
+    let template = HardwareProfile::parse(RECORDED).unwrap();
+    for (method, name) in [
+        (SimulatedMethod::Speculative, "speculative"),
+        (SimulatedMethod::Pearl, "pearl"),
+        (SimulatedMethod::Dsi, "dsi"),
+    ] {
+        let answer = |draft_tokens| {
+            let simulation = Simulation {
+                method,
+                drafters: vec![drafter.clone()],
+                targets: vec![target.clone()],
+                acceptance: vec![AcceptanceModel::Recorded(record.clone())],
+                draft_tokens,
+                max_tokens: 60,
+                seed: 0,
+                cancellation: Cancellation::Layer,
+                faults: Vec::new(),
+            };
+            let answer = simulation.run().unwrap();
+            assert!(answer.trace.spans.iter().all(|span| span.sequence == SequenceId(0)));
+            let is_score = |span: &&Span| span.kind == SpanKind::Score;
+            let first = answer.trace.spans.iter().find(is_score).unwrap();
+            let decode_ns = answer.total_ns - first.end_ns - 20 * us;
+            let tokens = 60 - 1 - first.accepted;
+            MeasuredAnswer { prompt: 0, draft_tokens, tokens, decode_ns, trace: answer.trace }
+        };
+        let answers: Vec<_> = [2, 4, 8].map(answer).into();
+        let timing = MethodTiming { method: name.into(), ..template.timings[1].clone() };
+        let mut drafter = template.drafters[0].clone();
+        drafter.agreement =
+            vec![record.iter().map(|&right| if right { '1' } else { '0' }).collect()];
+        let fitted = fit(timing, &answers, Some(&drafter)).unwrap();
+        assert!((fitted.link_ms - 0.02).abs() < 1e-3, "{name}: {}", fitted.link_ms);
+        for &(rows, ms) in &fitted.target.rows_ms {
+            let expected = 1.0 + 0.05 * (rows as f64 - 1.0);
+            assert!((ms - expected).abs() < 1e-6, "{name}, {rows} rows: {ms}");
+        }
+        for (length, scale) in fitted.scale {
+            assert!((scale - 1.0).abs() < 0.15, "{name}, {length} draft tokens: {scale}");
+        }
+    }
+}
