@@ -31,7 +31,7 @@ use crate::{
     PearlOptions, PearlSchedule, PreVerify, Sequence, jobs,
 };
 use forerun_core::{
-    Cluster, Draft, Guesser, Outcome, Proposal, Scores, Ticket, TokenId, TokenTree, Verdict,
+    Cluster, Draft, Guesser, Need, Outcome, Proposal, Scores, Ticket, TokenId, TokenTree, Verdict,
     trace::SpanOutcome, verify_candidates,
 };
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     help: "Draft and verify at the same time, on separate devices (PEARL)",
     drafting: Drafting::DuringVerification,
     several_targets: false,
-    offers: &[],
+    offers: &[Need::Features],
     decoder: |options| {
         let eager = options.pearl.schedule == PearlSchedule::Eager;
         let draft_length = PearlDraftLength::new(options.draft_tokens, options.length, eager)

@@ -734,6 +734,26 @@ fn speculative_decoding_on_features_is_exact() {
     }
 }
 
+/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection.
+#[test]
+fn pearl_on_features_is_exact() {
+    let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
+    for (length, options) in [(1, "eager"), (2, "eager"), (2, "paper"), (3, "paper")] {
+        let name = format!("pearl, eagle, {options}, chain {length}");
+        assert_exact_of(&name, &eagle, &|| pearl(length, options), (3, true));
+        for order in [None, Some(1), Some(2), Some(3)] {
+            for waits in [false, true] {
+                let options = format!("{options},pre-verify-lookup");
+                let decoder = || guessing_pearl(length, &options, true, waits);
+                let experiment = Experiment::of(sampling(1.0, 0, 1.0), &eagle, &decoder);
+                let experiment = Experiment { tokens: 3, features: true, order, ..experiment };
+                let deviation = experiment.deviation();
+                assert!(deviation < 1e-6, "{name}, guesses, order {order:?}: off by {deviation}");
+            }
+        }
+    }
+}
+
 /// Lookahead decoding, whose drafts depend on the target's feedback on earlier drafts.
 #[test]
 fn speculative_decoding_with_lookahead_is_exact() {

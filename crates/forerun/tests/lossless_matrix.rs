@@ -762,7 +762,7 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
         for (draft_tokens, tree) in trees.clone() {
             cells.push(own(Method::Speculative, draft_tokens, tree, "eager"));
         }
-        if reads_features {
+        if reads_features && drafter != DrafterKind::Eagle {
             continue;
         }
         let runs_in_parallel = |method, count, options| Cell {
@@ -774,8 +774,10 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
         cells.extend([
             runs_in_parallel(Method::Pearl, 3, "eager"),
             runs_in_parallel(Method::Pearl, 3, "paper"),
-            runs_in_parallel(Method::Dsi, 2, "eager"),
         ]);
+        if !reads_features {
+            cells.push(runs_in_parallel(Method::Dsi, 2, "eager"));
+        }
     }
     cells
 }
@@ -845,7 +847,7 @@ static EVERY_SECOND: MethodEntry = MethodEntry {
     help: "Drafts for every second token of the target",
     drafting: Drafting::BeforeVerification,
     several_targets: false,
-    offers: &[Need::Features, Need::Feedback],
+    offers: &[Need::Features, Need::VerifiedPrefix, Need::Feedback],
     decoder: |_| Box::new(EverySecond::default()),
 };
 
