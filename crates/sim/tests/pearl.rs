@@ -276,6 +276,7 @@ fn devices_are_shared_without_conflicts_as_in_appendix_g() {
             drafters: vec![Cost::constant(60 * MS)],
             targets: vec![Cost::constant(60 * MS * gamma as u64)],
             acceptance: vec![AcceptanceModel::Iid(0.8)],
+            lookup: AcceptanceModel::Iid(0.0),
             draft_tokens: gamma,
             max_tokens: 100,
             seed: 4,
