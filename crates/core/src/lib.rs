@@ -15,6 +15,7 @@ mod distribution;
 mod draft;
 mod features;
 mod filters;
+mod guesser;
 mod job;
 mod job_cost;
 mod logit_row;
@@ -39,6 +40,7 @@ pub use constraint::{CompileConstraint, Constraint, TokenConstraint, TokenMask};
 pub use distribution::{Distribution, InvalidDistribution};
 pub use draft::{Draft, DraftShape, Proposal, draft_key};
 pub use features::{FeatureRows, Features};
+pub use guesser::Guesser;
 pub use job::{
     Cluster, ClusterError, Completion, Job, JobError, JobOutput, Outcome, Role, ScoreJob, Scores,
     SequenceId, Ticket,
@@ -51,7 +53,7 @@ pub use sampler::Sampler;
 pub use sampling::{Sampling, SamplingError, SamplingOptions, Verification};
 pub use target_feedback::{TargetFeedback, VerifiedDraft};
 pub use tree::{Node, TokenTree, TreeError, node_of_row, row_of};
-pub use verify::{Verdict, verify, verify_chains};
+pub use verify::{Verdict, verify, verify_candidates, verify_chains};
 pub use verify_block::verify_block;
 
 /// A token's index in the vocabulary.

@@ -25,9 +25,11 @@ pub use auto::Auto;
 pub use autoregressive::Autoregressive;
 pub use dsi::Dsi;
 pub use generate::{Decoder, generate, next_tokens};
-pub use method::{AnswerDecoder, DecoderOptions, DraftPattern, Drafting, METHODS, MethodEntry};
+pub use method::{
+    AnswerDecoder, DecoderOptions, DraftPattern, Drafting, METHODS, MakeGuesser, MethodEntry,
+};
 pub use pearl::Pearl;
-pub use pearl_options::{PearlOptions, PearlSchedule, UnknownPearlOption};
+pub use pearl_options::{PearlOptions, PearlSchedule, PreVerify, UnknownPearlOption};
 pub use sequence::{Finish, Limits, Sequence, VerificationRecord};
 pub use speculative::Speculative;
 pub use ssd::Ssd;

@@ -4,7 +4,7 @@ use crate::{
     Decoder, DraftLength, PearlOptions, SharedGoodput, SpeculativeDraftLength, auto,
     autoregressive, dsi, pearl, speculative, ssd,
 };
-use forerun_core::{DraftShape, Need};
+use forerun_core::{DraftShape, Guesser, Need};
 
 /// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
 /// crate, and name the entry here.
@@ -59,6 +59,8 @@ pub struct DecoderOptions {
     pub pattern: DraftPattern,
     /// The variant of PEARL.
     pub pearl: PearlOptions,
+    /// What guesses tokens for PEARL, if it does.
+    pub guesser: Option<MakeGuesser>,
     /// The number of target replicas.
     pub targets: usize,
     /// The number of drafters.
@@ -79,6 +81,9 @@ impl DecoderOptions {
         if self.pattern.one_forward { policy.in_one_forward() } else { policy }
     }
 }
+
+/// Makes the guesser of an answer.
+pub type MakeGuesser = fn() -> Box<dyn Guesser>;
 
 /// The number of positions that a drafter can draft, and in how many forward passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

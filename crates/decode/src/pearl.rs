@@ -13,6 +13,9 @@
 //!
 //! Deviations:
 //!
+//! * With [`PreVerify::PromptLookup`] and [`PreVerify::Suffix`], the pass without unverified tokens scores guesses
+//!   from earlier text, too. So it may commit several tokens. Each of its rows tests the drafter's token first, then
+//!   the guess.
 //! * By default a round ends with the target's forward pass. A drafter that finishes early continues
 //!   for a while. If it is late, the tokens that it has are verified, and it is not interrupted. In
 //!   the paper's schedule, [`PearlSchedule::Paper`], each waits for the other.
@@ -21,12 +24,17 @@
 //! * Caches are not rolled back explicitly.
 //! * Every draw has its own key. The published code uses one random number for two positions.
 
+use crate::chain::common_prefix_len;
 use crate::draft_ahead::DraftAhead;
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, PearlDraftLength,
-    PearlOptions, PearlSchedule, Sequence, jobs,
+    PearlOptions, PearlSchedule, PreVerify, Sequence, jobs,
 };
-use forerun_core::{Cluster, Outcome, Ticket, trace::SpanOutcome, verify};
+use forerun_core::{
+    Cluster, Draft, Guesser, Need, Outcome, Proposal, Scores, Ticket, TokenId, TokenTree, Verdict,
+    trace::SpanOutcome, verify_candidates,
+};
+use std::collections::BTreeMap;
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -34,12 +42,13 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     help: "Draft and verify at the same time, on separate devices (PEARL)",
     drafting: Drafting::DuringVerification,
     several_targets: false,
-    offers: &[],
+    offers: &[Need::Features],
     decoder: |options| {
         let eager = options.pearl.schedule == PearlSchedule::Eager;
         let draft_length = PearlDraftLength::new(options.draft_tokens, options.length, eager)
             .with_tokens_per_forward(options.pattern.tokens_per_forward());
-        let decoder = Pearl::new(options.pearl, draft_length);
+        let mut decoder = Pearl::new(options.pearl, draft_length);
+        decoder.guesser = options.guesser.map(|make| make());
         Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
     },
 };
@@ -49,6 +58,10 @@ pub struct Pearl {
     options: PearlOptions,
     draft_length: PearlDraftLength,
     drafting: DraftAhead,
+    /// What guesses tokens for passes without unverified tokens.
+    guesser: Option<Box<dyn Guesser>>,
+    /// Whether to wait for the draft tokens that compete with guesses.
+    waits_for_drafter: bool,
     /// The target's job in flight.
     scoring: Option<Ticket>,
     /// The end of the last completed job, on the cluster's clock.
@@ -59,7 +72,21 @@ impl Pearl {
     /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(options: PearlOptions, draft_length: PearlDraftLength) -> Self {
-        Self { options, draft_length, drafting: DraftAhead::new(0), scoring: None, now_ns: 0 }
+        Self {
+            options,
+            draft_length,
+            drafting: DraftAhead::new(0),
+            guesser: None,
+            waits_for_drafter: false,
+            scoring: None,
+            now_ns: 0,
+        }
+    }
+
+    /// Returns the decoder with a source of guesses, which options without guesses ignore.
+    #[must_use]
+    pub fn with_guesser(self, guesser: Box<dyn Guesser>) -> Self {
+        Self { guesser: Some(guesser), ..self }
     }
 
     /// Returns the decoder in a mode where the text of a seed does not depend on which device
@@ -71,6 +98,7 @@ impl Pearl {
             self.options.schedule = PearlSchedule::Paper;
         }
         self.drafting.draft_one_token_per_job();
+        self.waits_for_drafter = true;
         self
     }
 
@@ -101,6 +129,103 @@ impl Pearl {
     }
 }
 
+/// How far to draft during a pass, in tokens after the committed ones.
+struct Lengths {
+    /// The round waits for so many.
+    min: usize,
+    max: usize,
+    per_job: usize,
+}
+
+impl Pearl {
+    /// Drafts until the scores of a tree of `nodes` nodes have arrived and enough is drafted. `works`: whether the
+    /// drafter works meanwhile.
+    fn draft_until_scored(
+        &mut self,
+        sequence: &mut Sequence,
+        nodes: usize,
+        (lengths, works): (Lengths, bool),
+        cluster: &mut dyn Cluster,
+    ) -> Result<Scores, DecodeError> {
+        let Lengths { min, max, per_job } = lengths;
+        let mut scores = None;
+        loop {
+            if scores.is_none() || self.drafting.len() < min {
+                self.drafting.continue_to(sequence, max, per_job, cluster)?;
+            }
+            if self.drafting.is_done(sequence, min)
+                && let Some(scores) = scores.take()
+            {
+                return Ok(scores);
+            }
+            let completion = cluster.next_completion()?;
+            self.now_ns = self.now_ns.max(completion.finished_ns);
+            if self.scoring == Some(completion.ticket) {
+                self.scoring = None;
+                let reply = jobs::score_reply(sequence, nodes, completion)?;
+                self.draft_length.observe_score(nodes + 1, &reply.time, works);
+                scores = Some(reply.output);
+            } else if let Some((tokens, time)) =
+                self.drafting.handle_completion(sequence, completion)?
+            {
+                self.draft_length.observe_draft(tokens, &time);
+            }
+        }
+    }
+
+    /// Returns up to `length` guessed tokens after the committed ones.
+    fn guess(&mut self, sequence: &Sequence, length: usize) -> Vec<TokenId> {
+        let guesser = self.guesser.as_mut().filter(|_| self.options.pre_verify.guesses());
+        // The sequence's last token is always the target's own.
+        let length = length.min(sequence.remaining().saturating_sub(1));
+        guesser.map_or_else(Vec::new, |guesser| {
+            let mut guess = guesser.guess(sequence.tokens(), sequence.prompt_len(), length);
+            guess.truncate(length);
+            guess
+        })
+    }
+
+    /// Verifies the drafter's chain and the guess, whose tree was scored, and commits the accepted tokens. There are no
+    /// rows for draft tokens that were not scored, but the last row tests the next one. Returns the verdict and the
+    /// number of committed candidates.
+    fn verify(
+        &self,
+        sequence: &mut Sequence,
+        scored: TokenTree,
+        scores: &Scores,
+    ) -> (Verdict, usize) {
+        let (mut tree, chain) = (scored, self.drafting.chain());
+        let mut at = None;
+        let mut drawn = BTreeMap::new();
+        for (place, &token) in chain.tree.tokens().iter().enumerate() {
+            let node = tree.child_with(at, token).unwrap_or_else(|| tree.push(at, token));
+            if let Proposal::Sampled(rows) = &chain.proposal {
+                drawn.insert(node, &rows[place]);
+            }
+            at = Some(node);
+        }
+        let (position, randomness) = (sequence.tokens().len(), sequence.randomness());
+        let drawn_from = |node| drawn.get(&node).copied();
+        let verdict = verify_candidates(&tree, &drawn_from, &scores.rows, position, randomness);
+        let draft = Draft { tree, proposal: Proposal::Deterministic };
+        let accepted = sequence.commit(&draft, &verdict, scores);
+        (verdict, accepted)
+    }
+
+    /// Continues the drafter's chain after the committed tokens, or restarts it there. `own`: whether the last
+    /// committed token is the target's own.
+    fn advance(&mut self, committed: &[TokenId], own: bool, cluster: &mut dyn Cluster) {
+        let agreed = common_prefix_len(self.drafting.tokens(), committed);
+        let rejected = agreed < committed.len() && agreed < self.drafting.len();
+        let restarts = own || agreed < committed.len();
+        self.draft_length.observe_verdict(agreed, rejected, restarts);
+        self.drafting.accept(agreed, cluster);
+        if restarts {
+            self.drafting.restart(rejected, cluster);
+        }
+    }
+}
+
 impl Decoder for Pearl {
     fn step(
         &mut self,
@@ -111,14 +236,25 @@ impl Decoder for Pearl {
             true => 0,
             false => self.draft_length.next_length(),
         };
-        let first = if self.options.pre_verify { self.draft_length.first_length() } else { gamma };
+        let first = match self.options.pre_verify {
+            PreVerify::Off => gamma,
+            _ => self.draft_length.first_length(),
+        };
         if self.drafting.len() == 0 && first > 0 {
             self.draft_alone(sequence, first, cluster)?;
         }
 
         // In parallel, the target scores the unverified tokens and the next position …
         let unverified = self.drafting.len();
-        let tree = self.drafting.first(unverified);
+        let length = if unverified == 0 { self.draft_length.guess_length(gamma) } else { 0 };
+        let guess = self.guess(sequence, length);
+        sequence.statistics_mut().count_draft(guess.len(), 0);
+        let tree = match guess.is_empty() {
+            true => self.drafting.first(unverified),
+            false => TokenTree::chain(&guess),
+        };
+        let nodes = tree.len();
+        let scored = tree.clone();
         let scoring = jobs::submit_score(0, sequence, &[], tree, cluster)?;
         self.scoring = Some(scoring);
         let late = self.drafting.is_busy();
@@ -131,43 +267,26 @@ impl Decoder for Pearl {
             }
             PearlSchedule::Paper => (gamma, gamma, gamma),
         };
-        let (min_length, max_length) = (unverified + min_new, unverified + max_new);
-        let mut scores = None;
-        loop {
-            if scores.is_none() || self.drafting.len() < min_length {
-                self.drafting.continue_to(sequence, max_length, per_job, cluster)?;
-            }
-            if scores.is_some() && self.drafting.is_done(sequence, min_length) {
-                break;
-            }
-            let completion = cluster.next_completion()?;
-            self.now_ns = self.now_ns.max(completion.finished_ns);
-            if completion.ticket == scoring {
-                self.scoring = None;
-                let reply = jobs::score_reply(sequence, unverified, completion)?;
-                self.draft_length.observe_score(unverified + 1, &reply.time, drafts || late);
-                scores = Some(reply.output);
-            } else if let Some((tokens, time)) =
-                self.drafting.handle_completion(sequence, completion)?
-            {
-                self.draft_length.observe_draft(tokens, &time);
-            }
+        let (mut min_length, mut max_length) = (unverified + min_new, unverified + max_new);
+        if drafts && self.waits_for_drafter && !guess.is_empty() {
+            min_length = min_length.max(guess.len() + 1);
+            max_length = max_length.max(min_length);
         }
-        let scores = scores.unwrap_or_default();
+        let lengths = Lengths { min: min_length, max: max_length, per_job };
+        let works = drafts || late;
+        let scores = self.draft_until_scored(sequence, nodes, (lengths, works), cluster)?;
 
-        // Verify the unverified tokens and the first new one. There are no rows for further tokens.
         let position = sequence.tokens().len();
-        let verdict = verify(self.drafting.chain(), &scores.rows, position, sequence.randomness());
-        let accepted = sequence.commit(self.drafting.chain(), &verdict, &scores);
-        self.draft_length.observe_verdict(accepted, verdict.rejected, verdict.token.is_some());
+        let (verdict, accepted) = self.verify(sequence, scored, &scores);
         let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
         cluster.observe(Outcome { ticket: scoring, accepted, outcome });
-        self.drafting.accept(accepted, cluster);
-        if verdict.token.is_some() {
-            self.drafting.restart(verdict.rejected, cluster);
+        let own = verdict.token.is_some();
+        self.advance(&sequence.tokens()[position..], own, cluster);
+        if !guess.is_empty() {
+            self.draft_length.observe_guess(sequence.tokens().len() - position, own);
         }
         let committed = sequence.tokens().len() - position;
-        let alone = unverified == 0 && !drafts && !late;
+        let alone = nodes == 0 && !drafts && !late;
         self.draft_length.observe_round(committed, self.now_ns, alone);
         Ok(())
     }
@@ -183,6 +302,7 @@ impl Decoder for Pearl {
 
 impl AnswerDecoder for Pearl {
     fn for_next_answer(&self, options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
-        Box::new(Self::new(options.pearl, self.draft_length.for_new_answer()))
+        let decoder = Self::new(options.pearl, self.draft_length.for_new_answer());
+        Box::new(Self { guesser: options.guesser.map(|make| make()), ..decoder })
     }
 }

@@ -54,8 +54,8 @@ pub struct Sequence {
     /// `None` if log-probabilities are not requested.
     requested_logprobs: Option<usize>,
     logprobs: Vec<TokenLogprob>,
-    /// The target's features of all committed tokens but the last, if they are requested. The last
-    /// token is the target's own, which it has not read yet.
+    /// The target's features of all committed tokens but the last, if they are requested. The target has not read
+    /// the last token yet.
     features: Option<Features>,
     /// The last draft with the target's tokens, if draft feedback is requested.
     last_draft: Option<Arc<VerifiedDraft>>,
@@ -110,8 +110,8 @@ impl Sequence {
         self
     }
 
-    /// Collects the target's features for the drafter. The decoder must verify every draft before
-    /// the next one.
+    /// Collects the target's features for the drafter. The decoder must use the scores in the order of their
+    /// positions.
     #[must_use]
     pub fn with_features(mut self) -> Self {
         self.features = Some(Features::new());
@@ -268,6 +268,7 @@ impl Sequence {
             // The rows are of the tokens that had no features, then of the nodes.
             let tokens = before.saturating_sub(features.len());
             let path = verdict.accepted[..accepted].iter().map(|&node| tokens + node);
+            // A last token that was tested, but not scored, has none.
             features.push(rows.gather((0..tokens).chain(path)));
         }
         if let Some(last_draft) = &mut self.last_draft {

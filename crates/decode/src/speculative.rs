@@ -30,7 +30,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     help: "Draft, then verify the draft in one forward pass of the target",
     drafting: Drafting::BeforeVerification,
     several_targets: false,
-    offers: &[Need::Features, Need::Feedback, Need::Trees, Need::WholeDrafts],
+    offers: &[Need::Features, Need::VerifiedPrefix, Need::Feedback, Need::Trees, Need::WholeDrafts],
     decoder: |options| {
         let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
         let shape = options.shape.with_draft_tokens(longest.min(options.draft_tokens));

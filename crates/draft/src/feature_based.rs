@@ -8,7 +8,11 @@ use forerun_lm::{FeatureModel, ForwardRequest, ModelError};
 /// which the target has not read, and of at least one token. In an answer's first round there are
 /// none.
 fn has_features(context: &DraftContext<'_>) -> bool {
-    let tokens = context.tokens.len();
+    has_features_of(context, context.tokens.len())
+}
+
+/// Returns the same for the first `tokens` tokens.
+pub(crate) fn has_features_of(context: &DraftContext<'_>, tokens: usize) -> bool {
     tokens >= 2 && context.feedback.features.len() + 1 >= tokens
 }
 

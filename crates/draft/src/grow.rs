@@ -195,17 +195,30 @@ pub(crate) struct ModelGrowth<'a> {
     /// The index of its context.
     pub(crate) index: usize,
     pub(crate) growth: Growth<'a>,
-    /// The options of its requests.
+    /// The options of its requests, with the tokens that are not part of their trees.
     pub(crate) request: ForwardRequest<'a>,
-    pub(crate) progress: Progress,
+    /// The context's further tokens as a chain, and the draft's nodes after it.
+    tree: TokenTree,
+    progress: Progress,
 }
 
-impl ModelGrowth<'_> {
+impl<'a> ModelGrowth<'a> {
+    /// Creates a growth whose requests have the first tokens of the context, and the others as nodes.
+    pub(crate) fn new(index: usize, growth: Growth<'a>, request: ForwardRequest<'a>) -> Self {
+        Self { index, growth, request, tree: TokenTree::new(), progress: Progress::default() }
+    }
+
     /// Returns the entry of the next pass, unless the draft is complete.
     fn entry(&mut self) -> Option<BatchEntry<'_>> {
-        let Self { growth, request, progress, .. } = self;
-        let (tree, first_row) = growth.next_rows()?;
+        let Self { growth, request, tree: extended, progress, .. } = self;
+        let (mut tree, mut first_row) = growth.next_rows()?;
         let device = growth.context.device(tree, first_row);
+        let ahead = &growth.context.tokens[request.tokens.len()..];
+        if let Some(last) = ahead.len().checked_sub(1) {
+            *extended = TokenTree::chain(ahead);
+            extended.graft(Some(last), tree);
+            (tree, first_row) = (extended, first_row + ahead.len());
+        }
         let request = ForwardRequest { tree, first_row, device, ..*request };
         Some(BatchEntry { request, progress })
     }

@@ -9,7 +9,7 @@ use crate::candidate_model::CandidateModel;
 use crate::grow::{Growth, ModelGrowth, grow_from_model};
 use crate::{DraftContext, Drafter, single_draft};
 use forerun_core::{Draft, Sampling, SequenceId, TokenTree};
-use forerun_lm::{ForwardRequest, LanguageModel, ModelError, Progress};
+use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use std::borrow::Cow;
 
 /// Drafts with a language model, usually a small one.
@@ -41,7 +41,7 @@ impl<M: LanguageModel> ModelDrafter<M> {
     }
 
     /// Drafts for several sequences. `request` adds options to the requests of the context with an
-    /// index.
+    /// index. If it takes away the last tokens, they are nodes of the request's tree instead.
     pub(crate) fn draft_with<'a>(
         &mut self,
         contexts: &'a [DraftContext<'a>],
@@ -62,7 +62,7 @@ impl<M: LanguageModel> ModelDrafter<M> {
             let shape = context.shape.truncated(room.min(*max_depth));
             let request = request(index, context.request(&NO_TREE, 0));
             let growth = Growth::new(DraftContext { sampling, ..*context }, &shape);
-            growths.push(ModelGrowth { index, growth, request, progress: Progress::default() });
+            growths.push(ModelGrowth::new(index, growth, request));
         }
         let vocab_size = candidates.vocab_size();
         grow_from_model(&mut candidates.model, growths, vocab_size, done);

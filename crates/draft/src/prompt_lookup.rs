@@ -12,7 +12,7 @@
 //! Deviation: a tree can hold several continuations.
 
 use crate::{DraftContext, Drafter};
-use forerun_core::{Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree};
+use forerun_core::{Draft, DraftShape, Guesser, Proposal, SequenceId, TokenId, TokenTree};
 use forerun_lm::ModelError;
 
 /// The published settings: n-grams of up to 3 tokens, and up to 10 proposed tokens.
@@ -40,6 +40,12 @@ impl Drafter for PromptLookup {
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
+}
+
+impl Guesser for PromptLookup {
+    fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Vec<TokenId> {
+        continuations(tokens, length.min(MAX_TOKENS)).next().unwrap_or_default().to_vec()
+    }
 }
 
 /// Iterates over the continuations of earlier occurrences of the last n-gram: the longest n first,
@@ -74,7 +80,11 @@ mod tests {
             cancel: &AtomicBool::new(false),
             tokens_on_last_device: None,
         };
-        PromptLookup.draft(&context).map(|draft| draft.tree).unwrap_or_default()
+        let tree = PromptLookup.draft(&context).map(|draft| draft.tree).unwrap_or_default();
+        if let DraftShape::Chain { length } = *shape {
+            assert_eq!(PromptLookup.guess(tokens, tokens.len(), length), tree.tokens());
+        }
+        tree
     }
 
     #[test]

@@ -20,7 +20,8 @@ use crate::suffix_automaton::{State, SuffixAutomaton};
 use crate::suffix_pool::{AnswerPool, END_OF_ANSWER};
 use crate::{DraftContext, Drafter};
 use forerun_core::{
-    Draft, DraftShape, Proposal, Sampling, SequenceId, TokenId, TokenTree, node_of_row, row_of,
+    Draft, DraftShape, Guesser, Proposal, Sampling, SequenceId, TokenId, TokenTree, node_of_row,
+    row_of,
 };
 use forerun_lm::ModelError;
 use std::cmp::Reverse;
@@ -95,6 +96,16 @@ impl Drafter for SuffixDrafter {
         if let (Some(pool), Some(text), true) = (&mut self.pool, text, verified) {
             pool.add(text.answer());
         }
+    }
+}
+
+impl Guesser for SuffixDrafter {
+    fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Vec<TokenId> {
+        let text = self.texts.entry(SequenceId(0)).or_default();
+        text.suffixes.seek(tokens);
+        let own = text.suffixes.repeated_suffixes();
+        let own = own.map(|(state, matched)| (&text.suffixes, state, matched));
+        speculate(own, &Limits { depth: length, width: 1, nodes: length }).tree.tokens().to_vec()
     }
 }
 

@@ -46,6 +46,12 @@ impl DrafterTraits {
     /// or [`ModelDrafter`](crate::ModelDrafter). Every method supports it.
     pub const ON_TOKENS: Self = Self { needs: &[], shape: DefaultShape::Chain };
 
-    /// A drafter that reads the target's hidden states, such as [`MedusaDrafter`](crate::MedusaDrafter).
-    pub const ON_FEATURES: Self = Self { needs: &[Need::Features], ..Self::ON_TOKENS };
+    /// A drafter that reads the target's hidden states, and cannot draft after tokens without them, such as
+    /// [`MedusaDrafter`](crate::MedusaDrafter).
+    pub const ON_FEATURES: Self =
+        Self { needs: &[Need::Features, Need::VerifiedPrefix], ..Self::ON_TOKENS };
+
+    /// A drafter that reads the target's hidden states, and goes on with its own predictions of them after draft
+    /// tokens, such as [`EagleDrafter`](crate::EagleDrafter).
+    pub const ON_PREDICTED_FEATURES: Self = Self { needs: &[Need::Features], ..Self::ON_TOKENS };
 }

@@ -2,8 +2,10 @@
 
 use crate::plan::{Method, Plan};
 use forerun_core::DraftShape;
-use forerun_decode::{AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, SharedGoodput};
-use forerun_draft::CalibrationPolicy;
+use forerun_decode::{
+    AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, MakeGuesser, PreVerify, SharedGoodput,
+};
+use forerun_draft::{CalibrationPolicy, PromptLookup, SuffixDrafter};
 
 /// The decoders of the last answers, by method. Each answer starts with what its method's last
 /// decoder learned.
@@ -30,6 +32,7 @@ impl LearnedDecoders {
             goodput: SharedGoodput::default(),
             pattern,
             pearl: plan.pearl(),
+            guesser: guesser(plan.pearl().pre_verify),
             targets: plan.placement().replicas(),
             drafters: 1 + plan.additional_drafters().len(),
             calibrates_during_verification,
@@ -87,5 +90,14 @@ impl LearnedDecoders {
     pub(crate) fn learn(&mut self, method: Method, decoder: Box<dyn AnswerDecoder>) {
         self.last.retain(|(of, _)| *of != method);
         self.last.push((method, decoder));
+    }
+}
+
+/// Returns what guesses tokens for PEARL; `None` without guesses.
+fn guesser(pre_verify: PreVerify) -> Option<MakeGuesser> {
+    match pre_verify {
+        PreVerify::Off | PreVerify::Bare => None,
+        PreVerify::PromptLookup => Some(|| Box::new(PromptLookup)),
+        PreVerify::Suffix => Some(|| Box::new(SuffixDrafter::new())),
     }
 }

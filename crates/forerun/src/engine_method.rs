@@ -86,7 +86,10 @@ impl Forerun {
         if drafter == DrafterKind::None {
             return Err(MethodError::NoDrafter(method));
         }
-        let reads_features = self.reads_features() && !method.offers(Need::Features);
+        let drafts_ahead = drafter.needs(Need::Features) && !drafter.needs(Need::VerifiedPrefix);
+        let is_offered =
+            method.offers(Need::Features) && (drafts_ahead || method.offers(Need::VerifiedPrefix));
+        let reads_features = self.reads_features() && !is_offered;
         let learns = drafter.needs(Need::Feedback) && !method.offers(Need::Feedback);
         if reads_features || learns {
             return Err(MethodError::NeedsFeatures(method));

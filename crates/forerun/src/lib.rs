@@ -125,7 +125,9 @@ pub use forerun_cpu::quality::Quality;
 pub use forerun_cpu::{Exchange, GroupParallelism, Isa, IsaError, Team, TeamError, Weights};
 pub use forerun_cpu::{measure, model_cost};
 pub use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
-pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
+pub use forerun_decode::{
+    Finish, PearlOptions, PearlSchedule, PreVerify, Statistics, VerificationRecord,
+};
 pub use forerun_draft::{
     CalibrationPolicy, DefaultShape, DraftContext, Drafter, DrafterTraits, UnknownCalibrationPolicy,
 };

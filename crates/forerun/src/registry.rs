@@ -85,7 +85,7 @@ static DRAFTERS: &[DrafterEntry] = &[
     DrafterEntry {
         name: "eagle",
         help: "A layer on the target's hidden states (EAGLE, EAGLE-2, EAGLE-3)",
-        traits: DrafterTraits::ON_FEATURES,
+        traits: DrafterTraits::ON_PREDICTED_FEATURES,
         source: Source::Speculator {
             reads: |layout| matches!(layout, SpeculatorKind::Eagle | SpeculatorKind::Eagle3),
             build_model: None,
@@ -104,7 +104,7 @@ static DRAFTERS: &[DrafterEntry] = &[
         name: "mtp",
         help: "The layer of the target's own checkpoint that predicts a further token (MTP of DeepSeek-V3, \
                GLM-4.5, Qwen3-Next and Qwen3.5); needs no draft model",
-        traits: DrafterTraits::ON_FEATURES,
+        traits: DrafterTraits::ON_PREDICTED_FEATURES,
         source: Source::Target,
     },
     DrafterEntry {

@@ -15,10 +15,10 @@
 use forerun::{DrafterKind, Method, Need};
 use forerun_certify::SamplingTest;
 use forerun_core::{
-    Cluster, Constraint, Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key,
-    KeyedRandomness, Node, Proposal, Purpose, Randomness, Role, Sampler, Sampling, SamplingOptions,
-    ScoreJob, Scores, SequenceId, TargetFeedback, TokenId, TokenTree, Verdict, Verification,
-    node_of_row, reference, verify,
+    Cluster, Constraint, Distribution, Draft, DraftShape, FeatureRows, Guesser, Job, JobOutput,
+    Key, KeyedRandomness, Node, Proposal, Purpose, Randomness, Role, Sampler, Sampling,
+    SamplingOptions, ScoreJob, Scores, SequenceId, TargetFeedback, TokenId, TokenTree, Verdict,
+    Verification, node_of_row, reference, verify,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
@@ -734,6 +734,26 @@ fn speculative_decoding_on_features_is_exact() {
     }
 }
 
+/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection.
+#[test]
+fn pearl_on_features_is_exact() {
+    let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
+    for (length, options) in [(1, "eager"), (2, "eager"), (2, "paper"), (3, "paper")] {
+        let name = format!("pearl, eagle, {options}, chain {length}");
+        assert_exact_of(&name, &eagle, &|| pearl(length, options), (3, true));
+        for order in [None, Some(1), Some(2), Some(3)] {
+            for waits in [false, true] {
+                let options = format!("{options},pre-verify-lookup");
+                let decoder = || guessing_pearl(length, &options, true, waits);
+                let experiment = Experiment::of(sampling(1.0, 0, 1.0), &eagle, &decoder);
+                let experiment = Experiment { tokens: 3, features: true, order, ..experiment };
+                let deviation = experiment.deviation();
+                assert!(deviation < 1e-6, "{name}, guesses, order {order:?}: off by {deviation}");
+            }
+        }
+    }
+}
+
 /// Lookahead decoding, whose drafts depend on the target's feedback on earlier drafts.
 #[test]
 fn speculative_decoding_with_lookahead_is_exact() {
@@ -892,6 +912,27 @@ fn pearl(length: usize, options: &str) -> Box<dyn Decoder> {
     Box::new(Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, eager)))
 }
 
+/// Guesses that the text counts on from its last token.
+struct Counting;
+
+impl Guesser for Counting {
+    fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Vec<TokenId> {
+        let last = tokens[tokens.len() - 1];
+        (1..=length as TokenId).map(|step| (last + step) % VOCAB as TokenId).collect()
+    }
+}
+
+/// PEARL with guesses, which counts or looks up.
+fn guessing_pearl(length: usize, options: &str, counts: bool, waits: bool) -> Box<dyn Decoder> {
+    let options: PearlOptions = options.parse().unwrap();
+    let eager = options.schedule == PearlSchedule::Eager;
+    let pearl = Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, eager));
+    let guesser: Box<dyn Guesser> =
+        if counts { Box::new(Counting) } else { Box::new(PromptLookup) };
+    let pearl = pearl.with_guesser(guesser);
+    Box::new(if waits { pearl.reproducible() } else { pearl })
+}
+
 fn dsi(replicas: usize, lookahead: usize) -> Dsi {
     Dsi::new(replicas, DsiLookahead::new(lookahead, DraftLength::Fixed, replicas))
 }
@@ -927,6 +968,32 @@ fn pearl_is_exact() {
         assert_exact_in_any_order(&name, &model_drafter, &decoder);
     }
     assert_exact("pearl, prompt-lookup", &|| Box::new(PromptLookup), &|| pearl(2, "eager"));
+}
+
+/// Guesses that the drafter confirms, contradicts or is late for, and that are longer or shorter than its chain.
+#[test]
+fn pearl_with_guesses_is_exact() {
+    let variants = ["eager", "paper", "paper,no-post-verify"];
+    for (options, length) in variants.into_iter().flat_map(|o| [1, 2, 3].map(|length| (o, length)))
+    {
+        let options = format!("{options},pre-verify-lookup");
+        for (counts, waits) in [(false, false), (true, false), (true, true)] {
+            let name = format!("pearl, {options}, counts {counts}, waits {waits}, chain {length}");
+            let decoder = || guessing_pearl(length, &options, counts, waits);
+            assert_exact(&name, &model_drafter, &decoder);
+            assert_exact_in_any_order(&name, &model_drafter, &decoder);
+        }
+    }
+    let decoder = || guessing_pearl(2, "eager,pre-verify-lookup", true, false);
+    assert_exact_in_any_order("pearl, guesses, prompt-lookup", &lookup_drafter, &decoder);
+    for number in 0..VOCAB {
+        let after = || failing_after(number, &model_drafter);
+        let name = format!("pearl, guesses, fails after {number} jobs");
+        assert_exact_in_any_order(&name, &after, &decoder);
+        let token = number as TokenId;
+        let name = format!("pearl, guesses, fails on token {token}");
+        assert_exact_in_any_order(&name, &|| failing_on(token), &decoder);
+    }
 }
 
 /// Replicas finish in any order, jobs have several sizes, and the drafter is early or late.
@@ -1518,6 +1585,82 @@ fn scores(
 fn mutant_the_residual_is_not_subtracted() {
     let decoder = || -> Box<dyn Decoder> { Box::new(ExplicitVerification { subtract: false }) };
     assert_caught("residual not subtracted", &model_drafter, &decoder, &unchanged);
+}
+
+/// A draft token and a guess for the same position, or a mistake.
+struct ExplicitGuess(GuessMistake);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum GuessMistake {
+    None,
+    /// The guess is tested as if the draft token had not been rejected.
+    TargetRow,
+    /// Both are tested with one number.
+    OneKey,
+    /// The correction may be the rejected guess.
+    KeepsGuess,
+}
+
+impl Decoder for ExplicitGuess {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let mistake = self.0;
+        let drafted = draft(sequence, cluster, chain(1))?;
+        let guess = Counting.guess(sequence.tokens(), sequence.prompt_len(), 1)[0];
+        let guessed = Draft { tree: TokenTree::chain(&[guess]), proposal: Proposal::Deterministic };
+        let scores = scores(sequence, cluster, &guessed)?;
+        let Proposal::Sampled(proposed) = &drafted.proposal else { panic!() };
+        let (rows, token, position) =
+            (&scores.rows, drafted.tree.token(0), sequence.tokens().len());
+        let random = sequence.randomness();
+        let accepts = |candidate, chance| {
+            random.below(Key { position, purpose: Purpose::Accept, candidate }, chance)
+        };
+        let pick = |row: &Distribution, position| {
+            row.pick(random, Key { position, purpose: Purpose::Sample, candidate: 0 })
+        };
+        let after = |token| (token == guess).then(|| pick(&rows[1], position + 1));
+        let chance = rows[0].probability(token) / proposed[0].probability(token);
+        let (walked, token, rejected) = if accepts(0, chance) {
+            (token, after(token), false)
+        } else {
+            let residual = rows[0].residual(&proposed[0]).unwrap_or_default();
+            let tested = if mistake == GuessMistake::TargetRow { &rows[0] } else { &residual };
+            let key = u32::from(mistake != GuessMistake::OneKey);
+            let rest = residual.without(guess).filter(|_| mistake != GuessMistake::KeepsGuess);
+            match accepts(key, tested.probability(guess)) {
+                true => (guess, after(guess), false),
+                false => (guess, Some(pick(&rest.unwrap_or(residual), position)), true),
+            }
+        };
+        let accepted = if rejected { vec![] } else { vec![0] };
+        let walked = Draft { tree: TokenTree::chain(&[walked]), proposal: Proposal::Deterministic };
+        sequence.commit(&walked, &Verdict { accepted, token, rejected }, &scores);
+        Ok(())
+    }
+}
+
+#[test]
+fn mutants_of_guesses() {
+    let with = |mistake| move || -> Box<dyn Decoder> { Box::new(ExplicitGuess(mistake)) };
+    let worst = worst_deviation(&model_drafter, &with(GuessMistake::None), &unchanged);
+    assert!(worst < 1e-6, "without a mistake it is off by {worst}");
+    for mistake in [GuessMistake::TargetRow, GuessMistake::OneKey, GuessMistake::KeepsGuess] {
+        let name = format!("guess, {mistake:?}");
+        assert_caught(&name, &model_drafter, &with(mistake), &unchanged);
+    }
+    // The production code, if the draft token and the guess had one number.
+    let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
+        Arc::new(MutantKeys(enumerator, |key| match key.purpose {
+            Purpose::Accept => Key { candidate: 0, ..key },
+            _ => key,
+        }))
+    };
+    let decoder = || guessing_pearl(2, "eager,pre-verify-lookup", true, false);
+    assert_caught("PEARL's guess has the draft token's key", &model_drafter, &decoder, &keys);
 }
 
 /// Algorithm 2 of block verification for chains, written as in the paper, or with a mistake.

@@ -183,6 +183,9 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         pearl(MODEL, Fixed(1), "eager", 1),
         pearl(MODEL, Fixed(4), "eager", 1),
         pearl(MODEL, Auto, "eager", 0),
+        pearl(MODEL, Fixed(4), "eager,pre-verify-lookup", 1),
+        pearl(MODEL, Fixed(3), "paper,pre-verify-suffix", 1),
+        pearl(MODEL, Auto, "eager,pre-verify-suffix", 0),
         pearl(MODEL, Fixed(3), "paper", 3),
         pearl(MODEL, Auto, "paper", 0),
         pearl(MODEL, Fixed(3), "paper,no-pre-verify", 3),
@@ -759,7 +762,7 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
         for (draft_tokens, tree) in trees.clone() {
             cells.push(own(Method::Speculative, draft_tokens, tree, "eager"));
         }
-        if reads_features {
+        if reads_features && drafter != DrafterKind::Eagle {
             continue;
         }
         let runs_in_parallel = |method, count, options| Cell {
@@ -771,8 +774,10 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
         cells.extend([
             runs_in_parallel(Method::Pearl, 3, "eager"),
             runs_in_parallel(Method::Pearl, 3, "paper"),
-            runs_in_parallel(Method::Dsi, 2, "eager"),
         ]);
+        if !reads_features {
+            cells.push(runs_in_parallel(Method::Dsi, 2, "eager"));
+        }
     }
     cells
 }
@@ -842,7 +847,7 @@ static EVERY_SECOND: MethodEntry = MethodEntry {
     help: "Drafts for every second token of the target",
     drafting: Drafting::BeforeVerification,
     several_targets: false,
-    offers: &[Need::Features, Need::Feedback],
+    offers: &[Need::Features, Need::VerifiedPrefix, Need::Feedback],
     decoder: |_| Box::new(EverySecond::default()),
 };
 

@@ -3,6 +3,7 @@
 use crate::DraftLength;
 use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
+use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime, OneRowTime};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::ParallelRounds;
@@ -37,6 +38,10 @@ pub struct PearlDraftLength {
     acceptance: Acceptance,
     /// The number of tokens accepted since the drafter last started afresh.
     accepted: usize,
+    /// The further tokens of a pass with guesses.
+    guess_gain: DecayingMean,
+    /// The estimated time for a token.
+    token_ns: f64,
     /// γ of the next round and, after a rejection, the number of tokens to draft before the pass.
     next: (usize, usize),
     rounds: u32,
@@ -74,6 +79,8 @@ impl PearlDraftLength {
             draft_time: DraftTime::default(),
             acceptance: Acceptance::default(),
             accepted: 0,
+            guess_gain: DecayingMean::default(),
+            token_ns: f64::INFINITY,
             next: (INITIAL_LENGTH.min(length), 0),
             rounds: 0,
             first_score: true,
@@ -116,6 +123,23 @@ impl PearlDraftLength {
         // Only gains are at risk: the target works meanwhile if nothing is drafted first.
         let is_affordable = self.draft_time.estimate_ns(first) <= self.pauses.gained_ns();
         if is_affordable { first } else { 0 }
+    }
+
+    /// Returns how many tokens to guess for a pass without unverified tokens.
+    #[must_use]
+    pub fn guess_length(&self, gamma: usize) -> usize {
+        let rows_ns = self.rows.up_to(gamma)[gamma];
+        let is_probe = self.rounds.is_multiple_of(PROBE_EVERY);
+        let pays = !self.guess_gain.is_known()
+            || rows_ns == 0.0
+            || self.guess_gain.value_or(0.0) * self.token_ns > rows_ns;
+        if self.mode != DraftLength::Auto || pays || is_probe { gamma } else { 0 }
+    }
+
+    /// Learns how many tokens a pass with guesses committed. `own`: whether the target added a token of its own.
+    /// Otherwise the next pass would have committed the drafter's tokens.
+    pub fn observe_guess(&mut self, committed: usize, own: bool) {
+        self.guess_gain.add(if own { committed.saturating_sub(1) as f64 } else { 0.0 });
     }
 
     /// Returns the maximum number of tokens to draft during one forward, for this γ.
@@ -176,6 +200,7 @@ impl PearlDraftLength {
             let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
             let alone_ns = self.score_costs.share_at_load(alone_ns, 1.0);
             let (best, speed) = self.best_lengths(&self.acceptance.of_first(HORIZON));
+            self.token_ns = 1.0 / speed;
             outlook.speedup_at_best = self.speed_at_best() * alone_ns;
             // Without a gain, the target is better alone, but for a token now and then that shows the acceptance.
             let probe = usize::from(self.rounds.is_multiple_of(PROBE_EVERY));

@@ -10,7 +10,8 @@ use forerun_core::{
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
-    PearlDraftLength, PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, Ssd, generate,
+    PearlDraftLength, PearlSchedule, PreVerify, Sequence, Speculative, SpeculativeDraftLength, Ssd,
+    generate,
 };
 use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
 use forerun_lm::fake::TableModel;
@@ -244,10 +245,15 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
     }
     let options = forerun_decode::PearlOptions {
         schedule: if dice.one_in(2) { PearlSchedule::Eager } else { PearlSchedule::Paper },
-        pre_verify: !dice.one_in(3),
+        pre_verify: match dice.one_in(3) {
+            true => PreVerify::Off,
+            false if dice.one_in(2) => PreVerify::PromptLookup,
+            false => PreVerify::Bare,
+        },
         post_verify: !dice.one_in(3),
     };
-    let pearl = Pearl::new(options, PearlDraftLength::new(length, mode, dice.one_in(2)));
+    let pearl = Pearl::new(options, PearlDraftLength::new(length, mode, dice.one_in(2)))
+        .with_guesser(Box::new(PromptLookup));
     let name = format!("pearl {options}, {length} {mode:?}, {reproducible}");
     (Box::new(if reproducible { pearl.reproducible() } else { pearl }), name)
 }

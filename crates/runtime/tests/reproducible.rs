@@ -192,13 +192,18 @@ fn pearls_text_does_not_depend_on_the_order_of_jobs() {
         "eager,no-post-verify",
         "paper,no-pre-verify",
         "eager,no-pre-verify,no-post-verify",
+        "eager,pre-verify-lookup",
+        "paper,pre-verify-lookup",
+        "eager,pre-verify-lookup,no-post-verify",
     ] {
         for length in [1, 3, 4] {
             let options: PearlOptions = options.parse().unwrap();
             let continues = options.schedule == PearlSchedule::Eager;
             assert_one_text(&format!("pearl {options}, {length} tokens"), &|| {
                 let draft_length = PearlDraftLength::new(length, DraftLength::Fixed, continues);
-                Box::new(Pearl::new(options, draft_length).reproducible())
+                let decoder =
+                    Pearl::new(options, draft_length).with_guesser(Box::new(PromptLookup));
+                Box::new(decoder.reproducible())
             });
         }
     }

@@ -1,5 +1,6 @@
 //! The simulation of one answer.
 
+use crate::oracle::SimulatedLookup;
 use crate::{
     AcceptanceModel, Cancellation, Cost, Device, Fault, Oracle, SequenceCluster, SharedDevices,
     SimCluster, SimError, SimulatedMethod, Usage,
@@ -34,6 +35,8 @@ pub struct Simulation {
     pub targets: Vec<Cost>,
     /// The acceptance of each drafter. The last entry applies to all further drafters.
     pub acceptance: Vec<AcceptanceModel>,
+    /// How often a guess from earlier text is right, for methods that guess. Guesses take no time.
+    pub lookup: AcceptanceModel,
     /// The draft length in tokens; 0 turns drafting off.
     pub draft_tokens: usize,
     /// The number of tokens to generate.
@@ -159,7 +162,8 @@ impl Simulation {
         if self.drafters.is_empty() {
             return Err(zero("`drafters`"));
         }
-        let probabilities = self.acceptance.iter().flat_map(AcceptanceModel::probabilities);
+        let models = self.acceptance.iter().chain([&self.lookup]);
+        let probabilities = models.flat_map(AcceptanceModel::probabilities);
         for probability in probabilities {
             if !(0.0..=1.0).contains(probability) {
                 let found = probability.to_string();
@@ -213,7 +217,9 @@ impl Simulation {
             Limits { max_tokens: self.max_tokens, context_length: usize::MAX, eos: Vec::new() };
         let mut sequence = Sequence::new(id, prompt, Sampling::greedy(), limits);
         let (targets, drafters) = (self.targets.len(), self.drafters.len());
-        let mut decoder = self.method.decoder(self.draft_tokens, targets, drafters);
+        let lookup = SimulatedLookup::new(self.oracle().of_sequence(id), self.lookup.clone());
+        let mut decoder =
+            self.method.decoder(self.draft_tokens, targets, drafters, Box::new(lookup));
         generate(&mut *decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()))
             .map_err(|error| SimError::Decode(error.to_string()))?;
         Ok((sequence.generated().to_vec(), sequence.statistics().clone()))

@@ -32,7 +32,7 @@ pub use cost::{Cost, ForwardCost};
 pub use device::{Device, Fault, FaultKind};
 pub use error::SimError;
 pub use method::SimulatedMethod;
-pub use oracle::{AcceptanceModel, Oracle};
+pub use oracle::{AcceptanceModel, Oracle, SimulatedLookup};
 pub use parameters::Parameters;
 pub use pipeline::SharedDevices;
 pub use real_time::RealTimeAnswer;

@@ -1,9 +1,9 @@
 //! The decoding methods that can be simulated.
 
-use forerun_core::DraftShape;
+use forerun_core::{DraftShape, Guesser};
 use forerun_decode::{
     Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength, PearlOptions,
-    PearlSchedule, Speculative, SpeculativeDraftLength, Ssd,
+    PearlSchedule, PreVerify, Speculative, SpeculativeDraftLength, Ssd,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,6 +21,8 @@ pub enum SimulatedMethod {
     /// PEARL with the eager schedule: it drafts during verification, and a round ends with the target's
     /// pass.
     Pearl,
+    /// PEARL with the eager schedule, and with guesses from earlier text in passes without unverified tokens.
+    PearlLookup,
     /// PEARL with the paper's schedule: a round also waits for all draft tokens.
     PearlPaper,
     /// PEARL with the paper's schedule, without pre-verify: the drafter runs alone while there are no
@@ -38,10 +40,11 @@ pub enum SimulatedMethod {
 
 impl SimulatedMethod {
     /// All methods with the names that [`FromStr`] accepts.
-    pub const NAMES: [(Self, &str); 8] = [
+    pub const NAMES: [(Self, &str); 9] = [
         (Self::Autoregressive, "autoregressive"),
         (Self::Speculative, "speculative"),
         (Self::Pearl, "pearl"),
+        (Self::PearlLookup, "pearl-lookup"),
         (Self::PearlPaper, "pearl-paper"),
         (Self::PearlNoPreVerify, "pearl-no-pre-verify"),
         (Self::PearlNoPostVerify, "pearl-no-post-verify"),
@@ -50,20 +53,20 @@ impl SimulatedMethod {
     ];
 
     /// Creates the decoder of this method for `targets` target replicas and a draft length of
-    /// `draft_tokens`. DSI uses all `drafters`; every other method uses the first one.
+    /// `draft_tokens`. DSI uses all `drafters`; every other method uses the first one. `lookup` guesses tokens for
+    /// methods that guess.
     pub(crate) fn decoder(
         self,
         draft_tokens: usize,
         targets: usize,
         drafters: usize,
+        lookup: Box<dyn Guesser>,
     ) -> Box<dyn Decoder> {
         let chain = DraftShape::Chain { length: draft_tokens };
         let pearl = |options: PearlOptions| {
             let is_eager = options.schedule == PearlSchedule::Eager;
-            Box::new(Pearl::new(
-                options,
-                PearlDraftLength::new(draft_tokens, DraftLength::Fixed, is_eager),
-            ))
+            let length = PearlDraftLength::new(draft_tokens, DraftLength::Fixed, is_eager);
+            Box::new(Pearl::new(options, length).with_guesser(lookup))
         };
         let paper = PearlOptions { schedule: PearlSchedule::Paper, ..PearlOptions::default() };
         match self {
@@ -73,8 +76,11 @@ impl SimulatedMethod {
             }
             Self::Ssd => Box::new(Ssd::new(SpeculativeDraftLength::new(chain, DraftLength::Fixed))),
             Self::Pearl => pearl(PearlOptions::default()),
+            Self::PearlLookup => {
+                pearl(PearlOptions { pre_verify: PreVerify::PromptLookup, ..Default::default() })
+            }
             Self::PearlPaper => pearl(paper),
-            Self::PearlNoPreVerify => pearl(PearlOptions { pre_verify: false, ..paper }),
+            Self::PearlNoPreVerify => pearl(PearlOptions { pre_verify: PreVerify::Off, ..paper }),
             Self::PearlNoPostVerify => pearl(PearlOptions { post_verify: false, ..paper }),
             Self::Dsi => {
                 let targets_per_drafter = targets.div_ceil(drafters.max(1));

@@ -385,6 +385,7 @@ fn a_dead_drafter_and_a_dead_replica_are_reported() {
         drafters: vec![Cost::constant(scenario.draft_ns)],
         targets: vec![Cost::constant(scenario.target_ns); scenario.replicas],
         acceptance: oracle.drafters,
+        lookup: AcceptanceModel::Iid(0.0),
         draft_tokens: 1,
         max_tokens: 60,
         seed: scenario.seed,

@@ -8,10 +8,11 @@
 use forerun_core::{DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{
     Auto, Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength,
-    PearlOptions, Sequence, Speculative, SpeculativeDraftLength, Ssd, generate,
+    PearlOptions, PreVerify, Sequence, Speculative, SpeculativeDraftLength, Ssd, generate,
 };
 use forerun_sim::{
     AcceptanceModel, Calibration, Cancellation, Cost, Device, ForwardCost, Oracle, SimCluster,
+    SimulatedLookup,
 };
 use std::fmt;
 use std::ops::ControlFlow;
@@ -57,6 +58,8 @@ struct World {
     target: Cost,
     replicas: usize,
     acceptance: AcceptanceModel,
+    /// How often guesses from earlier text are right, for PEARL with guesses.
+    lookup: AcceptanceModel,
     seed: u64,
 }
 
@@ -74,7 +77,9 @@ impl World {
         let target = Cost { forward: knees(random), layers, link_ns, ..Cost::constant(0) };
         let acceptance = text(random);
         let replicas = 1 + (random.uniform() * 4.0) as usize;
-        Self { name: format!("world {seed}"), drafter, target, replicas, acceptance, seed }
+        let hits = if random.chance(0.3) { 0.0 } else { random.between(0.0, 0.5) };
+        let lookup = AcceptanceModel::ByPosition(vec![hits, random.between(0.3, 0.95)]);
+        Self { name: format!("world {seed}"), drafter, target, replicas, acceptance, lookup, seed }
     }
 
     /// A pair that was measured: its costs, and where the drafter agreed with the target.
@@ -89,6 +94,7 @@ impl World {
             target: cost(calibration.target_cost().unwrap()),
             replicas: 1,
             acceptance: AcceptanceModel::Varying { text, depth: vec![1.0] },
+            lookup: AcceptanceModel::Iid(0.0),
             seed: prompt,
         }
     }
@@ -121,6 +127,14 @@ impl World {
                 let shape = DraftShape::Chain { length };
                 Box::new(Ssd::new(SpeculativeDraftLength::new(shape, mode)))
             }
+            GUESSES => {
+                let oracle = Oracle { seed: self.seed, drafters: Vec::new() };
+                let lookup = SimulatedLookup::new(oracle, self.lookup.clone());
+                let options =
+                    PearlOptions { pre_verify: PreVerify::PromptLookup, ..PearlOptions::default() };
+                let policy = PearlDraftLength::new(length, mode, true);
+                Box::new(Pearl::new(options, policy).with_guesser(Box::new(lookup)))
+            }
             _ => Box::new(Auto::new(vec![
                 Box::new(speculative(mode, length)),
                 Box::new(pearl(mode, length)),
@@ -142,11 +156,12 @@ fn dsi(mode: DraftLength, length: usize, replicas: usize) -> Dsi {
     Dsi::new(replicas, DsiLookahead::new(length, mode, replicas))
 }
 
-const METHODS: [&str; 5] = ["speculative", "pearl", "dsi", "ssd", "auto"];
+const METHODS: [&str; 6] = ["speculative", "pearl", "dsi", "ssd", "auto", "pearl with guesses"];
 /// The number of methods that `auto` chooses from: the first ones.
 const CANDIDATES: usize = 3;
 const SSD: usize = 3;
 const AUTO: usize = 4;
+const GUESSES: usize = 5;
 
 /// Returns the time of a pass over rows: rows are cheap until the pass is limited by arithmetic, and tiles may
 /// make steps.
@@ -314,6 +329,12 @@ fn pearl_in_random_worlds() {
 }
 
 #[test]
+fn pearl_with_guesses_in_random_worlds() {
+    let bounds = Bounds { to_plain: 0.95, mean_to_best: 0.95, below_best: 0.3 };
+    check_random(GUESSES, 12, &bounds);
+}
+
+#[test]
 fn dsi_in_random_worlds() {
     let bounds = Bounds { to_plain: 0.97, mean_to_best: 0.94, below_best: 0.25 };
     check_random(2, 16, &bounds);
@@ -336,7 +357,7 @@ fn recorded_pair() {
     let text = include_str!("../../../docs/bench/demonstration-calibration.toml");
     let calibration = Calibration::parse(text).unwrap();
     let bounds = Bounds { to_plain: 1.0, mean_to_best: 0.9, below_best: 1.0 };
-    for method in 0..METHODS.len() {
+    for method in 0..GUESSES {
         let world = |prompt| World::recorded(&calibration, prompt);
         check(method, &compare_all(world, 3, method), &bounds);
     }

@@ -126,11 +126,14 @@ pub(crate) struct EngineArguments {
     #[arg(long, value_name = "MODEL|prompt-lookup", help_heading = headings::DRAFTING)]
     pub(crate) also_draft: Vec<AdditionalDrafter>,
 
-    /// Variant of `--method pearl`: when a round ends, and which parts of PEARL are left out.
+    /// Variant of `--method pearl`: when a round ends, and which parts are added or left out.
     ///
     /// `eager`: a round ends with the target's forward pass. `paper`: drafter and target wait for
     /// each other. Add `,no-pre-verify` or `,no-post-verify` to leave out that part, as in the
     /// paper's ablations.
+    ///
+    /// Add `,pre-verify-lookup` or `,pre-verify-suffix` to also guess tokens from earlier text (prompt
+    /// lookup, suffix decoding) while no draft token is there to verify, such as after a rejection.
     #[arg(long, value_name = "OPTIONS", default_value = "eager", help_heading = headings::DRAFTING)]
     pub(crate) pearl: PearlOptions,
 

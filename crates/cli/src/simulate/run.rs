@@ -84,6 +84,8 @@ fn parameters(arguments: &SimulatedRunArguments) -> Parameters {
         draft_first_ms: arguments.draft_first_ms,
         drafters: arguments.drafters,
         acceptance: arguments.acceptance,
+        lookup_hits: arguments.lookup_hits,
+        lookup_run: arguments.lookup_run,
         draft_tokens: arguments.draft_tokens,
         max_tokens: arguments.max_tokens,
         seed: arguments.seed,

@@ -101,7 +101,7 @@ pub enum PlanError {
 /// Says what a drafter needs, and why a method does not offer it.
 fn lack(need: Need, method: Method) -> String {
     match need {
-        Need::Features => format!(
+        Need::Features | Need::VerifiedPrefix => format!(
             "reads hidden states of the target, but the method {method} drafts after tokens that the \
              target has not processed"
         ),

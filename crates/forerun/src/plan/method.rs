@@ -138,14 +138,18 @@ pub(super) fn check_drafter(drafter: DrafterKind, method: Method) -> Result<(), 
     }
 }
 
-/// Refuses layouts that read the target's features for methods that do not offer them: features exist
-/// only for tokens that the target has processed, so drafting cannot run ahead of it.
+/// Refuses layouts that read the target's features for methods that do not offer them. Features exist
+/// only for tokens that the target has processed, so not every drafter can run ahead of it.
 pub(super) fn check_layout(layout: SpeculatorKind, method: Method) -> Result<(), PlanError> {
-    let need = Need::Features;
-    if method.drafts() && layout.reads_features() && !method.offers(need) {
-        return Err(PlanError::DrafterNeeds { drafter: layout.to_string(), need, method });
+    let needs =
+        [(Need::Features, layout.reads_features()), (Need::VerifiedPrefix, !layout.drafts_ahead())];
+    let missing = needs.into_iter().find(|&(need, has)| has && !method.offers(need));
+    match missing.filter(|_| method.drafts()) {
+        Some((need, _)) => {
+            Err(PlanError::DrafterNeeds { drafter: layout.to_string(), need, method })
+        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 impl PartialEq for Method {

@@ -68,6 +68,12 @@ impl SpeculatorKind {
         !matches!(self, Self::ParallelMedusa | Self::Pard { .. })
     }
 
+    /// Whether the drafter can draft after draft tokens. Others on features need those of all tokens before a draft.
+    #[must_use]
+    pub fn drafts_ahead(self) -> bool {
+        !self.reads_features() || matches!(self, Self::Eagle | Self::Eagle3 | Self::Mtp)
+    }
+
     /// Detects the kind of the drafter in a folder. Returns `None` if the path is not a folder, or the
     /// folder does not hold such a drafter.
     ///

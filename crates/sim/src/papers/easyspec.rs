@@ -189,6 +189,7 @@ impl Family {
             drafters: vec![draft],
             targets: vec![Cost::constant(ns(verification))],
             acceptance: vec![AcceptanceModel::Iid(acceptance)],
+            lookup: AcceptanceModel::Iid(0.0),
             draft_tokens: DEPTH,
             max_tokens: TOKENS,
             seed: 0,

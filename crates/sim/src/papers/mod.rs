@@ -4,6 +4,7 @@
 //! report or imply; sampling, messages and prompts take no time. So a simulated value is what an ideal
 //! implementation would reach. A published value above it cannot be explained by the method alone.
 
+mod compositions;
 mod dsi;
 mod easyspec;
 mod pearl;
@@ -59,11 +60,13 @@ pub enum PaperTable {
     EasySpecTensorParallel,
     /// EasySpec, table 2: time for 100 tokens, from plain decoding to EasySpec.
     EasySpecLadder,
+    /// PEARL with guesses from earlier text, compared with PEARL. It is in no paper.
+    PearlGuesses,
 }
 
 impl PaperTable {
     /// All tables with the names used by `forerun simulate paper`.
-    pub const NAMES: [(Self, &str); 15] = [
+    pub const NAMES: [(Self, &str); 16] = [
         (Self::PearlSpeed, "pearl-1"),
         (Self::PearlBestLengths, "pearl-2b"),
         (Self::PearlAblations, "pearl-4"),
@@ -79,6 +82,7 @@ impl PaperTable {
         (Self::DsiClosedForm, "dsi-e"),
         (Self::EasySpecTensorParallel, "easyspec-1"),
         (Self::EasySpecLadder, "easyspec-2"),
+        (Self::PearlGuesses, "pearl-guesses"),
     ];
 
     /// Returns whether the table contains means over texts.
@@ -124,6 +128,7 @@ impl PaperTable {
             Self::DsiClosedForm => dsi::closed_form(texts),
             Self::EasySpecTensorParallel => easyspec::tensor_parallel(texts),
             Self::EasySpecLadder => easyspec::ladder(texts),
+            Self::PearlGuesses => compositions::guesses(texts),
         }
     }
 }

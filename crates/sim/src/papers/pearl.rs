@@ -110,6 +110,7 @@ impl PearlPair {
             drafters: vec![Cost::constant((1e9 / self.draft_speed) as u64)],
             targets: vec![Cost::constant((1e9 / self.target_speed) as u64)],
             acceptance: vec![AcceptanceModel::Iid(acceptance)],
+            lookup: AcceptanceModel::Iid(0.0),
             draft_tokens,
             max_tokens: 512,
             seed: 0,

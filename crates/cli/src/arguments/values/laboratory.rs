@@ -26,10 +26,11 @@ const PRESETS: [Name; 3] = [
     ("easyspec-variance", "EasySpec's table 4: variance from prompt to prompt"),
 ];
 
-const SIMULATED_METHODS: [Name; 8] = [
+const SIMULATED_METHODS: [Name; 9] = [
     ("autoregressive", "One forward pass of the target per token, no drafts"),
     ("speculative", "Draft, then verify"),
     ("pearl", "Draft and verify at the same time; rounds end with the target's pass"),
+    ("pearl-lookup", "PEARL with guesses from earlier text in passes without unverified tokens"),
     ("pearl-paper", "PEARL as published: rounds wait for all draft tokens"),
     ("pearl-no-pre-verify", "PEARL without pre-verify, as in its ablation"),
     ("pearl-no-post-verify", "PEARL without post-verify, as in its ablation"),
@@ -51,7 +52,7 @@ pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
     NamedValue { parse: |text| parse_types(text, "int8"), names }
 }
 
-const PAPER_TABLES: [Name; 15] = [
+const PAPER_TABLES: [Name; 16] = [
     ("pearl-1", "PEARL, table 1: speed"),
     ("pearl-2b", "PEARL, figure 2b: the best draft length of each round of a recorded run"),
     ("pearl-4", "PEARL, table 4: ablations"),
@@ -67,6 +68,7 @@ const PAPER_TABLES: [Name; 15] = [
     ("dsi-e", "DSI, appendix E: latency of speculative decoding"),
     ("easyspec-1", "EasySpec, table 1: tensor parallelism"),
     ("easyspec-2", "EasySpec, table 2: from plain decoding to EasySpec"),
+    ("pearl-guesses", "PEARL with guesses from earlier text, compared with PEARL; in no paper"),
 ];
 
 const STORED_TYPES: [Name; 3] = [F32, BF16, F16];
