@@ -93,8 +93,9 @@ impl Pearl {
     /// finishes first. With rejection sampling this requires a fixed draft length.
     #[must_use]
     pub fn reproducible(mut self) -> Self {
-        if !self.options.post_verify {
-            // Otherwise timing decides whether a late token is tested or the bonus token drawn.
+        if !self.options.post_verify || self.options.pre_verify.guesses() {
+            // Otherwise timing decides whether a late token is tested or the bonus token drawn, and which passes have
+            // guesses.
             self.options.schedule = PearlSchedule::Paper;
         }
         self.drafting.draft_one_token_per_job();
@@ -175,6 +176,9 @@ impl Pearl {
 
     /// Returns up to `length` guessed tokens after the committed ones.
     fn guess(&mut self, sequence: &Sequence, length: usize) -> Vec<TokenId> {
+        if length == 0 {
+            return Vec::new();
+        }
         let guesser = self.guesser.as_mut().filter(|_| self.options.pre_verify.guesses());
         // The sequence's last token is always the target's own.
         let length = length.min(sequence.remaining().saturating_sub(1));

@@ -30,6 +30,17 @@ pub enum GpuError {
         /// The name of a driver that computes on the processor, if there is one.
         software: Option<String>,
     },
+    /// The adapter is no hardware, but others are.
+    #[error(
+        "gpu:{index} is {name}, which computes on the processor and is for tests ({SOFTWARE}=1 allows it); `forerun \
+         devices` lists the others"
+    )]
+    Software {
+        /// The number that was asked for.
+        index: usize,
+        /// The name of the driver.
+        name: String,
+    },
     /// The driver does not compute the defined bits.
     #[error(
         "GPU {adapter}: its driver computes other bits than those that forerun defines ({found}), so a text could depend \

@@ -4,6 +4,7 @@ use crate::adapter::{AdapterKind, GpuAdapter};
 use crate::device::GpuDevice;
 use crate::error::GpuError;
 use crate::probe::Probe;
+use std::fmt;
 use std::sync::Arc;
 
 /// The environment variable that allows drivers which compute on the processor.
@@ -41,17 +42,16 @@ impl GpuRules {
     }
 
     fn check_adapter(self, adapters: &[GpuAdapter], index: usize) -> Result<(), GpuError> {
-        let is_software = |adapter: &&GpuAdapter| adapter.kind == AdapterKind::Software;
-        let software = match adapters.get(index) {
-            Some(adapter) => Some(adapter).filter(is_software),
-            // Others are listed by the error of a number that is too large.
-            None if !adapters.iter().all(|adapter| is_software(&adapter)) => return Ok(()),
-            None => adapters.first(),
-        };
-        let is_there = software.is_some() || adapters.is_empty();
-        match is_there && !self.software {
-            true => Err(GpuError::NoGpu { index, software: software.map(|it| it.name.clone()) }),
-            false => Ok(()),
+        let is_software = |adapter: &GpuAdapter| adapter.kind == AdapterKind::Software;
+        match adapters.get(index) {
+            _ if self.software => Ok(()),
+            Some(adapter) if !is_software(adapter) => Ok(()),
+            software if adapters.iter().all(is_software) => {
+                Err(GpuError::NoGpu { index, software: software.map(|it| it.name.clone()) })
+            }
+            Some(software) => Err(GpuError::Software { index, name: software.name.clone() }),
+            // The error of opening it lists the others.
+            None => Ok(()),
         }
     }
 
@@ -68,28 +68,47 @@ impl GpuRules {
     /// [`GpuError::DifferentBits`] with two GPUs whose arithmetic differs.
     pub fn check_replicas(devices: &[Arc<GpuDevice>]) -> Result<(), GpuError> {
         let Some((first, others)) = devices.split_first() else { return Ok(()) };
-        let both = |device: &GpuDevice| (device.adapter().clone(), *device.probe());
-        let first = both(first);
-        let other =
-            others.iter().map(|device| both(device)).find(|other| !have_equal_bits(&first, other));
-        match other {
-            Some((adapter, probe)) => Err(GpuError::DifferentBits {
-                first: format!("{} ({})", first.0, first.1),
-                second: format!("{adapter} ({probe})"),
-            }),
+        let examined = |device: &GpuDevice| Examined {
+            adapter: device.adapter().clone(),
+            probe: *device.probe(),
+            forbids_contraction: device.forbids_contraction(),
+        };
+        let first = examined(first);
+        let other = others.iter().map(|device| examined(device));
+        match other.into_iter().find(|other| !first.has_bits_of(other)) {
+            Some(other) => {
+                Err(GpuError::DifferentBits { first: first.to_string(), second: other.to_string() })
+            }
             None => Ok(()),
         }
     }
 }
 
-/// Whether two GPUs have given the same results, and can be expected to give the same ones everywhere: because they
-/// follow the rules, or because they are the same GPU with the same driver.
-fn have_equal_bits(one: &(GpuAdapter, Probe), other: &(GpuAdapter, Probe)) -> bool {
-    let driver = |adapter: &GpuAdapter| {
-        (adapter.name.clone(), adapter.backend.clone(), adapter.driver.clone())
-    };
-    let follow_rules = one.1.has_defined_bits() && other.1.has_defined_bits();
-    one.1.fingerprint == other.1.fingerprint && (follow_rules || driver(&one.0) == driver(&other.0))
+/// What is known of a GPU's arithmetic.
+struct Examined {
+    adapter: GpuAdapter,
+    probe: Probe,
+    forbids_contraction: bool,
+}
+
+impl Examined {
+    /// Whether two GPUs have given the same results, and can be expected to give the same ones everywhere: because
+    /// their shaders leave the driver no choice and it follows the rules, or because they are the same GPU with the same
+    /// driver.
+    fn has_bits_of(&self, other: &Self) -> bool {
+        let follows_rules = |it: &Self| it.forbids_contraction && it.probe.has_defined_bits();
+        let is_same_driver = self.adapter.name == other.adapter.name
+            && self.adapter.backend == other.adapter.backend
+            && self.adapter.driver == other.adapter.driver;
+        self.probe.fingerprint == other.probe.fingerprint
+            && (follows_rules(self) && follows_rules(other) || is_same_driver)
+    }
+}
+
+impl fmt::Display for Examined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.adapter, self.probe)
+    }
 }
 
 #[cfg(test)]
@@ -132,15 +151,18 @@ mod tests {
         let (strict, tests) =
             (GpuRules::default(), GpuRules { software: true, ..Default::default() });
         assert_eq!(check(strict, &[Discrete, Software], 0), Ok(()));
-        for (kinds, index) in [(&[Discrete, Software][..], 1), (&[Software], 0), (&[Software], 7)] {
-            assert!(check(tests, kinds, index).is_ok());
-            let error = check(strict, kinds, index).unwrap_err();
-            for words in ["no GPU was found", &format!("gpu:{index}"), "card", SOFTWARE] {
-                assert!(error.contains(words), "{error}");
-            }
+        for (kinds, words) in [
+            (&[Software][..], ["no GPU was found for gpu:0", "card 0", SOFTWARE]),
+            (&[Software, Discrete], ["gpu:0 is card 0", "the others", SOFTWARE]),
+        ] {
+            assert!(check(tests, kinds, 0).is_ok());
+            let error = check(strict, kinds, 0).unwrap_err();
+            assert!(words.iter().all(|words| error.contains(words)), "{error}");
         }
-        let error = check(strict, &[], 0).unwrap_err();
-        assert!(error.contains("no GPU was found") && !error.contains(SOFTWARE), "{error}");
+        for kinds in [&[][..], &[Software]] {
+            let error = check(strict, kinds, 7).unwrap_err();
+            assert!(error.contains("no GPU was found") && !error.contains(SOFTWARE), "{error}");
+        }
         // A number that is too large is the error of opening it, which lists the others.
         assert_eq!(check(strict, &[Discrete], 3), Ok(()));
     }
@@ -160,7 +182,16 @@ mod tests {
     fn replicas_need_equal_bits() {
         let card = |index| adapter(index, AdapterKind::Discrete);
         let twin = GpuAdapter { index: 1, ..card(0) };
-        let equal = |one, other| have_equal_bits(&one, &other);
+        let examined = |(adapter, probe), forbids_contraction| Examined {
+            adapter,
+            probe,
+            forbids_contraction,
+        };
+        let equal = |one, other| examined(one, true).has_bits_of(&examined(other, true));
+        let exact = || (card(0), probe(true, 1));
+        assert!(examined(exact(), false).has_bits_of(&examined(exact(), false)));
+        let another = (card(1), probe(true, 1));
+        assert!(!examined(exact(), true).has_bits_of(&examined(another, false)));
         assert!(equal((card(0), probe(true, 1)), (card(1), probe(true, 1))));
         assert!(!equal((card(0), probe(true, 1)), (card(1), probe(true, 2))));
         assert!(!equal((card(0), probe(false, 1)), (card(1), probe(false, 1))));

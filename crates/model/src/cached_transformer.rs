@@ -313,7 +313,6 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
         for (_, entry) in unfinished(batch) {
             self.pool.protect_states(entry.request.sequence);
         }
-        let vocab_size = self.vocab_size();
         let (mut planned, mut prefill_rows) = (Vec::new(), PREFILL_ROWS);
         for (index, entry) in unfinished(batch) {
             let embedded = self.architecture().embedded_tokens();
@@ -335,13 +334,40 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
         if planned.is_empty() {
             return;
         }
-        let (mut logits, outcomes) = match self.run(&planned) {
+        match self.run(&planned) {
+            // A pass of its own may have the memory that a shared one lacks.
+            Err(ModelError::Device { .. }) if planned.len() > 1 => {
+                for plan in planned {
+                    let alone = vec![plan];
+                    let output = self.run(&alone);
+                    self.finish(batch, alone, output);
+                }
+            }
+            output => self.finish(batch, planned, output),
+        }
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.pool.release(sequence);
+    }
+}
+
+impl<F: Forward> CachedTransformer<F> {
+    /// Passes the logits of a pass on to the requests that it was for, or its error.
+    fn finish(
+        &mut self,
+        batch: &mut [BatchEntry<'_>],
+        planned: Vec<PlannedPass<'_>>,
+        output: Result<(Vec<f32>, Outcomes), ModelError>,
+    ) {
+        let (mut logits, outcomes) = match output {
             Ok(output) => output,
             Err(error) => {
                 planned.iter().for_each(|plan| batch[plan.entry].complete(Err(error.clone())));
                 return;
             }
         };
+        let vocab_size = self.vocab_size();
         let mut first = 0;
         let is_alone = planned.len() == 1;
         for (plan, outcome) in planned.into_iter().zip(outcomes) {
@@ -365,10 +391,6 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
                 progress.result = Some(result);
             }
         }
-    }
-
-    fn release(&mut self, sequence: SequenceId) {
-        self.pool.release(sequence);
     }
 }
 

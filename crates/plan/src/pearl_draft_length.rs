@@ -125,9 +125,14 @@ impl PearlDraftLength {
         if is_affordable { first } else { 0 }
     }
 
-    /// Returns how many tokens to guess for a pass without unverified tokens.
+    /// Returns how many tokens to guess for a pass without unverified tokens. With an automatic length these are 0
+    /// while drafting pauses.
     #[must_use]
     pub fn guess_length(&self, gamma: usize) -> usize {
+        if self.mode == DraftLength::Auto && !self.while_drafting.is_known() {
+            // First a pass over one row shows what the drafter's work costs the target.
+            return 0;
+        }
         let rows_ns = self.rows.up_to(gamma)[gamma];
         let is_probe = self.rounds.is_multiple_of(PROBE_EVERY);
         let pays = !self.guess_gain.is_known()

@@ -2,8 +2,8 @@
 
 use super::{PlanningError, Setting};
 use forerun::{
-    Answer, AnswerEvent, Canceller, Checkpoint, Forerun, ForerunError, Loader, Method, ModelSource,
-    Request, TokenId,
+    Answer, AnswerEvent, Canceller, Checkpoint, Finish, Forerun, ForerunError, Loader, Method,
+    ModelSource, Request, TokenId,
 };
 use forerun_core::{DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback};
 use forerun_sim::MeasuredPasses;
@@ -276,7 +276,10 @@ impl<'a> Laboratory<'a> {
         let method: Method = setting.plan.method();
         let answer = || -> Result<Answer, ForerunError> {
             for event in engine.stream_tokens(prompt.to_vec(), &request, method, &self.canceller)? {
-                if let AnswerEvent::Finished(answer) = event? {
+                // An interrupted answer says nothing.
+                if let AnswerEvent::Finished(answer) = event?
+                    && answer.finish != Finish::Stopped
+                {
                     return Ok(*answer);
                 }
             }

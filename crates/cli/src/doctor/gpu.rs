@@ -13,7 +13,10 @@ pub(super) fn checks() -> Vec<Check> {
         )];
     }
     let check = |adapter: &forerun::GpuAdapter| match forerun::GpuDevice::open(adapter.index) {
-        Ok(_) if adapter.kind == forerun::AdapterKind::Software => {
+        Ok(device)
+            if adapter.kind == forerun::AdapterKind::Software
+                && device.probe().has_defined_bits() =>
+        {
             Check::ok("gpu", format!("{adapter}; for tests (FORERUN_GPU_SOFTWARE=1)"))
         }
         Ok(device) if device.probe().has_defined_bits() => {

@@ -7,6 +7,7 @@
 mod compositions;
 mod dsi;
 mod easyspec;
+mod hosts;
 mod pearl;
 mod pearl_tasks;
 
@@ -62,11 +63,13 @@ pub enum PaperTable {
     EasySpecLadder,
     /// PEARL with guesses from earlier text, compared with PEARL. It is in no paper.
     PearlGuesses,
+    /// A 70B target with an 8B drafter on 2 to 16 hosts. It is in no paper.
+    Hosts,
 }
 
 impl PaperTable {
     /// All tables with the names used by `forerun simulate paper`.
-    pub const NAMES: [(Self, &str); 16] = [
+    pub const NAMES: [(Self, &str); 17] = [
         (Self::PearlSpeed, "pearl-1"),
         (Self::PearlBestLengths, "pearl-2b"),
         (Self::PearlAblations, "pearl-4"),
@@ -83,6 +86,7 @@ impl PaperTable {
         (Self::EasySpecTensorParallel, "easyspec-1"),
         (Self::EasySpecLadder, "easyspec-2"),
         (Self::PearlGuesses, "pearl-guesses"),
+        (Self::Hosts, "hosts"),
     ];
 
     /// Returns whether the table contains means over texts.
@@ -129,6 +133,7 @@ impl PaperTable {
             Self::EasySpecTensorParallel => easyspec::tensor_parallel(texts),
             Self::EasySpecLadder => easyspec::ladder(texts),
             Self::PearlGuesses => compositions::guesses(texts),
+            Self::Hosts => hosts::fastest(texts),
         }
     }
 }

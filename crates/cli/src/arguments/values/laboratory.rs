@@ -69,6 +69,7 @@ const PAPER_TABLES: [Name; 16] = [
     ("easyspec-1", "EasySpec, table 1: tensor parallelism"),
     ("easyspec-2", "EasySpec, table 2: from plain decoding to EasySpec"),
     ("pearl-guesses", "PEARL with guesses from earlier text, compared with PEARL; in no paper"),
+    ("hosts", "A 70B target with an 8B drafter on 2 to 16 hosts; in no paper"),
 ];
 
 const STORED_TYPES: [Name; 3] = [F32, BF16, F16];
