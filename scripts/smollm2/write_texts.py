@@ -3,7 +3,7 @@
 
 usage: write_texts.py --data FOLDER --out FILE.jsonl [--count N] [--url URL] [--parallel N]
 
-A third of the answers is greedy; the others are sampled, at temperature 0.7 and 1. The messages are
+Half of the answers are greedy; the others are sampled, at temperatures 0.7 and 1. The messages are
 
 - problems of GSM8K and MBPP in FOLDER/prompts, without those of Spec-Bench, which measures the drafters later;
 - tasks about passages of FOLDER/corpus and FOLDER/stories: summarise, continue, ask, rewrite;
@@ -36,7 +36,7 @@ TASKS = [
 ]
 # Of eight messages, so many are invented, are problems, and are tasks about passages.
 INVENTED, PROBLEMS = 5, 2
-TEMPERATURES = [0, 0.7, 1]
+TEMPERATURES = [0, 0.7, 0, 1]
 
 
 def problems(folder):

@@ -173,3 +173,17 @@ fn guesses_gain_where_they_are_right() {
         assert!(row[2] != "0 %" || never == 1.0, "{row:?}");
     }
 }
+
+/// With a fast link, plain decoding gains from every further host; with a slow one, gathering ends the gain.
+#[test]
+fn hosts_gain_as_their_link_allows() {
+    let table = PaperTable::Hosts.simulate(2, None).unwrap();
+    let plain = |link: &str| -> Vec<f64> {
+        let rows = table.rows.iter().filter(|row| row[0].contains(link) && row[2] == "0.8");
+        rows.map(|row| row[3].parse().unwrap()).collect()
+    };
+    let (fast, slow) = (plain("InfiniBand"), plain("10 GbE"));
+    assert!(fast.is_sorted_by(|fewer, more| 1.5 * fewer < *more), "{fast:?}");
+    assert!(slow[3] < 1.5 * slow[2], "{slow:?}");
+    assert!(table.rows.iter().all(|row| row[7] != "plain"), "{:?}", table.rows);
+}

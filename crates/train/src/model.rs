@@ -7,12 +7,14 @@ use crate::ops::head::HeadLoss;
 use crate::ops::mlp_block::MlpBlock;
 use crate::ops::{AttentionShape, LossParts, MlpShape, Targets, apply};
 use candle_core::{Device, Result, Tensor, Var};
+use forerun_cpu::TeamError;
 use forerun_formats::checkpoint::{Checkpoint, LayerTensor, Tensor as CheckpointTensor};
 use forerun_formats::{Config, LoadError};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, Normal};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Standard deviation of the initial values of matrices (GPT-2).
@@ -33,6 +35,17 @@ pub enum ModelError {
          queries and keys, and a sliding window"
     )]
     Unsupported(&'static str),
+    /// The threads of a target's passes cannot be started.
+    #[error(transparent)]
+    Threads(#[from] TeamError),
+    /// A folder cannot be created.
+    #[error("cannot create {path}: {cause}")]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// The system's reason.
+        cause: io::Error,
+    },
 }
 
 /// A trainable parameter of a model.
@@ -234,24 +247,6 @@ impl Llama {
     /// If the tokens are not whole sequences, `context` exceeds the model's limit, a token is not in the
     /// vocabulary, or a tensor operation fails.
     pub fn hidden(&self, tokens: &[u32], context: usize) -> Result<Tensor> {
-        self.run_layers(tokens, context, |x| x)
-    }
-
-    /// Computes the same as [`Self::hidden`] for a model that is not trained. Nothing is kept for a
-    /// backward pass.
-    ///
-    /// # Errors
-    /// As [`Self::hidden`].
-    pub(crate) fn hidden_frozen(&self, tokens: &[u32], context: usize) -> Result<Tensor> {
-        self.run_layers(tokens, context, |x| x.detach())
-    }
-
-    fn run_layers(
-        &self,
-        tokens: &[u32],
-        context: usize,
-        after_each: impl Fn(Tensor) -> Tensor,
-    ) -> Result<Tensor> {
         if !tokens.len().is_multiple_of(context) || context > self.config.max_position_embeddings {
             candle_core::bail!(
                 "{} tokens cannot be split into sequences of {context} tokens that fit the model \
@@ -271,7 +266,7 @@ impl Llama {
             };
             x = apply(attention, [&x, &layer.attention_norm, &layer.attention])?;
             let mlp = MlpBlock { shape: MlpShape::of(&self.config) };
-            x = after_each(apply(mlp, [&x, &layer.mlp_norm, &layer.mlp])?);
+            x = apply(mlp, [&x, &layer.mlp_norm, &layer.mlp])?;
         }
         Ok(x)
     }

@@ -18,6 +18,9 @@ use std::path::PathBuf;
 pub struct TrainOptions {
     /// Tokens per sequence.
     pub context: usize,
+    /// Whether every epoch cuts the text at the same places, so that a cache of features serves all epochs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub same_windows: bool,
     /// Sequences per batch.
     pub sequences: usize,
     /// Batches per step. Their gradients are accumulated.

@@ -194,7 +194,8 @@ impl<'a, L: Learner> Trainer<'a, L> {
     ) -> Result<bool, TrainError> {
         let options = self.state.options.clone();
         let dataset = self.dataset;
-        let batches = Batches::new(dataset, options.sequences, options.context, options.seed)?;
+        let batches = Batches::new(dataset, options.sequences, options.context, options.seed)?
+            .with_same_windows(options.same_windows);
         let start = Instant::now();
         let elapsed_before = self.state.elapsed_s;
         let (mut marked_s, mut marked_tokens) = (0.0, self.state.tokens);

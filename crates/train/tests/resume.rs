@@ -30,6 +30,7 @@ const KILLS: usize = 12;
 fn options() -> TrainOptions {
     TrainOptions {
         context: 48,
+        same_windows: false,
         sequences: 3,
         accumulation: 2,
         schedule: LearningRateSchedule {

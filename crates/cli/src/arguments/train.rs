@@ -326,9 +326,9 @@ pub(crate) struct DrafterArguments {
 
     /// Directory for the target's features, which several runs can share.
     ///
-    /// Most of a step's time goes to the target's pass. A run with the `--seed`, `--data`, `--context` and
-    /// `--sequences` of an earlier one reads the same sequences and skips that pass. Each token of each
-    /// epoch takes 4 bytes times the target's hidden size, because epochs cut the text in other places.
+    /// The target reads each sequence once. Every epoch, and every run with the same `--data` and `--context`, uses
+    /// the same features: with a cache, all epochs cut the text at the same places. A token takes 4 bytes times
+    /// the target's hidden size.
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) feature_cache: Option<PathBuf>,
 

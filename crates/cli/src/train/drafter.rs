@@ -163,5 +163,6 @@ fn options(
     let share = arguments.distillation_share.unwrap_or(soft_share);
     let mut options = super::run::options(step, steps, rate, share);
     options.optimizer.beta2 = beta2;
+    options.same_windows = arguments.feature_cache.is_some();
     Ok(options)
 }

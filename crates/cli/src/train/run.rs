@@ -217,6 +217,7 @@ pub(super) fn options(
     distillation_share: f32,
 ) -> TrainOptions {
     TrainOptions {
+        same_windows: false,
         context: step.context,
         sequences: step.sequences,
         accumulation: step.accumulation,

@@ -174,6 +174,7 @@ fn options(timing: &MethodTiming, length: PlannedLength) -> DecoderOptions {
         goodput: SharedGoodput::default(),
         pattern: DraftPattern::default(),
         pearl: PearlOptions::default(),
+        guesser: None,
         targets: timing.replicas,
         drafters: 1,
         calibrates_during_verification: false,

@@ -47,6 +47,7 @@ pub struct Batches<'a> {
     seed: u64,
     /// Number of windows of an epoch.
     windows: u64,
+    same_windows: bool,
 }
 
 impl<'a> Batches<'a> {
@@ -70,7 +71,14 @@ impl<'a> Batches<'a> {
             return Err(DataError::TooFewTokens { folder, found, context, needed });
         }
         let windows = (tokens.len() - context as u64) / context as u64;
-        Ok(Self { tokens, rows, context, seed, windows })
+        Ok(Self { tokens, rows, context, seed, windows, same_windows: false })
+    }
+
+    /// Returns the batches with the same windows in every epoch if `same_windows`: the first one begins with the text.
+    /// Their order still differs.
+    #[must_use]
+    pub fn with_same_windows(self, same_windows: bool) -> Self {
+        Self { same_windows, ..self }
     }
 
     /// Returns the number of windows of an epoch.
@@ -116,6 +124,9 @@ impl<'a> Batches<'a> {
 
     /// Returns the offset of an epoch's first window.
     fn offset(&self, epoch: u64) -> u64 {
+        if self.same_windows {
+            return 0;
+        }
         map_to_range(hash_words(&[self.seed, OFFSET, epoch]), self.context as u64)
     }
 }

@@ -1,19 +1,18 @@
 //! A target's features in files, so that several drafters learn from one pass over a text.
 
-use crate::model::Llama;
+use crate::model::ModelError;
 use candle_core::{Result, bail};
-use forerun_formats::checkpoint::hexadecimal;
+use forerun_formats::checkpoint::{Checkpoint, hexadecimal};
 use forerun_output::OutputFile;
 use sha2::{Digest, Sha256};
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// The features of sequences that a target has read, one file per sequence: `[context, hidden]` in f32.
+/// The features of sequences that a target has read, one file per sequence: `[tokens, hidden]` in f32.
 ///
-/// Features depend on the target and on the sequence alone, and files are named after both. A run with the
-/// cache has the bits of one without, if the cached batches were those of this run: another batch size may round
-/// differently.
+/// Features depend on the target and on the sequence alone, and files are named after both. A run with the cache has
+/// the bits of one without.
 pub(crate) struct FeatureCache {
     folder: PathBuf,
 }
@@ -22,65 +21,56 @@ impl FeatureCache {
     /// Opens the cache of a target in a folder that targets can share.
     ///
     /// # Errors
-    /// If the folder cannot be created.
-    pub(crate) fn open(folder: &Path, target: &Llama) -> io::Result<Self> {
-        let folder = folder.join(&target_sha256(target)[..16]);
-        fs::create_dir_all(&folder)?;
+    /// If a weight of the target cannot be read, or the folder cannot be created.
+    pub(crate) fn open(
+        folder: &Path,
+        target: &Checkpoint,
+    ) -> std::result::Result<Self, ModelError> {
+        let folder = folder.join(&target_sha256(target)?[..16]);
+        fs::create_dir_all(&folder)
+            .map_err(|cause| ModelError::Folder { path: folder.clone(), cause })?;
         Ok(Self { folder })
     }
 
-    /// Returns the features of all sequences, `[sequences · context, hidden]`; `None` if one of them is not there.
+    /// Returns the features of a sequence, `[tokens, hidden]`; `None` if they are not there.
     ///
     /// # Errors
-    /// If a file cannot be read, or has another size.
-    pub(crate) fn read(
-        &self,
-        tokens: &[u32],
-        context: usize,
-        hidden: usize,
-    ) -> Result<Option<Vec<f32>>> {
-        let mut features = Vec::with_capacity(tokens.len() * hidden);
-        for sequence in tokens.chunks_exact(context) {
-            let path = self.path(sequence);
-            let bytes = match fs::read(&path) {
-                Ok(bytes) => bytes,
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-                Err(error) => bail!("cannot read the features in {}: {error}", path.display()),
-            };
-            if bytes.len() != context * hidden * size_of::<f32>() {
-                bail!(
-                    "{} has {} bytes, not the features of {context} tokens: delete it",
-                    path.display(),
-                    bytes.len()
-                );
-            }
-            features.extend(bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes));
+    /// If the file cannot be read, or has another size.
+    pub(crate) fn read(&self, sequence: &[u32], hidden: usize) -> Result<Option<Vec<f32>>> {
+        let path = self.path(sequence);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => bail!("cannot read the features in {}: {error}", path.display()),
+        };
+        if bytes.len() != sequence.len() * hidden * size_of::<f32>() {
+            bail!(
+                "{} has {} bytes, not the features of {} tokens: delete it",
+                path.display(),
+                bytes.len(),
+                sequence.len()
+            );
         }
-        Ok(Some(features))
+        Ok(Some(bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect()))
     }
 
-    /// Writes the features of all sequences.
+    /// Writes the features of a sequence.
     ///
     /// # Errors
-    /// If a file cannot be written.
-    pub(crate) fn write(&self, tokens: &[u32], context: usize, features: &[f32]) -> Result<()> {
-        let sequences = tokens.chunks_exact(context);
-        let size = features.len() / (tokens.len() / context).max(1);
-        for (sequence, features) in sequences.zip(features.chunks_exact(size)) {
-            let path = self.path(sequence);
-            let bytes: Vec<u8> =
-                features.iter().flat_map(|feature| feature.to_le_bytes()).collect();
-            let write = || {
-                path.parent().map_or(Ok(()), fs::create_dir_all)?;
-                let mut file = OutputFile::create(&path)?;
-                file.write_all(&bytes)?;
-                file.finish()
-            };
-            if let Err(error) = write() {
-                bail!("cannot write the features to {}: {error}", path.display());
-            }
+    /// If the file cannot be written.
+    pub(crate) fn write(&self, sequence: &[u32], features: &[f32]) -> Result<()> {
+        let path = self.path(sequence);
+        let bytes: Vec<u8> = features.iter().flat_map(|feature| feature.to_le_bytes()).collect();
+        let write = || {
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            let mut file = OutputFile::create(&path)?;
+            file.write_all(&bytes)?;
+            file.finish()
+        };
+        match write() {
+            Ok(()) => Ok(()),
+            Err(error) => bail!("cannot write the features to {}: {error}", path.display()),
         }
-        Ok(())
     }
 
     fn path(&self, sequence: &[u32]) -> PathBuf {
@@ -93,13 +83,15 @@ impl FeatureCache {
 }
 
 /// Returns the SHA-256 of the configuration and of all weights, in hexadecimal.
-fn target_sha256(target: &Llama) -> String {
+fn target_sha256(target: &Checkpoint) -> std::result::Result<String, ModelError> {
     let mut hash = Sha256::new();
+    // Earlier versions computed features with the trainer's own pass.
+    hash.update("features of the engine");
     hash.update(format!("{:?}", target.config()));
-    for parameter in target.parameters() {
-        let values = parameter.values.flatten_all().and_then(|values| values.to_vec1::<f32>());
-        let values = values.expect("parameters are f32");
-        values.iter().for_each(|value| hash.update(value.to_le_bytes()));
+    for tensor in target.architecture().tensors() {
+        for value in target.tensor(tensor)? {
+            hash.update(value.to_le_bytes());
+        }
     }
-    hexadecimal(&hash.finalize())
+    Ok(hexadecimal(&hash.finalize()))
 }

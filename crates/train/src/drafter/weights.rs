@@ -198,9 +198,8 @@ fn specs(
         let stored = tensors.iter().map(stored).collect();
         specs.push(ParameterSpec { name, tensors: stored, initial: Initial::Target(tensors) });
     };
-    if !kind.predicts_features() {
-        layer(ATTENTION_NORM, &[CheckpointTensor::Layer(0, LayerTensor::AttentionNorm)]);
-    }
+    // EAGLE's published layer has no norm here. The copied attention expects one: without it, its softmax may saturate.
+    layer(ATTENTION_NORM, &[CheckpointTensor::Layer(0, LayerTensor::AttentionNorm)]);
     layer(ATTENTION, &ATTENTION_TENSORS);
     layer(MLP_NORM, &[CheckpointTensor::Layer(0, LayerTensor::MlpNorm)]);
     layer(MLP, &MLP_TENSORS);

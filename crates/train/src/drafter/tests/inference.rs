@@ -3,8 +3,10 @@
 //! simple loops in f64.
 
 use super::*;
+use crate::Llama;
 use crate::drafter::acceptance::draft_rows;
 use crate::ops::groups::Groups;
+use forerun_formats::Checkpoint;
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::sync::Arc;
@@ -264,7 +266,7 @@ fn engine_logits(
 ) -> Vec<Vec<f32>> {
     use forerun_core::{FeatureRows, Features, SequenceId, TokenTree};
     use forerun_cpu::{CpuHeads, SpeculatorWeights, Team, Transformer, Weights};
-    use forerun_formats::{Checkpoint, Speculator, WeightType};
+    use forerun_formats::{Speculator, WeightType};
     use forerun_lm::{ForwardRequest, LanguageModel};
     use forerun_model::{CachedTransformer, EagleModel};
     let context = ForwardRequest::next_token(SequenceId(0), tokens);
@@ -303,6 +305,23 @@ fn engine_logits(
         (kind, SpeculatorWeights::Heads(_)) => panic!("{kind} has heads"),
     };
     logits.rows().map(<[f32]>::to_vec).collect()
+}
+
+/// The engine's features are those of the trainer's own forward pass.
+#[test]
+fn features_equal_those_of_the_trainers_forward_pass() {
+    const CONTEXT: usize = 40;
+    for seed in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = text(&target(folder.path(), seed), 3, CONTEXT);
+        let model = Llama::load(&Checkpoint::open(folder.path()).unwrap()).unwrap();
+        let hidden = model.hidden(&text.inputs, CONTEXT).unwrap();
+        let expected = model.apply_final_norm(&hidden).unwrap();
+        assert_eq!(text.features.len(), expected.len());
+        for (feature, expected) in text.features.iter().zip(expected) {
+            assert!((feature - expected).abs() < 1e-4, "{feature}, expected {expected}");
+        }
+    }
 }
 
 /// The engine loads the files that the trainer wrote, and computes the same logits.

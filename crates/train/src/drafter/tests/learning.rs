@@ -13,6 +13,7 @@ use std::sync::Arc;
 fn options(context: usize) -> TrainOptions {
     TrainOptions {
         context,
+        same_windows: false,
         sequences: 2,
         accumulation: 1,
         schedule: LearningRateSchedule {
