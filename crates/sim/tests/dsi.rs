@@ -354,6 +354,7 @@ fn every_method_continues_without_a_dead_drafter_and_reports_it() {
                 drafters: vec![Cost::constant(3 * MS)],
                 targets: vec![Cost::constant(10 * MS)],
                 acceptance: vec![AcceptanceModel::Iid(0.8)],
+                lookup: AcceptanceModel::Iid(0.0),
                 draft_tokens: 3,
                 max_tokens: 60,
                 seed: at_ns,
