@@ -217,7 +217,7 @@ impl Simulation {
             Limits { max_tokens: self.max_tokens, context_length: usize::MAX, eos: Vec::new() };
         let mut sequence = Sequence::new(id, prompt, Sampling::greedy(), limits);
         let (targets, drafters) = (self.targets.len(), self.drafters.len());
-        let lookup = SimulatedLookup::new(self.oracle().of_sequence(id), self.lookup.clone());
+        let lookup = SimulatedLookup::new(&self.oracle().of_sequence(id), self.lookup.clone());
         let mut decoder =
             self.method.decoder(self.draft_tokens, targets, drafters, Box::new(lookup));
         generate(&mut *decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()))

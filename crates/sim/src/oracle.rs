@@ -258,9 +258,9 @@ pub struct SimulatedLookup(CachedOracle);
 impl SimulatedLookup {
     /// Creates a lookup for the text of an oracle. It is right where it is right, whatever the oracle's drafters are.
     #[must_use]
-    pub fn new(oracle: Oracle, acceptance: AcceptanceModel) -> Self {
+    pub fn new(oracle: &Oracle, acceptance: AcceptanceModel) -> Self {
         let drafters = vec![acceptance];
-        Self(CachedOracle::new(Oracle { drafters, ..oracle }))
+        Self(CachedOracle::new(Oracle { drafters, ..*oracle }))
     }
 }
 

@@ -185,5 +185,7 @@ fn hosts_gain_as_their_link_allows() {
     let (fast, slow) = (plain("InfiniBand"), plain("10 GbE"));
     assert!(fast.is_sorted_by(|fewer, more| 1.5 * fewer < *more), "{fast:?}");
     assert!(slow[3] < 1.5 * slow[2], "{slow:?}");
-    assert!(table.rows.iter().all(|row| row[7] != "plain"), "{:?}", table.rows);
+    // Where further hosts gain little, drafting gains more.
+    let of_slow = || table.rows.iter().filter(|row| row[0].contains("10 GbE"));
+    assert!(of_slow().all(|row| row[7] != "plain"), "{:?}", table.rows);
 }

@@ -91,7 +91,7 @@ target  |sssSSSSSSsss|
 /// A decoder with guesses, which are right at the positions with a `y`.
 fn guessing(length: usize, acceptance: &str, guesses: &str) -> Pearl {
     let (_, oracle) = cluster(recorded(acceptance), 1, MS, 3 * MS);
-    let lookup = SimulatedLookup::new(oracle, recorded(guesses));
+    let lookup = SimulatedLookup::new(&oracle, recorded(guesses));
     pearl(length, "paper,pre-verify-lookup").with_guesser(Box::new(lookup))
 }
 

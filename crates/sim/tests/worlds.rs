@@ -129,7 +129,7 @@ impl World {
             }
             GUESSES => {
                 let oracle = Oracle { seed: self.seed, drafters: Vec::new() };
-                let lookup = SimulatedLookup::new(oracle, self.lookup.clone());
+                let lookup = SimulatedLookup::new(&oracle, self.lookup.clone());
                 let options =
                     PearlOptions { pre_verify: PreVerify::PromptLookup, ..PearlOptions::default() };
                 let policy = PearlDraftLength::new(length, mode, true);
