@@ -27,8 +27,8 @@ fi
 
 # Outside of python/, so that the installed package is the one that is tested.
 "$venv/bin/python" -m pytest --config-file python/pyproject.toml --rootdir python -q python/tests
-"$venv/bin/ruff" check python examples/story.ipynb
-"$venv/bin/ruff" format --check python examples/story.ipynb
+"$venv/bin/ruff" check --config python/pyproject.toml python examples/story.ipynb
+"$venv/bin/ruff" format --config python/pyproject.toml --check python examples/story.ipynb
 "$venv/bin/mypy" --config-file python/pyproject.toml python/package/forerun python/tests
 "$venv/bin/python" -m mypy.stubtest --mypy-config-file python/pyproject.toml forerun._forerun
 if "$venv/bin/python" -c 'import ipykernel, nbconvert' 2>/dev/null; then
