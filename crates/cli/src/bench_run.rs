@@ -237,14 +237,15 @@ fn models(arguments: &RunBenchArguments, file: &SweepFile) -> anyhow::Result<Mod
     if let (None, Some(_)) = (&target, all.next()) {
         anyhow::bail!("a draft model was given without a target: add --model");
     }
-    match (target, drafter) {
-        (Some(ModelSource::Embedded(_)), None) => {
-            let drafter = Some(DEMONSTRATION_DRAFTER.into());
-            Ok(Models { target: DEMONSTRATION_TARGET.into(), drafter, embedded: true })
+    let is_unnamed = target.is_none();
+    match target {
+        Some(target) if drafter.is_some() || !matches!(target, ModelSource::Embedded(_)) => {
+            Ok(Models { target, drafter, embedded: false })
         }
-        (Some(target), drafter) => Ok(Models { target, drafter, embedded: false }),
-        (None, _) => {
-            note(NO_MODEL);
+        _ => {
+            if is_unnamed {
+                note(NO_MODEL);
+            }
             let drafter = Some(DEMONSTRATION_DRAFTER.into());
             Ok(Models { target: DEMONSTRATION_TARGET.into(), drafter, embedded: true })
         }

@@ -130,25 +130,26 @@ impl Pearl {
     }
 }
 
-/// How far to draft during a pass, in tokens after the committed ones.
-struct Lengths {
+/// What to draft during a pass, in tokens after the committed ones.
+struct DuringPass {
     /// The round waits for so many.
     min: usize,
     max: usize,
     per_job: usize,
+    /// Whether the drafter works during the pass.
+    works: bool,
 }
 
 impl Pearl {
-    /// Drafts until the scores of a tree of `nodes` nodes have arrived and enough is drafted. `works`: whether the
-    /// drafter works meanwhile.
+    /// Drafts until the scores of a tree of `nodes` nodes have arrived and enough is drafted.
     fn draft_until_scored(
         &mut self,
         sequence: &mut Sequence,
         nodes: usize,
-        (lengths, works): (Lengths, bool),
+        drafts: &DuringPass,
         cluster: &mut dyn Cluster,
     ) -> Result<Scores, DecodeError> {
-        let Lengths { min, max, per_job } = lengths;
+        let DuringPass { min, max, per_job, works } = *drafts;
         let mut scores = None;
         loop {
             if scores.is_none() || self.drafting.len() < min {
@@ -276,9 +277,9 @@ impl Decoder for Pearl {
             min_length = min_length.max(guess.len() + 1);
             max_length = max_length.max(min_length);
         }
-        let lengths = Lengths { min: min_length, max: max_length, per_job };
         let works = drafts || late;
-        let scores = self.draft_until_scored(sequence, nodes, (lengths, works), cluster)?;
+        let during = DuringPass { min: min_length, max: max_length, per_job, works };
+        let scores = self.draft_until_scored(sequence, nodes, &during, cluster)?;
 
         let position = sequence.tokens().len();
         let (verdict, accepted) = self.verify(sequence, scored, &scores);
@@ -290,7 +291,7 @@ impl Decoder for Pearl {
             self.draft_length.observe_guess(sequence.tokens().len() - position, own);
         }
         let committed = sequence.tokens().len() - position;
-        let alone = nodes == 0 && !drafts && !late;
+        let alone = nodes == 0 && !works;
         self.draft_length.observe_round(committed, self.now_ns, alone);
         Ok(())
     }

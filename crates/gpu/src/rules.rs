@@ -74,8 +74,8 @@ impl GpuRules {
             forbids_contraction: device.forbids_contraction(),
         };
         let first = examined(first);
-        let other = others.iter().map(|device| examined(device));
-        match other.into_iter().find(|other| !first.has_bits_of(other)) {
+        let mut others = others.iter().map(|device| examined(device));
+        match others.find(|other| !first.has_bits_of(other)) {
             Some(other) => {
                 Err(GpuError::DifferentBits { first: first.to_string(), second: other.to_string() })
             }

@@ -8,8 +8,7 @@ mod common;
 use common::{configs, gpu, gpu_number};
 use forerun_cache::{PAGE_ROWS, PageStorage};
 use forerun_core::{
-    Key, KeyedRandomness, Purpose, Role, Sampling, SamplingOptions, SequenceId, TokenId, TokenTree,
-    Verification,
+    KeyedRandomness, Role, Sampling, SamplingOptions, SequenceId, TokenId, TokenTree, Verification,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Sequence,
@@ -21,26 +20,11 @@ use forerun_formats::checkpoint::random::RandomTensors;
 use forerun_gpu::{GpuDevice, GpuFailure, GpuLoadError, GpuModel, GpuOptions, GpuWeights};
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::CachedTransformer;
-use forerun_runtime::testing::env_number;
+use forerun_runtime::testing::{Dice, env_number};
 use forerun_runtime::{BuildEngine, Engine, Runtime, TeamSpec, WorkerSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// The random numbers of a schedule.
-struct Dice {
-    seed: u64,
-    draws: usize,
-}
-
-impl Dice {
-    fn below(&mut self, count: usize) -> usize {
-        self.draws += 1;
-        let key = Key { position: self.draws, purpose: Purpose::Sample, candidate: 0 };
-        let randomness = KeyedRandomness { seed: self.seed, sample: 2 };
-        (randomness.uniform(key) * count as f64) as usize
-    }
-}
 
 fn load(device: &Arc<GpuDevice>) -> Result<Arc<GpuWeights>, GpuLoadError> {
     let architecture = configs()[0].architecture();
@@ -79,7 +63,7 @@ const REQUESTS: usize = 12;
 
 /// Runs requests on a GPU that is lost at a random moment. Some are cancelled at a random moment.
 fn lose_while_computing(seed: u64, healthy: &mut CachedTransformer<GpuModel>) -> [usize; 3] {
-    let mut dice = Dice { seed, draws: 0 };
+    let mut dice = Dice::new(seed);
     let device = GpuDevice::open(gpu_number()).unwrap();
     // From the upload of the weights to the last request.
     let moment = (dice.below(REQUESTS + 1), dice.below(300_000));
@@ -252,7 +236,7 @@ fn dsi_goes_on_without_a_lost_gpu_and_others_name_it() {
     let (mut replicas_failed, mut answers_failed) = (0, 0);
     for seed in 0..env_number("FORERUN_CASES", 24) / 2 {
         let expected = {
-            let (runtime, mut dice) = (start(&healthy, &[&healthy]), Dice { seed, draws: 0 });
+            let (runtime, mut dice) = (start(&healthy, &[&healthy]), Dice::new(seed));
             let (sequence, outcome) = decode(&mut Autoregressive, &runtime, &mut dice, None);
             outcome.unwrap();
             sequence
@@ -261,8 +245,7 @@ fn dsi_goes_on_without_a_lost_gpu_and_others_name_it() {
         let weights = load(&lost).unwrap();
         let name = &lost.adapter().name;
         if seed % 2 == 0 {
-            let (runtime, mut dice) =
-                (start(&healthy, &[&healthy, &weights]), Dice { seed, draws: 0 });
+            let (runtime, mut dice) = (start(&healthy, &[&healthy, &weights]), Dice::new(seed));
             let mut dsi = Dsi::new(2, DsiLookahead::new(2, DraftLength::Fixed, 2));
             let (sequence, outcome) = decode(&mut dsi, &runtime, &mut dice, Some(&lost));
             outcome.unwrap();
@@ -271,7 +254,7 @@ fn dsi_goes_on_without_a_lost_gpu_and_others_name_it() {
             assert!(failures.iter().all(|failure| failure.contains(&**name)), "{failures:?}");
             replicas_failed += failures.len();
         } else {
-            let (runtime, mut dice) = (start(&healthy, &[&weights]), Dice { seed, draws: 0 });
+            let (runtime, mut dice) = (start(&healthy, &[&weights]), Dice::new(seed));
             let length = SpeculativeDraftLength::new(
                 forerun_core::DraftShape::Chain { length: 3 },
                 DraftLength::Fixed,

@@ -5,8 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Cluster, ClusterError, Completion, Draft, DraftShape, Job, JobError, Key, KeyedRandomness,
-    Outcome, Purpose, Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
+    Cluster, ClusterError, Completion, Draft, DraftShape, Job, JobError, KeyedRandomness, Outcome,
+    Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
@@ -18,30 +18,10 @@ use forerun_lm::fake::TableModel;
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
 };
-use forerun_runtime::testing::env_number;
+use forerun_runtime::testing::{Dice, env_number};
 use forerun_runtime::{Engine, InlineCluster};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-
-/// The random numbers of a scenario.
-#[derive(Clone, Copy)]
-struct Dice {
-    seed: u64,
-    draws: usize,
-}
-
-impl Dice {
-    fn below(&mut self, count: usize) -> usize {
-        self.draws += 1;
-        let key = Key { position: self.draws, purpose: Purpose::Sample, candidate: 0 };
-        let randomness = KeyedRandomness { seed: self.seed, sample: 2 };
-        (randomness.uniform(key) * count as f64) as usize
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-}
 
 /// A model that reads two tokens, and fails in one of `fails_one_in` calls (0: never).
 #[derive(Clone, Copy)]
@@ -259,7 +239,7 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
 }
 
 fn check(seed: u64) {
-    let mut dice = Dice { seed, draws: 0 };
+    let mut dice = Dice::new(seed);
     let scenario = Scenario::new(&mut dice);
     let expected = scenario.autoregressive();
     let replicas = dice.below(4);

@@ -256,7 +256,7 @@ impl CachedOracle {
 pub struct SimulatedLookup(CachedOracle);
 
 impl SimulatedLookup {
-    /// Creates a lookup for the text of an oracle. It is right where it is right, whatever the oracle's drafters are.
+    /// Creates a lookup for the text of an oracle. Where it is right does not depend on the oracle's drafters.
     #[must_use]
     pub fn new(oracle: &Oracle, acceptance: AcceptanceModel) -> Self {
         let drafters = vec![acceptance];
