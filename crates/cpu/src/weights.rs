@@ -45,7 +45,7 @@ pub struct Weights {
     /// The norm of a projected feature, if it has one (DFlash).
     pub(crate) context_norm: Option<NormWeights>,
     /// What rows of mask tokens read instead of the target's features.
-    mask_features: Vec<f32>, // [masks, hidden]
+    mask_features: Vec<f32>, // [masks, feature width]
     pub(crate) layers: Vec<LayerWeights>,
     /// The inputs that layers have next to the hidden state, if they have any.
     pub(crate) own_inputs: Option<PackedOwnInputs>,
@@ -958,9 +958,9 @@ impl Weights {
         row.iter_mut().zip(embedding).for_each(|(value, embedding)| *value += embedding);
     }
 
-    /// Returns what the row of a mask token reads instead of a feature: `[hidden]`.
+    /// Returns what the row of a mask token reads instead of a feature: `[feature width]`.
     pub(crate) fn mask_feature(&self, token: TokenId) -> &[f32] {
-        let size = self.architecture.hidden_size;
+        let size = self.architecture.feature_width();
         let mask = token as usize - self.architecture.vocab_size;
         &self.mask_features[mask * size..][..size]
     }

@@ -1,8 +1,10 @@
 //! Drafting ahead of verification.
 
-use crate::{DecodeError, Sequence, jobs};
+use crate::jobs::{self, DraftRequest};
+use crate::{DecodeError, Sequence};
 use forerun_core::{
-    Cluster, Completion, Draft, DraftShape, Outcome, Ticket, TokenId, TokenTree, trace::SpanOutcome,
+    Cluster, Completion, Draft, DraftShape, Features, Outcome, TargetFeedback, Ticket, TokenId,
+    TokenTree, trace::SpanOutcome,
 };
 use forerun_plan::JobTime;
 use std::collections::VecDeque;
@@ -18,8 +20,12 @@ pub(crate) struct DraftAhead {
     jobs: VecDeque<DraftJob>,
     /// The job in flight.
     running: Option<Ticket>,
-    /// Whether the drafter has nothing to add to this chain.
+    /// Whether the drafter has failed on this chain.
     exhausted: bool,
+    /// The number of tokens with features when the drafter had nothing to add to this chain. With more it may.
+    empty_with: Option<usize>,
+    /// The target's feedback when this chain began, if all of its jobs have the same.
+    feedback: Option<TargetFeedback>,
     /// Whether a failure of the drafter was reported.
     reported: bool,
     /// Whether the drafter has failed on committed tokens, and gets no more jobs.
@@ -45,6 +51,8 @@ impl DraftAhead {
             jobs: VecDeque::new(),
             running: None,
             exhausted: false,
+            empty_with: None,
+            feedback: None,
             reported: false,
             failed: false,
             one_token_per_job: false,
@@ -54,7 +62,8 @@ impl DraftAhead {
     /// From now on, drafts a single token in every job.
     ///
     /// The proposals of some drafters, such as prompt lookup, depend on where a job starts and how
-    /// many tokens it requests. Both would otherwise depend on measured times.
+    /// many tokens it requests. Both would otherwise depend on measured times. So would the number of tokens whose
+    /// features a job has, which therefore stays the same until the chain restarts.
     pub(crate) fn draft_one_token_per_job(&mut self) {
         self.one_token_per_job = true;
     }
@@ -107,7 +116,13 @@ impl DraftAhead {
             let missing = useful_length(sequence, length) - self.len();
             let per_job = if self.one_token_per_job { 1 } else { per_job.max(1) };
             let shape = DraftShape::Chain { length: missing.min(per_job) };
-            match jobs::submit_draft(self.drafter, sequence, self.tokens(), shape, cluster) {
+            let mut request =
+                DraftRequest::new(self.drafter, sequence, self.chain.tree.tokens(), shape);
+            if self.one_token_per_job {
+                let first = self.feedback.get_or_insert_with(|| request.feedback.clone());
+                request.feedback = first.clone();
+            }
+            match jobs::submit_draft(request, sequence, cluster) {
                 Ok(ticket) => self.running = Some(ticket),
                 Err(error) => self.fail(sequence, error)?,
             }
@@ -117,7 +132,8 @@ impl DraftAhead {
 
     /// Returns whether a chain with a requested length of `length` tokens will not grow further.
     pub(crate) fn is_done(&self, sequence: &Sequence, length: usize) -> bool {
-        self.failed || self.exhausted || self.len() >= useful_length(sequence, length)
+        let is_empty = self.empty_with == Some(known_features(sequence));
+        self.failed || self.exhausted || is_empty || self.len() >= useful_length(sequence, length)
     }
 
     /// Handles a completion if it is of the job in flight. Returns the number of drafted tokens and
@@ -150,7 +166,7 @@ impl DraftAhead {
                 "the draft is not a chain, or of another kind than the chain before it",
             ));
         }
-        self.exhausted = drafted == 0;
+        self.empty_with = (drafted == 0).then(|| known_features(sequence));
         self.jobs.push_back(DraftJob { ticket: reply.ticket, remaining: drafted, accepted: 0 });
         Ok((drafted, reply.time))
     }
@@ -203,12 +219,18 @@ impl DraftAhead {
         }
         self.chain = Draft::empty();
         self.exhausted = false;
+        (self.empty_with, self.feedback) = (None, None);
     }
 
     /// Returns the first `count` tokens as a tree to score.
     pub(crate) fn first(&self, count: usize) -> TokenTree {
         self.chain.tree.first(count)
     }
+}
+
+/// Returns the number of tokens with features.
+fn known_features(sequence: &Sequence) -> usize {
+    sequence.features().map_or(0, Features::len)
 }
 
 /// Returns how many of `length` draft tokens can be committed. The sequence's last token is always

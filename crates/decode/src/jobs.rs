@@ -3,7 +3,7 @@
 use crate::{DecodeError, Sequence};
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, Features, Job, JobError, JobOutput, Role,
-    ScoreJob, Scores, SequenceId, Ticket, TokenId, TokenTree,
+    ScoreJob, Scores, SequenceId, TargetFeedback, Ticket, TokenId, TokenTree,
 };
 use forerun_plan::JobTime;
 use std::sync::Arc;
@@ -15,33 +15,43 @@ pub(crate) struct JobReply<T> {
     pub(crate) time: JobTime,
 }
 
-/// Submits a draft job for the tokens after the sequence and the tokens `ahead` of it.
-pub(crate) fn submit_draft(
-    drafter: usize,
-    sequence: &Sequence,
-    ahead: &[TokenId],
-    shape: DraftShape,
-    cluster: &mut dyn Cluster,
-) -> Result<Ticket, DecodeError> {
-    submit_draft_on(sequence.id(), drafter, sequence, ahead, shape, cluster)
+/// What a draft job asks for.
+pub(crate) struct DraftRequest<'a> {
+    /// The id of the sequence, or of a branch of it.
+    pub(crate) id: SequenceId,
+    pub(crate) drafter: usize,
+    /// The tokens between the sequence and the draft.
+    pub(crate) ahead: &'a [TokenId],
+    pub(crate) shape: DraftShape,
+    pub(crate) feedback: TargetFeedback,
 }
 
-/// Submits such a job on a branch of the sequence, which has this id.
-pub(crate) fn submit_draft_on(
-    id: SequenceId,
-    drafter: usize,
+impl<'a> DraftRequest<'a> {
+    /// Creates a request with all of the target's feedback.
+    pub(crate) fn new(
+        drafter: usize,
+        sequence: &Sequence,
+        ahead: &'a [TokenId],
+        shape: DraftShape,
+    ) -> Self {
+        Self { id: sequence.id(), drafter, ahead, shape, feedback: sequence.feedback() }
+    }
+}
+
+/// Submits a draft job.
+pub(crate) fn submit_draft(
+    request: DraftRequest<'_>,
     sequence: &Sequence,
-    ahead: &[TokenId],
-    shape: DraftShape,
     cluster: &mut dyn Cluster,
 ) -> Result<Ticket, DecodeError> {
+    let DraftRequest { id, drafter, ahead, shape, feedback } = request;
     let job = Job::Draft {
         sequence: id,
         tokens: tokens_with(sequence, ahead),
         prompt_len: sequence.prompt_len(),
         sampling: sequence.sampling().clone(),
         shape,
-        feedback: sequence.feedback(),
+        feedback,
     };
     Ok(cluster.submit(Role::Drafter(drafter), job)?)
 }
@@ -140,7 +150,8 @@ pub(crate) fn draft(
     cluster: &mut dyn Cluster,
     shape: DraftShape,
 ) -> Result<JobReply<Draft>, DecodeError> {
-    let ticket = submit_draft(drafter, sequence, &[], shape, cluster)?;
+    let request = DraftRequest::new(drafter, sequence, &[], shape);
+    let ticket = submit_draft(request, sequence, cluster)?;
     draft_in_flight(ticket, sequence, cluster)
 }
 

@@ -217,15 +217,14 @@ impl Pearl {
         (verdict, accepted)
     }
 
-    /// Continues the drafter's chain after the committed tokens, or restarts it there. `own`: whether the last
-    /// committed token is the target's own.
-    fn advance(&mut self, committed: &[TokenId], own: bool, cluster: &mut dyn Cluster) {
+    /// Continues the drafter's chain after the committed tokens, or restarts it there.
+    fn advance(&mut self, committed: &[TokenId], cluster: &mut dyn Cluster) {
         let agreed = common_prefix_len(self.drafting.tokens(), committed);
         let rejected = agreed < committed.len() && agreed < self.drafting.len();
-        let restarts = own || agreed < committed.len();
-        self.draft_length.observe_verdict(agreed, rejected, restarts);
+        let further = committed.len() - agreed;
+        self.draft_length.observe_verdict(agreed, rejected, further);
         self.drafting.accept(agreed, cluster);
-        if restarts {
+        if further > 0 {
             self.drafting.restart(rejected, cluster);
         }
     }
@@ -286,7 +285,7 @@ impl Decoder for Pearl {
         let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
         cluster.observe(Outcome { ticket: scoring, accepted, outcome });
         let own = verdict.token.is_some();
-        self.advance(&sequence.tokens()[position..], own, cluster);
+        self.advance(&sequence.tokens()[position..], cluster);
         if !guess.is_empty() {
             self.draft_length.observe_guess(sequence.tokens().len() - position, own);
         }

@@ -19,7 +19,7 @@
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
     SpeculativeDraftLength,
-    jobs::{self, JobReply},
+    jobs::{self, DraftRequest, JobReply},
 };
 use forerun_core::{Cluster, Draft, DraftShape, Need, Outcome, trace::SpanOutcome};
 use forerun_plan::Round;
@@ -109,7 +109,8 @@ impl Speculative {
             return Ok(());
         }
         let (tokens, nothing) = (draft.tree.tokens(), DraftShape::Chain { length: 0 });
-        match jobs::submit_draft(DRAFTER, sequence, tokens, nothing, cluster) {
+        let request = DraftRequest::new(DRAFTER, sequence, tokens, nothing);
+        match jobs::submit_draft(request, sequence, cluster) {
             Ok(_) => Ok(()),
             Err(error) => jobs::drafter_failure(error).map(|_| ()),
         }

@@ -26,7 +26,7 @@
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
     SpeculativeDraftLength,
-    jobs::{self, JobReply},
+    jobs::{self, DraftRequest, JobReply},
 };
 use forerun_core::{
     Cluster, Completion, Draft, DraftShape, Need, Outcome, SequenceId, Ticket, TokenId,
@@ -207,7 +207,8 @@ impl Ssd {
         let used = self.branches.map_or(0, |(_, used)| used);
         self.branches = Some((sequence.id(), used.max(branch + 1)));
         let id = sequence.id().branch(branch as u16);
-        match jobs::submit_draft_on(id, DRAFTER, sequence, ahead, shape, cluster) {
+        let request = DraftRequest { id, ..DraftRequest::new(DRAFTER, sequence, ahead, shape) };
+        match jobs::submit_draft(request, sequence, cluster) {
             Ok(ticket) => Ok(Some(ticket)),
             Err(error) => jobs::drafter_failure(error).map(|_| None),
         }

@@ -76,8 +76,11 @@ impl<M: FeatureModel> Drafter for EagleDrafter<M> {
                 indices.push(index);
                 ready.push(*context);
                 read.push(tokens);
-            } else {
+            } else if context.feedback.features.is_empty() {
+                // The first round of an answer.
                 done(index, Ok(Draft::empty()));
+            } else {
+                done(index, Err(ModelError::LostDraft));
             }
         }
         let request = |index: usize, request| {
@@ -195,7 +198,6 @@ mod tests {
         tokens.push((whole[4] + 1) % VOCAB as TokenId);
         assert_eq!(draft(&mut drafter, &tokens, 8, 1).len(), 1);
         assert_eq!(drafter.model().requests.last(), Some(&9));
-        // Without them, and without a draft to continue, there is none.
-        assert!(draft(&mut drafter, &tokens, 5, 1).is_empty());
+        assert!(draft(&mut drafter, &tokens, 0, 1).is_empty(), "the first round");
     }
 }

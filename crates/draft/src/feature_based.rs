@@ -16,15 +16,23 @@ pub(crate) fn has_features_of(context: &DraftContext<'_>, tokens: usize) -> bool
     tokens >= 2 && context.feedback.features.len() + 1 >= tokens
 }
 
-/// Calls `draft` with the contexts that have features. The drafts of the others are empty.
-pub(crate) fn draft_if_features<'a>(
+/// Returns the number of first tokens that a model can read: it needs the target's features of all of them but the
+/// last, and of at least one. `None` if there are none.
+pub(crate) fn readable_tokens(context: &DraftContext<'_>) -> Option<usize> {
+    let features = context.feedback.features.len();
+    Some(context.tokens.len().min(features + 1)).filter(|&tokens| tokens >= 2)
+}
+
+/// Calls `draft` with the contexts for which `can_draft` holds. The drafts of the others are empty.
+pub(crate) fn draft_if<'a>(
     contexts: &[DraftContext<'a>],
+    can_draft: impl Fn(&DraftContext<'a>) -> bool,
     done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     draft: impl FnOnce(&[DraftContext<'a>], &mut dyn FnMut(usize, Result<Draft, ModelError>)),
 ) {
     let (mut indices, mut ready) = (Vec::new(), Vec::new());
     for (index, context) in contexts.iter().enumerate() {
-        match has_features(context) {
+        match can_draft(context) {
             true => {
                 indices.push(index);
                 ready.push(*context);
@@ -41,11 +49,16 @@ pub(crate) fn draft_from_features<M: FeatureModel>(
     contexts: &[DraftContext<'_>],
     done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
 ) {
-    draft_if_features(contexts, done, |ready, done| {
-        let request = |index: usize, request| {
-            let features = Some(&ready[index].feedback.features);
-            ForwardRequest { features, ..request }
-        };
-        drafter.draft_with(ready, request, done);
-    });
+    draft_if(
+        contexts,
+        |context| has_features(context),
+        done,
+        |ready, done| {
+            let request = |index: usize, request| {
+                let features = Some(&ready[index].feedback.features);
+                ForwardRequest { features, ..request }
+            };
+            drafter.draft_with(ready, request, done);
+        },
+    );
 }

@@ -17,7 +17,7 @@
 //! integration, rows also depend on the target's features, and those of masks on a trained feature.
 
 use crate::candidate_model::CandidateModel;
-use crate::feature_based::draft_if_features;
+use crate::feature_based::{draft_if, readable_tokens};
 use crate::grow::{Growth, grow_from_depth_rows};
 use crate::{DraftContext, Drafter, single_draft};
 use forerun_core::{Draft, DraftShape, SequenceId, TokenId, TokenTree};
@@ -57,13 +57,12 @@ impl Masks {
     }
 
     /// Returns the chain of masks to predict `positions` positions, of at most `most`.
-    fn chain(&self, positions: usize, most: usize) -> TokenTree {
-        let masks: Vec<TokenId> = match self {
+    fn chain(&self, positions: usize, most: usize) -> Vec<TokenId> {
+        match self {
             Self::PerPosition(masks) => masks.clone().take(positions.saturating_sub(1)).collect(),
             Self::Repeated(mask) => vec![*mask; positions.saturating_sub(1)],
             Self::Block { mask, .. } => vec![*mask; most],
-        };
-        TokenTree::chain(&masks)
+        }
     }
 }
 
@@ -85,8 +84,8 @@ impl<M: LanguageModel> ParallelDrafter<M> {
         Self { candidates: self.candidates.with_vocab_size(vocab_size), ..self }
     }
 
-    /// Drafts for several sequences, in one forward. The model gets the target's features if it
-    /// `reads_features`.
+    /// Drafts for several sequences, in one forward. With `reads_features`, the model gets the target's features, and
+    /// the tokens without them are the first ones after those that it reads.
     fn draft_with(
         &mut self,
         contexts: &[DraftContext<'_>],
@@ -96,23 +95,22 @@ impl<M: LanguageModel> ParallelDrafter<M> {
         let Self { candidates, masks } = self;
         let mut drafts: Vec<MaskedDraft> = Vec::new();
         for (index, context) in contexts.iter().enumerate() {
-            let room = candidates.room_after(context.tokens.len());
-            let most = room.saturating_sub(masks.first_row()).min(masks.positions());
-            let shape = context.shape.truncated(most);
-            if !candidates.can_read(context.tokens) || shape.depth() == 0 {
-                done(index, Ok(Draft::empty()));
-                continue;
+            let all = context.tokens.len();
+            let read = if reads_features { readable_tokens(context).unwrap_or(all) } else { all };
+            let draft = MaskedDraft::new(index, context, read, masks, candidates);
+            match draft.filter(|_| candidates.can_read(context.tokens)) {
+                Some(draft) => drafts.push(draft),
+                None => done(index, Ok(Draft::empty())),
             }
-            let masks = masks.chain(shape.depth(), most);
-            drafts.push(MaskedDraft { index, shape, masks, progress: Progress::default() });
         }
-        let first_row = masks.first_row();
         while !drafts.is_empty() {
-            let batch = drafts.iter_mut().map(|MaskedDraft { index, masks, progress, .. }| {
-                let context = &contexts[*index];
+            let batch = drafts.iter_mut().map(|draft| {
+                let context = &contexts[draft.index];
                 let features = reads_features.then_some(&context.feedback.features);
-                let request = ForwardRequest { features, ..context.request(masks, first_row) };
-                BatchEntry { request, progress }
+                let tokens = &context.tokens[..draft.read];
+                let request = context.request(&draft.tree, draft.first_row);
+                let request = ForwardRequest { features, tokens, ..request };
+                BatchEntry { request, progress: &mut draft.progress }
             });
             candidates.model.forward(&mut batch.collect::<Vec<_>>());
             drafts.retain_mut(|MaskedDraft { index, shape, progress, .. }| {
@@ -133,8 +131,48 @@ struct MaskedDraft {
     /// The index of its context.
     index: usize,
     shape: DraftShape,
-    masks: TokenTree,
+    /// The number of first tokens that are not part of the tree.
+    read: usize,
+    /// The other tokens and the masks after them.
+    tree: TokenTree,
+    /// The row of the first draft token.
+    first_row: usize,
     progress: Progress,
+}
+
+impl MaskedDraft {
+    /// Plans the draft of a context whose first `read` tokens are read. `None` if there is nothing to draft.
+    fn new(
+        index: usize,
+        context: &DraftContext<'_>,
+        read: usize,
+        masks: &Masks,
+        candidates: &CandidateModel<impl LanguageModel>,
+    ) -> Option<Self> {
+        let ahead = &context.tokens[read..];
+        let hide = std::env::var("AHEAD").is_ok_and(|v| v == "masks");
+        let room = candidates.room_after(context.tokens.len()).saturating_sub(masks.first_row());
+        let (mut chain, most);
+        if hide || matches!(masks, Masks::Block { .. }) {
+            most = room.min(masks.positions().saturating_sub(ahead.len()));
+        } else {
+            most = room.min(masks.positions());
+        }
+        let shape = context.shape.truncated(most);
+        if shape.depth() == 0 {
+            return None;
+        }
+        if hide {
+            chain = masks.chain(ahead.len() + shape.depth(), ahead.len() + most);
+        } else {
+            chain = ahead.to_vec();
+            chain.extend(masks.chain(shape.depth(), most));
+        }
+        let first_row = ahead.len() + masks.first_row();
+        let tree = TokenTree::chain(&chain);
+        let progress = Progress::default();
+        Some(Self { index, shape, read, tree, first_row, progress })
+    }
 }
 
 impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
@@ -184,7 +222,8 @@ impl<M: FeatureModel> Drafter for ParallelEagleDrafter<M> {
         contexts: &[DraftContext<'_>],
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
-        draft_if_features(contexts, done, |ready, done| {
+        let can_draft = |context: &DraftContext<'_>| readable_tokens(context).is_some();
+        draft_if(contexts, can_draft, done, |ready, done| {
             self.drafter.draft_with(ready, true, done);
         });
     }

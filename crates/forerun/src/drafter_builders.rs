@@ -94,7 +94,7 @@ pub(crate) fn speculator(
         SpeculatorWeights::Layers(weights) if weights.architecture().feature_width() > 0 => {
             match speculator.block() {
                 Some(block) => blocks(weights, block),
-                None => layers_on_features(weights),
+                None => layers_on_features(weights, speculator.kind() == SpeculatorKind::PEagle),
             }
         }
         SpeculatorWeights::Layers(weights) => {
@@ -131,20 +131,24 @@ fn blocks(weights: Arc<Weights>, DraftBlock { mask, size }: DraftBlock) -> Draft
     })
 }
 
-/// Layers on the target's features, with or without mask tokens.
-fn layers_on_features(weights: Arc<Weights>) -> DrafterParts {
-    let masks = weights.architecture().mask_ids();
-    let pattern = match masks.len() {
-        0 => DraftPattern::default(),
-        masks => with_masks(masks),
+/// Layers on the target's features, with or without mask tokens. `repeats`: whether one mask stands for all positions.
+fn layers_on_features(weights: Arc<Weights>, repeats: bool) -> DrafterParts {
+    let ids = weights.architecture().mask_ids();
+    let (masks, pattern) = match ids.len() {
+        0 => (None, DraftPattern::default()),
+        _ if repeats => {
+            let pattern = DraftPattern { positions: None, one_forward: true };
+            (Some(Masks::Repeated(ids.start)), pattern)
+        }
+        masks => (Some(Masks::PerPosition(ids)), with_masks(masks)),
     };
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
         let layers = Transformer::new(Arc::clone(&weights), site.team()?);
         let model = EagleModel::new(layers);
         let model = site.timed(model.with_cache_bytes(site.cache_bytes));
-        Ok(match masks.is_empty() {
-            true => Box::new(EagleDrafter::new(model)),
-            false => Box::new(ParallelEagleDrafter::new(model, Masks::PerPosition(masks.clone()))),
+        Ok(match masks.clone() {
+            None => Box::new(EagleDrafter::new(model)),
+            Some(masks) => Box::new(ParallelEagleDrafter::new(model, masks)),
         })
     })
 }

@@ -94,7 +94,7 @@ static DRAFTERS: &[DrafterEntry] = &[
     DrafterEntry {
         name: "dflash",
         help: "A block of draft tokens in one forward pass of layers on the target's hidden states (DFlash)",
-        traits: DrafterTraits::ON_FEATURES,
+        traits: DrafterTraits::ON_PREDICTED_FEATURES,
         source: Source::Speculator {
             reads: |layout| matches!(layout, SpeculatorKind::DFlash),
             build_model: None,
@@ -109,8 +109,8 @@ static DRAFTERS: &[DrafterEntry] = &[
     },
     DrafterEntry {
         name: "parallel",
-        help: "All draft tokens in one forward pass (ParallelSpec, PARD)",
-        // One of its layouts reads features.
+        help: "All draft tokens in one forward pass (ParallelSpec, PARD, P-EAGLE)",
+        // Some of its layouts read features.
         traits: DrafterTraits::ON_TOKENS,
         source: Source::Speculator {
             reads: |layout| {
@@ -118,6 +118,7 @@ static DRAFTERS: &[DrafterEntry] = &[
                     layout,
                     SpeculatorKind::ParallelMedusa
                         | SpeculatorKind::ParallelEagle
+                        | SpeculatorKind::PEagle
                         | SpeculatorKind::Pard { .. }
                 )
             },
@@ -442,6 +443,7 @@ mod tests {
             (L::Mtp, "mtp"),
             (L::ParallelMedusa, "parallel"),
             (L::ParallelEagle, "parallel"),
+            (L::PEagle, "parallel"),
             (L::Pard { mask: 1 }, "parallel"),
         ];
         for (layout, name) in layouts {
@@ -450,7 +452,7 @@ mod tests {
             // A new layout also belongs in the table above.
             match layout {
                 L::Medusa | L::Hydra | L::Eagle | L::Eagle3 | L::DFlash | L::Mtp => {}
-                L::ParallelMedusa | L::ParallelEagle | L::Pard { .. } => {}
+                L::ParallelMedusa | L::ParallelEagle | L::PEagle | L::Pard { .. } => {}
             }
         }
         // Every drafter on features says so, so that options can be refused before a download.

@@ -734,18 +734,33 @@ fn speculative_decoding_on_features_is_exact() {
     }
 }
 
-/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection.
+/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection. DFlash and
+/// ParallelSpec read the target's features as they come.
 #[test]
 fn pearl_on_features_is_exact() {
     let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
+    assert_pearl_on_features_is_exact("eagle", &eagle);
+    for (name, masks) in [
+        ("dflash", Masks::Block { mask: 1, size: 7 }),
+        ("dflash with a short block", Masks::Block { mask: 1, size: 4 }),
+        ("parallelspec on eagle", Masks::PerPosition(VOCAB as TokenId..VOCAB as TokenId + 2)),
+    ] {
+        let drafter = || -> Box<dyn Drafter> {
+            Box::new(ParallelEagleDrafter::new(FeatureTable(DRAFT_MODEL), masks.clone()))
+        };
+        assert_pearl_on_features_is_exact(name, &drafter);
+    }
+}
+
+fn assert_pearl_on_features_is_exact(drafter_name: &str, drafter: Make<'_>) {
     for (length, options) in [(1, "eager"), (2, "eager"), (2, "paper"), (3, "paper")] {
-        let name = format!("pearl, eagle, {options}, chain {length}");
-        assert_exact_of(&name, &eagle, &|| pearl(length, options), (3, true));
+        let name = format!("pearl, {drafter_name}, {options}, chain {length}");
+        assert_exact_of(&name, drafter, &|| pearl(length, options), (3, true));
         for order in [None, Some(1), Some(2), Some(3)] {
             for waits in [false, true] {
                 let options = format!("{options},pre-verify-lookup");
                 let decoder = || guessing_pearl(length, &options, true, waits);
-                let experiment = Experiment::of(sampling(1.0, 0, 1.0), &eagle, &decoder);
+                let experiment = Experiment::of(sampling(1.0, 0, 1.0), drafter, &decoder);
                 let experiment = Experiment { tokens: 3, features: true, order, ..experiment };
                 let deviation = experiment.deviation();
                 assert!(deviation < 1e-6, "{name}, guesses, order {order:?}: off by {deviation}");

@@ -592,7 +592,7 @@ fn targets_of_every_family_give_their_tokens() {
     }
 }
 
-/// The drafter is the MTP head of the target's checkpoint: chains and trees.
+/// The drafter is the MTP head of the target's checkpoint: chains and trees, and chains that are drafted ahead.
 #[test]
 fn targets_with_an_mtp_head_give_their_tokens() {
     use Family as F;
@@ -606,7 +606,13 @@ fn targets_with_an_mtp_head_give_their_tokens() {
     for config in configs {
         let pair = Pair::with_mtp_head(config);
         // One prompt has too few rejections for every position.
-        let cells = speculative_cells(DrafterKind::Mtp).into_iter();
+        let pearl = |(count, options): (usize, &str)| Cell {
+            draft_tokens: DraftTokens::Fixed(count),
+            pearl: options.parse().unwrap(),
+            ..cell(Method::Pearl, DrafterKind::Mtp)
+        };
+        let pearl = [(3, "eager"), (3, "paper"), (4, "eager,pre-verify-suffix")].map(pearl);
+        let cells = speculative_cells(DrafterKind::Mtp).into_iter().chain(pearl);
         let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
         run_cases(&pair, &cases(&pair, 1), cells, 3, |_, _| None);
     }
@@ -716,8 +722,8 @@ fn layers_on_several_devices_give_the_tokens_of_the_target() {
     run_matrix_at(&Pair::deep(), layer_parallel, 13, |_, cell| shared_placement(cell));
 }
 
-/// Returns the cells of drafters trained for a target, in every layout. Drafters on features support
-/// speculative decoding, and those on tokens all methods.
+/// Returns the cells of drafters trained for a target, in every layout. Drafters on tokens support all methods. Those
+/// on features support speculative decoding and, but for heads on one hidden state, PEARL.
 fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
     use SpeculatorLayout as L;
     let trees = [
@@ -738,7 +744,7 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
             L::DFlash => (DrafterKind::DFlash, true, 0),
             L::ParallelMedusa => (DrafterKind::Parallel, false, 1),
             L::ParallelEagle => (DrafterKind::Parallel, true, 1),
-            L::ReducedParallelEagle => (DrafterKind::Parallel, true, 0),
+            L::ReducedParallelEagle | L::PEagle => (DrafterKind::Parallel, true, 0),
         };
         let own = |method, draft_tokens: DraftTokens, tree: Tree, options: &str| Cell {
             method,
@@ -762,7 +768,7 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
         for (draft_tokens, tree) in trees.clone() {
             cells.push(own(Method::Speculative, draft_tokens, tree, "eager"));
         }
-        if reads_features && drafter != DrafterKind::Eagle {
+        if [DrafterKind::Medusa, DrafterKind::Hydra].contains(&drafter) {
             continue;
         }
         let runs_in_parallel = |method, count, options| Cell {

@@ -274,7 +274,8 @@ impl Architecture {
             | Tensor::EmbeddingNorm
             | Tensor::ContextNorm => vec![hidden],
             Tensor::HeadBias => vec![self.head_size()],
-            Tensor::MaskEmbeddings | Tensor::MaskFeatures => vec![self.mask_tokens, hidden],
+            Tensor::MaskEmbeddings => vec![self.mask_tokens, hidden],
+            Tensor::MaskFeatures => vec![self.mask_tokens, self.feature_width()],
             Tensor::Fusion => vec![hidden, self.fusion_inputs().unwrap_or(0)],
             Tensor::FeatureNorm => vec![self.feature_width()],
             Tensor::FeaturePartNorm(_) => {

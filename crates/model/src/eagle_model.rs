@@ -44,11 +44,26 @@ pub struct EagleModel<F: Forward> {
 /// The current round of a sequence.
 #[derive(Default)]
 struct Round {
+    /// What the request before predicted, if this one goes on with its tokens.
+    earlier: Predictions,
+    /// The request's tokens and its nodes before the masks.
+    tokens: Vec<TokenId>,
     /// The predicted features: after the round's tokens, then after each node of its tree.
     predicted: Vec<f32>, // [1 + nodes, hidden]
     /// Number of rows with features of the target; the tree follows them.
     rows: usize,
     tree: TokenTree,
+}
+
+/// The features that a request with masks predicted. They stand in for those of the tokens after the masks' positions
+/// were filled.
+#[derive(Default)]
+struct Predictions {
+    /// The request's tokens and its nodes before the masks.
+    tokens: Vec<TokenId>,
+    /// The row that predicts the first feature.
+    first_row: usize,
+    features: Vec<f32>, // [rows, hidden]
 }
 
 /// The next pass of a request.
@@ -81,14 +96,17 @@ impl PlannedPass<'_> {
     /// Returns what the rows read in addition to their tokens.
     fn row_features<'r>(
         &'r self,
-        predicted: &'r [f32], // [predictions, hidden]
+        round: &'r Round,
         architecture: &Architecture,
     ) -> Vec<RowFeature<'r>> {
         let (tree, size) = (self.request.tree, architecture.hidden_size);
         let of_tokens = self.features.rows_from(self.missing.start).take(self.missing.len());
         let of_node = |node| match tree.token(node) as usize {
             token if token >= architecture.vocab_size => RowFeature::Mask,
-            _ => RowFeature::Predicted(&predicted[row_of(tree.parent(node)) * size..][..size]),
+            _ => {
+                let predicted = round.prediction(tree, tree.parent(node), size);
+                RowFeature::Predicted(predicted.expect("the pass ends before nodes without it"))
+            }
         };
         of_tokens.map(RowFeature::Target).chain(self.level().map(of_node)).collect()
     }
@@ -157,6 +175,7 @@ impl<F: Forward> EagleModel<F> {
         let (first_row, shifted) = (request.first_row + rows_done, &tokens[1..]);
         self.pool.set_root(sequence, tokens[0]);
         let mut round = self.rounds.remove(&sequence).unwrap_or_default();
+        let (tokens_read, earlier) = round.continued_by(&request, self.architecture());
         let mut missing: &[TokenId] = &[];
         let continued = match first_row.checked_sub(1) {
             Some(nodes) => round.resume(&mut self.pool, sequence, shifted, &tree.first(nodes)),
@@ -169,6 +188,7 @@ impl<F: Forward> EagleModel<F> {
             missing = &shifted[held..];
             round = Round { rows: shifted.len(), ..Round::default() };
         }
+        (round.tokens, round.earlier) = (tokens_read, earlier);
         let first = shifted.len() - missing.len();
         let is_part = missing.len() > prefill_rows;
         if is_part {
@@ -211,9 +231,10 @@ impl<F: Forward> EagleModel<F> {
     /// Returns the first node from `done` on that needs a feature which has not been predicted yet.
     fn end_of_level(&self, round: &Round, tree: &TokenTree, done: usize) -> Node {
         let first_mask = self.architecture().vocab_size;
-        let predictions = round.predicted.len() / self.architecture().hidden_size;
+        let size = self.architecture().hidden_size;
         let has_input = |&node: &Node| {
-            tree.token(node) as usize >= first_mask || row_of(tree.parent(node)) < predictions
+            tree.token(node) as usize >= first_mask
+                || round.prediction(tree, tree.parent(node), size).is_some()
         };
         (done..tree.len()).find(|node| !has_input(node)).unwrap_or(tree.len())
     }
@@ -222,10 +243,10 @@ impl<F: Forward> EagleModel<F> {
     /// of all of them, and whether each succeeded.
     fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<(Vec<f32>, Outcomes), ModelError> {
         let Self { transformer, pool, rounds } = self;
+        let no_round = Round::default();
         let features = planned.iter().map(|plan| {
-            let round = rounds.get(&plan.request.sequence);
-            let predicted = round.map_or(&[][..], |round| &round.predicted);
-            plan.row_features(predicted, transformer.architecture())
+            let round = rounds.get(&plan.request.sequence).unwrap_or(&no_round);
+            plan.row_features(round, transformer.architecture())
         });
         let features: Vec<Vec<RowFeature<'_>>> = features.collect();
         let (storage, sequences) = pool.storage_and_sequences();
@@ -325,6 +346,46 @@ impl<F: Forward> LanguageModel for EagleModel<F> {
 impl<F: Forward> FeatureModel for EagleModel<F> {}
 
 impl Round {
+    /// Returns the tokens of a request with its nodes before the masks, and what this round predicted if the request
+    /// goes on with its tokens. Both are empty without masks.
+    fn continued_by(
+        &mut self,
+        request: &ForwardRequest<'_>,
+        architecture: &Architecture,
+    ) -> (Vec<TokenId>, Predictions) {
+        if architecture.mask_ids().is_empty() {
+            return Default::default();
+        }
+        let nodes = request.tree.tokens().iter();
+        let drafted = nodes.take_while(|&&token| (token as usize) < architecture.vocab_size);
+        let tokens: Vec<TokenId> = request.tokens.iter().chain(drafted).copied().collect();
+        let earlier = match self.tree.is_empty() {
+            true => std::mem::take(&mut self.earlier),
+            false => Predictions {
+                tokens: std::mem::take(&mut self.tokens),
+                first_row: self.rows - 1,
+                features: self.predicted.clone(),
+            },
+        };
+        let goes_on = tokens.starts_with(&earlier.tokens);
+        (tokens, if goes_on { earlier } else { Predictions::default() })
+    }
+
+    /// Returns the predicted feature after a node of a request's tree, or after its tokens: from the row there, or from
+    /// the mask that stood there before.
+    fn prediction(&self, tree: &TokenTree, at: Option<Node>, size: usize) -> Option<&[f32]> {
+        let of_row = |features: &'_ [f32], row: usize| -> Option<Range<usize>> {
+            let range = row * size..(row + 1) * size;
+            (range.end <= features.len()).then_some(range)
+        };
+        if let Some(range) = of_row(&self.predicted, row_of(at)) {
+            return Some(&self.predicted[range]);
+        }
+        let row = self.rows - 1 + at.map_or(0, |node| tree.depth(node));
+        let row = row.checked_sub(self.earlier.first_row)?;
+        of_row(&self.earlier.features, row).map(|range| &self.earlier.features[range])
+    }
+
     /// Makes the cache hold exactly the round's tokens and those leading nodes of its tree that `tree`
     /// has, too. Returns their number, or `None` if the round has other tokens or has lost its rows.
     fn resume(

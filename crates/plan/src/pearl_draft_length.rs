@@ -214,14 +214,12 @@ impl PearlDraftLength {
         self.pauses.observe(tokens, now_ns, alone, outlook);
     }
 
-    /// Learns from a verdict. `own`: whether the target added a token of its own, after which the drafter starts
-    /// afresh.
-    pub fn observe_verdict(&mut self, accepted: usize, rejected: bool, own: bool) {
+    /// Learns from a verdict on the drafter's tokens. `further`: the number of tokens that were committed after the
+    /// accepted ones, such as a correction or guesses. After them the drafter starts afresh.
+    pub fn observe_verdict(&mut self, accepted: usize, rejected: bool, further: usize) {
         self.acceptance.observe(self.accepted, accepted, rejected);
-        self.accepted = if own { 0 } else { self.accepted + accepted };
-        if own && !rejected {
-            self.acceptance.skip(1);
-        }
+        self.accepted = if further > 0 { 0 } else { self.accepted + accepted };
+        self.acceptance.skip(further.saturating_sub(usize::from(rejected)));
     }
 
     fn one_row_ns(&self) -> f64 {
@@ -335,7 +333,11 @@ mod tests {
             let tested = unverified + usize::from(gamma > 0);
             let wrong = (0..tested).find(|place| is_wrong(right + place, run));
             let own = wrong.is_some() || gamma == 0;
-            draft_length.observe_verdict(wrong.unwrap_or(tested), wrong.is_some(), own);
+            draft_length.observe_verdict(
+                wrong.unwrap_or(tested),
+                wrong.is_some(),
+                usize::from(own),
+            );
             // A round waits for all draft tokens, or for those of one job.
             let awaited = if draft_length.eager { gamma.min(1) } else { gamma };
             now_ns += time.max(if gamma > 0 { draft_ns(awaited) } else { 0 });

@@ -202,7 +202,7 @@ impl ReferenceModel {
     /// Returns what the row of a mask token reads instead of a feature.
     pub(crate) fn mask_feature(&self, token: TokenId) -> &[f32] {
         let (size, mask) =
-            (self.architecture.hidden_size, token as usize - self.architecture.vocab_size);
+            (self.architecture.feature_width(), token as usize - self.architecture.vocab_size);
         &self.values(Tensor::MaskFeatures)[mask * size..][..size]
     }
 

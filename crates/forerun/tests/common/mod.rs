@@ -135,6 +135,7 @@ impl Pair {
             L::ReducedEagle,
             L::Eagle3,
             L::Eagle3With(*Eagle3Options::all().last().unwrap()),
+            L::PEagle,
             L::DFlash,
             L::ParallelMedusa,
             L::ParallelEagle,

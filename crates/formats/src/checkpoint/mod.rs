@@ -34,6 +34,7 @@ pub use crate::weight_type::Dtype;
 pub use huggingface::WeightIndex;
 pub use named_tensors::DRAFTER_FILES;
 pub(crate) use named_tensors::NamedTensors;
+pub(crate) use row_layout::RowLayout;
 pub use safetensors_writer::{SerializedTensor, write_safetensors};
 pub(crate) use stored_names::StoredAs;
 pub use tensor_rows::TensorRows;

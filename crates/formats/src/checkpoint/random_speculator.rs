@@ -43,6 +43,8 @@ pub enum SpeculatorLayout {
     Eagle3,
     /// EAGLE-3 with options, and the same head.
     Eagle3With(Eagle3Options),
+    /// P-EAGLE in the layout of speculators, with two layers and an own embedding.
+    PEagle,
     /// DFlash in z-lab's layout: a layer with a sliding window, and one that sees the whole block.
     DFlash,
     /// ParallelSpec on tokens.
@@ -89,7 +91,7 @@ impl RandomSpeculator<'_> {
         let mut tensors: Vec<(String, SerializedTensor)> =
             self.tensors().into_iter().map(|(name, tensor)| (name, tensor.serialized())).collect();
         use SpeculatorLayout as L;
-        let is_eagle3 = matches!(self.layout, L::Eagle3 | L::Eagle3With(_));
+        let is_eagle3 = matches!(self.layout, L::Eagle3 | L::Eagle3With(_) | L::PEagle);
         if is_eagle3 || matches!(self.layout, L::ReducedEagle | L::ReducedParallelEagle) {
             let offsets = (0..self.draft_vocab_size() as i64).flat_map(i64::to_le_bytes).collect();
             let (shape, dtype) = (vec![self.draft_vocab_size()], safetensors::Dtype::I64);
@@ -122,6 +124,7 @@ impl RandomSpeculator<'_> {
         }
         let num_hidden_layers = match self.layout {
             SpeculatorLayout::Eagle3With(options) => options.layers,
+            SpeculatorLayout::PEagle => 2,
             _ => 1,
         };
         Config { num_hidden_layers, sliding_window: None, ..self.target.clone() }
@@ -150,6 +153,11 @@ impl RandomSpeculator<'_> {
                 config
             }
             L::Eagle3With(options) => options.config(layer, self.target, self.draft_vocab_size()),
+            L::PEagle => json!({
+                "speculators_model_type": "peagle", "norm_before_residual": true,
+                "mask_token_id": 0, "draft_vocab_size": self.draft_vocab_size(),
+                "transformer_layer_config": layer,
+            }),
             L::DFlash => {
                 let mut config = layer;
                 config["architectures"] = json!(["DFlashDraftModel"]);
@@ -193,6 +201,14 @@ impl RandomSpeculator<'_> {
                 [self.layer(false), self.fusion(), vec![embedding]].concat()
             }
             L::Eagle3 => self.eagle3_tensors("midlayer.", 3),
+            L::PEagle => {
+                let embedding = self.target_tensor(Tensor::Embedding);
+                let width = 3 * self.hidden_size();
+                let mut tensors = self.eagle3_tensors("layers.0.", 3);
+                tensors.push(("embed_tokens.weight".to_owned(), embedding));
+                tensors.push(self.normal("mask_hidden", [1, width], 0.5));
+                tensors
+            }
             L::Eagle3With(options) => {
                 let prefix = if options.speculators { "layers.0." } else { "midlayer." };
                 let parts = options.features(self.target).len();

@@ -6,6 +6,9 @@
 //! concatenated with that state; each has its own norm. More layers are ordinary ones. The head may have
 //! fewer tokens than the target: the target's token for the head's token `t` is `t + d2t[t]`.
 //!
+//! P-EAGLE (Hui et al. 2026, arXiv 2602.01469) stores what masks read instead of features, `mask_hidden`, and names a
+//! token of the vocabulary whose embedding they have.
+//!
 //! Options and optional tensors add norms: of the features before `fc` (`input_norm`, or EAGLE-3.1's
 //! `fc_norm`), of the state that the first layer adds to, and of the state that the next row reads.
 
@@ -17,12 +20,20 @@ use super::Speculator;
 use super::draft_vocabulary::DRAFT_TO_TARGET;
 use super::layers::short_name;
 use crate::architecture::{Architecture, AttentionNorm, Head, Input};
-use crate::checkpoint::{LayerTensor, LoadError, NamedTensors, Tensor};
+use crate::checkpoint::{LayerTensor, LoadError, NamedTensors, RowLayout, StoredAs, Tensor};
 use forerun_core::TokenId;
 use std::sync::Arc;
 
 /// The prefix of the only layer's tensor names in the authors' layout.
 const MIDLAYER: &str = "midlayer.";
+
+/// What P-EAGLE's masks read instead of features.
+const MASK_FEATURES: &str = "mask_hidden";
+
+/// Returns whether masks belong to the drafter (P-EAGLE).
+pub(super) fn has_mask(tensors: &NamedTensors) -> bool {
+    tensors.has(MASK_FEATURES)
+}
 
 /// Returns the prefix of the first layer's tensor names. `None` for tensors that are not EAGLE-3's.
 pub(super) fn prefix(tensors: &NamedTensors) -> Option<&'static str> {
@@ -46,7 +57,30 @@ impl Layout {
     pub(super) fn name(&self, tensor: Tensor) -> String {
         match tensor {
             Tensor::Layer(0, tensor) => layer_name(self.prefix, tensor),
+            Tensor::MaskFeatures => MASK_FEATURES.to_owned(),
             tensor => short_name(tensor),
+        }
+    }
+
+    /// Returns where a mask's tensor is stored. `None` for other tensors.
+    pub(super) fn stored_mask(&self, tensors: &NamedTensors, tensor: Tensor) -> Option<StoredAs> {
+        let layout = RowLayout::PLAIN;
+        let (vocab_size, hidden_size) = (self.config.vocab_size, self.config.hidden_size);
+        match tensor {
+            Tensor::MaskEmbeddings => Some(StoredAs {
+                name: short_name(Tensor::Embedding),
+                shape: vec![vocab_size, hidden_size],
+                expert: Some([self.mask? as usize, vocab_size]),
+                layout,
+            }),
+            Tensor::MaskFeatures => {
+                let width = self.features().width(self.target_hidden_size);
+                // Further dimensions of one element each are stored, too.
+                let dimensions = tensors.shape(MASK_FEATURES).map_or(2, <[usize]>::len).max(1);
+                let shape = [vec![1; dimensions - 1], vec![width]].concat();
+                Some(StoredAs { name: MASK_FEATURES.to_owned(), shape, expert: None, layout })
+            }
+            _ => None,
         }
     }
 
@@ -83,6 +117,7 @@ impl Speculator {
                 norm: layout.feature_norm,
                 normed_predictions: layout.norm_output,
             },
+            mask_tokens: usize::from(layout.mask.is_some()),
             shares_embedding: !self.tensors.has(&short_name(Tensor::Embedding)),
             layers,
             final_norm: true,

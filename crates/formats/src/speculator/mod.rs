@@ -45,6 +45,8 @@ pub enum SpeculatorKind {
     Eagle,
     /// A layer on tokens and hidden states from three depths of the target, with its own head (EAGLE-3).
     Eagle3,
+    /// EAGLE-3's layers with a mask, which draft all tokens in one pass (P-EAGLE).
+    PEagle,
     /// Layers on hidden states of the target, which draft a block of tokens in one pass (DFlash).
     DFlash,
     /// A layer of the target's own checkpoint on tokens and the target's features (MTP). It is not detected, but
@@ -71,7 +73,7 @@ impl SpeculatorKind {
     /// Whether the drafter can draft after draft tokens. Others on features need those of all tokens before a draft.
     #[must_use]
     pub fn drafts_ahead(self) -> bool {
-        !self.reads_features() || matches!(self, Self::Eagle | Self::Eagle3 | Self::Mtp)
+        !matches!(self, Self::Medusa | Self::Hydra)
     }
 
     /// Detects the kind of the drafter in a folder. Returns `None` if the path is not a folder, or the
@@ -87,10 +89,10 @@ impl SpeculatorKind {
         if !directory.is_dir() {
             return Ok(None);
         }
-        if let Some(mask) = pard_token(directory)? {
+        let tensors = NamedTensors::open(directory)?;
+        if let Some(mask) = pard_mask(directory, tensors.as_ref())? {
             return Ok(Some(Self::Pard { mask }));
         }
-        let tensors = NamedTensors::open(directory)?;
         Ok(tensors.and_then(|tensors| Self::of_tensors(&tensors)))
     }
 
@@ -102,7 +104,7 @@ impl SpeculatorKind {
             return Some(Self::Hydra);
         }
         if eagle3::prefix(tensors).is_some() {
-            return Some(Self::Eagle3);
+            return Some(if eagle3::has_mask(tensors) { Self::PEagle } else { Self::Eagle3 });
         }
         if dflash::is_dflash(tensors) {
             return Some(Self::DFlash);
@@ -124,6 +126,7 @@ impl fmt::Display for SpeculatorKind {
             Self::Hydra => "Hydra heads",
             Self::Eagle => "an EAGLE drafter",
             Self::Eagle3 => "an EAGLE-3 drafter",
+            Self::PEagle => "a P-EAGLE drafter",
             Self::DFlash => "a DFlash drafter",
             Self::Mtp => "an MTP head",
             Self::ParallelMedusa => "a ParallelSpec drafter on tokens",
@@ -133,10 +136,13 @@ impl fmt::Display for SpeculatorKind {
     }
 }
 
-/// Returns the mask token of a PARD model.
-fn pard_token(directory: &Path) -> Result<Option<TokenId>, LoadError> {
+/// Returns the mask token of a PARD model. P-EAGLE may have an option of the same name.
+fn pard_mask(
+    directory: &Path,
+    tensors: Option<&NamedTensors>,
+) -> Result<Option<TokenId>, LoadError> {
     let file = directory.join("config.json");
-    if !file.exists() {
+    if !file.exists() || tensors.is_some_and(eagle3::has_mask) {
         return Ok(None);
     }
     JsonOptions::parse(&read_text(&file)?, &file)?.token_id("pard_token")
@@ -183,10 +189,13 @@ impl Speculator {
     /// When a file is unreadable or broken, the configuration is invalid, or the checkpoint shows that
     /// the drafter was trained for another target.
     pub fn open(directory: &Path, target: &Checkpoint) -> Result<Option<Self>, LoadError> {
-        if !directory.is_dir() || pard_token(directory)?.is_some() {
+        if !directory.is_dir() {
             return Ok(None);
         }
         let Some(tensors) = NamedTensors::open(directory)? else { return Ok(None) };
+        if pard_mask(directory, Some(&tensors))?.is_some() {
+            return Ok(None);
+        }
         let Some(kind) = SpeculatorKind::of_tensors(&tensors) else { return Ok(None) };
         let file = directory.join("config.json");
         let text = if file.exists() { read_text(&file)? } else { "{}".to_owned() };
@@ -360,6 +369,11 @@ impl TensorSource for Speculator {
                 "the checkpoint is incomplete, or config.json belongs to another drafter"
             }
         };
+        if let Layout::Eagle3(layout) = &self.layout
+            && let Some(stored) = layout.stored_mask(&self.tensors, tensor)
+        {
+            return self.tensors.rows_of(&stored, shape, hint);
+        }
         if let Layout::Mtp(layout) = &self.layout {
             return self.tensors.rows_of(&layout.stored_in(&self.tensors, tensor), shape, hint);
         }

@@ -12,6 +12,7 @@ use crate::checkpoint::{LoadError, NamedTensors, Tensor};
 use crate::config::{Config, unread};
 use crate::json_options::JsonOptions;
 use crate::speculator::layers::short_name;
+use forerun_core::TokenId;
 use serde_json::Value;
 use std::path::Path;
 
@@ -31,6 +32,18 @@ const OPTIONS: &[&str] = &[
     "norm_output",
     "num_aux_hidden_states",
     "target_hidden_size",
+];
+
+/// The names that the mask of P-EAGLE has.
+const MASK_OPTIONS: [&str; 3] = ["mask_token_id", "ptd_token_id", "pard_token"];
+
+/// The options of P-EAGLE's training.
+const MASK_TRAINING_OPTIONS: &[&str] = &[
+    "down_sample_ratio",
+    "down_sample_ratio_min",
+    "max_seq_len",
+    "para_depths",
+    "prediction_loss_weight",
 ];
 
 /// The options of the speculators layout.
@@ -114,6 +127,8 @@ pub(in crate::speculator) struct Layout {
     pub(super) norm_before_residual: bool,
     /// Whether the next row reads the predicted hidden state after the final norm.
     pub(super) norm_output: bool,
+    /// The token whose embedding masks have (P-EAGLE).
+    pub(super) mask: Option<TokenId>,
 }
 
 impl Layout {
@@ -130,12 +145,13 @@ impl Layout {
     ) -> Result<Self, LoadError> {
         let layer_options = options.object(LAYER_CONFIG)?;
         let is_speculators = layer_options.is_some() || options.contains("speculators_model_type");
-        check_names(options, is_speculators)?;
+        let has_mask = super::has_mask(tensors);
+        check_names(options, is_speculators, has_mask)?;
         let nested = options.object("eagle_config")?;
         nested.as_ref().map_or(Ok(()), check_eagle_config)?;
         let nested = nested.as_ref();
         if is_speculators {
-            check_algorithm(options)?;
+            check_algorithm(options, if has_mask { "peagle" } else { "eagle3" })?;
             if layer_options.is_none() {
                 return Err(options.missing(LAYER_CONFIG, "the options of the drafter's layers"));
             }
@@ -172,6 +188,7 @@ impl Layout {
             target_hidden_size,
             norm_before_residual,
             norm_output: norm_output.unwrap_or(false),
+            mask: has_mask.then(|| mask(options, target.vocab_size)).transpose()?,
         })
     }
 
@@ -187,13 +204,22 @@ impl Layout {
 }
 
 /// Rejects options that are not known.
-fn check_names(options: &JsonOptions<'_>, is_speculators: bool) -> Result<(), LoadError> {
+fn check_names(
+    options: &JsonOptions<'_>,
+    is_speculators: bool,
+    has_mask: bool,
+) -> Result<(), LoadError> {
+    let of_masks =
+        |name: &str| MASK_OPTIONS.contains(&name) || MASK_TRAINING_OPTIONS.contains(&name);
     options.reject_unknown(OWNER, |name| {
         let of_layout = match is_speculators {
             true => SPECULATORS_OPTIONS.contains(&name),
             false => LAYER_OPTIONS.contains(&name) || unread::knows(name),
         };
-        of_layout || OPTIONS.contains(&name) || NEUTRAL.contains(&name)
+        of_layout
+            || (has_mask && of_masks(name))
+            || OPTIONS.contains(&name)
+            || NEUTRAL.contains(&name)
     })
 }
 
@@ -211,11 +237,31 @@ fn check_family(options: &JsonOptions<'_>, is_speculators: bool) -> Result<(), L
 }
 
 /// Rejects speculators of another algorithm.
-fn check_algorithm(options: &JsonOptions<'_>) -> Result<(), LoadError> {
-    let is_eagle3 = |value: &Value| value == "eagle3";
-    options.check_supported("speculators_model_type", "\"eagle3\"", is_eagle3)?;
+fn check_algorithm(options: &JsonOptions<'_>, algorithm: &'static str) -> Result<(), LoadError> {
+    let is_supported = |value: &Value| value == algorithm;
+    options.check_supported("speculators_model_type", algorithm, is_supported)?;
     let inner = options.object("speculators_config")?;
-    inner.map_or(Ok(()), |inner| inner.check_supported("algorithm", "\"eagle3\"", is_eagle3))
+    inner.map_or(Ok(()), |inner| inner.check_supported("algorithm", algorithm, is_supported))
+}
+
+/// Returns the token whose embedding P-EAGLE's masks have. It may have several names, but one value.
+fn mask(options: &JsonOptions<'_>, vocab_size: usize) -> Result<TokenId, LoadError> {
+    let mut found: Option<TokenId> = None;
+    for name in MASK_OPTIONS {
+        let Some(token) = options.token_id(name)? else { continue };
+        let expected = match found {
+            Some(other) if other != token => format!("{other}, as under the mask's other name"),
+            _ if token as usize >= vocab_size => {
+                format!("a token of the vocabulary of {vocab_size}")
+            }
+            _ => {
+                found = Some(token);
+                continue;
+            }
+        };
+        return Err(options.invalid(name, &token, &expected));
+    }
+    found.ok_or_else(|| options.missing(MASK_OPTIONS[0], "the token whose embedding masks have"))
 }
 
 /// Rejects what is not known in `eagle_config`, and what is not computed.

@@ -1,0 +1,114 @@
+//! Compares tiny random P-EAGLE drafters with a numpy port of their forward pass (`scripts/goldens`): the tokens that a
+//! drafter drafts in one pass, for both storage layouts. A misread option would keep the text, so only such a
+//! comparison shows it.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod draft_goldens;
+
+use draft_goldens::{
+    Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, on_cpu, on_reference,
+};
+use forerun::{Checkpoint, LoadError, TokenId};
+use forerun_core::{Features, TokenTree};
+use forerun_formats::{FeatureSource, Speculator, SpeculatorKind};
+use forerun_lm::{ForwardRequest, LanguageModel};
+use forerun_model::EagleModel;
+use serde_json::json;
+use std::fs;
+use std::path::PathBuf;
+
+const DRAFTERS: [&str; 4] =
+    ["authors", "speculators", "speculators-four-layers", "speculators-qwen3"];
+
+fn folder() -> PathBuf {
+    draft_goldens::folder("peagle")
+}
+
+fn open(drafter: &str) -> Opened {
+    let target = Checkpoint::open(&folder().join("target")).unwrap();
+    let speculator = Speculator::open(&folder().join(drafter), &target).unwrap().unwrap();
+    assert_eq!(speculator.kind(), SpeculatorKind::PEagle);
+    let source = speculator.features().unwrap();
+    (target, speculator, source)
+}
+
+/// Drafts greedily, in one pass.
+fn draft(model: &mut impl LanguageModel, golden: &Golden, features: &Features) -> Vec<TokenId> {
+    let (tokens, mask) = (golden.tokens(), model.vocab_size() as TokenId);
+    let masks = TokenTree::chain(&vec![mask; golden.draft_ids.len() - 1]);
+    let request = ForwardRequest::new(SEQUENCE, &tokens, &masks);
+    let output = model.logits(&ForwardRequest { features: Some(features), ..request }).unwrap();
+    model.release(SEQUENCE);
+    output.rows().map(best).collect()
+}
+
+#[test]
+fn every_golden_folder_is_tested() {
+    let names = draft_goldens::names(&folder());
+    assert_eq!(names, DRAFTERS.iter().chain(&["target"]).copied().collect::<Vec<_>>());
+}
+
+#[test]
+fn the_features_come_from_the_configured_layers() {
+    for drafter in DRAFTERS {
+        let layers = goldens(&folder().join(drafter)).header.layers_before_features;
+        assert_eq!(open(drafter).2, FeatureSource::Layers(layers), "{drafter}");
+    }
+}
+
+#[test]
+fn the_references_drafts_equal_those_of_the_peer() {
+    for drafter in DRAFTERS {
+        let (mut target, device) = on_reference(open(drafter));
+        let mut model = EagleModel::new(device);
+        let folder = folder().join(drafter);
+        assert_drafts_with(&folder, &mut target, "the reference", |golden, features| {
+            draft(&mut model, golden, features)
+        });
+    }
+}
+
+#[test]
+fn the_cpus_drafts_equal_those_of_the_peer() {
+    for drafter in DRAFTERS {
+        for (mut target, device, isa) in on_cpu(open(drafter)) {
+            let mut model = EagleModel::new(device);
+            let folder = folder().join(drafter);
+            assert_drafts_with(&folder, &mut target, &isa, |golden, features| {
+                draft(&mut model, golden, features)
+            });
+        }
+    }
+}
+
+/// Opens a drafter whose configuration has another value, or lacks it.
+fn open_with(drafter: &str, option: &str, value: serde_json::Value) -> Result<(), LoadError> {
+    let changed = tempfile::tempdir().unwrap();
+    let source = folder().join(drafter);
+    let text = fs::read_to_string(source.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    config[option] = value;
+    fs::write(changed.path().join("config.json"), config.to_string()).unwrap();
+    let name = "model.safetensors";
+    fs::copy(source.join(name), changed.path().join(name)).unwrap();
+    let target = Checkpoint::open(&folder().join("target")).unwrap();
+    Speculator::open(changed.path(), &target)?.unwrap().architecture().map(|_| ())
+}
+
+#[test]
+fn what_is_not_computed_is_refused_by_name() {
+    for (drafter, option, value) in [
+        ("speculators", "mask_token_id", json!(null)),
+        ("speculators", "mask_token_id", json!(67)),
+        ("speculators", "ptd_token_id", json!(5)),
+        ("speculators", "speculators_model_type", json!("eagle3")),
+        ("speculators", "dflash_config", json!({"mask_token_id": 63})),
+        ("authors", "num_hidden_layers", json!(2)),
+    ] {
+        let error = open_with(drafter, option, value).unwrap_err().to_string();
+        assert!(error.contains(option), "{error} names {option}");
+    }
+    open_with("speculators", "para_depths", json!(8)).unwrap();
+    open_with("speculators", "ptd_token_id", json!(63)).unwrap();
+}
