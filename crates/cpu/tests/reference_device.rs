@@ -323,6 +323,7 @@ fn drafters_have_the_same_bits_on_both_devices() {
         L::SharedEmbeddingEagle,
         L::ReducedEagle,
         L::Eagle3,
+        L::PEagle,
         L::DFlash,
         L::ParallelMedusa,
         L::ParallelEagle,

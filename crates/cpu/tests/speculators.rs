@@ -456,6 +456,61 @@ fn parallelspec_matches_its_paper() {
     assert_near(&found.logits, &expected, "on tokens");
 }
 
+/// A draft goes on after its own tokens in one pass. The features of these tokens are those that the draft predicted: the
+/// last token's row that of the first, and each mask's row that of the next one.
+#[test]
+fn parallelspec_continues_a_draft_on_its_predictions() {
+    let target = target();
+    let (config, size) = (&target.config, target.config.hidden_size);
+    let first_mask = config.vocab_size as TokenId;
+    let masks = [first_mask, first_mask + 1, first_mask + 2];
+    let (mut model, tensors) = target.eagle(SpeculatorLayout::ParallelEagle, 1);
+    let tokens = tokens();
+    let known = features(tokens.len(), size);
+    let embedding = |token: TokenId| tensors.row("embed_tokens.weight", token as usize, size);
+    let mask_rows = || {
+        (0..MASKS).map(|mask| {
+            let feature = tensors.row("mask_features.weight", mask, size);
+            tensors.fused(tensors.row("mask_embeddings.weight", mask, size), feature)
+        })
+    };
+    let read = |tokens: &[TokenId]| -> Vec<Vec<f64>> {
+        let rows = tokens[1..].iter().zip(rows_of(&known));
+        rows.map(|(&token, feature)| tensors.fused(embedding(token), &feature)).collect()
+    };
+    let predict = |rows: Vec<Vec<f64>>| {
+        let rows: Vec<_> = rows.into_iter().chain(mask_rows()).enumerate().collect();
+        tensors.layer(config, PLAIN, &rows, &[], |_, _| true)
+    };
+    let last = tokens.len() - 2;
+    let drafted = [7, 30];
+    logits(&mut model, &tokens, &known, &TokenTree::chain(&masks), 0);
+    let first = predict(read(&tokens));
+
+    // Both draft tokens are unverified.
+    let ahead =
+        [tensors.fused(embedding(7), &first[last]), tensors.fused(embedding(30), &first[last + 1])];
+    let second = predict([read(&tokens), ahead.to_vec()].concat());
+    let tree = TokenTree::chain(&[&drafted[..], &masks].concat());
+    let found = logits(&mut model, &tokens, &known, &tree, 2);
+    assert_near(&found, &tensors.logits(&second[last + 2..]), "two unverified tokens");
+
+    // The target has read the last token, and its feature has come.
+    let longer = [&tokens[..], &drafted[..1]].concat();
+    let ahead = vec![tensors.fused(embedding(30), &second[last + 1])];
+    let third = predict([read(&longer), ahead].concat());
+    let tree = TokenTree::chain(&[&drafted[1..], &masks].concat());
+    let found = logits(&mut model, &longer, &known, &tree, 1);
+    assert_near(&found, &tensors.logits(&third[last + 2..]), "one unverified token");
+
+    // After another token the predictions are of no use: the next token waits for its feature.
+    let other = [&tokens[..], &[9]].concat();
+    let chain = TokenTree::chain(&[30]);
+    let found = logits(&mut model, &other, &known, &chain, 1);
+    let (mut fresh, _) = target.eagle(SpeculatorLayout::ParallelEagle, 1);
+    assert_eq!(found, logits(&mut fresh, &other, &known, &chain, 1));
+}
+
 #[test]
 fn medusa_matches_its_paper_in_every_layout() {
     use SpeculatorLayout as L;
@@ -685,6 +740,7 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::SharedEmbeddingEagle, SpeculatorKind::Eagle),
         (L::ReducedEagle, SpeculatorKind::Eagle),
         (L::Eagle3, SpeculatorKind::Eagle3),
+        (L::PEagle, SpeculatorKind::PEagle),
         (L::Eagle3With(Eagle3Options::all()[23]), SpeculatorKind::Eagle3),
         (L::DFlash, SpeculatorKind::DFlash),
         (L::ParallelMedusa, SpeculatorKind::ParallelMedusa),

@@ -10,11 +10,14 @@
 //! 3. All candidates of a depth share its row. They form a chain, or a product of the rows' best
 //!    tokens.
 //! 4. Masks are not tokens of the next round, so the cache drops them.
+//! 5. Under PEARL, a draft may go on after tokens that the target has not read. They stand before the masks of the next
+//!    pass. It reads all features of the target that have come.
 //!
 //! ParallelSpec's drafters have a mask for each position, `[MASK]1` to `[MASK]k`, and are trained
 //! for `k + 1` positions. DFlash (arXiv 2602.06036) has one mask and a block of a fixed length, and the row of a mask
 //! predicts the token in its place. PARD has one mask, which can be repeated any number of times. In the EAGLE
-//! integration, rows also depend on the target's features, and those of masks on a trained feature.
+//! integration, rows also depend on the target's features, and those of masks on a trained feature. P-EAGLE (arXiv 2602.01469)
+//! is EAGLE-3 with one mask, which can be repeated.
 
 use crate::candidate_model::CandidateModel;
 use crate::feature_based::{draft_if, readable_tokens};
@@ -42,12 +45,21 @@ pub enum Masks {
 }
 
 impl Masks {
-    /// Returns how many positions one forward can predict.
-    fn positions(&self) -> usize {
+    /// Returns how many positions one forward can predict after so many draft tokens.
+    fn positions_after(&self, ahead: usize) -> usize {
         match self {
             Self::PerPosition(masks) => masks.len() + 1,
             Self::Repeated(_) => usize::MAX,
-            Self::Block { size, .. } => size.saturating_sub(1),
+            Self::Block { size, .. } => size.saturating_sub(1 + ahead),
+        }
+    }
+
+    /// Returns what a model on features reads in the places of draft tokens without features: the tokens. P-EAGLE was
+    /// not trained on features of its own, so there masks stay in their places.
+    fn places_of(&self, ahead: &[TokenId]) -> Vec<TokenId> {
+        match self {
+            Self::PerPosition(_) | Self::Block { .. } => ahead.to_vec(),
+            Self::Repeated(mask) => vec![*mask; ahead.len()],
         }
     }
 
@@ -150,24 +162,13 @@ impl MaskedDraft {
         candidates: &CandidateModel<impl LanguageModel>,
     ) -> Option<Self> {
         let ahead = &context.tokens[read..];
-        let hide = std::env::var("AHEAD").is_ok_and(|v| v == "masks");
         let room = candidates.room_after(context.tokens.len()).saturating_sub(masks.first_row());
-        let (mut chain, most);
-        if hide || matches!(masks, Masks::Block { .. }) {
-            most = room.min(masks.positions().saturating_sub(ahead.len()));
-        } else {
-            most = room.min(masks.positions());
-        }
+        let most = room.min(masks.positions_after(ahead.len()));
         let shape = context.shape.truncated(most);
         if shape.depth() == 0 {
             return None;
         }
-        if hide {
-            chain = masks.chain(ahead.len() + shape.depth(), ahead.len() + most);
-        } else {
-            chain = ahead.to_vec();
-            chain.extend(masks.chain(shape.depth(), most));
-        }
+        let chain = [masks.places_of(ahead), masks.chain(shape.depth(), most)].concat();
         let first_row = ahead.len() + masks.first_row();
         let tree = TokenTree::chain(&chain);
         let progress = Progress::default();
@@ -230,5 +231,94 @@ impl<M: FeatureModel> Drafter for ParallelEagleDrafter<M> {
 
     fn release(&mut self, sequence: SequenceId) {
         self.drafter.release(sequence);
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use forerun_core::{
+        DraftShape, FeatureRows, Features, KeyedRandomness, Sampling, TargetFeedback,
+    };
+    use forerun_lm::{ForwardOutput, complete_each};
+    use std::sync::atomic::AtomicBool;
+
+    const VOCAB: usize = 40;
+
+    /// Its best token in each row is the number of tokens and nodes before the row. It records its requests.
+    #[derive(Default)]
+    struct Counting {
+        requests: Vec<(usize, Vec<TokenId>, usize)>,
+    }
+
+    impl LanguageModel for Counting {
+        fn vocab_size(&self) -> usize {
+            VOCAB
+        }
+
+        fn context_length(&self) -> usize {
+            30
+        }
+
+        fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+            complete_each(batch, |request| {
+                let ForwardRequest { tokens, tree, first_row, features, .. } = *request;
+                assert!(features.unwrap().len() + 1 >= tokens.len());
+                self.requests.push((tokens.len(), tree.tokens().to_vec(), first_row));
+                let row = |row| (0..VOCAB).map(move |token| f32::from(token == tokens.len() + row));
+                let logits = (first_row..=tree.len()).flat_map(row).collect();
+                Ok(ForwardOutput { logits, vocab_size: VOCAB, computed_tokens: 0, features: None })
+            });
+        }
+
+        fn release(&mut self, _sequence: SequenceId) {}
+    }
+
+    impl FeatureModel for Counting {}
+
+    /// Drafts up to `length` tokens after `tokens` tokens, of which the first `known` have features. Returns their number,
+    /// and the model's last request.
+    fn draft(
+        masks: &Masks,
+        (tokens, known): (usize, usize),
+        length: usize,
+    ) -> (usize, Option<(usize, Vec<TokenId>, usize)>) {
+        let mut drafter = ParallelEagleDrafter::new(Counting::default(), masks.clone());
+        let mut features = Features::new();
+        features.push(FeatureRows::new(1, vec![0.0; known]));
+        let all: Vec<TokenId> = (0..tokens as TokenId).collect();
+        let draft = drafter.draft(&DraftContext {
+            sequence: SequenceId(0),
+            tokens: &all,
+            prompt_len: 1,
+            sampling: &Sampling::greedy(),
+            randomness: &KeyedRandomness { seed: 0, sample: 0 },
+            shape: &DraftShape::Chain { length },
+            feedback: &TargetFeedback { features, last_draft: None },
+            cancel: &AtomicBool::new(false),
+            tokens_on_last_device: None,
+        });
+        (draft.unwrap().tree.len(), drafter.drafter.candidates.model.requests.pop())
+    }
+
+    #[test]
+    fn a_draft_goes_on_after_tokens_without_features() {
+        let request = |read, tree: &[TokenId], first_row| Some((read, tree.to_vec(), first_row));
+        let own = Masks::PerPosition(40..42);
+        assert_eq!(draft(&own, (6, 5), 9), (3, request(6, &[40, 41], 0)));
+        assert_eq!(draft(&own, (6, 3), 2), (2, request(4, &[4, 5, 40], 2)));
+        // P-EAGLE's mask stands for any number of positions.
+        assert_eq!(draft(&Masks::Repeated(40), (6, 3), 2), (2, request(4, &[40, 40, 40], 2)));
+        // A block always has its full size, and the row of a mask predicts the token in its place.
+        let block = Masks::Block { mask: 9, size: 5 };
+        assert_eq!(draft(&block, (6, 5), 2), (2, request(6, &[9; 4], 1)));
+        assert_eq!(draft(&block, (6, 3), 9), (2, request(4, &[4, 5, 9, 9], 3)));
+        assert_eq!(draft(&block, (9, 3), 2), (0, None), "the block is full");
+        // At the end of the context length, blocks are shorter.
+        assert_eq!(draft(&block, (29, 27), 9), (1, request(28, &[28, 9], 2)));
+        assert_eq!(draft(&own, (30, 29), 9), (1, request(30, &[], 0)));
+        // In an answer's first round there are no features.
+        assert_eq!(draft(&own, (6, 0), 9), (0, None));
     }
 }

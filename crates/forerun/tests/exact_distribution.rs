@@ -734,8 +734,8 @@ fn speculative_decoding_on_features_is_exact() {
     }
 }
 
-/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection. DFlash and
-/// ParallelSpec read the target's features as they come.
+/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection. DFlash, ParallelSpec and
+/// P-EAGLE read the target's features as they come.
 #[test]
 fn pearl_on_features_is_exact() {
     let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
@@ -744,6 +744,7 @@ fn pearl_on_features_is_exact() {
         ("dflash", Masks::Block { mask: 1, size: 7 }),
         ("dflash with a short block", Masks::Block { mask: 1, size: 4 }),
         ("parallelspec on eagle", Masks::PerPosition(VOCAB as TokenId..VOCAB as TokenId + 2)),
+        ("p-eagle", Masks::Repeated(VOCAB as TokenId)),
     ] {
         let drafter = || -> Box<dyn Drafter> {
             Box::new(ParallelEagleDrafter::new(FeatureTable(DRAFT_MODEL), masks.clone()))

@@ -9,13 +9,14 @@ use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, Speculato
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const LAYOUTS: [(SpeculatorLayout, &str); 9] = [
+const LAYOUTS: [(SpeculatorLayout, &str); 10] = [
     (SpeculatorLayout::Medusa, "medusa"),
     (SpeculatorLayout::SharedHeadMedusa, "medusa"),
     (SpeculatorLayout::Hydra, "hydra"),
     (SpeculatorLayout::HydraPlusPlus, "hydra"),
     (SpeculatorLayout::SharedEmbeddingEagle, "eagle"),
     (SpeculatorLayout::Eagle3, "eagle"),
+    (SpeculatorLayout::PEagle, "parallel"),
     (SpeculatorLayout::DFlash, "dflash"),
     (SpeculatorLayout::ParallelMedusa, "parallel"),
     (SpeculatorLayout::ParallelEagle, "parallel"),

@@ -48,7 +48,6 @@ use assembled::{Assembled, AssembledRows};
 use gguf::{GgufMetadata, GgufModel};
 use llama2c::Llama2c;
 use quantized::{QuantizedMatrix, QuantizedRows};
-use row_layout::RowLayout;
 use sha2::{Digest, Sha256};
 pub(crate) use weight_file::read_text;
 

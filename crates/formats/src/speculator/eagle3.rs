@@ -74,7 +74,7 @@ impl Layout {
                 layout,
             }),
             Tensor::MaskFeatures => {
-                let width = self.features().width(self.target_hidden_size);
+                let width = self.features().width(self.target_hidden_size());
                 // Further dimensions of one element each are stored, too.
                 let dimensions = tensors.shape(MASK_FEATURES).map_or(2, <[usize]>::len).max(1);
                 let shape = [vec![1; dimensions - 1], vec![width]].concat();
