@@ -1,7 +1,7 @@
 //! Draft requests and drafts: the shape that a drafter is asked for, and the candidates that it
 //! proposes.
 
-use crate::{Distribution, Key, Purpose, TokenTree, Verification, row_of};
+use crate::{Distribution, Key, Node, Purpose, TokenId, TokenTree, Verification, row_of};
 use serde::{Deserialize, Serialize};
 
 /// The shape of a requested draft.
@@ -11,6 +11,13 @@ pub enum DraftShape {
     Chain {
         /// Number of tokens (γ).
         length: usize,
+    },
+    /// A chain, and next to each of its tokens the other tokens that are most probable there. They have no children.
+    ChainWithSiblings {
+        /// Number of tokens of the chain (γ).
+        length: usize,
+        /// Number of other tokens for each position.
+        siblings: usize,
     },
     /// A tree of deterministic candidates: each depth keeps the `width` nodes with the highest
     /// cumulative probability (the tree of EasySpec, arXiv 2502.02493).
@@ -49,7 +56,7 @@ impl DraftShape {
     #[must_use]
     pub fn depth(&self) -> usize {
         match self {
-            Self::Chain { length } => *length,
+            Self::Chain { length } | Self::ChainWithSiblings { length, .. } => *length,
             Self::Top { depth, .. } => *depth,
             Self::Sampled { branching } => branching.len(),
             Self::Phrases { length, phrase, .. } => length.saturating_add(*phrase),
@@ -84,6 +91,9 @@ impl DraftShape {
     pub fn truncated(&self, depth: usize) -> Self {
         match self {
             Self::Chain { length } => Self::Chain { length: depth.min(*length) },
+            Self::ChainWithSiblings { length, siblings } => {
+                Self::ChainWithSiblings { length: depth.min(*length), siblings: *siblings }
+            }
             Self::Top { width, depth: own, budget } => {
                 Self::Top { width: *width, depth: depth.min(*own), budget: *budget }
             }
@@ -103,6 +113,9 @@ impl DraftShape {
     pub fn max_nodes(&self) -> usize {
         match self {
             Self::Chain { length } => *length,
+            Self::ChainWithSiblings { length, siblings } => {
+                length.saturating_mul(siblings.saturating_add(1))
+            }
             Self::Top { width, depth, budget: None } => width.saturating_mul(*depth),
             Self::Top { width, depth, budget: Some(budget) } => {
                 // The first depth expands one row, every later depth `width`.
@@ -133,6 +146,9 @@ pub enum Proposal {
     /// The children of a row were drawn independently from the distribution at the row's index
     /// ([`row_of`]). Rows without children hold an empty distribution.
     Sampled(Vec<Distribution>),
+    /// The first child of a row was drawn from the distribution at the row's index, as with [`Sampled`](Self::Sampled).
+    /// Its siblings are a function of it and of the tokens before them.
+    SampledWithSiblings(Vec<Distribution>),
     /// Candidates are a function of the tokens before them, as top-k, n-gram matches and coupled
     /// draws are.
     Deterministic,
@@ -176,11 +192,62 @@ impl Draft {
     /// from. Verification relies on this, so check drafts that come from other processes.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
-        let Proposal::Sampled(proposed) = &self.proposal else { return true };
-        (0..self.tree.len()).all(|node| {
-            let row = proposed.get(row_of(self.tree.parent(node)));
-            row.is_some_and(|row| row.probability(self.tree.token(node)) > 0.0)
+        (0..self.tree.len()).all(|node| match self.rows_of_node(node) {
+            None => true,
+            Some(rows) => {
+                let row = rows.get(row_of(self.tree.parent(node)));
+                row.is_some_and(|row| row.probability(self.tree.token(node)) > 0.0)
+            }
         })
+    }
+
+    /// Returns the rows among which is the one that a node's token was drawn from. `None` if it was not drawn.
+    fn rows_of_node(&self, node: Node) -> Option<&[Distribution]> {
+        match &self.proposal {
+            Proposal::Sampled(rows) => Some(rows),
+            Proposal::SampledWithSiblings(rows) => {
+                let first = self.tree.children(self.tree.parent(node)).next();
+                (first == Some(node)).then_some(rows)
+            }
+            Proposal::Deterministic => None,
+        }
+    }
+
+    /// Returns the distribution that a node's token was drawn from, if it was drawn.
+    #[must_use]
+    pub fn drawn_from(&self, node: Node) -> Option<&Distribution> {
+        self.rows_of_node(node)?.get(row_of(self.tree.parent(node)))
+    }
+
+    /// Returns the length of a chain with siblings, whose first nodes are the chain. `None` for other trees.
+    #[must_use]
+    pub fn chain_len(&self) -> Option<usize> {
+        let tree = &self.tree;
+        let is_next = |&node: &Node| tree.parent(node) == node.checked_sub(1);
+        let length = (0..tree.len()).take_while(is_next).count();
+        let is_sibling = |node| tree.parent(node).map_or(0, |parent| parent + 1) < length;
+        (length..tree.len()).all(is_sibling).then_some(length)
+    }
+
+    /// Divides a [chain with siblings](Self::chain_len) into the chain and the siblings of each of its tokens. `None` for
+    /// other trees.
+    #[must_use]
+    pub fn into_chain_and_siblings(self) -> Option<(Self, Vec<Vec<TokenId>>)> {
+        let length = self.chain_len()?;
+        let Self { tree, proposal } = self;
+        let mut siblings = vec![Vec::new(); length];
+        for node in length..tree.len() {
+            let depth = tree.parent(node).map_or(0, |parent| parent + 1);
+            siblings[depth].push(tree.token(node));
+        }
+        let proposal = match proposal {
+            Proposal::SampledWithSiblings(mut rows) | Proposal::Sampled(mut rows) => {
+                rows.truncate(length + 1);
+                Proposal::Sampled(rows)
+            }
+            Proposal::Deterministic => Proposal::Deterministic,
+        };
+        Some((Self { tree: tree.first(length), proposal }, siblings))
     }
 
     /// Creates a draft without candidates. Verifying it draws the target's next token.
@@ -236,7 +303,6 @@ impl Draft {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TokenId;
 
     fn sampled(tokens: &[TokenId]) -> Draft {
         let rows = tokens.iter().map(|&token| Distribution::point(token));
@@ -269,6 +335,30 @@ mod tests {
             assert!(draft.tree.is_empty() && draft.extend(make(&[6])));
             assert_eq!(draft, make(&[6]));
         }
+    }
+
+    #[test]
+    fn siblings_are_separated_from_their_chain() {
+        let mut tree = TokenTree::chain(&[1, 2, 3]);
+        for (parent, token) in [(None, 7), (None, 8), (Some(1), 9)] {
+            tree.push(parent, token);
+        }
+        let rows = [1, 2, 3].map(Distribution::point);
+        let rows = [&rows[..], &vec![Distribution::default(); 4]].concat();
+        let draft = Draft { tree, proposal: Proposal::SampledWithSiblings(rows) };
+        assert!(draft.is_consistent());
+        assert_eq!(
+            (draft.drawn_from(1), draft.drawn_from(3)),
+            (Some(&Distribution::point(2)), None)
+        );
+        let (chain, siblings) = draft.into_chain_and_siblings().unwrap();
+        assert_eq!((chain, siblings), (sampled(&[1, 2, 3]), vec![vec![7, 8], vec![], vec![9]]));
+        // A branch goes on.
+        let mut tree = TokenTree::chain(&[1]);
+        let branch = tree.push(None, 5);
+        tree.push(Some(branch), 6);
+        let draft = Draft { tree, proposal: Proposal::Deterministic };
+        assert_eq!(draft.into_chain_and_siblings(), None);
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub fn verify(
             number: number as u32,
             node,
             token: draft.tree.token(node),
-            proposed: proposed_at(draft, at),
+            proposed: draft.drawn_from(node),
         })
     };
     verify_down(candidates_at, rows, position, randomness)
@@ -202,14 +202,6 @@ struct Candidate<'a> {
     token: TokenId,
     /// The distribution that it was drawn from, unless it is a function of the tokens before it.
     proposed: Option<&'a Distribution>,
-}
-
-/// Returns the distribution that the children of a node were drawn from.
-fn proposed_at(draft: &Draft, at: Option<Node>) -> Option<&Distribution> {
-    match &draft.proposal {
-        Proposal::Sampled(proposed) => Some(&proposed[row_of(at)]),
-        Proposal::Deterministic => None,
-    }
 }
 
 /// The result of one step down the tree.

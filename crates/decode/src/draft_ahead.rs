@@ -16,6 +16,9 @@ use std::collections::VecDeque;
 pub(crate) struct DraftAhead {
     drafter: usize,
     chain: Draft,
+    /// The number of other tokens to draft next to each token of the chain, and those tokens.
+    n_siblings: usize,
+    siblings: VecDeque<Vec<TokenId>>,
     /// The jobs that drafted the tokens of the chain, in their order.
     jobs: VecDeque<DraftJob>,
     /// The job in flight.
@@ -48,6 +51,8 @@ impl DraftAhead {
         Self {
             drafter,
             chain: Draft::empty(),
+            n_siblings: 0,
+            siblings: VecDeque::new(),
             jobs: VecDeque::new(),
             running: None,
             exhausted: false,
@@ -66,6 +71,11 @@ impl DraftAhead {
     /// features a job has, which therefore stays the same until the chain restarts.
     pub(crate) fn draft_one_token_per_job(&mut self) {
         self.one_token_per_job = true;
+    }
+
+    /// From now on, drafts so many other tokens next to each token of the chain.
+    pub(crate) fn draft_siblings(&mut self, n_siblings: usize) {
+        self.n_siblings = n_siblings;
     }
 
     /// Returns the drafter's index.
@@ -115,7 +125,11 @@ impl DraftAhead {
         if self.running.is_none() && !self.is_done(sequence, length) {
             let missing = useful_length(sequence, length) - self.len();
             let per_job = if self.one_token_per_job { 1 } else { per_job.max(1) };
-            let shape = DraftShape::Chain { length: missing.min(per_job) };
+            let length = missing.min(per_job);
+            let shape = match self.n_siblings {
+                0 => DraftShape::Chain { length },
+                siblings => DraftShape::ChainWithSiblings { length, siblings },
+            };
             let mut request =
                 DraftRequest::new(self.drafter, sequence, self.chain.tree.tokens(), shape);
             if self.one_token_per_job {
@@ -160,12 +174,17 @@ impl DraftAhead {
         completion: Completion,
     ) -> Result<(usize, JobTime), DecodeError> {
         let reply = jobs::draft_reply(sequence, completion)?;
-        let drafted = reply.output.tree.len();
-        if !self.chain.extend(reply.output) {
-            return Err(DecodeError::Answer(
-                "the draft is not a chain, or of another kind than the chain before it",
-            ));
+        let not_a_chain = DecodeError::Answer(
+            "the draft is not a chain, or of another kind than the chain before it",
+        );
+        let Some((further, siblings)) = reply.output.into_chain_and_siblings() else {
+            return Err(not_a_chain);
+        };
+        let drafted = further.tree.len();
+        if !self.chain.extend(further) {
+            return Err(not_a_chain);
         }
+        self.siblings.extend(siblings);
         self.empty_with = (drafted == 0).then(|| known_features(sequence));
         self.jobs.push_back(DraftJob { ticket: reply.ticket, remaining: drafted, accepted: 0 });
         Ok((drafted, reply.time))
@@ -187,6 +206,7 @@ impl DraftAhead {
     /// Removes the first `count` tokens of the chain, which were committed. The others stay valid.
     pub(crate) fn accept(&mut self, count: usize, cluster: &mut dyn Cluster) {
         self.chain.drop_first(count);
+        self.siblings.drain(..count.min(self.siblings.len()));
         let mut count = count;
         while let Some(job) = self.jobs.front_mut() {
             let now = count.min(job.remaining);
@@ -218,13 +238,20 @@ impl DraftAhead {
             outcome = SpanOutcome::Wasted;
         }
         self.chain = Draft::empty();
+        self.siblings.clear();
         self.exhausted = false;
         (self.empty_with, self.feedback) = (None, None);
     }
 
-    /// Returns the first `count` tokens as a tree to score.
+    /// Returns the first `count` tokens and their siblings as a tree to score.
     pub(crate) fn first(&self, count: usize) -> TokenTree {
-        self.chain.tree.first(count)
+        let mut tree = self.chain.tree.first(count);
+        for (place, siblings) in self.siblings.iter().take(count).enumerate() {
+            for &token in siblings {
+                tree.push(place.checked_sub(1), token);
+            }
+        }
+        tree
     }
 }
 

@@ -16,6 +16,8 @@
 //! * With [`PreVerify::PromptLookup`] and [`PreVerify::Suffix`], the pass without unverified tokens scores guesses
 //!   from earlier text, too. So it may commit several tokens. Each of its rows tests the drafter's token first, then
 //!   the guess.
+//! * With [`PearlOptions::siblings`], a pass also scores the drafter's next best tokens next to each unverified one. If one
+//!   of them is the correction, the row after it gives a further token. So trees and PEARL are combined.
 //! * By default a round ends with the target's forward pass. A drafter that finishes early continues
 //!   for a while. If it is late, the tokens that it has are verified, and it is not interrupted. In
 //!   the paper's schedule, [`PearlSchedule::Paper`], each waits for the other.
@@ -81,6 +83,13 @@ impl Pearl {
             scoring: None,
             now_ns: 0,
         }
+        .with_siblings()
+    }
+
+    /// Returns the decoder with a drafter that drafts as many siblings as the options say.
+    fn with_siblings(mut self) -> Self {
+        self.drafting.draft_siblings(self.options.siblings);
+        self
     }
 
     /// Returns the decoder with a source of guesses, which options without guesses ignore.

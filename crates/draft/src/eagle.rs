@@ -89,10 +89,10 @@ impl<M: FeatureModel> Drafter for EagleDrafter<M> {
         };
         drafter.draft_with(&ready, request, &mut |index, result| {
             if let Ok(draft) = &result
-                && draft.tree.is_chain()
+                && let Some(length) = draft.chain_len()
             {
                 let DraftContext { sequence, tokens, .. } = ready[index];
-                let tokens = [tokens, draft.tree.tokens()].concat();
+                let tokens = [tokens, &draft.tree.tokens()[..length]].concat();
                 last.insert(sequence, LastDraft { read: read[index], tokens });
             }
             done(indices[index], result);

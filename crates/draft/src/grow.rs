@@ -34,6 +34,9 @@ enum GrowthKind {
         /// The number of children of each node of the remaining depths.
         branching: VecDeque<usize>,
         proposed: Vec<Distribution>,
+        /// The number of siblings next to each token of a chain, and the siblings so far.
+        siblings: usize,
+        found: Vec<Vec<TokenId>>,
     },
     /// The most probable nodes.
     ///
@@ -56,13 +59,16 @@ impl<'a> Growth<'a> {
         let kind = match shape {
             // Drafters without phrases draft only the chain.
             DraftShape::Chain { length } | DraftShape::Phrases { length, .. } => {
-                GrowthKind::sampled(vec![1; *length])
+                GrowthKind::sampled(vec![1; *length], 0)
+            }
+            DraftShape::ChainWithSiblings { length, siblings } => {
+                GrowthKind::sampled(vec![1; *length], *siblings)
             }
             // Deterministic draws give equal siblings, so one is enough.
             DraftShape::Sampled { branching } if context.sampling.is_deterministic() => {
-                GrowthKind::sampled(vec![1; branching.len()])
+                GrowthKind::sampled(vec![1; branching.len()], 0)
             }
-            DraftShape::Sampled { branching } => GrowthKind::sampled(branching.clone()),
+            DraftShape::Sampled { branching } => GrowthKind::sampled(branching.clone(), 0),
             DraftShape::Top { width, depth, budget } => GrowthKind::Top {
                 width: *width,
                 remaining_depths: *depth,
@@ -80,7 +86,7 @@ impl<'a> Growth<'a> {
     pub(crate) fn next_rows(&self) -> Option<(&TokenTree, usize)> {
         let first_row = match &self.kind {
             // The rows after the newest nodes, which have no children yet.
-            GrowthKind::Sampled { branching, proposed } => {
+            GrowthKind::Sampled { branching, proposed, .. } => {
                 (!branching.is_empty()).then_some(proposed.len())?
             }
             GrowthKind::Top { remaining_depths, level, .. } => {
@@ -95,7 +101,7 @@ impl<'a> Growth<'a> {
     pub(crate) fn advance(&mut self, rows: &[&[f32]]) -> Result<(), ModelError> {
         let Self { context, sampler, tree, kind } = self;
         match kind {
-            GrowthKind::Sampled { branching, proposed } => {
+            GrowthKind::Sampled { branching, proposed, siblings, found } => {
                 let (mut candidate, first_row) = (0, proposed.len());
                 let children = branching.pop_front().unwrap_or(0);
                 for (row, logits) in (first_row..).zip(rows) {
@@ -106,7 +112,14 @@ impl<'a> Growth<'a> {
                     for _ in 0..children {
                         let prefix = context.tokens.len();
                         let key = draft_key(rule, prefix, tree, depth, candidate);
-                        tree.push(parent, distribution.pick(context.randomness, key));
+                        let drawn = distribution.pick(context.randomness, key);
+                        if *siblings > 0 {
+                            let best = sampler.candidates(logits, tree, parent, *siblings + 1)?;
+                            let others = best.into_iter().map(|(token, _)| token);
+                            let others = others.filter(|&token| token != drawn);
+                            found.push(others.take(*siblings).collect());
+                        }
+                        tree.push(parent, drawn);
                         candidate += 1;
                     }
                     proposed.push(distribution);
@@ -155,9 +168,19 @@ impl<'a> Growth<'a> {
     /// Returns the draft.
     pub(crate) fn finish(self) -> Draft {
         match self.kind {
-            GrowthKind::Sampled { mut proposed, .. } => {
-                proposed.resize(self.tree.len() + 1, Distribution::default());
-                Draft { tree: self.tree, proposal: Proposal::Sampled(proposed) }
+            GrowthKind::Sampled { mut proposed, siblings, found, .. } => {
+                let mut tree = self.tree;
+                for (place, tokens) in found.into_iter().enumerate() {
+                    for token in tokens {
+                        tree.push(place.checked_sub(1), token);
+                    }
+                }
+                proposed.resize(tree.len() + 1, Distribution::default());
+                let proposal = match siblings {
+                    0 => Proposal::Sampled(proposed),
+                    _ => Proposal::SampledWithSiblings(proposed),
+                };
+                Draft { tree, proposal }
             }
             GrowthKind::Top { budget, considered, .. } => {
                 let tree = budget.map_or(self.tree, |budget| rerank(&considered, budget));
@@ -168,8 +191,9 @@ impl<'a> Growth<'a> {
 }
 
 impl GrowthKind {
-    fn sampled(branching: Vec<usize>) -> Self {
-        Self::Sampled { branching: branching.into(), proposed: Vec::new() }
+    fn sampled(branching: Vec<usize>, siblings: usize) -> Self {
+        let branching = branching.into();
+        Self::Sampled { branching, proposed: Vec::new(), siblings, found: Vec::new() }
     }
 }
 

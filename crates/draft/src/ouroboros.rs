@@ -104,7 +104,7 @@ impl PhrasePool {
 pub fn with_phrases(shape: &DraftShape) -> DraftShape {
     let width = match shape {
         DraftShape::Phrases { .. } => return shape.clone(),
-        DraftShape::Chain { .. } => 1,
+        DraftShape::Chain { .. } | DraftShape::ChainWithSiblings { .. } => 1,
         DraftShape::Top { width, .. } => *width,
         DraftShape::Sampled { branching } => branching.first().copied().unwrap_or(0),
     };

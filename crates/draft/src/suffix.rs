@@ -145,7 +145,7 @@ struct Limits {
 impl Limits {
     fn of(shape: &DraftShape) -> Self {
         let width = match shape {
-            DraftShape::Chain { .. } => 1,
+            DraftShape::Chain { .. } | DraftShape::ChainWithSiblings { .. } => 1,
             DraftShape::Top { width, .. } | DraftShape::Phrases { width, .. } => *width,
             DraftShape::Sampled { branching } => branching.first().copied().unwrap_or(0),
         };

@@ -63,7 +63,12 @@ impl<M: LanguageModel, T: VocabTranslator> VocabTranslationDrafter<M, T> {
 impl<M: LanguageModel, T: VocabTranslator> Drafter for VocabTranslationDrafter<M, T> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         let DraftContext { sequence, tokens, sampling, cancel, .. } = *context;
-        let DraftShape::Chain { length } = *context.shape else { return Ok(Draft::empty()) };
+        // It has no siblings to offer.
+        let (DraftShape::Chain { length } | DraftShape::ChainWithSiblings { length, .. }) =
+            *context.shape
+        else {
+            return Ok(Draft::empty());
+        };
         let Self { model, translator, progress } = self;
         let progress = progress.entry(sequence).or_default();
         let mut drafter_tokens = translator.to_drafter(progress, tokens).to_vec();

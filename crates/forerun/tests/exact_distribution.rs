@@ -1012,6 +1012,34 @@ fn pearl_with_guesses_is_exact() {
     }
 }
 
+/// Siblings that are corrections, or not, next to tokens that were drawn, or not.
+#[test]
+fn pearl_with_siblings_is_exact() {
+    let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
+    for (options, length) in [("eager", 1), ("eager", 2), ("paper", 2), ("paper", 3)] {
+        for siblings in [1, 2] {
+            let options = format!("{options},siblings-{siblings}");
+            let name = format!("pearl, {options}, model, chain {length}");
+            let decoder = || pearl(length, &options);
+            assert_exact(&name, &model_drafter, &decoder);
+            assert_exact_in_any_order(&name, &model_drafter, &decoder);
+            assert_exact_in_any_order(&format!("{name}, lookup"), &lookup_drafter, &decoder);
+        }
+        let options = format!("{options},siblings-1");
+        let name = format!("pearl, {options}, eagle, chain {length}");
+        assert_exact_of(&name, &eagle, &|| pearl(length, &options), (3, true));
+        for number in 0..VOCAB {
+            let decoder = || pearl(length, &options);
+            let name = format!("pearl, {options}, fails after {number} jobs");
+            assert_exact_in_any_order(&name, &|| failing_after(number, &model_drafter), &decoder);
+            let name = format!("pearl, {options}, fails on token {number}");
+            assert_exact_in_any_order(&name, &|| failing_on(number as TokenId), &decoder);
+        }
+    }
+    let decoder = || guessing_pearl(2, "eager,pre-verify-lookup,siblings-1", true, false);
+    assert_exact_in_any_order("pearl, guesses and siblings", &model_drafter, &decoder);
+}
+
 /// Replicas finish in any order, jobs have several sizes, and the drafter is early or late.
 #[test]
 fn dsi_is_exact() {
@@ -1677,6 +1705,46 @@ fn mutants_of_guesses() {
     };
     let decoder = || guessing_pearl(2, "eager,pre-verify-lookup", true, false);
     assert_caught("PEARL's guess has the draft token's key", &model_drafter, &decoder, &keys);
+}
+
+/// PEARL's siblings, with one number for a draft token and its sibling, and with a sibling that is tested as if it were
+/// drawn, too.
+#[test]
+fn mutants_of_siblings() {
+    let decoder = || pearl(2, "eager,siblings-1");
+    assert!(worst_deviation(&model_drafter, &decoder, &unchanged) < 1e-6);
+    let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
+        Arc::new(MutantKeys(enumerator, |key| match key.purpose {
+            Purpose::Accept => Key { candidate: 0, ..key },
+            _ => key,
+        }))
+    };
+    assert_caught("a sibling has the draft token's key", &model_drafter, &decoder, &keys);
+    struct Drawn;
+    impl Drafter for Drawn {
+        fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+            let shape = DraftShape::ChainWithSiblings { length: 1, siblings: 1 };
+            let context = DraftContext { shape: &shape, ..*context };
+            let draft = ModelDrafter::new(DRAFT_MODEL).draft(&context)?;
+            let Proposal::SampledWithSiblings(rows) = draft.proposal else { panic!() };
+            Ok(Draft { proposal: Proposal::Sampled(rows), ..draft })
+        }
+
+        fn release(&mut self, _sequence: SequenceId) {}
+    }
+    let drafter = || -> Box<dyn Drafter> { Box::new(Drawn) };
+    let decoder = || speculative(&chain(1));
+    assert_caught("a sibling is tested as drawn", &drafter, &decoder, &unchanged);
+}
+
+/// A chain with siblings is exact without PEARL, too.
+#[test]
+fn speculative_decoding_with_siblings_is_exact() {
+    for siblings in [1, 2] {
+        let shape = DraftShape::ChainWithSiblings { length: 2, siblings };
+        let name = format!("speculative, model, {shape:?}");
+        assert_exact(&name, &model_drafter, &|| speculative(&shape));
+    }
 }
 
 /// Algorithm 2 of block verification for chains, written as in the paper, or with a mistake.

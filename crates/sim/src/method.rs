@@ -23,6 +23,10 @@ pub enum SimulatedMethod {
     Pearl,
     /// PEARL with the eager schedule, and with guesses from earlier text in passes without unverified tokens.
     PearlLookup,
+    /// PEARL with the eager schedule, and with the drafter's next best token next to each unverified one.
+    PearlSibling,
+    /// The same with three tokens.
+    PearlSiblings,
     /// PEARL with the paper's schedule: a round also waits for all draft tokens.
     PearlPaper,
     /// PEARL with the paper's schedule, without pre-verify: the drafter runs alone while there are no
@@ -40,11 +44,13 @@ pub enum SimulatedMethod {
 
 impl SimulatedMethod {
     /// All methods with the names that [`FromStr`] accepts.
-    pub const NAMES: [(Self, &str); 9] = [
+    pub const NAMES: [(Self, &str); 11] = [
         (Self::Autoregressive, "autoregressive"),
         (Self::Speculative, "speculative"),
         (Self::Pearl, "pearl"),
         (Self::PearlLookup, "pearl-lookup"),
+        (Self::PearlSibling, "pearl-sibling"),
+        (Self::PearlSiblings, "pearl-siblings"),
         (Self::PearlPaper, "pearl-paper"),
         (Self::PearlNoPreVerify, "pearl-no-pre-verify"),
         (Self::PearlNoPostVerify, "pearl-no-post-verify"),
@@ -79,6 +85,8 @@ impl SimulatedMethod {
             Self::PearlLookup => {
                 pearl(PearlOptions { pre_verify: PreVerify::PromptLookup, ..Default::default() })
             }
+            Self::PearlSibling => pearl(PearlOptions { siblings: 1, ..Default::default() }),
+            Self::PearlSiblings => pearl(PearlOptions { siblings: 3, ..Default::default() }),
             Self::PearlPaper => pearl(paper),
             Self::PearlNoPreVerify => pearl(PearlOptions { pre_verify: PreVerify::Off, ..paper }),
             Self::PearlNoPostVerify => pearl(PearlOptions { post_verify: false, ..paper }),

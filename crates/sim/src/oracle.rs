@@ -161,6 +161,9 @@ impl CachedOracle {
                     DraftShape::Chain { length } => {
                         TokenTree::chain(&self.draft(drafter, tokens, *prompt_len, length))
                     }
+                    DraftShape::ChainWithSiblings { length, siblings } => {
+                        self.with_siblings(drafter, (tokens, *prompt_len), length, siblings)
+                    }
                     DraftShape::Top { width, depth: 1, .. } => {
                         let mut tree = TokenTree::new();
                         for token in self.best(drafter, tokens, *prompt_len, width) {
@@ -196,6 +199,48 @@ impl CachedOracle {
         (tokens.len()..).take(length).enumerate().map(next).collect()
     }
 
+    /// Returns the chain that a drafter proposes after the tokens of a text, and the siblings of each of its tokens.
+    fn with_siblings(
+        &mut self,
+        drafter: usize,
+        (tokens, prompt_len): (&[TokenId], usize),
+        length: usize,
+        siblings: usize,
+    ) -> TokenTree {
+        let chain = self.draft(drafter, tokens, prompt_len, length);
+        let mut tree = TokenTree::chain(&chain);
+        let mut is_text = self.is_text(tokens, length);
+        for (place, &token) in chain.iter().enumerate() {
+            let position = tokens.len() + place;
+            let right = self.text[position];
+            for token in self.others(drafter, position, token, siblings, is_text) {
+                tree.push(place.checked_sub(1), token);
+            }
+            is_text = is_text && token == right;
+        }
+        tree
+    }
+
+    /// Returns the `count` best tokens of a drafter after its best one at a position. `is_text`: whether the tokens before
+    /// it are the text.
+    fn others(
+        &self,
+        drafter: usize,
+        position: usize,
+        best: TokenId,
+        count: usize,
+        is_text: bool,
+    ) -> Vec<TokenId> {
+        let (right, rank) = (self.text[position], self.oracle.rank(drafter, position));
+        let is_ranked = best != right && is_text;
+        // Other tokens are wrong whatever they are.
+        let wrong = (0..VOCABULARY as TokenId).map(|step| (right + step) % VOCABULARY as TokenId);
+        let mut wrong = wrong.filter(|token| *token != right && *token != best);
+        let is_right = |place: usize| is_ranked && place + 1 == rank;
+        let token = |place| if is_right(place) { Some(right) } else { wrong.next() };
+        (1..=count).map_while(token).collect()
+    }
+
     /// Returns the `width` best tokens of a drafter after `tokens`, best first.
     fn best(
         &mut self,
@@ -208,20 +253,9 @@ impl CachedOracle {
         if best.is_empty() {
             return best;
         }
-        let position = tokens.len();
-        let (right, rank) = (self.text[position], self.oracle.rank(drafter, position));
-        let is_ranked = best != [right] && self.is_text(tokens, 1);
-        // Other tokens are wrong whatever they are.
-        let others = (0..VOCABULARY as TokenId).map(|step| (right + step) % VOCABULARY as TokenId);
-        let wrong: Vec<_> = others.filter(|token| *token != right && *token != best[0]).collect();
-        let mut wrong = wrong.into_iter();
-        while best.len() < width {
-            let is_right = is_ranked && best.len() + 1 == rank;
-            match if is_right { Some(right) } else { wrong.next() } {
-                Some(token) => best.push(token),
-                None => break,
-            }
-        }
+        let is_text = self.is_text(tokens, 1);
+        let others = self.others(drafter, tokens.len(), best[0], width.saturating_sub(1), is_text);
+        best.extend(others);
         best
     }
 

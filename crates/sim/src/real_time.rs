@@ -162,7 +162,11 @@ fn wait_until(moment: Instant) {
 impl Drafter for SleepingModel {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         // An empty draft is always valid, so it is the answer to a request for a tree.
-        let DraftShape::Chain { length } = *context.shape else { return Ok(Draft::empty()) };
+        let (DraftShape::Chain { length } | DraftShape::ChainWithSiblings { length, .. }) =
+            *context.shape
+        else {
+            return Ok(Draft::empty());
+        };
         let Role::Drafter(index) = self.role else { return Ok(Draft::empty()) };
         let &DraftContext { sequence, tokens, prompt_len, cancel, .. } = context;
         let job = Job::Draft {

@@ -174,6 +174,17 @@ fn guesses_gain_where_they_are_right() {
     }
 }
 
+/// Siblings pay where rows are free, and more of them pay more.
+#[test]
+fn siblings_gain_where_rows_are_free() {
+    let table = PaperTable::PearlSiblings.simulate(40, None).unwrap();
+    for row in &table.rows {
+        eprintln!("| {} |", row.join(" | "));
+        let [one, three] = [4, 5].map(|column| row[column].parse::<f64>().unwrap());
+        assert!(row[2] != "0 %" || (1.0 <= one && one <= three), "{row:?}");
+    }
+}
+
 /// With a fast link, plain decoding gains from every further host; with a slow one, gathering ends the gain.
 #[test]
 fn hosts_gain_as_their_link_allows() {

@@ -74,7 +74,9 @@ impl CompletionMessage<'_> {
                 (std::mem::take(&mut scores.rows), scores.features.take())
             }
             Ok(JobOutput::Draft(draft)) => match &mut draft.proposal {
-                Proposal::Sampled(rows) => (std::mem::take(rows), None),
+                Proposal::Sampled(rows) | Proposal::SampledWithSiblings(rows) => {
+                    (std::mem::take(rows), None)
+                }
                 Proposal::Deterministic => (Vec::new(), None),
             },
             Err(_) => (Vec::new(), None),
@@ -102,7 +104,9 @@ impl CompletionMessage<'_> {
                 (scores.rows, scores.features) = (rows, features);
             }
             (Ok(JobOutput::Draft(draft)), rows, None) => match &mut draft.proposal {
-                Proposal::Sampled(of_draft) => *of_draft = rows,
+                Proposal::Sampled(of_draft) | Proposal::SampledWithSiblings(of_draft) => {
+                    *of_draft = rows;
+                }
                 Proposal::Deterministic if rows.is_empty() => {}
                 Proposal::Deterministic => {
                     return Err(WireError::Invalid("a deterministic draft has rows"));

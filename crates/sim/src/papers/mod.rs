@@ -63,13 +63,15 @@ pub enum PaperTable {
     EasySpecLadder,
     /// PEARL with guesses from earlier text, compared with PEARL. It is in no paper.
     PearlGuesses,
+    /// PEARL with siblings of unverified tokens, compared with PEARL. It is in no paper.
+    PearlSiblings,
     /// A 70B target with an 8B drafter on 2 to 16 hosts. It is in no paper.
     Hosts,
 }
 
 impl PaperTable {
     /// All tables with the names used by `forerun simulate paper`.
-    pub const NAMES: [(Self, &str); 17] = [
+    pub const NAMES: [(Self, &str); 18] = [
         (Self::PearlSpeed, "pearl-1"),
         (Self::PearlBestLengths, "pearl-2b"),
         (Self::PearlAblations, "pearl-4"),
@@ -86,6 +88,7 @@ impl PaperTable {
         (Self::EasySpecTensorParallel, "easyspec-1"),
         (Self::EasySpecLadder, "easyspec-2"),
         (Self::PearlGuesses, "pearl-guesses"),
+        (Self::PearlSiblings, "pearl-siblings"),
         (Self::Hosts, "hosts"),
     ];
 
@@ -133,6 +136,7 @@ impl PaperTable {
             Self::EasySpecTensorParallel => easyspec::tensor_parallel(texts),
             Self::EasySpecLadder => easyspec::ladder(texts),
             Self::PearlGuesses => compositions::guesses(texts),
+            Self::PearlSiblings => compositions::siblings(texts),
             Self::Hosts => hosts::fastest(texts),
         }
     }

@@ -69,6 +69,10 @@ const PAPER_TABLES: [Name; 17] = [
     ("easyspec-1", "EasySpec, table 1: tensor parallelism"),
     ("easyspec-2", "EasySpec, table 2: from plain decoding to EasySpec"),
     ("pearl-guesses", "PEARL with guesses from earlier text, compared with PEARL; in no paper"),
+    (
+        "pearl-siblings",
+        "PEARL with siblings of unverified tokens, compared with PEARL; in no paper",
+    ),
     ("hosts", "A 70B target with an 8B drafter on 2 to 16 hosts; in no paper"),
 ];
 
