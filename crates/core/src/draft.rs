@@ -230,7 +230,7 @@ impl Draft {
     }
 
     /// Divides a [chain with siblings](Self::chain_len) into the chain and the siblings of each of its tokens. `None` for
-    /// other trees.
+    /// other trees, and for siblings that were drawn.
     #[must_use]
     pub fn into_chain_and_siblings(self) -> Option<(Self, Vec<Vec<TokenId>>)> {
         let length = self.chain_len()?;
@@ -241,6 +241,7 @@ impl Draft {
             siblings[depth].push(tree.token(node));
         }
         let proposal = match proposal {
+            Proposal::Sampled(_) if length < tree.len() => return None,
             Proposal::SampledWithSiblings(mut rows) | Proposal::Sampled(mut rows) => {
                 rows.truncate(length + 1);
                 Proposal::Sampled(rows)

@@ -10,10 +10,7 @@
 //! * chains of several drafters: algorithm 1 of DSI (arXiv 2405.14105);
 //! * drawn and given candidates for one position: each is tested against what the rejections before it leave.
 
-use crate::{
-    Distribution, Draft, Key, Node, Proposal, Purpose, Randomness, TokenId, TokenTree, node_of_row,
-    row_of,
-};
+use crate::{Distribution, Draft, Key, Node, Purpose, Randomness, TokenId, TokenTree, row_of};
 use std::borrow::Cow;
 
 /// The result of verifying one draft.
@@ -179,7 +176,7 @@ pub fn verify_chains(
         let here = position + depth;
         let candidates = chains.iter().filter_map(|&(drafter, draft)| {
             let token = *draft.tree.tokens().strip_prefix(&walked[..])?.first()?;
-            let proposed = proposed_at(draft, node_of_row(depth)).filter(|_| single);
+            let proposed = draft.drawn_from(depth).filter(|_| single);
             Some(Candidate { number: drafter as u32, node: depth, token, proposed })
         });
         match descend(candidates, row, here, randomness) {

@@ -133,7 +133,8 @@ pub(crate) struct EngineArguments {
     /// paper's ablations.
     ///
     /// Add `,pre-verify-lookup` or `,pre-verify-suffix` to also guess tokens from earlier text (prompt
-    /// lookup, suffix decoding) while no draft token is there to verify, such as after a rejection.
+    /// lookup, suffix decoding) while no draft token is there to verify, such as after a rejection. Add
+    /// `,siblings-N` to also verify the drafter's N next best tokens for each position.
     #[arg(long, value_name = "OPTIONS", default_value = "eager", help_heading = headings::DRAFTING)]
     pub(crate) pearl: PearlOptions,
 

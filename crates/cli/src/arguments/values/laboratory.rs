@@ -26,11 +26,13 @@ const PRESETS: [Name; 3] = [
     ("easyspec-variance", "EasySpec's table 4: variance from prompt to prompt"),
 ];
 
-const SIMULATED_METHODS: [Name; 9] = [
+const SIMULATED_METHODS: [Name; 11] = [
     ("autoregressive", "One forward pass of the target per token, no drafts"),
     ("speculative", "Draft, then verify"),
     ("pearl", "Draft and verify at the same time; rounds end with the target's pass"),
     ("pearl-lookup", "PEARL with guesses from earlier text in passes without unverified tokens"),
+    ("pearl-sibling", "PEARL with the drafter's next best token next to each unverified one"),
+    ("pearl-siblings", "PEARL with the drafter's next three tokens next to each unverified one"),
     ("pearl-paper", "PEARL as published: rounds wait for all draft tokens"),
     ("pearl-no-pre-verify", "PEARL without pre-verify, as in its ablation"),
     ("pearl-no-post-verify", "PEARL without post-verify, as in its ablation"),
@@ -52,7 +54,7 @@ pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
     NamedValue { parse: |text| parse_types(text, "int8"), names }
 }
 
-const PAPER_TABLES: [Name; 17] = [
+const PAPER_TABLES: [Name; 18] = [
     ("pearl-1", "PEARL, table 1: speed"),
     ("pearl-2b", "PEARL, figure 2b: the best draft length of each round of a recorded run"),
     ("pearl-4", "PEARL, table 4: ablations"),
