@@ -163,9 +163,18 @@ mod tests {
         known: usize,
         length: usize,
     ) -> Vec<TokenId> {
+        try_draft(drafter, tokens, known, length).unwrap().tree.tokens().to_vec()
+    }
+
+    fn try_draft(
+        drafter: &mut EagleDrafter<Model>,
+        tokens: &[TokenId],
+        known: usize,
+        length: usize,
+    ) -> Result<Draft, ModelError> {
         let mut features = Features::new();
         features.push(FeatureRows::new(1, (0..known).map(|token| token as f32).collect()));
-        let draft = drafter.draft(&DraftContext {
+        drafter.draft(&DraftContext {
             sequence: SequenceId(0),
             tokens,
             prompt_len: tokens.len(),
@@ -175,8 +184,7 @@ mod tests {
             feedback: &TargetFeedback { features, last_draft: None },
             cancel: &AtomicBool::new(false),
             tokens_on_last_device: None,
-        });
-        draft.unwrap().tree.tokens().to_vec()
+        })
     }
 
     #[test]
@@ -198,6 +206,8 @@ mod tests {
         tokens.push((whole[4] + 1) % VOCAB as TokenId);
         assert_eq!(draft(&mut drafter, &tokens, 8, 1).len(), 1);
         assert_eq!(drafter.model().requests.last(), Some(&9));
+        // Without them, and without a draft to continue, there is none. Such a draft was lost, but for the first round.
+        assert_eq!(try_draft(&mut drafter, &tokens, 5, 1), Err(ModelError::LostDraft));
         assert!(draft(&mut drafter, &tokens, 0, 1).is_empty(), "the first round");
     }
 }

@@ -1711,7 +1711,7 @@ fn mutants_of_guesses() {
 /// drawn, too.
 #[test]
 fn mutants_of_siblings() {
-    let decoder = || pearl(2, "eager,siblings-1");
+    let decoder = || pearl(2, "paper,siblings-1");
     assert!(worst_deviation(&model_drafter, &decoder, &unchanged) < 1e-6);
     let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
         Arc::new(MutantKeys(enumerator, |key| match key.purpose {

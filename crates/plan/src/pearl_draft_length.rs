@@ -298,6 +298,20 @@ impl PearlDraftLength {
 mod tests {
     use super::*;
 
+    /// After a guess, several tokens were committed that the drafter's were not tested against. What is known of the
+    /// present stretch of text fades with each of them.
+    #[test]
+    fn a_stretch_fades_with_every_token_that_was_not_tested() {
+        let acceptance_after = |further| {
+            let mut draft_length = PearlDraftLength::new(8, DraftLength::Auto, true);
+            (0..30).for_each(|_| draft_length.observe_verdict(0, true, 1));
+            draft_length.observe_verdict(0, true, further);
+            draft_length.acceptance.of_first(1)[1]
+        };
+        let after = [1, 2, 5, 20].map(acceptance_after);
+        assert!(after.is_sorted_by(|less, more| less < more), "{after:?}");
+    }
+
     /// Simulates rounds in which one token of `run` is wrong, and returns their lengths.
     /// `score_ns`: the time of the first row of a forward, and of each further row.
     fn run(
