@@ -1719,6 +1719,12 @@ fn mutants_of_siblings() {
             _ => key,
         }))
     };
+    // In PEARL's passes, the first token never has siblings.
+    let worst = worst_deviation(&model_drafter, &decoder, &keys);
+    println!("mutant \"PEARL's sibling has the draft token's key\" is off by {worst:.4}");
+    assert!(worst > 1e-3, "the mutant was not caught: off by {worst}");
+    let shape = DraftShape::ChainWithSiblings { length: 2, siblings: 1 };
+    let decoder = || speculative(&shape);
     assert_caught("a sibling has the draft token's key", &model_drafter, &decoder, &keys);
     struct Drawn;
     impl Drafter for Drawn {
