@@ -1,9 +1,9 @@
 //! Whether this process may use AMX, the matrix unit of x86-64 processors.
 
-/// Returns whether the processor has AMX with bf16 numbers, and the system lets this process use it.
+/// Returns whether the processor has AMX with bf16 numbers and bytes, and the system lets this process use it.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_permitted() -> bool {
-    has_tiles_of_bf16() && may_use_tiles()
+    has_tiles() && may_use_tiles()
 }
 
 /// Other systems than Linux are not supported: how they permit AMX has not been tried.
@@ -13,17 +13,19 @@ pub(crate) fn is_permitted() -> bool {
 }
 
 #[cfg(target_os = "linux")]
-fn has_tiles_of_bf16() -> bool {
+fn has_tiles() -> bool {
     const LEAF: u32 = 7;
     const BF16: u32 = 1 << 22;
     const TILE: u32 = 1 << 24;
+    const INT8: u32 = 1 << 25;
+    const ALL: u32 = BF16 | TILE | INT8;
     #[allow(unused_unsafe, reason = "newer compilers declare these functions as safe")]
     // SAFETY: every x86-64 processor has the instruction.
     let (last_leaf, features) = unsafe {
         use std::arch::x86_64::{__cpuid, __cpuid_count};
         (__cpuid(0).eax, __cpuid_count(LEAF, 0).edx)
     };
-    last_leaf >= LEAF && features & BF16 != 0 && features & TILE != 0
+    last_leaf >= LEAF && features & ALL == ALL
 }
 
 /// Asks Linux for the tile registers, for all threads of this process. Their state takes 8 KB in a thread that uses

@@ -78,8 +78,8 @@ pub(crate) struct PrefetchPlan {
 
 impl Operands<'_> {
     /// Returns what to prefetch. A single block stays ahead of itself, and in its last input range
-    /// prefetches the next two tiles. Several blocks share the next input range, or the first input range
-    /// of the next two tiles.
+    /// prefetches the next two tiles. Several blocks, and one with unpacked tiles, share the next input range, or
+    /// the first input range of the next two tiles.
     #[inline]
     pub(crate) fn prefetch_plan(&self) -> PrefetchPlan {
         let Self { input_range, block_index, group_blocks, .. } = self;
@@ -88,7 +88,9 @@ impl Operands<'_> {
         let share = range_bytes * block_index / group_blocks;
         let from = self.tiles.map(|tile| {
             let start = match (input_range.end < self.inputs, group_blocks) {
-                (true, 1) => offset(input_range.start + prefetched_inputs(self.weight_type)),
+                (true, 1) if self.unpacked.is_none() => {
+                    offset(input_range.start + prefetched_inputs(self.weight_type))
+                }
                 (true, _) => offset(input_range.end) + share,
                 (false, _) => 2 * tile.len() + share,
             };
