@@ -19,8 +19,9 @@ pub use workers::{WorkerDescription, WorkerDevice, WorkerModel};
 use crate::easyspec::EasySpec;
 use crate::model_source::ModelSource;
 use crate::registry::DrafterKind;
+use drafts::Drafts;
 use forerun_core::DraftShape;
-use forerun_decode::{DraftLength, PearlOptions};
+use forerun_decode::{DraftLength, PearlOptions, TreeLimits};
 use forerun_formats::{CacheType, ModelTypes, SpeculatorKind, WeightTypes};
 use forerun_runtime::{Placement, Topology};
 
@@ -45,8 +46,7 @@ pub struct Plan {
     method: Method,
     drafter: DrafterKind,
     additional_drafters: Vec<AdditionalDrafter>,
-    shape: DraftShape,
-    length: DraftLength,
+    drafts: Drafts,
     pearl: PearlOptions,
     types: ModelTypes,
     cache_bytes: Option<usize>,
@@ -80,7 +80,7 @@ impl Plan {
         let on_disk = options.draft_model.as_ref().and_then(ModelSource::path);
         let found = on_disk.and_then(|path| SpeculatorKind::of(path).ok()?);
         let (method, drafter) = drafters::method_and_drafter(&options, found)?;
-        let (shape, length) = drafts::shape(&options, drafter)?;
+        let drafts = drafts::drafts(&options, drafter)?;
         effects::check(&options, method, drafter)?;
         let found = match drafter.is_in_target() {
             true => Some(SpeculatorKind::Mtp),
@@ -111,8 +111,7 @@ impl Plan {
             method,
             drafter,
             additional_drafters,
-            shape,
-            length,
+            drafts,
             pearl,
             types: ModelTypes { weights: weight_type, cache: cache_type },
             cache_bytes,
@@ -169,13 +168,20 @@ impl Plan {
     /// Returns the shape of drafts, with their maximum length.
     #[must_use]
     pub fn shape(&self) -> &DraftShape {
-        &self.shape
+        &self.drafts.shape
+    }
+
+    /// Returns the largest tree, if trees grow. [`shape`](Self::shape) is the one that is drafted where nothing may
+    /// depend on measured times.
+    #[must_use]
+    pub fn trees(&self) -> Option<TreeLimits> {
+        self.drafts.trees
     }
 
     /// Returns how the number of draft tokens adapts, if it does.
     #[must_use]
     pub fn length(&self) -> DraftLength {
-        self.length
+        self.drafts.length
     }
 
     /// Returns the variant of PEARL.

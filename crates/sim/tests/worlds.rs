@@ -75,10 +75,12 @@ impl World {
         };
         let drafter = Cost { forward, next_ns, layers, link_ns, ..Cost::constant(0) };
         let target = Cost { forward: knees(random), layers, link_ns, ..Cost::constant(0) };
-        let acceptance = text(random);
+        let (text, depth) = text(random);
         let replicas = 1 + (random.uniform() * 4.0) as usize;
         let hits = if random.chance(0.3) { 0.0 } else { random.between(0.0, 0.5) };
         let lookup = AcceptanceModel::ByPosition(vec![hits, random.between(0.3, 0.95)]);
+        let rank_power = random.log_between(0.3, 3.0);
+        let acceptance = AcceptanceModel::Varying { text, depth, rank_power };
         Self { name: format!("world {seed}"), drafter, target, replicas, acceptance, lookup, seed }
     }
 
@@ -93,7 +95,7 @@ impl World {
             drafter: cost(calibration.drafter_cost().unwrap()),
             target: cost(calibration.target_cost().unwrap()),
             replicas: 1,
-            acceptance: AcceptanceModel::Varying { text, depth: vec![1.0] },
+            acceptance: AcceptanceModel::Varying { text, depth: vec![1.0], rank_power: 1.0 },
             lookup: AcceptanceModel::Iid(0.0),
             seed: prompt,
         }
@@ -178,9 +180,9 @@ fn knees(random: &mut Random) -> ForwardCost {
     ForwardCost::Rows { points: points.collect() }
 }
 
-/// Returns a text with easy and hard stretches, from runs of a few tokens to bursts of hundreds. It may become
-/// harder or easier from its start to its end.
-fn text(random: &mut Random) -> AcceptanceModel {
+/// Returns the acceptance of a text with easy and hard stretches, from runs of a few tokens to bursts of hundreds. It may become
+/// harder or easier from its start to its end. The second value is the factors by position in the draft.
+fn text(random: &mut Random) -> (Vec<f64>, Vec<f64>) {
     let easy = 1.0 - random.log_between(0.01, 0.9);
     let hard = if random.chance(0.3) { easy } else { easy * random.uniform() };
     let lengths = [random.log_between(2.0, 300.0), random.log_between(2.0, 300.0)];
@@ -205,7 +207,7 @@ fn text(random: &mut Random) -> AcceptanceModel {
             (0..LONGEST).map(|depth| if depth < trained { 1.0 } else { fall * 0.3 }).collect()
         }
     };
-    AcceptanceModel::Varying { text, depth }
+    (text, depth)
 }
 
 /// The speed of a method's automatic length in a world.
