@@ -32,13 +32,6 @@ pub enum DraftShape {
         /// Number of children of each node, by depth.
         branching: Vec<usize>,
     },
-    /// A tree of deterministic candidates, each given by its rank among those of its parent. So it can hold the
-    /// nodes that are accepted most often (Medusa, arXiv 2401.10774, section 2.3.3).
-    Ranked {
-        /// The number of children of each row ([`row_of`]): its best candidates, best first. Nodes are in the
-        /// order of their depths. Rows after the last entry have none.
-        children: Vec<usize>,
-    },
     /// A deterministic chain with phrases after its last token, as branches of one tree (Ouroboros,
     /// arXiv 2402.13720).
     Phrases {
@@ -50,6 +43,13 @@ pub enum DraftShape {
         phrase: usize,
         /// Maximum number of nodes of the whole tree; `None` for no limit.
         budget: Option<usize>,
+    },
+    /// A tree of deterministic candidates, each given by its rank among those of its parent. So it can hold the
+    /// nodes that are accepted most often (Medusa, arXiv 2401.10774, section 2.3.3).
+    Ranked {
+        /// The number of children of each row ([`row_of`]): its best candidates, best first. Nodes are in the
+        /// order of their depths. Rows after the last entry have none.
+        children: Vec<usize>,
     },
 }
 
@@ -123,7 +123,8 @@ impl DraftShape {
             Self::Sampled { branching } => {
                 let mut level = 1_usize;
                 let next = |&children: &usize| {
-                    std::mem::replace(&mut level, level.saturating_mul(children))
+                    let below = level.saturating_mul(children);
+                    mem::replace(&mut level, below)
                 };
                 branching.iter().map(next).collect()
             }

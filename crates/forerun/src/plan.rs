@@ -401,6 +401,21 @@ mod tests {
         refuse(|o| o.tree = "top:4x5:0".parse().unwrap_or_default(), "top:4x5:0");
         refuse(|o| o.tree = "top:30x20".parse().unwrap_or_default(), "512 nodes");
         refuse(|o| o.tree = Tree::Sampled { branching: vec![9; 9] }, "512 nodes");
+        refuse(|o| o.tree = Tree::Ranked { nodes: 0 }, "ranked:0");
+        refuse(|o| o.tree = Tree::Ranked { nodes: 513 }, "512 nodes");
+        refuse(
+            |o| {
+                (o.drafter, o.tree) = (Some(DrafterKind::Lookahead), Tree::Auto);
+            },
+            "lookahead, which decides the shape",
+        );
+        refuse(
+            |o| {
+                o.draft_model = Some("x".into());
+                (o.draft_tokens, o.tree) = (DraftTokens::Assisted, Tree::Auto);
+            },
+            "or to the largest depth",
+        );
         refuse(|o| o.placement = "target=cpu:7".parse().ok(), "core 7");
         refuse(
             |o| {
@@ -476,13 +491,41 @@ mod tests {
     }
 
     #[test]
+    fn trees_that_grow_have_limits_and_a_fixed_tree_for_seeds() -> Result<(), String> {
+        let grown = |draft_tokens| {
+            plan(|options| {
+                options.draft_model = Some("drafter".into());
+                (options.draft_tokens, options.tree) = (draft_tokens, Tree::Auto);
+            })
+        };
+        let auto = grown(DraftTokens::Auto)?;
+        assert_eq!(auto.trees(), Some(TreeLimits { depth: 16, nodes: 64 }));
+        assert_eq!((auto.shape().max_nodes(), auto.length()), (8, DraftLength::Auto));
+        let short = grown(DraftTokens::Fixed(2))?;
+        assert_eq!(short.trees(), Some(TreeLimits { depth: 2, nodes: 64 }));
+        assert!(short.shape().depth() <= 2 && short.length() == DraftLength::Auto);
+        assert_eq!(plan(|_| ())?.trees(), None);
+        Ok(())
+    }
+
+    #[test]
     fn values_are_parsed_and_errors_list_the_possible_ones() {
         let top = |depth, budget| Ok(Tree::Top { width: 4, depth, budget });
         assert_eq!("top:4x5".parse(), top(Some(5), None));
         assert_eq!("top:4x5:16".parse(), top(Some(5), Some(16)));
         assert_eq!("top:4:16".parse(), top(None, Some(16)));
         assert_eq!("sampled:3,2".parse(), Ok(Tree::Sampled { branching: vec![3, 2] }));
-        for text in ["none", "top:4", "top:4x5", "top:4:9", "top:4x5:9", "sampled:3,2,1"] {
+        assert_eq!("ranked:12".parse(), Ok(Tree::Ranked { nodes: 12 }));
+        for text in [
+            "none",
+            "auto",
+            "ranked:9",
+            "top:4",
+            "top:4x5",
+            "top:4:9",
+            "top:4x5:9",
+            "sampled:3,2,1",
+        ] {
             assert_eq!(text.parse::<Tree>().map(|tree| tree.to_string()), Ok(text.to_owned()));
         }
         assert_eq!("7".parse(), Ok(DraftTokens::Fixed(7)));
@@ -491,7 +534,7 @@ mod tests {
             result.err().map(|error| error.to_string()).unwrap_or_default()
         };
         assert!(message("magic".parse()).contains("speculative"));
-        for text in ["top:x", "top:4x5:", "top:4x", "top:4:2:1", "top:-1"] {
+        for text in ["top:x", "top:4x5:", "top:4x", "top:4:2:1", "top:-1", "ranked:", "ranked"] {
             assert!(text.parse::<Tree>().is_err(), "{text}");
         }
         assert!("".parse::<DraftTokens>().is_err());

@@ -140,8 +140,9 @@ impl SpeculativeDraftLength {
 
     /// Returns a copy configured for a drafter that makes all positions in one forward.
     #[must_use]
-    pub fn in_one_forward(self) -> Self {
-        Self { estimates: RoundEstimates { in_one_forward: true, ..self.estimates }, ..self }
+    pub fn in_one_forward(mut self) -> Self {
+        self.estimates.in_one_forward = true;
+        self
     }
 
     /// Returns a copy that grows trees in its automatic mode. Other modes keep the shape.
@@ -399,6 +400,7 @@ impl Round {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forerun_core::node_of_row;
 
     /// A simulated pair of models. The first `agreement` tokens of every draft are right.
     struct SimulatedPair {
@@ -439,6 +441,7 @@ mod tests {
             let catch_up =
                 if requested { std::mem::take(&mut unread) * pair.catch_up_ns } else { 0 };
             let round = Round {
+                ranked: None,
                 requested,
                 drafted,
                 accepted,
@@ -556,6 +559,63 @@ mod tests {
         let mut draft_length = SpeculativeDraftLength::new(shape, DraftLength::Auto);
         let (_, speed) = run(&mut draft_length, 1_000, &SimulatedPair { agreement: 3, ..PAIR });
         assert!(speed > 2.0, "{speed}");
+    }
+
+    /// Simulates rounds with a drafter of which the best token is right for every other token of the text, and the
+    /// second one for the others. Returns the last draft, and the speedup over plain decoding.
+    fn run_second(
+        policy: &mut SpeculativeDraftLength,
+        rounds: usize,
+        row_ns: u64,
+    ) -> (Vec<usize>, f64) {
+        let (mut last, mut tokens, mut ns) = (Vec::new(), 0_usize, 0);
+        for _ in 0..rounds {
+            let shape = policy.next_shape();
+            let DraftShape::Ranked { children } = shape else { panic!("{shape:?}") };
+            let mut tree = TokenTree::new();
+            for (row, &count) in children.iter().enumerate() {
+                for rank in 0..count {
+                    tree.push(node_of_row(row), rank as u32);
+                }
+            }
+            let (mut accepted, mut at) = (Vec::new(), None);
+            let rank = |token: usize| ((token * token) % 7 % 2) as u32;
+            while let Some(node) = tree.child_with(at, rank(tokens + accepted.len())) {
+                accepted.push(node);
+                at = Some(node);
+            }
+            let rejected = tree.children(at).next().is_some();
+            let round = Round {
+                requested: !tree.is_empty(),
+                drafted: tree.len(),
+                accepted: accepted.len(),
+                rejected,
+                draft: JobTime::alone(30 * tree.max_depth() as u64),
+                score: JobTime::alone(1_000 + row_ns * tree.len() as u64),
+                ranked: Some(RankedRound::new(&tree, &accepted, rejected)),
+            };
+            policy.observe(&round);
+            tokens += accepted.len() + 1;
+            ns += round.draft.duration_ns + round.score.duration_ns;
+            last = if tree.is_empty() { last } else { children };
+        }
+        (last, (tokens * 1_000) as f64 / ns as f64)
+    }
+
+    #[test]
+    fn trees_have_the_ranks_that_are_accepted() {
+        let grown = |depth, nodes| {
+            let shape = DraftShape::Ranked { children: vec![1] };
+            let policy = SpeculativeDraftLength::new(shape, DraftLength::Auto);
+            policy.growing_trees(TreeLimits { depth, nodes })
+        };
+        let (children, speed) = run_second(&mut grown(8, 40), 3_000, 5);
+        assert!(children.iter().all(|&count| count <= 2) && children[0] == 2, "{children:?}");
+        assert!(children.iter().filter(|&&count| count == 2).count() > 4, "{children:?}");
+        assert!(speed > 2.5, "{speed}");
+        // Rows that cost more than they bring are not drafted.
+        let (_, speed) = run_second(&mut grown(8, 40), 5_000, 900);
+        assert!(speed > 0.97, "{speed}");
     }
 
     #[test]
