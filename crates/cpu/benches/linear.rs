@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const TYPES: [WeightType; 4] =
     [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
-const ROWS: [usize; 3] = [1, 8, 16];
+const ROWS: [usize; 6] = [1, 4, 8, 16, 32, 64];
 
 type MakeProbe = fn(WeightType, usize, usize) -> LinearProbe;
 

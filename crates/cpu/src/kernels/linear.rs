@@ -2,7 +2,8 @@
 //!
 //! An output adds its products in ascending order of inputs. With the instruction set BF16 and bf16 weights,
 //! the activations are rounded to bf16, and of each two inputs the second one is added first, as
-//! `VDPBF16PS` does; subnormal numbers are zeros there. With quantised weights it adds blocks of 32 or
+//! `VDPBF16PS` does; with AMX it adds 32 inputs at a time, as `TDPBF16PS` does: the sum of the products of even inputs,
+//! plus that of odd inputs. Subnormal numbers are zeros in both. With quantised weights it adds blocks of 32 or
 //! 16 inputs in ascending order, each an exact integer sum times its two scales; then the block's minimum
 //! times the sum of its activations. Rows and tiles are independent of
 //! each other, so a kernel may compute as many of both at a time as its registers can hold.
@@ -59,7 +60,7 @@ impl<'a> Product<'a> {
         let Product { x, weights, activations, out } = self;
         if let Some(first) = weights.first() {
             let (weight_type, inputs) = (first.weight_type(), first.inputs());
-            activations.pack(team, weight_type, x, inputs, row_block(team.isa()));
+            activations.pack(team, weight_type, x, inputs, row_block(team.isa(), weight_type));
             let outputs: usize = weights.iter().map(PackedMatrix::outputs).sum();
             debug_assert_eq!(out.len(), x.len() / inputs * outputs);
         }
@@ -240,7 +241,7 @@ fn unpack<'a>(
 ) -> Option<&'a [UnpackedTile; 2]> {
     match (isa, weight_type) {
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512 | Isa::Avx512Bf16, WeightType::Quantized(block_type))
+        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, WeightType::Quantized(block_type))
             if block_type != forerun_formats::BlockType::Q8_0 =>
         {
             for (tile, unpacked) in tiles.into_iter().zip(&mut *unpacked) {
@@ -257,7 +258,8 @@ fn unpack<'a>(
 fn last_range(weight_type: WeightType, inputs: usize) -> usize {
     match weight_type {
         WeightType::Quantized(_) => inputs.saturating_sub(CHUNK) / CHUNK * CHUNK,
-        _ => inputs.saturating_sub(prefetched_inputs(weight_type)),
+        // The matrix unit takes 32 inputs at a time.
+        _ => inputs.saturating_sub(prefetched_inputs(weight_type)) / 32 * 32,
     }
 }
 
@@ -289,10 +291,12 @@ fn store(
 }
 
 /// Returns the number of rows for which a kernel reads the weights once.
-fn row_block(isa: Isa) -> usize {
+fn row_block(isa: Isa, weight_type: WeightType) -> usize {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => MAX_ROW_BLOCK,
+        Isa::Amx if weight_type == WeightType::Bf16 => super::amx::ROW_BLOCK,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => super::avx512::ROW_BLOCK,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => 4,
         #[cfg(target_arch = "aarch64")]
@@ -305,7 +309,7 @@ fn row_block(isa: Isa) -> usize {
 fn takes_ranges(isa: Isa) -> bool {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => true,
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => true,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => false,
         #[cfg(target_arch = "aarch64")]
@@ -322,6 +326,13 @@ fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 => unsafe { super::avx512::compute_with_bf16(operands, sums) },
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx => match operands.weight_type {
+            // SAFETY: as above.
+            WeightType::Bf16 => unsafe { super::amx::compute(operands, sums) },
+            // SAFETY: as above.
+            _ => unsafe { super::avx512::compute(operands, sums) },
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { super::avx2::compute(operands, sums) },

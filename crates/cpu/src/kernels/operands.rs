@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Largest number of rows that a kernel computes at a time.
-pub(crate) const MAX_ROW_BLOCK: usize = 12;
+pub(crate) const MAX_ROW_BLOCK: usize = 16;
 
 /// The sums of one tile and one row block.
 pub(crate) type TileSums = [[f32; LANES]; MAX_ROW_BLOCK];
@@ -56,7 +56,7 @@ pub(crate) struct Operands<'a> {
     /// Where the row block starts in the activations: the number of packed inputs (or quants) before it.
     pub(crate) start: usize,
     pub(crate) rows: usize,
-    /// Number of inputs, padded to an even number, or to whole blocks.
+    /// Number of inputs, padded to an even number, to whole blocks, or to whole tiles of a matrix unit.
     pub(crate) inputs: usize,
     /// The inputs to add to the sums now. Always all inputs, except on AVX-512.
     pub(crate) input_range: Range<usize>,
