@@ -110,6 +110,11 @@ pub(crate) struct EngineArguments {
 
     /// Draft a tree of candidates instead of a chain.
     ///
+    /// `auto` grows a tree for each draft: node by node, the candidate that is accepted most often, while that gives
+    /// more tokens a second. It learns how often the drafter's best, second and further tokens are accepted at each
+    /// depth, and what rows cost. `--draft-tokens` is the largest depth. `ranked:16` always drafts the 16 nodes that
+    /// are accepted most often with a typical drafter.
+    ///
     /// `top:4x5` drafts the 4 most probable nodes at each of 5 depths; without `x5`, the depth is
     /// the number of `--draft-tokens`, or 5. `top:4x5:16` expands those nodes and keeps the 16 most
     /// probable of all their children. `sampled:3,2,1` draws 3 children at the first depth, then 2
