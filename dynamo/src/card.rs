@@ -22,8 +22,9 @@ pub enum CardError {
     Locate(#[from] forerun::ForerunError),
     /// A file of the front end is missing.
     #[error(
-        "Dynamo's front end needs {file}, which {folder} does not have: give --model-card DIR, a folder with the \
-         config.json, tokenizer.json and tokenizer_config.json of this model"
+        "Dynamo's front end needs {file}, which {} does not have: give --model-card DIR, a folder with the \
+         config.json, tokenizer.json and tokenizer_config.json of this model",
+        folder.display()
     )]
     Missing {
         /// The file.
@@ -32,7 +33,7 @@ pub enum CardError {
         folder: PathBuf,
     },
     /// The files of a built-in model cannot be written.
-    #[error("cannot write the files of the built-in model to {folder}: {cause}")]
+    #[error("cannot write the files of the built-in model to {}: {cause}", folder.display())]
     Write {
         /// The folder.
         folder: PathBuf,

@@ -144,8 +144,7 @@ impl Serving {
             let mut outputs = Outputs::of(&task, self.generator.forerun().config());
             let places = tokio::select! {
                 biased;
-                () = cancelled(&*context) => return yield Ok(LLMEngineOutput::cancelled()),
-                _ = ended.wait_for(|ended| *ended) => return yield Err(shut_down()),
+                end = interruption(&*context, &mut ended) => return yield end,
                 places = self.admission.enter(1) => places,
             };
             let Ok(places) = places else { return yield Err(shut_down()) };
@@ -154,8 +153,7 @@ impl Serving {
             loop {
                 let event = tokio::select! {
                     biased;
-                    () = cancelled(&*context) => return yield Ok(LLMEngineOutput::cancelled()),
-                    _ = ended.wait_for(|ended| *ended) => return yield Err(shut_down()),
+                    end = interruption(&*context, &mut ended) => return yield end,
                     event = events.next() => event,
                 };
                 match event {
@@ -183,11 +181,16 @@ impl Serving {
     }
 }
 
-/// Waits until the client or the front end has ended the request.
-async fn cancelled(context: &dyn AsyncEngineContext) {
+/// Waits until the client, the front end or the worker ends an answer. Returns its last output.
+async fn interruption(
+    context: &dyn AsyncEngineContext,
+    ended: &mut watch::Receiver<bool>,
+) -> Result<LLMEngineOutput, DynamoError> {
     tokio::select! {
-        () = context.stopped() => {}
-        () = context.killed() => {}
+        biased;
+        () = context.stopped() => Ok(LLMEngineOutput::cancelled()),
+        () = context.killed() => Ok(LLMEngineOutput::cancelled()),
+        _ = ended.wait_for(|ended| *ended) => Err(shut_down()),
     }
 }
 

@@ -4,7 +4,6 @@ use clap::{Parser, ValueEnum};
 use dynamo_backend_common::RuntimeConfig;
 use dynamo_llm::entrypoint::input::{Input, run_input};
 use dynamo_llm::entrypoint::{EngineConfig, RouterConfig};
-use dynamo_llm::kv_router::KvRouterConfig;
 use dynamo_llm::local_model::LocalModelBuilder;
 use dynamo_runtime::pipeline::RouterMode;
 use dynamo_runtime::{DistributedRuntime, Runtime, logging};
@@ -77,7 +76,7 @@ async fn serve(runtime: Runtime, arguments: Arguments) -> anyhow::Result<()> {
     model
         .http_host(Some(arguments.host.to_string()))
         .http_port(arguments.port)
-        .router_config(Some(RouterConfig::new(mode, KvRouterConfig::default())))
+        .router_config(Some(RouterConfig { router_mode: mode, ..RouterConfig::default() }))
         .migration_limit(Some(arguments.migration_limit))
         .namespace(arguments.namespace);
     let model = Box::new(model.build().await?);

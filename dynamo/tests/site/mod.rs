@@ -10,19 +10,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 use ureq::Agent;
 
-pub const MODEL: &str = "demo";
+pub(crate) const MODEL: &str = "demo";
 /// The longest time that anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the processes find each other.
 #[derive(Clone, Copy, Debug)]
-pub enum Discovery {
+pub(crate) enum Discovery {
     File,
     Etcd,
 }
 
 /// A front end, its workers, and what they need.
-pub struct Site {
+pub(crate) struct Site {
     folder: tempfile::TempDir,
     environment: Vec<(&'static str, String)>,
     agent: Agent,
@@ -32,9 +32,9 @@ pub struct Site {
 }
 
 /// A process that ends with its owner.
-pub struct Process {
+pub(crate) struct Process {
     child: Child,
-    pub log: PathBuf,
+    pub(crate) log: PathBuf,
 }
 
 impl Drop for Process {
@@ -45,13 +45,13 @@ impl Drop for Process {
 }
 
 impl Process {
-    pub fn signal(&self, signal: rustix::process::Signal) {
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("a process that runs");
     }
 
     /// Waits for the end. Returns whether it was a success.
-    pub fn wait(&mut self) -> bool {
+    pub(crate) fn wait(&mut self) -> bool {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
@@ -64,13 +64,13 @@ impl Process {
 }
 
 /// A worker.
-pub struct Worker {
-    pub process: Process,
+pub(crate) struct Worker {
+    pub(crate) process: Process,
     status: String,
 }
 
 /// How a worker decodes: always the same text.
-pub const METHODS: [&[&str]; 3] = [
+pub(crate) const METHODS: [&[&str]; 3] = [
     &["--method", "speculative", "--threads", "1"],
     &["--method", "pearl", "--placement", "drafter=cpu:0,target=cpu:1"],
     &["--method", "autoregressive", "--threads", "1"],
@@ -78,11 +78,11 @@ pub const METHODS: [&[&str]; 3] = [
 
 /// An answer of the front end.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answer {
-    pub text: String,
-    pub finish: String,
-    pub engine: Value,
-    pub worker: Value,
+pub(crate) struct Answer {
+    pub(crate) text: String,
+    pub(crate) finish: String,
+    pub(crate) engine: Value,
+    pub(crate) worker: Value,
 }
 
 fn free_port() -> u16 {
@@ -100,7 +100,7 @@ fn start(folder: &Path, name: &str, command: &mut Command) -> Process {
 
 impl Site {
     /// Starts a front end, or returns `None` if etcd is not installed.
-    pub fn start(discovery: Discovery, router: &str) -> Option<Self> {
+    pub(crate) fn start(discovery: Discovery, router: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let mut environment = vec![
             ("DYN_EVENT_PLANE", "zmq".to_owned()),
@@ -167,7 +167,7 @@ impl Site {
     }
 
     /// Starts a worker, and waits until it serves.
-    pub fn worker(&self, name: &str, options: &[&str]) -> Worker {
+    pub(crate) fn worker(&self, name: &str, options: &[&str]) -> Worker {
         let port = free_port();
         let mut command = Command::new(env!("CARGO_BIN_EXE_forerun-worker"));
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -181,7 +181,7 @@ impl Site {
     }
 
     /// Waits until the front end offers the model.
-    pub fn until_offered(&self) {
+    pub(crate) fn until_offered(&self) {
         self.until("the model", || self.get(&format!("{}/v1/models", self.url)).1.contains(MODEL));
     }
 
@@ -211,17 +211,17 @@ impl Site {
     }
 
     /// Returns the lines of the worker's metrics that contain a text.
-    pub fn worker_metrics(&self, worker: &Worker, part: &str) -> Vec<String> {
+    pub(crate) fn worker_metrics(&self, worker: &Worker, part: &str) -> Vec<String> {
         lines_with(&self.get(&format!("{}/metrics", worker.status)).1, part)
     }
 
     /// Returns the lines of the front end's metrics that contain a text.
-    pub fn metrics(&self, part: &str) -> Vec<String> {
+    pub(crate) fn metrics(&self, part: &str) -> Vec<String> {
         lines_with(&self.get(&format!("{}/metrics", self.url)).1, part)
     }
 
     /// Sends a request. Returns the status and the body.
-    pub fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let request = self.agent.post(format!("{}{path}", self.url));
         let response = request.content_type("application/json").send(body.to_string());
         let mut response = response.expect("an answer of the front end");
@@ -230,12 +230,12 @@ impl Site {
     }
 
     /// Streams an answer.
-    pub fn stream(&self, path: &str, body: &Value) -> Result<Answer, String> {
+    pub(crate) fn stream(&self, path: &str, body: &Value) -> Result<Answer, String> {
         self.stream_while(path, body, |_| true)
     }
 
     /// Streams an answer until `go_on` returns false, then goes away.
-    pub fn stream_while(
+    pub(crate) fn stream_while(
         &self,
         path: &str,
         body: &Value,
