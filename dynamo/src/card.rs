@@ -20,6 +20,9 @@ pub enum CardError {
     /// The model cannot be found.
     #[error(transparent)]
     Locate(#[from] forerun::ForerunError),
+    /// The folder does not exist.
+    #[error("there is nothing at {}", .0.display())]
+    Nothing(PathBuf),
     /// A file of the front end is missing.
     #[error(
         "Dynamo's front end needs {file}, which {} does not have: give --model-card DIR, a folder with the \
@@ -80,6 +83,9 @@ impl ModelCard {
                 }
             }
         };
+        if !folder.exists() {
+            return Err(CardError::Nothing(folder));
+        }
         for file in ["config.json", "tokenizer.json"] {
             if !folder.join(file).exists() {
                 return Err(CardError::Missing { file, folder });

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use ureq::Agent;
@@ -85,9 +86,17 @@ pub(crate) struct Answer {
     pub(crate) worker: Value,
 }
 
+/// Returns a free port below those that the system gives out, and below 2¹⁵: Dynamo reads some ports as signed numbers.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id() % 6000;
+    loop {
+        let number = (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 6000;
+        let port = 25_000 + number as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 fn start(folder: &Path, name: &str, command: &mut Command) -> Process {
@@ -151,17 +160,17 @@ impl Site {
             .build();
         let url = format!("http://127.0.0.1:{}", free_port());
         let mut site = Self { folder, environment, agent: agent.into(), url, front: None, etcd };
-        if let Some(etcd) = &site.etcd {
-            let port = site.environment.iter().find(|(name, _)| *name == "ETCD_ENDPOINTS");
-            let health = format!("{}/health", port.expect("an address").1);
-            site.until_ready(&health, &etcd.log.clone());
+        if let Some(mut etcd) = site.etcd.take() {
+            let address = site.environment.iter().find(|(name, _)| *name == "ETCD_ENDPOINTS");
+            site.until_ready(&format!("{}/health", address.expect("an address").1), &mut etcd);
+            site.etcd = Some(etcd);
         }
         let port = site.url.rsplit(':').next().expect("a port").to_owned();
         let mut command = Command::new(env!("CARGO_BIN_EXE_forerun-front"));
         command.envs(site.environment.iter().map(|(name, value)| (name, value)));
         command.args(["--port", &port, "--router-mode", router, "--migration-limit", "9"]);
-        let front = start(site.folder.path(), "front", &mut command);
-        site.until_ready(&format!("{}/live", site.url), &front.log);
+        let mut front = start(site.folder.path(), "front", &mut command);
+        site.until_ready(&format!("{}/live", site.url), &mut front);
         site.front = Some(front);
         Some(site)
     }
@@ -176,27 +185,26 @@ impl Site {
         command.args(options);
         let process = start(self.folder.path(), name, &mut command);
         let status = format!("http://127.0.0.1:{port}");
-        self.until_ready(&format!("{status}/health"), &process.log);
-        Worker { process, status }
+        let mut worker = Worker { process, status };
+        self.until_ready(&format!("{}/health", worker.status), &mut worker.process);
+        worker
     }
 
     /// Waits until the front end offers the model.
     pub(crate) fn until_offered(&self) {
-        self.until("the model", || self.get(&format!("{}/v1/models", self.url)).1.contains(MODEL));
+        let is_offered = || self.get(&format!("{}/v1/models", self.url)).1.contains(MODEL);
+        assert!(within_patience(is_offered), "the front end does not offer the model");
     }
 
-    fn until_ready(&self, url: &str, log: &Path) {
-        self.until(&log.display().to_string(), || self.get(url).0 == 200);
-    }
-
-    fn until(&self, what: &str, is_done: impl Fn() -> bool) {
-        let start = Instant::now();
-        while !is_done() {
-            if start.elapsed() > PATIENCE {
-                let log = fs::read_to_string(what).unwrap_or_default();
-                panic!("waited too long for {what}:\n{log}");
-            }
-            thread::sleep(Duration::from_millis(50));
+    fn until_ready(&self, url: &str, process: &mut Process) {
+        let mut ended = false;
+        let is_ready = within_patience(|| {
+            ended = process.child.try_wait().expect("a child").is_some();
+            ended || self.get(url).0 == 200
+        });
+        if ended || !is_ready {
+            let log = fs::read_to_string(&process.log).unwrap_or_default();
+            panic!("{} is not ready:\n{log}", process.log.display());
         }
     }
 
@@ -294,6 +302,18 @@ impl Answer {
         }
         Ok(())
     }
+}
+
+/// Waits for a condition. Returns whether it came true.
+fn within_patience(mut is_true: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !is_true() {
+        if start.elapsed() > PATIENCE {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    true
 }
 
 fn lines_with(text: &str, part: &str) -> Vec<String> {
