@@ -9,7 +9,13 @@ fn error(kind: BackendError, message: impl Into<String>) -> DynamoError {
 
 /// The request is wrong, or asks for something that the worker does not do. No other worker would do it.
 pub(crate) fn invalid(message: impl Into<String>) -> DynamoError {
-    error(BackendError::InvalidArgument, message.into().replace('`', "'"))
+    let message = message.into().replace('`', "'");
+    DynamoError::builder()
+        .error_type(ErrorType::Backend(BackendError::InvalidArgument))
+        .message(message.clone())
+        // Clients see it.
+        .public_message(message)
+        .build()
 }
 
 /// The worker shuts down. Another one can continue.

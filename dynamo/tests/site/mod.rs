@@ -115,8 +115,10 @@ impl Site {
             ("DYN_EVENT_PLANE", "zmq".to_owned()),
             ("DYN_LOG", "warn".into()),
             ("DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS", "0.2".into()),
-            // Requests of a worker that does not answer move.
-            ("DYN_HTTP_BACKEND_STREAM_TIMEOUT_SECS", "2".into()),
+            // Requests of a worker that does not accept or continue them move. After twice the second time, the front end
+            // gives up.
+            ("DYN_TCP_REQUEST_TIMEOUT", "2".into()),
+            ("DYN_HTTP_BACKEND_STREAM_TIMEOUT_SECS", "4".into()),
             ("FORERUN_CARDS", folder.path().join("cards").display().to_string()),
         ];
         for host in [
@@ -188,6 +190,14 @@ impl Site {
         let mut worker = Worker { process, status };
         self.until_ready(&format!("{}/health", worker.status), &mut worker.process);
         worker
+    }
+
+    /// Returns the end of the front end's log.
+    pub(crate) fn log(&self) -> String {
+        let log = self.front.as_ref().map(|front| fs::read_to_string(&front.log));
+        let log = log.and_then(Result::ok).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
     /// Waits until the front end offers the model.
