@@ -98,7 +98,6 @@ impl RetainedBlocks {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use dynamo_llm::kv_router::protocols::compute_seq_hash_for_block;

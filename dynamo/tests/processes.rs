@@ -44,7 +44,7 @@ fn request(number: usize) -> (&'static str, Value) {
     ];
     let prompt = PROMPTS[number % PROMPTS.len()];
     let mut body = json!({"model": MODEL, "prompt": prompt, "max_tokens": 400, "temperature": 0.0});
-    body["ignore_eos"] = json!(number % 2 == 0);
+    body["ignore_eos"] = json!(number.is_multiple_of(2));
     let mut set = |fields: Value| {
         for (name, value) in fields.as_object().unwrap() {
             body[name] = value.clone();
@@ -56,7 +56,9 @@ fn request(number: usize) -> (&'static str, Value) {
         2 => set(json!({"temperature": 1.0, "top_p": 0.9, "seed": number})),
         3 => set(json!({"repetition_penalty": 1.2})),
         4 => {
-            set(json!({"temperature": 0.7, "top_k": 20, "repetition_penalty": 1.1, "seed": number}))
+            set(
+                json!({"temperature": 0.7, "top_k": 20, "repetition_penalty": 1.1, "seed": number}),
+            );
         }
         5 => set(json!({"nvext": {"annotations": ["forerun:method=autoregressive"]}})),
         6 => set(json!({"temperature": 0.9, "min_p": 0.05, "seed": number, "stop": ["\n\n\n"]})),
