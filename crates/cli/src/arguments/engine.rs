@@ -9,8 +9,8 @@ use forerun::{
 };
 
 /// Options of the models, of how they draft, and of their devices.
-#[derive(Args, Debug)]
-pub(crate) struct EngineArguments {
+#[derive(Args, Clone, Debug)]
+pub struct EngineArguments {
     /// Target model: a Hugging Face directory, a GGUF or llama2.c file, or a hub id.
     ///
     /// A hub id is `owner/name` or `owner/name@revision`, and `owner/name:Q4_K_M` for a GGUF file. Its
@@ -186,7 +186,7 @@ pub(crate) struct EngineArguments {
 }
 
 /// Options of `--drafter easyspec`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct EasySpecArguments {
     /// Number of layers to compute at a time, in the paper's default groups [default: 4].
     ///
