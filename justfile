@@ -56,6 +56,14 @@ mpi cases="500":
     FORERUN_CASES={{cases}} cargo test -p forerun-mpi -p forerun-cli --features forerun-mpi/mpi,forerun-cli/mpi \
         --locked --test ranks -- --nocapture
 
+# The worker for NVIDIA Dynamo (dynamo/, not part of `check`: 750 more crates; needs protoc): lints, licences, conformance,
+# and requests whose workers are killed, stopped and restarted, with file discovery and with etcd
+dynamo cases="200":
+    cd dynamo && cargo fmt -- --check
+    cd dynamo && cargo clippy --all-targets --features front --locked -- -D warnings
+    cd dynamo && cargo deny --all-features --locked check licenses bans sources
+    cd dynamo && FORERUN_CASES={{cases}} cargo test --features front --locked -- --nocapture --test-threads 1
+
 # Build the release into target/dist: static binaries, archives, a Debian package, bills of materials, checksums
 dist *targets:
     scripts/dist.sh {{targets}}

@@ -90,7 +90,7 @@ impl Pieces {
 
     /// Adds a token. Its text follows.
     pub(crate) fn token(&mut self, token: AnswerToken) -> TokenFields {
-        let AnswerToken { token: token_id, origin, rejected, round, logprob } = token;
+        let AnswerToken { token: token_id, origin, rejected, round, logprob, .. } = token;
         let (piece, origin) = (self.piece(token_id), name(origin));
         if let Some(&candidate) = rejected.first() {
             self.pending.push((self.piece(candidate), REJECTED));

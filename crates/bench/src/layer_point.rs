@@ -22,7 +22,9 @@ impl LayerPoint {
         let width = match *tree {
             Tree::None => 1,
             Tree::Top { width, budget: None, .. } => width,
-            Tree::Top { .. } | Tree::Sampled { .. } => return None,
+            Tree::Auto | Tree::Ranked { .. } | Tree::Top { .. } | Tree::Sampled { .. } => {
+                return None;
+            }
         };
         Some(Self { layers, width, calibration: calibration.to_string() })
     }

@@ -10,10 +10,11 @@ use crate::page::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StorageEr
 use crate::states::{
     ANCHOR_ROWS, KEPT_OUTPUT_ROWS, RECENT_STATES, SHORT_PASS_ROWS, SequenceStates, StateId, is_kept,
 };
+use crate::usage::{PageEvent, PoolUsage};
 use forerun_core::{Node, SequenceId, TokenId, TokenTree};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The identity of a published page's content: the tokens from the start of the sequence to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,44 +78,6 @@ impl SequenceCache {
     #[must_use]
     pub fn table(&self) -> PageTable<'_> {
         PageTable { pages: &self.pages }
-    }
-}
-
-/// How many pages and states of a pool are in use. Others can read it at any time.
-#[derive(Debug, Default)]
-pub struct PoolUsage {
-    in_use: AtomicUsize,
-    budget: AtomicUsize,
-    states_in_use: AtomicUsize,
-    /// 0 if the model has no recurrent layers.
-    state_budget: AtomicUsize,
-}
-
-impl PoolUsage {
-    /// Returns the share of the budget that sequences use, of pages or of states, whichever is larger; above 1 if they
-    /// need more. Pages and states that are kept for later sequences do not count.
-    #[must_use]
-    pub fn share(&self) -> f64 {
-        let share = |in_use: &AtomicUsize, budget: &AtomicUsize| {
-            in_use.load(Ordering::Relaxed) as f64 / budget.load(Ordering::Relaxed).max(1) as f64
-        };
-        let pages = share(&self.in_use, &self.budget);
-        pages.max(share(&self.states_in_use, &self.state_budget))
-    }
-
-    /// Returns the number of sequences that can continue by turns without taking states from one another: each keeps
-    /// those of its last rows between passes, and gives up its own for a short pass. At least 1. `None` if the model has
-    /// no recurrent layers.
-    #[must_use]
-    pub fn sequences(&self) -> Option<usize> {
-        let budget = self.state_budget.load(Ordering::Relaxed);
-        (budget > 0).then(|| (budget / (RECENT_STATES + 1)).max(1))
-    }
-
-    /// Returns the number of tokens for which the budget has room.
-    #[must_use]
-    pub fn tokens(&self) -> usize {
-        self.budget.load(Ordering::Relaxed).saturating_mul(PAGE_ROWS)
     }
 }
 
@@ -420,6 +383,7 @@ impl<S: PageStorage> CachePool<S> {
                 None => {
                     let content = ContentId(self.next_content);
                     self.next_content += 1;
+                    self.report_published(content, &key);
                     self.published.insert(key.clone(), own);
                     self.page_mut(own).content = Some((content, key));
                     own
@@ -440,6 +404,16 @@ impl<S: PageStorage> CachePool<S> {
                 self.page_mut(page).state = Some(state);
             }
         }
+    }
+
+    /// Reports a page to the pool's watcher, unless its content also depends on a token without a row.
+    fn report_published(&self, content: ContentId, (before, tokens): &ContentKey) {
+        let before = match before {
+            Before::Root(Some(_)) => return,
+            Before::Root(None) => None,
+            Before::Page(before) => Some(before.0),
+        };
+        self.usage.report(&PageEvent::Published { content: content.0, before, tokens });
     }
 
     /// Extends an exact prefix by published pages, as far as `tokens` agrees with them.
@@ -632,8 +606,11 @@ impl<S: PageStorage> CachePool<S> {
     fn unpublish(&mut self, id: PageId) {
         let page = self.page_mut(id);
         let (content, state) = (page.content.take(), page.state.take());
-        if let Some((_, key)) = content {
+        if let Some((content, key)) = content {
             self.published.remove(&key);
+            if !matches!(key.0, Before::Root(Some(_))) {
+                self.usage.report(&PageEvent::Withdrawn { content: content.0 });
+            }
         }
         state.into_iter().for_each(|state| self.unuse_state(state));
     }

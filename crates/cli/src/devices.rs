@@ -199,6 +199,7 @@ pub(crate) fn instruction_sets() -> String {
         ("avx512f", is_x86_feature_detected!("avx512f")),
         ("avx512vnni", is_x86_feature_detected!("avx512vnni")),
         ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
+        ("amx", Isa::best().has_matrix_unit()),
     ];
     let found: Vec<&str> = sets.iter().filter(|set| set.1).map(|set| set.0).collect();
     if found.is_empty() { "baseline".into() } else { found.join(" ") }

@@ -32,10 +32,12 @@ pub(crate) fn with_flags(message: &str) -> String {
             None => break,
         }
     }
-    replace(message, command)
+    with_flags_of(message, command)
 }
 
-fn replace(message: &str, command: &Command) -> String {
+/// Returns the message with every option as a flag of this command, which may be another program's.
+#[must_use]
+pub fn with_flags_of(message: &str, command: &Command) -> String {
     let mut parts = message.split('`');
     let mut text = parts.next().unwrap_or_default().to_owned();
     // Parts alternate between quoted and unquoted text; a backtick without its partner quotes nothing.
@@ -78,7 +80,7 @@ mod tests {
         for part in name.split(' ') {
             command = command.find_subcommand(part).expect("a command");
         }
-        replace(message, command)
+        with_flags_of(message, command)
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod devices;
 #[cfg(feature = "train")]
 mod distill;
 mod doctor;
+mod engine_options;
 mod export;
 mod flags;
 mod generate;
@@ -56,6 +57,8 @@ use note::{Verbosity, detail, note};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+pub use arguments::EngineArguments;
+pub use flags::with_flags_of;
 pub use generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_SEED, DEMONSTRATION_TARGET};
 
 /// Runs the command with these arguments, of which the first is the program's name.

@@ -107,16 +107,10 @@ fn server_options(arguments: &ServeArguments) -> ServerOptions {
     }
 }
 
-/// Returns the name that was given to the model: its own, or that of its file or directory, or its hub id.
+/// Returns the name that was given to the model, or else its own.
 fn served_name(arguments: &ServeArguments) -> String {
-    if let Some(name) = &arguments.served_model_name {
-        return name.clone();
-    }
-    let model = arguments.engine.model.clone().unwrap_or_default();
-    let path = model.path().filter(|path| path.exists()).map(std::path::Path::to_owned);
-    let path = path.map(|path| path.canonicalize().unwrap_or(path));
-    let name = path.as_deref().and_then(|path| path.file_name());
-    name.map_or_else(|| model.to_string(), |name| name.to_string_lossy().into_owned())
+    let given = arguments.served_model_name.clone();
+    given.unwrap_or_else(|| arguments.engine.model_name())
 }
 
 fn template(arguments: &ServeArguments, forerun: &Forerun) -> anyhow::Result<ChatTemplate> {

@@ -3,6 +3,8 @@
 
 use crate::{Distribution, Key, Node, Purpose, TokenId, TokenTree, Verification, row_of};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::{iter, mem};
 
 /// The shape of a requested draft.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +51,13 @@ pub enum DraftShape {
         /// Maximum number of nodes of the whole tree; `None` for no limit.
         budget: Option<usize>,
     },
+    /// A tree of deterministic candidates, each given by its rank among those of its parent. So it can hold the
+    /// nodes that are accepted most often (Medusa, arXiv 2401.10774, section 2.3.3).
+    Ranked {
+        /// The number of children of each row ([`row_of`]): its best candidates, best first. Nodes are in the
+        /// order of their depths. Rows after the last entry have none.
+        children: Vec<usize>,
+    },
 }
 
 impl DraftShape {
@@ -59,6 +68,7 @@ impl DraftShape {
             Self::Chain { length } | Self::ChainWithSiblings { length, .. } => *length,
             Self::Top { depth, .. } => *depth,
             Self::Sampled { branching } => branching.len(),
+            Self::Ranked { children } => ranked_levels(children).count(),
             Self::Phrases { length, phrase, .. } => length.saturating_add(*phrase),
         }
     }
@@ -100,11 +110,41 @@ impl DraftShape {
             Self::Sampled { branching } => {
                 Self::Sampled { branching: branching.iter().copied().take(depth).collect() }
             }
+            Self::Ranked { children } => {
+                let parents = ranked_levels(children).take(depth).last().map_or(0, |rows| rows.end);
+                Self::Ranked { children: children[..parents.min(children.len())].to_vec() }
+            }
             Self::Phrases { length, width, phrase, budget } => {
                 let length = depth.min(*length);
                 let phrase = (depth - length).min(*phrase);
                 Self::Phrases { length, width: *width, phrase, budget: *budget }
             }
+        }
+    }
+
+    /// Returns, for each depth, the number of rows that its nodes follow, at most: what a drafter computes for it.
+    #[must_use]
+    pub fn parents_by_depth(&self) -> Vec<usize> {
+        match self {
+            Self::Chain { length } => vec![1; *length],
+            Self::Top { width, depth, .. } => {
+                (0..*depth).map(|depth| if depth == 0 { 1 } else { *width }).collect()
+            }
+            Self::Sampled { branching } => {
+                let mut level = 1_usize;
+                let next = |&children: &usize| {
+                    let below = level.saturating_mul(children);
+                    mem::replace(&mut level, below)
+                };
+                branching.iter().map(next).collect()
+            }
+            Self::Ranked { children } => {
+                let of_rows =
+                    |rows: Range<usize>| &children[rows.start..rows.end.min(children.len())];
+                let parents = |rows| of_rows(rows).iter().filter(|&&count| count > 0).count();
+                ranked_levels(children).map(parents).collect()
+            }
+            Self::Phrases { length, .. } => vec![1; *length],
         }
     }
 
@@ -129,12 +169,28 @@ impl DraftShape {
                     nodes.saturating_add(level)
                 })
             }
+            Self::Ranked { children } => {
+                let parents = ranked_levels(children).last().map_or(0, |rows| rows.end);
+                let parents = children.iter().take(parents);
+                parents.fold(0, |nodes, &count| nodes.saturating_add(count))
+            }
             Self::Phrases { length, width, phrase, budget } => {
                 let nodes = width.saturating_mul(*phrase).saturating_add(*length);
                 nodes.min(budget.unwrap_or(usize::MAX))
             }
         }
     }
+}
+
+/// Returns the rows of each depth of a [`DraftShape::Ranked`] that has children, starting with the prefix's.
+fn ranked_levels(children: &[usize]) -> impl Iterator<Item = Range<usize>> + '_ {
+    let mut rows = 0..1_usize;
+    iter::from_fn(move || {
+        let parents = rows.start.min(children.len())..rows.end.min(children.len());
+        let count = children[parents].iter().fold(0_usize, |sum, &count| sum.saturating_add(count));
+        let next = rows.end..rows.end.saturating_add(count);
+        (count > 0).then(|| mem::replace(&mut rows, next))
+    })
 }
 
 /// How candidates were chosen, which decides how they must be verified.
@@ -379,6 +435,23 @@ mod tests {
         // Other shapes have no phrases.
         let chain = DraftShape::Chain { length: 5 };
         assert_eq!((chain.length(), chain.with_draft_tokens(3)), (5, chain.truncated(3)));
+    }
+
+    #[test]
+    fn ranked_trees_list_the_children_of_their_rows() {
+        let ranked = |children: &[usize]| DraftShape::Ranked { children: children.to_vec() };
+        // Two roots; the first has two children, the second one; one more after the last of these.
+        let tree = ranked(&[2, 2, 1, 0, 0, 1]);
+        assert_eq!((tree.depth(), tree.length(), tree.max_nodes()), (3, 3, 6));
+        assert_eq!(tree.parents_by_depth(), [1, 2, 1]);
+        assert_eq!(tree.truncated(9), tree);
+        assert_eq!(tree.truncated(2), ranked(&[2, 2, 1]));
+        assert_eq!(tree.with_draft_tokens(1), ranked(&[2]));
+        assert_eq!((tree.truncated(0).depth(), tree.truncated(0).max_nodes()), (0, 0));
+        // Entries of rows that do not exist have no effect.
+        let broken = ranked(&[1, 0, 5, usize::MAX]);
+        assert_eq!((broken.depth(), broken.max_nodes()), (1, 1));
+        assert_eq!(ranked(&[usize::MAX, usize::MAX]).max_nodes(), usize::MAX);
     }
 
     #[test]

@@ -6,12 +6,18 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use forerun_cpu::Team;
 use forerun_cpu::measure::LinearProbe;
-use forerun_formats::WeightType;
+use forerun_formats::{BlockType, WeightType};
 use std::time::Duration;
 
-const TYPES: [WeightType; 4] =
-    [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
-const ROWS: [usize; 3] = [1, 8, 16];
+const TYPES: [WeightType; 6] = [
+    WeightType::F32,
+    WeightType::Bf16,
+    WeightType::F16,
+    WeightType::INT8,
+    WeightType::Quantized(BlockType::Q4_K),
+    WeightType::Quantized(BlockType::Q6_K),
+];
+const ROWS: [usize; 6] = [1, 4, 8, 16, 32, 64];
 
 type MakeProbe = fn(WeightType, usize, usize) -> LinearProbe;
 

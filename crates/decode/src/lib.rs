@@ -36,7 +36,8 @@ pub use ssd::Ssd;
 pub use statistics::Statistics;
 
 pub use forerun_plan::{
-    DraftLength, DsiLookahead, PearlDraftLength, Round, SharedGoodput, SpeculativeDraftLength,
+    DraftLength, DsiLookahead, PearlDraftLength, RankedRound, Round, SharedGoodput,
+    SpeculativeDraftLength, TreeLimits, typical_tree,
 };
 
 use forerun_core::{ClusterError, JobError};

@@ -5,6 +5,7 @@ use crate::{
     autoregressive, dsi, pearl, speculative, ssd,
 };
 use forerun_core::{DraftShape, Guesser, Need};
+use forerun_plan::TreeLimits;
 
 /// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
 /// crate, and name the entry here.
@@ -53,6 +54,8 @@ pub struct DecoderOptions {
     pub draft_tokens: usize,
     /// How the number of draft tokens adapts.
     pub length: DraftLength,
+    /// The largest tree, if an automatic length grows trees of ranked candidates. Otherwise they have the `shape`.
+    pub trees: Option<TreeLimits>,
     /// The goodput of all sequences, by which an automatic number of draft tokens knows the load.
     pub goodput: SharedGoodput,
     /// What the drafter can draft in a forward pass.

@@ -13,7 +13,7 @@
 //!
 //! Deviations:
 //!
-//! * γ can adapt to measured times and acceptance, down to 0.
+//! * γ can adapt to measured times and acceptance, down to 0, and so can the tree.
 //! * If the drafter fails, the target decodes alone for the rest of the answer.
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     jobs::{self, DraftRequest, JobReply},
 };
 use forerun_core::{Cluster, Draft, DraftShape, Need, Outcome, trace::SpanOutcome};
-use forerun_plan::Round;
+use forerun_plan::{RankedRound, Round, TreeLimits};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -33,8 +33,14 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     offers: &[Need::Features, Need::VerifiedPrefix, Need::Feedback, Need::Trees, Need::WholeDrafts],
     decoder: |options| {
         let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
-        let shape = options.shape.with_draft_tokens(longest.min(options.draft_tokens));
-        let decoder = Speculative::new(options.draft_length(shape));
+        let longest = longest.min(options.draft_tokens);
+        let policy = options.draft_length(options.shape.with_draft_tokens(longest));
+        let decoder = Speculative::new(match options.trees {
+            Some(TreeLimits { depth, nodes }) => {
+                policy.growing_trees(TreeLimits { depth: depth.min(longest), nodes })
+            }
+            None => policy,
+        });
         Box::new(match options.calibrates_during_verification {
             true => decoder.calibrating(),
             false => decoder,
@@ -138,6 +144,10 @@ impl Decoder for Speculative {
             rejected: verdict.rejected,
             draft: reply.as_ref().map(|reply| reply.time).unwrap_or_default(),
             score: score.time,
+            ranked: self
+                .draft_length
+                .grows_trees()
+                .then(|| RankedRound::new(&draft.tree, &verdict.accepted, verdict.rejected)),
         });
         let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
         for ticket in reply.map(|reply| reply.ticket).into_iter().chain([score.ticket]) {

@@ -356,6 +356,7 @@ impl Decoder for Ssd {
             rejected: verdict.rejected,
             draft: reply.as_ref().map(|reply| reply.time.own_after(start_ns)).unwrap_or_default(),
             score: score.time,
+            ranked: None,
         });
         let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
         for ticket in reply.map(|reply| reply.ticket).into_iter().chain([scoring]) {

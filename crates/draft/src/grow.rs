@@ -5,6 +5,7 @@
 //! * Trees of the most probable nodes: EasySpec (arXiv 2502.02493), EAGLE-2 (arXiv 2406.16858).
 //! * Product trees, in which all nodes of a depth share one row: Medusa (arXiv 2401.10774) and
 //!   ParallelSpec (arXiv 2410.05589, algorithm 1).
+//! * Trees of given ranks: the static trees of Medusa and EAGLE (arXiv 2401.15077).
 //!
 //! Sampled candidates are never dropped or reordered depending on their values, because that would
 //! change the distribution of the output. So a model that fails after some of them ends the draft there.
@@ -51,6 +52,16 @@ enum GrowthKind {
         /// The newest nodes: their rows, the log-probabilities of their paths, and their candidates.
         level: Vec<(usize, f64, Option<usize>)>,
     },
+    /// The candidates of given ranks. The tree so far holds the nodes with children.
+    Ranked {
+        /// The number of children of each row of the shape.
+        children: Vec<usize>,
+        /// The first row of the shape's next depth.
+        next: usize,
+        considered: Vec<Candidate>,
+        /// The newest nodes with children: their rows in the shape and in the tree, and their candidates.
+        level: Vec<(usize, usize, Option<usize>)>,
+    },
 }
 
 impl<'a> Growth<'a> {
@@ -76,6 +87,17 @@ impl<'a> Growth<'a> {
                 considered: Vec::new(),
                 level: vec![(0, 0.0, None)],
             },
+            DraftShape::Ranked { children } => GrowthKind::Ranked {
+                children: children.clone(),
+                next: 1,
+                considered: Vec::new(),
+                level: children
+                    .first()
+                    .filter(|&&count| count > 0)
+                    .map(|_| (0, 0, None))
+                    .into_iter()
+                    .collect(),
+            },
         };
         let sampler = Sampler::new(context.sampling, context.tokens, context.prompt_len);
         Self { context, sampler, tree: TokenTree::new(), kind }
@@ -92,6 +114,7 @@ impl<'a> Growth<'a> {
             GrowthKind::Top { remaining_depths, level, .. } => {
                 level.first().filter(|_| *remaining_depths > 0)?.0
             }
+            GrowthKind::Ranked { level, .. } => level.first()?.1,
         };
         (first_row <= self.tree.len()).then_some((&self.tree, first_row))
     }
@@ -152,6 +175,23 @@ impl<'a> Growth<'a> {
                     })
                     .collect();
             }
+            GrowthKind::Ranked { children, next, considered, level } => {
+                let mut deeper = Vec::new();
+                for (&(at, row, parent), logits) in level.iter().zip(rows) {
+                    let count = children[at];
+                    let best = sampler.candidates(logits, tree, node_of_row(row), count)?;
+                    for (rank, (token, _)) in best.into_iter().enumerate() {
+                        let at = *next + rank;
+                        if children.get(at).is_some_and(|&count| count > 0) {
+                            let node = tree.push(node_of_row(row), token);
+                            deeper.push((at, row_of(Some(node)), Some(considered.len())));
+                        }
+                        considered.push(Candidate { row, parent, token, score: 0.0 });
+                    }
+                    *next = next.saturating_add(count);
+                }
+                *level = deeper;
+            }
         }
         Ok(())
     }
@@ -184,6 +224,13 @@ impl<'a> Growth<'a> {
             }
             GrowthKind::Top { budget, considered, .. } => {
                 let tree = budget.map_or(self.tree, |budget| rerank(&considered, budget));
+                Draft { tree, proposal: Proposal::Deterministic }
+            }
+            GrowthKind::Ranked { considered, .. } => {
+                let mut tree = TokenTree::new();
+                for Candidate { parent, token, .. } in considered {
+                    tree.push(parent, token);
+                }
                 Draft { tree, proposal: Proposal::Deterministic }
             }
         }

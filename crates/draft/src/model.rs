@@ -166,6 +166,38 @@ mod tests {
         }
     }
 
+    /// A node's children are its best candidates, best first.
+    #[test]
+    fn ranked_trees_have_the_candidates_of_their_ranks() {
+        let best = |tokens: &[TokenId]| {
+            let row = MODEL.row(tokens);
+            let mut ranks: Vec<TokenId> = (0..VOCAB as TokenId).collect();
+            ranks.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]));
+            ranks
+        };
+        for first in 0..20 {
+            let prompt = prompt(first);
+            // The second root has two children, and the first of these has one.
+            let shape = DraftShape::Ranked { children: vec![3, 0, 2, 0, 1] };
+            let roots = best(&prompt);
+            let below = best(&[&prompt[..], &[roots[1]]].concat());
+            let last = best(&[&prompt[..], &[roots[1], below[0]]].concat());
+            let mut expected = vec![
+                vec![roots[0]],
+                vec![roots[1]],
+                vec![roots[2]],
+                vec![roots[1], below[0]],
+                vec![roots[1], below[1]],
+                vec![roots[1], below[0], last[0]],
+            ];
+            expected.sort();
+            assert_eq!(paths(&prompt, &shape), expected, "{first}");
+            // There are no more candidates than tokens.
+            let all = DraftShape::Ranked { children: vec![VOCAB + 3, 1] };
+            assert_eq!(paths(&prompt, &all).len(), VOCAB + 1);
+        }
+    }
+
     /// A narrow tree expands the nodes that it would keep without a budget. A large budget keeps all
     /// of them and their siblings.
     #[test]

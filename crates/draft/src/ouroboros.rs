@@ -106,7 +106,9 @@ pub fn with_phrases(shape: &DraftShape) -> DraftShape {
         DraftShape::Phrases { .. } => return shape.clone(),
         DraftShape::Chain { .. } | DraftShape::ChainWithSiblings { .. } => 1,
         DraftShape::Top { width, .. } => *width,
-        DraftShape::Sampled { branching } => branching.first().copied().unwrap_or(0),
+        DraftShape::Sampled { branching: counts } | DraftShape::Ranked { children: counts } => {
+            counts.first().copied().unwrap_or(0)
+        }
     };
     let depth = shape.depth();
     let length = depth.saturating_sub(PHRASE_TOKENS).max(depth.min(1));

@@ -28,7 +28,9 @@ impl Drafter for PromptLookup {
         let width = match context.shape {
             DraftShape::Chain { .. } | DraftShape::ChainWithSiblings { .. } => 1,
             DraftShape::Top { width, .. } | DraftShape::Phrases { width, .. } => *width,
-            DraftShape::Sampled { branching } => branching.first().copied().unwrap_or(0),
+            DraftShape::Sampled { branching: counts } | DraftShape::Ranked { children: counts } => {
+                counts.first().copied().unwrap_or(0)
+            }
         };
         let depth = context.shape.depth().min(MAX_TOKENS);
         let budget = context.shape.max_nodes();

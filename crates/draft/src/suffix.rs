@@ -147,7 +147,9 @@ impl Limits {
         let width = match shape {
             DraftShape::Chain { .. } | DraftShape::ChainWithSiblings { .. } => 1,
             DraftShape::Top { width, .. } | DraftShape::Phrases { width, .. } => *width,
-            DraftShape::Sampled { branching } => branching.first().copied().unwrap_or(0),
+            DraftShape::Sampled { branching: counts } | DraftShape::Ranked { children: counts } => {
+                counts.first().copied().unwrap_or(0)
+            }
         };
         Self { depth: shape.depth(), width, nodes: shape.max_nodes() }
     }

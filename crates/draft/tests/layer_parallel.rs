@@ -37,12 +37,13 @@ fn model(weights: &Arc<Weights>) -> CachedTransformer<Transformer> {
     CachedTransformer::new(Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread())))
 }
 
-fn shapes() -> [DraftShape; 5] {
+fn shapes() -> [DraftShape; 6] {
     [
         DraftShape::Chain { length: 5 },
         DraftShape::Top { width: 1, depth: 4, budget: None },
         DraftShape::Top { width: 4, depth: 5, budget: None },
         DraftShape::Top { width: 4, depth: 4, budget: Some(9) },
+        DraftShape::Ranked { children: vec![3, 2, 0, 1, 1] },
         DraftShape::Sampled { branching: vec![3, 2, 1] },
     ]
 }

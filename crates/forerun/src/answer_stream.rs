@@ -38,6 +38,8 @@ pub struct AnswerToken {
     pub round: usize,
     /// The log-probabilities at its position, if requested.
     pub logprob: Option<TokenLogprob>,
+    /// Whether it is the last token of its [`Commit`]: the next one must be computed first.
+    pub ends_commit: bool,
 }
 
 /// Where a token of an answer comes from.
@@ -139,7 +141,8 @@ impl AnswerStream<'_> {
             TokenOrigin::Correction => self.sequence.verifications()[round].rejected.clone(),
             _ => Vec::new(),
         };
-        let token = AnswerToken { token, origin, rejected, round, logprob };
+        let ends_commit = position + 1 == self.sequence.tokens().len();
+        let token = AnswerToken { token, origin, rejected, round, logprob, ends_commit };
         self.events.push_back(AnswerEvent::Token(token));
         if !text.is_empty() {
             self.events.push_back(AnswerEvent::Text(text));

@@ -27,8 +27,9 @@ impl LearnedDecoders {
             && !plan.placement().is_shared();
         let options = DecoderOptions {
             shape: plan.shape().clone(),
-            draft_tokens: plan.shape().length(),
+            draft_tokens: plan.trees().map_or(plan.shape().length(), |trees| trees.depth),
             length: plan.length(),
+            trees: plan.trees(),
             goodput: SharedGoodput::default(),
             pattern,
             pearl: plan.pearl(),
@@ -56,6 +57,7 @@ impl LearnedDecoders {
                 draft_tokens: shape.length(),
                 shape,
                 length: DraftLength::Fixed,
+                trees: None,
                 reproducible,
                 ..self.options.clone()
             });
@@ -79,6 +81,7 @@ impl LearnedDecoders {
             DraftLength::Auto => DecoderOptions {
                 length: DraftLength::Fixed,
                 draft_tokens: REPRODUCIBLE_LENGTH,
+                trees: None,
                 ..options
             },
             // A requested length stays. An assisted one follows acceptance only, not times.

@@ -15,7 +15,7 @@ use crate::request::{Request, RequestError};
 use crate::text_stream::TextStream;
 use crate::tokenizer::{LongText, Tokenizer};
 use crate::workers::{Loaded, worker_specs};
-use forerun_cache::PoolUsage;
+use forerun_cache::{PageEvent, PoolUsage};
 use forerun_core::trace::Trace;
 use forerun_core::{Constraint, Need, Role, SequenceId, TokenId};
 use forerun_cpu::{Isa, Share, Weights};
@@ -284,6 +284,26 @@ impl Forerun {
     #[must_use]
     pub fn cache_answers(&self) -> Option<usize> {
         self.cache_usage.iter().filter_map(|usage| usage.sequences()).min()
+    }
+
+    /// Calls `watch` with the number of a target replica and a page of its cache whenever the page is published or
+    /// withdrawn: the prefixes that later answers need not compute. It is called on the thread that computes, so it should
+    /// only pass the event on. An engine has one watcher: returns whether this is the first, and whether the target's
+    /// workers are in this process.
+    ///
+    /// Pages of a target with recurrent layers ([`Forerun::cache_answers`]) may be published without a state to
+    /// continue from, and save nothing then.
+    pub fn watch_cache(
+        &self,
+        watch: impl Fn(usize, &PageEvent<'_>) + Send + Sync + 'static,
+    ) -> bool {
+        let watch = Arc::new(watch);
+        let mut watched = !self.cache_usage.is_empty();
+        for (replica, usage) in self.cache_usage.iter().enumerate() {
+            let watch = Arc::clone(&watch);
+            watched &= usage.watch(move |event| watch(replica, event));
+        }
+        watched
     }
 
     /// Returns a handle to the workers, for your own jobs and decoders.

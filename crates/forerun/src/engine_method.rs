@@ -64,11 +64,16 @@ impl Forerun {
                 "drafts are translated between vocabularies, which are chains".into(),
             ));
         }
+        if request.tree == Tree::Auto {
+            return Err(refused(
+                "trees that grow are an option of the engine: restart with `tree = auto`".into(),
+            ));
+        }
         let drafter = self.plan().drafter();
         let draft_tokens = request.draft_tokens.map_or(DraftTokens::Auto, DraftTokens::Fixed);
         let options = Options { draft_tokens, tree: request.tree.clone(), ..Options::default() };
-        let shape = drafts::shape(&options, drafter);
-        shape.map(|(shape, _)| shape).map_err(|error| refused(error.to_string()))
+        let drafts = drafts::drafts(&options, drafter);
+        drafts.map(|drafts| drafts.shape).map_err(|error| refused(error.to_string()))
     }
 
     /// Checks that answers can use a method. Nothing is loaded for it, and every device keeps its models. A

@@ -114,6 +114,7 @@ pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 pub use unknown_value::UnknownValue;
 
+pub use forerun_cache::{PAGE_ROWS, PageEvent};
 pub use forerun_core::Need;
 pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace};
 pub use forerun_core::{

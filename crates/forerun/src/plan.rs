@@ -19,8 +19,9 @@ pub use workers::{WorkerDescription, WorkerDevice, WorkerModel};
 use crate::easyspec::EasySpec;
 use crate::model_source::ModelSource;
 use crate::registry::DrafterKind;
+use drafts::Drafts;
 use forerun_core::DraftShape;
-use forerun_decode::{DraftLength, PearlOptions};
+use forerun_decode::{DraftLength, PearlOptions, TreeLimits};
 use forerun_formats::{CacheType, ModelTypes, SpeculatorKind, WeightTypes};
 use forerun_runtime::{Placement, Topology};
 
@@ -45,8 +46,7 @@ pub struct Plan {
     method: Method,
     drafter: DrafterKind,
     additional_drafters: Vec<AdditionalDrafter>,
-    shape: DraftShape,
-    length: DraftLength,
+    drafts: Drafts,
     pearl: PearlOptions,
     types: ModelTypes,
     cache_bytes: Option<usize>,
@@ -80,7 +80,7 @@ impl Plan {
         let on_disk = options.draft_model.as_ref().and_then(ModelSource::path);
         let found = on_disk.and_then(|path| SpeculatorKind::of(path).ok()?);
         let (method, drafter) = drafters::method_and_drafter(&options, found)?;
-        let (shape, length) = drafts::shape(&options, drafter)?;
+        let drafts = drafts::drafts(&options, drafter)?;
         effects::check(&options, method, drafter)?;
         let found = match drafter.is_in_target() {
             true => Some(SpeculatorKind::Mtp),
@@ -111,8 +111,7 @@ impl Plan {
             method,
             drafter,
             additional_drafters,
-            shape,
-            length,
+            drafts,
             pearl,
             types: ModelTypes { weights: weight_type, cache: cache_type },
             cache_bytes,
@@ -169,13 +168,20 @@ impl Plan {
     /// Returns the shape of drafts, with their maximum length.
     #[must_use]
     pub fn shape(&self) -> &DraftShape {
-        &self.shape
+        &self.drafts.shape
+    }
+
+    /// Returns the largest tree, if trees grow. [`shape`](Self::shape) is the one that is drafted where nothing may
+    /// depend on measured times.
+    #[must_use]
+    pub fn trees(&self) -> Option<TreeLimits> {
+        self.drafts.trees
     }
 
     /// Returns how the number of draft tokens adapts, if it does.
     #[must_use]
     pub fn length(&self) -> DraftLength {
-        self.length
+        self.drafts.length
     }
 
     /// Returns the variant of PEARL.
@@ -395,6 +401,21 @@ mod tests {
         refuse(|o| o.tree = "top:4x5:0".parse().unwrap_or_default(), "top:4x5:0");
         refuse(|o| o.tree = "top:30x20".parse().unwrap_or_default(), "512 nodes");
         refuse(|o| o.tree = Tree::Sampled { branching: vec![9; 9] }, "512 nodes");
+        refuse(|o| o.tree = Tree::Ranked { nodes: 0 }, "ranked:0");
+        refuse(|o| o.tree = Tree::Ranked { nodes: 513 }, "512 nodes");
+        refuse(
+            |o| {
+                (o.drafter, o.tree) = (Some(DrafterKind::Lookahead), Tree::Auto);
+            },
+            "lookahead, which decides the shape",
+        );
+        refuse(
+            |o| {
+                o.draft_model = Some("x".into());
+                (o.draft_tokens, o.tree) = (DraftTokens::Assisted, Tree::Auto);
+            },
+            "or to the largest depth",
+        );
         refuse(|o| o.placement = "target=cpu:7".parse().ok(), "core 7");
         refuse(
             |o| {
@@ -470,13 +491,41 @@ mod tests {
     }
 
     #[test]
+    fn trees_that_grow_have_limits_and_a_fixed_tree_for_seeds() -> Result<(), String> {
+        let grown = |draft_tokens| {
+            plan(|options| {
+                options.draft_model = Some("drafter".into());
+                (options.draft_tokens, options.tree) = (draft_tokens, Tree::Auto);
+            })
+        };
+        let auto = grown(DraftTokens::Auto)?;
+        assert_eq!(auto.trees(), Some(TreeLimits { depth: 16, nodes: 64 }));
+        assert_eq!((auto.shape().max_nodes(), auto.length()), (8, DraftLength::Auto));
+        let short = grown(DraftTokens::Fixed(2))?;
+        assert_eq!(short.trees(), Some(TreeLimits { depth: 2, nodes: 64 }));
+        assert!(short.shape().depth() <= 2 && short.length() == DraftLength::Auto);
+        assert_eq!(plan(|_| ())?.trees(), None);
+        Ok(())
+    }
+
+    #[test]
     fn values_are_parsed_and_errors_list_the_possible_ones() {
         let top = |depth, budget| Ok(Tree::Top { width: 4, depth, budget });
         assert_eq!("top:4x5".parse(), top(Some(5), None));
         assert_eq!("top:4x5:16".parse(), top(Some(5), Some(16)));
         assert_eq!("top:4:16".parse(), top(None, Some(16)));
         assert_eq!("sampled:3,2".parse(), Ok(Tree::Sampled { branching: vec![3, 2] }));
-        for text in ["none", "top:4", "top:4x5", "top:4:9", "top:4x5:9", "sampled:3,2,1"] {
+        assert_eq!("ranked:12".parse(), Ok(Tree::Ranked { nodes: 12 }));
+        for text in [
+            "none",
+            "auto",
+            "ranked:9",
+            "top:4",
+            "top:4x5",
+            "top:4:9",
+            "top:4x5:9",
+            "sampled:3,2,1",
+        ] {
             assert_eq!(text.parse::<Tree>().map(|tree| tree.to_string()), Ok(text.to_owned()));
         }
         assert_eq!("7".parse(), Ok(DraftTokens::Fixed(7)));
@@ -485,7 +534,7 @@ mod tests {
             result.err().map(|error| error.to_string()).unwrap_or_default()
         };
         assert!(message("magic".parse()).contains("speculative"));
-        for text in ["top:x", "top:4x5:", "top:4x", "top:4:2:1", "top:-1"] {
+        for text in ["top:x", "top:4x5:", "top:4x", "top:4:2:1", "top:-1", "ranked:", "ranked"] {
             assert!(text.parse::<Tree>().is_err(), "{text}");
         }
         assert!("".parse::<DraftTokens>().is_err());

@@ -85,7 +85,8 @@ pub struct Request {
     /// The number of tokens of a draft, instead of the engine's. It changes the speed, not the distribution of the
     /// text.
     pub draft_tokens: Option<usize>,
-    /// The shape of a draft, instead of the engine's; [`Tree::None`] is the engine's. It changes the speed, not the
+    /// The shape of a draft, instead of the engine's; [`Tree::None`] is the engine's, and [`Tree::Auto`] is not
+    /// possible. It changes the speed, not the
     /// distribution of the text.
     pub tree: Tree,
     /// What the answer's text must look like. It ends when it is complete; the end token is the

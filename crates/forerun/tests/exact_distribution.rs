@@ -499,6 +499,11 @@ fn best(budget: usize) -> DraftShape {
     DraftShape::Top { width: 2, depth: 2, budget: Some(budget) }
 }
 
+/// A tree of ranked candidates: the number of children of each row.
+fn ranked(children: &[usize]) -> DraftShape {
+    DraftShape::Ranked { children: children.to_vec() }
+}
+
 fn iid(branching: &[usize]) -> DraftShape {
     DraftShape::Sampled { branching: branching.to_vec() }
 }
@@ -598,6 +603,44 @@ fn speculative_decoding_with_top_trees_is_exact() {
 }
 
 #[test]
+fn speculative_decoding_with_ranked_trees_is_exact() {
+    for shape in [ranked(&[2]), ranked(&[2, 1, 1]), ranked(&[3, 0, 2, 0, 1]), ranked(&[9, 9])] {
+        let name = format!("speculative, model, {shape:?}");
+        assert_exact(&name, &model_drafter, &|| speculative(&shape));
+    }
+}
+
+/// Trees whose shape follows the verdicts, as those of the planner do.
+struct FollowingVerdicts;
+
+impl Decoder for FollowingVerdicts {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let accepted: u64 = sequence.statistics().accepted.iter().sum();
+        let last = sequence.tokens().last().map_or(0, |&token| token as usize);
+        let shape = match accepted as usize + last {
+            sum if sum % 2 == 0 => ranked(&[1, 2]),
+            _ => ranked(&[2, 0, 1]),
+        };
+        speculative(&shape).step(sequence, cluster)
+    }
+}
+
+#[test]
+fn trees_that_follow_the_verdicts_are_exact() {
+    assert_exact("following verdicts", &model_drafter, &|| Box::new(FollowingVerdicts));
+    assert_exact_of(
+        "following verdicts, more tokens",
+        &model_drafter,
+        &|| Box::new(FollowingVerdicts),
+        (3, false),
+    );
+}
+
+#[test]
 fn speculative_decoding_with_sampled_trees_is_exact() {
     for shape in [iid(&[2]), iid(&[3]), iid(&[2, 1]), iid(&[1, 2])] {
         let name = format!("speculative, model, {shape:?}");
@@ -612,7 +655,7 @@ fn drafters_with_another_vocabulary_size_are_exact() {
         let model = TableModel { vocab_size, ..DRAFT_MODEL };
         let drafter =
             || -> Box<dyn Drafter> { Box::new(ModelDrafter::new(model).with_vocab_size(VOCAB)) };
-        for shape in [chain(2), top(3, 2), best(3), iid(&[3]), iid(&[2, 1])] {
+        for shape in [chain(2), top(3, 2), ranked(&[3, 1]), best(3), iid(&[3]), iid(&[2, 1])] {
             let name = format!("speculative, {vocab_size} tokens, {shape:?}");
             assert_exact(&name, &drafter, &|| speculative(&shape));
         }
@@ -661,7 +704,16 @@ fn speculative_decoding_with_layer_parallel_rows_is_exact() {
         CalibrationPolicy::PrefillOnly,
         CalibrationPolicy::Never,
     ] {
-        for shape in [chain(2), chain(3), top(2, 1), top(2, 2), top(3, 3), best(3), iid(&[2, 1])] {
+        for shape in [
+            chain(2),
+            chain(3),
+            top(2, 1),
+            top(2, 2),
+            top(3, 3),
+            ranked(&[2, 1]),
+            best(3),
+            iid(&[2, 1]),
+        ] {
             let name = format!("speculative, easyspec {calibration}, {shape:?}");
             assert_exact(&name, &|| layer_parallel_drafter(calibration), &|| speculative(&shape));
         }
@@ -727,7 +779,7 @@ fn speculative_decoding_on_features_is_exact() {
         ("parallelspec on eagle", &parallel),
     ];
     for (name, drafter) in drafters {
-        for shape in [chain(1), chain(2), top(2, 2), best(3), iid(&[2, 1])] {
+        for shape in [chain(1), chain(2), top(2, 2), ranked(&[2, 1]), best(3), iid(&[2, 1])] {
             let name = format!("speculative, {name}, {shape:?}");
             assert_exact_of(&name, drafter, &|| speculative(&shape), (3, true));
         }

@@ -126,6 +126,9 @@ fn speculative_cells(drafter: DrafterKind) -> Vec<Cell> {
         (DraftTokens::Fixed(4), Tree::None, 4),
         (DraftTokens::Auto, Tree::None, 0),
         (DraftTokens::Auto, Tree::Top { width: 3, depth: Some(3), budget: None }, 0),
+        (DraftTokens::Auto, Tree::Auto, 0),
+        (DraftTokens::Fixed(3), Tree::Auto, 0),
+        (DraftTokens::Fixed(4), Tree::Ranked { nodes: 9 }, 2),
         (DraftTokens::Fixed(3), Tree::Top { width: 4, depth: None, budget: None }, 3),
         (DraftTokens::Fixed(4), Tree::Top { width: 4, depth: None, budget: Some(9) }, 2),
         (DraftTokens::Fixed(1), Tree::Sampled { branching: vec![3, 2, 1] }, 3),
@@ -654,7 +657,8 @@ fn easyspec_cells() -> Vec<Cell> {
     let trees = [1, 4, 8, 12].map(|width| Tree::Top { width, depth: None, budget: None });
     let sampled = Tree::Sampled { branching: vec![3, 2, 1] };
     let budget = Tree::Top { width: 4, depth: Some(4), budget: Some(9) };
-    let shapes = trees.into_iter().chain([Tree::None, sampled, budget]);
+    let ranked = Tree::Ranked { nodes: 9 };
+    let shapes = trees.into_iter().chain([Tree::None, sampled, budget, ranked]);
     let own = "0-2,3-7,8".parse().unwrap();
     let strategies: Vec<_> = (1..=5).map(LayerStrategy::Parallel).chain([own]).collect();
     let cell = |(tree, layers, calibration): (Tree, LayerStrategy, CalibrationPolicy)| Cell {
@@ -733,6 +737,8 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
         (DraftTokens::Fixed(1), Tree::None),
         (DraftTokens::Fixed(4), Tree::None),
         (DraftTokens::Auto, Tree::None),
+        (DraftTokens::Auto, Tree::Auto),
+        (DraftTokens::Fixed(4), Tree::Ranked { nodes: 9 }),
         (DraftTokens::Fixed(3), Tree::Top { width: 4, depth: None, budget: None }),
         (DraftTokens::Fixed(4), Tree::Top { width: 4, depth: None, budget: Some(9) }),
         (DraftTokens::Fixed(1), Tree::Sampled { branching: vec![3, 2, 1] }),

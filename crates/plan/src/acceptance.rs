@@ -1,6 +1,8 @@
 //! How likely draft tokens are accepted: by position in the draft, and in runs.
 
 use crate::decaying::Share;
+use crate::outlook::Outlook;
+use crate::ranks::Ranks;
 
 /// An estimate of the acceptance of chains of draft tokens, learned from verdicts. Older ones count less.
 ///
@@ -20,6 +22,16 @@ pub struct Acceptance {
     /// By position in the draft, after the first: the accepted tokens, of those that are expected without the
     /// factor.
     factors: Vec<Share>,
+    ranks: Ranks,
+}
+
+/// The test of all candidates for a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tested {
+    /// The number of candidates.
+    pub candidates: usize,
+    /// The rank of the accepted one, from 0.
+    pub accepted: Option<usize>,
 }
 
 /// Positions after this one count as this one. No policy looks further ahead.
@@ -48,6 +60,7 @@ impl Default for Acceptance {
             rates: [Share::new(RATE_DECAY); 2],
             stays: [Share::new(STAY_DECAY); 2],
             factors: Vec::new(),
+            ranks: Ranks::default(),
         }
     }
 }
@@ -58,6 +71,14 @@ impl Acceptance {
     pub fn observe(&mut self, start: usize, accepted: usize, rejected: bool) {
         for position in start..start + accepted + usize::from(rejected) {
             self.observe_token(position, position < start + accepted);
+        }
+    }
+
+    /// Learns from a verdict on a tree whose siblings are in the order of their ranks: the tests of its positions.
+    pub fn observe_ranked(&mut self, tested: &[Tested]) {
+        for (position, &tested) in tested.iter().enumerate() {
+            self.observe_token(position, tested.accepted == Some(0));
+            self.ranks.observe(position, tested);
         }
     }
 
@@ -72,28 +93,28 @@ impl Acceptance {
     /// text are accepted.
     #[must_use]
     pub fn of_first(&self, length: usize) -> Vec<f64> {
-        self.of_first_if(self.easy, length)
+        self.outlook(length).of_first(length)
     }
 
-    /// Returns the same as [`of_first`](Self::of_first) if the text is in an easy stretch now.
-    #[must_use]
-    pub fn of_first_if_easy(&self, length: usize) -> Vec<f64> {
-        self.of_first_if(1.0, length)
+    /// Returns what the estimate says about the candidates for the next `depth` positions.
+    pub(crate) fn outlook(&self, depth: usize) -> Outlook {
+        self.outlook_if(self.easy, depth)
     }
 
-    fn of_first_if(&self, mut easy: f64, length: usize) -> Vec<f64> {
-        let (rates, mut factor, mut all) = (self.rates(), 1.0, 1.0);
-        let mut of_first = vec![1.0];
-        for position in 0..length {
-            easy = self.after(easy);
+    /// Returns the same as [`outlook`](Self::outlook) if the text is in an easy stretch now.
+    pub(crate) fn outlook_if_easy(&self, depth: usize) -> Outlook {
+        self.outlook_if(1.0, depth)
+    }
+
+    fn outlook_if(&self, easy: f64, depth: usize) -> Outlook {
+        let (rates, mut factor) = (self.rates(), 1.0);
+        let best = (0..depth).map(|position| {
             factor = self.factor(position, factor);
-            let right = [0, 1].map(|state| (rates[state] * factor).min(CERTAIN));
-            let rate = (1.0 - easy) * right[0] + easy * right[1];
-            all *= rate;
-            of_first.push(all);
-            easy = easy * right[1] / rate.max(f64::MIN_POSITIVE);
-        }
-        of_first
+            rates.map(|rate| (rate * factor).min(CERTAIN))
+        });
+        let best = best.collect();
+        let others = self.ranks.if_best_is_wrong(depth);
+        Outlook { states: [1.0 - easy, easy], stays: self.stays(), best, others }
     }
 
     fn observe_token(&mut self, position: usize, right: bool) {

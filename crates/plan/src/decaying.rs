@@ -60,6 +60,12 @@ impl Share {
         self.whole = self.whole * decay + weight * whole;
     }
 
+    /// Reduces the weight of all values so far.
+    pub(crate) fn fade(&mut self, factor: f64) {
+        self.part *= factor;
+        self.whole *= factor;
+    }
+
     /// Returns the share, as if it had been `prior` in `wholes` more.
     pub(crate) fn value(&self, prior: f64, wholes: f64) -> f64 {
         (self.part + prior * wholes) / (self.whole + wholes)

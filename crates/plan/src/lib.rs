@@ -1,4 +1,4 @@
-//! How much and whether to draft: draft lengths, pauses, and the goodput of sequences that share passes.
+//! How much and whether to draft: draft lengths, trees, pauses, and the goodput of sequences that share passes.
 //!
 //! There are no clocks, threads or models here. Decoders report what jobs took and which tokens were accepted, and ask
 //! what to do next.
@@ -10,15 +10,20 @@ mod dsi_lookahead;
 mod estimates;
 mod goodput;
 mod ledger;
+mod outlook;
 mod pauses;
 mod pearl_draft_length;
+mod ranked_tree;
+mod ranks;
+mod round_estimates;
 pub mod rounds;
 mod speculative_draft_length;
 
-pub use acceptance::Acceptance;
+pub use acceptance::{Acceptance, Tested};
 pub use decaying::Speed;
 pub use dsi_lookahead::DsiLookahead;
 pub use estimates::{AcceptanceEstimate, JobTime};
 pub use goodput::SharedGoodput;
 pub use pearl_draft_length::PearlDraftLength;
-pub use speculative_draft_length::{DraftLength, Round, SpeculativeDraftLength};
+pub use ranked_tree::{TreeLimits, typical_tree};
+pub use speculative_draft_length::{DraftLength, RankedRound, Round, SpeculativeDraftLength};

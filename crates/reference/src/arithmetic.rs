@@ -13,9 +13,8 @@ pub struct Arithmetic {
     pub types: ModelTypes,
     /// Whether the products of linear layers and of attention are added without being rounded first.
     pub fused: bool,
-    /// Whether products with bf16 weights round the activations to bf16, and add the products of two
-    /// inputs at a time, the second one first. Subnormal numbers are zeros there (`VDPBF16PS`).
-    pub bf16_pairs: bool,
+    /// How products with bf16 weights are added.
+    pub bf16_products: Bf16Products,
     /// Whether products with quantised weights quantise the activations to 8 bits. Otherwise they are products with the
     /// weights that the blocks stand for.
     pub quantizes_activations: bool,
@@ -33,6 +32,28 @@ pub struct Arithmetic {
     pub attention_split: Option<usize>,
 }
 
+/// How products with bf16 weights are added. Pairs and tiles round the activations to bf16 first, and subnormal
+/// numbers are zeros there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bf16Products {
+    /// As those with f32 weights.
+    Widened,
+    /// Two inputs at a time, the second one first (`VDPBF16PS`).
+    Pairs,
+    /// 32 inputs at a time: the sum of the products of even inputs, plus that of odd inputs (`TDPBF16PS`).
+    Tiles,
+}
+
+impl Bf16Products {
+    fn of(isa: Isa) -> Self {
+        match (isa.has_matrix_unit(), isa.rounds_to_bf16()) {
+            (true, _) => Self::Tiles,
+            (false, true) => Self::Pairs,
+            (false, false) => Self::Widened,
+        }
+    }
+}
+
 impl Arithmetic {
     /// Returns the arithmetic of the CPU's kernels with an instruction set.
     #[must_use]
@@ -40,7 +61,7 @@ impl Arithmetic {
         Self {
             types: types.into(),
             fused: isa.is_fused(),
-            bf16_pairs: isa.rounds_to_bf16(),
+            bf16_products: Bf16Products::of(isa),
             quantizes_activations: true,
             product_lanes: 1,
             product_run: 1,
@@ -55,7 +76,7 @@ impl Arithmetic {
         Self {
             types: types.into(),
             fused: false,
-            bf16_pairs: false,
+            bf16_products: Bf16Products::Widened,
             quantizes_activations: false,
             product_lanes: 16,
             product_run: 4,
@@ -140,12 +161,11 @@ impl Arithmetic {
     pub fn linear(&self, weights: &Matrix, x: &[f32]) -> Vec<f32> {
         let rows = x.chunks(weights.inputs());
         let output = |x: &[f32], output: usize| match weights.row(output) {
-            MatrixRow::Floats(row)
-                if self.bf16_pairs && weights.weight_type() == WeightType::Bf16 =>
-            {
-                bf16_dot(row, x)
-            }
-            MatrixRow::Floats(row) => self.float_dot(row, x),
+            MatrixRow::Floats(row) => match (weights.weight_type(), self.bf16_products) {
+                (WeightType::Bf16, Bf16Products::Pairs) => bf16_pairs_dot(row, x),
+                (WeightType::Bf16, Bf16Products::Tiles) => bf16_tiles_dot(row, x),
+                _ => self.float_dot(row, x),
+            },
             MatrixRow::Blocks(block_type, bytes) if self.quantizes_activations => {
                 self.block_dot(block_type, bytes, x)
             }
@@ -209,16 +229,31 @@ struct SplitSums {
 }
 
 /// Adds the products of bf16 numbers, two inputs at a time.
-fn bf16_dot(weights: &[f32], x: &[f32]) -> f32 {
-    let product = |sum: f32, weight: Option<&f32>, x: Option<&f32>| {
-        let x = bf16::from_f32(*x.unwrap_or(&0.0)).to_f32();
-        let weight = *weight.unwrap_or(&0.0);
-        without_subnormals(without_subnormals(x).mul_add(without_subnormals(weight), sum))
-    };
+fn bf16_pairs_dot(weights: &[f32], x: &[f32]) -> f32 {
     weights.chunks(2).zip(x.chunks(2)).fold(0.0, |sum, (weights, x)| {
-        let sum = product(sum, weights.get(1), x.get(1));
-        product(sum, weights.first(), x.first())
+        let sum = add_bf16_product(sum, weights.get(1), x.get(1));
+        add_bf16_product(sum, weights.first(), x.first())
     })
+}
+
+/// Adds the products of bf16 numbers, 32 inputs at a time. Missing inputs are zeros.
+fn bf16_tiles_dot(weights: &[f32], x: &[f32]) -> f32 {
+    weights.chunks(32).zip(x.chunks(32)).fold(0.0, |sum, (weights, x)| {
+        let every_second = |first: usize| {
+            (first..32)
+                .step_by(2)
+                .fold(0.0, |sum, input| add_bf16_product(sum, weights.get(input), x.get(input)))
+        };
+        let products = without_subnormals(every_second(0) + every_second(1));
+        without_subnormals(sum + products)
+    })
+}
+
+/// Adds the product of a bf16 weight and an activation that is rounded to bf16. A missing one is zero.
+fn add_bf16_product(sum: f32, weight: Option<&f32>, x: Option<&f32>) -> f32 {
+    let x = bf16::from_f32(*x.unwrap_or(&0.0)).to_f32();
+    let weight = *weight.unwrap_or(&0.0);
+    without_subnormals(without_subnormals(x).mul_add(without_subnormals(weight), sum))
 }
 
 fn without_subnormals(value: f32) -> f32 {

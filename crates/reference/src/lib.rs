@@ -19,7 +19,7 @@ mod routing;
 mod weights;
 mod whole_sequence;
 
-pub use arithmetic::Arithmetic;
+pub use arithmetic::{Arithmetic, Bf16Products};
 pub use device::{ReferenceDevice, ReferencePages};
 pub use heads::ReferenceHeads;
 pub use matrix::Matrix;

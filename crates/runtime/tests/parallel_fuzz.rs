@@ -11,7 +11,7 @@ use forerun_core::{
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
     PearlDraftLength, PearlSchedule, PreVerify, Sequence, Speculative, SpeculativeDraftLength, Ssd,
-    generate,
+    TreeLimits, generate,
 };
 use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
 use forerun_lm::fake::TableModel;
@@ -209,7 +209,14 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
         return (Box::new(if reproducible { dsi.reproducible() } else { dsi }), name);
     }
     if dice.one_in(3) {
-        let shape = match dice.below(3) {
+        if dice.one_in(4) && mode == DraftLength::Auto {
+            let limits = TreeLimits { depth: length, nodes: 12 };
+            let policy = SpeculativeDraftLength::new(DraftShape::Chain { length }, mode);
+            let name = format!("speculative, growing trees {limits:?}");
+            return (Box::new(Speculative::new(policy.growing_trees(limits))), name);
+        }
+        let shape = match dice.below(4) {
+            2 => DraftShape::Ranked { children: vec![2, 1, 0, 2] },
             0 => DraftShape::Top { width: 2, depth: length, budget: Some(5) },
             1 => DraftShape::Sampled { branching: vec![2, 1] },
             _ => DraftShape::Chain { length },

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Places for answers. They are given in the order of the requests.
-pub(crate) struct Admission {
+pub struct Admission {
     places: Arc<Semaphore>,
     parallel: usize,
     waiting: AtomicUsize,
@@ -16,7 +16,7 @@ pub(crate) struct Admission {
 
 /// Why a request has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// The queue is full.
     Busy,
     /// The request needs more places than there are.
@@ -24,7 +24,7 @@ pub(crate) enum Refusal {
 }
 
 /// The places of one request. Dropping it frees them.
-pub(crate) struct Places {
+pub struct Places {
     _permit: OwnedSemaphorePermit,
     count: u64,
     metrics: Arc<Metrics>,
@@ -50,7 +50,9 @@ impl Drop for Waiting<'_> {
 }
 
 impl Admission {
-    pub(crate) fn new(parallel: usize, queue: usize, metrics: Arc<Metrics>) -> Self {
+    /// Creates `parallel` places, at least one, and a queue for `queue` answers.
+    #[must_use]
+    pub fn new(parallel: usize, queue: usize, metrics: Arc<Metrics>) -> Self {
         let parallel = parallel.max(1);
         let places = Arc::new(Semaphore::new(parallel));
         Self { places, parallel, waiting: AtomicUsize::new(0), queue, metrics }
@@ -62,7 +64,10 @@ impl Admission {
     }
 
     /// Waits for the places of `count` answers.
-    pub(crate) async fn enter(&self, count: usize) -> Result<Places, Refusal> {
+    ///
+    /// # Errors
+    /// If the queue is full, or there are fewer places than answers.
+    pub async fn enter(&self, count: usize) -> Result<Places, Refusal> {
         let permits = u32::try_from(count).ok().filter(|_| count <= self.parallel);
         let permits = permits.ok_or(Refusal::TooMany)?;
         let permit = match Arc::clone(&self.places).try_acquire_many_owned(permits) {

@@ -1,12 +1,15 @@
 //! Answers that are generated on threads of their own. The engine's workers compute all of them together.
 
+mod speculation;
+
+pub use speculation::{Speculation, SpeculationError};
+
 use crate::admission::Places;
 use crate::cache_room::CacheRoom;
 use crate::metrics::Metrics;
-use forerun::ChatSyntax;
 use forerun::{
-    Answer, AnswerEvent, Canceller, ChatTemplate, Forerun, ForerunError, Method, Request,
-    SamplingOptions, TokenId,
+    Answer, AnswerEvent, Canceller, Forerun, ForerunError, Method, Request, SamplingOptions,
+    TokenId,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,11 +20,8 @@ use tokio::sync::mpsc;
 const EVENTS_AHEAD: usize = 64;
 
 /// The model, and the answers in progress.
-pub(crate) struct Generator {
-    pub(crate) forerun: Forerun,
-    pub(crate) template: ChatTemplate,
-    /// How the model writes reasoning and tool calls.
-    pub(crate) syntax: ChatSyntax,
+pub struct Generator {
+    forerun: Forerun,
     metrics: Arc<Metrics>,
     room: CacheRoom,
     next: AtomicU64,
@@ -30,21 +30,24 @@ pub(crate) struct Generator {
 }
 
 /// One answer to generate.
-pub(crate) struct Task {
-    pub(crate) prompt: Vec<TokenId>,
-    pub(crate) request: Request,
-    pub(crate) method: Method,
+pub struct Task {
+    /// The tokens to continue.
+    pub prompt: Vec<TokenId>,
+    /// The options of the answer.
+    pub request: Request,
+    /// A method that [`Forerun::check_method`] accepts.
+    pub method: Method,
 }
 
 /// The events of an answer. Dropping it cancels the answer.
-pub(crate) struct Events {
+pub struct Events {
     receiver: mpsc::Receiver<Result<AnswerEvent, ForerunError>>,
     canceller: Canceller,
 }
 
 impl Events {
     /// Returns the next event, or `None` after the last one.
-    pub(crate) async fn next(&mut self) -> Option<Result<AnswerEvent, ForerunError>> {
+    pub async fn next(&mut self) -> Option<Result<AnswerEvent, ForerunError>> {
         self.receiver.recv().await
     }
 }
@@ -56,21 +59,19 @@ impl Drop for Events {
 }
 
 impl Generator {
-    pub(crate) fn new(
-        forerun: Forerun,
-        template: ChatTemplate,
-        syntax: ChatSyntax,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    /// Creates a generator for an engine. It counts its answers in `metrics`.
+    #[must_use]
+    pub fn new(forerun: Forerun, metrics: Arc<Metrics>) -> Self {
         let (next, running) = (AtomicU64::new(0), Mutex::default());
         // Hidden states that a drafter has read are not computed again.
         let tokens = forerun.cache_tokens().filter(|_| !forerun.reads_features());
         let room = CacheRoom::new(tokens, forerun.cache_answers());
-        Self { forerun, template, syntax, metrics, room, next, running }
+        Self { forerun, metrics, room, next, running }
     }
 
     /// Returns the sampling options of requests that set none: those that the model suggests, or else temperature 1.
-    pub(crate) fn default_sampling(&self) -> SamplingOptions {
+    #[must_use]
+    pub fn default_sampling(&self) -> SamplingOptions {
         let mut request = Request::default();
         request.sampling.temperature = 1.0;
         match self.forerun.config().suggested_sampling {
@@ -79,8 +80,23 @@ impl Generator {
         }
     }
 
+    /// Returns the engine.
+    #[must_use]
+    pub fn forerun(&self) -> &Forerun {
+        &self.forerun
+    }
+
+    /// Returns the number of answers in progress.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.lock().len()
+    }
+
     /// Starts an answer. It holds its places until it has ended.
-    pub(crate) fn start(self: &Arc<Self>, task: Task, places: Arc<Places>) -> Events {
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub fn start(self: &Arc<Self>, task: Task, places: Arc<Places>) -> Events {
         let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
         let canceller = Canceller::new();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -153,7 +169,7 @@ impl Generator {
     }
 
     /// Ends all answers in progress.
-    pub(crate) fn cancel_all(&self) {
+    pub fn cancel_all(&self) {
         self.lock().values().for_each(Canceller::cancel);
     }
 

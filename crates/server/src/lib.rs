@@ -3,6 +3,8 @@
 //! Each answer is a stream of the engine on a thread of its own. The engine's workers compute everything that
 //! is queued for them in one pass, and a row's numbers do not depend on the other rows of a pass. So answers
 //! share passes, and their texts do not depend on one another. `/` is a page to try the server and to watch it.
+//!
+//! [`Generator`], [`Admission`] and [`Metrics`] are the parts without HTTP, for servers with another transport.
 
 mod admission;
 mod api;
@@ -12,15 +14,16 @@ mod metrics;
 mod options;
 mod page;
 
+pub use admission::{Admission, Places, Refusal};
+pub use generation::{Events, Generator, Speculation, SpeculationError, Task};
+pub use metrics::Metrics;
+
 pub use forerun::{ChatSyntax, UnknownSyntax};
 pub use options::ServerOptions;
 
-use admission::Admission;
 use api::state::State;
 use axum::Router;
 use forerun::{ChatTemplate, Forerun};
-use generation::Generator;
-use metrics::Metrics;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -102,10 +105,11 @@ impl Server {
         let Self { options, runtime, routes, stopping, mut connections, .. } = self;
         let metrics = Arc::new(Metrics::default());
         let syntax = options.chat_syntax.unwrap_or_else(|| ChatSyntax::of_template(&template));
-        let generator = Generator::new(forerun, template, syntax, Arc::clone(&metrics));
-        let generator = Arc::new(generator);
+        let generator = Arc::new(Generator::new(forerun, Arc::clone(&metrics)));
         let state = State {
             generator: Arc::clone(&generator),
+            template,
+            syntax,
             admission: Admission::new(options.parallel, options.queue, Arc::clone(&metrics)),
             metrics,
             keys: options.api_keys.iter().map(|key| api::key_hash(key)).collect(),

@@ -56,9 +56,9 @@ impl Histogram {
     }
 }
 
-/// What the server has done since its start.
+/// What a server has done since its start.
 #[derive(Default)]
-pub(crate) struct Metrics {
+pub struct Metrics {
     pub(crate) running: Gauge,
     pub(crate) waiting: Gauge,
     pub(crate) answers: Counter,
@@ -98,7 +98,8 @@ impl Metrics {
 
     /// Writes all metrics. `model` is the name in their labels, and `cache_usage` the share of the cache that is
     /// in use.
-    pub(crate) fn render(&self, model: &str, cache_usage: Option<f64>) -> String {
+    #[must_use]
+    pub fn render(&self, model: &str, cache_usage: Option<f64>) -> String {
         let mut text = String::new();
         let label = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let mut number = |name: &str, kind: &str, help: &str, value: f64| {

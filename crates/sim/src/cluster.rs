@@ -282,7 +282,7 @@ impl SimCluster {
         let work = |waiting: &Waiting| state.cache.work(&device.cost, waiting.role, &waiting.job);
         let works: Vec<Work> = jobs.iter().map(work).collect();
         let passes: Vec<Passes> =
-            works.iter().map(|&work| Passes::new(&device.cost, work, &works)).collect();
+            works.iter().map(|work| Passes::new(&device.cost, work.clone(), &works)).collect();
         let arrives_ns = jobs.iter().map(|waiting| waiting.arrives_ns).max().unwrap_or(0);
         let start_ns = at_ns.max(arrives_ns);
         let batch_jobs = jobs.len() as u64;
@@ -355,7 +355,7 @@ impl SimCluster {
                 let oracle = self.oracles.entry(sequence).or_insert_with(new);
                 oracle.answer(index_in_role, &job).ok_or_else(|| JobError::Failed {
                     worker: device.name.clone(),
-                    message: "simulated drafters draft chains only, not trees".into(),
+                    message: "simulated drafters draft only chains, single depths and trees of ranked candidates".into(),
                 })
             }
         };

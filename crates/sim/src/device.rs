@@ -42,19 +42,18 @@ pub struct Fault {
 }
 
 /// What a job asks of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// The number of passes. All but the first one have one row.
-    passes: usize,
-    /// The number of rows of the first pass, without those of a prompt.
-    first_rows: usize,
+    /// The number of rows of each pass, without those of a prompt.
+    rows: Vec<usize>,
     /// The time of the prompt and one row, if the first pass includes the prompt.
     prompt_ns: Option<u64>,
 }
 
 impl Work {
+    /// Returns the number of rows of a pass; 0 after the last one.
     fn rows(&self, pass: usize) -> usize {
-        if pass == 0 { self.first_rows } else { 1 }
+        self.rows.get(pass).copied().unwrap_or(0)
     }
 }
 
@@ -70,7 +69,7 @@ struct Pass {
 impl Pass {
     /// Returns the first pass of jobs that run together.
     fn first(cost: &Cost, batch: &[Work]) -> Self {
-        let (rows, sequences) = (batch.iter().map(|work| work.first_rows).sum(), batch.len());
+        let (rows, sequences) = (batch.iter().map(|work| work.rows(0)).sum(), batch.len());
         let base_ns = cost.first_pass_ns(rows, sequences);
         let prompts: Vec<u64> = batch.iter().filter_map(|work| work.prompt_ns).collect();
         let ns = match prompts.len() {
@@ -84,9 +83,10 @@ impl Pass {
         Self { ns, rows, sequences }
     }
 
-    /// Returns a later pass, with one row for each sequence.
-    fn next(cost: &Cost, sequences: usize) -> Self {
-        Self { ns: cost.next_pass_ns(sequences), rows: sequences, sequences }
+    /// Returns a later pass.
+    fn next(cost: &Cost, rows: usize, sequences: usize) -> Self {
+        let further_ns = cost.pass_ns(rows, sequences) - cost.pass_ns(sequences, sequences);
+        Self { ns: cost.next_pass_ns(sequences) + further_ns, rows, sequences }
     }
 }
 
@@ -101,12 +101,14 @@ pub(crate) struct Passes {
 impl Passes {
     /// Returns the passes of a job that runs in a batch. Jobs that need fewer passes leave it earlier.
     pub(crate) fn new(cost: &Cost, work: Work, batch: &[Work]) -> Self {
-        let sequences = |index| batch.iter().filter(|other| other.passes > index).count();
-        let passes = (0..work.passes).map(|index| match index {
+        let rows = |index| batch.iter().map(|other| other.rows(index)).sum();
+        let sequences = |index| batch.iter().filter(|other| other.rows.len() > index).count();
+        let passes = (0..work.rows.len()).map(|index| match index {
             0 => Pass::first(cost, batch),
-            _ => Pass::next(cost, sequences(index)),
+            _ => Pass::next(cost, rows(index), sequences(index)),
         });
-        Self { work, passes: passes.collect(), layers: cost.layers as u64 }
+        let passes = passes.collect();
+        Self { work, passes, layers: cost.layers as u64 }
     }
 
     /// Returns the number of passes.
@@ -145,8 +147,9 @@ impl Passes {
 
     /// Changes a later pass, because another job has left it.
     pub(crate) fn set_sequences(&mut self, cost: &Cost, pass: usize, sequences: usize) {
+        let rows = self.work.rows(pass) + sequences.saturating_sub(1);
         if let Some(pass) = self.passes.get_mut(pass) {
-            *pass = Pass::next(cost, sequences);
+            *pass = Pass::next(cost, rows, sequences);
         }
     }
 
@@ -201,17 +204,21 @@ impl CacheState {
         let cached = held.unwrap_or(0).max(prompt_len.saturating_sub(1));
         // The last token is always computed, because the job needs its row.
         let missing = tokens.len() - cached.min(tokens.len().saturating_sub(1));
-        let (passes, first_rows) = match job {
-            Job::Draft { shape, .. } => (shape.length(), missing),
-            Job::Score(ScoreJob { tree, .. }) => (1, missing + tree.len()),
+        let rows = match job {
+            Job::Draft { shape, .. } => {
+                let mut rows = shape.parents_by_depth();
+                rows.first_mut().into_iter().for_each(|first| *first = missing);
+                rows
+            }
+            Job::Score(ScoreJob { tree, .. }) => vec![missing + tree.len()],
         };
-        Work { passes, first_rows, prompt_ns: cost.first_ns.filter(|_| held.is_none()) }
+        Work { rows, prompt_ns: cost.first_ns.filter(|_| held.is_none()) }
     }
 
     /// Returns the forward passes of a job that runs alone.
     pub(crate) fn passes(&self, cost: &Cost, role: Role, job: &Job) -> Passes {
         let work = self.work(cost, role, job);
-        Passes::new(cost, work, &[work])
+        Passes::new(cost, work.clone(), &[work])
     }
 
     /// Records the tokens that a job has computed.

@@ -30,7 +30,15 @@ pub enum AcceptanceModel {
         text: Vec<f64>,
         /// Factors for each position in the draft. The last one applies to all further positions.
         depth: Vec<f64>,
+        /// Of wrong drafts: the target's token is not among the drafter's `n` best with probability `n` to the minus
+        /// this power.
+        #[serde(default = "one")]
+        rank_power: f64,
     },
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 impl AcceptanceModel {
@@ -40,7 +48,7 @@ impl AcceptanceModel {
             Self::Iid(probability) => (std::slice::from_ref(probability), &[]),
             Self::ByPosition(probabilities) => (probabilities, &[]),
             Self::Recorded(_) | Self::Drafts(_) => (&[], &[]),
-            Self::Varying { text, depth } => (text, depth),
+            Self::Varying { text, depth, .. } => (text, depth),
         };
         first.iter().chain(second)
     }
@@ -87,18 +95,25 @@ impl Oracle {
 
     /// Returns the rank of the target's token among the tokens of a drafter that is wrong at this position. It is
     /// above `n` with a probability of `1/n`: the power law that SSD measures (arXiv 2603.03251), with
-    /// exponent 1.
+    /// exponent 1 unless the acceptance has another one.
     fn rank(&self, drafter: usize, position: usize) -> usize {
         let uniform = self.uniform(position, Purpose::Accept, drafter as TokenId);
-        1 + (1.0 / uniform.max(1e-6)) as usize
+        let power = match self.acceptance(drafter) {
+            Some(AcceptanceModel::Varying { rank_power, .. }) => *rank_power,
+            _ => 1.0,
+        };
+        1 + uniform.max(1e-6).powf(-1.0 / power) as usize
+    }
+
+    fn acceptance(&self, drafter: usize) -> Option<&AcceptanceModel> {
+        self.drafters.get(drafter).or(self.drafters.last())
     }
 
     /// Whether a drafter proposes the target's token at a position of the text, which is number `depth`
     /// (from 0) of its draft.
     fn is_right(&self, drafter: usize, position: usize, depth: usize, prompt_len: usize) -> bool {
-        let last = self.drafters.len().saturating_sub(1);
         let uniform = || self.uniform(position, Purpose::Draft, drafter as TokenId);
-        match self.drafters.get(drafter.min(last)) {
+        match self.acceptance(drafter) {
             None => false,
             Some(AcceptanceModel::Iid(probability)) => uniform() < *probability,
             Some(AcceptanceModel::ByPosition(probabilities)) => {
@@ -112,7 +127,7 @@ impl Oracle {
                 let start = (position - depth).wrapping_sub(prompt_len);
                 record.get(start).is_some_and(|&(_, accepted)| depth < accepted)
             }
-            Some(AcceptanceModel::Varying { text, depth: factors }) => {
+            Some(AcceptanceModel::Varying { text, depth: factors, .. }) => {
                 let place = position.wrapping_sub(prompt_len).checked_rem(text.len()).unwrap_or(0);
                 let factor = factors.get(depth).or(factors.last()).copied().unwrap_or(1.0);
                 text.get(place).is_some_and(|&probability| uniform() < probability * factor)
@@ -130,8 +145,7 @@ impl Oracle {
         prompt_len: usize,
         length: usize,
     ) -> usize {
-        let last = self.drafters.len().saturating_sub(1);
-        match self.drafters.get(drafter.min(last)) {
+        match self.acceptance(drafter) {
             Some(AcceptanceModel::Drafts(record)) => {
                 let draft = record.get(position.wrapping_sub(prompt_len));
                 draft.map_or(0, |&(longest, _)| longest.min(length))
@@ -152,8 +166,8 @@ impl CachedOracle {
         Self { oracle, text: Vec::new() }
     }
 
-    /// Returns the output of a job, or `None` if the job requests a draft that is neither a chain nor a single
-    /// depth. `drafter` is the index of the drafter and is ignored for the target.
+    /// Returns the output of a job, or `None` if the job requests a draft that is neither a chain, nor a single depth,
+    /// nor a tree of ranked candidates. `drafter` is the index of the drafter and is ignored for the target.
     pub(crate) fn answer(&mut self, drafter: usize, job: &Job) -> Option<JobOutput> {
         match job {
             Job::Draft { tokens, prompt_len, shape, .. } => {
@@ -170,6 +184,9 @@ impl CachedOracle {
                             tree.push(None, token);
                         }
                         tree
+                    }
+                    DraftShape::Ranked { ref children } => {
+                        self.ranked_tree(drafter, tokens, *prompt_len, children)
                     }
                     _ => return None,
                 };
@@ -257,6 +274,36 @@ impl CachedOracle {
         let others = self.others(drafter, tokens.len(), best[0], width.saturating_sub(1), is_text);
         best.extend(others);
         best
+    }
+
+    /// Returns the candidates of a drafter after `tokens`: for each row of the tree, its number of best ones.
+    fn ranked_tree(
+        &mut self,
+        drafter: usize,
+        tokens: &[TokenId],
+        prompt_len: usize,
+        children: &[usize],
+    ) -> TokenTree {
+        let mut tree = TokenTree::new();
+        // Whether the path to each row is the text, as far as it is known.
+        let mut is_text = vec![self.is_text(tokens, children.len() + 1)];
+        for (row, &count) in children.iter().enumerate() {
+            let Some(&is_text_here) = is_text.get(row) else { break };
+            let parent = node_of_row(row);
+            let depth = parent.map_or(0, |node| tree.depth(node));
+            let position = tokens.len() + depth;
+            let right = self.text[position];
+            let rank = match self.oracle.is_right(drafter, position, depth, prompt_len) {
+                true => 0,
+                false => self.oracle.rank(drafter, position) - 1,
+            };
+            for candidate in 0..count {
+                let is_right = is_text_here && candidate == rank;
+                tree.push(parent, if is_right { right } else { wrong(right, drafter + candidate) });
+                is_text.push(is_right);
+            }
+        }
+        tree
     }
 
     /// Returns the target's next token after `tokens` and after each node of `tree`.

@@ -8,7 +8,8 @@
 use forerun_core::{DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{
     Auto, Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength,
-    PearlOptions, PreVerify, Sequence, Speculative, SpeculativeDraftLength, Ssd, generate,
+    PearlOptions, PreVerify, Sequence, Speculative, SpeculativeDraftLength, Ssd, TreeLimits,
+    generate, typical_tree,
 };
 use forerun_sim::{
     AcceptanceModel, Calibration, Cancellation, Cost, Device, ForwardCost, Oracle, SimCluster,
@@ -75,10 +76,12 @@ impl World {
         };
         let drafter = Cost { forward, next_ns, layers, link_ns, ..Cost::constant(0) };
         let target = Cost { forward: knees(random), layers, link_ns, ..Cost::constant(0) };
-        let acceptance = text(random);
+        let (text, depth) = text(random);
         let replicas = 1 + (random.uniform() * 4.0) as usize;
         let hits = if random.chance(0.3) { 0.0 } else { random.between(0.0, 0.5) };
         let lookup = AcceptanceModel::ByPosition(vec![hits, random.between(0.3, 0.95)]);
+        let rank_power = random.log_between(0.3, 3.0);
+        let acceptance = AcceptanceModel::Varying { text, depth, rank_power };
         Self { name: format!("world {seed}"), drafter, target, replicas, acceptance, lookup, seed }
     }
 
@@ -93,7 +96,7 @@ impl World {
             drafter: cost(calibration.drafter_cost().unwrap()),
             target: cost(calibration.target_cost().unwrap()),
             replicas: 1,
-            acceptance: AcceptanceModel::Varying { text, depth: vec![1.0] },
+            acceptance: AcceptanceModel::Varying { text, depth: vec![1.0], rank_power: 1.0 },
             lookup: AcceptanceModel::Iid(0.0),
             seed: prompt,
         }
@@ -121,6 +124,11 @@ impl World {
     fn decoder(&self, method: usize, mode: DraftLength, length: usize) -> Box<dyn Decoder> {
         match method {
             0 => Box::new(speculative(mode, length)),
+            TREES => {
+                let limits = TreeLimits { depth: length, nodes: NODES };
+                let policy = SpeculativeDraftLength::new(DraftShape::Chain { length }, mode);
+                Box::new(Speculative::new(policy.growing_trees(limits)))
+            }
             1 => Box::new(pearl(mode, length)),
             2 => Box::new(dsi(mode, length, self.replicas)),
             3 => {
@@ -144,6 +152,14 @@ impl World {
     }
 }
 
+/// Returns trees that a user might choose: those of a typical drafter, and wide ones.
+fn fixed_trees() -> impl Iterator<Item = DraftShape> {
+    let typical =
+        [4, 8, 16, 32, NODES].map(|nodes| typical_tree(TreeLimits { depth: LONGEST, nodes }));
+    let wide = [vec![4], vec![2, 2, 2], vec![4, 2, 1, 1], vec![8, 4, 2, 1]];
+    typical.into_iter().chain(wide.map(|children| DraftShape::Ranked { children }))
+}
+
 fn speculative(mode: DraftLength, length: usize) -> Speculative {
     Speculative::new(SpeculativeDraftLength::new(DraftShape::Chain { length }, mode))
 }
@@ -156,12 +172,16 @@ fn dsi(mode: DraftLength, length: usize, replicas: usize) -> Dsi {
     Dsi::new(replicas, DsiLookahead::new(length, mode, replicas))
 }
 
-const METHODS: [&str; 6] = ["speculative", "pearl", "dsi", "ssd", "auto", "pearl with guesses"];
+const METHODS: [&str; 7] =
+    ["speculative", "pearl", "dsi", "ssd", "auto", "pearl with guesses", "trees"];
 /// The number of methods that `auto` chooses from: the first ones.
 const CANDIDATES: usize = 3;
 const SSD: usize = 3;
 const AUTO: usize = 4;
 const GUESSES: usize = 5;
+const TREES: usize = 6;
+/// The largest tree.
+const NODES: usize = 64;
 
 /// Returns the time of a pass over rows: rows are cheap until the pass is limited by arithmetic, and tiles may
 /// make steps.
@@ -178,9 +198,9 @@ fn knees(random: &mut Random) -> ForwardCost {
     ForwardCost::Rows { points: points.collect() }
 }
 
-/// Returns a text with easy and hard stretches, from runs of a few tokens to bursts of hundreds. It may become
-/// harder or easier from its start to its end.
-fn text(random: &mut Random) -> AcceptanceModel {
+/// Returns the acceptance of a text with easy and hard stretches, from runs of a few tokens to bursts of hundreds. It may become
+/// harder or easier from its start to its end. The second value is the factors by position in the draft.
+fn text(random: &mut Random) -> (Vec<f64>, Vec<f64>) {
     let easy = 1.0 - random.log_between(0.01, 0.9);
     let hard = if random.chance(0.3) { easy } else { easy * random.uniform() };
     let lengths = [random.log_between(2.0, 300.0), random.log_between(2.0, 300.0)];
@@ -205,7 +225,7 @@ fn text(random: &mut Random) -> AcceptanceModel {
             (0..LONGEST).map(|depth| if depth < trained { 1.0 } else { fall * 0.3 }).collect()
         }
     };
-    AcceptanceModel::Varying { text, depth }
+    (text, depth)
 }
 
 /// The speed of a method's automatic length in a world.
@@ -236,6 +256,14 @@ fn compare(world: &World, method: usize) -> Comparison {
             if ns < best.0 {
                 best = (ns, format!("{name} {length}"));
             }
+        }
+    }
+    for shape in fixed_trees().filter(|_| method == TREES) {
+        let name = format!("{shape:?}");
+        let policy = SpeculativeDraftLength::new(shape, DraftLength::Fixed);
+        let ns = world.run(&mut Speculative::new(policy));
+        if ns < best.0 {
+            best = (ns, name);
         }
     }
     let auto = world.run(&mut *world.decoder(method, DraftLength::Auto, LONGEST));
@@ -320,6 +348,12 @@ fn check_random(method: usize, worlds: u64, bounds: &Bounds) {
 fn speculative_decoding_in_random_worlds() {
     let bounds = Bounds { to_plain: 0.96, mean_to_best: 0.99, below_best: 0.05 };
     check_random(0, 60, &bounds);
+}
+
+#[test]
+fn trees_in_random_worlds() {
+    let bounds = Bounds { to_plain: 0.98, mean_to_best: 1.0, below_best: 0.05 };
+    check_random(TREES, 40, &bounds);
 }
 
 #[test]

@@ -8,8 +8,9 @@ use std::sync::OnceLock;
 ///
 /// Results are equal bit for bit on the same instruction set. AVX-512, AVX2 and NEON use fused
 /// multiply-add in linear layers and in attention (scores and weighted sums of values); the portable
-/// kernels round each product before the addition. With BF16, products with bf16 weights round the
-/// activations to bf16. All other kernels give the same bits on every instruction set.
+/// kernels round each product before the addition. With BF16 and with AMX, products with bf16 weights round
+/// the activations to bf16, and each adds in an order of its own. All other kernels give the same bits on
+/// every instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// Plain loops, for any processor.
@@ -23,6 +24,9 @@ pub enum Isa {
     /// The same, and AVX-512 BF16: products of two bf16 numbers each.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
+    /// The same, and AMX: a matrix unit that multiplies tiles of bf16 numbers.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     /// NEON, with the products of bytes that the processor has (none, DotProd or I8MM). These are exact,
     /// so the bits do not depend on them.
     #[cfg(target_arch = "aarch64")]
@@ -51,7 +55,7 @@ pub enum IsaError {
 impl Isa {
     /// The instruction sets of this kind of processor, the best one last.
     #[cfg(target_arch = "x86_64")]
-    const ALL: &[Self] = &[Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
+    const ALL: &[Self] = &[Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Amx];
     #[cfg(target_arch = "aarch64")]
     const ALL: &[Self] = &[Self::Portable, Self::Neon];
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -75,8 +79,10 @@ impl Isa {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni");
+        let bf16 = is_x86_feature_detected!("avx512bf16");
         match (avx512, avx2) {
-            (true, _) if is_x86_feature_detected!("avx512bf16") => Self::Avx512Bf16,
+            (true, _) if bf16 && crate::amx::is_permitted() => Self::Amx,
+            (true, _) if bf16 => Self::Avx512Bf16,
             (true, _) => Self::Avx512,
             (_, true) => Self::Avx2,
             _ => Self::Portable,
@@ -129,7 +135,16 @@ impl Isa {
     #[must_use]
     pub fn rounds_to_bf16(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self == Self::Avx512Bf16;
+        return matches!(self, Self::Avx512Bf16 | Self::Amx);
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Returns whether products with bf16 weights are computed by a matrix unit, in tiles of 32 inputs.
+    #[must_use]
+    pub fn has_matrix_unit(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Self::Amx;
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
@@ -155,6 +170,8 @@ impl fmt::Display for Isa {
             Self::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 => "avx512bf16",
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => "amx",
             #[cfg(target_arch = "aarch64")]
             Self::Neon => "neon",
         })
@@ -168,7 +185,7 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_names_of_this_kind_of_processor() {
         let names = if cfg!(target_arch = "x86_64") {
-            "avx512bf16, avx512, avx2 or portable"
+            "amx, avx512bf16, avx512, avx2 or portable"
         } else if cfg!(target_arch = "aarch64") {
             "neon or portable"
         } else {

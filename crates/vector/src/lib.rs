@@ -7,6 +7,8 @@
 //! The kernels of `model` and the sampling in `core` share this crate. It uses processor instructions
 //! and nothing else.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod isa;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -44,7 +46,7 @@ pub fn vectorize(isa: Isa, work: impl Vectorized) {
         }
         match isa {
             // SAFETY: `Isa::best` checked that the processor supports these features.
-            Isa::Avx512 | Isa::Avx512Bf16 => return unsafe { avx512(work) },
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => return unsafe { avx512(work) },
             // SAFETY: as above.
             Isa::Avx2 => return unsafe { avx2(work) },
             Isa::Portable => (),

@@ -45,6 +45,7 @@ fn jobs() -> Vec<Job> {
     let first = draft(&[1, 2, 300], &features, DraftShape::Chain { length: 4 });
     features.push(FeatureRows::new(4, vec![0.25; 4]));
     let branching = DraftShape::Sampled { branching: vec![2, 1] };
+    let ranked = DraftShape::Ranked { children: vec![2, 0, 1] };
     let score = Job::Score(ScoreJob {
         sequence: SequenceId(3),
         tokens: [1, 2, 300, 4].into(),
@@ -54,7 +55,8 @@ fn jobs() -> Vec<Job> {
         logprobs: Some(2),
         features_from: Some(1),
     });
-    vec![first, score, draft(&[1, 2, 300, 4, 5], &features, branching)]
+    let last = [branching, ranked].map(|shape| draft(&[1, 2, 300, 4, 5], &features, shape));
+    [first, score].into_iter().chain(last).collect()
 }
 
 fn completions() -> Vec<Completion> {

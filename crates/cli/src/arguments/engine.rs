@@ -9,8 +9,8 @@ use forerun::{
 };
 
 /// Options of the models, of how they draft, and of their devices.
-#[derive(Args, Debug)]
-pub(crate) struct EngineArguments {
+#[derive(Args, Clone, Debug)]
+pub struct EngineArguments {
     /// Target model: a Hugging Face directory, a GGUF or llama2.c file, or a hub id.
     ///
     /// A hub id is `owner/name` or `owner/name@revision`, and `owner/name:Q4_K_M` for a GGUF file. Its
@@ -110,6 +110,11 @@ pub(crate) struct EngineArguments {
 
     /// Draft a tree of candidates instead of a chain.
     ///
+    /// `auto` grows a tree for each draft: node by node, the candidate that is accepted most often, while that gives
+    /// more tokens a second. It learns how often the drafter's best, second and further tokens are accepted at each
+    /// depth, and what rows cost. `--draft-tokens` is the largest depth. `ranked:16` always drafts the 16 nodes that
+    /// are accepted most often with a typical drafter.
+    ///
     /// `top:4x5` drafts the 4 most probable nodes at each of 5 depths; without `x5`, the depth is
     /// the number of `--draft-tokens`, or 5. `top:4x5:16` expands those nodes and keeps the 16 most
     /// probable of all their children. `sampled:3,2,1` draws 3 children at the first depth, then 2
@@ -182,7 +187,7 @@ pub(crate) struct EngineArguments {
 }
 
 /// Options of `--drafter easyspec`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct EasySpecArguments {
     /// Number of layers to compute at a time, in the paper's default groups [default: 4].
     ///

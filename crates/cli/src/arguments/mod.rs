@@ -35,7 +35,7 @@ pub(crate) use analyze::{Analyze, LayersArguments};
 pub(crate) use bench_run::RunBenchArguments;
 #[cfg(feature = "laboratory")]
 pub(crate) use bench_serve::ServeBenchArguments;
-pub(crate) use engine::EngineArguments;
+pub use engine::EngineArguments;
 pub(crate) use export::ExportArguments;
 #[cfg(feature = "laboratory")]
 pub(crate) use make_pair::MakePairArguments;

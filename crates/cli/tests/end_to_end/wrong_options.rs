@@ -25,7 +25,7 @@ fn assert_refused(models: &Models, table: &[Refusal]) {
 
 #[test]
 fn unknown_values_are_refused_with_the_possible_values() {
-    let trees = &["none", "top:W", "top:WxD", "sampled:B1,B2"][..];
+    let trees = &["none", "auto", "ranked:N", "top:W", "top:WxD", "sampled:B1,B2"][..];
     assert_refused(
         &Models::pair(),
         &[

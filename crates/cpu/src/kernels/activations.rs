@@ -15,7 +15,7 @@ const MIN_SHARED_NUMBERS: usize = 16 << 10;
 ///
 /// Rows are grouped in blocks (see [`Activations::pack`]). For float weights, a block of R rows is
 /// `[inputs][R]`, with the inputs zero-padded to an even number. For products of bf16 numbers, it is
-/// `[inputs/2][R][2]`. For quantised weights, it is quants `[inputs/32][R][32]`, with a scale and sums for
+/// `[inputs/2][R][2]`, and with a matrix unit `[inputs/32][R][32]`, zero-padded to 32 inputs. For quantised weights, it is quants `[inputs/32][R][32]`, with a scale and sums for
 /// each block of inputs and row.
 #[derive(Default)]
 pub(crate) struct Activations {
@@ -55,6 +55,7 @@ impl Activations {
         self.row_block = row_block;
         self.inputs = match weight_type {
             WeightType::Quantized(_) => inputs.next_multiple_of(BLOCK),
+            WeightType::Bf16 if team.isa().has_matrix_unit() => inputs.next_multiple_of(2 * LANES),
             _ => inputs.next_multiple_of(2),
         };
         match weight_type {
@@ -152,7 +153,11 @@ impl Activations {
             let x = &x[rows.start * inputs..rows.end * inputs];
             // SAFETY: each block of rows has a range of its own.
             let packed = unsafe { packed.range_mut(rows.start * in_row..rows.end * in_row) };
-            vectorize(team.isa(), RoundToBf16 { x, inputs, rows: rows.len(), packed });
+            let work = RoundToBf16 { x, inputs, rows: rows.len(), packed };
+            match team.isa().has_matrix_unit() {
+                true => vectorize(team.isa(), InTiles(work)),
+                false => vectorize(team.isa(), work),
+            }
         });
         self.pairs = pairs;
     }
@@ -303,6 +308,27 @@ impl Vectorized for RoundToBf16<'_> {
                 }
             }
             transpose(&tile, rows, packed);
+        }
+    }
+}
+
+/// The same, to pairs `[inputs/32, rows, 16]`.
+struct InTiles<'a>(RoundToBf16<'a>);
+
+impl Vectorized for InTiles<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let RoundToBf16 { x, inputs, rows, packed } = self.0;
+        let (packed, _) = packed.as_chunks_mut::<LANES>();
+        for (row, x) in x.chunks_exact(inputs).enumerate() {
+            for (index, x) in x.chunks(2 * LANES).enumerate() {
+                let mut values = [[0.0; 2]; LANES];
+                values.as_flattened_mut()[..x.len()].copy_from_slice(x);
+                let pairs = &mut packed[index * rows + row];
+                for (pair, [first, second]) in pairs.iter_mut().zip(values) {
+                    *pair = bf16_bits(first) | bf16_bits(second) << 16;
+                }
+            }
         }
     }
 }

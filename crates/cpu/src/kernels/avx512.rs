@@ -8,6 +8,9 @@ use forerun_formats::{BlockType, QUANT_BLOCK as BLOCK, WeightType};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+/// Largest number of rows of a row block.
+pub(super) const ROW_BLOCK: usize = 12;
+
 /// How far ahead activations are prefetched, in bytes.
 const PREFETCH_X: usize = 1024;
 
@@ -24,9 +27,31 @@ pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) 
             WeightType::F32 => by_rows_of_floats::<F32>(operands, sums),
             WeightType::Bf16 => by_rows_of_floats::<Bf16>(operands, sums),
             WeightType::F16 => by_rows_of_floats::<F16>(operands, sums),
-            WeightType::Quantized(block_type) => {
-                with_block_type(block_type, Compute { operands, sums });
-            }
+            WeightType::Quantized(block_type) => match operands.unpacked {
+                None => with_block_type(block_type, Compute { operands, sums }),
+                Some(_) => compute_unpacked(block_type, operands, sums),
+            },
+        }
+    }
+}
+
+/// Computes with unpacked tiles. Unpacked, types differ only by their number of scales, and by whether they have minima
+/// or a zero: one type stands for all of its kind.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn compute_unpacked(
+    block_type: BlockType,
+    operands: &Operands<'_>,
+    sums: &mut [TileSums; 2],
+) {
+    use BlockType as T;
+    let format = BlockFormat::of(block_type);
+    // SAFETY: as in `compute`.
+    unsafe {
+        match (format.scales_per_block(), format.scales.has_minima()) {
+            (1, false) => Blocks::<{ T::Q4_0 as usize }, true>::by_many_rows(operands, sums),
+            (1, true) => Blocks::<{ T::Q4_1 as usize }, true>::by_many_rows(operands, sums),
+            (_, false) => Blocks::<{ T::Q3_K as usize }, true>::by_many_rows(operands, sums),
+            (_, true) => Blocks::<{ T::Q2_K as usize }, true>::by_many_rows(operands, sums),
         }
     }
 }
@@ -80,8 +105,17 @@ unsafe fn by_rows_of_floats<W: Widen>(operands: &Operands<'_>, sums: &mut [TileS
     }
 }
 
-/// Unpacks a range of inputs of a tile whose type has fewer than eight bits. The range starts with a chunk.
-/// `inputs` is the number of inputs of the whole tile.
+/// What becomes of the zero of unpacked quants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Zero {
+    /// The quants stay as they are, without a sign.
+    Kept,
+    /// It is subtracted, and the quants have a sign.
+    Subtracted,
+}
+
+/// Unpacks a range of inputs of a tile. The range starts with a chunk. `inputs` is the number of inputs of the whole
+/// tile.
 ///
 /// # Safety
 /// The processor must have AVX-512 F, BW, DQ, VL and VNNI.
@@ -91,10 +125,11 @@ pub(crate) unsafe fn unpack(
     tile: &[u8],
     inputs: usize,
     range: &Range<usize>,
+    zero: Zero,
     unpacked: &mut UnpackedTile,
 ) {
     // SAFETY: as in `compute`.
-    unsafe { with_block_type(block_type, Unpack { tile, inputs, range, unpacked }) }
+    unsafe { with_block_type(block_type, Unpack { tile, inputs, range, zero, unpacked }) }
 }
 
 /// What is done for one block type.
@@ -137,12 +172,7 @@ impl ForBlockType for Compute<'_, '_> {
     unsafe fn run<const T: usize>(self) {
         let Self { operands, sums } = self;
         // SAFETY: the caller guarantees the features.
-        unsafe {
-            match operands.unpacked {
-                None => Blocks::<T, false>::by_rows(operands, sums),
-                Some(_) => Blocks::<T, true>::by_rows(operands, sums),
-            }
-        }
+        unsafe { Blocks::<T, false>::by_rows(operands, sums) }
     }
 }
 
@@ -150,6 +180,7 @@ struct Unpack<'a> {
     tile: &'a [u8],
     inputs: usize,
     range: &'a Range<usize>,
+    zero: Zero,
     unpacked: &'a mut UnpackedTile,
 }
 
@@ -303,6 +334,10 @@ struct Tile<'a> {
     /// How far to advance that address for every line.
     stride: usize,
     first_chunk: usize,
+    /// The bytes of a whole chunk.
+    chunk_bytes: usize,
+    /// The zero of the quants, or 0 if they have none.
+    zero: i32,
 }
 
 /// Where a kernel finds 32 inputs of a tile. If they are unpacked, `lower` has a byte for each quant, and
@@ -342,6 +377,24 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         }
     }
 
+    /// Computes a row block of several. These have at least half of the most rows, because their sizes are about equal.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn by_many_rows(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+        assert!(operands.rows >= ROW_BLOCK / 2);
+        // SAFETY: as in `compute`.
+        unsafe {
+            match operands.rows {
+                6 => Self::blocks::<6>(operands, sums),
+                7 => Self::blocks::<7>(operands, sums),
+                8 => Self::blocks::<8>(operands, sums),
+                9 => Self::blocks::<9>(operands, sums),
+                10 => Self::blocks::<10>(operands, sums),
+                11 => Self::blocks::<11>(operands, sums),
+                _ => Self::blocks::<12>(operands, sums),
+            }
+        }
+    }
+
     /// Whether both tiles are read at the same time, because few rows wait for memory. More rows need all
     /// registers for one tile.
     const fn together(rows: usize) -> bool {
@@ -351,7 +404,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn blocks<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
         let Operands { tiles, inputs, start, ref input_range, activations, .. } = *operands;
-        debug_assert!(tiles.iter().all(|tile| tile.len() >= Self::FORMAT.tile_bytes(inputs)));
+        let format = Self::stored_format(operands.weight_type);
+        debug_assert!(tiles.iter().all(|tile| tile.len() >= format.tile_bytes(inputs)));
         let plan = operands.prefetch_plan();
         let (first_place, blocks) = (start / BLOCK, inputs / BLOCK);
         let x = activations.quantized(first_place..first_place + R * blocks);
@@ -363,6 +417,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             prefetch: plan.from[side],
             stride: plan.stride,
             first_chunk: input_range.start / CHUNK,
+            chunk_bytes: format.whole_chunk_bytes(),
+            zero: format.zero,
         };
         let mut totals = load::<R>(input_range, sums);
         // SAFETY: each tile holds `blocks` blocks of 16 outputs, and the activations hold the same number of
@@ -389,6 +445,15 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         store(&totals, sums);
     }
 
+    /// Returns the format of the stored tiles. Unpacked tiles may be of another type of the same kind.
+    #[inline(always)]
+    fn stored_format(weight_type: WeightType) -> BlockFormat {
+        match weight_type {
+            WeightType::Quantized(block_type) if UNPACKED => BlockFormat::of(block_type),
+            _ => Self::FORMAT,
+        }
+    }
+
     /// Adds the products of 32 inputs. It is part of functions that enable the processor's features.
     #[inline(always)]
     unsafe fn add_block<const R: usize>(
@@ -404,8 +469,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         unsafe {
             let weights = Self::parts_of(tile, block);
             let (chunk, within) = (block * BLOCK / CHUNK, block % (CHUNK / BLOCK));
-            let chunk_lines = (chunk - tile.first_chunk) * format.whole_chunk_bytes() / 64;
-            let lines = format.whole_chunk_bytes().div_ceil(64 * CHUNK / BLOCK);
+            let chunk_lines = (chunk - tile.first_chunk) * tile.chunk_bytes / 64;
+            let lines = tile.chunk_bytes.div_ceil(64 * CHUNK / BLOCK);
             let prefetch = |lines_of_block: Range<usize>| {
                 for line in lines_of_block {
                     let line = chunk_lines + within * lines + line;
@@ -423,7 +488,7 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             for part in 0..parts {
                 let mut dots = [_mm512_setzero_si512(); R];
                 if format.zero != 0 {
-                    let shift = _mm_cvtsi32_si128(format.zero.ilog2() as i32);
+                    let shift = _mm_cvtsi32_si128(tile.zero.ilog2() as i32);
                     for (row, dot) in dots.iter_mut().enumerate() {
                         let sum = _mm512_set1_epi32(x.negative_sum(place(row), part, parts));
                         *dot = _mm512_sll_epi32(sum, shift);
@@ -475,9 +540,13 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn unpack(Unpack { tile, inputs, range, unpacked }: Unpack<'_>) {
+    unsafe fn unpack(Unpack { tile, inputs, range, zero, unpacked }: Unpack<'_>) {
         assert!(range.len() <= UNPACKED_INPUTS && tile.len() >= Self::FORMAT.tile_bytes(inputs));
         let parts = Self::FORMAT.scales_per_block();
+        let subtracted = _mm512_set1_epi8(match zero {
+            Zero::Kept => 0,
+            Zero::Subtracted => Self::FORMAT.zero as i8,
+        });
         let tile = Tile {
             start: tile.as_ptr(),
             inputs,
@@ -485,6 +554,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
             prefetch: tile.as_ptr(),
             stride: 0,
             first_chunk: range.start / CHUNK,
+            chunk_bytes: Self::FORMAT.whole_chunk_bytes(),
+            zero: Self::FORMAT.zero,
         };
         for (index, block) in (range.start / BLOCK..range.end / BLOCK).enumerate() {
             // SAFETY: the tile has the block, and the unpacked tile has room for the range. A vector is
@@ -493,7 +564,7 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
                 let weights = Self::parts_of(&tile, block);
                 let quants = &mut unpacked.quants[index * GROUPS..(index + 1) * GROUPS];
                 for (group, quants) in quants.iter_mut().enumerate() {
-                    let vector = Self::quants(&weights, group);
+                    let vector = _mm512_sub_epi8(Self::quants(&weights, group), subtracted);
                     _mm512_store_si512(quants.as_mut_ptr().cast(), vector);
                 }
                 for part in 0..parts {
@@ -605,8 +676,9 @@ fn shift(bytes: __m512i, by: i32) -> __m512i {
 }
 
 /// Prefetches `count` cache lines of both tiles' weights, from the `line`-th line of the plan on.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn prefetch(plan: PrefetchPlan, line: usize, count: usize) {
+pub(super) fn prefetch(plan: PrefetchPlan, line: usize, count: usize) {
     for line in line..line + count {
         for from in plan.from {
             _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line * plan.stride).cast());

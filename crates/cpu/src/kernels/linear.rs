@@ -2,7 +2,8 @@
 //!
 //! An output adds its products in ascending order of inputs. With the instruction set BF16 and bf16 weights,
 //! the activations are rounded to bf16, and of each two inputs the second one is added first, as
-//! `VDPBF16PS` does; subnormal numbers are zeros there. With quantised weights it adds blocks of 32 or
+//! `VDPBF16PS` does; with AMX it adds 32 inputs at a time, as `TDPBF16PS` does: the sum of the products of even inputs,
+//! plus that of odd inputs. Subnormal numbers are zeros in both. With quantised weights it adds blocks of 32 or
 //! 16 inputs in ascending order, each an exact integer sum times its two scales; then the block's minimum
 //! times the sum of its activations. Rows and tiles are independent of
 //! each other, so a kernel may compute as many of both at a time as its registers can hold.
@@ -16,7 +17,7 @@ use super::operands::{
 use super::packed::PackedMatrix;
 use super::{LANES, shared::SharedSlice};
 use crate::team::Team;
-use forerun_formats::WeightType;
+use forerun_formats::{BlockType, WeightType};
 use std::ops::Range;
 
 /// Largest number of row blocks that share one pass over the weights, so that their rows stay in the
@@ -59,7 +60,7 @@ impl<'a> Product<'a> {
         let Product { x, weights, activations, out } = self;
         if let Some(first) = weights.first() {
             let (weight_type, inputs) = (first.weight_type(), first.inputs());
-            activations.pack(team, weight_type, x, inputs, row_block(team.isa()));
+            activations.pack(team, weight_type, x, inputs, row_block(team.isa(), weight_type));
             let outputs: usize = weights.iter().map(PackedMatrix::outputs).sum();
             debug_assert_eq!(out.len(), x.len() / inputs * outputs);
         }
@@ -190,19 +191,29 @@ fn add_products(
 ) {
     let (inputs, weight_type) = (activations.inputs(), weights.weight_type());
     let tiles = pair.map(|tile| weights.tile(tile));
+    let unpacked_type = unpacked_type(isa, weight_type, activations, group.len());
     let mut unpacked = [const { UnpackedTile::new() }; 2];
     let mut first = 0;
     while first < inputs {
         let last = last_range(weight_type, inputs);
         let end = match group.len() {
-            1 if takes_ranges(isa) && first < last => last,
-            2.. if takes_ranges(isa) => inputs.min(first + RANGE_INPUTS),
-            _ => inputs,
+            _ if !takes_ranges(isa) => inputs,
+            1 if unpacked_type.is_none() => {
+                if first < last {
+                    last
+                } else {
+                    inputs
+                }
+            }
+            _ => inputs.min(first + RANGE_INPUTS),
         };
         let input_range = first..end;
-        let unpacked = match group.len() {
-            1 => None,
-            _ => unpack(isa, weight_type, tiles, inputs, &input_range, &mut unpacked),
+        let unpacked = match unpacked_type {
+            None => None,
+            Some(block_type) => {
+                unpack(isa, block_type, tiles, inputs, &input_range, &mut unpacked);
+                Some(&unpacked)
+            }
         };
         for (block_index, (block, sums)) in group.clone().zip(&mut *sums).enumerate() {
             let (rows, first_row) = activations.block(block);
@@ -224,40 +235,65 @@ fn add_products(
     }
 }
 
-/// Unpacks a range of inputs of two tiles for several row blocks, if the kernel reads unpacked tiles and
-/// that is worth while.
+/// Returns the block type of tiles that are worth while to unpack, for a kernel that reads unpacked tiles.
 #[cfg_attr(
     not(target_arch = "x86_64"),
     expect(unused_variables, reason = "only the AVX-512 kernels read unpacked tiles")
 )]
-fn unpack<'a>(
+fn unpacked_type(
     isa: Isa,
     weight_type: WeightType,
-    tiles: [&[u8]; 2],
-    inputs: usize,
-    range: &Range<usize>,
-    unpacked: &'a mut [UnpackedTile; 2],
-) -> Option<&'a [UnpackedTile; 2]> {
+    activations: &Activations,
+    group_blocks: usize,
+) -> Option<BlockType> {
     match (isa, weight_type) {
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512 | Isa::Avx512Bf16, WeightType::Quantized(block_type))
-            if block_type != forerun_formats::BlockType::Q8_0 =>
-        {
-            for (tile, unpacked) in tiles.into_iter().zip(&mut *unpacked) {
-                // SAFETY: a team's `Isa` is one that the processor supports (`Team::with_isa` checks this).
-                unsafe { super::avx512::unpack(block_type, tile, inputs, range, unpacked) };
-            }
-            Some(unpacked)
+        (Isa::Amx, WeightType::Quantized(block_type)) => {
+            let (rows, _) = activations.block(0);
+            (rows >= super::amx::MIN_ROWS_OF_BYTES).then_some(block_type)
+        }
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512 | Isa::Avx512Bf16, WeightType::Quantized(block_type)) => {
+            (group_blocks > 1 && block_type != BlockType::Q8_0).then_some(block_type)
         }
         _ => None,
     }
+}
+
+/// Unpacks a range of inputs of two tiles.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "only the AVX-512 kernels read unpacked tiles")
+)]
+fn unpack(
+    isa: Isa,
+    block_type: BlockType,
+    tiles: [&[u8]; 2],
+    inputs: usize,
+    range: &Range<usize>,
+    unpacked: &mut [UnpackedTile; 2],
+) {
+    #[cfg(target_arch = "x86_64")]
+    let zero = match isa {
+        Isa::Amx => super::avx512::Zero::Subtracted,
+        _ => super::avx512::Zero::Kept,
+    };
+    #[cfg(target_arch = "x86_64")]
+    for (tile, unpacked) in tiles.into_iter().zip(unpacked) {
+        // SAFETY: `unpacked_type` allows it with AVX-512 only, and a team's `Isa` is one that the processor supports
+        // (`Team::with_isa` checks this).
+        unsafe { super::avx512::unpack(block_type, tile, inputs, range, zero, unpacked) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    unreachable!("{isa} does not read unpacked tiles");
 }
 
 /// Returns the first of the inputs during which the next tiles are prefetched.
 fn last_range(weight_type: WeightType, inputs: usize) -> usize {
     match weight_type {
         WeightType::Quantized(_) => inputs.saturating_sub(CHUNK) / CHUNK * CHUNK,
-        _ => inputs.saturating_sub(prefetched_inputs(weight_type)),
+        // The matrix unit takes 32 inputs at a time.
+        _ => inputs.saturating_sub(prefetched_inputs(weight_type)) / 32 * 32,
     }
 }
 
@@ -289,10 +325,14 @@ fn store(
 }
 
 /// Returns the number of rows for which a kernel reads the weights once.
-fn row_block(isa: Isa) -> usize {
+fn row_block(isa: Isa, weight_type: WeightType) -> usize {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => MAX_ROW_BLOCK,
+        Isa::Amx if matches!(weight_type, WeightType::Bf16 | WeightType::Quantized(_)) => {
+            super::amx::ROW_BLOCK
+        }
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => super::avx512::ROW_BLOCK,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => 4,
         #[cfg(target_arch = "aarch64")]
@@ -305,7 +345,7 @@ fn row_block(isa: Isa) -> usize {
 fn takes_ranges(isa: Isa) -> bool {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => true,
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => true,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => false,
         #[cfg(target_arch = "aarch64")]
@@ -322,6 +362,17 @@ fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 => unsafe { super::avx512::compute_with_bf16(operands, sums) },
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx => match (operands.weight_type, operands.unpacked) {
+            // SAFETY: as above.
+            (WeightType::Bf16, _) => unsafe { super::amx::compute(operands, sums) },
+            // SAFETY: as above.
+            (WeightType::Quantized(block_type), Some(tiles)) => unsafe {
+                super::amx::compute_blocks(block_type, tiles, operands, sums);
+            },
+            // SAFETY: as above.
+            _ => unsafe { super::avx512::compute(operands, sums) },
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { super::avx2::compute(operands, sums) },
@@ -336,7 +387,6 @@ fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_formats::BlockType;
     use forerun_reference::{Arithmetic, Matrix};
     use half::f16;
     use proptest::prelude::*;

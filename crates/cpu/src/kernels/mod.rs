@@ -16,6 +16,8 @@
 //! bit-identical for the same type and instruction set, but not between different ones.
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 mod attention_shape;
 #[cfg(target_arch = "x86_64")]

@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Largest number of rows that a kernel computes at a time.
-pub(crate) const MAX_ROW_BLOCK: usize = 12;
+pub(crate) const MAX_ROW_BLOCK: usize = 16;
 
 /// The sums of one tile and one row block.
 pub(crate) type TileSums = [[f32; LANES]; MAX_ROW_BLOCK];
@@ -56,7 +56,7 @@ pub(crate) struct Operands<'a> {
     /// Where the row block starts in the activations: the number of packed inputs (or quants) before it.
     pub(crate) start: usize,
     pub(crate) rows: usize,
-    /// Number of inputs, padded to an even number, or to whole blocks.
+    /// Number of inputs, padded to an even number, to whole blocks, or to whole tiles of a matrix unit.
     pub(crate) inputs: usize,
     /// The inputs to add to the sums now. Always all inputs, except on AVX-512.
     pub(crate) input_range: Range<usize>,
@@ -78,8 +78,8 @@ pub(crate) struct PrefetchPlan {
 
 impl Operands<'_> {
     /// Returns what to prefetch. A single block stays ahead of itself, and in its last input range
-    /// prefetches the next two tiles. Several blocks share the next input range, or the first input range
-    /// of the next two tiles.
+    /// prefetches the next two tiles. Several blocks, and one with unpacked tiles, share the next input range, or
+    /// the first input range of the next two tiles.
     #[inline]
     pub(crate) fn prefetch_plan(&self) -> PrefetchPlan {
         let Self { input_range, block_index, group_blocks, .. } = self;
@@ -88,7 +88,9 @@ impl Operands<'_> {
         let share = range_bytes * block_index / group_blocks;
         let from = self.tiles.map(|tile| {
             let start = match (input_range.end < self.inputs, group_blocks) {
-                (true, 1) => offset(input_range.start + prefetched_inputs(self.weight_type)),
+                (true, 1) if self.unpacked.is_none() => {
+                    offset(input_range.start + prefetched_inputs(self.weight_type))
+                }
                 (true, _) => offset(input_range.end) + share,
                 (false, _) => 2 * tile.len() + share,
             };

@@ -4,7 +4,7 @@ use super::{Options, PlanError};
 use crate::registry::DrafterKind;
 use crate::unknown_value::UnknownValue;
 use forerun_core::DraftShape;
-use forerun_decode::DraftLength;
+use forerun_decode::{DraftLength, TreeLimits, typical_tree};
 use forerun_draft::{DefaultShape, PHRASE_TOKENS, with_phrases};
 use std::fmt;
 use std::str::FromStr;
@@ -17,6 +17,10 @@ const AUTO_DEPTH: usize = 5;
 const MAX_DRAFT_TOKENS: usize = 64;
 /// The largest number of nodes in a tree.
 const MAX_NODES: usize = 512;
+/// The largest number of nodes in a tree that grows.
+const AUTO_NODES: usize = 64;
+/// The size of the tree that takes the place of one that grows where nothing may depend on measured times.
+const FIXED_TREE: TreeLimits = TreeLimits { depth: 4, nodes: 8 };
 
 /// The number of tokens that are drafted in a row.
 ///
@@ -49,6 +53,14 @@ pub enum Tree {
     /// `none`: a chain.
     #[default]
     None,
+    /// `auto`: grown for each draft, while the next node gives more tokens a second. It knows the measured times, and
+    /// how often the drafter's best, second and further tokens are accepted at each depth.
+    Auto,
+    /// `ranked:N`: the N nodes that are accepted most often with a typical drafter, by their ranks and depths.
+    Ranked {
+        /// The number of nodes.
+        nodes: usize,
+    },
     /// `top:W` or `top:WxD`: the W most probable nodes at each depth. `top:WxD:N`: the N most
     /// probable of all children of these nodes.
     Top {
@@ -66,11 +78,19 @@ pub enum Tree {
     },
 }
 
-/// Returns the shape of drafts, and whether their length adapts.
-pub(crate) fn shape(
-    options: &Options,
-    drafter: DrafterKind,
-) -> Result<(DraftShape, DraftLength), PlanError> {
+/// The shape of drafts, and how it adapts.
+#[derive(Clone, Debug)]
+pub(crate) struct Drafts {
+    /// The shape with its largest length. If trees grow, the one that is drafted where nothing may depend on measured
+    /// times.
+    pub(crate) shape: DraftShape,
+    pub(crate) length: DraftLength,
+    /// The largest tree, if trees grow.
+    pub(crate) trees: Option<TreeLimits>,
+}
+
+/// Returns the shape of drafts, and whether it adapts.
+pub(crate) fn drafts(options: &Options, drafter: DrafterKind) -> Result<Drafts, PlanError> {
     let range = |option, found: String, expected| PlanError::Range { option, found, expected };
     let (length, requested) = match options.draft_tokens {
         DraftTokens::Auto => (DraftLength::Auto, None),
@@ -87,8 +107,17 @@ pub(crate) fn shape(
         _ => AUTO_LENGTH,
     };
     let default = drafter.traits().shape;
+    if options.tree == Tree::Auto {
+        return match (default, length) {
+            (DefaultShape::Chain, DraftLength::Fixed | DraftLength::Auto) => {
+                Ok(growing(requested.unwrap_or(AUTO_LENGTH)))
+            }
+            (_, DraftLength::Assisted) => Err(PlanError::AssistedTree),
+            _ => Err(PlanError::OwnTree(drafter)),
+        };
+    }
     let shape = match &options.tree {
-        Tree::None => match default {
+        Tree::None | Tree::Auto => match default {
             DefaultShape::Chain => DraftShape::Chain { length: requested.unwrap_or(longest) },
             DefaultShape::Tree { depth, nodes } => DraftShape::Top {
                 width: nodes / depth.max(1),
@@ -111,20 +140,31 @@ pub(crate) fn shape(
             budget: *budget,
         },
         Tree::Sampled { branching } => DraftShape::Sampled { branching: branching.clone() },
+        Tree::Ranked { nodes } => {
+            let depth = requested.unwrap_or(AUTO_LENGTH).min(MAX_DRAFT_TOKENS);
+            typical_tree(TreeLimits { depth, nodes: (*nodes).min(MAX_NODES + 1) })
+        }
     };
     let nodes = shape.max_nodes();
     if nodes == 0 || nodes > MAX_NODES || shape.length() > MAX_DRAFT_TOKENS {
         return Err(range(
             "tree",
             options.tree.to_string(),
-            "a tree of 1 to 512 nodes and at most 64 depths, such as top:4x5 or sampled:3,2,1",
+            "a tree of 1 to 512 nodes and at most 64 depths, such as top:4x5, ranked:16 or sampled:3,2,1",
         ));
     }
     let shape = match default {
         DefaultShape::ChainWithPhrases { .. } => with_phrases(&shape),
         DefaultShape::Chain | DefaultShape::Tree { .. } => shape,
     };
-    Ok((shape, length))
+    Ok(Drafts { shape, length, trees: None })
+}
+
+/// Returns drafts that grow to trees of at most so many depths.
+fn growing(depth: usize) -> Drafts {
+    let fixed = TreeLimits { depth: FIXED_TREE.depth.min(depth), ..FIXED_TREE };
+    let trees = Some(TreeLimits { depth, nodes: AUTO_NODES });
+    Drafts { shape: typical_tree(fixed), length: DraftLength::Auto, trees }
 }
 
 impl FromStr for DraftTokens {
@@ -146,10 +186,12 @@ impl FromStr for Tree {
     type Err = UnknownValue;
 
     fn from_str(text: &str) -> Result<Self, UnknownValue> {
-        const EXPECTED: &str = "none, top:W, top:WxD, top:WxD:N, sampled:B1,B2,…";
+        const EXPECTED: &str = "none, auto, ranked:N, top:W, top:WxD, top:WxD:N, sampled:B1,B2,…";
         let number = |text: &str| text.parse().map_err(|_| UnknownValue::new(text, EXPECTED));
         match text.split_once(':') {
             None if text == "none" => Ok(Self::None),
+            None if text == "auto" => Ok(Self::Auto),
+            Some(("ranked", nodes)) => Ok(Self::Ranked { nodes: number(nodes)? }),
             Some(("top", size)) => {
                 let (size, budget) = match size.split_once(':') {
                     None => (size, None),
@@ -173,6 +215,8 @@ impl fmt::Display for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("none"),
+            Self::Auto => f.write_str("auto"),
+            Self::Ranked { nodes } => write!(f, "ranked:{nodes}"),
             Self::Top { width, depth, budget } => {
                 write!(f, "top:{width}")?;
                 depth.map_or(Ok(()), |depth| write!(f, "x{depth}"))?;

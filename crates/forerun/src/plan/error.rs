@@ -79,6 +79,16 @@ pub enum PlanError {
         /// The method.
         method: Method,
     },
+    /// The drafter decides the shape of its trees, so they cannot grow.
+    #[error(
+        "`tree = auto` has no effect on the drafter {0}, which decides the shape of its drafts: leave `tree` out"
+    )]
+    OwnTree(DrafterKind),
+    /// A tree that grows has no number of draft tokens that could follow assisted generation.
+    #[error(
+        "`tree = auto` chooses the size of each draft: set `draft_tokens` to `auto`, or to the largest depth"
+    )]
+    AssistedTree,
     /// Assisted draft lengths follow the outcome of whole drafts, but the method does not verify
     /// whole drafts.
     #[error(

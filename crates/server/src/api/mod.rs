@@ -152,7 +152,7 @@ fn description(state: &State) -> Value {
         "object": "model",
         "created": unix_seconds(state.started),
         "owned_by": "forerun",
-        "max_model_len": state.generator.forerun.config().max_position_embeddings,
+        "max_model_len": state.generator.forerun().config().max_position_embeddings,
     })
 }
 
@@ -183,7 +183,7 @@ async fn openapi() -> Response {
 }
 
 async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
-    let cache_usage = state.generator.forerun.cache_usage();
+    let cache_usage = state.generator.forerun().cache_usage();
     let text = state.metrics.render(&state.options.model_name, cache_usage);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub(super) async fn props(extract::State(state): extract::State<Arc<State>>) -> Json<Value> {
-    let (forerun, options) = (&state.generator.forerun, &state.options);
+    let (forerun, options) = (state.generator.forerun(), &state.options);
     let plan = forerun.plan();
     let methods = Method::all().map(|method| {
         let unavailable = forerun.check_method(method).err();

@@ -4,6 +4,7 @@ use crate::admission::Admission;
 use crate::generation::Generator;
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
+use forerun::{ChatSyntax, ChatTemplate};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -11,6 +12,9 @@ use std::time::SystemTime;
 pub(crate) struct State {
     pub(crate) options: ServerOptions,
     pub(crate) generator: Arc<Generator>,
+    pub(crate) template: ChatTemplate,
+    /// How the model writes reasoning and tool calls.
+    pub(crate) syntax: ChatSyntax,
     pub(crate) admission: Admission,
     pub(crate) metrics: Arc<Metrics>,
     /// The hashes of the keys that requests may have.

@@ -25,7 +25,7 @@ pub(super) async fn tokenize(
 ) -> Result<Json<Value>, ApiError> {
     let Text { prompt, content } = parse(&body_of(body)?)?;
     let text = prompt.or(content).ok_or_else(|| ApiError::field("prompt", "prompt is required"))?;
-    let forerun = &state.generator.forerun;
+    let forerun = state.generator.forerun();
     let tokens = match &*text {
         "" => Vec::new(),
         text => forerun.encode_prompt(text).map_err(|error| of_engine(&error, "prompt"))?,
@@ -44,6 +44,6 @@ pub(super) async fn detokenize(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let Tokens { tokens } = parse(&body_of(body)?)?;
-    let text = state.generator.forerun.tokenizer().decode(&tokens);
+    let text = state.generator.forerun().tokenizer().decode(&tokens);
     Ok(Json(json!({"prompt": text, "content": text})))
 }

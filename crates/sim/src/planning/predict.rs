@@ -168,6 +168,7 @@ fn options(timing: &MethodTiming, length: PlannedLength) -> DecoderOptions {
         PlannedLength::Auto => (AUTO_LENGTH, DraftLength::Auto),
     };
     DecoderOptions {
+        trees: None,
         shape: DraftShape::Chain { length: draft_tokens },
         draft_tokens,
         length,

@@ -108,7 +108,8 @@ impl World {
         let chain = DraftShape::Chain { length };
         let top = DraftShape::Top { width: 2, depth: length, budget: choices.of(&[None, Some(5)]) };
         let sampled = DraftShape::Sampled { branching: vec![2; length.min(3)] };
-        let shape = if speculative { choices.of(&[chain, top, sampled]) } else { chain };
+        let ranked = DraftShape::Ranked { children: vec![2; length] };
+        let shape = if speculative { choices.of(&[chain, top, sampled, ranked]) } else { chain };
         let first: Vec<TokenId> =
             (0..2 + choices.below(30)).map(|_| choices.below(vocab_size) as TokenId).collect();
         // The second prompt may continue the first one, or differ from it early.

@@ -198,7 +198,7 @@ impl MessageWriter {
         if answer.finish != Finish::Stopped {
             return None;
         }
-        let all = self.state.generator.forerun.tokenizer().decode(&answer.tokens);
+        let all = self.state.generator.forerun().tokenizer().decode(&answer.tokens);
         let end = all.get(answer.text.len()..).unwrap_or_default();
         self.stop_sequences.iter().find(|stop| end.starts_with(&**stop)).cloned()
     }

@@ -1,7 +1,7 @@
 //! The fields of a request.
 
 use crate::api::error::ApiError;
-use crate::api::openai::body::{Body, OneOrMany, Speculation};
+use crate::api::openai::body::{Body, OneOrMany, SpeculationField};
 use crate::api::openai::messages::{CalledFunction, ChatMessage, Content, ToolCall};
 use crate::api::openai::tools::{
     Function, FunctionName, ToolChoice, ToolField, ToolFields, ToolMode,
@@ -25,7 +25,7 @@ pub(super) struct MessagesBody {
     tools: Vec<AnthropicTool>,
     tool_choice: Option<AnthropicToolChoice>,
     thinking: Option<Thinking>,
-    speculation: Option<Speculation>,
+    speculation: Option<SpeculationField>,
     seed: Option<i64>,
 }
 

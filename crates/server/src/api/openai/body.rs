@@ -7,11 +7,11 @@ use crate::api::answers::Prepared;
 use crate::api::error::{ApiError, of_chat, of_engine};
 use crate::api::parse;
 use crate::api::state::State;
-use crate::generation::Task;
+use crate::generation::{Speculation, Task};
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use forerun::ChatParser;
-use forerun::{Method, Request, TemplateArguments, TokenId, Tree, UnknownValue};
+use forerun::{Method, Request, TemplateArguments, TokenId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ pub(crate) struct Body {
     pub(crate) stream_options: Option<StreamOptions>,
     pub(crate) echo: Option<bool>,
     pub(crate) suffix: Option<String>,
-    pub(crate) speculation: Option<Speculation>,
+    pub(crate) speculation: Option<SpeculationField>,
     /// Further variables of the chat template, as in vLLM.
     pub(crate) chat_template_kwargs: Map<String, Value>,
     pub(crate) reasoning_effort: Option<String>,
@@ -105,17 +105,9 @@ pub(crate) struct StreamOptions {
     untagged,
     expecting = "expected \"off\" or an object with \"method\", \"drafter\", \"draft_tokens\" and \"tree\""
 )]
-pub(crate) enum Speculation {
+pub(crate) enum SpeculationField {
     Named(String),
-    Options(SpeculationOptions),
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct SpeculationOptions {
-    method: Option<String>,
-    drafter: Option<String>,
-    draft_tokens: Option<usize>,
-    tree: Option<String>,
+    Options(Speculation),
 }
 
 impl Body {
@@ -161,7 +153,7 @@ impl Body {
         }
         self.check(state)?;
         let encode = |text: &str| {
-            let tokens = state.generator.forerun.encode_prompt(text);
+            let tokens = state.generator.forerun().encode_prompt(text);
             tokens.map_err(|error| of_engine(&error, "prompt"))
         };
         let prompts = match &self.prompt {
@@ -173,7 +165,7 @@ impl Body {
             Some(Prompt::Tokens(tokens)) => vec![tokens.clone()],
             Some(Prompt::TokenLists(lists)) => lists.clone(),
         };
-        let vocab_size = state.generator.forerun.config().vocab_size;
+        let vocab_size = state.generator.forerun().config().vocab_size;
         let known = |token: &&TokenId| usize::try_from(**token).is_ok_and(|id| id >= vocab_size);
         if let Some(token) = prompts.iter().flatten().find(known) {
             let message = format!("prompt has the token {token}, but there are only {vocab_size}");
@@ -203,7 +195,7 @@ impl Body {
             return Err(ApiError::field("prompt", "prompt is for /v1/completions"));
         }
         self.check(state)?;
-        let (forerun, template) = (&state.generator.forerun, &state.generator.template);
+        let (forerun, template) = (state.generator.forerun(), &state.template);
         let choice = self.tools.choice()?;
         let mut messages = self.messages()?;
         let mut arguments = TemplateArguments {
@@ -234,7 +226,7 @@ impl Body {
         let context = forerun.config().max_position_embeddings;
         let limit = self.limit().unwrap_or_else(|| context.saturating_sub(prompt.len()).max(1));
         let mut request = self.request(state, limit, logprobs)?;
-        let syntax = state.generator.syntax;
+        let syntax = state.syntax;
         if choice.required {
             if request.grammar.is_some() {
                 let message =
@@ -322,7 +314,7 @@ impl Body {
         max_tokens: usize,
         logprobs: Option<usize>,
     ) -> Result<Request, ApiError> {
-        let forerun = &state.generator.forerun;
+        let forerun = state.generator.forerun();
         let sampling = state.generator.default_sampling();
         let mut request = Request { max_tokens, logprobs, sampling, ..Request::default() };
         let sampling = &mut request.sampling;
@@ -365,42 +357,22 @@ impl Body {
 
     /// Returns the method of the answers, and writes the shape of drafts to their request.
     fn speculation(&self, state: &State, request: &mut Request) -> Result<Method, ApiError> {
-        let forerun = &state.generator.forerun;
-        let own = forerun.plan().method();
-        let wrong =
-            |param: &str, message: String| ApiError::field(param, message.replace('`', "'"));
-        let method = |param: &str, name: &str| {
-            let method: Result<Method, UnknownValue> = name.parse();
-            let method = method.map_err(|error| wrong(param, error.to_string()))?;
-            forerun.check_method(method).map_err(|error| wrong(param, error.to_string()))?;
-            Ok(method)
+        let named;
+        let (speculation, is_named) = match &self.speculation {
+            None => return Ok(state.generator.forerun().plan().method()),
+            Some(SpeculationField::Named(name)) => {
+                named = Speculation { method: Some(name.clone()), ..Speculation::default() };
+                (&named, true)
+            }
+            Some(SpeculationField::Options(options)) => (options, false),
         };
-        let options = match &self.speculation {
-            None => return Ok(own),
-            Some(Speculation::Named(name)) if name == "off" => return Ok(Method::Autoregressive),
-            Some(Speculation::Named(name)) => return method("speculation", name),
-            Some(Speculation::Options(options)) => options,
-        };
-        let method = match &options.method {
-            None => own,
-            Some(name) => method("speculation.method", name)?,
-        };
-        let drafter = forerun.plan().drafter();
-        if let Some(name) = options.drafter.as_ref().filter(|name| **name != drafter.name()) {
-            let message = format!("this server has the drafter {drafter}, not {name:?}");
-            return Err(wrong("speculation.drafter", message));
-        }
-        request.draft_tokens = options.draft_tokens;
-        if let Some(tree) = &options.tree {
-            let tree: Result<Tree, UnknownValue> = tree.parse();
-            request.tree = tree.map_err(|error| wrong("speculation.tree", error.to_string()))?;
-        }
-        let param = match request.tree {
-            Tree::None => "speculation.draft_tokens",
-            _ => "speculation.tree",
-        };
-        forerun.draft_shape(method, request).map_err(|error| wrong(param, error.to_string()))?;
-        Ok(method)
+        speculation.apply(state.generator.forerun(), request).map_err(|error| {
+            let param = match is_named {
+                true => "speculation".to_owned(),
+                false => format!("speculation.{}", error.option()),
+            };
+            ApiError::field(param, error.to_string().replace('`', "'"))
+        })
     }
 
     /// Returns the choices of each prompt. The seeds of a prompt's choices follow one another.

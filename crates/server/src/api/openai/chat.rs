@@ -46,7 +46,7 @@ pub(crate) async fn chat_completions(
         return Ok(stream(answers, writer));
     }
     let collected = answers.collect().await?;
-    let tokenizer = state.generator.forerun.tokenizer();
+    let tokenizer = state.generator.forerun().tokenizer();
     let mut usage = Usage::default();
     let choice = |(index, choice): (usize, &Collected)| {
         usage.add(&choice.answer, index % choices_per_prompt == 0);
@@ -135,7 +135,7 @@ impl StreamWriter for ChatWriter {
     }
 
     fn part(&mut self, choice: usize, part: Part, tokens: &[AnswerToken]) -> Vec<Event> {
-        let tokenizer = self.state.generator.forerun.tokenizer();
+        let tokenizer = self.state.generator.forerun().tokenizer();
         let text = part.text().to_owned();
         let delta = match part {
             Part::Text(text) => json!({"content": text}),
@@ -178,7 +178,7 @@ impl StreamWriter for ChatWriter {
     }
 
     fn end(&mut self, answers: &[Box<Answer>]) -> Vec<Event> {
-        let tokenizer = self.state.generator.forerun.tokenizer();
+        let tokenizer = self.state.generator.forerun().tokenizer();
         self.envelope.end(answers, self.options, tokenizer)
     }
 

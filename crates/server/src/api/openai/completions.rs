@@ -54,7 +54,7 @@ pub(crate) async fn completions(
     if body.choices() < candidates {
         collected = best(collected, candidates, body.choices());
     }
-    let tokenizer = state.generator.forerun.tokenizer();
+    let tokenizer = state.generator.forerun().tokenizer();
     let choice = |(index, choice): (usize, &Collected)| {
         let answer = &choice.answer;
         let logprobs = answer.logprobs.as_deref().filter(|_| body.reports_logprobs());
@@ -113,7 +113,7 @@ impl StreamWriter for CompletionWriter {
         let Part::Text(text) = part else { return Vec::new() };
         let logprobs: Vec<TokenLogprob> =
             tokens.iter().filter_map(|token| token.logprob.clone()).collect();
-        let tokenizer = self.state.generator.forerun.tokenizer();
+        let tokenizer = self.state.generator.forerun().tokenizer();
         let position = self.positions[choice];
         self.positions[choice] += text.chars().count();
         let logprobs = match &logprobs[..] {
@@ -141,7 +141,7 @@ impl StreamWriter for CompletionWriter {
     }
 
     fn end(&mut self, answers: &[Box<Answer>]) -> Vec<Event> {
-        let tokenizer = self.state.generator.forerun.tokenizer();
+        let tokenizer = self.state.generator.forerun().tokenizer();
         self.envelope.end(answers, self.options, tokenizer)
     }
 

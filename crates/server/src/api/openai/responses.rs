@@ -40,7 +40,7 @@ struct ResponseBody {
     previous_response_id: Option<String>,
     background: Option<bool>,
     metadata: Option<Map<String, Value>>,
-    speculation: Option<super::body::Speculation>,
+    speculation: Option<super::body::SpeculationField>,
     seed: Option<i64>,
 }
 

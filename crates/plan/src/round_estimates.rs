@@ -1,0 +1,158 @@
+//! What draft-then-verify knows of its rounds: their times and their acceptance.
+
+use crate::acceptance::Acceptance;
+use crate::cost_curve::CostCurve;
+use crate::decaying::DecayingMean;
+use crate::estimates::{BatchCosts, OneRowTime};
+use crate::ranked_tree::DraftSize;
+use crate::speculative_draft_length::Round;
+
+/// Estimates of times and acceptance. Times are without the rows of neighbours.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RoundEstimates {
+    /// Whether the drafter makes all positions in one forward, so that longer drafts take no longer.
+    pub(crate) in_one_forward: bool,
+    draft_costs: BatchCosts,
+    score_costs: BatchCosts,
+    /// The time of a round without a draft.
+    plain: OneRowTime,
+    /// The time that further rows add to a target forward, by their number.
+    pub(crate) rows: CostCurve,
+    /// The time of a draft by its number of forwards: one for each depth, or, if a tree is drafted whole, each node.
+    pub(crate) draft: CostCurve,
+    /// The time that a further row adds to a forward of the drafter.
+    draft_row_ns: DecayingMean,
+    /// The time in which a drafter reads one token that it missed during a pause.
+    pub(crate) catch_up_ns: DecayingMean,
+    /// The number of nodes of a draft that is not a chain.
+    nodes: DecayingMean,
+    /// The time in which nothing was computed, in rounds without a draft and with one.
+    waited_ns: [DecayingMean; 2],
+    pub(crate) acceptance: Acceptance,
+}
+
+impl RoundEstimates {
+    /// Learns from a round. Returns whether it shows the usual costs.
+    pub(crate) fn learn(&mut self, round: &Round, caught_up: usize, waited_ns: f64) -> bool {
+        match &round.ranked {
+            Some(ranked) => self.acceptance.observe_ranked(&ranked.tested),
+            None if round.drafted > 0 => {
+                self.acceptance.observe(0, round.accepted, round.rejected);
+            }
+            None => {}
+        }
+        if !round.rejected {
+            self.acceptance.skip(1);
+        }
+        let draft_ns = self.draft_costs.learn(&round.draft);
+        let score_ns = self.score_costs.learn(&round.score);
+        let (Some(draft_ns), Some(score_ns)) = (draft_ns, score_ns) else { return false };
+        self.waited_ns[usize::from(round.drafted > 0)].add(waited_ns);
+        if round.drafted == 0 {
+            self.plain.add(&round.score);
+            return true;
+        }
+        self.learn_draft(round.size(), draft_ns, caught_up);
+        if let Some(plain_ns) = self.plain_ns() {
+            self.rows.add(round.drafted, (score_ns - plain_ns).max(0.0));
+        }
+        self.nodes.add(round.drafted as f64);
+        true
+    }
+
+    /// Learns from the time of a draft. `caught_up`: the number of tokens that the drafter had to read first.
+    fn learn_draft(&mut self, size: DraftSize, ns: f64, caught_up: usize) {
+        let (passes, further_rows) = self.passes_of(size);
+        let usual_ns = self.draft.is_known().then(|| self.draft.up_to(passes)[passes]);
+        if caught_up > 0 {
+            if let Some(usual_ns) = usual_ns {
+                let usual_ns = usual_ns + self.draft_rows_ns(further_rows);
+                self.catch_up_ns.add((ns - usual_ns).max(0.0) / caught_up as f64);
+            }
+            return;
+        }
+        if let Some(usual_ns) = usual_ns
+            && further_rows > 0
+        {
+            // A further row takes no longer than a pass.
+            let row_ns = (ns - usual_ns) / further_rows as f64;
+            self.draft_row_ns.add(row_ns.clamp(0.0, usual_ns / passes as f64));
+        }
+        self.draft.add(passes, (ns - self.draft_rows_ns(further_rows)).max(0.0));
+    }
+
+    /// Returns the number of the drafter's forwards, and of their rows after the first of each.
+    fn passes_of(&self, size: DraftSize) -> (usize, usize) {
+        match self.in_one_forward {
+            true => (size.depth.min(1), 0),
+            false => (size.depth, size.parents.saturating_sub(size.depth)),
+        }
+    }
+
+    fn draft_rows_ns(&self, further_rows: usize) -> f64 {
+        further_rows as f64 * self.draft_row_ns.value_or(0.0)
+    }
+
+    /// Returns the sequence's share of the time that it and its neighbours spent on a round.
+    pub(crate) fn share_of(&self, round: &Round) -> f64 {
+        self.draft_costs.share_of(&round.draft) + self.score_costs.share_of(&round.score)
+    }
+
+    /// Returns the share of a round without a draft at the present load; `None` if nothing is known.
+    pub(crate) fn plain_share(&self) -> Option<f64> {
+        let ns = self.plain_ns()?;
+        Some(self.score_costs.share_at_load(ns, 1.0) + self.waited_ns[0].value_or(0.0))
+    }
+
+    /// Returns the time of a round without a draft; `None` if nothing is known.
+    fn plain_ns(&self) -> Option<f64> {
+        self.plain.is_known().then(|| self.plain.without_neighbours_or(0.0, &self.score_costs))
+    }
+
+    /// Returns the mean number of nodes of drafts; `default` if nothing is known.
+    pub(crate) fn nodes_or(&self, default: usize) -> usize {
+        self.nodes.value_or(default as f64).round() as usize
+    }
+
+    /// Returns the times of rounds with drafts of up to `longest` nodes and as many forwards.
+    pub(crate) fn times(&self, longest: usize) -> RoundTimes<'_> {
+        RoundTimes {
+            estimates: self,
+            rows: self.rows.up_to(longest),
+            drafts: self.draft.up_to(longest),
+        }
+    }
+
+    /// Returns the same if numbers of rows that were not tried cost no more than fewer rows, and if `draft_is_flat`,
+    /// further forwards of the drafter nothing.
+    pub(crate) fn times_at_best(&self, longest: usize, draft_is_flat: bool) -> RoundTimes<'_> {
+        let drafts = match draft_is_flat {
+            true => self.draft.at_best_up_to(longest),
+            false => self.draft.up_to(longest),
+        };
+        RoundTimes { estimates: self, rows: self.rows.at_best_up_to(longest), drafts }
+    }
+}
+
+/// The expected times of rounds by the size of their drafts.
+pub(crate) struct RoundTimes<'a> {
+    estimates: &'a RoundEstimates,
+    /// The time that rows add to a pass of the target, by their number.
+    rows: Vec<f64>,
+    /// The time of a draft by its number of forwards.
+    drafts: Vec<f64>,
+}
+
+impl RoundTimes<'_> {
+    /// Returns the share of a round at the present load.
+    pub(crate) fn ns(&self, size: DraftSize) -> f64 {
+        let estimates = self.estimates;
+        let (passes, further_rows) = estimates.passes_of(size);
+        let draft_ns = self.drafts[passes] + estimates.draft_rows_ns(further_rows);
+        let draft_ns = estimates.draft_costs.share_at_load(draft_ns, size.parents as f64);
+        let score_ns = estimates.plain_ns().unwrap_or(0.0) + self.rows[size.nodes];
+        let score_ns = estimates.score_costs.share_at_load(score_ns, size.nodes as f64 + 1.0);
+        let [without, with] = estimates.waited_ns;
+        draft_ns + score_ns + with.value_or(without.value_or(0.0))
+    }
+}
