@@ -126,7 +126,7 @@ impl DraftShape {
     #[must_use]
     pub fn parents_by_depth(&self) -> Vec<usize> {
         match self {
-            Self::Chain { length } => vec![1; *length],
+            Self::Chain { length } | Self::ChainWithSiblings { length, .. } => vec![1; *length],
             Self::Top { width, depth, .. } => {
                 (0..*depth).map(|depth| if depth == 0 { 1 } else { *width }).collect()
             }
