@@ -238,6 +238,7 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
             false => PreVerify::Bare,
         },
         post_verify: !dice.one_in(3),
+        siblings: if dice.one_in(3) { 1 + dice.below(3) } else { 0 },
     };
     let pearl = Pearl::new(options, PearlDraftLength::new(length, mode, dice.one_in(2)))
         .with_guesser(Box::new(PromptLookup));

@@ -83,6 +83,7 @@ impl World {
             schedule: choices.of(&[PearlSchedule::Eager, PearlSchedule::Paper]),
             pre_verify: choices.of(&[PreVerify::Off, PreVerify::Bare, PreVerify::PromptLookup]),
             post_verify: choices.below(3) > 0,
+            siblings: choices.of(&[0, 0, 1, 3]),
         };
         let dsi = Method::Dsi { drafters: 1 + choices.below(2), replicas: 1 + choices.below(3) };
         let method = choices.of(&[
