@@ -144,10 +144,14 @@ impl Decoder for Speculative {
             rejected: verdict.rejected,
             draft: reply.as_ref().map(|reply| reply.time).unwrap_or_default(),
             score: score.time,
-            ranked: self
-                .draft_length
-                .grows_trees()
-                .then(|| RankedRound::new(&draft.tree, &verdict.accepted, verdict.rejected)),
+            ranked: self.draft_length.grows_trees().then(|| {
+                RankedRound::new(
+                    &draft.tree,
+                    &self.draft_length.next_shape(),
+                    &verdict.accepted,
+                    verdict.rejected,
+                )
+            }),
         });
         let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
         for ticket in reply.map(|reply| reply.ticket).into_iter().chain([score.ticket]) {

@@ -181,7 +181,7 @@ impl<'a> Growth<'a> {
                     let count = children[at];
                     let best = sampler.candidates(logits, tree, node_of_row(row), count)?;
                     for (rank, (token, _)) in best.into_iter().enumerate() {
-                        let at = *next + rank;
+                        let at = next.saturating_add(rank);
                         if children.get(at).is_some_and(|&count| count > 0) {
                             let node = tree.push(node_of_row(row), token);
                             deeper.push((at, row_of(Some(node)), Some(considered.len())));

@@ -28,8 +28,8 @@ pub struct Acceptance {
 /// The test of all candidates for a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tested {
-    /// The number of candidates.
-    pub candidates: usize,
+    /// The number of candidates that were asked for. A drafter may have fewer.
+    pub requested: usize,
     /// The rank of the accepted one, from 0.
     pub accepted: Option<usize>,
 }

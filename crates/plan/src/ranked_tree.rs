@@ -87,7 +87,7 @@ pub(crate) fn fastest_tree(
     best
 }
 
-/// Returns the tree of the nodes that are accepted most often with a drafter of which nothing is known.
+/// Returns the tree of the nodes that are accepted most often for a drafter about which nothing is known.
 #[must_use]
 pub fn typical_tree(limits: TreeLimits) -> DraftShape {
     let outlook = Acceptance::default().outlook(limits.depth);

@@ -24,11 +24,11 @@ const LAST_POSITION: usize = 15;
 const DECAY: f64 = 0.98;
 /// The number of candidates that the knowledge before the first test is worth.
 const PRIOR_CANDIDATES: f64 = 4.0;
-/// What is left of a share if the candidate might have been right, but was not drafted. It may have changed.
+/// How much of a share is kept when its candidate was not asked for. The true share may have changed since.
 const FADE: f64 = 0.995;
 
 impl Ranks {
-    /// Learns from the candidates for a position.
+    /// Learns from the candidates for a position. One that the drafter did not have is wrong.
     pub(crate) fn observe(&mut self, position: usize, tested: Tested) {
         let position = position.min(LAST_POSITION);
         if tested.accepted == Some(0) {
@@ -40,7 +40,7 @@ impl Ranks {
         for (rank, right) in (1..).zip(&mut self.rights[position]) {
             match tested.accepted {
                 Some(accepted) if rank > accepted => return,
-                accepted if rank < tested.candidates => {
+                accepted if rank < tested.requested => {
                     right.add(f64::from(u8::from(accepted == Some(rank))), 1.0);
                 }
                 _ => right.fade(FADE),
@@ -64,6 +64,10 @@ impl Ranks {
                     *of_rank = left * right;
                     left *= 1.0 - right;
                 }
+                // A tree that grows by rank needs probabilities that fall.
+                for rank in 2..RANKS {
+                    of_rank[rank] = of_rank[rank].min(of_rank[rank - 1]);
+                }
                 of_rank
             })
             .collect()
@@ -82,14 +86,19 @@ mod tests {
         // The second candidate is right in every fourth test, and the third one never.
         for round in 0..400 {
             let accepted = (round % 4 == 0).then_some(1);
-            ranks.observe(0, Tested { candidates: 2 + round % 2, accepted });
+            ranks.observe(0, Tested { requested: 2 + round % 2, accepted });
         }
         let after = ranks.if_best_is_wrong(2);
         assert!((after[0][1] - 0.25).abs() < 0.05 && after[0][2] < 0.03, "{after:?}");
         assert_eq!(after[0], after[1], "the second position is like the first one");
+        // What the drafter does not have is wrong.
+        for _ in 0..400 {
+            ranks.observe(0, Tested { requested: 2, accepted: None });
+        }
+        assert!(ranks.if_best_is_wrong(1)[0][1] < 0.05);
         // Candidates that are no longer drafted may be right again.
         for _ in 0..4_000 {
-            ranks.observe(0, Tested { candidates: 1, accepted: None });
+            ranks.observe(0, Tested { requested: 1, accepted: None });
         }
         assert!(ranks.if_best_is_wrong(1)[0][1] > 0.4);
     }

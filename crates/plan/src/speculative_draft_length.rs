@@ -364,17 +364,24 @@ impl Choice {
 }
 
 impl RankedRound {
-    /// Creates the verdict on a tree: the accepted path, and whether all candidates after it were rejected.
+    /// Creates the verdict on a tree in a shape: the accepted path, and whether all candidates after it were rejected.
     #[must_use]
-    pub fn new(tree: &TokenTree, accepted: &[Node], rejected: bool) -> Self {
+    pub fn new(tree: &TokenTree, shape: &DraftShape, accepted: &[Node], rejected: bool) -> Self {
+        let children: &[usize] = match shape {
+            DraftShape::Ranked { children } => children,
+            _ => &[],
+        };
         let parents = [None].into_iter().chain(accepted.iter().copied().map(Some));
         let next = accepted.iter().copied().map(Some).chain(rejected.then_some(None));
+        let mut row = 0;
         let tests = parents.zip(next).map(|(parent, accepted)| {
             let siblings = || tree.children(parent);
-            Tested {
-                candidates: siblings().count(),
-                accepted: accepted.and_then(|node| siblings().position(|sibling| sibling == node)),
+            let requested = children.get(row).map_or(0, |&count| count).max(siblings().count());
+            let accepted = accepted.and_then(|node| siblings().position(|sibling| sibling == node));
+            if let Some(rank) = accepted {
+                row = 1 + children.iter().take(row).sum::<usize>() + rank;
             }
+            Tested { requested, accepted }
         });
         Self { size: DraftSize::of(tree), tested: tests.collect() }
     }
@@ -571,7 +578,7 @@ mod tests {
         let (mut last, mut tokens, mut ns) = (Vec::new(), 0_usize, 0);
         for _ in 0..rounds {
             let shape = policy.next_shape();
-            let DraftShape::Ranked { children } = shape else { panic!("{shape:?}") };
+            let DraftShape::Ranked { children } = &shape else { panic!("{shape:?}") };
             let mut tree = TokenTree::new();
             for (row, &count) in children.iter().enumerate() {
                 for rank in 0..count {
@@ -592,12 +599,12 @@ mod tests {
                 rejected,
                 draft: JobTime::alone(30 * tree.max_depth() as u64),
                 score: JobTime::alone(1_000 + row_ns * tree.len() as u64),
-                ranked: Some(RankedRound::new(&tree, &accepted, rejected)),
+                ranked: Some(RankedRound::new(&tree, &shape, &accepted, rejected)),
             };
             policy.observe(&round);
             tokens += accepted.len() + 1;
             ns += round.draft.duration_ns + round.score.duration_ns;
-            last = if tree.is_empty() { last } else { children };
+            last = if tree.is_empty() { last } else { children.clone() };
         }
         (last, (tokens * 1_000) as f64 / ns as f64)
     }

@@ -15,8 +15,8 @@ const MIN_SHARED_NUMBERS: usize = 16 << 10;
 ///
 /// Rows are grouped in blocks (see [`Activations::pack`]). For float weights, a block of R rows is
 /// `[inputs][R]`, with the inputs zero-padded to an even number. For products of bf16 numbers, it is
-/// `[inputs/2][R][2]`, and with a matrix unit `[inputs/32][R][32]`, zero-padded to 32 inputs. For quantised weights, it is quants `[inputs/32][R][32]`, with a scale and sums for
-/// each block of inputs and row.
+/// `[inputs/2][R][2]`, and with a matrix unit `[inputs/32][R][32]`, zero-padded to 32 inputs. For quantised
+/// weights, it is quants `[inputs/32][R][32]`, with a scale and sums for each block of inputs and row.
 #[derive(Default)]
 pub(crate) struct Activations {
     rows: usize,

@@ -2,6 +2,9 @@
 //!
 //! Tiles of bf16 weights have the layout of the unit's second operand as they are stored: `[inputs/2][16][2]`. So do
 //! unpacked quants: `[inputs/4][16][4]`. The unit multiplies bytes exactly, so the bits are those of the kernels for AVX-512.
+//!
+//! The compiler never uses the unit's registers, so they keep their contents between `asm!` blocks. A kernel sets their shapes
+//! first, and releases them at its end.
 
 use super::LANES;
 use super::activations::QuantizedRows;
@@ -145,7 +148,8 @@ struct Dots([[[i32; LANES]; ROW_BLOCK]; PARTS]);
 /// does.
 ///
 /// # Safety
-/// As for `compute`. The input range of the tiles must be unpacked.
+/// The processor must have AVX-512 F, BW, DQ, VL and VNNI, and AMX with bytes, and the system must permit its use. The
+/// input range of the tiles must be unpacked.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(crate) unsafe fn compute_blocks(
     block_type: BlockType,

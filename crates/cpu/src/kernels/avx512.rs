@@ -377,7 +377,8 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
         }
     }
 
-    /// Computes a row block of several. These have at least half of the most rows, because their sizes are about equal.
+    /// Computes a row block of several. Each has at least half as many rows as the largest one, because their sizes are
+    /// about equal.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn by_many_rows(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
         assert!(operands.rows >= ROW_BLOCK / 2);

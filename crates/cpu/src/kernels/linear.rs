@@ -235,10 +235,10 @@ fn add_products(
     }
 }
 
-/// Returns the block type of tiles that are worth while to unpack, for a kernel that reads unpacked tiles.
+/// Returns the block type of tiles that are worth unpacking, for a kernel that reads unpacked tiles.
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    expect(unused_variables, reason = "only the AVX-512 kernels read unpacked tiles")
+    expect(unused_variables, reason = "only the AVX-512 and AMX kernels read unpacked tiles")
 )]
 fn unpacked_type(
     isa: Isa,
@@ -263,7 +263,7 @@ fn unpacked_type(
 /// Unpacks a range of inputs of two tiles.
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    expect(unused_variables, reason = "only the AVX-512 kernels read unpacked tiles")
+    expect(unused_variables, reason = "only the AVX-512 and AMX kernels read unpacked tiles")
 )]
 fn unpack(
     isa: Isa,
@@ -280,7 +280,7 @@ fn unpack(
     };
     #[cfg(target_arch = "x86_64")]
     for (tile, unpacked) in tiles.into_iter().zip(unpacked) {
-        // SAFETY: `unpacked_type` allows it with AVX-512 only, and a team's `Isa` is one that the processor supports
+        // SAFETY: `unpacked_type` allows it with AVX-512 and AMX only, and a team's `Isa` is one that the processor supports
         // (`Team::with_isa` checks this).
         unsafe { super::avx512::unpack(block_type, tile, inputs, range, zero, unpacked) };
     }

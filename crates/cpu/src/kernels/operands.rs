@@ -2,7 +2,7 @@
 
 #![cfg_attr(
     not(target_arch = "x86_64"),
-    expect(dead_code, reason = "only the AVX-512 kernels take input ranges and prefetch")
+    expect(dead_code, reason = "only the AVX-512 and AMX kernels take input ranges and prefetch")
 )]
 
 use super::LANES;
@@ -58,7 +58,7 @@ pub(crate) struct Operands<'a> {
     pub(crate) rows: usize,
     /// Number of inputs, padded to an even number, to whole blocks, or to whole tiles of a matrix unit.
     pub(crate) inputs: usize,
-    /// The inputs to add to the sums now. Always all inputs, except on AVX-512.
+    /// The inputs to add to the sums now. Always all inputs, except with AVX-512 and AMX.
     pub(crate) input_range: Range<usize>,
     /// Index of the row block in its group.
     pub(crate) block_index: usize,

@@ -146,6 +146,12 @@ pub(crate) fn drafts(options: &Options, drafter: DrafterKind) -> Result<Drafts, 
         }
     };
     let nodes = shape.max_nodes();
+    if let Tree::Ranked { nodes: requested } = options.tree
+        && nodes < requested.min(MAX_NODES)
+    {
+        let allowed = format!("ranked:{nodes} or smaller at this depth");
+        return Err(range("tree", options.tree.to_string(), &allowed));
+    }
     if nodes == 0 || nodes > MAX_NODES || shape.length() > MAX_DRAFT_TOKENS {
         return Err(range(
             "tree",
