@@ -149,8 +149,8 @@ pub(crate) fn drafts(options: &Options, drafter: DrafterKind) -> Result<Drafts, 
     if let Tree::Ranked { nodes: requested } = options.tree
         && nodes < requested.min(MAX_NODES)
     {
-        let allowed = format!("ranked:{nodes} or smaller at this depth");
-        return Err(range("tree", options.tree.to_string(), &allowed));
+        let allowed = "a tree with at most ten candidates after each token, so fewer nodes or a larger `draft_tokens`";
+        return Err(range("tree", options.tree.to_string(), allowed));
     }
     if nodes == 0 || nodes > MAX_NODES || shape.length() > MAX_DRAFT_TOKENS {
         return Err(range(
