@@ -116,8 +116,10 @@ fn invalid_combinations_are_refused_with_advice() {
             match layout {
                 // This drafter reads only tokens.
                 SpeculatorLayout::ParallelMedusa => drop(run.succeed().output()),
-                // It drafts ahead on the hidden states that it predicts.
-                _ if (drafter, method) == ("eagle", "pearl") => drop(run.succeed().output()),
+                // They draft ahead on the hidden states that they predict, or without those that are missing.
+                _ if matches!((drafter, method), ("eagle" | "parallel" | "dflash", "pearl")) => {
+                    drop(run.succeed().output());
+                }
                 _ => {
                     run.finish().assert_refused(method, &["--method speculative", "hidden states"]);
                 }

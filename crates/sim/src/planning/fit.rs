@@ -29,7 +29,7 @@ pub struct MeasuredAnswer {
 /// models these are.
 ///
 /// Of several answers to a prompt with the same draft length, only the fastest quarter counts, because other
-/// programs only make times longer. Of these answers, all times count, as means: so they add up to the answers' times.
+/// programs only make times longer. If these have no passes of a kind, all answers count. Of these answers, all times count, as means: so they add up to the answers' times.
 ///
 /// # Errors
 /// If the answers have no passes, or if they cannot be simulated.
@@ -38,12 +38,22 @@ pub fn fit(
     answers: &[MeasuredAnswer],
     drafter: Option<&DrafterRecord>,
 ) -> Result<MethodTiming, SimError> {
-    let answers = fastest(answers);
+    let all: Vec<&MeasuredAnswer> = answers.iter().collect();
+    let mut answers = fastest(answers);
     let entry = METHODS.iter().find(|entry| entry.name == timing.method);
     let is_parallel = entry.is_some_and(|entry| entry.drafting == Drafting::DuringVerification);
-    let mut samples = Samples { is_parallel, ..Samples::default() };
-    answers.iter().for_each(|answer| samples.add(&answer.trace));
-    samples.split_whole_drafts();
+    let samples_of = |answers: &[&MeasuredAnswer]| {
+        let mut samples = Samples { is_parallel, ..Samples::default() };
+        answers.iter().for_each(|answer| samples.add(&answer.trace));
+        samples.split_whole_drafts();
+        samples
+    };
+    let mut samples = samples_of(&answers);
+    let drafts = timing.drafter_passes.is_some();
+    if samples.score_ns.is_empty() || (drafts && samples.draft_ns.is_empty()) {
+        samples = samples_of(&all);
+        answers = all;
+    }
     let nothing = || SimError::Decode("the traces of the measured answers have no passes".into());
     let gap_ns = match is_parallel {
         // A target that waits for drafts does not wait for messages.
