@@ -1,5 +1,8 @@
 //! Whether this process may use AMX, the matrix unit of x86-64 processors.
 
+#[cfg(target_os = "linux")]
+use std::arch::x86_64::{__cpuid_count, CpuidResult};
+
 /// Returns whether the processor has AMX with bf16 numbers and bytes, and the system lets this process use it.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_permitted() -> bool {
@@ -19,12 +22,10 @@ fn has_tiles() -> bool {
     const TILE: u32 = 1 << 24;
     const INT8: u32 = 1 << 25;
     const ALL: u32 = BF16 | TILE | INT8;
-    #[allow(unused_unsafe, reason = "newer compilers declare these functions as safe")]
+    // Newer compilers declare the function as safe, older ones do not. Both are pointers to unsafe functions.
+    let cpuid: unsafe fn(u32, u32) -> CpuidResult = __cpuid_count;
     // SAFETY: every x86-64 processor has the instruction.
-    let (last_leaf, features) = unsafe {
-        use std::arch::x86_64::{__cpuid, __cpuid_count};
-        (__cpuid(0).eax, __cpuid_count(LEAF, 0).edx)
-    };
+    let (last_leaf, features) = unsafe { (cpuid(0, 0).eax, cpuid(LEAF, 0).edx) };
     last_leaf >= LEAF && features & ALL == ALL
 }
 
