@@ -325,6 +325,10 @@ fn store(
 }
 
 /// Returns the number of rows for which a kernel reads the weights once.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "only with AMX it depends on the type")
+)]
 fn row_block(isa: Isa, weight_type: WeightType) -> usize {
     match isa {
         #[cfg(target_arch = "x86_64")]
