@@ -1,4 +1,4 @@
-//! A worker for NVIDIA Dynamo: many replicas of [`forerun`] behind one front end, which routes requests to them.
+//! A worker for NVIDIA Dynamo: one front end routes requests to many replicas of [`forerun`].
 //!
 //! [`ForerunWorker`] is forerun's side of Dynamo's worker API. It answers requests of tokens with the engine's streams,
 //! several at a time, and reports what its prefix cache holds. The programs are `forerun-worker` and, with the

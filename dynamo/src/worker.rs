@@ -114,7 +114,7 @@ impl Serving {
         forerun.cache_tokens().is_some() && forerun.cache_answers().is_none()
     }
 
-    /// Tells the router how full the cache is.
+    /// Reports to the router how full the cache is.
     fn report_load(&self) {
         let share = self.generator.forerun().cache_usage();
         if let (Some(load), Some(share)) = (self.load.get(), share) {

@@ -112,7 +112,7 @@ fn disturb(
                 process.signal(Signal::TERM);
                 assert!(
                     process.wait(),
-                    "a worker that is told to end fails: {}",
+                    "a worker that has to end fails: {}",
                     process.log.display()
                 );
                 "ended"

@@ -126,7 +126,9 @@ impl DraftShape {
     #[must_use]
     pub fn parents_by_depth(&self) -> Vec<usize> {
         match self {
-            Self::Chain { length } | Self::ChainWithSiblings { length, .. } => vec![1; *length],
+            Self::Chain { length }
+            | Self::ChainWithSiblings { length, .. }
+            | Self::Phrases { length, .. } => vec![1; *length],
             Self::Top { width, depth, .. } => {
                 (0..*depth).map(|depth| if depth == 0 { 1 } else { *width }).collect()
             }
@@ -144,7 +146,6 @@ impl DraftShape {
                 let parents = |rows| of_rows(rows).iter().filter(|&&count| count > 0).count();
                 ranked_levels(children).map(parents).collect()
             }
-            Self::Phrases { length, .. } => vec![1; *length],
         }
     }
 

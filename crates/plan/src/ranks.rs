@@ -3,7 +3,7 @@
 use crate::acceptance::Tested;
 use crate::decaying::Share;
 
-/// The number of ranks that are told apart: the most candidates after one token.
+/// The number of ranks with a share of their own: the most candidates after one token.
 pub(crate) const RANKS: usize = 10;
 
 /// For each position of a draft and each rank after the best: how often a candidate is right if those before it are
