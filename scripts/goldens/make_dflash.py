@@ -8,7 +8,7 @@ folders and compare.
 
 The forward pass is plain numpy in float64, after the paper (arXiv 2602.06036)
 and the names of tensors and options. It shares no code with forerun or another
-engine; the target and the pieces of a layer are those of make_eagle3.py.
+engine; the target and the pieces of a layer are in drafters.py.
 
 Usage:
 
@@ -17,20 +17,11 @@ Usage:
 README.md in the same folder explains the folders and the fields.
 """
 
-import argparse
-import json
-import shutil
-from pathlib import Path
-
 import numpy
-from safetensors.numpy import save_file
 
-from make_eagle3 import (
-    EPSILON, LAST_SEED, MARGIN, TARGET, RandomTensors, matters, mlp, norm,
-    random_target, records, rotated, wide, write_json)
-
-# The lengths of the prompts in tokens.
-PROMPT_SIZES = [1, 4, 9, 23]
+from drafters import (
+    EPSILON, TARGET, Kind, RandomTensors, main, mlp, norm, random_head,
+    rotated)
 
 BLOCK = 6
 MASK = 63
@@ -140,10 +131,10 @@ class Drafter:
         return mixed.reshape(len(x), -1) @ self.tensors[
             f"{prefix}o_proj.weight"].T + bias
 
-    def draft(self, tokens, features):
-        """Drafts greedily after `tokens`, the last of which the target has
-        not read: there are features of all others. Returns the drafted tokens
-        and the smallest gap between the two largest logits of a row."""
+    def block(self, tokens, features):
+        """Returns the hidden states of a block after the final norm. The
+        target has not read the last of `tokens`: there are features of all
+        others."""
         tensors = self.tensors
         context = norm(features @ tensors["fc.weight"].T,
                        tensors["hidden_norm.weight"])
@@ -154,12 +145,17 @@ class Drafter:
             x = norm(hidden, tensors[f"{prefix}input_layernorm.weight"])
             hidden = hidden + self.attention(x, context, layer)
             hidden = hidden + mlp(hidden, tensors, prefix)
-        logits = norm(hidden[1:], tensors["norm.weight"]) @ self.head.T
+        return norm(hidden, tensors["norm.weight"])
+
+    def draft(self, tokens, features):
+        """Drafts greedily after `tokens`. Returns the drafted tokens and the
+        smallest gap between the two largest logits of a row."""
+        logits = self.block(tokens, features)[1:] @ self.head.T
         ordered = numpy.sort(logits, -1)
         margin = (ordered[:, -1] - ordered[:, -2]).min()
         drafted = logits.argmax(-1)
-        if "d2t" in tensors:
-            drafted = drafted + tensors["d2t"][drafted]
+        if "d2t" in self.tensors:
+            drafted = drafted + self.tensors["d2t"][drafted]
         return drafted.tolist(), float(margin)
 
 
@@ -174,12 +170,7 @@ def random_drafter(recipe, drafter, seed):
     made.norm("norm.weight", hidden)
     draft_vocab = recipe.get("draft_vocab")
     if draft_vocab is not None:
-        made.matrix("lm_head.weight", draft_vocab, hidden, 3.0)
-        ids = numpy.sort(made.generator.permutation(vocab)[:draft_vocab])
-        in_head = numpy.zeros(vocab, bool)
-        in_head[ids] = True
-        made.tensors["d2t"] = ids - numpy.arange(draft_vocab)
-        made.tensors["t2d"] = in_head
+        random_head(made, vocab, draft_vocab, hidden)
     return made.tensors
 
 
@@ -237,49 +228,10 @@ def misreadings(recipe, drafter):
         yield "scaling", {"config": plain}
 
 
-def make(name, recipe, target, out):
-    ignored = []
-    for seed in range(1, LAST_SEED):
-        drafter = Drafter(recipe, {}, target)
-        stored = random_drafter(recipe, drafter, [seed, 5])
-        drafter = Drafter(recipe, wide(stored), target)
-        generator = numpy.random.default_rng([seed, 7])
-        prompts = [generator.integers(3, TARGET["vocab_size"], size).tolist()
-                   for size in PROMPT_SIZES]
-        golden, margin = records(drafter, target, prompts)
-        ignored = [] if margin < MARGIN else [
-            what for what, changes in misreadings(recipe, drafter)
-            if not matters(drafter, golden, target, prompts, changes)]
-        varied = len({token for record in golden
-                      for token in record["draft_ids"]}) >= 6
-        if margin >= MARGIN and varied and not ignored:
-            break
-    else:
-        raise SystemExit(f"{name}: no seed fits; unimportant: {ignored}")
-    folder = out / name
-    folder.mkdir()
-    save_file(stored, folder / "model.safetensors")
-    write_json(folder / "config.json", config_json(recipe))
-    lines = ",\n".join(f"  {json.dumps(record)}" for record in golden)
-    header = json.dumps({"numpy": numpy.__version__, "seed": seed,
-                         "layers_before_features": drafter.states})
-    (folder / "golden.json").write_text(
-        f'{{"header": {header},\n "prompts": [\n{lines}\n]}}\n')
-    print(f"{name}: seed {seed}, smallest margin {margin:.4f}")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
-    shutil.rmtree(out, ignore_errors=True)
-    (out / "target").mkdir(parents=True)
-    stored = random_target(11)
-    save_file(stored, out / "target" / "model.safetensors")
-    write_json(out / "target" / "config.json", TARGET)
-    for name, recipe in DRAFTERS.items():
-        make(name, recipe, wide(stored), out)
+KIND = Kind(drafters=DRAFTERS, salt=5, drafter=Drafter,
+            random_drafter=random_drafter, config_json=config_json,
+            misreadings=misreadings)
 
 
 if __name__ == "__main__":
-    main()
+    main(KIND, __doc__)

@@ -18,18 +18,11 @@ Usage:
 README.md in the same folder explains the folders and the fields.
 """
 
-import argparse
-import json
-import shutil
-from pathlib import Path
-
 import numpy
-from safetensors.numpy import save_file
 
 import make_eagle3
-from make_eagle3 import (
-    DRAFT_TOKENS, LAST_SEED, LAYER_IDS, MARGIN, PROMPT_SIZES, TARGET, matters,
-    norm, random_drafter, random_target, records, wide, write_json)
+from drafters import TARGET, Kind, main, norm
+from make_eagle3 import DRAFT_TOKENS, LAYER_IDS
 
 MASK = 63
 
@@ -100,52 +93,20 @@ def misreadings(recipe, drafter):
     yield "mask_hidden", {"mask_features": 0 * drafter.mask_features}
 
 
-def make(name, recipe, target, out):
-    for seed in range(1, LAST_SEED):
-        drafter = Drafter(recipe, {}, target)
-        stored = random_drafter(recipe, drafter, [seed, 13])
-        width = len(drafter.states) * TARGET["hidden_size"]
-        shape = (1,) * (recipe["mask_dims"] - 1) + (width,)
-        mask = numpy.random.default_rng([seed, 17]).standard_normal(shape)
-        stored["mask_hidden"] = mask.astype(numpy.float16)
-        drafter = Drafter(recipe, wide(stored), target)
-        generator = numpy.random.default_rng([seed, 7])
-        prompts = [generator.integers(3, TARGET["vocab_size"], size).tolist()
-                   for size in PROMPT_SIZES]
-        golden, margin = records(drafter, target, prompts)
-        ignored = [] if margin < MARGIN else [
-            what for what, changes in misreadings(recipe, drafter)
-            if not matters(drafter, golden, target, prompts, changes)]
-        varied = len({token for record in golden
-                      for token in record["draft_ids"]}) >= 6
-        if margin >= MARGIN and varied and not ignored:
-            break
-    else:
-        raise SystemExit(f"{name}: no seed fits; unimportant: {ignored}")
-    folder = out / name
-    folder.mkdir()
-    save_file(stored, folder / "model.safetensors")
-    write_json(folder / "config.json", config_json(recipe))
-    lines = ",\n".join(f"  {json.dumps(record)}" for record in golden)
-    header = json.dumps({"numpy": numpy.__version__, "seed": seed,
-                         "layers_before_features": drafter.states})
-    (folder / "golden.json").write_text(
-        f'{{"header": {header},\n "prompts": [\n{lines}\n]}}\n')
-    print(f"{name}: seed {seed}, smallest margin {margin:.4f}")
+def random_drafter(recipe, drafter, seed):
+    """Makes the tensors of a drafter."""
+    tensors = make_eagle3.random_drafter(recipe, drafter, seed)
+    width = len(drafter.states) * TARGET["hidden_size"]
+    shape = (1,) * (recipe["mask_dims"] - 1) + (width,)
+    mask = numpy.random.default_rng([seed[0], 17]).standard_normal(shape)
+    tensors["mask_hidden"] = mask.astype(numpy.float16)
+    return tensors
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
-    shutil.rmtree(out, ignore_errors=True)
-    (out / "target").mkdir(parents=True)
-    stored = random_target(11)
-    save_file(stored, out / "target" / "model.safetensors")
-    write_json(out / "target" / "config.json", TARGET)
-    for name, recipe in DRAFTERS.items():
-        make(name, recipe, wide(stored), out)
+KIND = Kind(drafters=DRAFTERS, salt=13, drafter=Drafter,
+            random_drafter=random_drafter, config_json=config_json,
+            misreadings=misreadings)
 
 
 if __name__ == "__main__":
-    main()
+    main(KIND, __doc__)

@@ -1,5 +1,6 @@
 //! Draft heads on a team: those of Medusa and of Hydra. See [`DraftHeads`] for what they compute.
 
+use crate::block_heads::BlockHeadWeights;
 use crate::kernels::{Activations, PackedMatrix, exp, linear};
 use crate::team::Team;
 use crate::tensor_parallel::Share;
@@ -101,7 +102,12 @@ impl SpeculatorWeights {
     pub fn least_memory(speculator: &Speculator, types: ModelTypes) -> Result<usize, LoadError> {
         match speculator.architecture()? {
             SpeculatorArchitecture::Layers(layers) => {
-                Weights::least_memory(&layers, speculator, types, Share::WHOLE)
+                let bytes = Weights::least_memory(&layers, speculator, types, Share::WHOLE)?;
+                let of_heads = match speculator.block_heads()? {
+                    Some(heads) => BlockHeadWeights::least_memory(&heads, speculator, types)?,
+                    None => 0,
+                };
+                Ok(bytes.saturating_add(of_heads))
             }
             SpeculatorArchitecture::Heads(heads) => {
                 let matrix_types = MatrixTypes::of_heads(types.weights, &heads, speculator)?;

@@ -4,6 +4,7 @@
 //! models on it. This crate may use threads and processor instructions. It has no notion of files,
 //! drafting, verification or scheduling.
 
+mod block_heads;
 pub mod ceiling;
 mod cpu_pages;
 mod feature_pages;
@@ -21,6 +22,7 @@ pub mod tensor_parallel;
 pub mod transformer;
 pub mod weights;
 
+pub use block_heads::{BlockHeadWeights, CpuBlockHeads};
 pub use cpu_pages::CpuPages;
 pub use heads::{CpuHeads, HeadWeights, SpeculatorWeights};
 pub use kernels::{Isa, IsaError, PackedMatrix};

@@ -15,9 +15,9 @@ use forerun_formats::checkpoint::random_speculator::{
 use forerun_formats::checkpoint::{LayerTensor, Tensor, TensorRows};
 use forerun_formats::{
     Architecture, Attention, BlockType, CacheType, Checkpoint, Config, DraftHeads, Factors,
-    FeatureSource, Head, Input, Layer, LoadError, MatrixTypes, Mix, Mlp, ModelTypes, Norm,
-    PositionTable, QkNorms, Rope, RopeScaling, Speculator, SpeculatorArchitecture, TensorSource,
-    WeightType,
+    FeatureSource, Head, Input, Layer, LoadError, MarkovKind, MatrixTypes, Mix, Mlp, ModelTypes,
+    Norm, PositionTable, QkNorms, Rope, RopeScaling, Speculator, SpeculatorArchitecture,
+    TensorSource, WeightType,
 };
 use forerun_lm::{
     BatchEntry, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, Progress,
@@ -325,6 +325,9 @@ fn drafters_have_the_same_bits_on_both_devices() {
         L::Eagle3,
         L::PEagle,
         L::DFlash,
+        L::DSpark(MarkovKind::Vanilla),
+        L::DSpark(MarkovKind::Gated),
+        L::DSpark(MarkovKind::Recurrent),
         L::ParallelMedusa,
         L::ParallelEagle,
         L::ReducedParallelEagle,
@@ -384,6 +387,62 @@ fn drafters_have_the_same_bits_on_both_devices() {
             };
             let found = [cpu, reference].map(|mut m| draft_rows(&mut *m, &tokens, &tree, width));
             assert!(found[0] == found[1], "{layout:?} in {weight_type} on {isa}");
+        }
+    }
+}
+
+/// DSpark's heads: for two rows of a block, the second one after the state of the first.
+#[test]
+fn block_heads_have_the_same_bits_on_both_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { num_hidden_layers: 2, ..example_config() };
+    let path = dir.path().join("target");
+    write_random_checkpoint(&path, &config, 3, RandomDtype::F32).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let mut isas = Isa::available().into_iter().cycle();
+    for kind in [MarkovKind::Vanilla, MarkovKind::Gated, MarkovKind::Recurrent] {
+        let (layout, target, seed) = (SpeculatorLayout::DSpark(kind), &config, 3);
+        let path = dir.path().join(format!("{kind:?}"));
+        RandomSpeculator { layout, target, seed, positions: 3, target_embedding_sha256: None }
+            .write(&path)
+            .unwrap();
+        let speculator = Speculator::open(&path, &checkpoint).unwrap().unwrap();
+        let heads = speculator.block_heads().unwrap().unwrap();
+        let SpeculatorArchitecture::Layers(layers) = speculator.architecture().unwrap() else {
+            panic!("layers")
+        };
+        for (weight_type, isa) in WeightType::all().into_iter().zip(&mut isas) {
+            let arithmetic = Arithmetic::cpu(weight_type, isa);
+            let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
+            let weights = BlockHeadWeights::load(heads.clone(), &speculator, weight_type.into());
+            let mut cpu = CpuBlockHeads::new(Arc::new(weights.unwrap()), team);
+            let target = ReferenceModel::load_as(&checkpoint, weight_type, isa).unwrap();
+            let target = Some(&target);
+            let slow = ReferenceModel::load_with(layers.clone(), &speculator, arithmetic, target);
+            let slow = Arc::new(slow.unwrap());
+            let mut slow = ReferenceBlockHeads::load(heads.clone(), &speculator, slow).unwrap();
+            let hidden = |row: usize| -> Vec<f32> {
+                (0..config.hidden_size).map(|i| ((row + 7 * i) % 23) as f32 / 9.0 - 1.2).collect()
+            };
+            let [first, second] = [hidden(0), hidden(1)];
+            let mut corrections = |state: &[f32]| {
+                let positions = [(&first, 5, true), (&second, 17, true), (&first, 9, false)];
+                let positions = positions.map(|(hidden, previous, predicts)| BlockPosition {
+                    hidden,
+                    previous,
+                    state,
+                    predicts,
+                });
+                let found = cpu.forward(&positions);
+                assert_eq!(found, slow.forward(&positions), "{kind:?} in {weight_type} on {isa}");
+                assert!(found[1].confidence > 0.0 && found[1].confidence < 1.0);
+                assert_eq!(found[1].logit_bias.len(), config.vocab_size);
+                assert!(found[2].logit_bias.is_empty());
+                found[1].state.clone()
+            };
+            let state = corrections(&[]);
+            assert_eq!(state.is_empty(), kind != MarkovKind::Recurrent);
+            corrections(&state);
         }
     }
 }

@@ -14,7 +14,8 @@ use forerun_formats::checkpoint::random_speculator::{
     Eagle3Options, RandomSpeculator, SpeculatorLayout,
 };
 use forerun_formats::{
-    Checkpoint, Config, Family as F, FeatureNorm, Speculator, SpeculatorKind, WeightType,
+    Checkpoint, Config, Family as F, FeatureNorm, MarkovKind, Speculator, SpeculatorKind,
+    WeightType,
 };
 use forerun_lm::{FeatureModel, ForwardRequest, LanguageModel, ModelError};
 use forerun_model::{CachedTransformer, EagleModel, HeadsModel};
@@ -743,6 +744,9 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::PEagle, SpeculatorKind::PEagle),
         (L::Eagle3With(Eagle3Options::all()[23]), SpeculatorKind::Eagle3),
         (L::DFlash, SpeculatorKind::DFlash),
+        (L::DSpark(MarkovKind::Vanilla), SpeculatorKind::DSpark),
+        (L::DSpark(MarkovKind::Gated), SpeculatorKind::DSpark),
+        (L::DSpark(MarkovKind::Recurrent), SpeculatorKind::DSpark),
         (L::ParallelMedusa, SpeculatorKind::ParallelMedusa),
         (L::ParallelEagle, SpeculatorKind::ParallelEagle),
         (L::ReducedParallelEagle, SpeculatorKind::ParallelEagle),

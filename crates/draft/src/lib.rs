@@ -5,6 +5,7 @@
 //! stores only saves work.
 
 mod answer_tracker;
+mod block_heads;
 mod candidate_model;
 mod eagle;
 mod feature_based;

@@ -17,14 +17,19 @@
 //! for `k + 1` positions. DFlash (arXiv 2602.06036) has one mask and a block of a fixed length, and the row of a mask
 //! predicts the token in its place. PARD has one mask, which can be repeated any number of times. In the EAGLE
 //! integration, rows also depend on the target's features, and those of masks on a trained feature. P-EAGLE (arXiv 2602.01469)
-//! is EAGLE-3 with one mask, which can be repeated.
+//! is EAGLE-3 with one mask, which can be repeated. DSpark (arXiv 2607.05147) has DFlash's block, in which every row may
+//! predict the token after its place, and heads that correct the rows position by position ([`crate::block_heads`]).
 
+use crate::block_heads::{Block, grow_from_block};
 use crate::candidate_model::CandidateModel;
 use crate::feature_based::{draft_if, readable_tokens};
 use crate::grow::{Growth, grow_from_depth_rows};
 use crate::{DraftContext, Drafter, single_draft};
 use forerun_core::{Draft, DraftShape, SequenceId, TokenId, TokenTree};
-use forerun_lm::{BatchEntry, FeatureModel, ForwardRequest, LanguageModel, ModelError, Progress};
+use forerun_lm::{
+    BatchEntry, FeatureModel, ForwardBlockHeads, ForwardRequest, LanguageModel, ModelError,
+    Progress,
+};
 use std::ops::Range;
 
 /// The mask tokens that stand for the positions to predict.
@@ -42,6 +47,13 @@ pub enum Masks {
         /// The number of rows: the last token and the masks.
         size: usize,
     },
+    /// The same, but each row predicts the token after its place, also that of the last token (DSpark).
+    AnchoredBlock {
+        /// The mask.
+        mask: TokenId,
+        /// The number of rows: the last token and the masks.
+        size: usize,
+    },
 }
 
 impl Masks {
@@ -51,6 +63,7 @@ impl Masks {
             Self::PerPosition(masks) => masks.len() + 1,
             Self::Repeated(_) => usize::MAX,
             Self::Block { size, .. } => size.saturating_sub(1 + ahead),
+            Self::AnchoredBlock { size, .. } => size.saturating_sub(ahead),
         }
     }
 
@@ -58,7 +71,9 @@ impl Masks {
     /// not trained on features of its own, so there masks stay in their places.
     fn places_of(&self, ahead: &[TokenId]) -> Vec<TokenId> {
         match self {
-            Self::PerPosition(_) | Self::Block { .. } => ahead.to_vec(),
+            Self::PerPosition(_) | Self::Block { .. } | Self::AnchoredBlock { .. } => {
+                ahead.to_vec()
+            }
             Self::Repeated(mask) => vec![*mask; ahead.len()],
         }
     }
@@ -74,6 +89,7 @@ impl Masks {
             Self::PerPosition(masks) => masks.clone().take(positions.saturating_sub(1)).collect(),
             Self::Repeated(mask) => vec![*mask; positions.saturating_sub(1)],
             Self::Block { mask, .. } => vec![*mask; most],
+            Self::AnchoredBlock { mask, .. } => vec![*mask; most.saturating_sub(1)],
         }
     }
 }
@@ -82,12 +98,14 @@ impl Masks {
 pub struct ParallelDrafter<M> {
     candidates: CandidateModel<M>,
     masks: Masks,
+    /// Heads that correct the rows of a block.
+    heads: Option<Box<dyn ForwardBlockHeads>>,
 }
 
 impl<M: LanguageModel> ParallelDrafter<M> {
     /// Creates a drafter that uses `model`, which must have the masks in its vocabulary.
     pub fn new(model: M, masks: Masks) -> Self {
-        Self { candidates: CandidateModel::new(model), masks }
+        Self { candidates: CandidateModel::new(model), masks, heads: None }
     }
 
     /// Returns the drafter for a target with `vocab_size` tokens.
@@ -104,7 +122,8 @@ impl<M: LanguageModel> ParallelDrafter<M> {
         reads_features: bool,
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
-        let Self { candidates, masks } = self;
+        let Self { candidates, masks, heads } = self;
+        let hidden_states = heads.is_some();
         let mut drafts: Vec<MaskedDraft> = Vec::new();
         for (index, context) in contexts.iter().enumerate() {
             let all = context.tokens.len();
@@ -121,17 +140,28 @@ impl<M: LanguageModel> ParallelDrafter<M> {
                 let features = reads_features.then_some(&context.feedback.features);
                 let tokens = &context.tokens[..draft.read];
                 let request = context.request(&draft.tree, draft.first_row);
-                let request = ForwardRequest { features, tokens, ..request };
+                let features_from = hidden_states.then_some(draft.read - 1);
+                let request = ForwardRequest { features, features_from, tokens, ..request };
                 BatchEntry { request, progress: &mut draft.progress }
             });
             candidates.model.forward(&mut batch.collect::<Vec<_>>());
-            drafts.retain_mut(|MaskedDraft { index, shape, progress, .. }| {
-                let Some(output) = progress.result.take() else { return true };
-                let sampling = candidates.sampling(contexts[*index].sampling);
-                let context = DraftContext { sampling: &sampling, ..contexts[*index] };
-                let growth = Growth::new(context, shape);
+            drafts.retain_mut(|draft| {
+                let Some(output) = draft.progress.result.take() else { return true };
+                let context = contexts[draft.index];
+                let sampling = candidates.sampling(context.sampling);
+                let growth =
+                    Growth::new(DraftContext { sampling: &sampling, ..context }, &draft.shape);
                 let vocab_size = candidates.vocab_size();
-                done(*index, output.and_then(|o| grow_from_depth_rows(growth, &o, vocab_size)));
+                let grown = output.and_then(|output| match heads.as_deref_mut() {
+                    None => grow_from_depth_rows(growth, &output, vocab_size),
+                    Some(heads) => {
+                        let first_row = masks.first_row();
+                        let tokens = &context.tokens[draft.read - 1..];
+                        let block = Block { output: &output, tokens, first_row, vocab_size };
+                        grow_from_block(growth, &block, heads)
+                    }
+                });
+                done(draft.index, grown);
                 false
             });
         }
@@ -195,7 +225,7 @@ impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
 }
 
 /// Drafts with a model that reads masks and the target's features: ParallelSpec's EAGLE
-/// integration.
+/// integration, P-EAGLE, DFlash and DSpark.
 pub struct ParallelEagleDrafter<M> {
     drafter: ParallelDrafter<M>,
 }
@@ -204,6 +234,14 @@ impl<M: FeatureModel> ParallelEagleDrafter<M> {
     /// Creates a drafter that uses `model`, which must have the masks in its vocabulary.
     pub fn new(model: M, masks: Masks) -> Self {
         Self { drafter: ParallelDrafter::new(model, masks) }
+    }
+
+    /// Returns the drafter with heads that correct the rows of its blocks. The model must return the hidden states of a
+    /// block as its features.
+    #[must_use]
+    pub fn with_heads(mut self, heads: Box<dyn ForwardBlockHeads>) -> Self {
+        self.drafter.heads = Some(heads);
+        self
     }
 
     /// Returns the model. Tests inspect its caches.
@@ -315,6 +353,12 @@ mod tests {
         assert_eq!(draft(&block, (6, 5), 2), (2, request(6, &[9; 4], 1)));
         assert_eq!(draft(&block, (6, 3), 9), (2, request(4, &[4, 5, 9, 9], 3)));
         assert_eq!(draft(&block, (9, 3), 2), (0, None), "the block is full");
+        // Every row of DSpark's blocks predicts, also that of the last token.
+        let anchored = Masks::AnchoredBlock { mask: 9, size: 5 };
+        assert_eq!(draft(&anchored, (6, 5), 2), (2, request(6, &[9; 4], 0)));
+        assert_eq!(draft(&anchored, (6, 3), 9), (3, request(4, &[4, 5, 9, 9], 2)));
+        assert_eq!(draft(&anchored, (9, 3), 2), (0, None), "the block is full");
+        assert_eq!(draft(&anchored, (29, 27), 9), (2, request(28, &[28, 9], 1)));
         // At the end of the context length, blocks are shorter.
         assert_eq!(draft(&block, (29, 27), 9), (1, request(28, &[28, 9], 2)));
         assert_eq!(draft(&own, (30, 29), 9), (1, request(30, &[], 0)));

@@ -3,7 +3,9 @@
 
 use crate::drafter_parts::{DraftModel, DrafterParts, Site};
 use crate::placed_weights::PlacedWeights;
-use forerun_cpu::{CpuHeads, HeadWeights, SpeculatorWeights, Transformer, Weights};
+use forerun_cpu::{
+    BlockHeadWeights, CpuBlockHeads, CpuHeads, HeadWeights, SpeculatorWeights, Transformer, Weights,
+};
 use forerun_decode::DraftPattern;
 use forerun_draft::{
     Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter, Masks, MedusaDrafter, ModelDrafter,
@@ -93,7 +95,11 @@ pub(crate) fn speculator(
         SpeculatorWeights::Heads(weights) => heads(weights),
         SpeculatorWeights::Layers(weights) if weights.architecture().feature_width() > 0 => {
             match speculator.block() {
-                Some(block) => blocks(weights, block),
+                Some(block) => {
+                    let heads = speculator.block_heads()?;
+                    let heads = heads.map(|heads| BlockHeadWeights::load(heads, speculator, types));
+                    blocks(weights, block, heads.transpose()?.map(Arc::new))
+                }
                 None => layers_on_features(weights, speculator.kind() == SpeculatorKind::PEagle),
             }
         }
@@ -121,13 +127,32 @@ fn heads(weights: Arc<HeadWeights>) -> DrafterParts {
     })
 }
 
-/// Layers on the target's features that draft a block in one pass.
-fn blocks(weights: Arc<Weights>, DraftBlock { mask, size }: DraftBlock) -> DrafterParts {
-    let pattern = DraftPattern { positions: Some(size - 1), one_forward: true };
+/// Layers on the target's features that draft a block in one pass, with heads that correct it position by position or
+/// without.
+fn blocks(
+    weights: Arc<Weights>,
+    block: DraftBlock,
+    heads: Option<Arc<BlockHeadWeights>>,
+) -> DrafterParts {
+    let DraftBlock { mask, size, predicts_after } = block;
+    let masks = match predicts_after {
+        true => Masks::AnchoredBlock { mask, size },
+        false => Masks::Block { mask, size },
+    };
+    // The heads cost little beside the layers.
+    let pattern = DraftPattern { positions: Some(block.positions()), one_forward: true };
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
-        let layers = Transformer::new(Arc::clone(&weights), site.team()?);
+        let team = site.team()?;
+        let layers = Transformer::new(Arc::clone(&weights), Arc::clone(&team));
         let model = site.timed(BlockModel::new(layers).with_cache_bytes(site.cache_bytes));
-        Ok(Box::new(ParallelEagleDrafter::new(model, Masks::Block { mask, size })))
+        let drafter = ParallelEagleDrafter::new(model, masks.clone());
+        Ok(match &heads {
+            Some(heads) => {
+                let heads = CpuBlockHeads::new(Arc::clone(heads), team);
+                Box::new(drafter.with_heads(Box::new(heads)))
+            }
+            None => Box::new(drafter),
+        })
     })
 }
 

@@ -101,6 +101,16 @@ static DRAFTERS: &[DrafterEntry] = &[
         },
     },
     DrafterEntry {
+        name: "dspark",
+        help: "The same with heads that correct the block token by token, and end it where the target would \
+               hardly accept more (DSpark)",
+        traits: DrafterTraits::ON_PREDICTED_FEATURES,
+        source: Source::Speculator {
+            reads: |layout| matches!(layout, SpeculatorKind::DSpark),
+            build_model: None,
+        },
+    },
+    DrafterEntry {
         name: "mtp",
         help: "The layer of the target's own checkpoint that predicts a further token (MTP of DeepSeek-V3, \
                GLM-4.5, Qwen3-Next and Qwen3.5); needs no draft model",
@@ -251,6 +261,8 @@ impl DrafterKind {
     pub const Eagle: Self = Self::named("eagle");
     /// Layers on the target's hidden states that draft a block in one forward pass (DFlash, arXiv 2602.06036).
     pub const DFlash: Self = Self::named("dflash");
+    /// The same with heads that correct the block token by token (DSpark, arXiv 2607.05147).
+    pub const DSpark: Self = Self::named("dspark");
     /// The layer of the target's own checkpoint that predicts a further token (MTP, arXiv 2412.19437).
     pub const Mtp: Self = Self::named("mtp");
     /// A drafter that predicts all positions in one forward pass (both integrations of ParallelSpec,

@@ -32,7 +32,7 @@ const DRAFTERS: [&str; 9] = [
     "z-lab-sliding-not-causal",
 ];
 
-const BLOCK: DraftBlock = DraftBlock { mask: 63, size: 6 };
+const BLOCK: DraftBlock = DraftBlock { mask: 63, size: 6, predicts_after: false };
 
 fn folder() -> PathBuf {
     draft_goldens::folder("dflash")
@@ -193,6 +193,8 @@ fn options_of_training_and_of_the_target_are_accepted() {
     ] {
         open_with(drafter, path, value).unwrap();
     }
+    let anchored = open_with("speculators", &["sample_from_anchor"], json!(true)).unwrap();
+    assert_eq!(anchored.block(), Some(DraftBlock { predicts_after: true, ..BLOCK }));
     let capped = open_with("z-lab", &["final_logit_softcapping"], json!(30.0)).unwrap();
     let SpeculatorArchitecture::Layers(architecture) = capped.architecture().unwrap() else {
         panic!("a drafter of layers")
@@ -222,9 +224,9 @@ fn what_is_not_computed_is_refused_by_name() {
         ("speculators", &["draft_vocab_size"], json!(40)),
         ("speculators", &["markov_rank"], json!(4)),
         ("speculators", &["projector_type"], json!("domino")),
-        ("speculators", &["sample_from_anchor"], json!(true)),
+        ("speculators", &["sample_from_anchor"], json!(3)),
         ("speculators", &["shift_label"], json!(true)),
-        ("speculators", &["speculators_model_type"], json!("dspark")),
+        ("speculators", &["speculators_model_type"], json!("dflash2")),
         ("speculators", &["target_hidden_size"], json!(8)),
     ] {
         let error = open_with(drafter, path, value).err().unwrap().to_string();

@@ -18,6 +18,7 @@ use forerun_core::{
     ClusterError, Completion, Job, JobError, Key, KeyedRandomness, Purpose, Role, Sampling,
     ScoreJob, SequenceId, Ticket, TokenTree,
 };
+use forerun_formats::MarkovKind;
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use forerun_wire::{Command, Connection, WorkerEnd};
 use std::collections::HashMap;
@@ -272,6 +273,7 @@ fn plans(pair: &Pair, speculators: &[(SpeculatorLayout, std::path::PathBuf)]) ->
         (L::Eagle, DrafterKind::Eagle),
         (L::Eagle3, DrafterKind::Eagle),
         (L::DFlash, DrafterKind::DFlash),
+        (L::DSpark(MarkovKind::Recurrent), DrafterKind::DSpark),
         (L::Medusa, DrafterKind::Medusa),
         (L::Hydra, DrafterKind::Hydra),
     ];

@@ -7,6 +7,7 @@
 //! piece, and a new device changes no family.
 
 mod attention;
+mod block_heads;
 mod latent;
 mod layer;
 mod mlp;
@@ -18,6 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use attention::{Attention, QkNorms, Rope};
+pub use block_heads::{BlockHeads, ConfidenceInput, MarkovHead, MarkovKind};
 pub use latent::Latent;
 pub use layer::{AttentionNorm, Layer, MlpInput, Norm, OwnInput};
 pub use mlp::{Activation, ExpertGroups, Experts, Mlp, Router, Weighting};
@@ -290,7 +292,7 @@ impl Architecture {
                 }
                 _ => Vec::new(),
             },
-            Tensor::DraftHead(..) => Vec::new(),
+            Tensor::DraftHead(..) | Tensor::BlockHead(_) => Vec::new(),
         }
     }
 

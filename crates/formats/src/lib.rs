@@ -20,9 +20,10 @@ mod tensor;
 mod weight_type;
 
 pub use architecture::{
-    Activation, Architecture, Attention, AttentionNorm, DraftHeads, ExpertGroups, Experts, Factors,
-    FeatureNorm, FeatureSource, Head, Input, Latent, Layer, Mlp, MlpInput, Norm, OwnInput,
-    PositionTable, QkNorms, Recurrent, RecurrentRule, Rope, Router, Weighting,
+    Activation, Architecture, Attention, AttentionNorm, BlockHeads, ConfidenceInput, DraftHeads,
+    ExpertGroups, Experts, Factors, FeatureNorm, FeatureSource, Head, Input, Latent, Layer,
+    MarkovHead, MarkovKind, Mlp, MlpInput, Norm, OwnInput, PositionTable, QkNorms, Recurrent,
+    RecurrentRule, Rope, Router, Weighting,
 };
 pub use block_type::{BlockType, UnknownBlockType};
 pub use checkpoint::{Checkpoint, TensorSource};
@@ -36,7 +37,7 @@ pub use load_error::LoadError;
 pub use mix::Mix;
 pub use model_types::{MatrixTypes, ModelTypes, UnknownWeightType, WeightTypes};
 pub use speculator::{DraftBlock, Speculator, SpeculatorArchitecture, SpeculatorKind};
-pub use tensor::{ExpertTensor, HeadTensor};
+pub use tensor::{BlockHeadTensor, ExpertTensor, HeadTensor};
 pub use weight_type::{
     CacheType, QUANT_BLOCK, UnknownCacheType, WeightType, quantize_to_i8, round_to_i8,
 };

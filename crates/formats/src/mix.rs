@@ -5,7 +5,7 @@
 
 use crate::architecture::{Architecture, Head};
 use crate::block_type::BlockType;
-use crate::tensor::{ExpertTensor, HeadTensor, LayerTensor, Tensor};
+use crate::tensor::{BlockHeadTensor, ExpertTensor, HeadTensor, LayerTensor, Tensor};
 use crate::weight_type::WeightType;
 use BlockType::{Q2_K, Q3_K, Q4_0, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
 use std::fmt;
@@ -96,6 +96,12 @@ impl Mix {
     /// Returns the type of a draft head's matrix with this number of inputs.
     pub(crate) fn of_draft_head(self, tensor: HeadTensor, inputs: usize) -> WeightType {
         let is_head = tensor == HeadTensor::Matrix;
+        with_whole_blocks(if is_head { Q6_K } else { self.of_most() }, inputs)
+    }
+
+    /// Returns the type of a block head's matrix with this number of inputs.
+    pub(crate) fn of_block_head(self, tensor: BlockHeadTensor, inputs: usize) -> WeightType {
+        let is_head = tensor == BlockHeadTensor::LogitBias;
         with_whole_blocks(if is_head { Q6_K } else { self.of_most() }, inputs)
     }
 

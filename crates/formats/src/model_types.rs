@@ -1,6 +1,6 @@
 //! The types of a model in memory, and of its matrices in a file.
 
-use crate::architecture::{Architecture, DraftHeads};
+use crate::architecture::{Architecture, BlockHeads, DraftHeads};
 use crate::checkpoint::{Dtype, LoadError, TensorSource};
 use crate::mix::Mix;
 use crate::tensor::{ExpertTensor, LayerTensor, Tensor};
@@ -188,6 +188,32 @@ impl MatrixTypes {
             Some(WeightTypes::Mix(mix)) => {
                 let mixed = |(tensor, part, shape): (_, _, Vec<usize>)| {
                     (tensor, mix.of_draft_head(part, shape[1]))
+                };
+                Self(matrices.map(mixed).collect())
+            }
+        })
+    }
+
+    /// Chooses the types of the matrices of the heads after a block drafter's layers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::of_model`].
+    pub fn of_block_heads(
+        types: Option<WeightTypes>,
+        heads: &BlockHeads,
+        source: &dyn TensorSource,
+    ) -> Result<Self, LoadError> {
+        let matrices = heads.matrices().map(|part| (part, heads.shape(part)));
+        let named = |(part, shape)| (Tensor::BlockHead(part), shape);
+        Ok(match types {
+            None => Self::stored(matrices.map(named), source)?,
+            Some(WeightTypes::All(weight_type)) => {
+                Self(matrices.map(|(part, _)| (Tensor::BlockHead(part), weight_type)).collect())
+            }
+            Some(WeightTypes::Mix(mix)) => {
+                let mixed = |(part, shape): (_, Vec<usize>)| {
+                    (Tensor::BlockHead(part), mix.of_block_head(part, shape[1]))
                 };
                 Self(matrices.map(mixed).collect())
             }

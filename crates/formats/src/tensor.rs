@@ -48,6 +48,8 @@ pub enum Tensor {
     ContextNorm,
     /// A tensor of the draft head with this index.
     DraftHead(usize, HeadTensor),
+    /// A tensor of the heads after a block drafter's layers ([`BlockHeads`](crate::BlockHeads)).
+    BlockHead(BlockHeadTensor),
 }
 
 /// One weight tensor of a layer. Matrices are `[outputs, inputs]`; `q_size` is
@@ -473,6 +475,43 @@ impl HeadTensor {
     }
 }
 
+/// One weight tensor of the heads after a block drafter's layers (DSpark).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockHeadTensor {
+    /// The embedding of the token before a position, `[vocab_size, rank]`.
+    Previous,
+    /// Matrix to the bias of logits, `[head outputs, rank]`.
+    LogitBias,
+    /// Projection whose sigmoid multiplies the embedding, `[rank, hidden_size + rank]`.
+    Gate,
+    /// Its bias, `[rank]`.
+    GateBias,
+    /// Projection to the gate, the candidate and the output of a recurrent state,
+    /// `[3 · rank, 2 · rank + hidden_size]`.
+    Joint,
+    /// Its bias, `[3 · rank]`.
+    JointBias,
+    /// Projection to the logit of the confidence, `[1, hidden_size]` or `[1, hidden_size + rank]`.
+    Confidence,
+    /// Its bias, `[1]`.
+    ConfidenceBias,
+}
+
+impl BlockHeadTensor {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Previous => "markov_head.markov_w1.weight",
+            Self::LogitBias => "markov_head.markov_w2.weight",
+            Self::Gate => "markov_head.gate_proj.weight",
+            Self::GateBias => "markov_head.gate_proj.bias",
+            Self::Joint => "markov_head.joint_proj.weight",
+            Self::JointBias => "markov_head.joint_proj.bias",
+            Self::Confidence => "confidence_head.proj.weight",
+            Self::ConfidenceBias => "confidence_head.proj.bias",
+        }
+    }
+}
+
 /// Formats the tensor's name in Hugging Face checkpoints. Errors use it for every format.
 impl fmt::Display for Tensor {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -504,6 +543,7 @@ impl fmt::Display for Tensor {
             Self::FeaturePartNorm(part) => write!(formatter, "fc_norm.{part}.weight"),
             Self::ContextNorm => formatter.write_str("hidden_norm.weight"),
             Self::DraftHead(head, tensor) => write!(formatter, "heads.{head}.{tensor:?}"),
+            Self::BlockHead(tensor) => formatter.write_str(tensor.name()),
         }
     }
 }

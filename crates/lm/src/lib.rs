@@ -4,6 +4,7 @@
 //! This crate has no models. It depends on `forerun-core` alone, so drafters compile without
 //! kernels, files or threads.
 
+mod block_heads;
 mod error;
 #[cfg(feature = "testing")]
 pub mod fake;
@@ -11,6 +12,7 @@ mod layer_order;
 mod model;
 mod request;
 
+pub use block_heads::{BlockCorrection, BlockPosition, ForwardBlockHeads};
 pub use error::{CachePart, ModelError};
 pub use layer_order::{LayerGroups, LayerGroupsError, LayerOrder};
 pub use model::{FeatureModel, LanguageModel, LayeredModel};

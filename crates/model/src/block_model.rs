@@ -8,23 +8,26 @@
 //!    to one another. The row of a mask predicts the token in its place.
 //! 3. The rows of the context are kept; those of a block never are.
 //!
+//! DSpark (arXiv 2607.05147) drafts from the hidden states of the block as well: a request for features gets them.
+//!
 //! A round takes a pass that adds the newly accepted tokens to the context, and a pass over the block.
 
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
 use crate::draft_logits::expand_logits;
 use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass, no_storage};
 use forerun_cache::{CachePool, Keep, SequenceCache};
-use forerun_core::{Features, Node, SequenceId, TokenTree};
+use forerun_core::{FeatureRows, Features, Node, SequenceId, TokenTree};
 use forerun_formats::Architecture;
 use forerun_lm::{
-    BatchEntry, DeviceChoice, FeatureModel, ForwardRequest, LanguageModel, LayerOrder, ModelError,
-    unfinished,
+    BatchEntry, DeviceChoice, FeatureModel, ForwardOutput, ForwardRequest, LanguageModel,
+    LayerOrder, ModelError, unfinished,
 };
 
 /// A block drafter on a device, with caches of its sequences.
 ///
 /// A request's block is its last token and its tree, which must be a chain. All its rows depend on the whole block,
-/// so a request's rows are computed in one pass.
+/// so a request's rows are computed in one pass. A request that asks for features gets the hidden states of the rows of its
+/// block after the last layer, before the final norm: `[block, hidden]`, whatever the first token is.
 pub struct BlockModel<F: Forward> {
     transformer: F,
     pool: CachePool<F::Storage>,
@@ -41,6 +44,12 @@ struct PlannedPass<'a> {
     first_output: Node,
     /// The features of a part of the context; empty for the block.
     features: Vec<RowFeature<'a>>,
+}
+
+/// The results of a pass: the logits of its output rows, and the hidden states of all rows, if a request asks for them.
+struct BlockRows {
+    logits: Vec<f32>, // [output rows, head outputs]
+    hidden: Vec<f32>, // [rows, hidden]
 }
 
 impl PlannedPass<'_> {
@@ -123,9 +132,9 @@ impl<F: Forward> BlockModel<F> {
         Ok(Some(PlannedPass { entry, request, nodes, first_output, features }))
     }
 
-    /// Runs the planned passes as one, and records the rows of contexts that succeed. Returns the logits of all of
-    /// them, and whether each succeeded.
-    fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<(Vec<f32>, Outcomes), ModelError> {
+    /// Runs the planned passes as one, and records the rows of contexts that succeed. Returns the results of all
+    /// of them, and whether each succeeded.
+    fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<(BlockRows, Outcomes), ModelError> {
         let Self { transformer, pool } = self;
         let (storage, sequences) = pool.storage_and_sequences();
         let parts = planned.iter().map(|plan| {
@@ -139,13 +148,15 @@ impl<F: Forward> BlockModel<F> {
         let output = transformer.forward(&Pass { sequences: &parts, order, device }, storage);
         let output = output.map_err(ModelError::from)?;
         let outcomes = output.outcomes(planned.iter().map(|plan| plan.nodes.len()));
-        let logits = output.logits.to_vec();
+        let wants_hidden = planned.iter().any(|plan| plan.request.features_from.is_some());
+        let hidden = if wants_hidden { output.hidden.to_vec() } else { Vec::new() };
+        let rows = BlockRows { logits: output.logits.to_vec(), hidden };
         for (plan, _) in planned.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {
             if plan.is_of_context() {
                 pool.record(plan.request.sequence, &plan.nodes, plan.nodes.len());
             }
         }
-        Ok((logits, outcomes))
+        Ok((rows, outcomes))
     }
 }
 
@@ -180,19 +191,22 @@ impl<F: Forward> LanguageModel for BlockModel<F> {
         if planned.is_empty() {
             return;
         }
-        let (logits, outcomes) = match self.run(&planned) {
+        let (BlockRows { logits, hidden }, outcomes) = match self.run(&planned) {
             Ok(output) => output,
             Err(error) => {
                 planned.iter().for_each(|plan| batch[plan.entry].complete(Err(error.clone())));
                 return;
             }
         };
-        let mut logits = &logits[..];
-        let (head_size, vocab_size) = (self.architecture().head_size(), self.vocab_size());
+        let (head_size, size) = (self.architecture().head_size(), self.architecture().hidden_size);
+        let vocab_size = self.vocab_size();
+        let (mut logits, mut hidden) = (&logits[..], hidden.chunks(size));
         for (plan, outcome) in planned.into_iter().zip(outcomes) {
             let outputs = plan.nodes.len() - plan.first_output;
             let (rows, rest) = logits.split_at(outputs * head_size);
             logits = rest;
+            let hidden: Vec<f32> =
+                hidden.by_ref().take(plan.nodes.len()).flatten().copied().collect();
             if let Err(error) = outcome {
                 batch[plan.entry].complete(Err(error));
                 continue;
@@ -201,7 +215,9 @@ impl<F: Forward> LanguageModel for BlockModel<F> {
             progress.computed_tokens += plan.nodes.len();
             if !plan.is_of_context() {
                 progress.logits.extend(expand_logits(self.transformer.architecture(), rows));
-                progress.result = Some(Ok(progress.take_output(vocab_size)));
+                let output = progress.take_output(vocab_size);
+                let features = plan.request.features_from.map(|_| FeatureRows::new(size, hidden));
+                progress.result = Some(Ok(ForwardOutput { features, ..output }));
             }
         }
     }

@@ -6,10 +6,11 @@
 //!
 //! * [`ReferenceModel::logits`] takes a whole sequence and returns all its logits. It has no cache, no
 //!   batch and no tree.
-//! * [`ReferenceDevice`] and [`ReferenceHeads`] are devices like any other: they compute passes over
+//! * [`ReferenceDevice`], [`ReferenceHeads`] and [`ReferenceBlockHeads`] are devices like any other: they compute passes over
 //!   batches and pages.
 
 mod arithmetic;
+mod block_heads;
 mod device;
 mod heads;
 mod latent;
@@ -20,6 +21,7 @@ mod weights;
 mod whole_sequence;
 
 pub use arithmetic::{Arithmetic, Bf16Products};
+pub use block_heads::ReferenceBlockHeads;
 pub use device::{ReferenceDevice, ReferencePages};
 pub use heads::ReferenceHeads;
 pub use matrix::Matrix;

@@ -5,11 +5,12 @@
 
 use crate::common::{Models, Run, edit_json};
 use forerun::Checkpoint;
+use forerun_formats::MarkovKind;
 use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const LAYOUTS: [(SpeculatorLayout, &str); 10] = [
+const LAYOUTS: [(SpeculatorLayout, &str); 11] = [
     (SpeculatorLayout::Medusa, "medusa"),
     (SpeculatorLayout::SharedHeadMedusa, "medusa"),
     (SpeculatorLayout::Hydra, "hydra"),
@@ -18,6 +19,7 @@ const LAYOUTS: [(SpeculatorLayout, &str); 10] = [
     (SpeculatorLayout::Eagle3, "eagle"),
     (SpeculatorLayout::PEagle, "parallel"),
     (SpeculatorLayout::DFlash, "dflash"),
+    (SpeculatorLayout::DSpark(MarkovKind::Gated), "dspark"),
     (SpeculatorLayout::ParallelMedusa, "parallel"),
     (SpeculatorLayout::ParallelEagle, "parallel"),
 ];
@@ -117,7 +119,11 @@ fn invalid_combinations_are_refused_with_advice() {
                 // This drafter reads only tokens.
                 SpeculatorLayout::ParallelMedusa => drop(run.succeed().output()),
                 // They draft ahead on the hidden states that they predict, or without those that are missing.
-                _ if matches!((drafter, method), ("eagle" | "parallel" | "dflash", "pearl")) => {
+                _ if matches!(
+                    (drafter, method),
+                    ("eagle" | "parallel" | "dflash" | "dspark", "pearl")
+                ) =>
+                {
                     drop(run.succeed().output());
                 }
                 _ => {

@@ -6,7 +6,6 @@ use forerun::{
     CacheType, Checkpoint, Config, Family, Loader, Mix, RandomPair, RopeScaling, Tokenizer,
     export_gguf,
 };
-use forerun_formats::QkNorms;
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_checkpoint_with_mtp,
     write_random_pair,
@@ -15,6 +14,7 @@ use forerun_formats::checkpoint::random_speculator::{
     Eagle3Options, RandomSpeculator, SpeculatorLayout,
 };
 use forerun_formats::config::{SlidingLayers, SlidingWindow};
+use forerun_formats::{MarkovKind, QkNorms};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -137,6 +137,9 @@ impl Pair {
             L::Eagle3With(*Eagle3Options::all().last().unwrap()),
             L::PEagle,
             L::DFlash,
+            L::DSpark(MarkovKind::Vanilla),
+            L::DSpark(MarkovKind::Gated),
+            L::DSpark(MarkovKind::Recurrent),
             L::ParallelMedusa,
             L::ParallelEagle,
             L::ReducedParallelEagle,

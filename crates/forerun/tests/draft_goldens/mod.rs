@@ -45,6 +45,9 @@ pub(crate) struct Golden {
     pub(crate) prompt_ids: Vec<TokenId>,
     pub(crate) next_id: TokenId,
     pub(crate) draft_ids: Vec<TokenId>,
+    /// The predicted probabilities of acceptance, of DSpark.
+    #[serde(default)]
+    pub(crate) confidences: Vec<f32>,
     last_features: Vec<f64>,
 }
 
@@ -74,18 +77,23 @@ pub(crate) type Opened = (Checkpoint, Speculator, FeatureSource);
 
 /// Returns the target and the drafter's layers on the reference device.
 pub(crate) fn on_reference(
-    (checkpoint, speculator, source): Opened,
+    opened: Opened,
 ) -> (CachedTransformer<ReferenceDevice>, ReferenceDevice) {
+    let [target, drafter] = reference_models(&opened);
+    let target = ReferenceDevice::new(target).with_features(opened.2);
+    (CachedTransformer::new(target), ReferenceDevice::new(drafter))
+}
+
+/// Returns the target and the drafter's layers as the reference reads them.
+pub(crate) fn reference_models((checkpoint, speculator, _): &Opened) -> [Arc<ReferenceModel>; 2] {
     let isa = Isa::best();
-    let target = ReferenceModel::load_as(&checkpoint, WeightType::F32, isa).unwrap();
-    let target = Arc::new(target);
+    let target = ReferenceModel::load_as(checkpoint, WeightType::F32, isa).unwrap();
     let SpeculatorArchitecture::Layers(layers) = speculator.architecture().unwrap() else {
         panic!("layers");
     };
     let arithmetic = Arithmetic::cpu(WeightType::F32, isa);
-    let model = ReferenceModel::load_with(layers, &speculator, arithmetic, Some(&*target));
-    let target = ReferenceDevice::new(target).with_features(source);
-    (CachedTransformer::new(target), ReferenceDevice::new(Arc::new(model.unwrap())))
+    let model = ReferenceModel::load_with(layers, speculator, arithmetic, Some(&target));
+    [target, model.unwrap()].map(Arc::new)
 }
 
 /// Returns the weights of the target and of the drafter's layers.

@@ -332,7 +332,8 @@ impl<'a> RandomWeights<'a> {
             | Tensor::EmbeddingNorm
             | Tensor::FeatureNorm
             | Tensor::FeaturePartNorm(_)
-            | Tensor::DraftHead(..) => (0.0, 1.0),
+            | Tensor::DraftHead(..)
+            | Tensor::BlockHead(_) => (0.0, 1.0),
             Tensor::Expert(layer, _, part) => {
                 let dense = self.mean_and_deviation(Tensor::Layer(layer, part.dense()));
                 match self.config.architecture().shape(tensor)[..] {

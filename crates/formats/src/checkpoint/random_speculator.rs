@@ -15,10 +15,13 @@ use serde_json::{Value, json};
 
 use super::random::{Normal, RandomDtype, RandomTensor, write_error};
 use super::{SerializedTensor, write_safetensors};
-use crate::architecture::{FeatureNorm, QkNorms};
+use crate::architecture::{FeatureNorm, MarkovKind, QkNorms};
 use crate::config::{Config, Family, SlidingLayers, SlidingWindow};
 use crate::load_error::LoadError;
 use crate::tensor::Tensor;
+
+/// The rank of random Markov heads.
+const MARKOV_RANK: usize = 8;
 
 /// The storage layout of a drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +50,10 @@ pub enum SpeculatorLayout {
     PEagle,
     /// DFlash in z-lab's layout: a layer with a sliding window, and one that sees the whole block.
     DFlash,
+    /// DSpark with a Markov head of this kind: in its authors' layout if that is recurrent, otherwise in the layout of
+    /// speculators, with [`Self::ReducedEagle`]'s head if it is gated. In the block of a vanilla one, the row of a mask
+    /// predicts the token in its place.
+    DSpark(MarkovKind),
     /// ParallelSpec on tokens.
     ParallelMedusa,
     /// ParallelSpec on the target's features.
@@ -92,7 +99,11 @@ impl RandomSpeculator<'_> {
             self.tensors().into_iter().map(|(name, tensor)| (name, tensor.serialized())).collect();
         use SpeculatorLayout as L;
         let is_eagle3 = matches!(self.layout, L::Eagle3 | L::Eagle3With(_) | L::PEagle);
-        if is_eagle3 || matches!(self.layout, L::ReducedEagle | L::ReducedParallelEagle) {
+        let is_reduced = matches!(
+            self.layout,
+            L::ReducedEagle | L::ReducedParallelEagle | L::DSpark(MarkovKind::Gated)
+        );
+        if is_eagle3 || is_reduced {
             let offsets = (0..self.draft_vocab_size() as i64).flat_map(i64::to_le_bytes).collect();
             let (shape, dtype) = (vec![self.draft_vocab_size()], safetensors::Dtype::I64);
             tensors.push(("d2t".to_owned(), SerializedTensor { shape, dtype, bytes: offsets }));
@@ -112,13 +123,15 @@ impl RandomSpeculator<'_> {
     }
 
     fn config(&self) -> Config {
-        if self.layout == SpeculatorLayout::DFlash {
+        if matches!(self.layout, SpeculatorLayout::DFlash | SpeculatorLayout::DSpark(_)) {
             let layers = SlidingLayers::Listed(vec![true, false]);
+            let recurrent = SpeculatorLayout::DSpark(MarkovKind::Recurrent);
+            let slides = self.layout != recurrent;
             return Config {
                 family: Family::Qwen3,
                 qk_norms: QkNorms::Heads,
                 num_hidden_layers: 2,
-                sliding_window: Some(SlidingWindow { size: 9, layers }),
+                sliding_window: slides.then_some(SlidingWindow { size: 9, layers }),
                 ..self.target.clone()
             };
         }
@@ -167,6 +180,7 @@ impl RandomSpeculator<'_> {
                     json!({"mask_token_id": 0, "target_layer_ids": [0, last]});
                 config
             }
+            L::DSpark(kind) => self.dspark_json(kind, layer),
             L::ParallelMedusa | L::ParallelEagle | L::ReducedParallelEagle => {
                 let mut config = layer;
                 let medusa = self.layout == L::ParallelMedusa;
@@ -179,6 +193,44 @@ impl RandomSpeculator<'_> {
         if let Some(hash) = &self.target_embedding_sha256 {
             config["target"] = json!("the random target");
             config["target_embedding_sha256"] = json!(hash);
+        }
+        config
+    }
+
+    fn dspark_json(&self, kind: MarkovKind, layer: Value) -> Value {
+        let last = self.target.num_hidden_layers;
+        let heads = json!({
+            "markov_rank": MARKOV_RANK, "enable_confidence_head": true,
+            "markov_head_type": match kind {
+                MarkovKind::Vanilla => "vanilla",
+                MarkovKind::Gated => "gated",
+                MarkovKind::Recurrent => "rnn",
+            },
+            "confidence_head_with_markov": kind != MarkovKind::Gated, "mask_token_id": 0,
+        });
+        let mut config = match kind {
+            MarkovKind::Recurrent => {
+                let mut config = layer;
+                config["architectures"] = json!(["Qwen3DSparkModel"]);
+                config["block_size"] = json!(self.positions);
+                config["target_layer_ids"] = json!([-1, last as i64 - 2]);
+                config
+            }
+            MarkovKind::Vanilla | MarkovKind::Gated => {
+                let anchored = kind == MarkovKind::Gated;
+                let mut config = json!({
+                    "speculators_model_type": "dspark", "sample_from_anchor": anchored,
+                    "block_size": if anchored { self.positions } else { self.positions + 1 },
+                    "aux_hidden_state_layer_ids": [1, last], "transformer_layer_config": layer,
+                });
+                if anchored {
+                    config["draft_vocab_size"] = json!(self.draft_vocab_size());
+                }
+                config
+            }
+        };
+        for (name, value) in heads.as_object().into_iter().flatten() {
+            config[name] = value.clone();
         }
         config
     }
@@ -225,12 +277,8 @@ impl RandomSpeculator<'_> {
                 }
                 tensors
             }
-            L::DFlash => {
-                let size = self.hidden_size();
-                let fusion = self.normal("fc.weight", [size, 2 * size], 0.5 / (size as f32).sqrt());
-                let context_norm = self.norm("hidden_norm.weight", size);
-                [self.layer(true), vec![fusion, context_norm]].concat()
-            }
+            L::DFlash => self.block_layers(),
+            L::DSpark(kind) => [self.block_layers(), self.block_heads(kind)].concat(),
             L::ParallelEagle | L::ReducedParallelEagle => {
                 let shape = [self.positions, self.hidden_size()];
                 let features = self.normal("mask_features.weight", shape, 0.5);
@@ -299,6 +347,52 @@ impl RandomSpeculator<'_> {
         let head_shape = [self.draft_vocab_size(), size];
         tensors.push(self.normal("lm_head.weight", head_shape, head_deviation));
         tensors
+    }
+
+    fn block_layers(&self) -> Vec<(String, FloatTensor)> {
+        let size = self.hidden_size();
+        let fusion = self.normal("fc.weight", [size, 2 * size], 0.5 / (size as f32).sqrt());
+        let context_norm = self.norm("hidden_norm.weight", size);
+        [self.layer(true), vec![fusion, context_norm]].concat()
+    }
+
+    /// Returns heads that are mostly confident.
+    fn block_heads(&self, kind: MarkovKind) -> Vec<(String, FloatTensor)> {
+        let (size, rank) = (self.hidden_size(), MARKOV_RANK);
+        let matrix = |name: &str, outputs, inputs: usize, scale: f32| {
+            self.normal(name, [outputs, inputs], scale / (inputs as f32).sqrt())
+        };
+        let vector = |name: &str, size, mean: f32| {
+            let (name, vector) = self.normal(name, [size, 1], 0.5);
+            let values = vector.values.iter().map(|value| mean + value).collect();
+            (name, FloatTensor { shape: vec![size], values })
+        };
+        let outputs = match kind {
+            MarkovKind::Gated => self.draft_vocab_size(),
+            MarkovKind::Vanilla | MarkovKind::Recurrent => self.target.vocab_size,
+        };
+        let of_kind = |name: &str, outputs, inputs| {
+            let [weight, bias] =
+                ["weight", "bias"].map(|part| format!("markov_head.{name}.{part}"));
+            vec![matrix(&weight, outputs, inputs, 1.0), vector(&bias, outputs, 0.0)]
+        };
+        let (mixing, confidence_inputs) = match kind {
+            MarkovKind::Vanilla => (Vec::new(), size + rank),
+            MarkovKind::Gated => (of_kind("gate_proj", rank, size + rank), size),
+            MarkovKind::Recurrent => {
+                (of_kind("joint_proj", 3 * rank, 2 * rank + size), size + rank)
+            }
+        };
+        let mut tensors = vec![
+            self.normal("markov_head.markov_w1.weight", [self.target.vocab_size, rank], 1.0),
+            matrix("markov_head.markov_w2.weight", outputs, rank, 1.0),
+            matrix("confidence_head.proj.weight", 1, confidence_inputs, 0.5),
+            vector("confidence_head.proj.bias", 1, 2.0),
+        ];
+        if kind == MarkovKind::Gated {
+            tensors.push(matrix("lm_head.weight", outputs, size, 2.5));
+        }
+        [tensors, mixing].concat()
     }
 
     fn medusa_heads(&self) -> Vec<(String, FloatTensor)> {

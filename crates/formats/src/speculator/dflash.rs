@@ -1,4 +1,4 @@
-//! The storage layouts of DFlash's layers.
+//! The storage layouts of DFlash's layers, which DSpark has, too ([`super::dspark`]).
 //!
 //! *DFlash: Block Diffusion for Flash Speculative Decoding*, 2026, arXiv 2602.06036. `fc.weight` projects hidden
 //! states of several of the target's layers to one, and `hidden_norm.weight` norms it. Every layer computes the keys
@@ -11,17 +11,19 @@
 //! | mask token | `dflash_config.mask_token_id` | `mask_token_id` |
 //! | head | the target's | its own if it has fewer tokens (`d2t`) |
 //! | sliding layers | causal unless `is_causal` or `dflash_config.causal` is false | causal unless `sliding_window_non_causal` is true |
+//! | a row predicts | the token in its place | the token after its place if `sample_from_anchor` is true |
 //!
 //! Other layers are not causal. An option that is not known is refused: ignoring it would keep the text, and silently
 //! cost acceptance.
 
 use super::Speculator;
 use super::draft_vocabulary::DRAFT_TO_TARGET;
+use super::dspark::{self, Heads};
 use super::eagle3::options::{
     LAYER_CONFIG, LAYER_OPTIONS, NEUTRAL, SPECULATORS_OPTIONS, check_draft_vocabulary,
 };
 use super::layers::short_name;
-use crate::architecture::{Architecture, FeatureSource, Input};
+use crate::architecture::{Architecture, BlockHeads, FeatureSource, Input};
 use crate::checkpoint::{LoadError, NamedTensors, Tensor};
 use crate::config::{Config, unread};
 use crate::json_options::JsonOptions;
@@ -29,12 +31,12 @@ use forerun_core::TokenId;
 use serde_json::Value;
 use std::path::Path;
 
-const OWNER: &str = "a DFlash drafter";
+pub(super) const OWNER: &str = "a block drafter";
 const NESTED: &str = "dflash_config";
 /// The features in the layout of vLLM's speculators.
 const FEATURE_LAYERS: &str = "aux_hidden_state_layer_ids";
-/// The features in z-lab's layout.
-const TARGET_LAYERS: &str = "target_layer_ids";
+/// The features in the layouts of z-lab and of DSpark's authors.
+pub(super) const TARGET_LAYERS: &str = "target_layer_ids";
 
 /// The options in z-lab's layout, next to those of the layers.
 const OPTIONS: &[&str] = &["block_size", NESTED, "is_causal", "num_target_layers"];
@@ -77,11 +79,31 @@ const UNREAD_TENSORS: &[&str] =
 pub struct DraftBlock {
     /// The token of all rows but the first.
     pub mask: TokenId,
-    /// The number of rows. The row of each mask predicts the token in its place.
+    /// The number of rows.
     pub size: usize,
+    /// Whether each row predicts the token after its place, and the block as many tokens as it has rows. Otherwise
+    /// the row of each mask predicts the token in its place, and that of the last token nothing.
+    pub predicts_after: bool,
 }
 
-/// What is stored for DFlash, and what its options say.
+impl DraftBlock {
+    /// Returns the number of tokens that a block predicts.
+    #[must_use]
+    pub fn positions(&self) -> usize {
+        self.size - usize::from(!self.predicts_after)
+    }
+}
+
+/// Whose layout it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writer {
+    ZLab,
+    Speculators,
+    /// DSpark's authors.
+    DeepSpec,
+}
+
+/// What is stored for DFlash or DSpark, and what the options say.
 pub(super) struct Layout {
     /// The configuration of the layers.
     pub(super) config: Config,
@@ -90,6 +112,8 @@ pub(super) struct Layout {
     pub(super) block: DraftBlock,
     /// Whether all layers are causal, or none. `None` if only those with a sliding window are.
     causal: Option<bool>,
+    /// The heads after the layers; without any in DFlash.
+    heads: Heads,
 }
 
 /// Returns whether the tensors are those of DFlash.
@@ -110,57 +134,61 @@ impl Layout {
         target: &Config,
     ) -> Result<Self, LoadError> {
         let layer_options = options.object(LAYER_CONFIG)?;
-        let is_speculators = layer_options.is_some() || options.contains("speculators_model_type");
-        check_names(options, is_speculators)?;
-        let classes = |value: &Value| {
-            let known = ["DFlashDraftModel", "DFlashSpeculator"];
-            value
-                .as_array()
-                .is_some_and(|all| all.iter().all(|name| known.iter().any(|k| name == k)))
+        let writer = match dspark::has_heads(tensors) {
+            _ if layer_options.is_some() || options.contains(dspark::TYPE) => Writer::Speculators,
+            true => Writer::DeepSpec,
+            false => Writer::ZLab,
         };
-        let supported = "[\"DFlashDraftModel\"] or [\"DFlashSpeculator\"]";
-        options.check_supported("architectures", supported, classes)?;
+        let is_dspark = dspark::is_dspark(options, tensors);
+        check_names(options, writer, is_dspark)?;
         let nested = options.object(NESTED)?;
         if let Some(nested) = &nested {
             nested.reject_unknown(OWNER, |name| NESTED_OPTIONS.contains(&name))?;
         }
-        if is_speculators {
-            check_speculators(options)?;
+        if is_dspark {
+            dspark::check_class(options, writer == Writer::DeepSpec)?;
+        } else {
+            check_class(options)?;
+        }
+        if writer == Writer::Speculators {
+            check_speculators(options, is_dspark)?;
             if layer_options.is_none() {
                 return Err(options.missing(LAYER_CONFIG, "the options of the drafter's layers"));
             }
         }
         let layer_options = layer_options.as_ref().unwrap_or(options);
-        let config = layers(layer_options, is_speculators, file)?;
-        check_draft_vocabulary(options, tensors, config.vocab_size)?;
-        if let Some(found) = options.size("target_hidden_size")?
-            && found != config.hidden_size
-        {
-            let expected = format!("{}, the drafter's hidden size", config.hidden_size);
-            return Err(options.invalid("target_hidden_size", &found, &expected));
-        }
-        if let Some(found) = options.size("num_target_layers")?
-            && found != target.num_hidden_layers
-        {
-            let expected =
-                format!("{}, the number of the target's layers", target.num_hidden_layers);
-            return Err(options.invalid("num_target_layers", &found, &expected));
-        }
+        let config = layers(layer_options, writer == Writer::Speculators, file)?;
+        check_sizes(options, tensors, &config, target)?;
         let nested = nested.as_ref();
-        let feature_layers = match is_speculators {
-            true => feature_layers(options, (FEATURE_LAYERS, 0), target.num_hidden_layers)?,
-            false => {
-                let nested = nested.ok_or_else(|| options.missing(NESTED, "DFlash's options"))?;
-                feature_layers(nested, (TARGET_LAYERS, 1), target.num_hidden_layers)?
+        let target_layers = target.num_hidden_layers;
+        let feature_layers = match (writer, nested) {
+            (Writer::Speculators, _) => {
+                feature_layers(options, (FEATURE_LAYERS, 0), target_layers)?
             }
+            (Writer::DeepSpec, _) => dspark::feature_layers(options, target_layers)?,
+            (Writer::ZLab, Some(nested)) => {
+                feature_layers(nested, (TARGET_LAYERS, 1), target_layers)?
+            }
+            (Writer::ZLab, None) => return Err(options.missing(NESTED, "DFlash's options")),
         };
         let block = block(options, nested, config.vocab_size)?;
-        let causal = match is_speculators {
-            true => options.flag("sliding_window_non_causal")?.filter(|flag| *flag).map(|_| false),
-            false => causal(options, nested)?,
+        let predicts_after = match (writer, is_dspark) {
+            (Writer::ZLab, _) => false,
+            (Writer::DeepSpec, _) => true,
+            (Writer::Speculators, true) => dspark::predicts_after(options, block.size)?,
+            (Writer::Speculators, false) => options.flag("sample_from_anchor")?.unwrap_or_default(),
         };
-        let layout = Self { config, feature_layers, block, causal };
-        layout.check_windows(options)?;
+        let causal = match writer {
+            Writer::Speculators => {
+                options.flag("sliding_window_non_causal")?.filter(|flag| *flag).map(|_| false)
+            }
+            Writer::DeepSpec => Some(false),
+            Writer::ZLab => causal(options, nested)?,
+        };
+        let heads = dspark::heads(options, tensors, &config)?;
+        let block = DraftBlock { predicts_after, ..block };
+        let layout = Self { config, feature_layers, block, causal, heads };
+        layout.check_windows(layer_options, writer)?;
         Ok(layout)
     }
 
@@ -169,11 +197,22 @@ impl Layout {
         FeatureSource::Layers(self.feature_layers.clone())
     }
 
-    /// Refuses windows that would end within a block: rows do not see what is beyond a window on either side.
-    fn check_windows(&self, options: &JsonOptions<'_>) -> Result<(), LoadError> {
+    /// Returns the heads after the layers, if there are any.
+    pub(super) fn block_heads(&self, layers: &Architecture) -> Option<BlockHeads> {
+        let Heads { markov, confidence } = self.heads;
+        let any = markov.is_some() || confidence.is_some();
+        any.then(|| BlockHeads::of(layers, markov, confidence))
+    }
+
+    /// Refuses windows that would end within a block: rows do not see what is beyond a window on either side. DSpark's
+    /// authors have no windows.
+    fn check_windows(&self, options: &JsonOptions<'_>, writer: Writer) -> Result<(), LoadError> {
         let layers = self.config.architecture().layers;
         let windows = layers.iter().filter_map(|layer| layer.attention.as_ref()?.window);
         match windows.min() {
+            Some(window) if writer == Writer::DeepSpec => {
+                Err(options.invalid("sliding_window", &window, "null: all layers are full"))
+            }
             Some(window) if self.causal == Some(false) && window < self.block.size => {
                 let expected = format!(
                     "at most {window}, because layers that are not causal have a window of that size"
@@ -209,32 +248,72 @@ fn layers(
 }
 
 /// Rejects options that are not known.
-fn check_names(options: &JsonOptions<'_>, is_speculators: bool) -> Result<(), LoadError> {
+fn check_names(
+    options: &JsonOptions<'_>,
+    writer: Writer,
+    is_dspark: bool,
+) -> Result<(), LoadError> {
+    let of_layers = |name: &str| LAYER_OPTIONS.contains(&name) || unread::knows(name);
     options.reject_unknown(OWNER, |name| {
-        let of_layout = match is_speculators {
-            true => {
+        let of_layout = match writer {
+            Writer::Speculators => {
                 SPECULATORS_OPTIONS.contains(&name)
                     || OWN_SPECULATORS_OPTIONS.contains(&name)
                     || NEUTRAL_SPECULATORS_OPTIONS.contains(&name)
             }
-            false => {
-                LAYER_OPTIONS.contains(&name) || OPTIONS.contains(&name) || unread::knows(name)
-            }
+            Writer::DeepSpec => of_layers(name) || dspark::OPTIONS.contains(&name),
+            Writer::ZLab => of_layers(name) || OPTIONS.contains(&name),
         };
-        of_layout || NEUTRAL.contains(&name)
+        let of_heads = is_dspark && dspark::HEAD_OPTIONS.contains(&name);
+        of_layout || of_heads || NEUTRAL.contains(&name)
     })
 }
 
+/// Rejects drafters of another class than DFlash's.
+fn check_class(options: &JsonOptions<'_>) -> Result<(), LoadError> {
+    let classes = |value: &Value| {
+        let known = ["DFlashDraftModel", "DFlashSpeculator"];
+        value
+            .as_array()
+            .is_some_and(|all| all.iter().all(|name| known.iter().any(|known| name == known)))
+    };
+    let supported = "[\"DFlashDraftModel\"] or [\"DFlashSpeculator\"]";
+    options.check_supported("architectures", supported, classes)
+}
+
 /// Rejects speculators of another algorithm, and what is not computed.
-fn check_speculators(options: &JsonOptions<'_>) -> Result<(), LoadError> {
-    let is_dflash = |value: &Value| value == "dflash";
-    options.check_supported("speculators_model_type", "\"dflash\"", is_dflash)?;
-    options.check_supported("projector_type", "\"dflash\"", is_dflash)?;
-    for option in ["sample_from_anchor", "shift_label"] {
-        options.check_supported(option, "false", |value| value == false)?;
-    }
+fn check_speculators(options: &JsonOptions<'_>, is_dspark: bool) -> Result<(), LoadError> {
+    let (algorithm, supported) = match is_dspark {
+        true => ("dspark", "\"dspark\""),
+        false => ("dflash", "\"dflash\""),
+    };
+    let is_supported = |value: &Value| value == algorithm;
+    options.check_supported(dspark::TYPE, supported, is_supported)?;
+    options.check_supported("projector_type", "\"dflash\"", |value| value == "dflash")?;
+    options.check_supported("shift_label", "false", |value| value == false)?;
     let inner = options.object("speculators_config")?;
-    inner.map_or(Ok(()), |inner| inner.check_supported("algorithm", "\"dflash\"", is_dflash))
+    inner.map_or(Ok(()), |inner| inner.check_supported("algorithm", supported, is_supported))
+}
+
+/// Checks sizes that the options repeat.
+fn check_sizes(
+    options: &JsonOptions<'_>,
+    tensors: &NamedTensors,
+    config: &Config,
+    target: &Config,
+) -> Result<(), LoadError> {
+    check_draft_vocabulary(options, tensors, config.vocab_size)?;
+    for (option, expected, what) in [
+        ("target_hidden_size", config.hidden_size, "the drafter's hidden size"),
+        ("num_target_layers", target.num_hidden_layers, "the number of the target's layers"),
+    ] {
+        if let Some(found) = options.size(option)?
+            && found != expected
+        {
+            return Err(options.invalid(option, &found, &format!("{expected}, {what}")));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the features, as numbers of the target's layers before them: each id plus `offset`.
@@ -284,7 +363,7 @@ fn block(
         let expected = format!("a token id below {vocab_size}, the size of the vocabulary");
         return Err(options.invalid("mask_token_id", &mask, &expected));
     }
-    Ok(DraftBlock { mask, size })
+    Ok(DraftBlock { mask, size, predicts_after: false })
 }
 
 /// The largest block that is accepted. Published blocks have 8 to 32 rows.
@@ -324,13 +403,15 @@ impl Speculator {
             head_tokens,
             ..model
         };
-        let names: Vec<String> = architecture.tensors().map(short_name).collect();
+        let heads = layout.block_heads(&architecture);
+        let of_heads = heads.iter().flat_map(BlockHeads::tensors);
+        let names: Vec<String> = architecture.tensors().chain(of_heads).map(short_name).collect();
         let is_known = |name: &str| {
             names.iter().any(|known| known == name)
                 || name == DRAFT_TO_TARGET
                 || UNREAD_TENSORS.contains(&name)
         };
-        self.tensors.reject_unknown("this DFlash drafter", is_known)?;
+        self.tensors.reject_unknown("this block drafter", is_known)?;
         Ok(architecture)
     }
 }

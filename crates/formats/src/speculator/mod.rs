@@ -11,17 +11,19 @@
 //!   checkpoints, so the layout is forerun's own;
 //! * PARD (An et al. 2025, arXiv 2504.18583), a complete model with a mask token;
 //! * DFlash (Chen et al. 2026, arXiv 2602.06036), layers that draft a block in one pass;
+//! * DSpark (Cheng et al. 2026, arXiv 2607.05147), the same with heads that correct a block position by position;
 //! * MTP (DeepSeek-AI 2024, arXiv 2412.19437), a layer of the target's own checkpoint.
 
 mod dflash;
 mod draft_vocabulary;
+mod dspark;
 mod eagle3;
 mod hydra;
 mod layers;
 mod medusa;
 pub(crate) mod mtp;
 
-use crate::architecture::{Architecture, DraftHeads, FeatureSource};
+use crate::architecture::{Architecture, BlockHeads, DraftHeads, FeatureSource};
 use crate::checkpoint::{
     Checkpoint, LoadError, NamedTensors, Tensor, TensorRows, TensorSource, pickle, read_text,
 };
@@ -49,6 +51,8 @@ pub enum SpeculatorKind {
     PEagle,
     /// Layers on hidden states of the target, which draft a block of tokens in one pass (DFlash).
     DFlash,
+    /// The same with heads that correct the block one position after another (DSpark).
+    DSpark,
     /// A layer of the target's own checkpoint on tokens and the target's features (MTP). It is not detected, but
     /// opened on request ([`Speculator::open_mtp`]).
     Mtp,
@@ -107,7 +111,7 @@ impl SpeculatorKind {
             return Some(if eagle3::has_mask(tensors) { Self::PEagle } else { Self::Eagle3 });
         }
         if dflash::is_dflash(tensors) {
-            return Some(Self::DFlash);
+            return Some(if dspark::has_heads(tensors) { Self::DSpark } else { Self::DFlash });
         }
         let has = |tensor| tensors.has(&short_name(tensor));
         match [Tensor::MaskEmbeddings, Tensor::Fusion].map(has) {
@@ -128,6 +132,7 @@ impl fmt::Display for SpeculatorKind {
             Self::Eagle3 => "an EAGLE-3 drafter",
             Self::PEagle => "a P-EAGLE drafter",
             Self::DFlash => "a DFlash drafter",
+            Self::DSpark => "a DSpark drafter",
             Self::Mtp => "an MTP head",
             Self::ParallelMedusa => "a ParallelSpec drafter on tokens",
             Self::ParallelEagle => "a ParallelSpec drafter on features",
@@ -263,6 +268,18 @@ impl Speculator {
         match &self.layout {
             Layout::DFlash(layout) => Some(layout.block),
             _ => None,
+        }
+    }
+
+    /// Returns the heads after the layers of a block drafter, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::architecture`].
+    pub fn block_heads(&self) -> Result<Option<BlockHeads>, LoadError> {
+        match &self.layout {
+            Layout::DFlash(layout) => Ok(layout.block_heads(&self.dflash(layout)?)),
+            _ => Ok(None),
         }
     }
 

@@ -1,0 +1,119 @@
+//! DSpark: drafts from the rows of a block, which heads correct one position after another.
+//!
+//! *DSpark: Confidence-Scheduled Speculative Decoding with Semi-Autoregressive Generation*, 2026, arXiv 2607.05147,
+//! section 3.
+//!
+//! 1. One forward computes the logits and the hidden states of all positions of the block, as in DFlash.
+//! 2. For each node of the draft, from the first depth on, the Markov head adds a bias to the logits of the node's
+//!    position, which depends on the tokens before it. Tokens are drawn from the corrected logits, which are also
+//!    the proposal's distribution.
+//! 3. The confidence head gives the probability that the target accepts the token of a position if it accepts those
+//!    before it. The product of these along a path is the probability that the target gets that far. A draft ends before
+//!    the first depth that no path reaches with a probability of [`MIN_SURVIVAL`].
+//!
+//! A confidence depends on the tokens before a position, never on the position's own token. So a draft's end may depend
+//! on it, and the output keeps its distribution.
+//!
+//! Deviation: the paper's scheduler chooses the lengths of all requests of a batch for the largest throughput. Here the
+//! controller limits the length by measured costs, and the confidences end a draft below that.
+
+use crate::grow::Growth;
+use forerun_core::{Draft, TokenId, node_of_row, row_of};
+use forerun_lm::{BlockCorrection, BlockPosition, ForwardBlockHeads, ForwardOutput, ModelError};
+
+/// The least probability with which the target must accept a drafted token and all before it. Checking a token takes a
+/// row of the target's pass, which costs about a tenth of a pass on devices that compute several rows at once.
+const MIN_SURVIVAL: f32 = 0.1;
+
+/// A block and its rows.
+pub(crate) struct Block<'a> {
+    /// The logits of the rows that predict, and the hidden states of all rows as features.
+    pub(crate) output: &'a ForwardOutput,
+    /// The tokens of the block's first rows: the last token with a row of its own, and the tokens after it. Masks follow.
+    pub(crate) tokens: &'a [TokenId],
+    /// 0 if each row predicts the token after its place, and 1 if the row of a mask predicts the token in its place.
+    pub(crate) first_row: usize,
+    /// Only tokens below it are candidates.
+    pub(crate) vocab_size: usize,
+}
+
+impl Block<'_> {
+    /// Returns the hidden state of the block's row for a position.
+    fn hidden(&self, position: usize) -> Result<&[f32], ModelError> {
+        let hidden = self.output.features.as_ref().and_then(|rows| rows.row(position));
+        hidden.ok_or(ModelError::NoFeatures)
+    }
+
+    /// Returns the position of the first token to draft.
+    fn first_position(&self) -> usize {
+        self.tokens.len() - 1 + self.first_row
+    }
+
+    /// Returns the token before a position up to the first one that predicts. The last token of the context is before its
+    /// own row if that predicts nothing, as in training.
+    fn previous(&self, position: usize) -> TokenId {
+        self.tokens[position.saturating_sub(self.first_row)]
+    }
+
+    /// Returns the state after the positions before the first one that predicts.
+    fn first_state(&self, heads: &mut dyn ForwardBlockHeads) -> Result<Vec<f32>, ModelError> {
+        let mut state = Vec::new();
+        if heads.is_recurrent() {
+            for position in 0..self.first_position() {
+                let (hidden, previous) = (self.hidden(position)?, self.previous(position));
+                let read = BlockPosition { hidden, previous, state: &state, predicts: false };
+                state = heads.forward(&[read]).pop().unwrap_or_default().state;
+            }
+        }
+        Ok(state)
+    }
+}
+
+/// Grows a draft from a block's rows, which the heads correct.
+pub(crate) fn grow_from_block(
+    mut growth: Growth<'_>,
+    block: &Block<'_>,
+    heads: &mut dyn ForwardBlockHeads,
+) -> Result<Draft, ModelError> {
+    let by_depth: Vec<&[f32]> = block.output.rows_truncated_to(block.vocab_size).collect();
+    let (first, first_state) = (block.first_position(), block.first_state(heads)?);
+    // Of the rows of the tree so far: the states after them, and the probabilities that the target accepts all tokens up to
+    // their children.
+    let (mut states, mut survival): (Vec<Vec<f32>>, Vec<f32>) = (Vec::new(), Vec::new());
+    while let Some((tree, first_row)) = growth.next_rows() {
+        debug_assert_eq!(
+            first_row,
+            states.len(),
+            "each depth starts after the rows of the one above"
+        );
+        let parent_row = |row| node_of_row(row).map(|node| row_of(tree.parent(node)));
+        let depth = |row| node_of_row(row).map_or(0, |node| tree.depth(node));
+        let positions = (first_row..=tree.len()).map(|row| {
+            let previous = match node_of_row(row) {
+                Some(node) => tree.token(node),
+                None => block.previous(first),
+            };
+            let state = parent_row(row).map_or(&first_state, |parent| &states[parent]);
+            let hidden = block.hidden(first + depth(row))?;
+            Ok(BlockPosition { hidden, previous, state, predicts: true })
+        });
+        let corrections = heads.forward(&positions.collect::<Result<Vec<_>, ModelError>>()?);
+        let mut rows = Vec::with_capacity(corrections.len());
+        let mut survives = false;
+        for (row, correction) in (first_row..).zip(corrections) {
+            let BlockCorrection { logit_bias, confidence, state } = correction;
+            let before = parent_row(row).map_or(1.0, |parent| survival[parent]);
+            survival.push(before * confidence);
+            survives |= before * confidence >= MIN_SURVIVAL;
+            states.push(state);
+            let mut logits = by_depth.get(depth(row)).map_or(Vec::new(), |row| row.to_vec());
+            logits.iter_mut().zip(&logit_bias).for_each(|(logit, bias)| *logit += bias);
+            rows.push(logits);
+        }
+        if !survives {
+            break;
+        }
+        growth.advance(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+    }
+    Ok(growth.finish())
+}
