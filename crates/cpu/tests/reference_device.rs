@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
-use forerun_cpu::{CpuHeads, Isa, SpeculatorWeights, Team, Transformer, Weights};
+use forerun_cpu::{
+    BlockHeadWeights, CpuBlockHeads, CpuHeads, Isa, SpeculatorWeights, Team, Transformer, Weights,
+};
 use forerun_formats::checkpoint::gguf::write_gguf;
 use forerun_formats::checkpoint::random::{
     RandomDtype, RandomTensors, example_config, example_families, write_random_checkpoint,
@@ -20,10 +22,13 @@ use forerun_formats::{
     TensorSource, WeightType,
 };
 use forerun_lm::{
-    BatchEntry, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, Progress,
+    BatchEntry, BlockPosition, ForwardBlockHeads, ForwardRequest, LanguageModel, LayerGroups,
+    LayerOrder, LayeredModel, Progress,
 };
 use forerun_model::{BlockModel, CachedTransformer, EagleModel, HeadsModel};
-use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceHeads, ReferenceModel};
+use forerun_reference::{
+    Arithmetic, ReferenceBlockHeads, ReferenceDevice, ReferenceHeads, ReferenceModel,
+};
 use std::sync::Arc;
 
 /// The types that are tested on every instruction set. The others take turns.
