@@ -245,11 +245,12 @@ impl ForwardBlockHeads for CpuBlockHeads {
         let predicting = latents.iter().zip(positions).filter(|(_, position)| position.predicts);
         let predicting: Vec<&[f32]> = predicting.map(|(latent, _)| &latent.values[..]).collect();
         let mut biases = self.logit_biases(&predicting).into_iter();
-        let rows = positions.iter().zip(normed).zip(&embeddings).zip(latents);
-        let correction = |(((position, normed), embedding), latent)| {
-            let (position, latent): (&BlockPosition<'_>, Latent) = (position, latent);
-            let logit_bias = position.predicts.then(|| biases.next()).flatten().unwrap_or_default();
-            let confidence = self.weights.confidence(normed, embedding);
+        let confidences = normed.iter().zip(&embeddings);
+        let confidences = confidences.map(|(normed, e)| self.weights.confidence(normed, e));
+        let rows = positions.iter().zip(latents).zip(confidences);
+        let correction = |((position, latent), confidence): ((&BlockPosition<'_>, Latent), f32)| {
+            let logit_bias = position.predicts.then(|| biases.next()).flatten();
+            let logit_bias = logit_bias.unwrap_or_default();
             BlockCorrection { logit_bias, confidence, state: latent.state }
         };
         rows.map(correction).collect()

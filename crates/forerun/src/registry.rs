@@ -452,6 +452,7 @@ mod tests {
             (L::Eagle, "eagle"),
             (L::Eagle3, "eagle"),
             (L::DFlash, "dflash"),
+            (L::DSpark, "dspark"),
             (L::Mtp, "mtp"),
             (L::ParallelMedusa, "parallel"),
             (L::ParallelEagle, "parallel"),
@@ -463,8 +464,13 @@ mod tests {
             assert_eq!(DrafterKind::all().filter(|kind| kind.reads(layout)).count(), 1);
             // A new layout also belongs in the table above.
             match layout {
-                L::Medusa | L::Hydra | L::Eagle | L::Eagle3 | L::DFlash | L::Mtp => {}
-                L::ParallelMedusa | L::ParallelEagle | L::PEagle | L::Pard { .. } => {}
+                L::Medusa | L::Hydra | L::Eagle | L::Eagle3 | L::Mtp => {}
+                L::DFlash
+                | L::DSpark
+                | L::ParallelMedusa
+                | L::ParallelEagle
+                | L::PEagle
+                | L::Pard { .. } => {}
             }
         }
         // Every drafter on features says so, so that options can be refused before a download.
