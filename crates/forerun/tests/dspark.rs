@@ -317,3 +317,73 @@ fn what_is_not_computed_is_refused_by_name() {
     let error = open_with("speculators-in-place", &path, json!([])).err().unwrap().to_string();
     assert!(error.contains("sample_from_anchor"), "{error}");
 }
+
+/// Writes a checkpoint of empty tensors, whose sizes need no data, and opens it.
+fn open_empty(tensors: &[(&str, [u64; 2])]) -> Result<Option<Speculator>, LoadError> {
+    let hostile = tempfile::tempdir().unwrap();
+    let source = folder().join("authors").join("config.json");
+    fs::copy(source, hostile.path().join("config.json")).unwrap();
+    let tensor = |(name, shape): &(&str, [u64; 2])| {
+        let value = json!({"dtype": "F32", "shape": shape, "data_offsets": [0, 0]});
+        ((*name).to_owned(), value)
+    };
+    let header = serde_json::Value::Object(tensors.iter().map(tensor).collect()).to_string();
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    fs::write(hostile.path().join("model.safetensors"), bytes).unwrap();
+    let target = Checkpoint::open(&folder().join("target")).unwrap();
+    let speculator = Speculator::open(hostile.path(), &target)?;
+    if let Some(speculator) = &speculator {
+        speculator.architecture()?;
+    }
+    Ok(speculator)
+}
+
+#[test]
+fn what_sizes_no_drafter_has_are_errors() {
+    for size in [1 << 29, 1 << 60, u64::MAX] {
+        let layers = [("fc.weight", [0, size]), ("hidden_norm.weight", [0, size])];
+        for head in ["markov_head.markov_w1.weight", "confidence_head.proj.weight"] {
+            let tensors = [&layers[..], &[(head, [0, size])]].concat();
+            assert!(open_empty(&tensors).is_err(), "{head} with {size} columns");
+        }
+    }
+}
+
+#[test]
+fn what_damaged_configurations_say_is_an_error_or_a_drafter() {
+    let values = [
+        json!(0),
+        json!(1),
+        json!(2),
+        json!(-1),
+        json!(0.5),
+        json!(1_u64 << 40),
+        json!(u64::MAX),
+        json!(true),
+        json!(false),
+        json!(null),
+        json!("rnn"),
+        json!([]),
+        json!([-1, 3]),
+        json!([u64::MAX]),
+        json!({}),
+        json!([{"speculative_tokens": 6}]),
+    ];
+    let mut opened = 0;
+    for drafter in ["authors-rnn", "speculators-in-place-rnn"] {
+        let text = fs::read_to_string(folder().join(drafter).join("config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for name in config.as_object().unwrap().keys() {
+            for value in &values {
+                if let Ok(speculator) = open_with(drafter, &[name], value.clone()) {
+                    let heads = speculator.block_heads().unwrap();
+                    // Tensors of another shape are errors, too.
+                    let load = |h| BlockHeadWeights::load(h, &speculator, WeightType::F32.into());
+                    drop(heads.map(load));
+                    opened += 1;
+                }
+            }
+        }
+    }
+    assert!(opened > 20, "{opened} drafters could be opened");
+}
