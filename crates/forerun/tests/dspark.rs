@@ -300,9 +300,8 @@ fn what_is_not_computed_is_refused_by_name() {
         let name = path.last().unwrap();
         assert!(error.contains(name), "{error} names {name}");
     }
-    let layers = json!({"layer_types": ["sliding_attention", "full_attention"]});
-    let window = open_with("authors", &["layer_types"], layers["layer_types"].clone());
-    window.err().unwrap();
+    let layers = json!(["sliding_attention", "full_attention"]);
+    open_with("authors", &["layer_types"], layers).err().unwrap();
     // A kind of head whose tensors are not stored, and one with tensors that the kind does not have.
     for (drafter, kind) in [("authors", "rnn"), ("authors-rnn", "vanilla")] {
         let Ok(speculator) = open_with(drafter, &["markov_head_type"], json!(kind)) else {
@@ -375,7 +374,7 @@ fn what_damaged_configurations_say_is_an_error_or_a_drafter() {
         let config: serde_json::Value = serde_json::from_str(&text).unwrap();
         for name in config.as_object().unwrap().keys() {
             for value in &values {
-                if let Ok(speculator) = open_with(drafter, &[name], value.clone()) {
+                if let Ok(speculator) = open_with(drafter, &[name.as_str()], value.clone()) {
                     let heads = speculator.block_heads().unwrap();
                     // Tensors of another shape are errors, too.
                     let load = |h| BlockHeadWeights::load(h, &speculator, WeightType::F32.into());

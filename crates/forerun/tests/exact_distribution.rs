@@ -2071,7 +2071,7 @@ impl ForwardBlockHeads for TableHeads {
             let BlockPosition { hidden, previous, state, .. } = *position;
             let state = state.first().map_or(0, |state| *state as TokenId);
             let row = self.table.row(&[hidden[0].to_bits(), previous, state]);
-            let confidence = if row[0] > 0.0 { 0.05 } else { 0.6 };
+            let confidence = if row[0] > 0.75 { 0.05 } else { 0.6 };
             let next = (3 * state + previous + 1) as f32;
             let state = if self.is_recurrent { vec![next] } else { Vec::new() };
             BlockCorrection { logit_bias: row, confidence, state }
@@ -2155,7 +2155,9 @@ fn mutant_proposals_without_the_bias_of_the_heads() {
             let mut plain =
                 ParallelEagleDrafter::new(BlockTable(FeatureTable(DRAFT_MODEL)), masks.clone());
             let draft = dspark(&masks, false).draft(context)?;
-            let Proposal::Sampled(mut rows) = plain.draft(context)?.proposal else { panic!() };
+            let Proposal::Sampled(mut rows) = plain.draft(context)?.proposal else {
+                return Ok(draft);
+            };
             rows.resize(draft.tree.len() + 1, Distribution::default());
             rows[draft.tree.len()] = Distribution::default();
             Ok(Draft { proposal: Proposal::Sampled(rows), ..draft })
