@@ -31,16 +31,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let lane = thread % 16u;
   let output = group.x * 4u + thread / 16u;
   var sums: array<f32, ROWS>;
+  var inputs: array<u32, ROWS>; // where each choice's input begins
   for (var r = 0u; r < ROWS; r += 1u) {
     sums[r] = 0.0f;
+    inputs[r] = members[first_member + min(r, count - 1u)] / p.sharing * p.quarters;
   }
   if (output < p.outputs) {
     for (var i = lane; i < p.quarters; i += 16u) {
       let w = weights4(expert * p.outputs + output, i);
       for (var r = 0u; r < ROWS; r += 1u) {
         if (r < count) {
-          let v = x[members[first_member + r] / p.sharing * p.quarters + i];
-          sums[r] = add_products(sums[r], v, w);
+          sums[r] = add_products(sums[r], x[inputs[r] + i], w);
         }
       }
     }
