@@ -12,7 +12,9 @@ use forerun::{
     Answer, DraftTokens, DrafterKind, Forerun, ForerunError, GpuDevice, LayerStrategy, Loader,
     Method, Options, Plan, RandomPair, Request, SamplingOptions, Step, Tree, WeightType,
 };
+use forerun_formats::checkpoint::random::example_families;
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
+use forerun_formats::{Config, Family};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -123,13 +125,14 @@ fn mixtures_of_experts_give_the_targets_text_on_any_devices() {
     if !has_gpu() {
         return;
     }
-    let pair = Pair::of_experts();
+    let mixtral = example_families().into_iter().find(|config| config.family == Family::Mixtral);
+    let pair = Pair::of_config(&Config { num_hidden_layers: 1, ..mixtral.unwrap() });
     let options = |placement: &str, method: Method| Options {
         model: pair.target.clone().into(),
         draft_model: (method != Method::Autoregressive).then(|| pair.drafter.clone().into()),
-        draft_tokens: match method {
-            Method::Autoregressive => DraftTokens::Auto,
-            _ => DraftTokens::Fixed(3),
+        draft_tokens: match method == Method::Autoregressive {
+            true => DraftTokens::Auto,
+            false => DraftTokens::Fixed(3),
         },
         method: Some(method),
         placement: Some(placement.parse().unwrap()),

@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-mod common;
 #[path = "common/comparison.rs"]
 mod comparison;
 #[path = "common/models.rs"]

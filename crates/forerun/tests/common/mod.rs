@@ -6,6 +6,7 @@ use forerun::{
     CacheType, Checkpoint, Config, Family, Loader, Mix, RandomPair, RopeScaling, Tokenizer,
     export_gguf,
 };
+use forerun_formats::QkNorms;
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_checkpoint_with_mtp,
     write_random_pair,
@@ -13,8 +14,7 @@ use forerun_formats::checkpoint::random::{
 use forerun_formats::checkpoint::random_speculator::{
     Eagle3Options, RandomSpeculator, SpeculatorLayout,
 };
-use forerun_formats::config::{MixtureLayers, SlidingLayers, SlidingWindow};
-use forerun_formats::{Experts, Mlp, QkNorms, Router};
+use forerun_formats::config::{SlidingLayers, SlidingWindow};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -195,17 +195,6 @@ impl Pair {
             family: Family::SmolLm3,
             num_hidden_layers: 1,
             rope_layers: Some(vec![false]),
-            ..example_config()
-        })
-    }
-
-    /// Writes a pair with mixtures of experts, of which each row uses two.
-    pub(crate) fn of_experts() -> Self {
-        let experts = Experts::plain(6, Mlp::gated(36), Router::softmax(2));
-        Self::of_config(&Config {
-            family: Family::Mixtral,
-            num_hidden_layers: 1,
-            experts: Some(MixtureLayers::in_all(experts)),
             ..example_config()
         })
     }
