@@ -235,6 +235,17 @@ pub(crate) struct EagleArguments {
     #[arg(long, value_name = "K", default_value_t = 4, value_parser = value_parser!(u64).range(1..=8))]
     pub(crate) test_tokens: u64,
 
+    /// Number of positions that the layer learns to draft from its own features (training-time test of EAGLE-3); 0 is
+    /// EAGLE's method
+    ///
+    /// A draft reads predicted features from its second token on. With 1 or 2, the layer meets them in training.
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = value_parser!(u64).range(0..=8))]
+    pub(crate) drafted_positions: u64,
+
+    /// Share of the positions that start a draft of `--drafted-positions`; a smaller share makes steps faster.
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    pub(crate) group_share: f32,
+
     #[command(flatten)]
     pub(crate) drafter: DrafterArguments,
 

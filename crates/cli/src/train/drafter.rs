@@ -25,7 +25,9 @@ pub(super) fn medusa(arguments: &MedusaArguments) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn eagle(arguments: &EagleArguments) -> anyhow::Result<ExitCode> {
-    let options = DrafterOptions::of(TrainedDrafterKind::Eagle, arguments.test_tokens as usize);
+    let mut options = DrafterOptions::of(TrainedDrafterKind::Eagle, arguments.test_tokens as usize);
+    options.drafted_positions = arguments.drafted_positions as usize;
+    options.group_share = arguments.group_share;
     run(with_features(options, &arguments.features), &arguments.drafter)
 }
 

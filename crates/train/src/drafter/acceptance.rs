@@ -189,33 +189,60 @@ pub(super) fn draft_rows(pair: Pair<'_>, text: &Text, anchors: &[usize]) -> Resu
         return (0..positions).map(|head| rows.narrow(0, head * count, count)).collect();
     }
     let tokens = drafter.token_inputs(target, text, None)?.detach();
-    let rows_of = |rows: &Tensor, groups: &Groups, depth| {
-        let at_depth: Vec<usize> =
-            (0..anchors.len()).map(|group| groups.row(group, depth)).collect();
-        rows.index_select(&row_indices(&at_depth, text, groups.rows())?, 0)
-    };
-    let groups =
-        |masks| Arc::new(Groups::new(drafter.token_rows(text.context), masks, anchors.to_vec()));
-    if drafter.kind.has_masks() {
-        let groups = groups(positions - 1);
-        let rows = drafter.layer_rows_with_masks(&tokens, &groups)?.detach();
-        return (0..positions).map(|depth| rows_of(&rows, &groups, depth)).collect();
+    if !drafter.kind.has_masks() {
+        return predicted_features(pair, text, &tokens, anchors, positions);
     }
-    let (mut drafts, mut draft_inputs) = (Vec::new(), Vec::new());
+    let rows = drafter.token_rows(text.context);
+    let groups = Arc::new(Groups::new(rows, positions - 1, anchors.to_vec()));
+    let rows = drafter.layer_rows_with_masks(&tokens, &groups)?.detach();
+    (0..positions).map(|depth| rows_at_depth(&rows, text, &groups, depth)).collect()
+}
+
+/// Lets EAGLE draft after `anchors` along the text, and returns the features that it predicts for each position,
+/// `[sequences · anchors, hidden]` each, without gradients. `tokens` are the layer's inputs for the text.
+pub(super) fn predicted_features(
+    pair: Pair<'_>,
+    text: &Text,
+    tokens: &Tensor,
+    anchors: &[usize],
+    positions: usize,
+) -> Result<Vec<Tensor>> {
+    let drafter = pair.drafter;
+    let (mut predicted, mut inputs) = (Vec::new(), Vec::new());
     for depth in 0..positions {
-        let groups = groups(depth);
-        let rows = drafter.layer_rows(&tokens, &draft_inputs, &groups)?.detach();
-        let predicted = rows_of(&rows, &groups, depth)?;
-        // Row `a` reads token `a + 1`, and predicts the feature at that position.
-        let next = (0..text.sequences()).flat_map(|sequence| {
-            let first = sequence * text.context + depth + 1;
-            anchors.iter().map(move |anchor| text.targets[first + anchor])
-        });
-        let next: Vec<u32> = next.collect();
-        draft_inputs.push(drafter.drafted_inputs(target, &next, &predicted)?.detach());
-        drafts.push(predicted);
+        if let Some(features) = predicted.last() {
+            inputs.push(drafted_inputs(pair, text, anchors, depth, features)?.detach());
+        }
+        let rows = drafter.token_rows(text.context);
+        let groups = Arc::new(Groups::new(rows, depth, anchors.to_vec()));
+        let rows = drafter.layer_rows(tokens, &inputs, &groups)?.detach();
+        predicted.push(rows_at_depth(&rows, text, &groups, depth)?);
     }
-    Ok(drafts)
+    Ok(predicted)
+}
+
+/// Computes EAGLE's inputs at a depth of drafts, 1 or more, from the features that it predicted for the depth before:
+/// `[sequences · anchors, hidden]`. The tokens are those of the text.
+pub(super) fn drafted_inputs(
+    pair: Pair<'_>,
+    text: &Text,
+    anchors: &[usize],
+    depth: usize,
+    features: &Tensor,
+) -> Result<Tensor> {
+    // Row `a` reads token `a + 1`, and predicts the feature at that position. No label exists beyond the text's end.
+    let targets = text.targets.chunks_exact(text.context);
+    let token = |targets: &[u32], anchor: usize| targets.get(anchor + depth).copied().unwrap_or(0);
+    let tokens =
+        targets.flat_map(|targets| anchors.iter().map(move |&anchor| token(targets, anchor)));
+    pair.drafter.drafted_inputs(pair.target, &tokens.collect::<Vec<_>>(), features)
+}
+
+/// Returns the rows of a depth of all groups: `[sequences · groups, hidden]`.
+fn rows_at_depth(rows: &Tensor, text: &Text, groups: &Groups, depth: usize) -> Result<Tensor> {
+    let at_depth: Vec<usize> =
+        (0..groups.anchors().len()).map(|group| groups.row(group, depth)).collect();
+    rows.index_select(&row_indices(&at_depth, text, groups.rows())?, 0)
 }
 
 /// Returns the indices of the given rows in every sequence. Each sequence has `sequence_rows` rows.

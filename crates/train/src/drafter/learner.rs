@@ -5,7 +5,7 @@ use super::acceptance::Acceptance;
 use super::files::DrafterFileError;
 use super::forward::Drafter;
 use super::objective::{Objective, Pair};
-use super::options::DrafterOptions;
+use super::options::{DrafterOptions, TrainedDrafterKind};
 use super::target::Target;
 use crate::data::{Batch, Dataset, ValidationWindow};
 use crate::export::ExportError;
@@ -107,7 +107,12 @@ impl Learner for DrafterLearner<'_> {
                 return refuse("`draft_vocab`", &size, &expected);
             }
         }
-        let least = self.options.positions() + 1;
+        let kind = self.options.kind;
+        if self.options.drafted_positions > 0 && kind != TrainedDrafterKind::Eagle {
+            let expected = "only EAGLE drafts from its own features";
+            return refuse("`drafted_positions`", &self.options.drafted_positions, expected);
+        }
+        let least = self.options.positions().max(self.options.masks() + 1) + 1;
         if options.context < least {
             let expected = format!("a draft of {draft_tokens} tokens requires at least {least}");
             return refuse("`context`", &options.context, &expected);
@@ -137,8 +142,8 @@ impl Learner for DrafterLearner<'_> {
         };
         let text = self.target.read(batch)?;
         let key = [options.seed, number];
-        let masks = if self.options.kind.has_masks() { self.drafter.slots } else { 0 };
-        let groups = objective.sample_groups(self.drafter.token_rows(text.context), masks, key);
+        let tokens = self.drafter.token_rows(text.context);
+        let groups = objective.sample_groups(tokens, self.options.masks(), key);
         let noise = objective.sample_noise(&text, key);
         let distributions = (options.distillation_share > 0.0)
             .then(|| Arc::new(self.drafter.head(self.target).distributions(&text.features)));
@@ -172,9 +177,8 @@ impl Learner for DrafterLearner<'_> {
         for windows in windows.chunks(BATCH_WINDOWS) {
             let text = self.target.read(&Batch::from_windows(windows))?;
             let distributions = Arc::new(self.target.head().distributions(&text.features));
-            let masks = if self.options.kind.has_masks() { self.drafter.slots } else { 0 };
             let tokens = self.drafter.token_rows(text.context);
-            let groups = Arc::new(Groups::new(tokens, masks, anchors.clone()));
+            let groups = Arc::new(Groups::new(tokens, self.options.masks(), anchors.clone()));
             let soft = match (options.distillation_share > 0.0, &self.drafter.vocabulary) {
                 (false, _) => None,
                 (true, None) => Some(Arc::clone(&distributions)),

@@ -6,6 +6,7 @@
 //! and for EAGLE by the feature of the row. Labels beyond the end of the sequence are ignored (−100 in
 //! ParallelSpec's figure 3).
 
+use super::acceptance::{drafted_inputs, predicted_features};
 use super::forward::Drafter;
 use super::options::{DrafterOptions, TrainedDrafterKind};
 use super::target::{Target, Text};
@@ -48,7 +49,7 @@ impl Objective<'_> {
     ///
     /// - Medusa's heads: `L = Σ −λ_k log p(token k)` (ParallelSpec, equation 2).
     /// - ParallelSpec in place of Medusa: the same, and the next token in addition (equation 3).
-    /// - EAGLE, and ParallelSpec in its place: `SmoothL1(feature) − 0.1 log p(token)`, summed over a
+    /// - EAGLE, with drafted positions in its groups, and ParallelSpec in its place: `SmoothL1(feature) − 0.1 log p(token)`, summed over a
     ///   group (equation 4).
     ///
     /// `groups` are the rows of each sequence; Medusa's heads ignore them. `noise` is added to the
@@ -68,7 +69,11 @@ impl Objective<'_> {
             (drafter.medusa_rows(&features)?, self.head_labels(drafter.slots, text))
         } else {
             let tokens = drafter.token_inputs(target, text, noise)?;
-            (drafter.layer_rows_with_masks(&tokens, groups)?, self.group_labels(groups, text))
+            let rows = match drafter.kind.has_masks() {
+                true => drafter.layer_rows_with_masks(&tokens, groups)?,
+                false => self.rows_with_drafts(text, &tokens, groups)?,
+            };
+            (rows, self.group_labels(groups, text))
         };
         let Labels { target_rows, weights } = labels;
         let target_rows: Arc<[u32]> = target_rows.into();
@@ -103,6 +108,26 @@ impl Objective<'_> {
             weights: weights.into(),
         };
         loss + apply(features, [&rows, &none()?, &none()?])?
+    }
+
+    /// Computes EAGLE's rows for token inputs, followed by rows that read the features which the drafter itself
+    /// predicts (training-time test: EAGLE-3, arXiv 2503.01840, §3.2; HASS, arXiv 2408.15766, §3.2). The gradient
+    /// does not flow through these features, as in HASS.
+    fn rows_with_drafts(
+        &self,
+        text: &Text,
+        tokens: &Tensor,
+        groups: &Arc<Groups>,
+    ) -> Result<Tensor> {
+        let anchors = groups.anchors();
+        let inputs = tokens.detach();
+        let predicted = predicted_features(self.pair, text, &inputs, anchors, groups.masks())?;
+        let drafts = predicted
+            .iter()
+            .enumerate()
+            .map(|(depth, features)| drafted_inputs(self.pair, text, anchors, depth + 1, features));
+        let drafts = drafts.collect::<Result<Vec<_>>>()?;
+        self.pair.drafter.layer_rows(tokens, &drafts, groups)
     }
 
     fn head_labels(&self, heads: usize, text: &Text) -> Labels {

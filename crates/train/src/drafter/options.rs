@@ -72,6 +72,10 @@ pub struct DrafterOptions {
     /// Width of the uniform noise that is added to the features that the drafter reads. For contexts
     /// beyond 512 tokens it shrinks in proportion (as in EAGLE's published code).
     pub feature_noise: f32,
+    /// For EAGLE, the number of positions that it learns to draft from its own features (training-time test). 0 is
+    /// the paper's method.
+    #[serde(default)]
+    pub drafted_positions: usize,
     /// The number of tokens that the drafter can draft: the most frequent ones of the training text. `None` for all.
     /// Only drafters that read features may have fewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,6 +96,7 @@ impl DrafterOptions {
             group_share: 1.0,
             classification_weight: if features { 0.1 } else { 1.0 },
             feature_noise: if features { 0.2 } else { 0.0 },
+            drafted_positions: 0,
             draft_vocab: None,
         }
     }
@@ -103,6 +108,11 @@ impl DrafterOptions {
             TrainedDrafterKind::Medusa => self.draft_tokens,
             _ => self.draft_tokens + 1,
         }
+    }
+
+    /// Returns the number of rows of a group after its token.
+    pub(crate) fn masks(&self) -> usize {
+        if self.kind.has_masks() { self.draft_tokens } else { self.drafted_positions }
     }
 
     /// Returns the weight of the loss of a position, counted from 0.

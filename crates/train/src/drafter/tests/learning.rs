@@ -84,14 +84,18 @@ fn gradients_agree_with_finite_differences() {
 #[test]
 fn losses_match_the_papers_equations() {
     const CONTEXT: usize = 10;
-    for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
+    // EAGLE's drafted positions are those of the training-time test.
+    let kinds = TrainedDrafterKind::ALL.map(|kind| (kind, 0));
+    let kinds = kinds.into_iter().chain([(TrainedDrafterKind::Eagle, 2)]);
+    for (seed, (kind, drafted_positions)) in (0..).zip(kinds) {
         let folder = tempfile::tempdir().unwrap();
         let target = target(folder.path(), seed);
         let drafter = drafter(kind, &target);
         let text = text(&target, 2, CONTEXT);
-        let options = DrafterOptions { decay: 0.7, ..DrafterOptions::of(kind, MASKS) };
+        let defaults = DrafterOptions::of(kind, MASKS);
+        let options = DrafterOptions { decay: 0.7, drafted_positions, ..defaults };
         let tokens = drafter.token_rows(CONTEXT);
-        let masks = if kind.has_masks() { MASKS } else { 0 };
+        let masks = options.masks();
         let anchors: Vec<usize> = (0..tokens).collect();
         let groups = Arc::new(Groups::new(tokens, masks, anchors));
         let pair = pair(&drafter, &target, &options);
@@ -114,7 +118,8 @@ fn losses_match_the_papers_equations() {
             f64::from(logits[token as usize]) - sum.ln()
         };
         let mut expected = 0.0;
-        let depths = if kind == TrainedDrafterKind::Eagle { 1 } else { options.positions() };
+        let is_eagle = kind == TrainedDrafterKind::Eagle;
+        let depths = if is_eagle { 1 + drafted_positions } else { options.positions() };
         // Labels beyond the end of the sequence are ignored.
         for anchor in 0..tokens {
             let one = Groups::new(tokens, masks, vec![anchor]);
@@ -130,6 +135,8 @@ fn losses_match_the_papers_equations() {
                         let features = Tensor::from_slice(&text.features, size, &Device::Cpu);
                         let rows = drafter.medusa_rows(&features.unwrap()).unwrap();
                         rows.get((depth * 2 + sequence) * CONTEXT + anchor).unwrap()
+                    } else if is_eagle {
+                        draft_rows(pair, &text, &[anchor]).unwrap()[depth].get(sequence).unwrap()
                     } else {
                         let inputs = drafter.token_inputs(&target, &text, None).unwrap();
                         let rows =
