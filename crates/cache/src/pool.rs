@@ -44,6 +44,9 @@ struct Page {
     state: Option<StateId>,
 }
 
+/// Passes after which a pool whose device had no memory asks for memory again.
+const RETRY_PASSES: u64 = 1000;
+
 /// The cache of one sequence.
 #[derive(Default)]
 pub struct SequenceCache {
@@ -130,6 +133,10 @@ pub struct CachePool<S> {
     sequences: HashMap<SequenceId, SequenceCache>,
     /// Number of pages to have memory for.
     budget: usize,
+    /// The budget if the device has memory for it.
+    full_budget: usize,
+    /// The pass that tries the full budget again.
+    retry_at: u64,
     /// Counts passes. Sequences used in the current pass are never evicted.
     now: u64,
     next_content: u64,
@@ -163,6 +170,8 @@ impl<S: PageStorage> CachePool<S> {
             published: HashMap::new(),
             sequences: HashMap::new(),
             budget: budget.max(1),
+            full_budget: budget.max(1),
+            retry_at: u64::MAX,
             now: 1,
             next_content: 0,
             usage: Arc::default(),
@@ -181,10 +190,15 @@ impl<S: PageStorage> CachePool<S> {
     /// Returns the pool with another budget of pages.
     #[must_use]
     pub fn with_budget(mut self, budget: usize) -> Self {
-        self.budget = budget.max(1);
-        self.usage.budget.store(self.budget, Ordering::Relaxed);
-        self.storage.set_budget(self.budget);
+        self.full_budget = budget.max(1);
+        self.set_budget(self.full_budget);
         self
+    }
+
+    fn set_budget(&mut self, budget: usize) {
+        self.budget = budget;
+        self.usage.budget.store(budget, Ordering::Relaxed);
+        self.storage.set_budget(budget);
     }
 
     /// Returns the pool's usage, which the pool keeps up to date.
@@ -217,6 +231,10 @@ impl<S: PageStorage> CachePool<S> {
     /// Starts a pass: from now on, the sequences of earlier passes may be evicted when pages are needed.
     pub fn start_pass(&mut self) {
         self.now += 1;
+        if self.now >= self.retry_at {
+            self.retry_at = u64::MAX;
+            self.set_budget(self.full_budget);
+        }
     }
 
     /// Returns the number of pages that have memory.
@@ -740,16 +758,15 @@ impl<S: PageStorage> CachePool<S> {
         Ok(id)
     }
 
-    /// Returns a page with new memory. If the device has none left, takes another page away, and from now on the budget
-    /// is what has memory.
+    /// Returns a page with new memory. If the device has none left, takes another page away, and the budget is what has
+    /// memory for the next [`RETRY_PASSES`].
     fn reserve_page(&mut self) -> Result<PageId, StorageError> {
         let unused = self.pages.iter().position(Option::is_none);
         let id = PageId(unused.unwrap_or(self.pages.len()) as u32);
         let Err(error) = self.storage.reserve(id) else { return Ok(id) };
         let page = self.evict().ok_or(error)?;
-        self.budget = self.allocated;
-        self.usage.budget.store(self.budget, Ordering::Relaxed);
-        self.storage.set_budget(self.budget);
+        self.set_budget(self.allocated);
+        self.retry_at = self.now + RETRY_PASSES;
         Ok(page)
     }
 
@@ -1020,6 +1037,14 @@ mod tests {
         assert_eq!((pool.allocated(), different_pages(&pool, [first, second])), (4, 4));
         assert_eq!((pool.storage().budget, pool.usage().tokens()), (4, 4 * PAGE_ROWS));
         assert_eq!(write(&mut pool, &[(first, &a)]), Some(a.len()));
+        // Later, it asks for memory again, which may be there. One pass has begun since it found none.
+        pool.storage.most = 5;
+        (2..RETRY_PASSES).for_each(|_| pool.start_pass());
+        assert_eq!(pool.storage().budget, 4);
+        pool.start_pass();
+        assert_eq!((pool.storage().budget, pool.usage().tokens()), (100, 100 * PAGE_ROWS));
+        assert_eq!(write(&mut pool, &[(second, &b)]), Some(b.len() - two.len()));
+        assert_eq!((pool.allocated(), different_pages(&pool, [first, second])), (5, 5));
     }
 
     #[test]

@@ -137,8 +137,8 @@ impl OpenedPlan {
             target.map(|target| (gpu, target))
         });
         let gpu_targets = on_gpus.collect::<Result<HashMap<_, _>, _>>()?;
-        let load_ends = || Weights::load_without_layers(&target.checkpoint, plan.types());
-        let ends = needs_ends.then(load_ends).transpose()?.map(Arc::new);
+        let load_ends = || loader.load_ends(&target.checkpoint, plan.types());
+        let ends = needs_ends.then(load_ends).transpose()?;
         let shared = weights.as_ref().or(ends.as_ref());
         let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, shared), loader);
         let drafters = drafters.into_iter().map(load);

@@ -22,6 +22,8 @@ type SharedKey = (PathBuf, ModelTypes);
 #[derive(Default)]
 struct Shared {
     models: HashMap<(PathBuf, ModelTypes, Share), Arc<Weights>>,
+    /// Embeddings and heads of models without layers.
+    ends: HashMap<SharedKey, Arc<Weights>>,
     /// Drafters trained for a target, by their own key and the target's checkpoint.
     drafters: HashMap<(SharedKey, PathBuf), DrafterParts>,
 }
@@ -170,28 +172,59 @@ impl<'a> Loader<'a> {
         if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.models.get(&key)) {
             return Ok(Arc::clone(weights));
         }
-        let name = model.to_string();
-        let matrices = MatrixTypes::of_model(types.weights, checkpoint.architecture(), checkpoint)?;
-        let type_names = matrices.names(checkpoint.architecture());
-        let total = checkpoint.config().num_hidden_layers as u64;
-        let mut flow = ControlFlow::Continue(());
-        let mut on_layer = |layers: usize| {
-            let step = Step::Load { model: &name, types: &type_names };
-            let done = layers as u64;
-            if flow.is_continue() {
-                flow = (self.on_progress)(Progress { step, done, total });
+        let weights = self.by_layer(model, checkpoint, types, |on_layer| {
+            let mut flow = ControlFlow::Continue(());
+            let mut on_layer = |layers: usize| {
+                if flow.is_continue() {
+                    flow = on_layer(layers);
+                }
+            };
+            memory::check(memory::of_model(checkpoint, types, share)?)?;
+            let weights = Weights::load_share(checkpoint, types, share, &mut on_layer)?;
+            match flow {
+                ControlFlow::Continue(()) => Ok(Arc::new(weights)),
+                ControlFlow::Break(()) => Err(ForerunError::Cancelled),
             }
-        };
-        memory::check(memory::of_model(checkpoint, types, share)?)?;
-        let weights = Weights::load_share(checkpoint, types, share, &mut on_layer)?;
-        let weights = Arc::new(weights);
-        if flow.is_break() {
-            return Err(ForerunError::Cancelled);
-        }
+        })?;
         if let Some(shared) = &mut self.shared {
             shared.models.insert(key, Arc::clone(&weights));
         }
         Ok(weights)
+    }
+
+    /// Returns a model's embedding and head for cores: what a drafter there needs of a target that is elsewhere.
+    pub(crate) fn load_ends(
+        &mut self,
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+    ) -> Result<Arc<Weights>, ForerunError> {
+        let key = (checkpoint.path().to_owned(), types);
+        if let Some(ends) = self.shared.as_ref().and_then(|shared| shared.ends.get(&key)) {
+            return Ok(Arc::clone(ends));
+        }
+        memory::check(memory::of_model_without_layers(checkpoint, types)?)?;
+        let ends = Arc::new(Weights::load_without_layers(checkpoint, types)?);
+        if let Some(shared) = &mut self.shared {
+            shared.ends.insert(key, Arc::clone(&ends));
+        }
+        Ok(ends)
+    }
+
+    /// Calls `load` with a function that reports the number of layers that have been loaded, and says whether to go on.
+    fn by_layer<T>(
+        &mut self,
+        model: &ModelSource,
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+        load: impl FnOnce(&mut dyn FnMut(usize) -> ControlFlow<()>) -> Result<T, ForerunError>,
+    ) -> Result<T, ForerunError> {
+        let matrices = MatrixTypes::of_model(types.weights, checkpoint.architecture(), checkpoint)?;
+        let (name, type_names) = (model.to_string(), matrices.names(checkpoint.architecture()));
+        let total = checkpoint.config().num_hidden_layers as u64;
+        load(&mut |layers| {
+            let step = Step::Load { model: &name, types: &type_names };
+            (self.on_progress)(Progress { step, done: layers as u64, total })
+        })
     }
 
     /// Returns a model's weights on a GPU, or for cores if there is no `gpu`.
@@ -236,19 +269,15 @@ impl<'a> Loader<'a> {
             return Ok(weights);
         }
         let device = self.gpus.open(gpu)?;
-        let matrices = MatrixTypes::of_model(types.weights, checkpoint.architecture(), checkpoint)?;
-        let (name, type_names) = (model.to_string(), matrices.names(checkpoint.architecture()));
-        let total = checkpoint.config().num_hidden_layers as u64;
-        let on_progress = &mut self.on_progress;
-        let mut on_layer = |layers: usize| {
-            let step = Step::Load { model: &name, types: &type_names };
-            on_progress(Progress { step, done: layers as u64, total })
-        };
-        let loaded = GpuWeights::load_with(&device, checkpoint, types, &mut on_layer);
-        let weights = Arc::new(loaded.map_err(|cause| match cause {
-            GpuLoadError::Cancelled => ForerunError::Cancelled,
-            cause => ForerunError::LoadOnGpu { model: name.clone(), cause: Box::new(cause) },
-        })?);
+        let weights = self.by_layer(model, checkpoint, types, |on_layer| {
+            let loaded = GpuWeights::load_with(&device, checkpoint, types, on_layer);
+            loaded.map(Arc::new).map_err(|cause| match cause {
+                GpuLoadError::Cancelled => ForerunError::Cancelled,
+                cause => {
+                    ForerunError::LoadOnGpu { model: model.to_string(), cause: Box::new(cause) }
+                }
+            })
+        })?;
         self.gpus.insert(gpu, key, &weights, self.shared.is_some());
         Ok(weights)
     }

@@ -12,8 +12,11 @@ use forerun::{
     Answer, DraftTokens, DrafterKind, Forerun, ForerunError, GpuDevice, LayerStrategy, Loader,
     Method, Options, Plan, RandomPair, Request, SamplingOptions, Step, Tree, WeightType,
 };
+use forerun_formats::checkpoint::random::example_families;
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
+use forerun_formats::{Config, Family};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 /// Returns whether there is a GPU. If not, says so.
 fn has_gpu() -> bool {
@@ -116,6 +119,43 @@ fn trees_and_layer_groups_give_the_targets_text() {
     assert_eq!(tokens(&open(lookup).unwrap()), expected);
 }
 
+/// A target with experts on a GPU or on cores, with a drafter on either.
+#[test]
+fn mixtures_of_experts_give_the_targets_text_on_any_devices() {
+    if !has_gpu() {
+        return;
+    }
+    let mixtral = example_families().into_iter().find(|config| config.family == Family::Mixtral);
+    let pair = Pair::of_config(&Config { num_hidden_layers: 1, ..mixtral.unwrap() });
+    let options = |placement: &str, method: Method| Options {
+        model: pair.target.clone().into(),
+        draft_model: (method != Method::Autoregressive).then(|| pair.drafter.clone().into()),
+        draft_tokens: match method == Method::Autoregressive {
+            true => DraftTokens::Auto,
+            false => DraftTokens::Fixed(3),
+        },
+        method: Some(method),
+        placement: Some(placement.parse().unwrap()),
+        ..Options::default()
+    };
+    let tokens = |options: Options| -> Vec<Vec<u32>> {
+        let engine = open(options).unwrap();
+        let each = pair.prompts[..2].iter().flat_map(|prompt| requests().map(|own| (prompt, own)));
+        each.map(|(prompt, own)| engine.complete(prompt, &own).unwrap().tokens).collect()
+    };
+    for target in ["gpu:0", "cpu:0"] {
+        let expected = tokens(options(&format!("target={target}"), Method::Autoregressive));
+        for drafter in ["gpu:0", "cpu:0"] {
+            let shared = if drafter == target { ",shared" } else { "" };
+            let placement = format!("drafter={drafter},target={target}{shared}");
+            for method in [Method::Speculative, Method::Pearl] {
+                let found = tokens(options(&placement, method));
+                assert_eq!(found, expected, "{method}, {placement}");
+            }
+        }
+    }
+}
+
 /// Two replicas on a GPU take turns.
 #[test]
 fn dsi_uses_replicas_on_gpus() {
@@ -163,6 +203,37 @@ fn drafters_on_features_read_those_of_a_gpu() {
             assert_eq!(answer.tokens, expected, "{layout:?}");
             assert!(answer.statistics.drafts > 0, "{layout:?}");
         }
+    }
+}
+
+/// The demonstration's trained drafters predict the target on a GPU as well as one on cores: wrong features would
+/// give other drafts, most of which would be rejected.
+#[test]
+fn trained_drafters_on_features_are_as_right_as_with_a_target_on_cores() {
+    if !has_gpu() {
+        return;
+    }
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
+    let request = Request { max_tokens: 20, ignore_eos: true, ..Request::default() };
+    for (kind, name) in [(DrafterKind::Eagle, "eagle"), (DrafterKind::Medusa, "medusa")] {
+        let answer = |target: &str| {
+            let options = Options {
+                model: models.join("target").into(),
+                draft_model: Some(models.join(name).into()),
+                method: Some(Method::Speculative),
+                drafter: Some(kind),
+                draft_tokens: DraftTokens::Fixed(2),
+                placement: Some(format!("drafter=cpu:0,target={target}").parse().unwrap()),
+                weight_type: Some(WeightType::F32.into()),
+                ..Options::default()
+            };
+            open(options).unwrap().complete("Once upon a time", &request).unwrap()
+        };
+        let [on_gpu, on_cores] = [answer("gpu:0"), answer("cpu:0,shared")];
+        assert_eq!(on_gpu.tokens, on_cores.tokens, "{name}: no two tokens are nearly as likely");
+        let accepted = on_gpu.statistics.accepted;
+        assert_eq!(accepted, on_cores.statistics.accepted, "{name}");
+        assert!(accepted.iter().sum::<u64>() >= 6, "{name}: {accepted:?}");
     }
 }
 

@@ -7,8 +7,11 @@ use std::fmt;
 pub struct PassCost {
     /// Number of rows.
     pub rows: usize,
-    /// Bytes of weights that are read from memory, if each matrix is read once.
+    /// Bytes of weights that are read from memory, if each matrix is read once. Of experts, only those that some row has
+    /// chosen are read.
     pub weight_bytes: u64,
+    /// Number of experts that some row has chosen, of all layers.
+    pub experts: usize,
     /// Bytes of keys and values that are read, if each head of each row reads its own.
     pub cache_bytes: u64,
     /// Number of dispatches. Each waits for the one before it.
@@ -33,9 +36,10 @@ impl fmt::Display for PassCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} rows: {} bytes of weights, {} bytes of keys and values, {} dispatches, {} submissions, {} bytes back",
+            "{} rows: {} bytes of weights, {} experts, {} bytes of keys and values, {} dispatches, {} submissions, {} bytes back",
             self.rows,
             self.weight_bytes,
+            self.experts,
             self.cache_bytes,
             self.dispatches,
             self.submissions,

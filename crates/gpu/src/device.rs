@@ -9,9 +9,10 @@ use crate::probe::Probe;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use wgpu::{
-    Adapter, CommandEncoder, Device, DeviceDescriptor, Features, Limits, PollError, PollType,
-    Queue, SubmissionIndex,
+    Adapter, CommandEncoder, Device, DeviceDescriptor, DeviceLostReason, Features, Limits,
+    PollError, PollType, Queue, SubmissionIndex,
 };
 
 /// Storage buffers that the kernels with the most of them use.
@@ -22,6 +23,10 @@ pub(crate) const ALIGNMENT: u64 = 16;
 
 /// Bytes of the kernels' parameters.
 pub(crate) const PARAMETER_BYTES: u32 = 64;
+
+/// How long a submission may last until its driver is taken for hung. A submission should last about 0.1 seconds, but
+/// others may be computed before it, and drivers that compute on the processor may be slow.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An open GPU. Models on it share it, and run one after another.
 pub struct GpuDevice {
@@ -37,6 +42,9 @@ pub struct GpuDevice {
     pub(crate) last_upload: Mutex<Option<SubmissionIndex>>,
     /// The largest binding that the driver allows, in bytes.
     pub(crate) binding_limit: u64,
+    /// The number of buffers until there is no memory.
+    #[cfg(test)]
+    pub(crate) buffers_left: std::sync::atomic::AtomicUsize,
 }
 
 /// How a GPU is opened.
@@ -112,9 +120,8 @@ impl GpuDevice {
             opened.map_err(|error| GpuError::Open { adapter: name(), cause: error.to_string() })?;
         let health = Arc::new(Health::default());
         let on_loss = Arc::clone(&health);
-        device.set_device_lost_callback(move |reason, message| {
-            on_loss.fail(format!("it was lost ({reason:?}) {message}").trim_end());
-        });
+        device
+            .set_device_lost_callback(move |reason, message| on_loss.fail(loss(reason, &message)));
         let on_error = Arc::clone(&health);
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
             on_error.fail(error.to_string());
@@ -132,6 +139,8 @@ impl GpuDevice {
             health,
             last_upload: Mutex::default(),
             binding_limit: adapter.limits().max_storage_buffer_binding_size,
+            #[cfg(test)]
+            buffers_left: usize::MAX.into(),
         };
         opened.probe = Some(Probe::run(&opened)?);
         Ok(Arc::new(opened))
@@ -214,18 +223,34 @@ impl GpuDevice {
     /// Waits until a submission has been computed.
     ///
     /// # Errors
-    /// If the GPU has failed.
+    /// If the GPU has failed, or its driver does not answer.
     pub(crate) fn wait(&self, submission: SubmissionIndex) -> Result<(), GpuFailure> {
-        let wait = PollType::Wait { submission_index: Some(submission), timeout: None };
+        self.wait_for(submission, PATIENCE)
+    }
+
+    fn wait_for(&self, submission: SubmissionIndex, patience: Duration) -> Result<(), GpuFailure> {
+        let wait = PollType::Wait { submission_index: Some(submission), timeout: Some(patience) };
         // wgpu panics if the driver reports the loss here.
         match catch_unwind(AssertUnwindSafe(|| self.device.poll(wait))) {
             Ok(Ok(_)) => self.check(),
             Ok(Err(PollError::WrongSubmissionIndex(..))) => {
                 Err(self.fail("its driver accepts no more work".into()))
             }
-            Ok(Err(error)) => Err(self.fail(error.to_string())),
+            Ok(Err(PollError::Timeout)) => {
+                let seconds = patience.as_secs();
+                Err(self.fail(format!("its driver has not answered for {seconds} seconds")))
+            }
             Err(_panic) => Err(self.fail("its driver lost it".into())),
         }
+    }
+}
+
+/// Describes a loss.
+fn loss(reason: DeviceLostReason, message: &str) -> String {
+    // wgpu gives a device up if its own allocations fail, such as those of command buffers.
+    match message.to_lowercase().contains("out of memory") {
+        true => "its driver ran out of memory; choose a smaller type or a smaller cache".into(),
+        false => format!("it was lost ({reason:?}) {message}").trim_end().to_owned(),
     }
 }
 
@@ -246,5 +271,39 @@ fn check_limits(adapter: &GpuAdapter, limits: &Limits) -> Result<(), GpuError> {
             Err(GpuError::Limit { adapter: adapter.name.clone(), limit, expected, found })
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_does_not_answer_is_an_error() {
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let device = GpuDevice::open(0).unwrap();
+        let bytes = 32 << 20;
+        let [from, to] = [(), ()].map(|()| device.allocate("numbers", bytes).unwrap());
+        let mut encoder = device.new_encoder();
+        // Enough work that it has not ended when it has just been submitted.
+        for _ in 0..100 {
+            encoder.copy_buffer_to_buffer(&from, 0, &to, 0, bytes);
+            encoder.copy_buffer_to_buffer(&to, 0, &from, 0, bytes);
+        }
+        let submission = device.submit(encoder);
+        let error = device.wait_for(submission, Duration::ZERO).unwrap_err().to_string();
+        assert!(error.contains("not answered") && error.contains("target=cpu"), "{error}");
+        assert!(device.check().is_err(), "it counts as lost");
+    }
+
+    #[test]
+    fn a_loss_for_want_of_memory_says_what_to_do() {
+        let reason = loss(DeviceLostReason::Unknown, "Out of memory");
+        assert!(reason.contains("smaller cache"), "{reason}");
+        let reason = loss(DeviceLostReason::Destroyed, "by its owner");
+        assert_eq!(reason, "it was lost (Destroyed) by its owner");
     }
 }

@@ -5,6 +5,9 @@ use forerun_formats::{BlockType, CacheType, WeightType};
 /// The widest head of attention.
 pub(crate) const MAX_HEAD_DIM: usize = 512;
 
+/// The largest number of experts of a layer.
+pub(crate) const MAX_EXPERTS: usize = 512;
+
 /// A shader for one step of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
@@ -27,6 +30,21 @@ pub(crate) enum Kernel {
     Combine,
     /// The activation function of an MLP.
     Activation,
+    /// The choice of experts.
+    Route,
+    /// Rows by experts.
+    Tiles,
+    /// Products with chosen experts.
+    Experts {
+        /// The type of the matrices.
+        weights: WeightType,
+        /// The number of choices that a workgroup computes.
+        rows: u32,
+    },
+    /// The weighted sum of experts.
+    Mix,
+    /// The product with a sigmoid.
+    Gate,
     /// The sum of two buffers.
     Add,
     /// The divisor and the limit of logits.
@@ -53,19 +71,28 @@ impl Kernel {
             Self::Norm => &[Read, Read, Read, Read, Write],
             Self::Heads(_) => &[Read, Read, Read, Read, Write, Write, Write, Write],
             Self::Attention(_) => &[Read, Read, Read, Read, Read, Write],
-            Self::Activation | Self::Add | Self::CopyRows | Self::Probe => &[Read, Write],
+            Self::Route | Self::Mix => &[Read, Read, Write],
+            Self::Tiles => &[Read, Write, Write, Write],
+            Self::Experts { .. } => &[Read, Read, Read, Read, Read, Write],
+            Self::Activation | Self::Add | Self::Gate | Self::CopyRows | Self::Probe => {
+                &[Read, Write]
+            }
             Self::Logits => &[Write],
         }
     }
 
     /// Returns the complete WGSL source.
     pub(crate) fn source(self) -> String {
+        let lowest = || format!("const LOWEST: f32 = {:e}f;\n", f32::MIN);
+        let experts = || format!("const MAX_EXPERTS: u32 = {MAX_EXPERTS}u;\n");
         let constants = match self {
-            Self::Linear { rows, .. } => format!("const ROWS: u32 = {rows}u;\n"),
-            Self::Heads(_) => format!("const MAX_HEAD_DIM: u32 = {MAX_HEAD_DIM}u;\n"),
-            Self::Attention(_) | Self::Combine => {
-                format!("const LOWEST: f32 = {:e}f;\n", f32::MIN)
+            Self::Linear { rows, .. } | Self::Experts { rows, .. } => {
+                format!("const ROWS: u32 = {rows}u;\n")
             }
+            Self::Heads(_) => format!("const MAX_HEAD_DIM: u32 = {MAX_HEAD_DIM}u;\n"),
+            Self::Attention(_) | Self::Combine => lowest(),
+            Self::Route => lowest() + &experts(),
+            Self::Tiles => experts(),
             _ => String::new(),
         };
         [constants].into_iter().chain(self.parts().into_iter().map(str::to_owned)).collect()
@@ -76,6 +103,7 @@ impl Kernel {
         const HALVES: &str = include_str!("shaders/halves.wgsl");
         const BYTES: &str = include_str!("shaders/bytes.wgsl");
         const ROW: &str = include_str!("shaders/row.wgsl");
+        const PRODUCT: &str = include_str!("shaders/product.wgsl");
         match self {
             Self::Embed(weights) => {
                 let embed = include_str!("shaders/embed.wgsl");
@@ -83,8 +111,17 @@ impl Kernel {
             }
             Self::Norm => vec![NUMBERS, ROW, include_str!("shaders/norm.wgsl")],
             Self::Linear { weights, .. } => {
-                vec![HALVES, BYTES, weight_part(weights), include_str!("shaders/linear.wgsl")]
+                let linear = include_str!("shaders/linear.wgsl");
+                vec![HALVES, BYTES, PRODUCT, weight_part(weights), linear]
             }
+            Self::Route => vec![NUMBERS, include_str!("shaders/route.wgsl")],
+            Self::Tiles => vec![include_str!("shaders/tiles.wgsl")],
+            Self::Experts { weights, .. } => {
+                let experts = include_str!("shaders/experts.wgsl");
+                vec![HALVES, BYTES, PRODUCT, weight_part(weights), experts]
+            }
+            Self::Mix => vec![include_str!("shaders/mix.wgsl")],
+            Self::Gate => vec![NUMBERS, include_str!("shaders/gate.wgsl")],
             Self::Heads(cache) => {
                 let heads = include_str!("shaders/heads.wgsl");
                 let [unpack, pack] = cache_parts(cache);
@@ -153,9 +190,11 @@ mod tests {
         let weights = WEIGHT_TYPES;
         let caches = [CacheType::F32, CacheType::F16, CacheType::Bf16];
         let linear = weights.into_iter().flat_map(|weights| {
-            [1, 2, 4, 8].into_iter().map(move |rows| K::Linear { weights, rows })
+            let all = [1, 2, 4, 8].into_iter();
+            all.flat_map(move |rows| [K::Linear { weights, rows }, K::Experts { weights, rows }])
         });
         let others = [K::Norm, K::Combine, K::Activation, K::Add, K::Logits, K::CopyRows, K::Probe];
+        let others = others.into_iter().chain([K::Route, K::Tiles, K::Mix, K::Gate]);
         let of_caches = caches.into_iter().flat_map(|cache| [K::Heads(cache), K::Attention(cache)]);
         let embed = weights.into_iter().map(K::Embed);
         linear.chain(others).chain(of_caches).chain(embed).collect()

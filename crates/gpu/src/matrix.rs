@@ -62,47 +62,51 @@ impl GpuMatrix {
             let most = device.max_binding_bytes() / row_bytes.max(1) as u64;
             let most = most.min(u64::from(MAX_WORKGROUPS * GROUP_OUTPUTS)) as usize;
             for rows in rows.chunks(most.max(1)) {
-                let part = matrix.upload_part(device, name, rows)?;
-                matrix.outputs += rows.len();
-                matrix.parts.push(part);
+                let weight_type = same_type[0].weight_type;
+                let (weights, bias) = upload_rows(device, name, rows)?;
+                let (first_output, outputs) = (matrix.outputs, rows.len());
+                matrix.outputs += outputs;
+                matrix.parts.push(MatrixPart { weight_type, first_output, outputs, weights, bias });
             }
             same_type.iter().for_each(|source| source.rows.release());
         }
         Ok(matrix)
     }
 
-    fn upload_part(
-        &self,
-        device: &GpuDevice,
-        name: &str,
-        rows: &[(&MatrixSource<'_>, usize)],
-    ) -> Result<MatrixPart, GpuLoadError> {
-        let weight_type = rows[0].0.weight_type;
-        let row_bytes = row_bytes(weight_type, self.inputs);
-        let weights = device.allocate(name, (rows.len() * row_bytes) as u64)?;
-        let (mut bytes, mut offset) = (Vec::new(), 0);
-        let mut values = vec![0.0; row_values(weight_type, self.inputs)];
-        for (index, (source, row)) in rows.iter().enumerate() {
-            extend_converted(&mut bytes, source, *row, &mut values)?;
-            if bytes.len() >= CONVERTED_BYTES || index + 1 == rows.len() {
-                device.upload(&weights, offset, &bytes)?;
-                offset += bytes.len() as u64;
-                bytes.clear();
-            }
-        }
-        // All tensors of a projection have a bias, or none.
-        let bias = rows.iter().filter_map(|(source, row)| source.bias.get(*row).copied());
-        let bias: Vec<f32> = bias.collect();
-        let upload = || upload_floats(device, name, &bias);
-        let bias = (bias.len() == rows.len()).then(upload).transpose()?;
-        let (first_output, outputs) = (self.outputs, rows.len());
-        Ok(MatrixPart { weight_type, first_output, outputs, weights, bias })
-    }
-
     /// Returns the bytes that a product with the matrix reads.
     pub(crate) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.weights.size()).sum()
     }
+}
+
+/// Uploads rows of tensors of one type, one after another, and their biases, if they have some.
+///
+/// # Errors
+/// If a value is not finite, or there is no memory.
+pub(crate) fn upload_rows(
+    device: &GpuDevice,
+    name: &str,
+    rows: &[(&MatrixSource<'_>, usize)],
+) -> Result<(Buffer, Option<Buffer>), GpuLoadError> {
+    let (weight_type, inputs) = (rows[0].0.weight_type, rows[0].0.rows.columns());
+    let row_bytes = row_bytes(weight_type, inputs);
+    let weights = device.allocate(name, (rows.len() * row_bytes) as u64)?;
+    let (mut bytes, mut offset) = (Vec::new(), 0);
+    let mut values = vec![0.0; row_values(weight_type, inputs)];
+    for (index, (source, row)) in rows.iter().enumerate() {
+        extend_converted(&mut bytes, source, *row, &mut values)?;
+        if bytes.len() >= CONVERTED_BYTES || index + 1 == rows.len() {
+            device.upload(&weights, offset, &bytes)?;
+            offset += bytes.len() as u64;
+            bytes.clear();
+        }
+    }
+    // All tensors of a projection have a bias, or none.
+    let bias = rows.iter().filter_map(|(source, row)| source.bias.get(*row).copied());
+    let bias: Vec<f32> = bias.collect();
+    let upload = || upload_floats(device, name, &bias);
+    let bias = (bias.len() == rows.len()).then(upload).transpose()?;
+    Ok((weights, bias))
 }
 
 /// Uploads numbers as f32.
@@ -117,7 +121,7 @@ pub(crate) fn upload_floats(
 }
 
 /// Returns the bytes of a row on a GPU. Blocks are padded to whole words of 32 bits.
-fn row_bytes(weight_type: WeightType, inputs: usize) -> usize {
+pub(crate) fn row_bytes(weight_type: WeightType, inputs: usize) -> usize {
     match weight_type {
         WeightType::F32 => inputs * size_of::<f32>(),
         WeightType::Bf16 | WeightType::F16 => inputs * size_of::<u16>(),

@@ -8,6 +8,13 @@ use wgpu::{Buffer, BufferDescriptor, BufferUsages, ErrorFilter, MapMode, Submiss
 /// The largest part of an upload. The driver holds copies of the last two.
 const UPLOAD_BYTES: usize = 16 << 20;
 
+/// Memory that buffers leave free for wgpu itself, which holds copies of what is written and gives the device up if
+/// there is no memory for them.
+const RESERVE_BYTES: u64 = 3 * UPLOAD_BYTES as u64;
+
+/// Smaller buffers may use the reserve.
+const SMALL_BYTES: u64 = 1 << 20;
+
 impl GpuDevice {
     /// Allocates memory that kernels can read and write. Its content is zero.
     ///
@@ -43,15 +50,36 @@ impl GpuDevice {
         if size > most.min(self.adapter().max_buffer_bytes) {
             return Err(out_of_memory());
         }
+        let buffer = self.create_buffer(size, usage)?.ok_or_else(out_of_memory)?;
+        if size >= SMALL_BYTES {
+            let reserve = BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
+            match self.create_buffer(RESERVE_BYTES, reserve)? {
+                Some(reserve) => reserve.destroy(),
+                None => {
+                    buffer.destroy();
+                    return Err(out_of_memory());
+                }
+            }
+        }
+        Ok(buffer)
+    }
+
+    /// Returns a new buffer; `None` if there is no memory.
+    fn create_buffer(&self, size: u64, usage: BufferUsages) -> Result<Option<Buffer>, GpuFailure> {
+        #[cfg(test)]
+        {
+            use std::sync::atomic::Ordering::Relaxed;
+            let left = |left: usize| left.checked_sub(1);
+            if self.buffers_left.fetch_update(Relaxed, Relaxed, left).is_err() {
+                return Ok(None);
+            }
+        }
         let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
         let scope = self.inner().push_error_scope(ErrorFilter::OutOfMemory);
         let buffer = self.inner().create_buffer(&descriptor);
         let error = pollster::block_on(scope.pop());
         self.check()?;
-        match error {
-            Some(_) => Err(out_of_memory()),
-            None => Ok(buffer),
-        }
+        Ok(error.is_none().then_some(buffer))
     }
 
     /// Writes before the next submission. The bytes are a multiple of four.
@@ -104,5 +132,31 @@ impl GpuDevice {
         }
         staging.unmap();
         self.check()
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn large_buffers_leave_memory_for_wgpu() {
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let device = GpuDevice::open(0).unwrap();
+        for (buffers, bytes, fits) in [
+            (2, SMALL_BYTES, true),
+            (1, SMALL_BYTES, false),
+            (1, SMALL_BYTES - ALIGNMENT, true),
+            (0, 16, false),
+        ] {
+            device.buffers_left.store(buffers, Ordering::Relaxed);
+            let allocated = device.allocate("numbers", bytes);
+            assert_eq!(allocated.is_ok(), fits, "{bytes} bytes, {buffers} buffers");
+            assert_eq!(device.check(), Ok(()));
+        }
     }
 }

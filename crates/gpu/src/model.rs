@@ -3,13 +3,14 @@
 use crate::cost::PassCost;
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
+use crate::mixture::Distribution;
 use crate::pacer::Pacer;
 use crate::pages::GpuPages;
 use crate::pass::{PassRun, partial_bytes, window};
-use crate::recorder::{BoundBuffers, Recorder};
+use crate::recorder::{BoundBuffers, Recorder, Submitted};
 use crate::rows::PassRows;
 use crate::scratch::{GrowingBuffer, Scratch};
-use crate::weights::GpuWeights;
+use crate::weights::{GpuWeights, LayerWeights};
 use forerun_cache::PageStorage;
 use forerun_formats::{Architecture, Checkpoint, FeatureSource, ModelTypes};
 use forerun_lm::{CachePart, LayerOrder};
@@ -23,8 +24,8 @@ pub struct GpuModel {
     weights: Arc<GpuWeights>,
     scratch: Scratch,
     bound: BoundBuffers,
-    /// The keys and values that `bound` refers to belong to this number of pages.
-    bound_pages: usize,
+    /// The generation of the keys and values that `bound` refers to.
+    bound_generation: usize,
     pacer: Pacer,
     staging: Option<Buffer>,
     /// The hidden states that are stored as features for drafters.
@@ -38,6 +39,7 @@ pub struct GpuModel {
 struct ResultPlaces {
     features: u64, // [parts][rows, hidden], after the overflows: [rows]
     logits: u64,   // [output rows, head outputs]
+    loads: u64,    // [layers] if the model has experts
     end: u64,
 }
 
@@ -49,7 +51,7 @@ impl GpuModel {
             weights,
             scratch: Scratch::default(),
             bound: BoundBuffers::default(),
-            bound_pages: 0,
+            bound_generation: 0,
             pacer: Pacer::default(),
             staging: None,
             features: None,
@@ -103,7 +105,7 @@ impl GpuModel {
         let (device, architecture) = (weights.device(), weights.architecture());
         let (count, hidden) = (rows.rows.len(), architecture.hidden_size);
         let floats = |width: usize| (count * width * size_of::<f32>()) as u64;
-        let widest = |width: fn(&crate::weights::LayerWeights) -> usize| {
+        let widest = |width: fn(&LayerWeights) -> usize| {
             floats(weights.layers.iter().map(width).max().unwrap_or(0))
         };
         let attended = widest(|layer| layer.attention.q_size());
@@ -114,6 +116,15 @@ impl GpuModel {
         let logits = outputs_at_once(device, weights.head.outputs).min(rows.outputs.len());
         let deltas = scratch.deltas.len().max(longest_group).max(1);
         scratch.deltas.resize_with(deltas, GrowingBuffer::default);
+        let [dense, experts] = widths_of_mlps(weights);
+        let has_both = |layer: &LayerWeights| layer.dense.is_some() && layer.experts.is_some();
+        let both = if weights.layers.iter().any(has_both) { floats(hidden) } else { 0 };
+        let distributions = weights.layers.iter().flat_map(|layer| &layer.experts);
+        let distributions =
+            distributions.map(|experts| Distribution::new(&experts.shape, count as u32));
+        let (choices, tiles) = distributions
+            .fold((0, 0), |(choices, tiles), of| (of.choices.max(choices), of.tiles.max(tiles)));
+        let (choices, tiles) = (u64::from(choices), u64::from(tiles));
         let sizes = [
             (&mut scratch.rows, size_of_val(&rows.rows[..]) as u64),
             (&mut scratch.places, size_of_val(&rows.places[..]) as u64),
@@ -124,12 +135,25 @@ impl GpuModel {
             (&mut scratch.mlp_input, floats(hidden)),
             (
                 &mut scratch.projected,
-                widest(|layer| layer.projection.outputs.max(layer.gate_up.outputs)),
+                widest(|layer| layer.projection.outputs)
+                    .max(floats(dense[0]))
+                    .max(4 * choices * experts[0] as u64),
             ),
             (&mut scratch.queries, attended),
             (&mut scratch.partials, partials.max().unwrap_or(0)),
             (&mut scratch.attended, attended),
-            (&mut scratch.inner, widest(|layer| layer.mlp.intermediate_size)),
+            (&mut scratch.inner, floats(dense[1]).max(4 * choices * experts[1] as u64)),
+            (&mut scratch.dense, both),
+            (&mut scratch.gates, floats(1)),
+            (
+                &mut scratch.scores,
+                widest(|layer| layer.experts.as_ref().map_or(0, |experts| experts.router.outputs)),
+            ),
+            (&mut scratch.choices, 8 * choices),
+            (&mut scratch.members, 4 * choices),
+            (&mut scratch.tiles, 16 * tiles),
+            (&mut scratch.expert_outputs, 4 * choices * hidden as u64),
+            (&mut scratch.loads, 4 * weights.layers.len() as u64),
             (&mut scratch.logits, (logits * weights.head.outputs * size_of::<f32>()) as u64),
         ];
         let deltas = scratch.deltas.iter_mut().map(|delta| (delta, floats(hidden)));
@@ -152,7 +176,9 @@ impl GpuModel {
         let (count, hidden) = (rows.rows.len(), self.architecture().hidden_size);
         let features = (count * size) as u64;
         let logits = features + (parts * count * hidden * size) as u64;
-        let end = logits + (rows.outputs.len() * self.weights.head.outputs * size) as u64;
+        let loads = logits + (rows.outputs.len() * self.weights.head.outputs * size) as u64;
+        let has_experts = self.weights.layers.iter().any(|layer| layer.experts.is_some());
+        let end = loads + if has_experts { (self.weights.layers.len() * size) as u64 } else { 0 };
         let held = self.staging.as_ref().map_or(0, Buffer::size);
         if held < end {
             let device = self.weights.device();
@@ -160,7 +186,7 @@ impl GpuModel {
             let allocate = |bytes| device.allocate_staging("the results of a pass", bytes);
             self.staging = Some(allocate(roomy).or_else(|_| allocate(end))?);
         }
-        Ok(ResultPlaces { features, logits, end })
+        Ok(ResultPlaces { features, logits, loads, end })
     }
 
     /// Writes what kernels know of the rows.
@@ -173,14 +199,14 @@ impl GpuModel {
         device.write(scratch.overflows.get(), 0, bytemuck::cast_slice(&none));
     }
 
-    /// Records and submits all dispatches of a pass. Returns the last submission.
+    /// Records and submits all dispatches of a pass. Returns what may still be in progress.
     fn run(
         &mut self,
         pass: &Pass<'_>,
         rows: &PassRows,
         places: &ResultPlaces,
         storage: &mut GpuPages,
-    ) -> Result<SubmissionIndex, PassError> {
+    ) -> Result<Submitted, PassError> {
         let Self { weights, scratch, bound, pacer, staging, features, .. } = self;
         let staging = staging.as_ref().expect("a staging buffer");
         let mut recorder = Recorder::new(weights.device(), bound, pacer);
@@ -193,7 +219,7 @@ impl GpuModel {
         for group in (0..pass.order.len(n_layers)).map(|index| pass.order.group(index)) {
             if pass.is_cancelled() {
                 if has_copies {
-                    run.recorder.submit();
+                    run.recorder.finish();
                 }
                 return Err(Cancelled.into());
             }
@@ -217,10 +243,12 @@ impl GpuModel {
             run.logits(chunk);
             run.recorder.copy((scratch.logits.get(), 0), to, bytes);
         }
-        let submission = run.recorder.submit();
+        let loads = (scratch.loads.get(), 0);
+        run.recorder.copy(loads, (staging, places.loads), places.end - places.loads);
+        let submitted = run.recorder.finish();
         self.cost =
             PassCost { rows: rows.rows.len(), read_back_bytes: places.end, ..run.recorder.cost };
-        Ok(submission)
+        Ok(submitted)
     }
 
     /// Reads the results of a pass.
@@ -232,7 +260,7 @@ impl GpuModel {
         submission: SubmissionIndex,
     ) -> Result<(), GpuFailure> {
         let staging = self.staging.as_ref().expect("a staging buffer");
-        let (logits, overflows) = (&mut self.logits, &mut self.overflows);
+        let (logits, overflows, cost) = (&mut self.logits, &mut self.overflows, &mut self.cost);
         logits.clear();
         overflows.clear();
         let hidden = self.weights.architecture().hidden_size;
@@ -245,7 +273,14 @@ impl GpuModel {
                 let interleaved = interleaved(features, rows.rows.len(), hidden);
                 storage.store_features(&rows.own_places, &interleaved);
             }
-            logits.extend_from_slice(bytemuck::cast_slice(part(places.logits..places.end)));
+            logits.extend_from_slice(bytemuck::cast_slice(part(places.logits..places.loads)));
+            let loads: &[u32] = bytemuck::cast_slice(part(places.loads..places.end));
+            for (layer, load) in self.weights.layers.iter().zip(loads) {
+                if let Some(experts) = &layer.experts {
+                    cost.experts += *load as usize;
+                    cost.weight_bytes += u64::from(*load) * experts.expert_bytes();
+                }
+            }
         })?;
         overflows.sort_by_key(|overflow| (overflow.layer, overflow.row));
         Ok(())
@@ -293,14 +328,15 @@ impl Forward for GpuModel {
         let groups = (0..pass.order.len(n_layers)).map(|index| pass.order.group(index).len());
         let longest_group = groups.max().unwrap_or(1);
         self.reserve(&rows, longest_group)?;
-        if self.bound_pages != storage.capacity() {
+        if self.bound_generation != storage.generation() {
             self.bound.clear();
-            self.bound_pages = storage.capacity();
+            self.bound_generation = storage.generation();
         }
         let places = self.place_results(&rows)?;
         self.write_rows(&rows);
-        let submission = self.run(pass, &rows, &places, storage)?;
+        let Submitted { submission, work, since } = self.run(pass, &rows, &places, storage)?;
         self.read_results(&rows, &places, storage, submission)?;
+        self.pacer.observe(work, since);
         let Self { logits, overflows, .. } = self;
         Ok(PassOutput { logits, hidden: &[], overflows })
     }
@@ -337,6 +373,23 @@ impl FeatureCopy<'_> {
         let to = (self.staging, self.places.features + part * bytes);
         run.recorder.copy((from, 0), to, bytes);
     }
+}
+
+/// Returns the widest projections of dense MLPs and of experts: their gates and ups, and the results of activations.
+fn widths_of_mlps(weights: &GpuWeights) -> [[usize; 2]; 2] {
+    let of_layer = |layer: &LayerWeights| {
+        let dense = layer.dense.as_ref();
+        let experts = layer.experts.as_ref();
+        [
+            dense.map_or([0, 0], |dense| [dense.gate_up.outputs, dense.mlp.intermediate_size]),
+            experts.map_or([0, 0], |experts| {
+                [experts.gate_up.outputs, experts.shape.mlp.intermediate_size]
+            }),
+        ]
+    };
+    let widest = |one: [usize; 2], other: [usize; 2]| [one[0].max(other[0]), one[1].max(other[1])];
+    let all = weights.layers.iter().map(of_layer);
+    all.fold([[0; 2]; 2], |[dense, experts], of| [widest(dense, of[0]), widest(experts, of[1])])
 }
 
 /// Returns the number of outputs whose logits are computed at once.

@@ -20,8 +20,8 @@ use wgpu::Buffer;
 pub struct GpuPages {
     device: Arc<GpuDevice>,
     layers: Vec<LayerPages>,
-    /// Number of pages with memory.
-    capacity: usize,
+    /// Counts how often buffers were replaced.
+    generation: usize,
     /// Number of pages beyond which memory is allocated for needed pages only.
     budget: usize,
     /// Rows to copy before the next pass, in this order: the numbers of their places.
@@ -33,8 +33,37 @@ pub struct GpuPages {
 struct LayerPages {
     /// Words of 32 bits of a row's keys, and of its values.
     row_words: usize,
+    /// Number of pages with memory.
+    capacity: usize,
     keys: Buffer,   // [places, row_words]
     values: Buffer, // [places, row_words]
+}
+
+impl LayerPages {
+    fn page_bytes(&self) -> u64 {
+        (self.row_words * PAGE_ROWS * 4) as u64
+    }
+
+    /// Moves all pages to larger buffers.
+    ///
+    /// # Errors
+    /// If there is no memory, or the GPU has failed. Nothing has changed then.
+    fn grow(&mut self, device: &GpuDevice, capacity: usize) -> Result<(), GpuFailure> {
+        let allocate = || device.allocate("keys and values", capacity as u64 * self.page_bytes());
+        let (keys, values) = (allocate()?, allocate()?);
+        if self.capacity > 0 {
+            let held = self.capacity as u64 * self.page_bytes();
+            let mut encoder = device.new_encoder();
+            encoder.copy_buffer_to_buffer(&self.keys, 0, &keys, 0, held);
+            encoder.copy_buffer_to_buffer(&self.values, 0, &values, 0, held);
+            device.wait(device.submit(encoder))?;
+            // Bindings of earlier passes would keep their memory.
+            self.keys.destroy();
+            self.values.destroy();
+        }
+        (self.keys, self.values, self.capacity) = (keys, values, capacity);
+        Ok(())
+    }
 }
 
 /// The features of rows, in main memory.
@@ -60,12 +89,20 @@ impl GpuPages {
         let [keys, values] = empty;
         let layers = layers.iter().map(|layer| LayerPages {
             row_words: layer.own_key_heads() * layer.attention.head_dim / per_word,
+            capacity: 0,
             keys: keys.clone(),
             values: values.clone(),
         });
         let layers = layers.collect();
         let device = Arc::clone(device);
-        Self { device, layers, capacity: 0, budget: usize::MAX, copies: Vec::new(), features: None }
+        Self {
+            device,
+            layers,
+            generation: 0,
+            budget: usize::MAX,
+            copies: Vec::new(),
+            features: None,
+        }
     }
 
     /// Returns the same storage, configured to store features of this width.
@@ -76,13 +113,19 @@ impl GpuPages {
     /// Returns the largest number of pages that kernels can address.
     #[must_use]
     pub fn max_pages(&self) -> usize {
-        let page_bytes = self.layers.iter().map(|layer| layer.row_words * PAGE_ROWS * 4).max();
-        (self.device.max_binding_bytes() / page_bytes.unwrap_or(0).max(1) as u64) as usize
+        let page_bytes = self.layers.iter().map(LayerPages::page_bytes).max();
+        (self.device.max_binding_bytes() / page_bytes.unwrap_or(0).max(1)) as usize
     }
 
-    /// Returns the number of pages with memory. Buffers are replaced when it changes.
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
+    /// Returns the number of pages with memory in every layer.
+    fn capacity(&self) -> usize {
+        let with_pages = self.layers.iter().filter(|layer| layer.row_words > 0);
+        with_pages.map(|layer| layer.capacity).min().unwrap_or(usize::MAX)
+    }
+
+    /// Returns how often buffers were replaced.
+    pub(crate) fn generation(&self) -> usize {
+        self.generation
     }
 
     /// Returns the keys and the values of a layer.
@@ -134,29 +177,23 @@ impl GpuPages {
         self.features.is_some()
     }
 
-    /// Moves all pages to buffers for `capacity` pages. Nothing changes if there is no memory.
-    fn grow(&mut self, capacity: usize) -> Result<(), GpuFailure> {
-        let device = &self.device;
-        let page_bytes = |layer: &LayerPages| (layer.row_words * PAGE_ROWS * 4) as u64;
-        let with_pages = |layer: &&mut LayerPages| layer.row_words > 0;
-        let mut larger = Vec::new();
-        for layer in self.layers.iter_mut().filter(with_pages) {
-            let bytes = capacity as u64 * page_bytes(layer);
-            let allocate = || device.allocate("keys and values", bytes);
-            larger.push([allocate()?, allocate()?]);
-        }
-        let mut encoder = device.new_encoder();
-        for (layer, [keys, values]) in self.layers.iter_mut().filter(with_pages).zip(larger) {
-            let held = self.capacity as u64 * page_bytes(layer);
-            for (from, to) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
-                if held > 0 {
-                    encoder.copy_buffer_to_buffer(from, 0, &to, 0, held);
-                }
-                *from = to;
+    /// Moves the pages of all layers to buffers for `roomy` pages, or for `needed` ones where there is no memory for that.
+    /// Layers move one after another, so both buffers of only one layer are in memory.
+    ///
+    /// # Errors
+    /// If there is no memory, or the GPU has failed. All pages keep their rows; some layers may have room for more.
+    fn grow(&mut self, needed: usize, roomy: usize) -> Result<(), GpuFailure> {
+        let mut pages = roomy;
+        let small = |layer: &&mut LayerPages| layer.row_words > 0 && layer.capacity < needed;
+        for layer in self.layers.iter_mut().filter(small) {
+            self.generation += 1;
+            if pages > needed && layer.grow(&self.device, pages).is_err() {
+                pages = needed;
+            }
+            if layer.capacity < needed {
+                layer.grow(&self.device, pages)?;
             }
         }
-        device.submit(encoder);
-        self.capacity = capacity;
         Ok(())
     }
 }
@@ -182,7 +219,7 @@ impl PageStorage for GpuPages {
     /// If there is no memory for the page, or kernels cannot address so many. All pages keep their rows then.
     fn reserve(&mut self, page: PageId) -> Result<(), StorageError> {
         let needed = page.index() + 1;
-        if needed <= self.capacity {
+        if needed <= self.capacity() {
             return Ok(());
         }
         let (max, gpu) = (self.max_pages(), &self.device.adapter().name);
@@ -191,13 +228,8 @@ impl PageStorage for GpuPages {
                 "GPU {gpu}: the cache is full: it can have {max} pages of {PAGE_ROWS} tokens"
             )));
         }
-        let roomy = roomy_capacity(needed, self.capacity, self.budget, max);
-        let grown = self.grow(roomy);
-        let grown = grown.or_else(|error| match needed < roomy {
-            true => self.grow(needed),
-            false => Err(error),
-        });
-        grown.map_err(StorageError::from)
+        let roomy = roomy_capacity(needed, self.capacity(), self.budget, max);
+        self.grow(needed, roomy).map_err(StorageError::from)
     }
 
     fn copy_row(&mut self, from: RowPlace, to: RowPlace) {
@@ -223,8 +255,52 @@ impl PageStorage for GpuPages {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::roomy_capacity;
+    use super::*;
+    use crate::weights::GpuWeights;
+    use forerun_formats::WeightType;
+    use forerun_formats::checkpoint::random::{RandomTensors, example_config};
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn layers_move_one_after_another_and_without_memory_only_as_far_as_needed() {
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let device = GpuDevice::open(0).unwrap();
+        let architecture = example_config().architecture();
+        let tensors = RandomTensors::new(&architecture, 5);
+        let weights =
+            GpuWeights::load_architecture(&device, architecture, &tensors, WeightType::F32)
+                .unwrap();
+        let mut pages =
+            GpuPages::new(&device, &weights.layers, CacheType::F32, &weights.empty_pages);
+        let layers = pages.layers.len();
+        assert!(layers > 1);
+        let capacities = |pages: &GpuPages| -> Vec<usize> {
+            pages.layers.iter().map(|layer| layer.capacity).collect()
+        };
+        let with_memory_for = |pages: &mut GpuPages, buffers: usize, page: u32| {
+            device.buffers_left.store(buffers, Ordering::Relaxed);
+            let reserved = pages.reserve(PageId(page));
+            device.buffers_left.store(usize::MAX, Ordering::Relaxed);
+            reserved
+        };
+        pages.set_budget(8);
+        // Memory for the first layer only: it keeps what it has, and the cache stays as large as it was.
+        with_memory_for(&mut pages, 2 * layers, 3).unwrap();
+        assert_eq!(capacities(&pages), vec![4; layers]);
+        let error = with_memory_for(&mut pages, 3, 4).unwrap_err();
+        assert!(error.0.contains(&device.adapter().name), "{error}");
+        assert_eq!((capacities(&pages)[..2].to_vec(), pages.capacity()), (vec![6, 4], 4));
+        // With memory again, the others follow.
+        let generation = pages.generation();
+        pages.reserve(PageId(4)).unwrap();
+        assert_eq!((capacities(&pages), pages.capacity()), (vec![6; layers], 6));
+        assert!(pages.generation() > generation);
+        assert_eq!(device.check(), Ok(()));
+    }
 
     #[test]
     fn memory_grows_by_a_half_within_the_budget() {

@@ -121,6 +121,67 @@ pub(crate) struct Add {
     pub(crate) factor: f32,
 }
 
+/// The parameters of `route.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Route {
+    pub(crate) experts: u32,
+    pub(crate) chosen: u32,
+    pub(crate) weighting: u32,
+    pub(crate) flags: u32,
+    pub(crate) scale: f32,
+    pub(crate) groups: u32,
+    pub(crate) chosen_groups: u32,
+    pub(crate) scored: u32,
+}
+
+impl Route {
+    pub(crate) const NORMALISED: u32 = 1;
+    pub(crate) const HAS_CORRECTION: u32 = 2;
+}
+
+/// The parameters of `tiles.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Tiles {
+    pub(crate) experts: u32,
+    pub(crate) choices: u32,
+    pub(crate) tile: u32,
+    pub(crate) tiles: u32,
+    pub(crate) layer: u32,
+}
+
+/// The parameters of `experts.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Experts {
+    pub(crate) quarters: u32,
+    pub(crate) first_expert: u32,
+    pub(crate) experts: u32,
+    pub(crate) outputs: u32,
+    pub(crate) y_offset: u32,
+    pub(crate) y_stride: u32,
+    pub(crate) sharing: u32,
+    pub(crate) has_bias: u32,
+}
+
+/// The parameters of `mix.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Mix {
+    pub(crate) width: u32,
+    pub(crate) chosen: u32,
+    pub(crate) adds: u32,
+    pub(crate) factor: f32,
+}
+
+/// The parameters of `gate.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Gate {
+    pub(crate) width: u32,
+}
+
 /// The parameters of `logits.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]

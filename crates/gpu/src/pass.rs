@@ -2,7 +2,8 @@
 //!
 //! A layer is ten dispatches: a norm, the projection to queries, keys and values, norms and rotations of heads,
 //! attention over splits and the sum of splits, the output projection, a norm, the gate and up projection, the
-//! activation, and the down projection. Projections whose parts have different types are a dispatch for each part.
+//! activation, and the down projection. Projections whose parts have different types are a dispatch for each part. Experts
+//! are in `mixture.rs`.
 
 use crate::kernel::Kernel;
 use crate::matrix::{GROUP_OUTPUTS, GpuMatrix};
@@ -12,13 +13,13 @@ use crate::parameters::{self, groups_of_elements};
 use crate::recorder::Recorder;
 use crate::rows::PassRows;
 use crate::scratch::Scratch;
-use crate::weights::{GpuWeights, LayerWeights, NormWeights};
-use forerun_formats::{Activation, Attention, MlpInput, QkNorms};
+use crate::weights::{DenseWeights, GpuWeights, LayerWeights, NormWeights};
+use forerun_formats::{Activation, Attention, Mlp, MlpInput, QkNorms};
 use std::ops::Range;
 use wgpu::Buffer;
 
 /// The largest number of rows that a workgroup of a product computes.
-const MAX_TILE_ROWS: u32 = 8;
+pub(crate) const MAX_TILE_ROWS: u32 = 8;
 
 /// The largest size of the partial results of attention.
 const PARTIAL_BYTES: u64 = 64 << 20;
@@ -34,11 +35,21 @@ pub(crate) struct PassRun<'a> {
 
 /// Where a product goes.
 #[derive(Clone, Copy)]
-enum Store {
+pub(crate) enum Store {
     /// It replaces what is there.
     Set,
     /// It is multiplied by this factor, and added.
     Add(f32),
+}
+
+impl Store {
+    /// Returns whether it is added, and the factor.
+    pub(crate) fn parts(self) -> (bool, f32) {
+        match self {
+            Self::Set => (false, 1.0),
+            Self::Add(factor) => (true, factor),
+        }
+    }
 }
 
 impl PassRun<'_> {
@@ -206,7 +217,7 @@ impl PassRun<'_> {
             if is_before {
                 self.mlp_input(layer);
             }
-            self.add(layer.attention_output_norm.as_ref(), delta, hidden);
+            self.add_residual(layer.attention_output_norm.as_ref(), delta, hidden);
         }
         if !is_before {
             self.mlp_input(layer);
@@ -215,16 +226,35 @@ impl PassRun<'_> {
             MlpInput::Unnormed => hidden,
             _ => scratch.mlp_input.get(),
         };
-        let (projected, inner) = (scratch.projected.get(), scratch.inner.get());
-        self.linear(&layer.gate_up, input, projected, Store::Set);
-        self.activation(layer, projected, inner);
-        if layer.mlp_output_norm.is_some() {
-            self.linear(&layer.down, inner, delta, Store::Set);
-            self.add(layer.mlp_output_norm.as_ref(), delta, hidden);
-        } else {
-            let factor = self.weights.architecture().factors.residual;
-            self.linear(&layer.down, inner, hidden, Store::Add(factor));
+        let has_both = layer.dense.is_some() && layer.experts.is_some();
+        let adds_at_once = layer.mlp_output_norm.is_none() && !has_both;
+        let (to, store) = match adds_at_once {
+            true => (hidden, Store::Add(self.weights.architecture().factors.residual)),
+            false => (delta, Store::Set),
+        };
+        match (&layer.dense, &layer.experts) {
+            (Some(dense), None) => self.dense(dense, (input, to), store),
+            (None, Some(experts)) => self.mixture(index, experts, (input, to), store),
+            (Some(dense), Some(experts)) => {
+                self.mixture(index, experts, (input, to), store);
+                let output = scratch.dense.get();
+                self.dense(dense, (input, output), Store::Set);
+                self.shared_gate(experts, input, output);
+                self.add(output, to, 1.0);
+            }
+            (None, None) => unreachable!("refused when the model was loaded"),
         }
+        if !adds_at_once {
+            self.add_residual(layer.mlp_output_norm.as_ref(), delta, hidden);
+        }
+    }
+
+    /// Records a dense MLP.
+    fn dense(&mut self, dense: &DenseWeights, (x, y): (&Buffer, &Buffer), store: Store) {
+        let (projected, inner) = (self.scratch.projected.get(), self.scratch.inner.get());
+        self.linear(&dense.gate_up, x, projected, Store::Set);
+        self.activation(&dense.mlp, (projected, inner), self.row_count());
+        self.linear(&dense.down, inner, y, store);
     }
 
     /// Records the norm of what a layer's MLP reads, if there is one.
@@ -240,36 +270,41 @@ impl PassRun<'_> {
         }
     }
 
-    fn activation(&mut self, layer: &LayerWeights, projected: &Buffer, inner: &Buffer) {
-        let (number, limit) = match layer.mlp.activation {
+    /// Records the activation of an MLP, for the first rows of `projected`.
+    pub(crate) fn activation(
+        &mut self,
+        mlp: &Mlp,
+        (projected, inner): (&Buffer, &Buffer),
+        rows: u32,
+    ) {
+        let (number, limit) = match mlp.activation {
             Activation::Silu => (0, 0.0),
             Activation::Gelu => (1, 0.0),
             Activation::GeluTanh => (2, 0.0),
             Activation::Relu => (3, 0.0),
             Activation::ClampedSwiglu { limit } => (4, limit),
         };
-        let width = layer.mlp.intermediate_size as u32;
-        let parameters = parameters::Activation {
-            width,
-            rows: self.row_count(),
-            activation: number,
-            is_gated: layer.mlp.gated.into(),
-            limit,
-        };
-        let groups = [width.div_ceil(64), self.row_count(), 1];
+        let width = mlp.intermediate_size as u32;
+        let is_gated = mlp.gated.into();
+        let parameters =
+            parameters::Activation { width, rows, activation: number, is_gated, limit };
+        let groups = [width.div_ceil(64), rows, 1];
         self.recorder.dispatch(Kernel::Activation, &[projected, inner], &parameters, groups);
     }
 
-    /// Records `hidden += delta · factor`, with a norm of `delta` if there is one.
-    fn add(&mut self, norm: Option<&NormWeights>, delta: &Buffer, hidden: &Buffer) {
-        if let Some(norm) = norm {
-            return self.norm(norm, delta, hidden, parameters::Norm::ADDS);
+    /// Records `hidden += delta · factor` with the model's factor, and a norm of `delta` if there is one.
+    fn add_residual(&mut self, norm: Option<&NormWeights>, delta: &Buffer, hidden: &Buffer) {
+        match norm {
+            Some(norm) => self.norm(norm, delta, hidden, parameters::Norm::ADDS),
+            None => self.add(delta, hidden, self.weights.architecture().factors.residual),
         }
-        let architecture = self.weights.architecture();
-        let len = self.row_count() * architecture.hidden_size as u32;
-        let parameters = parameters::Add { len, factor: architecture.factors.residual };
-        let groups = groups_of_elements(len);
-        self.recorder.dispatch(Kernel::Add, &[delta, hidden], &parameters, groups);
+    }
+
+    /// Records `y += x · factor`. `x`, `y`: `[rows, hidden]`.
+    fn add(&mut self, x: &Buffer, y: &Buffer, factor: f32) {
+        let len = self.row_count() * self.weights.architecture().hidden_size as u32;
+        let parameters = parameters::Add { len, factor };
+        self.recorder.dispatch(Kernel::Add, &[x, y], &parameters, groups_of_elements(len));
     }
 
     /// Records a norm of all rows.
@@ -309,7 +344,7 @@ impl PassRun<'_> {
         self.recorder.dispatch(Kernel::Norm, &buffers, &parameters, [rows, 1, 1]);
     }
 
-    fn linear(&mut self, matrix: &GpuMatrix, x: &Buffer, y: &Buffer, store: Store) {
+    pub(crate) fn linear(&mut self, matrix: &GpuMatrix, x: &Buffer, y: &Buffer, store: Store) {
         self.linear_rows(matrix, (x, y), store, self.row_count());
     }
 
@@ -325,10 +360,8 @@ impl PassRun<'_> {
         let tile = rows.next_power_of_two().min(MAX_TILE_ROWS);
         for part in &matrix.parts {
             let has_bias = if part.bias.is_some() { Linear::HAS_BIAS } else { 0 };
-            let (adds, factor) = match store {
-                Store::Set => (0, 1.0),
-                Store::Add(factor) => (Linear::ADDS, factor),
-            };
+            let (adds, factor) = store.parts();
+            let adds = if adds { Linear::ADDS } else { 0 };
             let parameters = Linear {
                 quarters: (matrix.inputs / 4) as u32,
                 outputs: part.outputs as u32,
@@ -394,7 +427,7 @@ impl PassRun<'_> {
         }
     }
 
-    fn row_count(&self) -> u32 {
+    pub(crate) fn row_count(&self) -> u32 {
         self.rows.rows.len() as u32
     }
 }

@@ -22,6 +22,16 @@ impl BoundBuffers {
     }
 }
 
+/// Work that was submitted, and for which nobody has waited yet.
+pub(crate) struct Submitted {
+    /// The last submission.
+    pub(crate) submission: SubmissionIndex,
+    /// The work in bytes that are read.
+    pub(crate) work: u64,
+    /// When the first part of the work was submitted.
+    pub(crate) since: Instant,
+}
+
 /// Records dispatches, in order. Each sees what the ones before it wrote. Submits them in parts, at most two of which
 /// are in progress: the next one is recorded while the GPU computes one.
 pub(crate) struct Recorder<'a> {
@@ -31,8 +41,8 @@ pub(crate) struct Recorder<'a> {
     encoder: CommandEncoder,
     /// The work that has been recorded and not submitted, in bytes that are read.
     work: u64,
-    /// The last submission, its work, and when it was made.
-    last: Option<(SubmissionIndex, u64, Instant)>,
+    /// The last submission.
+    last: Option<Submitted>,
     /// The open sequence of dispatches.
     dispatches: Option<ComputePass<'static>>,
     pub(crate) cost: PassCost,
@@ -113,21 +123,59 @@ impl<'a> Recorder<'a> {
 
     /// Submits what has been recorded, and waits until the part before it has been computed.
     fn submit_part(&mut self) {
-        let (submission, work) = (self.submit(), std::mem::take(&mut self.work));
-        let previous = self.last.replace((submission, work, Instant::now()));
-        if let Some((previous, work, submitted)) = previous
+        let part = self.submit();
+        if let Some(Submitted { submission, work, since }) = self.last.replace(part)
             // Whoever reads the results finds that the GPU has failed.
-            && self.device.wait(previous).is_ok()
+            && self.device.wait(submission).is_ok()
         {
-            self.pacer.observe(work, submitted);
+            self.pacer.observe(work, since);
         }
     }
 
-    /// Submits what has been recorded.
-    pub(crate) fn submit(&mut self) -> SubmissionIndex {
+    /// Submits what has been recorded since the last submission.
+    fn submit(&mut self) -> Submitted {
         self.dispatches = None;
         let encoder = std::mem::replace(&mut self.encoder, self.device.new_encoder());
         self.cost.submissions += 1;
-        self.device.submit(encoder)
+        let since = Instant::now();
+        let submission = self.device.submit(encoder);
+        Submitted { submission, work: std::mem::take(&mut self.work), since }
+    }
+
+    /// Submits the rest. Returns all work that may still be in progress: the pacer learns from it when it has ended.
+    pub(crate) fn finish(&mut self) -> Submitted {
+        let rest = self.submit();
+        match self.last.take() {
+            Some(last) => Submitted { work: last.work + rest.work, since: last.since, ..rest },
+            None => rest,
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::parameters::Add;
+
+    #[test]
+    fn the_last_submission_has_the_work_that_nobody_has_waited_for() {
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let device = GpuDevice::open(0).unwrap();
+        let [x, y] = [(), ()].map(|()| device.allocate("numbers", 1024).unwrap());
+        let (mut bound, mut pacer) = (BoundBuffers::default(), Pacer::default());
+        let mut recorder = Recorder::new(&device, &mut bound, &mut pacer);
+        let parameters = Add { len: 256, factor: 1.0 };
+        // At first, a submission has 200 MB.
+        for megabytes in [300, 250, 70] {
+            recorder.dispatch(Kernel::Add, &[&x, &y], &parameters, [4, 1, 1]);
+            recorder.add_work(megabytes * 1_000_000);
+        }
+        let Submitted { submission, work, since } = recorder.finish();
+        assert_eq!((work, recorder.cost.submissions), (320_000_000, 3));
+        device.wait(submission).unwrap();
+        assert!(since.elapsed() > std::time::Duration::ZERO);
     }
 }

@@ -41,11 +41,23 @@ pub(crate) struct Scratch {
     pub(crate) hidden: GrowingBuffer,    // [rows, hidden]
     pub(crate) normed: GrowingBuffer,    // [rows, hidden]
     pub(crate) mlp_input: GrowingBuffer, // [rows, hidden]
-    pub(crate) projected: GrowingBuffer, // [rows, queries, keys, values], or [rows, gate, up]
+    pub(crate) projected: GrowingBuffer, // [rows, queries, keys, values], or [rows or choices, gate, up]
     pub(crate) queries: GrowingBuffer,   // [rows, queries]
     pub(crate) partials: GrowingBuffer,  // [rows, query heads, splits, 2 + head_dim]
     pub(crate) attended: GrowingBuffer,  // [rows, queries]
-    pub(crate) inner: GrowingBuffer,     // [rows, intermediate]
+    pub(crate) inner: GrowingBuffer,     // [rows or choices, intermediate]
+    /// The output of a dense MLP next to experts.
+    pub(crate) dense: GrowingBuffer, // [rows, hidden]
+    pub(crate) scores: GrowingBuffer,    // [rows, experts]
+    /// The gates of dense MLPs next to experts.
+    pub(crate) gates: GrowingBuffer, // [rows]
+    /// The chosen experts with their weights, their order by expert, and the tiles of products with them.
+    pub(crate) choices: GrowingBuffer, // [rows, chosen, 2]
+    pub(crate) members: GrowingBuffer,   // [rows, chosen]
+    pub(crate) tiles: GrowingBuffer,     // [tiles, 4]
+    pub(crate) expert_outputs: GrowingBuffer, // [rows, chosen, hidden]
+    /// Number of experts that some row has chosen.
+    pub(crate) loads: GrowingBuffer, // [layers]
     /// What the attention of each layer of a group adds.
     pub(crate) deltas: Vec<GrowingBuffer>, // [rows, hidden]
     pub(crate) logits: GrowingBuffer,    // [rows, head outputs]

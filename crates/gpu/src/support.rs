@@ -1,9 +1,9 @@
 //! What GPUs do not compute yet. It is refused when a model is loaded, with the piece's name.
 
 use crate::error::GpuLoadError;
-use crate::kernel::{MAX_HEAD_DIM, WEIGHT_TYPES};
+use crate::kernel::{MAX_EXPERTS, MAX_HEAD_DIM, WEIGHT_TYPES};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, CacheType, Head, Input, Layer, MatrixTypes,
+    Architecture, Attention, AttentionNorm, CacheType, Experts, Head, Input, Layer, MatrixTypes,
 };
 
 /// Checks that GPUs compute everything in a model.
@@ -46,18 +46,30 @@ pub(crate) fn check(
 fn unsupported_piece(layer: &Layer) -> Option<String> {
     let pieces = [
         (layer.recurrent.is_some(), "recurrent mixers"),
-        (layer.experts.is_some(), "mixtures of experts"),
         (layer.own_input.is_some(), "inputs of a layer's own"),
         (layer.scalar, "factors of layers"),
         (
             matches!(layer.attention_norm, AttentionNorm::EmbeddingAndHidden { .. }),
             "attention over the embedding and the hidden state",
         ),
-        (layer.mlp.is_none(), "layers without an MLP"),
+        (layer.mlp.is_none() && layer.experts.is_none(), "layers without an MLP"),
     ];
     let of_layer = pieces.into_iter().find(|(is_there, _)| *is_there);
     let of_layer = of_layer.map(|(_, piece)| piece.to_owned());
-    of_layer.or_else(|| layer.attention.as_ref().and_then(unsupported_attention))
+    let attention = || layer.attention.as_ref().and_then(unsupported_attention);
+    let experts = || layer.experts.as_ref().and_then(unsupported_experts);
+    of_layer.or_else(attention).or_else(experts)
+}
+
+fn unsupported_experts(experts: &Experts) -> Option<String> {
+    if experts.own_norms || experts.router.own_norm {
+        return Some("experts with norms of their own".into());
+    }
+    if experts.router.expert_scales {
+        return Some("stored factors of experts".into());
+    }
+    let count = experts.n_experts;
+    (count > MAX_EXPERTS).then(|| format!("{count} experts, more than {MAX_EXPERTS}"))
 }
 
 fn unsupported_attention(attention: &Attention) -> Option<String> {

@@ -2,12 +2,13 @@
 
 use crate::device::GpuDevice;
 use crate::error::GpuLoadError;
+use crate::expert_matrix::ExpertMatrix;
 use crate::matrix::{GpuMatrix, MatrixSource, upload_floats};
 use crate::support;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, CacheType, Checkpoint, Head, Layer, LoadError,
-    MatrixTypes, Mlp, MlpInput, ModelTypes, Norm, QkNorms, Rope, TensorSource,
+    Architecture, Attention, AttentionNorm, CacheType, Checkpoint, ExpertTensor, Experts, Head,
+    Layer, LoadError, MatrixTypes, Mlp, MlpInput, ModelTypes, Norm, QkNorms, Rope, TensorSource,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -55,10 +56,42 @@ pub(crate) struct LayerWeights {
     pub(crate) mlp_input: MlpInput,
     /// The norm of what the MLP reads, unless that is the hidden state, or has the norm of attention.
     pub(crate) mlp_norm: Option<NormWeights>,
+    /// The dense MLP, the experts, or both.
+    pub(crate) dense: Option<DenseWeights>,
+    pub(crate) experts: Option<ExpertWeights>,
+    pub(crate) mlp_output_norm: Option<NormWeights>,
+}
+
+/// The weights of a dense MLP.
+pub(crate) struct DenseWeights {
     pub(crate) mlp: Mlp,
     pub(crate) gate_up: GpuMatrix, // [2 · intermediate, hidden], or [intermediate, hidden]
     pub(crate) down: GpuMatrix,    // [hidden, intermediate]
-    pub(crate) mlp_output_norm: Option<NormWeights>,
+}
+
+/// The weights of a mixture of experts.
+pub(crate) struct ExpertWeights {
+    pub(crate) shape: Experts,
+    pub(crate) router: GpuMatrix, // [experts, hidden], f32
+    /// What is added to the experts' weights to choose some of them.
+    pub(crate) correction: Option<Buffer>, // [experts]
+    /// The gate of the dense MLP's output.
+    pub(crate) shared_gate: Option<GpuMatrix>, // [1, hidden], f32
+    pub(crate) gate_up: ExpertMatrix, // [experts, 2 · intermediate, hidden], or [experts, intermediate, hidden]
+    pub(crate) down: ExpertMatrix,    // [experts, hidden, intermediate]
+}
+
+impl ExpertWeights {
+    /// Returns the bytes of an expert.
+    pub(crate) fn expert_bytes(&self) -> u64 {
+        (self.gate_up.bytes() + self.down.bytes()) / self.shape.n_experts as u64
+    }
+
+    fn bytes(&self) -> u64 {
+        let matrices = [Some(&self.router), self.shared_gate.as_ref()];
+        let matrices = matrices.into_iter().flatten().map(GpuMatrix::bytes).sum::<u64>();
+        matrices + self.gate_up.bytes() + self.down.bytes()
+    }
 }
 
 impl LayerWeights {
@@ -67,10 +100,12 @@ impl LayerWeights {
         if self.attention.keys_of.is_some() { 0 } else { self.attention.n_kv_heads }
     }
 
-    /// Returns the bytes that a pass reads.
+    /// Returns the size of all matrices in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        let matrices = [&self.projection, &self.output, &self.gate_up, &self.down];
-        matrices.into_iter().map(GpuMatrix::bytes).sum()
+        let dense = self.dense.iter().flat_map(|dense| [&dense.gate_up, &dense.down]);
+        let matrices = [&self.projection, &self.output].into_iter().chain(dense);
+        let experts = self.experts.as_ref().map_or(0, ExpertWeights::bytes);
+        matrices.map(GpuMatrix::bytes).sum::<u64>() + experts
     }
 }
 
@@ -269,7 +304,7 @@ impl Uploader<'_> {
                 weight.map(|weight| NormWeights { weight: Some(weight), bias: None }),
             )
         };
-        let (Some(attention), Some(mlp)) = (layer.attention.clone(), layer.mlp) else {
+        let Some(attention) = layer.attention.clone() else {
             return Err(GpuLoadError::unsupported(format!("layer {index} without attention")));
         };
         let sinks = attention.sinks.then(|| self.vector(of_layer(T::Sinks))).transpose()?;
@@ -299,11 +334,57 @@ impl Uploader<'_> {
             )?,
             mlp_input: layer.mlp_input,
             mlp_norm: norm(layer.mlp_input.norm() == Some(T::MlpNorm), T::MlpNorm, T::MlpNormBias)?,
-            gate_up: matrix(&[T::Gate, T::Up], &[T::GateBias, T::UpBias])?,
-            down: matrix(&[T::Down], &[T::DownBias])?,
+            dense: match layer.mlp {
+                Some(mlp) => Some(DenseWeights {
+                    mlp,
+                    gate_up: matrix(&[T::Gate, T::Up], &[T::GateBias, T::UpBias])?,
+                    down: matrix(&[T::Down], &[T::DownBias])?,
+                }),
+                None => None,
+            },
+            experts: layer.experts.map(|shape| self.experts(index, shape)).transpose()?,
             mlp_output_norm: output_norm(layer.mlp_output_norm, T::MlpOutputNorm)?,
             attention,
-            mlp,
+        })
+    }
+
+    fn experts(&self, layer: usize, shape: Experts) -> Result<ExpertWeights, GpuLoadError> {
+        use ExpertTensor as E;
+        use LayerTensor as T;
+        let of_layer = |part| Tensor::Layer(layer, part);
+        let bias = shape.router.bias.then_some(of_layer(T::RouterBias));
+        let correction = shape.router.correction;
+        let correction = correction.then(|| self.vector(of_layer(T::RouterCorrection)));
+        let shared_gate = shape.shared_gate;
+        let shared_gate = shared_gate.then(|| self.matrix(&[of_layer(T::SharedGate)], &[]));
+        let projection = |kinds: &[(E, E)]| {
+            let source = |expert, (weight, bias): (E, E)| {
+                let tensor = Tensor::Expert(layer, expert, weight);
+                let bias = Tensor::Expert(layer, expert, bias);
+                let bias = shape.mlp.bias.then(|| self.floats(bias)).transpose()?;
+                let rows = self.source.rows(tensor, &self.architecture.shape(tensor))?;
+                let weight_type = self.types.of(tensor);
+                Ok::<_, LoadError>(MatrixSource {
+                    rows,
+                    weight_type,
+                    bias: bias.unwrap_or_default(),
+                })
+            };
+            let of_kind = |&kind: &(E, E)| {
+                (0..shape.n_experts).map(|expert| source(expert, kind)).collect::<Result<_, _>>()
+            };
+            let sources = kinds.iter().map(of_kind).collect::<Result<Vec<Vec<_>>, LoadError>>()?;
+            let name = Tensor::Expert(layer, 0, kinds[0].0).to_string();
+            ExpertMatrix::upload(self.device, &name, &sources)
+        };
+        let gate_up = [(E::Gate, E::GateBias), (E::Up, E::UpBias)];
+        Ok(ExpertWeights {
+            shape,
+            router: self.matrix(&[of_layer(T::Router)], bias.as_slice())?,
+            correction: correction.transpose()?,
+            shared_gate: shared_gate.transpose()?,
+            gate_up: projection(if shape.mlp.gated { &gate_up[..] } else { &gate_up[1..] })?,
+            down: projection(&[(E::Down, E::DownBias)])?,
         })
     }
 

@@ -10,7 +10,7 @@ use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::random::{
     RandomDtype, RandomTensors, scale_tensor, write_random_checkpoint,
 };
-use forerun_formats::{Checkpoint, FeatureSource, WeightType};
+use forerun_formats::{Checkpoint, Config, Family, FeatureSource, WeightType};
 use forerun_gpu::{GpuModel, GpuWeights};
 use forerun_lm::{
     BatchEntry, CachePart, ForwardOutput, ForwardRequest, LanguageModel, LayerGroups, LayerOrder,
@@ -21,14 +21,16 @@ use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A plain model, one with windows and norms of heads, and one with biases; in different types.
+/// A plain model, one with windows and norms of heads, one with biases, and a mixture of experts; in different types.
 fn all_weights() -> &'static [Arc<GpuWeights>] {
     static WEIGHTS: OnceLock<Vec<Arc<GpuWeights>>> = OnceLock::new();
     let load = || {
         let Some(device) = gpu() else { return Vec::new() };
         let configs = configs();
-        let types = [WeightType::F32, WeightType::Bf16, WeightType::F16];
-        let chosen = [0, 2, 7].into_iter().zip(types);
+        let has_both = |config: &Config| config.family == Family::Qwen2Moe;
+        let mixture = configs.iter().position(has_both).unwrap();
+        let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
+        let chosen = [0, 2, 7, mixture].into_iter().zip(types);
         let models = chosen.map(|(number, weight_type)| {
             let architecture = configs[number].architecture();
             let tensors = RandomTensors::new(&architecture, 5);
@@ -163,7 +165,7 @@ proptest! {
 
     #[test]
     fn a_request_has_the_same_bits_in_company(
-        number in 0..3_usize,
+        number in 0..4_usize,
         pages in 1..14_usize,
         events in prop::collection::vec(event(), 1..30),
         out_of_vocabulary in prop::option::weighted(0.3, 0..8_usize),

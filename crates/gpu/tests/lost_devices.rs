@@ -51,6 +51,32 @@ fn lose(device: &GpuDevice, progress: &AtomicUsize, (at, moments): (usize, usize
     device.destroy();
 }
 
+/// Ends the wait of [`lose`], also when a check fails: the scope of its thread would wait for it.
+struct EndOfProgress<'a>(&'a AtomicUsize);
+
+impl Drop for EndOfProgress<'_> {
+    fn drop(&mut self) {
+        self.0.store(usize::MAX, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_failed_check_ends_the_test() {
+    if gpu().is_none() {
+        return;
+    }
+    let device = GpuDevice::open(gpu_number()).unwrap();
+    let progress = AtomicUsize::new(0);
+    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| lose(&device, &progress, (1, 0)));
+            let _end = EndOfProgress(&progress);
+            panic!("a failed check");
+        });
+    }));
+    assert!(failed.is_err());
+}
+
 /// Checks that a message names the GPU and says what to do.
 fn check_message(device: &GpuDevice, message: &str) {
     for words in [&*device.adapter().name, "has failed", "target=cpu"] {
@@ -70,6 +96,7 @@ fn lose_while_computing(seed: u64, healthy: &mut CachedTransformer<GpuModel>) ->
     let (requests, mut counts) = (AtomicUsize::new(0), [0; 3]);
     std::thread::scope(|scope| {
         let losing = scope.spawn(|| lose(&device, &requests, moment));
+        let _end = EndOfProgress(&requests);
         let mut model = match load(&device) {
             Ok(weights) => model(&weights),
             Err(GpuLoadError::Failure(failure @ GpuFailure::Lost { .. })) => {
@@ -217,13 +244,12 @@ fn decode(
             let committed = &committed;
             scope.spawn(move || lose(device, committed, moment));
         }
+        let _end = EndOfProgress(&committed);
         let go_on = |tokens: &[_]| {
             committed.fetch_add(tokens.len(), Ordering::Relaxed);
             ControlFlow::Continue(())
         };
-        let outcome = generate(decoder, &mut sequence, &mut cluster, go_on).map(|_finish| ());
-        committed.store(usize::MAX, Ordering::Relaxed);
-        outcome
+        generate(decoder, &mut sequence, &mut cluster, go_on).map(|_finish| ())
     });
     decoder.stop(&mut cluster);
     (sequence, outcome)

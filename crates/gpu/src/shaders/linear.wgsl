@@ -1,8 +1,6 @@
 // y[row] = weights · x[row] + bias, or y[row] += (weights · x[row] + bias) · factor.
-// A workgroup computes four outputs for ROWS rows: sixteen threads an output.
-//
-// Order of additions, whatever the number of rows: product i belongs to partial sum (i / 4) mod 16, in ascending
-// order. Then the upper half of the partial sums is added to the lower half until one is left.
+// A workgroup computes four outputs for ROWS rows: sixteen threads an output. The order of additions is that of
+// product.wgsl, whatever the number of rows.
 struct Parameters {
   quarters: u32, // inputs / 4
   outputs: u32,
@@ -17,14 +15,6 @@ var<immediate> p: Parameters;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>; // [rows, inputs]
 @group(0) @binding(2) var<storage, read> bias: array<f32>; // [outputs]
 @group(0) @binding(3) var<storage, read_write> y: array<f32>; // [rows, y_stride]
-
-// Threads write scalars: components of one vector would be a race where vectors are written whole.
-var<workgroup> partial: array<f32, ROWS * 64u>; // [row, output, lane]
-
-// Returns four successive partial sums.
-fn partial4(first: u32) -> vec4<f32> {
-  return vec4<f32>(partial[first], partial[first + 1u], partial[first + 2u], partial[first + 3u]);
-}
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -41,12 +31,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       for (var r = 0u; r < ROWS; r += 1u) {
         // Rows after the last one repeat it, and are not written.
         let v = x[min(first_row + r, p.rows - 1u) * p.quarters + i];
-        var sum = sums[r];
-        sum = sum + v.x * w.x;
-        sum = sum + v.y * w.y;
-        sum = sum + v.z * w.z;
-        sum = sum + v.w * w.w;
-        sums[r] = sum;
+        sums[r] = add_products(sums[r], v, w);
       }
     }
   }
@@ -58,12 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let row = first_row + thread / 4u;
   let result = group.x * 4u + thread % 4u;
   if (thread < ROWS * 4u && row < p.rows && result < p.outputs) {
-    let lanes = thread * 16u;
-    let eight = partial4(lanes) + partial4(lanes + 8u);
-    let other = partial4(lanes + 4u) + partial4(lanes + 12u);
-    let four = eight + other;
-    let two = four.xy + four.zw;
-    var value = two.x + two.y;
+    var value = total(thread);
     if ((p.flags & 1u) != 0u) {
       value = value + bias[result];
     }

@@ -1,0 +1,146 @@
+//! The dispatches of a mixture of experts.
+//!
+//! They are seven: the router, the choice of experts, tiles of rows with the same expert, the gate and up projection, the
+//! activation, the down projection, and the weighted sum. A tile has at most eight rows, and a product reads its expert
+//! once. A projection whose experts do not fit in one buffer is a dispatch for each.
+
+use crate::expert_matrix::ExpertMatrix;
+use crate::kernel::Kernel;
+use crate::matrix::GROUP_OUTPUTS;
+use crate::parameters::{self, Route};
+use crate::pass::{MAX_TILE_ROWS, PassRun, Store};
+use crate::weights::ExpertWeights;
+use forerun_formats::{Experts, Weighting};
+use wgpu::Buffer;
+
+/// How the rows of a pass are distributed over experts.
+#[derive(Clone, Copy)]
+pub(crate) struct Distribution {
+    /// Number of choices: of rows and their experts.
+    pub(crate) choices: u32,
+    /// The largest number of choices in a tile.
+    tile: u32,
+    /// The largest number of tiles.
+    pub(crate) tiles: u32,
+}
+
+impl Distribution {
+    pub(crate) fn new(experts: &Experts, rows: u32) -> Self {
+        let choices = rows * experts.router.experts_per_token as u32;
+        let tile = rows.next_power_of_two().min(MAX_TILE_ROWS);
+        // Each expert may have one tile that is not full.
+        let tiles = choices.min(choices / tile + experts.n_experts as u32);
+        Self { choices, tile, tiles }
+    }
+}
+
+impl PassRun<'_> {
+    /// Records a mixture of experts: its output goes to `y`. `x`, `y`: `[rows, hidden]`.
+    pub(crate) fn mixture(
+        &mut self,
+        layer: usize,
+        experts: &ExpertWeights,
+        (x, y): (&Buffer, &Buffer),
+        store: Store,
+    ) {
+        let (scratch, rows) = (self.scratch, self.row_count());
+        let shape = &experts.shape;
+        let distribution = Distribution::new(shape, rows);
+        self.linear(&experts.router, x, scratch.scores.get(), Store::Set);
+        self.route(experts);
+        let parameters = parameters::Tiles {
+            experts: shape.n_experts as u32,
+            choices: distribution.choices,
+            tile: distribution.tile,
+            tiles: distribution.tiles,
+            layer: layer as u32,
+        };
+        let choices = scratch.choices.get();
+        let buffers = [choices, scratch.members.get(), scratch.tiles.get(), scratch.loads.get()];
+        self.recorder.dispatch(Kernel::Tiles, &buffers, &parameters, [1, 1, 1]);
+        let (projected, inner) = (scratch.projected.get(), scratch.inner.get());
+        let outputs = scratch.expert_outputs.get();
+        let chosen = shape.router.experts_per_token as u32;
+        self.expert_products(&experts.gate_up, (x, projected), distribution, chosen);
+        self.activation(&shape.mlp, (projected, inner), distribution.choices);
+        self.expert_products(&experts.down, (inner, outputs), distribution, 1);
+        self.add_expert_work(experts, distribution);
+        let width = self.weights.architecture().hidden_size as u32;
+        let (adds, factor) = store.parts();
+        let parameters = parameters::Mix { width, chosen, adds: adds.into(), factor };
+        let groups = [width.div_ceil(64), rows, 1];
+        self.recorder.dispatch(Kernel::Mix, &[choices, outputs, y], &parameters, groups);
+    }
+
+    fn route(&mut self, experts: &ExpertWeights) {
+        let (shape, router) = (&experts.shape, experts.shape.router);
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        let groups = router.groups;
+        let parameters = Route {
+            experts: shape.n_experts as u32,
+            chosen: router.experts_per_token as u32,
+            weighting: match router.weighting {
+                Weighting::Softmax => 0,
+                Weighting::SoftmaxOfChosen => 1,
+                Weighting::Sigmoid => 2,
+            },
+            flags: flag(router.normalised, Route::NORMALISED)
+                | flag(experts.correction.is_some(), Route::HAS_CORRECTION),
+            scale: router.scale,
+            groups: groups.map_or(0, |groups| groups.n_groups) as u32,
+            chosen_groups: groups.map_or(0, |groups| groups.groups_per_token) as u32,
+            scored: groups.map_or(0, |groups| groups.experts_scored) as u32,
+        };
+        let correction = experts.correction.as_ref().unwrap_or(&self.weights.unused);
+        let buffers = [self.scratch.scores.get(), correction, self.scratch.choices.get()];
+        self.recorder.dispatch(Kernel::Route, &buffers, &parameters, [self.row_count(), 1, 1]);
+    }
+
+    /// Records products with the chosen experts. `sharing` successive choices have the same input.
+    fn expert_products(
+        &mut self,
+        matrix: &ExpertMatrix,
+        (x, y): (&Buffer, &Buffer),
+        distribution: Distribution,
+        sharing: u32,
+    ) {
+        let scratch = self.scratch;
+        for part in &matrix.parts {
+            let parameters = parameters::Experts {
+                quarters: (matrix.inputs / 4) as u32,
+                first_expert: part.first_expert as u32,
+                experts: part.experts as u32,
+                outputs: part.outputs as u32,
+                y_offset: part.first_output as u32,
+                y_stride: matrix.outputs as u32,
+                sharing,
+                has_bias: part.bias.is_some().into(),
+            };
+            let bias = part.bias.as_ref().unwrap_or(&self.weights.unused);
+            let (members, tiles) = (scratch.members.get(), scratch.tiles.get());
+            let buffers = [&part.weights, x, bias, members, tiles, y];
+            let kernel = Kernel::Experts { weights: part.weight_type, rows: distribution.tile };
+            let groups = [(part.outputs as u32).div_ceil(GROUP_OUTPUTS), distribution.tiles, 1];
+            self.recorder.dispatch(kernel, &buffers, &parameters, groups);
+        }
+    }
+
+    /// Adds the expected work of an expert's products. How many experts are read is known when the pass has ended.
+    fn add_expert_work(&mut self, experts: &ExpertWeights, distribution: Distribution) {
+        let distinct = experts.shape.expected_distinct(self.rows.rows.len());
+        let choices_each = f64::from(distribution.choices) / distinct.max(1.0);
+        let tiles_each = (choices_each / f64::from(distribution.tile)).ceil();
+        let work = distinct * tiles_each * experts.expert_bytes() as f64;
+        self.recorder.add_work(work as u64);
+    }
+
+    /// Records `y[row] *= sigmoid(x[row] · gate)`: the gate of a dense MLP next to experts.
+    pub(crate) fn shared_gate(&mut self, experts: &ExpertWeights, x: &Buffer, y: &Buffer) {
+        let Some(gate) = &experts.shared_gate else { return };
+        let (gates, rows) = (self.scratch.gates.get(), self.row_count());
+        self.linear(gate, x, gates, Store::Set);
+        let width = self.weights.architecture().hidden_size as u32;
+        let groups = [width.div_ceil(64), rows, 1];
+        self.recorder.dispatch(Kernel::Gate, &[gates, y], &parameters::Gate { width }, groups);
+    }
+}

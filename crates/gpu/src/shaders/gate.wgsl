@@ -1,0 +1,16 @@
+// y[row] *= sigmoid(gate[row]).
+struct Parameters {
+  width: u32,
+}
+var<immediate> p: Parameters;
+@group(0) @binding(0) var<storage, read> gates: array<f32>; // [rows]
+@group(0) @binding(1) var<storage, read_write> y: array<f32>; // [rows, width]
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let i = group.x * 64u + thread;
+  if (i < p.width) {
+    let at = group.y * p.width + i;
+    y[at] = y[at] * divide(1.0f, 1.0f + exponential(-gates[group.y]));
+  }
+}

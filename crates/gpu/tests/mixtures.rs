@@ -1,0 +1,134 @@
+//! Mixtures of experts: the choice of experts, their matrices, and what they cost. Families with experts are also in the
+//! other tests.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+#[path = "common/comparison.rs"]
+mod comparison;
+#[path = "common/models.rs"]
+mod models;
+
+use common::{configs, gpu, gpu_number};
+use comparison::{TYPES, all_layers, assert_same};
+use forerun_core::{SequenceId, TokenId};
+use forerun_formats::checkpoint::random::{
+    RandomDtype, RandomTensors, scale_tensor, write_random_checkpoint,
+};
+use forerun_formats::{
+    Checkpoint, Config, ExpertGroups, Experts, Family, Router, WeightType, Weighting,
+};
+use forerun_gpu::{GpuDevice, GpuLoadError, GpuModel, GpuOptions, GpuWeights};
+use forerun_lm::{ForwardRequest, LanguageModel};
+use forerun_model::CachedTransformer;
+use models::Models;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A model's checkpoint with experts, whose router has only zeros.
+fn checkpoint_of_equal_scores(folder: &Path, config: &Config) -> Checkpoint {
+    write_random_checkpoint(folder, config, 5, RandomDtype::F32).unwrap();
+    let file = folder.join("model.safetensors");
+    for layer in 0..config.num_hidden_layers {
+        let router = format!("model.layers.{layer}.block_sparse_moe.gate.weight");
+        scale_tensor(&file, &router, 0.0).unwrap();
+    }
+    Checkpoint::open(folder).unwrap()
+}
+
+fn config_of(family: Family) -> Config {
+    configs().into_iter().find(|config| config.family == family).unwrap()
+}
+
+/// Equal scores choose the first experts, and of equal groups the first ones.
+#[test]
+fn experts_with_equal_scores_have_the_bits_of_the_reference() {
+    let Some(device) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = checkpoint_of_equal_scores(folder.path(), &config_of(Family::Mixtral));
+    let two_groups = ExpertGroups { n_groups: 3, groups_per_token: 2, experts_scored: 2 };
+    for (weighting, groups) in [
+        (Weighting::Softmax, None),
+        (Weighting::SoftmaxOfChosen, None),
+        (Weighting::Sigmoid, Some(two_groups)),
+    ] {
+        let mut architecture = checkpoint.architecture().clone();
+        for experts in architecture.layers.iter_mut().flat_map(|layer| &mut layer.experts) {
+            experts.router = Router { weighting, groups, ..experts.router };
+        }
+        let models = Models::load(device, &architecture, &checkpoint, WeightType::F32).unwrap();
+        let name = format!("equal scores, {weighting:?}, {groups:?}");
+        assert_same(&models, &all_layers(&architecture), 40, &name);
+    }
+}
+
+/// Experts in all types, in one buffer, in a buffer for each, and in several.
+#[test]
+fn experts_of_all_types_and_in_parts_have_the_bits_of_the_reference() {
+    if gpu().is_none() {
+        return;
+    }
+    let architecture = config_of(Family::Mixtral).architecture();
+    let tensors = RandomTensors::new(&architecture, 5);
+    for max_binding_bytes in [u64::MAX, 24 << 10, 12 << 10] {
+        let options = GpuOptions { max_binding_bytes, ..GpuOptions::default() };
+        let device = GpuDevice::open_with(gpu_number(), options).unwrap();
+        for weight_type in if max_binding_bytes == u64::MAX { &TYPES[..] } else { &TYPES[..1] } {
+            let models = Models::load(&device, &architecture, &tensors, *weight_type).unwrap();
+            let name = format!("experts in {weight_type}, {max_binding_bytes} bytes at once");
+            assert_same(&models, &all_layers(&architecture), 70, &name);
+        }
+    }
+}
+
+#[test]
+fn other_mixtures_are_refused_by_name() {
+    let Some(device) = gpu() else { return };
+    let error = |change: fn(&mut Experts)| {
+        let mut architecture = config_of(Family::Mixtral).architecture();
+        architecture.layers.iter_mut().flat_map(|layer| &mut layer.experts).for_each(change);
+        let tensors = RandomTensors::new(&architecture, 5);
+        match Models::load(device, &architecture, &tensors, WeightType::F32) {
+            Err(GpuLoadError::Unsupported { piece }) => piece,
+            Err(error) => panic!("{error}"),
+            Ok(_) => panic!("loaded"),
+        }
+    };
+    let own_norm = error(|experts| experts.router.own_norm = true);
+    assert_eq!(own_norm, "experts with norms of their own (layer 0)");
+    let scales = error(|experts| experts.router.expert_scales = true);
+    assert_eq!(scales, "stored factors of experts (layer 0)");
+    let many = error(|experts| experts.n_experts = 513);
+    assert_eq!(many, "513 experts, more than 512 (layer 0)");
+}
+
+/// Of experts, a pass reads those that some row has chosen. A layer with experts is fourteen dispatches.
+#[test]
+fn the_cost_of_a_pass_counts_distinct_experts() {
+    let Some(device) = gpu() else { return };
+    let architecture = config_of(Family::Mixtral).architecture();
+    let (layers, experts) = (architecture.layers.len(), architecture.layers[0].experts.unwrap());
+    let chosen = experts.router.experts_per_token;
+    let tensors = RandomTensors::new(&architecture, 5);
+    let embedding = 4 * (architecture.vocab_size * architecture.hidden_size) as u64;
+    let expert = 12 * (architecture.hidden_size * experts.mlp.intermediate_size) as u64;
+    let types = WeightType::F32;
+    let weights = GpuWeights::load_architecture(device, architecture, &tensors, types).unwrap();
+    let weights = Arc::new(weights);
+    let mut model = CachedTransformer::new(GpuModel::new(Arc::clone(&weights)));
+    let tokens: Vec<TokenId> = (0..41).collect();
+    for (end, rows) in [(1, 1), (2, 1), (41, 39)] {
+        model.logits(&ForwardRequest::next_token(SequenceId(0), &tokens[..end])).unwrap();
+        let cost = model.device().last_cost();
+        println!("{cost}");
+        assert_eq!((cost.rows, cost.submissions), (rows, 1));
+        assert_eq!(cost.dispatches, 14 * layers + 3);
+        let most = layers * experts.n_experts.min(rows * chosen);
+        match rows {
+            1 => assert_eq!(cost.experts, most),
+            _ => assert!(((layers * chosen + 1)..=most).contains(&cost.experts)),
+        }
+        let unread = (layers * experts.n_experts - cost.experts) as u64 * expert;
+        assert_eq!(cost.weight_bytes, weights.bytes() - embedding - unread);
+    }
+}
