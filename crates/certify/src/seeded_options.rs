@@ -26,8 +26,9 @@ impl SeededOptions {
     /// Returns those that an engine supports, in the order in which answers have them.
     pub(crate) fn supported_by(engine: &Forerun) -> Vec<Self> {
         let mut all = vec![Self::Temperature, Self::Penalties, Self::Filters];
-        // A model without a tokenizer for text has no grammars.
-        if engine.check_grammar(&Grammar::regex(GRAMMAR)).is_ok() {
+        // Some models have no grammars: their tokenizer has no texts, or no token ends an answer.
+        let end_tokens = &engine.config().eos_token_ids;
+        if engine.constraint(&Grammar::regex(GRAMMAR), end_tokens).is_ok() {
             all.push(Self::Grammar);
         }
         all

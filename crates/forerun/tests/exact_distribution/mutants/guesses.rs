@@ -4,14 +4,14 @@ use crate::methods::chain;
 use crate::mutants::explicit::{commit_verified, draft, scores};
 use crate::mutants::{Mutant, Setup, SharedModels};
 use forerun_core::{
-    Cluster, Distribution, Draft, Key, Proposal, Purpose, TokenTree, Verdict, Verification,
+    Cluster, Distribution, Draft, Guesser, Key, Proposal, Purpose, TokenTree, Verdict, Verification,
 };
 use forerun_decode::{DecodeError, Decoder, Sequence};
 use std::rc::Rc;
 
 /// A draft token and a guess for the same position, or a mistake.
 struct ExplicitGuess {
-    models: SharedModels,
+    guesser: Box<dyn Guesser>,
     mistake: GuessMistake,
 }
 
@@ -34,7 +34,7 @@ impl Decoder for ExplicitGuess {
     ) -> Result<(), DecodeError> {
         let mistake = self.mistake;
         let drafted = draft(sequence, cluster, chain(1))?;
-        let guess = self.models.guesser().guess(sequence.tokens(), sequence.prompt_len(), 1)[0];
+        let guess = self.guesser.guess(sequence.tokens(), sequence.prompt_len(), 1)[0];
         let guessed = Draft { tree: TokenTree::chain(&[guess]), proposal: Proposal::Deterministic };
         let scores = scores(sequence, cluster, &guessed)?;
         let rule = sequence.sampling().verification;
@@ -77,7 +77,7 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
     let with = |mistake| {
         let guessing = Rc::clone(models);
         Setup::with_model(models, move || {
-            Box::new(ExplicitGuess { models: Rc::clone(&guessing), mistake })
+            Box::new(ExplicitGuess { guesser: guessing.guesser(), mistake })
         })
     };
     let mistakes = [GuessMistake::TargetRow, GuessMistake::OneKey, GuessMistake::KeepsGuess];
