@@ -203,7 +203,7 @@ impl Outcome {
         writeln!(
             f,
             "  sampled   {} tokens, {drafted} of them drafted: {} (p = {:.2}: uniform {:.2}, independent \
-             {:.2}, surprise {:.2})",
+             {:.2}, surprise {:.2}, repeated {:.2})",
             result.tokens,
             if *plausible {
                 "from the target's distributions"
@@ -214,6 +214,7 @@ impl Outcome {
             result.uniform,
             result.independent,
             result.surprise,
+            result.repeated,
         )
     }
 }

@@ -4,6 +4,7 @@ use crate::certificate::{
     Cause, Certificate, Check, CheckResult, Comparison, Divergence, IMPLAUSIBLE, Outcome,
     SamplingVerdict,
 };
+use crate::repeated_texts::COUNTED_TOKENS;
 use crate::sampling_test::SamplingTest;
 use crate::seeded_options::SeededOptions;
 use crate::subject::{Subject, SubjectAnswer};
@@ -53,6 +54,12 @@ pub enum CertifyError {
     #[error("interrupted")]
     Cancelled,
 }
+
+/// The number of prompts with many short answers, whose tokens are counted.
+const REPEATED_PROMPTS: usize = 2;
+
+/// The number of short answers for each long one.
+const SHORT_ANSWERS: u32 = 10;
 
 /// Compares configurations with plain decoding.
 pub struct Certifier<'a> {
@@ -263,6 +270,7 @@ impl<'a> Certifier<'a> {
         let in_blocks = subject.verifies_whole_drafts();
         let mut tokens = 0;
         while tokens < self.options.sampled_tokens {
+            let is_short = !answers.is_multiple_of(SHORT_ANSWERS + 1);
             let verification = match in_blocks && answers.is_multiple_of(2) {
                 true => Verification::Block,
                 false => Verification::Rejection,
@@ -271,15 +279,21 @@ impl<'a> Certifier<'a> {
                 sampling: sampling.clone(),
                 seed: Some(self.options.seed + (1 << 32) + u64::from(answers)),
                 verification: VerificationChoice::Always(verification),
-                max_tokens: self.options.answer_tokens,
+                max_tokens: match is_short {
+                    true => self.options.answer_tokens.min(COUNTED_TOKENS),
+                    false => self.options.answer_tokens,
+                },
                 logprobs: Some(MAX_LOGPROBS),
                 ..Request::default()
             };
-            let prompt = answers as usize % self.options.prompts.len();
+            // Both rules answer each prompt.
+            let pair = answers as usize / 2;
+            let prompts = self.options.prompts.len();
+            let prompt = pair % if is_short { prompts.min(REPEATED_PROMPTS) } else { prompts };
             answers += 1;
             let answer = self.answer(subject, prompt, &request)?;
             drafted += answer.accepted;
-            test.start_answer();
+            test.start_answer(prompt);
             for row in &answer.logprobs {
                 let distribution = distribution(row, self.options.temperature);
                 let place = row.top.iter().position(|&(token, _)| token == row.token);

@@ -13,6 +13,7 @@
 mod certificate;
 mod certifier;
 mod endpoint;
+mod repeated_texts;
 mod sampling_test;
 mod seeded_options;
 mod subject;

@@ -29,6 +29,10 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
+fn knob(name: &str, default: f32) -> f32 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
 type CpuModel = CachedTransformer<Transformer>;
 
 /// The number of layers of the draft models.
@@ -59,7 +63,7 @@ impl Folders {
             ..example_config()
         };
         let [target, drafter, other] = folders.paths();
-        write_random_pair(&target, &drafter, &config, 2, 0.5, 3).unwrap();
+        write_random_pair(&target, &drafter, &config, 2, knob("EPS", 0.7), 3).unwrap();
         write_random_checkpoint(&other, &config, 4, RandomDtype::F32).unwrap();
         folders
     }
@@ -276,7 +280,7 @@ impl Certifiers {
                 tokens: COMPARED,
                 sampled_tokens,
                 answer_tokens: ANSWER_TOKENS,
-                temperature: TEMPERATURE,
+                temperature: knob("TEMP", TEMPERATURE),
                 seed: 1,
             };
             let loader = Loader::new().sharing_weights();
@@ -309,10 +313,17 @@ fn certify_finds_mutants_on_checkpoints() {
     let checkpoints = Rc::new(Checkpoints::open(&folders));
     let models: SharedModels = Rc::clone(&checkpoints) as SharedModels;
     let mut missed = Vec::new();
+    let only = std::env::var("MUTANT").unwrap_or_default();
     for Mutant { name, original, mutated, .. } in mutants(&models) {
+        if !name.contains(&only) {
+            continue;
+        }
         let mutated = DecodingSetup::new(mutated, &checkpoints, &certifiers.engine);
         let found = certifiers.all.iter().find_map(|(certifier, plain)| {
             let outcome = certifier.check(&mutated, plain).unwrap();
+            if std::env::var_os("VERBOSE").is_some() {
+                println!("{name}: {:?}", outcome.sampled);
+            }
             evidence(&outcome).map(|evidence| (certifier, plain, evidence))
         });
         let Some((certifier, plain, evidence)) = found else {

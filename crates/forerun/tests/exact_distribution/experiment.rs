@@ -151,7 +151,7 @@ impl<'a> Experiment<'a> {
                 place < sum
             });
             let (answer, _) = drawn.or(found.last_key_value()).unwrap();
-            test.start_answer();
+            test.start_answer(self.target.seed as usize);
             for (at, &token) in answer.iter().enumerate() {
                 let row = &rows[&answer[..at]];
                 let chances: Vec<f64> = row.iter().map(|&(chance, _)| chance).collect();
