@@ -8,8 +8,8 @@
 //! is the exact joint distribution of the first two tokens, or of more tokens if rounds reach further.
 //!
 //! Mutants of the algorithms check the proof itself: published and likely mistakes. The distribution
-//! of each mutant must be visibly wrong. The same mutants run on small checkpoints, where `forerun certify`
-//! must find them.
+//! of each mutant must be visibly wrong. They also run on small checkpoints, where `forerun certify`
+//! must find those of `certified_mutants`.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
