@@ -1,6 +1,7 @@
 //! What was compared, and what came out.
 
 use crate::sampling_test::SamplingResult;
+use crate::seeded_options::SeededOptions;
 use forerun::TokenId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -74,6 +75,8 @@ pub struct Divergence {
     pub prompt: usize,
     /// The seed of both answers, if they were sampled.
     pub seed: Option<u64>,
+    /// The sampling options of both answers, if they were sampled.
+    pub options: Option<SeededOptions>,
     /// The position in the answer, from 0.
     pub position: usize,
     /// The token of plain decoding and that of the method; `None` after the end of an answer.
@@ -141,8 +144,8 @@ impl fmt::Display for Divergence {
             token.map_or("the end".to_owned(), |token| format!("token {token}"))
         };
         write!(f, "prompt {}", self.prompt + 1)?;
-        if let Some(seed) = self.seed {
-            write!(f, " (seed {seed})")?;
+        if let (Some(seed), Some(options)) = (self.seed, self.options) {
+            write!(f, " (seed {seed}, {options})")?;
         }
         let [plain, other] = self.tokens;
         write!(f, ", position {}: {} instead of {}", self.position, token(other), token(plain))?;
@@ -200,7 +203,7 @@ impl Outcome {
         writeln!(
             f,
             "  sampled   {} tokens, {drafted} of them drafted: {} (p = {:.2}: uniform {:.2}, independent \
-             {:.2}, surprise {:.2})",
+             {:.2}, surprise {:.2}, repeated {:.2})",
             result.tokens,
             if *plausible {
                 "from the target's distributions"
@@ -211,6 +214,7 @@ impl Outcome {
             result.uniform,
             result.independent,
             result.surprise,
+            result.repeated,
         )
     }
 }

@@ -4,13 +4,15 @@ use crate::certificate::{
     Cause, Certificate, Check, CheckResult, Comparison, Divergence, IMPLAUSIBLE, Outcome,
     SamplingVerdict,
 };
+use crate::repeated_texts::COUNTED_TOKENS;
 use crate::sampling_test::SamplingTest;
+use crate::seeded_options::SeededOptions;
+use crate::subject::{Subject, SubjectAnswer};
 use forerun::{
-    Answer, Canceller, Forerun, ForerunError, Isa, Loader, MAX_LOGPROBS, Method, Options, Plan,
-    Request, SamplingOptions, TokenId, TokenLogprob, Verification, VerificationChoice,
+    Canceller, Forerun, ForerunError, Isa, Loader, MAX_LOGPROBS, Method, Options, Plan, Request,
+    SamplingOptions, TokenId, TokenLogprob, Verification, VerificationChoice,
 };
-use forerun_core::{Key, KeyedRandomness, Need, Purpose};
-use std::ops::ControlFlow;
+use forerun_core::{Key, KeyedRandomness, Purpose};
 
 /// What to compare.
 #[derive(Clone, Debug)]
@@ -19,6 +21,8 @@ pub struct CertifyOptions {
     pub prompts: Vec<String>,
     /// The number of tokens to compare in each way. Prompts are continued in turn until there are as many.
     pub tokens: usize,
+    /// The number of tokens to test of rejection sampling and block verification.
+    pub sampled_tokens: usize,
     /// The maximum number of tokens of an answer.
     pub answer_tokens: usize,
     /// The temperature of seeded answers, rejection sampling and block verification, above 0.
@@ -51,6 +55,12 @@ pub enum CertifyError {
     Cancelled,
 }
 
+/// The number of prompts with many short answers, whose tokens are counted.
+const REPEATED_PROMPTS: usize = 2;
+
+/// The number of short answers for each long one.
+const SHORT_ANSWERS: u32 = 10;
+
 /// Compares configurations with plain decoding.
 pub struct Certifier<'a> {
     options: CertifyOptions,
@@ -59,10 +69,18 @@ pub struct Certifier<'a> {
     canceller: Canceller,
 }
 
+/// The answers of plain decoding that others are compared with.
+pub struct PlainAnswers {
+    greedy: Vec<Case>,
+    seeded: Vec<Case>,
+}
+
 /// An answer to a prompt, and the request that it answers.
 struct Case {
     prompt: usize,
     request: Request,
+    /// The options of a seeded answer.
+    seeded: Option<SeededOptions>,
     tokens: Vec<TokenId>,
     logprobs: Vec<TokenLogprob>,
 }
@@ -106,11 +124,7 @@ impl<'a> Certifier<'a> {
         mut progress: impl FnMut(&str),
     ) -> Result<Certificate, CertifyError> {
         progress("plain decoding");
-        let greedy = self.cases(&SamplingOptions::default(), None)?;
-        let temperature = self.options.temperature;
-        let sampling = SamplingOptions { temperature, ..SamplingOptions::default() };
-        let seeded =
-            self.cases(&sampling, Some(VerificationChoice::Always(Verification::Coupled)))?;
+        let answers = self.plain_answers()?;
         let plain = Outcome { greedy: None, seeded: None, sampled: self.sampled(&self.plain)? };
         let name = "plain decoding".to_owned();
         let mut checks =
@@ -129,11 +143,7 @@ impl<'a> Certifier<'a> {
             progress(&configuration);
             let engine = Forerun::open_with(&plan, &mut self.loader)?;
             draft_model = draft_model.or(plan.draft_model().map(ToString::to_string));
-            let outcome = Outcome {
-                greedy: Some(self.compare(&engine, &greedy)?),
-                seeded: Some(self.compare(&engine, &seeded)?),
-                sampled: self.sampled(&engine)?,
-            };
+            let outcome = self.check(&engine, &answers)?;
             checks.push(Check { configuration, result: CheckResult::Compared(Box::new(outcome)) });
         }
         let isa = Isa::from_environment().map_err(ForerunError::from)?;
@@ -143,17 +153,40 @@ impl<'a> Certifier<'a> {
             draft_model,
             instruction_set: isa.to_string(),
             prompts: self.options.prompts.len(),
-            temperature,
+            temperature: self.options.temperature,
             checks,
         })
     }
 
-    /// Answers prompts with plain decoding until there are enough tokens.
-    fn cases(
+    /// Decodes the prompts with plain decoding, greedily and with seeds.
+    ///
+    /// # Errors
+    /// If an answer fails, the answers are too short, or the certification is cancelled.
+    pub fn plain_answers(&self) -> Result<PlainAnswers, CertifyError> {
+        let greedy = self.cases(&[])?;
+        let seeded = self.cases(&SeededOptions::supported_by(&self.plain))?;
+        Ok(PlainAnswers { greedy, seeded })
+    }
+
+    /// Checks one subject, whose target must be that of this certifier.
+    ///
+    /// # Errors
+    /// If an answer fails, the answers are too short, or the certification is cancelled.
+    pub fn check(
         &self,
-        sampling: &SamplingOptions,
-        verification: Option<VerificationChoice>,
-    ) -> Result<Vec<Case>, CertifyError> {
+        subject: &dyn Subject,
+        plain: &PlainAnswers,
+    ) -> Result<Outcome, CertifyError> {
+        Ok(Outcome {
+            greedy: Some(self.compare(subject, &plain.greedy)?),
+            seeded: Some(self.compare(subject, &plain.seeded)?),
+            sampled: self.sampled(subject)?,
+        })
+    }
+
+    /// Answers prompts with plain decoding until there are enough tokens: greedily, or with seeds and these options
+    /// in turn.
+    fn cases(&self, seeded: &[SeededOptions]) -> Result<Vec<Case>, CertifyError> {
         let (mut cases, mut tokens) = (Vec::new(), 0);
         let all = self.options.prompts.len();
         for number in 0.. {
@@ -161,50 +194,58 @@ impl<'a> Certifier<'a> {
                 break;
             }
             // Greedy answers to the same prompt are the same.
-            if number >= all && (verification.is_none() || tokens < number) {
+            if number >= all && (seeded.is_empty() || tokens < number) {
                 return Err(CertifyError::ShortAnswers { tokens, wanted: self.options.tokens });
             }
-            let request = Request {
-                sampling: sampling.clone(),
-                seed: verification.map(|_| self.options.seed + number as u64),
-                verification: verification.unwrap_or(VerificationChoice::Auto),
-                max_tokens: self.options.answer_tokens,
-                logprobs: Some(MAX_LOGPROBS),
-                ..Request::default()
-            };
+            // Each prompt gets all options, if there are enough answers.
+            let seeded = seeded.get((number + number / all) % seeded.len().max(1)).copied();
+            let request = self.request(number, seeded);
             let prompt = number % all;
             let answer = self.answer(&self.plain, prompt, &request)?;
             tokens += answer.tokens.len();
-            let logprobs = answer.logprobs.unwrap_or_default();
-            cases.push(Case { prompt, request, tokens: answer.tokens, logprobs });
+            let (text, logprobs) = (answer.tokens, answer.logprobs);
+            cases.push(Case { prompt, request, seeded, tokens: text, logprobs });
         }
         Ok(cases)
     }
 
+    /// Returns the request of the answer with this number, which is greedy or has these options.
+    fn request(&self, number: usize, seeded: Option<SeededOptions>) -> Request {
+        let request = Request {
+            max_tokens: self.options.answer_tokens,
+            logprobs: Some(MAX_LOGPROBS),
+            ..Request::default()
+        };
+        let Some(seeded) = seeded else { return request };
+        Request {
+            sampling: seeded.sampling(self.options.temperature),
+            grammar: seeded.grammar(),
+            seed: Some(self.options.seed + number as u64),
+            verification: VerificationChoice::Always(Verification::Coupled),
+            ..request
+        }
+    }
+
     fn answer(
         &self,
-        engine: &Forerun,
+        subject: &dyn Subject,
         prompt: usize,
         request: &Request,
-    ) -> Result<Answer, CertifyError> {
-        let text = &self.options.prompts[prompt];
-        let answer = engine.generate_interruptibly(text, request, &self.canceller, |_| {
-            ControlFlow::Continue(())
-        })?;
+    ) -> Result<SubjectAnswer, CertifyError> {
+        let answer = subject.answer(&self.options.prompts[prompt], request, &self.canceller)?;
         match self.canceller.is_cancelled() {
             true => Err(CertifyError::Cancelled),
             false => Ok(answer),
         }
     }
 
-    /// Compares an engine's answers with those of plain decoding, up to the first difference.
-    fn compare(&self, engine: &Forerun, cases: &[Case]) -> Result<Comparison, CertifyError> {
+    /// Compares a subject's answers with those of plain decoding, up to the first difference.
+    fn compare(&self, subject: &dyn Subject, cases: &[Case]) -> Result<Comparison, CertifyError> {
         let mut comparison = Comparison::default();
         for case in cases {
-            let answer = self.answer(engine, case.prompt, &case.request)?;
-            comparison.drafted += accepted(&answer);
-            let logprobs = answer.logprobs.unwrap_or_default();
-            if let Some(divergence) = divergence(case, &answer.tokens, &logprobs) {
+            let answer = self.answer(subject, case.prompt, &case.request)?;
+            comparison.drafted += answer.accepted;
+            if let Some(divergence) = divergence(case, &answer.tokens, &answer.logprobs) {
                 comparison.tokens += divergence.position;
                 comparison.divergence = Some(divergence);
                 return Ok(comparison);
@@ -217,7 +258,7 @@ impl<'a> Certifier<'a> {
 
     /// Samples answers whose text depends on the drafts, and tests their tokens against the target's
     /// distributions. If the method verifies whole drafts, every second answer is verified in blocks.
-    fn sampled(&self, engine: &Forerun) -> Result<SamplingVerdict, CertifyError> {
+    fn sampled(&self, subject: &dyn Subject) -> Result<SamplingVerdict, CertifyError> {
         // With a top-k of the reported log-probabilities, these are the whole distribution.
         let sampling = SamplingOptions {
             temperature: self.options.temperature,
@@ -226,9 +267,10 @@ impl<'a> Certifier<'a> {
         };
         let (mut test, mut drafted, mut answers) = (SamplingTest::default(), 0, 0_u32);
         let uniforms = KeyedRandomness { seed: self.options.seed, sample: u32::MAX };
-        let in_blocks = engine.plan().method().offers(Need::WholeDrafts);
+        let in_blocks = subject.verifies_whole_drafts();
         let mut tokens = 0;
-        while tokens < self.options.tokens {
+        while tokens < self.options.sampled_tokens {
+            let is_short = !answers.is_multiple_of(SHORT_ANSWERS + 1);
             let verification = match in_blocks && answers.is_multiple_of(2) {
                 true => Verification::Block,
                 false => Verification::Rejection,
@@ -237,16 +279,22 @@ impl<'a> Certifier<'a> {
                 sampling: sampling.clone(),
                 seed: Some(self.options.seed + (1 << 32) + u64::from(answers)),
                 verification: VerificationChoice::Always(verification),
-                max_tokens: self.options.answer_tokens,
+                max_tokens: match is_short {
+                    true => self.options.answer_tokens.min(COUNTED_TOKENS),
+                    false => self.options.answer_tokens,
+                },
                 logprobs: Some(MAX_LOGPROBS),
                 ..Request::default()
             };
-            let prompt = answers as usize % self.options.prompts.len();
+            // Both rules answer each prompt.
+            let pair = answers as usize / 2;
+            let prompts = self.options.prompts.len();
+            let prompt = pair % if is_short { prompts.min(REPEATED_PROMPTS) } else { prompts };
             answers += 1;
-            let answer = self.answer(engine, prompt, &request)?;
-            drafted += accepted(&answer);
-            test.start_answer();
-            for row in answer.logprobs.iter().flatten() {
+            let answer = self.answer(subject, prompt, &request)?;
+            drafted += answer.accepted;
+            test.start_answer(prompt);
+            for row in &answer.logprobs {
                 let distribution = distribution(row, self.options.temperature);
                 let place = row.top.iter().position(|&(token, _)| token == row.token);
                 // A token outside the distribution is impossible.
@@ -256,7 +304,10 @@ impl<'a> Certifier<'a> {
                 test.add(&distribution, place, uniforms.uniform(key));
             }
             if answer.tokens.is_empty() {
-                return Err(CertifyError::ShortAnswers { tokens, wanted: self.options.tokens });
+                return Err(CertifyError::ShortAnswers {
+                    tokens,
+                    wanted: self.options.sampled_tokens,
+                });
             }
         }
         let result = test.result();
@@ -274,10 +325,6 @@ fn distribution(row: &TokenLogprob, temperature: f32) -> Vec<f64> {
     let weights: Vec<f64> = row.top.iter().map(weight).collect();
     let total: f64 = weights.iter().sum();
     weights.iter().map(|weight| weight / total).chain([0.0]).collect()
-}
-
-fn accepted(answer: &Answer) -> usize {
-    answer.statistics.accepted.iter().sum::<u64>() as usize
 }
 
 /// Returns the first difference between an answer and that of plain decoding.
@@ -309,6 +356,7 @@ fn divergence(case: &Case, tokens: &[TokenId], logprobs: &[TokenLogprob]) -> Opt
     Some(Divergence {
         prompt: case.prompt,
         seed: case.request.seed,
+        options: case.seeded,
         position,
         tokens: pair,
         gap_nats,
@@ -349,6 +397,7 @@ mod tests {
                 "12 + 30 =".into(),
             ],
             tokens: 60,
+            sampled_tokens: 60,
             answer_tokens: 30,
             temperature: 0.8,
             seed: 1,
@@ -388,6 +437,7 @@ mod tests {
         let case = Case {
             prompt: 1,
             request: Request { seed: Some(9), ..Request::default() },
+            seeded: Some(SeededOptions::Penalties),
             tokens: vec![7, 3],
             logprobs: vec![row(7, &logits), row(3, &logits)],
         };
@@ -400,7 +450,9 @@ mod tests {
             (1, Cause::Verification, Some(0.25))
         );
         assert!(
-            found.to_string().contains("prompt 2 (seed 9), position 1: token 4 instead of token 3")
+            found
+                .to_string()
+                .contains("prompt 2 (seed 9, penalties), position 1: token 4 instead of token 3")
         );
         let other_bits = [row(7, &[(3, -0.5), (4, -0.75000006)]), row(3, &logits)];
         let found = divergence(&case, &[7, 3], &other_bits).unwrap();

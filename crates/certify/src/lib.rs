@@ -4,7 +4,7 @@
 //! A [`Certifier`] decodes the same prompts with plain decoding and with every method, and compares:
 //!
 //! * **Greedy** and **seeded** answers, token by token, and the target's log-probabilities at every
-//!   position bit by bit. Both must be equal.
+//!   position bit by bit. Both must be equal. Seeded answers take turns with penalties, filters and a grammar.
 //! * Answers of **rejection sampling** and **block verification** have no text to be compared with. Each of their tokens is tested
 //!   against the distribution that plain decoding draws it from ([`SamplingTest`]).
 //!
@@ -13,13 +13,18 @@
 mod certificate;
 mod certifier;
 mod endpoint;
+mod repeated_texts;
 mod sampling_test;
+mod seeded_options;
+mod subject;
 
 pub use certificate::{
     Cause, Certificate, Check, CheckResult, Comparison, Divergence, Outcome, SamplingVerdict,
 };
-pub use certifier::{Certifier, CertifyError, CertifyOptions};
+pub use certifier::{Certifier, CertifyError, CertifyOptions, PlainAnswers};
 pub use endpoint::{
     Endpoint, EndpointComparison, EndpointDivergence, EndpointError, compare_endpoints,
 };
 pub use sampling_test::{SamplingResult, SamplingTest};
+pub use seeded_options::SeededOptions;
+pub use subject::{Subject, SubjectAnswer};

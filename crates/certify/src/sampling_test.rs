@@ -1,5 +1,6 @@
 //! A test whether tokens were drawn from given distributions.
 
+use crate::repeated_texts::RepeatedTexts;
 use serde::{Deserialize, Serialize};
 
 /// Tests whether the tokens of answers were drawn from given distributions, each token from one of its
@@ -9,11 +10,13 @@ use serde::{Deserialize, Serialize};
 /// distribution's order, `p` its own, and `u` a uniform number. If tokens are drawn from their
 /// distributions, places are uniform in [0, 1) and independent of each other (the probability integral
 /// transform; Rosenblatt 1952, *Remarks on a Multivariate Transformation*), whatever the distributions are.
-/// So tokens of different prompts and positions are tested together, in three ways:
+/// So tokens of different prompts and positions are tested together, in four ways:
 ///
 /// 1. whether places are uniform (Kolmogorov–Smirnov),
 /// 2. whether pairs of consecutive places are independent (χ² on a grid of 4 × 4),
-/// 3. whether tokens are as improbable as the distributions' entropies say (a z-test).
+/// 3. whether tokens are as improbable as the distributions' entropies say (a z-test),
+/// 4. whether tokens after the same text have the frequencies of their distribution (χ²). Errors that cancel out
+///    over many texts show here.
 #[derive(Clone, Debug, Default)]
 pub struct SamplingTest {
     places: Vec<f64>,
@@ -27,6 +30,7 @@ pub struct SamplingTest {
     surprise_variance: f64,
     /// The number of tokens with probability 0.
     impossible: usize,
+    repeated: RepeatedTexts,
 }
 
 /// The result of a [`SamplingTest`]. A probability close to 0 shows that the tokens were not drawn from
@@ -41,6 +45,8 @@ pub struct SamplingResult {
     pub independent: f64,
     /// The probability that tokens are at least as improbable, or as probable, by chance.
     pub surprise: f64,
+    /// The probability that tokens after the same text have frequencies at least as wrong by chance.
+    pub repeated: f64,
 }
 
 /// The largest surprise of a token that counts, in nats. The mean over tokens would not be normally
@@ -70,6 +76,7 @@ impl SamplingTest {
             None => self.previous = Some(place),
         }
         self.places.push(place);
+        self.repeated.add(distribution, token);
         self.impossible += usize::from(distribution[token] == 0.0);
         let moment = |power: i32| {
             let term = |&p: &f64| if p > 0.0 { p * surprise(p).powi(power) } else { 0.0 };
@@ -80,8 +87,9 @@ impl SamplingTest {
         self.surprise_variance += (moment(2) - expected * expected).max(0.0);
     }
 
-    /// Starts a new answer: its first token does not follow the last one.
-    pub fn start_answer(&mut self) {
+    /// Starts a new answer to the prompt with this index: its first token does not follow the last one.
+    pub fn start_answer(&mut self, prompt: usize) {
+        self.repeated.start_answer(prompt);
         self.previous = None;
     }
 
@@ -93,6 +101,7 @@ impl SamplingTest {
             uniform: self.uniform_probability(),
             independent: self.independent_probability(),
             surprise: self.surprise_probability(),
+            repeated: self.repeated.probability(),
         }
     }
 
@@ -141,11 +150,12 @@ impl SamplingTest {
 }
 
 impl SamplingResult {
-    /// Returns the probability that one of the three tests gives at least as small a probability by chance,
+    /// Returns the probability that one of the four tests gives at least as small a probability by chance,
     /// at most (Bonferroni).
     #[must_use]
     pub fn probability(&self) -> f64 {
-        (3.0 * self.uniform.min(self.independent).min(self.surprise)).min(1.0)
+        let least = self.uniform.min(self.independent).min(self.surprise).min(self.repeated);
+        (4.0 * least).min(1.0)
     }
 }
 
@@ -206,7 +216,7 @@ mod tests {
         let (mut numbers, mut test, mut before) = (Numbers::new(seed), SamplingTest::default(), 0);
         for index in 0..tokens {
             if index % 50 == 0 {
-                test.start_answer();
+                test.start_answer(index);
             }
             let distribution = numbers.distribution();
             before = draw(&mut numbers, &distribution, before);

@@ -38,7 +38,14 @@ pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
     let loader = progress::loader(arguments.engine.offline, true).sharing_weights();
-    let certify = CertifyOptions { prompts, tokens, answer_tokens: max_tokens, temperature, seed };
+    let certify = CertifyOptions {
+        prompts,
+        tokens,
+        sampled_tokens: arguments.sampled_tokens.unwrap_or(tokens),
+        answer_tokens: max_tokens,
+        temperature,
+        seed,
+    };
     let engine = options(&arguments.engine);
     let certifier = Certifier::open(certify, &engine, loader, canceller)?;
     let mut task =

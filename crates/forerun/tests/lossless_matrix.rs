@@ -178,7 +178,7 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         ..cell(Method::Pearl, drafter)
     };
     // Whether the token of a late drafter is tested at all depends on timing. Rejections in every order are
-    // tested by `exact_distribution.rs` and by the runtime's `parallel_fuzz.rs`.
+    // tested by `exact_distribution` and by the runtime's `parallel_fuzz.rs`.
     let dsi = |drafter, draft_tokens| Cell {
         method: Method::Dsi,
         ..pearl(drafter, draft_tokens, "eager", 0)

@@ -1,4 +1,4 @@
-//! Losslessness above temperature 0 on whole models. `exact_distribution.rs` proves it by enumeration on
+//! Losslessness above temperature 0 on whole models. `exact_distribution` proves it by enumeration on
 //! three tokens. Here, samples are counted: the joint frequencies of the first three tokens over many seeds
 //! must fit the exact probabilities, which the slow reference computes. `FORERUN_SAMPLES` sets the number of
 //! samples.

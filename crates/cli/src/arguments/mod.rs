@@ -305,11 +305,15 @@ pub(crate) struct CertifyArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) prompts: Option<PathBuf>,
 
-    /// Number of tokens to compare in each of the three ways.
-    ///
-    /// More tokens find rarer errors of rejection sampling.
+    /// Number of tokens to compare greedily and with seeds.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = values::count(1..=100_000_000))]
     pub(crate) tokens: usize,
+
+    /// Number of tokens of rejection sampling and block verification to test [default: that of `--tokens`].
+    ///
+    /// More tokens find rarer errors. Prompts are continued again with other seeds.
+    #[arg(long, value_name = "N", value_parser = values::count(1..=100_000_000))]
+    pub(crate) sampled_tokens: Option<usize>,
 
     /// Maximum number of tokens of an answer.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = values::count(1..=100_000))]

@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{Models, Run};
+#[cfg(all(feature = "server", target_os = "linux"))]
+use crate::common::Running;
+use crate::common::{Models, Run, Weights};
+use forerun_formats::checkpoint::random::example_config;
 use serde_json::Value;
 use std::fs;
 
@@ -65,28 +68,104 @@ fn wrong_options_and_prompts_are_refused() {
     }
 }
 
+/// A server in the background.
+#[cfg(all(feature = "server", target_os = "linux"))]
+struct Server {
+    process: Running,
+    url: String,
+}
+
+#[cfg(all(feature = "server", target_os = "linux"))]
+impl Server {
+    fn start(model: &std::path::Path, options: &[&str]) -> Self {
+        let run = Run::forerun().with(&["serve", "--port", "0"]).with(options);
+        let mut process = run.with_path("--model", model).start();
+        let line = process.wait_for_line();
+        let url = line.strip_prefix("listening on ").unwrap().to_owned();
+        Self { process, url }
+    }
+
+    fn stop(mut self) {
+        self.process.signal(rustix::process::Signal::TERM);
+        self.process.finish();
+    }
+}
+
 /// One server without drafts, and one with them.
 #[cfg(all(feature = "server", target_os = "linux"))]
 #[test]
 fn servers_are_compared() {
     let models = Models::pair();
-    let serve = |options: &[&str]| {
-        let run = Run::forerun().with(&["serve", "--port", "0"]).with(options);
-        let mut running = run.with_path("--model", &models.target()).start();
-        let line = running.wait_for_line();
-        (running, line.strip_prefix("listening on ").unwrap().to_owned())
-    };
-    let (plain, plain_url) = serve(&[]);
-    let (speculative, speculative_url) =
-        serve(&["--drafter", "prompt-lookup", "--draft-tokens", "4"]);
-    let endpoints = [format!("plain={plain_url}"), format!("speculative={speculative_url}")];
+    let plain = Server::start(&models.target(), &[]);
+    let options = ["--drafter", "prompt-lookup", "--draft-tokens", "4"];
+    let speculative = Server::start(&models.target(), &options);
+    let endpoints = [format!("plain={}", plain.url), format!("speculative={}", speculative.url)];
     let run = Run::forerun().with(&["certify", "-n", "12"]);
     let run = run.with(&["--endpoint", &endpoints[0], "--endpoint", &endpoints[1]]);
     let output = run.succeed().output();
     assert!(output.contains("12 answers are equal"), "{output}");
     assert!(output.contains("differ by up to 0.00e0 nats"), "{output}");
-    for mut running in [plain, speculative] {
-        running.signal(rustix::process::Signal::TERM);
-        running.finish();
+    plain.stop();
+    speculative.stop();
+}
+
+/// A server whose model is not quite the reference's: one norm is a few percent larger in every second channel.
+#[cfg(all(feature = "server", target_os = "linux"))]
+#[test]
+fn a_server_that_diverges_is_found() {
+    const LENGTH: usize = 24;
+    let models = Models::pair();
+    let perturbed = models.folder().join("perturbed");
+    fs::create_dir(&perturbed).unwrap();
+    for entry in fs::read_dir(models.target()).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), perturbed.join(entry.file_name())).unwrap();
     }
+    Weights::edit(&perturbed.join("model.safetensors"), |weights| {
+        let start = weights.start_of("model.norm.weight");
+        for channel in (0..example_config().hidden_size).step_by(2) {
+            let at = start + channel * size_of::<f32>();
+            let bytes = weights.data[at..].first_chunk_mut().unwrap();
+            *bytes = (f32::from_le_bytes(*bytes) * 1.04).to_le_bytes();
+        }
+    });
+    let prompts = ["Once upon a time", "The quick brown fox", "12 + 30 =", "Dear Sir or Madam,"];
+    let file = models.folder().join("prompts.txt");
+    fs::write(&file, prompts.join("\n\n")).unwrap();
+
+    let reference = Server::start(&models.target(), &[]);
+    let peer = Server::start(&perturbed, &["--drafter", "prompt-lookup"]);
+    let report = models.folder().join("servers.json");
+    let endpoints = [format!("reference={}", reference.url), format!("peer={}", peer.url)];
+    let run = Run::forerun().with(&["certify", "-n", &LENGTH.to_string()]);
+    let run = run.with_path("--prompts", &file).with_path("--report", &report);
+    let run = run.with(&["--endpoint", &endpoints[0], "--endpoint", &endpoints[1]]);
+    let finished = run.finish();
+    assert_eq!(finished.code, Some(1), "{}", finished.errors);
+    let output = finished.output();
+    assert!(output.contains("first difference: prompt "), "{output}");
+    assert!(output.contains(", which reference finds "), "{output}");
+    reference.stop();
+    peer.stop();
+
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    let divergence = &report[0]["divergence"];
+    println!("{report}");
+    let gap = divergence["gap_nats"].as_f64().unwrap();
+    assert!(gap > 0.0 && gap < 0.5, "a near tie falls differently: {report}");
+    assert!(report[0]["largest_gap_nats"].as_f64().unwrap() > 0.0, "{report}");
+    // The place of the first difference is where the two models' own texts part.
+    let index = |field: &str| divergence[field].as_u64().unwrap() as usize;
+    let (prompt, position) = (prompts[index("prompt")], index("position"));
+    let text = |model: &std::path::Path, tokens: usize| {
+        let run =
+            Run::forerun().with(&["generate", "--prompt", prompt, "--method", "autoregressive"]);
+        let run = run.with(&["-n", &tokens.to_string()]).with_path("--model", model);
+        run.succeed().output()
+    };
+    assert_eq!(
+        text(&models.target(), position.max(1)) == text(&perturbed, position.max(1)),
+        position > 0
+    );
+    assert_ne!(text(&models.target(), position + 1), text(&perturbed, position + 1));
 }

@@ -1,0 +1,171 @@
+//! DSpark: heads that correct a block position by position.
+
+use crate::drafters::Make;
+use crate::exactness::assert_exact_of;
+use crate::experiment::Experiment;
+use crate::kinds_of_drafters::assert_pearl_on_features_is_exact;
+use crate::methods::{best, chain, iid, ranked, speculative, top};
+use crate::options::sampling;
+use crate::tables::{DRAFT_MODEL, FeatureTable, VOCAB, rows_of};
+use forerun_core::{
+    Distribution, Draft, FeatureRows, Features, Proposal, Sampling, SequenceId, TargetFeedback,
+    TokenId,
+};
+use forerun_draft::{DraftContext, Drafter, Masks, ParallelEagleDrafter};
+use forerun_lm::fake::{TableModel, row_prefix};
+use forerun_lm::{
+    BatchEntry, BlockCorrection, BlockPosition, FeatureModel, ForwardBlockHeads, ForwardOutput,
+    LanguageModel, ModelError, complete_each,
+};
+use std::sync::atomic::AtomicBool;
+
+/// A drafter's table that returns a number for each row of a block as its hidden state.
+struct BlockTable(FeatureTable);
+
+impl LanguageModel for BlockTable {
+    fn vocab_size(&self) -> usize {
+        self.0.vocab_size()
+    }
+
+    fn context_length(&self) -> usize {
+        self.0.context_length()
+    }
+
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| {
+            let output = self.0.logits(request)?;
+            let last = &request.tokens[request.tokens.len() - 1..];
+            let hidden = |at| self.0.0.row(&row_prefix(last, request.tree, at))[0];
+            let hidden: Vec<f32> = rows_of(request.tree).map(hidden).collect();
+            let features = request.features_from.map(|_| FeatureRows::new(1, hidden.clone()));
+            Ok(ForwardOutput { features, ..output })
+        });
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+impl FeatureModel for BlockTable {}
+
+/// Heads whose state is a number that depends on all tokens of the block so far. Some of their confidences end a draft.
+struct TableHeads {
+    table: TableModel,
+    is_recurrent: bool,
+}
+
+impl ForwardBlockHeads for TableHeads {
+    fn is_recurrent(&self) -> bool {
+        self.is_recurrent
+    }
+
+    fn forward(&mut self, positions: &[BlockPosition<'_>]) -> Vec<BlockCorrection> {
+        let correction = |position: &BlockPosition<'_>| {
+            let BlockPosition { hidden, previous, state, .. } = *position;
+            let state = state.first().map_or(0, |state| *state as TokenId);
+            let row = self.table.row(&[hidden[0].to_bits(), previous, state]);
+            let confidence = if row[0] > 0.75 { 0.05 } else { 0.6 };
+            let next = (3 * state + previous + 1) as f32;
+            let state = if self.is_recurrent { vec![next] } else { Vec::new() };
+            BlockCorrection { logit_bias: row, confidence, state }
+        };
+        positions.iter().map(correction).collect()
+    }
+}
+
+fn dspark(masks: &Masks, is_recurrent: bool) -> Box<dyn Drafter> {
+    let drafter = ParallelEagleDrafter::new(BlockTable(FeatureTable(DRAFT_MODEL)), masks.clone());
+    let table = TableModel::new(11, VOCAB, 3.0);
+    Box::new(drafter.with_heads(Box::new(TableHeads { table, is_recurrent })))
+}
+
+#[test]
+fn blocks_with_heads_are_exact() {
+    let anchored = |size| Masks::AnchoredBlock { mask: 1, size };
+    for (name, masks, is_recurrent) in [
+        ("dspark", anchored(3), false),
+        ("recurrent dspark", anchored(3), true),
+        ("recurrent dspark in place", Masks::Block { mask: 1, size: 4 }, true),
+    ] {
+        let drafter = || dspark(&masks, is_recurrent);
+        for shape in [chain(1), chain(2), top(2, 2), ranked(&[2, 1]), best(3), iid(&[2, 1])] {
+            let name = format!("speculative, {name}, {shape:?}");
+            assert_exact_of(&name, &drafter, &|| speculative(&shape), (3, true));
+        }
+    }
+    for (name, size) in [("dspark", 7), ("dspark with a short block", 3)] {
+        assert_pearl_on_features_is_exact(name, &|| dspark(&anchored(size), true));
+    }
+}
+
+/// Heads end some drafts, and change their tokens.
+#[test]
+fn heads_make_a_difference() {
+    let features = |tokens: &[TokenId]| {
+        let mut features = Features::new();
+        let rows = tokens.iter().map(|&token| token as f32).collect();
+        features.push(FeatureRows::new(1, rows));
+        features
+    };
+    let draft = |drafter: &mut dyn Drafter, tokens: &[TokenId]| {
+        let sampling = Sampling::greedy();
+        let context = DraftContext {
+            sequence: SequenceId(0),
+            tokens,
+            prompt_len: 1,
+            sampling: &sampling,
+            randomness: &sampling.randomness,
+            shape: &chain(3),
+            feedback: &TargetFeedback { features: features(tokens), last_draft: None },
+            cancel: &AtomicBool::new(false),
+            tokens_on_last_device: None,
+        };
+        drafter.draft(&context).unwrap().tree.tokens().to_vec()
+    };
+    let masks = Masks::AnchoredBlock { mask: 1, size: 3 };
+    let mut plain = ParallelEagleDrafter::new(BlockTable(FeatureTable(DRAFT_MODEL)), masks.clone());
+    let [mut shorter, mut longest, mut other] = [0; 3];
+    for number in 0..27 {
+        let tokens = [number / 9, number / 3 % 3, number % 3];
+        let (with, without) =
+            (draft(&mut *dspark(&masks, true), &tokens), draft(&mut plain, &tokens));
+        assert_eq!(without.len(), 3);
+        shorter += usize::from(with.len() < 3);
+        longest += usize::from(with.len() == 3);
+        other += usize::from(!without.starts_with(&with));
+    }
+    assert!(shorter > 3 && longest > 3 && other > 3, "{shorter}, {longest}, {other}");
+}
+
+/// The proposal's distributions are those before the bias.
+#[test]
+fn mutant_proposals_without_the_bias_of_the_heads() {
+    struct Uncorrected;
+
+    impl Drafter for Uncorrected {
+        fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+            let masks = Masks::AnchoredBlock { mask: 1, size: 3 };
+            let mut plain =
+                ParallelEagleDrafter::new(BlockTable(FeatureTable(DRAFT_MODEL)), masks.clone());
+            let draft = dspark(&masks, false).draft(context)?;
+            let Proposal::Sampled(mut rows) = plain.draft(context)?.proposal else {
+                return Ok(draft);
+            };
+            rows.resize(draft.tree.len() + 1, Distribution::default());
+            rows[draft.tree.len()] = Distribution::default();
+            Ok(Draft { proposal: Proposal::Sampled(rows), ..draft })
+        }
+
+        fn release(&mut self, _sequence: SequenceId) {}
+    }
+
+    let decoder = || speculative(&chain(1));
+    let drafter = || -> Box<dyn Drafter> { Box::new(Uncorrected) };
+    let off = |drafter: Make<'_>| {
+        let experiment = Experiment::of(sampling(1.0, 0, 1.0), drafter, &decoder);
+        Experiment { tokens: 3, features: true, ..experiment }.deviation()
+    };
+    let deviation = off(&drafter);
+    println!("mutant \"bias left out\" is off by {deviation:.4}");
+    assert!(deviation > 1e-3, "the mutant was not caught: off by {deviation}");
+    assert!(off(&|| dspark(&Masks::AnchoredBlock { mask: 1, size: 3 }, false)) < 1e-6);
+}

@@ -1,0 +1,85 @@
+//! Decoders and shapes of drafts.
+
+use crate::tables::VOCAB;
+use forerun_core::{DraftShape, Guesser, TokenId};
+use forerun_decode::{
+    Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength, PearlOptions, PearlSchedule,
+    Speculative, SpeculativeDraftLength, Ssd,
+};
+use forerun_draft::PromptLookup;
+
+pub(crate) fn speculative(shape: &DraftShape) -> Box<dyn Decoder> {
+    Box::new(Speculative::new(SpeculativeDraftLength::new(shape.clone(), DraftLength::Fixed)))
+}
+
+pub(crate) fn chain(length: usize) -> DraftShape {
+    DraftShape::Chain { length }
+}
+
+pub(crate) fn top(width: usize, depth: usize) -> DraftShape {
+    DraftShape::Top { width, depth, budget: None }
+}
+
+/// A tree that reaches its budget within a depth, so that only some siblings of expanded nodes stay.
+pub(crate) fn best(budget: usize) -> DraftShape {
+    DraftShape::Top { width: 2, depth: 2, budget: Some(budget) }
+}
+
+/// A tree of ranked candidates: the number of children of each row.
+pub(crate) fn ranked(children: &[usize]) -> DraftShape {
+    DraftShape::Ranked { children: children.to_vec() }
+}
+
+pub(crate) fn iid(branching: &[usize]) -> DraftShape {
+    DraftShape::Sampled { branching: branching.to_vec() }
+}
+
+pub(crate) fn pearl(length: usize, options: &str) -> Box<dyn Decoder> {
+    let options: PearlOptions = options.parse().unwrap();
+    let eager = options.schedule == PearlSchedule::Eager;
+    Box::new(Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, eager)))
+}
+
+/// Guesses that the text counts on from its last token.
+pub(crate) struct Counting;
+
+impl Guesser for Counting {
+    fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Vec<TokenId> {
+        let last = tokens[tokens.len() - 1];
+        (1..=length as TokenId).map(|step| (last + step) % VOCAB as TokenId).collect()
+    }
+}
+
+/// PEARL with guesses, which counts or looks up.
+pub(crate) fn guessing_pearl(
+    length: usize,
+    options: &str,
+    counts: bool,
+    waits: bool,
+) -> Box<dyn Decoder> {
+    let guesser: Box<dyn Guesser> =
+        if counts { Box::new(Counting) } else { Box::new(PromptLookup) };
+    pearl_with_guesser(length, options, guesser, waits)
+}
+
+pub(crate) fn pearl_with_guesser(
+    length: usize,
+    options: &str,
+    guesser: Box<dyn Guesser>,
+    waits: bool,
+) -> Box<dyn Decoder> {
+    let options: PearlOptions = options.parse().unwrap();
+    let eager = options.schedule == PearlSchedule::Eager;
+    let pearl = Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, eager));
+    let pearl = pearl.with_guesser(guesser);
+    Box::new(if waits { pearl.reproducible() } else { pearl })
+}
+
+pub(crate) fn dsi(replicas: usize, lookahead: usize) -> Dsi {
+    Dsi::new(replicas, DsiLookahead::new(lookahead, DraftLength::Fixed, replicas))
+}
+
+pub(crate) fn ssd(length: usize, verdicts: usize) -> Box<dyn Decoder> {
+    let draft_length = SpeculativeDraftLength::new(chain(length), DraftLength::Fixed);
+    Box::new(Ssd::new(draft_length).with_verdicts(verdicts))
+}

@@ -1,0 +1,157 @@
+//! PEARL, DSI and SSD are exact.
+
+use crate::drafters::{
+    Make, failing_after, failing_on, layer_parallel_drafter, lookup_drafter, model_drafter,
+    other_drafter,
+};
+use crate::exactness::{assert_exact, assert_exact_in_any_order, assert_exact_of};
+use crate::experiment::Experiment;
+use crate::methods::{dsi, guessing_pearl, pearl, ssd};
+use crate::options::{more_options, sampling};
+use crate::tables::{DRAFT_MODEL, FeatureTable, VOCAB};
+use forerun_core::{Sampling, TokenId, Verification};
+use forerun_decode::Decoder;
+use forerun_draft::{CalibrationPolicy, Drafter, EagleDrafter, PromptLookup};
+
+/// Rounds with and without unverified tokens, which are all accepted, partly accepted, or rejected.
+#[test]
+fn pearl_is_exact() {
+    let variants = ["eager", "paper", "paper,no-pre-verify", "paper,no-post-verify"];
+    for (options, length) in variants.into_iter().flat_map(|o| [1, 2, 3].map(|length| (o, length)))
+    {
+        let name = format!("pearl, {options}, model, chain {length}");
+        let decoder = || pearl(length, options);
+        assert_exact(&name, &model_drafter, &decoder);
+        assert_exact_in_any_order(&name, &model_drafter, &decoder);
+    }
+    assert_exact("pearl, prompt-lookup", &|| Box::new(PromptLookup), &|| pearl(2, "eager"));
+}
+
+/// Guesses that the drafter confirms, contradicts or is late for, and that are longer or shorter than its chain.
+#[test]
+fn pearl_with_guesses_is_exact() {
+    let variants = ["eager", "paper", "paper,no-post-verify"];
+    for (options, length) in variants.into_iter().flat_map(|o| [1, 2, 3].map(|length| (o, length)))
+    {
+        let options = format!("{options},pre-verify-lookup");
+        for (counts, waits) in [(false, false), (true, false), (true, true)] {
+            let name = format!("pearl, {options}, counts {counts}, waits {waits}, chain {length}");
+            let decoder = || guessing_pearl(length, &options, counts, waits);
+            assert_exact(&name, &model_drafter, &decoder);
+            assert_exact_in_any_order(&name, &model_drafter, &decoder);
+        }
+    }
+    let decoder = || guessing_pearl(2, "eager,pre-verify-lookup", true, false);
+    assert_exact_in_any_order("pearl, guesses, prompt-lookup", &lookup_drafter, &decoder);
+    for number in 0..VOCAB {
+        let after = || failing_after(number, &model_drafter);
+        let name = format!("pearl, guesses, fails after {number} jobs");
+        assert_exact_in_any_order(&name, &after, &decoder);
+        let token = number as TokenId;
+        let name = format!("pearl, guesses, fails on token {token}");
+        assert_exact_in_any_order(&name, &|| failing_on(token), &decoder);
+    }
+}
+
+/// Siblings that are corrections, or not, next to tokens that were drawn, or not.
+#[test]
+fn pearl_with_siblings_is_exact() {
+    let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
+    for (options, length) in [("eager", 1), ("eager", 2), ("paper", 2), ("paper", 3)] {
+        for siblings in [1, 2] {
+            let options = format!("{options},siblings-{siblings}");
+            let name = format!("pearl, {options}, model, chain {length}");
+            let decoder = || pearl(length, &options);
+            assert_exact(&name, &model_drafter, &decoder);
+            assert_exact_in_any_order(&name, &model_drafter, &decoder);
+            assert_exact_in_any_order(&format!("{name}, lookup"), &lookup_drafter, &decoder);
+        }
+        let options = format!("{options},siblings-1");
+        let name = format!("pearl, {options}, eagle, chain {length}");
+        assert_exact_of(&name, &eagle, &|| pearl(length, &options), (3, true));
+        for number in 0..VOCAB {
+            let decoder = || pearl(length, &options);
+            let name = format!("pearl, {options}, fails after {number} jobs");
+            assert_exact_in_any_order(&name, &|| failing_after(number, &model_drafter), &decoder);
+            let name = format!("pearl, {options}, fails on token {number}");
+            assert_exact_in_any_order(&name, &|| failing_on(number as TokenId), &decoder);
+        }
+    }
+    let decoder = || guessing_pearl(2, "eager,pre-verify-lookup,siblings-1", true, false);
+    assert_exact_in_any_order("pearl, guesses and siblings", &model_drafter, &decoder);
+}
+
+/// Replicas finish in any order, jobs have several sizes, and the drafter is early or late.
+#[test]
+fn dsi_is_exact() {
+    for (replicas, lookahead) in [(1, 1), (1, 2), (2, 1), (3, 1), (3, 2)] {
+        let name = format!("dsi, {replicas} replicas, lookahead {lookahead}");
+        let decoder = || -> Box<dyn Decoder> { Box::new(dsi(replicas, lookahead)) };
+        assert_exact(&name, &model_drafter, &decoder);
+        assert_exact_in_any_order(&name, &model_drafter, &decoder);
+        let decoder = || -> Box<dyn Decoder> { Box::new(dsi(replicas, lookahead).reproducible()) };
+        assert_exact_in_any_order(&format!("{name}, reproducible"), &model_drafter, &decoder);
+    }
+    let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 2)) };
+    assert_exact("dsi, prompt-lookup", &|| Box::new(PromptLookup), &decoder);
+}
+
+/// Drafts that were prepared for the verdict, or for others, or not at all, in blocks and token by token.
+#[test]
+fn ssd_is_exact() {
+    for (length, verdicts) in [(1, 1), (1, 3), (2, 1), (2, 3)] {
+        let name = format!("ssd, model, chain {length}, {verdicts} verdicts");
+        assert_exact_in_any_order(&name, &model_drafter, &|| ssd(length, verdicts));
+    }
+    let easyspec = || layer_parallel_drafter(CalibrationPolicy::OnMismatch);
+    assert_exact_in_any_order("ssd, easyspec", &easyspec, &|| ssd(2, 3));
+    let (decoder, sampling) = (|| ssd(2, 3), sampling(1.0, 0, 1.0));
+    for order in [None, Some(1), Some(2), Some(3)] {
+        let sampling = Sampling { verification: Verification::Block, ..sampling.clone() };
+        let experiment = Experiment::of(sampling, &model_drafter, &decoder);
+        let deviation = Experiment { tokens: 3, order, ..experiment }.deviation();
+        assert!(deviation < 1e-6, "ssd in blocks, order {order:?}: off by {deviation}");
+    }
+    for number in 0..VOCAB {
+        let after = || failing_after(number, &model_drafter);
+        let name = format!("ssd, fails after {number} jobs");
+        assert_exact_in_any_order(&name, &after, &|| ssd(2, 2));
+        let token = number as TokenId;
+        let name = format!("ssd, fails on token {token}");
+        assert_exact_in_any_order(&name, &|| failing_on(token), &|| ssd(2, 2));
+    }
+}
+
+/// Several drafters: different models, one model twice, and different kinds. The tokens of each are tested
+/// against the residual that earlier rejections left.
+#[test]
+fn dsi_with_several_drafters_is_exact() {
+    let kinds: [(&str, Make<'_>, &[Make<'_>]); 5] = [
+        ("two models", &model_drafter, &[&other_drafter]),
+        ("one model twice", &model_drafter, &[&model_drafter]),
+        ("a model and a lookup", &model_drafter, &[&lookup_drafter]),
+        ("a lookup and a model", &lookup_drafter, &[&model_drafter]),
+        ("three", &lookup_drafter, &[&model_drafter, &other_drafter]),
+    ];
+    let options = [sampling(1.0, 0, 1.0), more_options().pop().unwrap()];
+    for (name, drafter, others) in kinds {
+        let mut branches = 0;
+        for (replicas, lookahead) in [(1, 1), (2, 1), (2, 2), (3, 1)] {
+            for (sampling, order) in options.iter().cycle().zip([None, Some(1), Some(2), Some(3)]) {
+                for waits in [false, true] {
+                    let decoder = || -> Box<dyn Decoder> {
+                        let dsi = dsi(replicas, lookahead).with_drafters(1 + others.len());
+                        Box::new(if waits { dsi.reproducible() } else { dsi })
+                    };
+                    let experiment = Experiment::of(sampling.clone(), drafter, &decoder);
+                    let experiment = Experiment { others, order, ..experiment };
+                    let deviation = experiment.deviation();
+                    let label = format!("{name}, {replicas} {lookahead} {order:?} {sampling:?}");
+                    assert!(deviation < 1e-6, "{label}: off by {deviation}");
+                    branches += experiment.enumerate().1;
+                }
+            }
+        }
+        println!("dsi, {name}: exact in {branches} branches");
+    }
+}
