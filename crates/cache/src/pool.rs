@@ -758,16 +758,15 @@ impl<S: PageStorage> CachePool<S> {
         Ok(id)
     }
 
-    /// Returns a page with new memory. If the device has none left, takes another page away, and the budget is what has
-    /// memory for the next [`RETRY_PASSES`].
+    /// Returns a page with new memory. If the device has none left, takes another page away, and the pages that
+    /// there are become the budget for the next [`RETRY_PASSES`].
     fn reserve_page(&mut self) -> Result<PageId, StorageError> {
         let unused = self.pages.iter().position(Option::is_none);
         let id = PageId(unused.unwrap_or(self.pages.len()) as u32);
         let Err(error) = self.storage.reserve(id) else { return Ok(id) };
-        let page = self.evict().ok_or(error)?;
         self.set_budget(self.allocated);
         self.retry_at = self.now + RETRY_PASSES;
-        Ok(page)
+        self.evict().ok_or(error)
     }
 
     /// Takes the page away that was not used for the longest time: of those that no sequence uses, or

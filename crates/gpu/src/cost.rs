@@ -10,7 +10,7 @@ pub struct PassCost {
     /// Bytes of weights that are read from memory, if each matrix is read once. Of experts, only those that some row has
     /// chosen are read.
     pub weight_bytes: u64,
-    /// Number of experts that some row has chosen, of all layers.
+    /// Number of experts that some row has chosen, summed over layers.
     pub experts: usize,
     /// Bytes of keys and values that are read, if each head of each row reads its own.
     pub cache_bytes: u64,

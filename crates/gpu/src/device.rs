@@ -1,6 +1,6 @@
 //! An open GPU: its memory, its pipelines and its queue.
 
-use crate::adapter::{GpuAdapter, find_adapters};
+use crate::adapter::{AdapterKind, GpuAdapter, find_adapters};
 use crate::error::{GpuError, GpuFailure};
 use crate::health::Health;
 use crate::kernel::Kernel;
@@ -25,8 +25,10 @@ pub(crate) const ALIGNMENT: u64 = 16;
 pub(crate) const PARAMETER_BYTES: u32 = 64;
 
 /// How long a submission may last until its driver is taken for hung. A submission should last about 0.1 seconds, but
-/// others may be computed before it, and drivers that compute on the processor may be slow.
+/// others may be computed before it.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// The same for drivers that compute on the processor. One product of a large matrix may take minutes there.
+const SOFTWARE_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// An open GPU. Models on it share it, and run one after another.
 pub struct GpuDevice {
@@ -225,7 +227,8 @@ impl GpuDevice {
     /// # Errors
     /// If the GPU has failed, or its driver does not answer.
     pub(crate) fn wait(&self, submission: SubmissionIndex) -> Result<(), GpuFailure> {
-        self.wait_for(submission, PATIENCE)
+        let is_software = self.adapter.kind == AdapterKind::Software;
+        self.wait_for(submission, if is_software { SOFTWARE_PATIENCE } else { PATIENCE })
     }
 
     fn wait_for(&self, submission: SubmissionIndex, patience: Duration) -> Result<(), GpuFailure> {

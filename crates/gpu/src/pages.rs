@@ -187,8 +187,11 @@ impl GpuPages {
         let small = |layer: &&mut LayerPages| layer.row_words > 0 && layer.capacity < needed;
         for layer in self.layers.iter_mut().filter(small) {
             self.generation += 1;
-            if pages > needed && layer.grow(&self.device, pages).is_err() {
-                pages = needed;
+            if pages > needed {
+                match layer.grow(&self.device, pages) {
+                    Err(GpuFailure::OutOfMemory { .. }) => pages = needed,
+                    grown => grown?,
+                }
             }
             if layer.capacity < needed {
                 layer.grow(&self.device, pages)?;
