@@ -176,6 +176,7 @@ fn chi_square_tail_15(square: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repeated_texts::{COUNTED_TOKENS, RepeatedTexts};
     use forerun_core::{Key, KeyedRandomness, Purpose};
 
     struct Numbers(KeyedRandomness, u32);
@@ -247,6 +248,29 @@ mod tests {
             assert!(below(0.05) < 25 && below(1e-5) == 0, "{}, {}", below(0.05), below(1e-5));
         }
         assert!(results.iter().all(|result| result.probability() > 1e-4));
+    }
+
+    /// The same for frequencies after repeated texts. The distribution depends on the text.
+    #[test]
+    fn tokens_after_repeated_texts_pass() {
+        let probability = |seed| {
+            let (mut numbers, mut texts) = (Numbers::new(seed), RepeatedTexts::default());
+            for answer in 0..400 {
+                let mut text = answer % 2;
+                texts.start_answer(text);
+                for _ in 0..COUNTED_TOKENS {
+                    let distribution = Numbers::new(1_000 + text as u64).distribution();
+                    let token = numbers.draw(&distribution);
+                    texts.add(&distribution, token);
+                    text = 2 + 7 * text + token;
+                }
+            }
+            texts.probability()
+        };
+        let all: Vec<f64> = (0..200).map(probability).collect();
+        let below = |limit: f64| all.iter().filter(|&&probability| probability < limit).count();
+        assert!(below(0.5) > 70 && below(0.5) < 130, "{}", below(0.5));
+        assert!(below(0.05) < 25 && below(1e-4) == 0, "{}, {}", below(0.05), below(1e-4));
     }
 
     #[test]

@@ -69,12 +69,24 @@ impl Block<'_> {
     }
 }
 
-/// Grows a draft from a block's rows, which the heads correct.
+/// Grows a draft from a block's rows, which the heads correct. A failure after the first tokens ends the draft there,
+/// because it may depend on them.
 pub(crate) fn grow_from_block(
     mut growth: Growth<'_>,
     block: &Block<'_>,
     heads: &mut dyn ForwardBlockHeads,
 ) -> Result<Draft, ModelError> {
+    match grow(&mut growth, block, heads) {
+        Ok(()) => Ok(growth.finish()),
+        Err(error) => growth.finish_after(error),
+    }
+}
+
+fn grow(
+    growth: &mut Growth<'_>,
+    block: &Block<'_>,
+    heads: &mut dyn ForwardBlockHeads,
+) -> Result<(), ModelError> {
     let by_depth: Vec<&[f32]> = block.output.rows_truncated_to(block.vocab_size).collect();
     let (first, first_state) = (block.first_position(), block.first_state(heads)?);
     // Of the rows of the tree so far: the states after them, and the probabilities that the target accepts all tokens up to
@@ -115,5 +127,5 @@ pub(crate) fn grow_from_block(
         }
         growth.advance(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
     }
-    Ok(growth.finish())
+    Ok(())
 }

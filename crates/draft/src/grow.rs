@@ -198,7 +198,7 @@ impl<'a> Growth<'a> {
 
     /// Returns the draft before a depth that the model failed to compute. Candidates that were drawn
     /// stay, because the failure may depend on them.
-    fn finish_after(self, error: ModelError) -> Result<Draft, ModelError> {
+    pub(crate) fn finish_after(self, error: ModelError) -> Result<Draft, ModelError> {
         match self.tree.is_empty() || error == ModelError::Cancelled {
             true => Err(error),
             false => Ok(self.finish()),

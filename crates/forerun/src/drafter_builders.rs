@@ -139,7 +139,7 @@ fn blocks(
         true => Masks::AnchoredBlock { mask, size },
         false => Masks::Block { mask, size },
     };
-    // The heads cost little beside the layers.
+    // The product of the heads for each token is not part of the costs.
     let pattern = DraftPattern { positions: Some(block.positions()), one_forward: true };
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
         let team = site.team()?;

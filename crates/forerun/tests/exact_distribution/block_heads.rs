@@ -51,6 +51,8 @@ impl FeatureModel for BlockTable {}
 struct TableHeads {
     table: TableModel,
     is_recurrent: bool,
+    /// A token after which the logits overflow.
+    overflows_after: Option<TokenId>,
 }
 
 impl ForwardBlockHeads for TableHeads {
@@ -62,7 +64,11 @@ impl ForwardBlockHeads for TableHeads {
         let correction = |position: &BlockPosition<'_>| {
             let BlockPosition { hidden, previous, state, .. } = *position;
             let state = state.first().map_or(0, |state| *state as TokenId);
-            let row = self.table.row(&[hidden[0].to_bits(), previous, state]);
+            let mut row = self.table.row(&[hidden[0].to_bits(), previous, state]);
+            if self.overflows_after == Some(previous) {
+                row[0] = f32::INFINITY;
+                return BlockCorrection { logit_bias: row, confidence: 0.6, state: vec![0.0] };
+            }
             let confidence = if row[0] > 0.75 { 0.05 } else { 0.6 };
             let next = (3 * state + previous + 1) as f32;
             let state = if self.is_recurrent { vec![next] } else { Vec::new() };
@@ -75,7 +81,33 @@ impl ForwardBlockHeads for TableHeads {
 fn dspark(masks: &Masks, is_recurrent: bool) -> Box<dyn Drafter> {
     let drafter = ParallelEagleDrafter::new(BlockTable(FeatureTable(DRAFT_MODEL)), masks.clone());
     let table = TableModel::new(11, VOCAB, 3.0);
-    Box::new(drafter.with_heads(Box::new(TableHeads { table, is_recurrent })))
+    Box::new(drafter.with_heads(Box::new(TableHeads {
+        table,
+        is_recurrent,
+        overflows_after: None,
+    })))
+}
+
+/// Overflow depends on the tokens that the drafter draws.
+#[test]
+fn blocks_whose_heads_overflow_are_exact() {
+    for token in 0..VOCAB as TokenId {
+        let drafter = || -> Box<dyn Drafter> {
+            let masks = Masks::AnchoredBlock { mask: 1, size: 3 };
+            let drafter = ParallelEagleDrafter::new(BlockTable(FeatureTable(DRAFT_MODEL)), masks);
+            let table = TableModel::new(11, VOCAB, 3.0);
+            let overflows_after = Some(token);
+            Box::new(drafter.with_heads(Box::new(TableHeads {
+                table,
+                is_recurrent: false,
+                overflows_after,
+            })))
+        };
+        for shape in [chain(2), best(3), iid(&[2, 1])] {
+            let name = format!("speculative, dspark that overflows after {token}, {shape:?}");
+            assert_exact_of(&name, &drafter, &|| speculative(&shape), (3, true));
+        }
+    }
 }
 
 #[test]
