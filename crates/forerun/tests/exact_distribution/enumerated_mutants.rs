@@ -78,8 +78,8 @@ fn with_experiment<T>(
 
 /// Returns the largest deviation of a setup over several targets.
 fn worst_deviation(sampling: &Sampling, setup: impl Fn(&SharedModels) -> Setup) -> f64 {
-    let deviation =
-        |seed| with_experiment(&setup(&tables(seed)), sampling, seed, |it| it.deviation());
+    let of_setup = |experiment: &Experiment<'_>| experiment.deviation();
+    let deviation = |seed| with_experiment(&setup(&tables(seed)), sampling, seed, of_setup);
     TARGETS.map(deviation).fold(0.0, f64::max)
 }
 

@@ -96,7 +96,7 @@ pub(super) fn predicts_after(options: &JsonOptions<'_>, size: usize) -> Result<b
     let tokens = |value: &Value| value.get("speculative_tokens").and_then(Value::as_u64);
     match proposals.and_then(|all| tokens(all.get(0)?)) {
         Some(tokens) if tokens == size as u64 => Ok(true),
-        Some(tokens) if tokens + 1 == size as u64 => Ok(false),
+        Some(tokens) if tokens.checked_add(1) == Some(size as u64) => Ok(false),
         _ => Err(options.missing(PREDICTS_AFTER, "true or false")),
     }
 }

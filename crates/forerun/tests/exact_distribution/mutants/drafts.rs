@@ -3,7 +3,7 @@
 use crate::methods::{chain, iid, speculative, top};
 use crate::mutants::{Mutant, Setup, SharedModels};
 use crate::tables::rows_of;
-use forerun_core::{Draft, DraftShape, Node, Proposal, Sampler, SequenceId, TokenTree};
+use forerun_core::{Draft, DraftShape, Proposal, Sampler, SequenceId, TokenTree};
 use forerun_draft::{DraftContext, Drafter};
 use forerun_lm::ModelError;
 use forerun_lm::fake::row_prefix;
@@ -75,7 +75,8 @@ pub(super) fn unchanged(models: &SharedModels, shape: DraftShape) -> Setup {
 /// As in EasySpec's published code: the most probable candidates are accepted with min(1, target/draft).
 fn with_rows(models: &SharedModels, draft: Draft, context: &DraftContext<'_>) -> Draft {
     let row = |at| models.draft_row(&row_prefix(context.tokens, &draft.tree, at));
-    sampled_from(row, &draft, context)
+    let rows: Vec<_> = rows_of(&draft.tree).map(row).collect();
+    sampled_from(&rows, draft, context)
 }
 
 /// The published rule for EasySpec's drafts. They are exact as they are verified here.
@@ -84,19 +85,18 @@ fn with_layer_parallel_rows(
     draft: Draft,
     context: &DraftContext<'_>,
 ) -> Draft {
-    sampled_from(|at| models.layer_parallel_row(context.tokens, &draft.tree, at), &draft, context)
+    let row = |at| models.layer_parallel_row(context.tokens, &draft.tree, at);
+    let rows: Vec<_> = rows_of(&draft.tree).map(row).collect();
+    sampled_from(&rows, draft, context)
 }
 
 /// Returns a draft as if it had been drawn from rows of logits.
-fn sampled_from(
-    row: impl Fn(Option<Node>) -> Vec<f32>,
-    draft: &Draft,
-    context: &DraftContext<'_>,
-) -> Draft {
+fn sampled_from(rows: &[Vec<f32>], draft: Draft, context: &DraftContext<'_>) -> Draft {
     let sampler = Sampler::new(context.sampling, context.tokens, context.prompt_len);
     let tree = &draft.tree;
-    let rows = rows_of(tree).map(|at| sampler.distribution(&row(at), tree, at).unwrap()).collect();
-    Draft { tree: tree.clone(), proposal: Proposal::Sampled(rows) }
+    let distribution = |(at, row): (_, &Vec<f32>)| sampler.distribution(row, tree, at).unwrap();
+    let proposal = Proposal::Sampled(rows_of(tree).zip(rows).map(distribution).collect());
+    Draft { proposal, ..draft }
 }
 
 fn without_repetition(_: &SharedModels, draft: Draft, _: &DraftContext<'_>) -> Draft {
