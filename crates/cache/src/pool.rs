@@ -764,9 +764,10 @@ impl<S: PageStorage> CachePool<S> {
         let unused = self.pages.iter().position(Option::is_none);
         let id = PageId(unused.unwrap_or(self.pages.len()) as u32);
         let Err(error) = self.storage.reserve(id) else { return Ok(id) };
+        let page = self.evict().ok_or(error)?;
         self.set_budget(self.allocated);
         self.retry_at = self.now + RETRY_PASSES;
-        self.evict().ok_or(error)
+        Ok(page)
     }
 
     /// Takes the page away that was not used for the longest time: of those that no sequence uses, or
