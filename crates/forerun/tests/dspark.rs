@@ -228,18 +228,7 @@ fn open_with(
     path: &[&str],
     value: serde_json::Value,
 ) -> Result<Speculator, LoadError> {
-    let changed = tempfile::tempdir().unwrap();
-    let source = folder().join(drafter);
-    let text = fs::read_to_string(source.join("config.json")).unwrap();
-    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let (name, parents) = path.split_last().unwrap();
-    let parent = parents.iter().fold(&mut config, |inner, parent| &mut inner[*parent]);
-    parent[*name] = value;
-    fs::write(changed.path().join("config.json"), config.to_string()).unwrap();
-    let name = "model.safetensors";
-    fs::copy(source.join(name), changed.path().join(name)).unwrap();
-    let target = Checkpoint::open(&folder().join("target")).unwrap();
-    let speculator = Speculator::open(changed.path(), &target).map(Option::unwrap)?;
+    let speculator = draft_goldens::open_with(&folder(), drafter, path, value)?;
     speculator.architecture()?;
     Ok(speculator)
 }

@@ -15,7 +15,6 @@ use forerun_formats::{FeatureSource, Speculator, SpeculatorKind};
 use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::EagleModel;
 use serde_json::json;
-use std::fs;
 use std::path::PathBuf;
 
 const DRAFTERS: [&str; 4] =
@@ -84,16 +83,7 @@ fn the_cpus_drafts_equal_those_of_the_peer() {
 
 /// Opens a drafter whose configuration has another value, or lacks it.
 fn open_with(drafter: &str, option: &str, value: serde_json::Value) -> Result<(), LoadError> {
-    let changed = tempfile::tempdir().unwrap();
-    let source = folder().join(drafter);
-    let text = fs::read_to_string(source.join("config.json")).unwrap();
-    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
-    config[option] = value;
-    fs::write(changed.path().join("config.json"), config.to_string()).unwrap();
-    let name = "model.safetensors";
-    fs::copy(source.join(name), changed.path().join(name)).unwrap();
-    let target = Checkpoint::open(&folder().join("target")).unwrap();
-    Speculator::open(changed.path(), &target)?.unwrap().architecture().map(|_| ())
+    draft_goldens::open_with(&folder(), drafter, &[option], value)?.architecture().map(|_| ())
 }
 
 #[test]

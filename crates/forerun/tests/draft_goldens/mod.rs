@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 #![allow(dead_code, reason = "each test uses a part")]
 
-use forerun::{Checkpoint, Team, TokenId, WeightType, Weights};
+use forerun::{Checkpoint, LoadError, Team, TokenId, WeightType, Weights};
 use forerun_core::{Features, SequenceId, TokenTree};
 use forerun_cpu::{Isa, SpeculatorWeights, Transformer};
 use forerun_formats::{FeatureSource, Speculator, SpeculatorArchitecture};
@@ -24,6 +24,27 @@ const TOLERANCE: f64 = 1e-4;
 /// Returns the folder of a kind of drafter.
 pub(crate) fn folder(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(kind)
+}
+
+/// Opens a drafter of a folder of goldens whose configuration has another value at a path of names, or `null`.
+pub(crate) fn open_with(
+    folder: &Path,
+    drafter: &str,
+    path: &[&str],
+    value: serde_json::Value,
+) -> Result<Speculator, LoadError> {
+    let changed = tempfile::tempdir().unwrap();
+    let source = folder.join(drafter);
+    let text = fs::read_to_string(source.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let (name, parents) = path.split_last().unwrap();
+    let parent = parents.iter().fold(&mut config, |inner, parent| &mut inner[*parent]);
+    parent[*name] = value;
+    fs::write(changed.path().join("config.json"), config.to_string()).unwrap();
+    let name = "model.safetensors";
+    fs::copy(source.join(name), changed.path().join(name)).unwrap();
+    let target = Checkpoint::open(&folder.join("target")).unwrap();
+    Speculator::open(changed.path(), &target).map(Option::unwrap)
 }
 
 #[derive(Deserialize)]

@@ -49,8 +49,8 @@ impl Objective<'_> {
     ///
     /// - Medusa's heads: `L = Σ −λ_k log p(token k)` (ParallelSpec, equation 2).
     /// - ParallelSpec in place of Medusa: the same, and the next token in addition (equation 3).
-    /// - EAGLE, with drafted positions in its groups, and ParallelSpec in its place: `SmoothL1(feature) − 0.1 log p(token)`, summed over a
-    ///   group (equation 4).
+    /// - EAGLE, perhaps with drafted positions in its groups, and ParallelSpec in its place:
+    ///   `SmoothL1(feature) − 0.1 log p(token)`, summed over a group (equation 4).
     ///
     /// `groups` are the rows of each sequence; Medusa's heads ignore them. `noise` is added to the
     /// features that the drafter reads. `distributions` are those of the text's target rows; they are
@@ -112,7 +112,7 @@ impl Objective<'_> {
 
     /// Computes EAGLE's rows for token inputs, followed by rows that read the features which the drafter itself
     /// predicts (training-time test: EAGLE-3, arXiv 2503.01840, §3.2; HASS, arXiv 2408.15766, §3.2). The gradient
-    /// does not flow through these features, as in HASS.
+    /// does not flow through these features.
     fn rows_with_drafts(
         &self,
         text: &Text,

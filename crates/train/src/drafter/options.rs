@@ -74,12 +74,17 @@ pub struct DrafterOptions {
     pub feature_noise: f32,
     /// For EAGLE, the number of positions that it learns to draft from its own features (training-time test). 0 is
     /// the paper's method.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub drafted_positions: usize,
     /// The number of tokens that the drafter can draft: the most frequent ones of the training text. `None` for all.
     /// Only drafters that read features may have fewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft_vocab: Option<usize>,
+}
+
+/// Options of runs that are older than an option do not contain it.
+fn is_zero(&number: &usize) -> bool {
+    number == 0
 }
 
 impl DrafterOptions {

@@ -119,7 +119,7 @@ fn if_confident(models: &SharedModels, draft: Draft, context: &DraftContext<'_>)
     if confident { draft } else { Draft::empty() }
 }
 
-/// Asks for a token and a sibling of it, whatever the decoder asks for.
+/// Asks for a token and a sibling of it. The shape that the decoder asks for is ignored.
 struct WithSibling(Box<dyn Drafter>);
 
 impl Drafter for WithSibling {
