@@ -27,7 +27,7 @@ use forerun_lm::{
 ///
 /// A request's block is its last token and its tree, which must be a chain. All its rows depend on the whole block,
 /// so a request's rows are computed in one pass. A request that asks for features gets the hidden states of the rows of its
-/// block after the last layer, before the final norm: `[block, hidden]`, whatever the first token is.
+/// block after the last layer, before the final norm: `[block, hidden]`. The first token that it asks for makes no difference.
 pub struct BlockModel<F: Forward> {
     transformer: F,
     pool: CachePool<F::Storage>,
