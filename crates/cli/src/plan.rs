@@ -1,4 +1,4 @@
-//! `forerun plan`: which method, drafter, draft length and placement is the fastest.
+//! `forerun plan`: which method, drafter, draft length, tree and placement is the fastest.
 
 use crate::arguments::{EngineArguments, PlanArguments};
 use crate::generate::{OUTPUT_FAILED, cannot_write, options, use_demonstration};
@@ -53,10 +53,7 @@ struct Check<'a> {
 pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     let drafts = predicted(&arguments.engine);
     if let Some(file) = arguments.hardware.take() {
-        let text =
-            text_file::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let profile = HardwareProfile::parse(&text);
-        let profile = profile.map_err(|reason| anyhow!("{}: {reason}", file.display()))?;
+        let profile = read_profile(&file)?;
         let ranking = rank(&profile, &drafts)?;
         finish(&arguments, &profile, &ranking, None)?;
         return Ok(ExitCode::SUCCESS);
@@ -91,6 +88,13 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     }
     finish(&arguments, &profile, &ranking, checked.as_deref())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a hardware profile.
+pub(crate) fn read_profile(file: &Path) -> anyhow::Result<HardwareProfile> {
+    let text = text_file::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let profile = HardwareProfile::parse(&text);
+    profile.map_err(|reason| anyhow!("{}: {reason}", file.display()))
 }
 
 /// Returns the drafts that are predicted.

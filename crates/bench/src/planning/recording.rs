@@ -2,7 +2,7 @@
 
 use super::laboratory::Bench;
 use super::{PlanningError, Setting};
-use forerun::{ModelSource, TokenId};
+use forerun::{DrafterKind, ModelSource, TokenId};
 use forerun_core::{
     Cluster, Draft, DraftShape, FeatureRows, Features, Job, JobOutput, Role, Sampling, ScoreJob,
     SequenceId, TargetFeedback, TokenTree,
@@ -44,7 +44,8 @@ impl Recorder<'_> {
         let plan = &self.setting.plan;
         let pattern = self.bench.engine.draft_pattern();
         let drafter = plan.drafter();
-        let model = plan.draft_model().filter(|model| !matches!(model, ModelSource::Embedded(_)));
+        let model = plan.draft_model().filter(|_| drafter.has_model());
+        let model = model.filter(|model| !matches!(model, ModelSource::Embedded(_)));
         let mut record = DrafterRecord {
             name: drafter.to_string(),
             model: model.map(ToString::to_string),
@@ -133,17 +134,15 @@ impl Recorder<'_> {
         // From the end, so that no draft seems to continue the one before it.
         for end in (text.prompt_len..text.tokens.len()).rev() {
             // The target has read nothing before an answer's first round.
-            let draft = match record.reads_features && end == text.prompt_len {
-                true => Draft::empty(),
-                false => self.draft(cluster, text, end, DraftShape::Chain { length: longest })?,
+            let (length, agreed) = match record.reads_features && end == text.prompt_len {
+                true => (0, 0),
+                false => self.longest_draft(cluster, text, end, (longest, record.one_forward))?,
             };
-            let tokens = draft.tree.tokens();
-            let agreed = tokens.iter().zip(&text.tokens[end..]).take_while(|(a, b)| a == b).count();
-            drafts.push((tokens.len(), agreed));
+            drafts.push((length, agreed));
             if self.with_ranks {
-                ranks.push(match tokens.is_empty() {
-                    true => Vec::new(),
-                    false => self.ranks_of_draft(cluster, text, end, (agreed, longest))?,
+                ranks.push(match length {
+                    0 => Vec::new(),
+                    _ => self.ranks_of_draft(cluster, text, end, (agreed, longest))?,
                 });
             }
         }
@@ -154,6 +153,34 @@ impl Recorder<'_> {
             record.ranks.push(ranks);
         }
         Ok(())
+    }
+
+    /// Returns the length of the longest draft after the first `end` tokens of a text, of at most `longest` tokens, and how
+    /// many of its tokens are the text's.
+    fn longest_draft(
+        &self,
+        cluster: &mut dyn Cluster,
+        text: &Text,
+        end: usize,
+        (longest, one_forward): (usize, bool),
+    ) -> Result<(usize, usize), PlanningError> {
+        let agreed = |draft: &Draft| {
+            let tokens = draft.tree.tokens().iter().zip(&text.tokens[end..]);
+            tokens.take_while(|(drafted, own)| drafted == own).count()
+        };
+        // A drafter that goes token by token drafts as many as it is asked for. Those after a wrong one make no
+        // difference.
+        let short = longest.min(STEP + 1);
+        let is_model = self.setting.plan.drafter() != DrafterKind::PromptLookup;
+        if is_model && !one_forward {
+            let draft = self.draft(cluster, text, end, DraftShape::Chain { length: short })?;
+            let agreed = agreed(&draft);
+            if draft.tree.len() == short && agreed < short {
+                return Ok((longest, agreed));
+            }
+        }
+        let draft = self.draft(cluster, text, end, DraftShape::Chain { length: longest })?;
+        Ok((draft.tree.len(), agreed(&draft)))
     }
 
     /// Returns the ranks of the answer's tokens from `end` on in one draft, along the path of these tokens. The first

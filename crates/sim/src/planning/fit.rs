@@ -47,10 +47,12 @@ pub fn fit(
             is_parallel,
             reads_features: drafter.is_some_and(|drafter| drafter.reads_features),
             one_forward: drafter.is_some_and(|drafter| drafter.one_forward),
+            positions: drafter.and_then(|drafter| drafter.positions),
             ..Samples::default()
         };
         answers.iter().for_each(|answer| samples.add(&answer.trace, answer.draft));
         samples.split_whole_drafts();
+        samples.use_part_trees();
         samples
     };
     let mut samples = samples_of(&answers);
@@ -148,6 +150,8 @@ struct Samples {
     reads_features: bool,
     /// Whether the drafter drafts all positions in one forward pass.
     one_forward: bool,
+    /// The largest number of positions that it drafts, if limited.
+    positions: Option<usize>,
     /// The times between the end of a job and the start of the next one: of all, or of the same device if they
     /// work at the same time.
     gaps_ns: Vec<f64>,
@@ -163,6 +167,8 @@ struct Samples {
     whole_drafts: Vec<(usize, f64, f64)>,
     /// The later passes of trees: the rows of each, and their time together.
     levels: Vec<(Vec<usize>, f64)>,
+    /// The mean times of the passes of trees whose rows are not known.
+    part_trees_ns: Vec<f64>,
 }
 
 impl Samples {
@@ -229,12 +235,11 @@ impl Samples {
             return;
         }
         // What the drafter computed in each pass is known of whole trees of a given shape.
-        let shape = draft.shape();
+        let shape = draft.shape().truncated(self.positions.unwrap_or(usize::MAX));
         let parents = shape.parents_by_depth();
-        if draft.is_auto()
-            || span.rows != shape.max_nodes()
-            || span.forwards_ns.len() != parents.len()
-        {
+        let passes = span.forwards_ns.len();
+        if draft.is_auto() || span.rows != shape.max_nodes() || passes != parents.len() {
+            self.part_trees_ns.push(ns / passes.max(1) as f64);
             return;
         }
         let later = parents[1..].to_vec();
@@ -243,6 +248,15 @@ impl Samples {
         self.draft_ns.entry(rows).or_default().push(ns - later_ns);
         if !later.is_empty() {
             self.levels.push((later, later_ns));
+        }
+    }
+
+    /// Uses trees whose rows are not known if there are no others.
+    fn use_part_trees(&mut self) {
+        let passes_ns = std::mem::take(&mut self.part_trees_ns);
+        if self.draft_ns.is_empty() && !passes_ns.is_empty() {
+            self.next_draft_ns.clone_from(&passes_ns);
+            self.draft_ns.insert(1, passes_ns);
         }
     }
 
