@@ -182,3 +182,35 @@ fn what_is_not_simulated_is_refused_by_name() {
         &["eagle", "the method pearl", "method = speculative"],
     );
 }
+
+#[test]
+fn a_comparison_shows_the_predictions_of_a_profile() {
+    let models = Models::pair();
+    let (profile, out) = (models.folder().join("profile.toml"), models.folder().join("out"));
+    let planned = plan(&models).with(&["--method", "speculative", "--drafter", "model"]);
+    planned.with_path("--save-profile", &profile).succeed();
+    let compare = |target: &Path| {
+        let run = Run::forerun().with(&["bench", "run", "--repeats", "1", "--warm-ups", "0"]);
+        let run = run.with(&["-n", "8", "--draft-tokens", "4,auto", "--drafter", "model"]);
+        let run = run.with_path("--suite", &models.folder().join("prompts.txt"));
+        let run = run.with_path("--model", target).with_path("--draft-model", &models.drafter());
+        run.with_path("--profile", &profile).with_path("--out", &out)
+    };
+    let output = compare(&models.target()).succeed().output();
+    assert!(output.contains("% from the prediction"), "{output}");
+    let summary = fs::read_to_string(out.join("summary.json")).unwrap();
+    let summary: Value = serde_json::from_str(&summary).unwrap();
+    let configurations = summary["configurations"].as_array().unwrap();
+    assert_eq!(configurations.len(), 3);
+    for found in configurations {
+        let number = |name: &str| found["prediction"][name].as_f64().unwrap();
+        let ratio = number("measured_tokens_per_second") / number("predicted_tokens_per_second");
+        assert!((ratio - 1.0 - number("error")).abs() < 1e-9, "{found}");
+    }
+    for report in ["report.md", "report.html"] {
+        let report = fs::read_to_string(out.join(report)).unwrap();
+        assert!(report.contains("Predicted and measured"), "{report}");
+    }
+    let other = compare(&models.drafter()).finish();
+    other.assert_refused("another target", &["the profile is of the model", "--save-profile"]);
+}
