@@ -181,7 +181,7 @@ pub enum BenchError {
     /// A hardware profile is of another target.
     #[error(
         "the profile is of the model {}, and {model} is compared: write one with `forerun plan --save-profile`",
-        if of.is_empty() { "of the demonstration pair" } else { of }
+        if of.is_empty() { "of the demonstration pair" } else { of.as_str() }
     )]
     OtherProfile {
         /// The model of the profile.
