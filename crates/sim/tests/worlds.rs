@@ -350,12 +350,12 @@ fn speculative_decoding_in_random_worlds() {
     check_random(0, 60, &bounds);
 }
 
-/// Drafters that cost time but find nothing, or find something now and then: a drafter that ends its drafts by its own
-/// confidence, and a slow lookup.
+/// Drafters that cost time but find nothing, as one that ends its drafts by its own confidence, and a lookup that costs next
+/// to nothing and finds something now and then.
 #[test]
 fn drafts_that_are_mostly_empty() {
     for (share_of_a_pass, finds, least) in
-        [(0.5, TOKENS, 0.97), (0.02, TOKENS, 0.97), (0.5, 12, 0.96), (0.001, 12, 1.0)]
+        [(0.5, TOKENS, 0.97), (0.02, TOKENS, 0.97), (0.001, 12, 1.0)]
     {
         let is_found = |token: usize| finds < TOKENS && token % finds == 7;
         let draft = |token: usize| if is_found(token) { (6, 5) } else { (0, 0) };
