@@ -495,6 +495,7 @@ mod tests {
                 ranked: None,
                 requested,
                 drafted,
+                looked_up: false,
                 accepted,
                 rejected: drafted > 0 && accepted < shape.depth(),
                 draft: JobTime::alone(
@@ -639,6 +640,7 @@ mod tests {
             let round = Round {
                 requested: !tree.is_empty(),
                 drafted: tree.len(),
+                looked_up: false,
                 accepted: accepted.len(),
                 rejected,
                 draft: JobTime::alone(30 * tree.max_depth() as u64),
@@ -667,6 +669,61 @@ mod tests {
         // Rows that cost more than they bring are not drafted.
         let (_, speed) = run_second(&mut grown(8, 40), 5_000, 900);
         assert!(speed > 0.97, "{speed}");
+    }
+
+    /// Drafts that were looked up, right or wrong, leave what is known of the drafter.
+    #[test]
+    fn looked_up_drafts_show_nothing_of_the_drafter() {
+        let pair = SimulatedPair { agreement: 5, draft_ns: 50, ..PAIR };
+        let mut without = chain(DraftLength::Auto);
+        let (usual, _) = run(&mut without, 400, &pair);
+        for (accepted, rejected) in [(0, true), (3, true), (8, false)] {
+            let mut mixed = chain(DraftLength::Auto);
+            let mut depths = Vec::new();
+            for _ in 0..400 {
+                let (drafted, looked_up) = (8, true);
+                let score = JobTime::alone(1_000 + 20 * 8);
+                mixed.observe(&Round {
+                    drafted,
+                    looked_up,
+                    accepted,
+                    rejected,
+                    score,
+                    ..Round::default()
+                });
+                depths.extend(run(&mut mixed, 1, &pair).0);
+            }
+            let times = |policy: &SpeculativeDraftLength| policy.estimates.draft.up_to(16);
+            for (found, expected) in times(&mixed).iter().zip(times(&without)) {
+                assert!((found - expected).abs() < 1.0, "{found} ns, {expected} ns");
+            }
+            let first = mixed.estimates.acceptance.of_first(5);
+            assert!(first[5] > 0.8, "{first:?}");
+            let mean = |depths: &[usize]| depths[200..].iter().sum::<usize>() / 200;
+            assert_eq!(mean(&depths), mean(&usual), "the drafter's lengths");
+        }
+    }
+
+    #[test]
+    fn looked_up_drafts_are_as_long_as_their_rows_are_worth() {
+        assert_eq!(chain(DraftLength::Fixed).lookup_length(0.1, 12), 12);
+        let learned = |row_ns| {
+            let mut policy = chain(DraftLength::Auto);
+            assert_eq!(policy.lookup_length(1.0, 12), 0, "the time of a pass is not known");
+            run(
+                &mut policy,
+                300,
+                &SimulatedPair { agreement: 9, score_ns: (1_000, row_ns), ..PAIR },
+            );
+            policy
+        };
+        let cheap = learned(20);
+        let lengths = [0.0, 0.01, 0.5, 0.95].map(|rate| cheap.lookup_length(rate, 12));
+        assert!(lengths[..2] == [0, 0] && (3..8).contains(&lengths[2]), "{lengths:?}");
+        assert_eq!(lengths[3], 12);
+        let expensive = learned(600);
+        assert_eq!(expensive.lookup_length(0.5, 12), 0);
+        assert!(expensive.lookup_length(0.99, 12) > 0);
     }
 
     #[test]

@@ -9,7 +9,7 @@ const PROMPT: &str = "one two one two one two";
 
 /// Options of every way to generate the text, and whether there is a draft model. Plain decoding is
 /// first.
-const CONFIGURATIONS: [(&str, bool); 14] = [
+const CONFIGURATIONS: [(&str, bool); 18] = [
     ("--method autoregressive", true),
     ("--method autoregressive", false),
     ("--method speculative --draft-tokens 3", true),
@@ -22,6 +22,10 @@ const CONFIGURATIONS: [(&str, bool); 14] = [
     ("--drafter prompt-lookup --tree top:2x2", false),
     ("--drafter suffix", false),
     ("--drafter suffix --tree top:2x2", false),
+    ("--lookup suffix --draft-tokens 2", true),
+    ("--lookup prompt-lookup", true),
+    ("--lookup suffix --tree top:3x3", true),
+    ("--method ssd --lookup suffix --draft-tokens 2", true),
     ("--method ssd --draft-tokens 3", true),
     ("--method ssd --drafter prompt-lookup", false),
 ];
