@@ -176,6 +176,7 @@ fn options(timing: &MethodTiming, length: PlannedLength) -> DecoderOptions {
         pattern: DraftPattern::default(),
         pearl: PearlOptions::default(),
         guesser: None,
+        lookup: None,
         targets: timing.replicas,
         drafters: 1,
         calibrates_during_verification: false,
