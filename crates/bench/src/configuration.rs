@@ -33,6 +33,8 @@ pub struct Configuration {
     pub flags: String,
     /// The total number of cores that the configuration uses.
     pub cores: usize,
+    /// The placement, if it is not the automatic one.
+    pub placement: Option<String>,
     /// The sampling temperature.
     pub temperature: f32,
     /// The index of the baseline in the list of configurations. The baseline is autoregressive decoding
@@ -311,13 +313,14 @@ fn build(
         layers: choice.layers.clone(),
         calibration: choice.calibration,
     };
+    let placement = options.placement.as_ref().map(ToString::to_string);
     let plan = Plan::new(options).map_err(failed)?;
     let (flags, cores) = (flags(models, &plan, choice), cores_of(&plan).len());
     let calibration = choice.calibration.unwrap_or_default();
     let layers = choice.layers.as_ref();
     let point = layers.and_then(|layers| LayerPoint::of(layers, &choice.tree, calibration));
     let temperature = choice.temperature;
-    Ok(Configuration { name, plan, flags, cores, temperature, baseline, point })
+    Ok(Configuration { name, plan, flags, cores, placement, temperature, baseline, point })
 }
 
 /// Returns the cores that a plan uses.

@@ -2,6 +2,7 @@
 
 use crate::equality::Difference;
 use forerun::{ChatError, ForerunError, ModelSource, PlanError};
+use forerun_sim::SimError;
 use std::path::PathBuf;
 
 /// An error of a comparison.
@@ -177,6 +178,20 @@ pub enum BenchError {
         /// The error of the engine.
         cause: Box<ChatError>,
     },
+    /// A hardware profile is of another target.
+    #[error(
+        "the profile is of the model {}, and {model} is compared: write one with `forerun plan --save-profile`",
+        if of.is_empty() { "of the demonstration pair" } else { of.as_str() }
+    )]
+    OtherProfile {
+        /// The model of the profile.
+        of: String,
+        /// The model that is compared.
+        model: String,
+    },
+    /// A prediction failed.
+    #[error(transparent)]
+    Prediction(#[from] SimError),
     /// A peer is invalid, cannot start, or does not answer correctly.
     #[error("the peer {name:?} cannot be used: {reason}")]
     Peer {

@@ -36,7 +36,7 @@ impl Participant {
     /// Returns the participant of one of our configurations.
     #[must_use]
     pub fn of(configuration: &Configuration) -> Self {
-        let Configuration { name, flags, cores, baseline, temperature, plan, point } =
+        let Configuration { name, flags, cores, baseline, temperature, plan, point, .. } =
             configuration;
         let (name, flags, drafter) = (name.clone(), flags.clone(), plan.drafter());
         let (cores, baseline, temperature) = (*cores, *baseline, *temperature);

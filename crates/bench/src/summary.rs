@@ -4,7 +4,7 @@ use crate::layer_point::LayerPoint;
 use crate::metrics::{Measured, Metric, Pool};
 use crate::peer_comparison::{PeerComparison, TextAgreement, compare_with_peers};
 use crate::record::AnswerRecord;
-use crate::{LeftOut, Participant, Prompt, Provenance};
+use crate::{LeftOut, Participant, PredictedSpeed, Prompt, Provenance};
 use forerun::Trace;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -62,6 +62,9 @@ pub struct ConfigurationSummary {
     /// The point in EasySpec's figure 4, for layer-parallel drafters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub point: Option<LayerPoint>,
+    /// The prediction of a hardware profile, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<PredictedSpeed>,
     /// The results by category; [`OVERALL`] is for all categories together.
     pub cells: BTreeMap<String, Cell>,
     /// The beginning of the trace of its first answer.
@@ -107,6 +110,8 @@ pub struct RunDescription<'a> {
     pub setting: &'a BTreeMap<String, String>,
     /// The agreement of the peers' texts with ours.
     pub text_agreement: &'a [TextAgreement],
+    /// The predicted speeds of the first participants in tokens per second after the first token, if there are any.
+    pub predictions: &'a [Option<f64>],
 }
 
 impl Summary {
@@ -126,7 +131,7 @@ impl Summary {
             .iter()
             .map(|a| ((a.configuration.as_str(), a.prompt.as_str(), a.repeat), a))
             .collect();
-        let summarize = |participant: &Participant| {
+        let summarize = |(index, participant): (usize, &Participant)| {
             let plain = &run.participants[participant.baseline].name;
             let cell = |category: Option<&str>| {
                 let chosen = |prompt: &&Prompt| category.is_none_or(|c| c == prompt.category);
@@ -146,7 +151,13 @@ impl Summary {
                 Cell::of(&by_repeat, &by_prompt)
             };
             let named = categories.iter().map(|c| (c.name.clone(), cell(Some(&c.name))));
-            let cells = named.chain([(OVERALL.to_owned(), cell(None))]).collect();
+            let overall = cell(None);
+            let predicted = run.predictions.get(index).copied().flatten();
+            let prediction = predicted.and_then(|predicted| {
+                let measured = overall.get(Metric::PerTokenMs)?;
+                Some(PredictedSpeed::new(predicted, measured.mean))
+            });
+            let cells = named.chain([(OVERALL.to_owned(), overall)]).collect();
             let traces = answers.iter().filter(|answer| answer.configuration == participant.name);
             ConfigurationSummary {
                 name: participant.name.clone(),
@@ -154,6 +165,7 @@ impl Summary {
                 baseline: plain.clone(),
                 cores: participant.cores,
                 point: participant.point.clone(),
+                prediction,
                 cells,
                 sample: traces.flat_map(|answer| &answer.turns).find_map(|turn| turn.trace.clone()),
             }
@@ -164,7 +176,7 @@ impl Summary {
             repeats: run.repeats,
             compared: run.compared,
             left_out: run.left_out.iter().map(LeftOut::to_string).collect(),
-            configurations: run.participants.iter().map(summarize).collect(),
+            configurations: run.participants.iter().enumerate().map(summarize).collect(),
             versus: compare_with_peers(run.participants, answers),
             same_text: run.text_agreement.to_vec(),
             categories,
@@ -236,6 +248,7 @@ mod tests {
             compared: true,
             setting: &setting,
             text_agreement: &[],
+            predictions: &[None, Some(1e9)],
         };
         let summary = Summary::of(&described, &answers, &[]);
         assert_eq!(summary.categories.len(), 2);
@@ -244,6 +257,13 @@ mod tests {
         let ratio = |of: &ConfigurationSummary| of.cells[OVERALL].get(Metric::SpeedRatio).unwrap();
         assert!((ratio(plain).mean - 1.0).abs() < 1e-12);
         assert!((ratio(drafted).mean - 2.0).abs() < 1e-12);
+        assert_eq!(plain.prediction, None);
+        let prediction = drafted.prediction.unwrap();
+        assert_eq!(prediction.predicted_tokens_per_second, 1e9);
+        let measured = prediction.measured_tokens_per_second;
+        let per_token = drafted.cells[OVERALL].get(Metric::PerTokenMs).unwrap();
+        assert!((measured * per_token.mean / 1e3 - 1.0).abs() < 1e-12);
+        assert!((prediction.error - (measured / 1e9 - 1.0)).abs() < 1e-12);
         let first = drafted.cells["two"].get(Metric::FirstTokenMs).unwrap();
         assert!((first.mean - 300e-6).abs() < 1e-12 && first.deviation.unwrap() > 1e-4);
         // All repeats of a prompt count as one value, so a category of one prompt has no deviation.

@@ -2,6 +2,7 @@
 
 use crate::arguments::RunBenchArguments;
 use crate::generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET, NO_MODEL};
+use crate::plan::read_profile;
 use crate::progress::{Task, Unit};
 use crate::{note, progress};
 use forerun::{
@@ -12,7 +13,7 @@ use forerun_bench::summary::{RunDescription, SYNTHETIC_PAIR};
 use forerun_bench::{
     BenchError, Configuration, Engines, EnginesAndPeers, Journal, Models, Participant, Preset,
     Progress, Prompt, PromptStyle, Provenance, RunSchedule, Summary, Sweep, SweepFile,
-    configurations, participants, peer_comparison, report, suite,
+    configurations, participants, peer_comparison, predicted_speeds, report, suite,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -52,6 +53,10 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     }
     check_peers(&configurations, &file, &prompts)?;
     let participants = participants(&configurations, &file.peers)?;
+    let predictions = match &arguments.profile {
+        Some(file) => predicted_speeds(&read_profile(file)?, &configurations)?,
+        None => Vec::new(),
+    };
     let mut setting = setting(arguments, &models, &configurations);
     let identity = identity(arguments, &models, &configurations, &participants, &prompts);
     let session = Provenance::now(std::env::args());
@@ -119,6 +124,7 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
         compared: schedule.compare_sampled || temperatures(&configurations) == [0.0],
         setting: &setting,
         text_agreement: &text_agreement,
+        predictions: &predictions,
     };
     let summary = Summary::of(&described, &journal.answers, &journal.sessions);
     report::write(&arguments.out, &summary)?;

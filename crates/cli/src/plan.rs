@@ -1,18 +1,18 @@
-//! `forerun plan`: which method, drafter, draft length and placement is the fastest.
+//! `forerun plan`: which method, drafter, draft length, tree and placement is the fastest.
 
-use crate::arguments::PlanArguments;
+use crate::arguments::{EngineArguments, PlanArguments};
 use crate::generate::{OUTPUT_FAILED, cannot_write, options, use_demonstration};
 use crate::interrupts::cancel_on_interrupt;
 use crate::progress::{self, Task, Unit};
 use crate::{certify, note, text_file};
 use anyhow::{Context, anyhow, bail};
-use forerun::{Canceller, DraftTokens};
+use forerun::{Canceller, DraftTokens, Tree};
 use forerun_bench::planning::{
     Checked, Laboratory, MeasurementOptions, median_error, plan_file, settings,
 };
 use forerun_bench::{Provenance, suite};
 use forerun_output::OutputFile;
-use forerun_sim::planning::{HardwareProfile, PlannedLength, Prediction, Source, rank};
+use forerun_sim::planning::{HardwareProfile, PlannedDraft, Prediction, Source, rank};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -24,6 +24,9 @@ use std::time::Duration;
 const MEASURED: [usize; 4] = [1, 4, 8, 16];
 /// The draft lengths of predicted ones.
 const PREDICTED: [usize; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16];
+/// The nodes of the trees of measured answers, and of predicted ones.
+const MEASURED_TREES: [usize; 2] = [8, 32];
+const PREDICTED_TREES: [usize; 5] = [4, 8, 16, 24, 32];
 /// The number of prompts of the default suite.
 const PROMPTS: usize = 4;
 
@@ -48,16 +51,10 @@ struct Check<'a> {
 }
 
 pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
-    let lengths: Vec<PlannedLength> = match arguments.engine.draft_tokens {
-        DraftTokens::Fixed(count) => vec![PlannedLength::Fixed(count)],
-        _ => PREDICTED.map(PlannedLength::Fixed).to_vec(),
-    };
+    let drafts = predicted(&arguments.engine);
     if let Some(file) = arguments.hardware.take() {
-        let text =
-            text_file::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let profile = HardwareProfile::parse(&text);
-        let profile = profile.map_err(|reason| anyhow!("{}: {reason}", file.display()))?;
-        let ranking = rank(&profile, &lengths)?;
+        let profile = read_profile(&file)?;
+        let ranking = rank(&profile, &drafts)?;
         finish(&arguments, &profile, &ranking, None)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -81,7 +78,7 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
             .with_context(|| cannot_write(path))?;
         note(format_args!("wrote {}", path.display()));
     }
-    let ranking = rank(&profile, &lengths)?;
+    let ranking = rank(&profile, &drafts)?;
     let mut checked = None;
     if arguments.check {
         let mut task = Task::new("checking", Unit::Pieces("configurations"), ranking.len() as u64);
@@ -91,6 +88,40 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     }
     finish(&arguments, &profile, &ranking, checked.as_deref())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a hardware profile.
+pub(crate) fn read_profile(file: &Path) -> anyhow::Result<HardwareProfile> {
+    let text = text_file::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let profile = HardwareProfile::parse(&text);
+    profile.map_err(|reason| anyhow!("{}: {reason}", file.display()))
+}
+
+/// Returns the drafts that are predicted.
+fn predicted(options: &EngineArguments) -> Vec<PlannedDraft> {
+    match (&options.tree, options.draft_tokens) {
+        (Tree::None, DraftTokens::Fixed(length)) => vec![PlannedDraft::Chain(length)],
+        (Tree::Auto, _) => vec![PlannedDraft::AutoTree],
+        (Tree::Ranked { nodes }, _) => vec![PlannedDraft::Tree(*nodes)],
+        _ => all(&PREDICTED, &PREDICTED_TREES),
+    }
+}
+
+/// Returns the drafts that are measured. What costs depend on is only known of given sizes.
+fn measured(options: &EngineArguments) -> Vec<PlannedDraft> {
+    match (&options.tree, options.draft_tokens) {
+        (Tree::Auto, _) => all(&[], &MEASURED_TREES),
+        (Tree::None, DraftTokens::Fixed(_)) | (Tree::Ranked { .. }, _) => predicted(options),
+        _ => all(&MEASURED, &MEASURED_TREES),
+    }
+}
+
+/// Returns drafts of these sizes, and of sizes that are chosen while decoding.
+fn all(lengths: &[usize], trees: &[usize]) -> Vec<PlannedDraft> {
+    let chains = lengths.iter().map(|&length| PlannedDraft::Chain(length));
+    let trees = trees.iter().map(|&nodes| PlannedDraft::Tree(nodes));
+    let auto = [PlannedDraft::AutoChain, PlannedDraft::AutoTree];
+    chains.chain(trees).chain(auto).collect()
 }
 
 fn laboratory(arguments: &PlanArguments) -> anyhow::Result<Laboratory<'static>> {
@@ -107,10 +138,7 @@ fn laboratory(arguments: &PlanArguments) -> anyhow::Result<Laboratory<'static>> 
     let measurement = MeasurementOptions {
         prompts,
         answer_tokens: arguments.max_tokens,
-        lengths: match arguments.engine.draft_tokens {
-            DraftTokens::Fixed(count) => vec![count],
-            _ => MEASURED.to_vec(),
-        },
+        drafts: measured(&arguments.engine),
         time: Duration::from_secs(arguments.seconds),
         hardware: format!(
             "{} cores of {}, {}",
@@ -221,7 +249,7 @@ fn page(
 fn name(prediction: &Prediction) -> String {
     let mut name = prediction.method.clone();
     if let Some(drafter) = &prediction.drafter {
-        name += &format!(", {drafter}, {} draft tokens", prediction.draft_tokens);
+        name += &format!(", {drafter}, {}", prediction.draft);
     }
     match &prediction.placement {
         Some(placement) => name + ", " + placement,

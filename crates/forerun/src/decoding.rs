@@ -43,6 +43,11 @@ impl LearnedDecoders {
         Self { options, last: Vec::new() }
     }
 
+    /// Returns what the drafter can draft in a forward pass.
+    pub(crate) fn pattern(&self) -> DraftPattern {
+        self.options.pattern
+    }
+
     /// Returns a decoder for an answer to a prompt of `prompt_tokens` tokens. It starts with the
     /// learned draft lengths, unless the answer must be `reproducible`: then nothing may depend on
     /// measured times. `shape` is that of this answer's drafts alone.

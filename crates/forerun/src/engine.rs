@@ -264,6 +264,12 @@ impl Forerun {
         self.reads_features
     }
 
+    /// Returns how many positions the drafter can draft, and in how many forward passes.
+    #[must_use]
+    pub fn draft_pattern(&self) -> DraftPattern {
+        self.lock_learned().pattern()
+    }
+
     /// Returns the share of the target's cache memory that answers in progress use, of the fullest replica; above 1
     /// if they need more. Tokens that are kept for later answers do not count. `None` if the target's workers
     /// are in other processes.

@@ -125,7 +125,9 @@ pub use forerun_cpu::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_cpu::quality::Quality;
 pub use forerun_cpu::{Exchange, GroupParallelism, Isa, IsaError, Team, TeamError, Weights};
 pub use forerun_cpu::{measure, model_cost};
-pub use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
+pub use forerun_decode::{
+    AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, Drafting, MethodEntry,
+};
 pub use forerun_decode::{
     Finish, PearlOptions, PearlSchedule, PreVerify, Statistics, VerificationRecord,
 };

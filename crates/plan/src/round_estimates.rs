@@ -99,7 +99,12 @@ impl RoundEstimates {
 
     /// Returns the sequence's share of the time that it and its neighbours spent on a round.
     pub(crate) fn share_of(&self, round: &Round) -> f64 {
-        self.draft_costs.share_of(&round.draft) + self.score_costs.share_of(&round.score)
+        self.draft_share_of(round) + self.score_costs.share_of(&round.score)
+    }
+
+    /// Returns the sequence's share of the time that it and its neighbours spent on the draft of a round.
+    pub(crate) fn draft_share_of(&self, round: &Round) -> f64 {
+        self.draft_costs.share_of(&round.draft)
     }
 
     /// Returns the share of a round without a draft at the present load; `None` if nothing is known.

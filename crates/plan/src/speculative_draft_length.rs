@@ -257,7 +257,14 @@ impl SpeculativeDraftLength {
             self.ledger.add_catch_up(catch_up_ns);
         } else {
             (self.since_plain, self.since_plain_ns) = (0, 0.0);
-            self.ledger.add_alone(round_ns);
+            // The target has worked alone, after a drafter that found nothing. Looking costs what it took, which is
+            // next to nothing without a model.
+            let draft_ns = self.estimates.draft_share_of(round).min(round_ns);
+            if round.requested && draft_ns > 0.0 {
+                self.ledger.add_drafting(round_ns, round_ns - draft_ns, self.next.is_trial);
+            } else {
+                self.ledger.add_alone(round_ns);
+            }
         }
         self.next = self.decide();
     }
@@ -464,6 +471,8 @@ mod tests {
         varies: bool,
         /// A draft is empty except in every `finds`-th round.
         finds: usize,
+        /// The time of an empty draft.
+        empty_ns: u64,
     }
 
     const PAIR: SimulatedPair = SimulatedPair {
@@ -473,6 +482,7 @@ mod tests {
         catch_up_ns: 0,
         varies: false,
         finds: 1,
+        empty_ns: 0,
     };
 
     /// Simulates rounds. Returns the depths of their drafts, and the speedup over plain decoding.
@@ -500,7 +510,8 @@ mod tests {
                 rejected: drafted > 0 && accepted < shape.depth(),
                 draft: JobTime::alone(
                     match draft_length.estimates.in_one_forward {
-                        true => pair.draft_ns * u64::from(drafted > 0),
+                        _ if drafted == 0 => pair.empty_ns * u64::from(requested),
+                        true => pair.draft_ns,
                         false => pair.draft_ns * drafted as u64,
                     } + catch_up,
                 ),
@@ -567,6 +578,35 @@ mod tests {
         let (depths, _) = run(&mut chain(DraftLength::Auto), 2_000, &pair);
         let requested = depths.iter().filter(|&&depth| depth > 0).count();
         assert!(requested > 1_900, "drafts were requested in {requested} of 2,000 rounds");
+    }
+
+    /// A drafter that looks at its own confidence may find nothing worth a row, for the price of a forward.
+    #[test]
+    fn a_drafter_that_takes_time_and_finds_nothing_is_paused() {
+        for (in_one_forward, empty_ns) in [(true, 500), (false, 500), (true, 30)] {
+            let pair = SimulatedPair { empty_ns, finds: usize::MAX, ..PAIR };
+            let policy = chain(DraftLength::Auto);
+            let mut policy = if in_one_forward { policy.in_one_forward() } else { policy };
+            // The first round of all may draft.
+            let (depths, speed) = run(&mut policy, 5_000, &pair);
+            assert!(speed > 0.98, "{in_one_forward}, {empty_ns}: {speed}");
+            let requested = depths.iter().filter(|&&depth| depth > 0).count();
+            assert!(requested < 2_500, "{in_one_forward}, {empty_ns}: {requested} of 5,000");
+        }
+        // Half of a pass in every third round is worth it if the others are right.
+        let pair = SimulatedPair { agreement: 8, empty_ns: 300, finds: 3, ..PAIR };
+        let (depths, speed) = run(&mut chain(DraftLength::Auto), 3_000, &pair);
+        let requested = depths.iter().filter(|&&depth| depth > 0).count();
+        assert!(requested > 2_500 && speed > 1.2, "{requested} of 3,000, {speed}");
+    }
+
+    /// Prompt lookup without a match takes a thousandth of a pass.
+    #[test]
+    fn looking_in_vain_is_free_if_it_takes_next_to_no_time() {
+        let pair = SimulatedPair { empty_ns: 1, finds: usize::MAX, ..PAIR };
+        let (depths, _) = run(&mut chain(DraftLength::Auto), 5_000, &pair);
+        let requested = depths.iter().filter(|&&depth| depth > 0).count();
+        assert!(requested > 4_900, "{requested} of 5,000");
     }
 
     /// Longer drafts cost such a drafter nothing, so only the target's rows limit them.

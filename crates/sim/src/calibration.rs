@@ -65,6 +65,7 @@ impl MeasuredPasses {
             sequence_ns: 0,
             layers: self.layers,
             link_ns,
+            reads_features: false,
         })
     }
 

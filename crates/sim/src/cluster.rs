@@ -373,7 +373,7 @@ impl SimCluster {
         // A cancelled job whose first pass is complete has computed the prefix.
         let output = completion.output.as_ref().ok();
         if output.is_some() || passes.done_after(ran_ns) > 0 {
-            state.cache.record(role, job, output);
+            state.cache.record(&device.cost, role, job, output);
         }
         self.deliveries.insert((ends_ns + device.cost.link_ns, ticket), completion);
         self.start_next(index, ends_ns);

@@ -91,6 +91,10 @@ pub struct Cost {
     pub layers: usize,
     /// The latency from the decoder to the device, and back again, in nanoseconds each.
     pub link_ns: u64,
+    /// Whether it is a drafter that reads the target's features. It reads nothing before it drafts for the first time, and
+    /// the tokens of a draft again when the target has verified them, because it had only predicted their features.
+    #[serde(default)]
+    pub reads_features: bool,
 }
 
 impl Cost {
@@ -104,6 +108,7 @@ impl Cost {
             sequence_ns: 0,
             layers: 1,
             link_ns: 0,
+            reads_features: false,
         }
     }
 

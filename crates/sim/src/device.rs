@@ -85,7 +85,8 @@ impl Pass {
 
     /// Returns a later pass.
     fn next(cost: &Cost, rows: usize, sequences: usize) -> Self {
-        let further_ns = cost.pass_ns(rows, sequences) - cost.pass_ns(sequences, sequences);
+        let one_row_each_ns = cost.pass_ns(sequences, sequences);
+        let further_ns = cost.pass_ns(rows, sequences).saturating_sub(one_row_each_ns);
         Self { ns: cost.next_pass_ns(sequences) + further_ns, rows, sequences }
     }
 }
@@ -221,11 +222,18 @@ impl CacheState {
         Passes::new(cost, work.clone(), &[work])
     }
 
-    /// Records the tokens that a job has computed.
-    pub(crate) fn record(&mut self, role: Role, job: Job, output: Option<&JobOutput>) {
+    /// Records the tokens that a job has computed on a device with this cost.
+    pub(crate) fn record(&mut self, cost: &Cost, role: Role, job: Job, output: Option<&JobOutput>) {
         let key = (role, job.sequence());
         let past = match (job, output) {
             (Job::Score(ScoreJob { tokens, tree, .. }), Some(_)) => CachedTokens { tokens, tree },
+            (Job::Draft { tokens, .. }, Some(JobOutput::Draft(draft))) if cost.reads_features => {
+                // Without features, there is nothing to draft from yet.
+                if draft.tree.is_empty() && !self.0.contains_key(&key) {
+                    return;
+                }
+                CachedTokens { tokens, tree: TokenTree::new() }
+            }
             // The last token of a draft was never an input of a pass.
             (Job::Draft { tokens, .. }, Some(JobOutput::Draft(draft))) => {
                 let tree = draft.tree.first(draft.tree.len().saturating_sub(1));

@@ -24,6 +24,10 @@ pub enum AcceptanceModel {
     /// As recorded for each position after the prompt: the length of the longest draft that begins there, and how many of
     /// its tokens are the target's. Drafts are empty after the end of the record.
     Drafts(Vec<(usize, usize)>),
+    /// As recorded for each position after the prompt: what a draft holds that begins there. `None`: nothing is drafted,
+    /// as after the end of the record. Otherwise, by depth, the rank of the target's token among the drafter's candidates
+    /// after the target's own tokens, 0 for the best. It ends where the token is not among the candidates.
+    Ranks(Vec<Option<Vec<usize>>>),
     /// With a probability that depends on the text and on the position in the draft.
     Varying {
         /// The probability at each position after the prompt. They repeat.
@@ -47,7 +51,7 @@ impl AcceptanceModel {
         let (first, second): (&[f64], &[f64]) = match self {
             Self::Iid(probability) => (std::slice::from_ref(probability), &[]),
             Self::ByPosition(probabilities) => (probabilities, &[]),
-            Self::Recorded(_) | Self::Drafts(_) => (&[], &[]),
+            Self::Recorded(_) | Self::Drafts(_) | Self::Ranks(_) => (&[], &[]),
             Self::Varying { text, depth, .. } => (text, depth),
         };
         first.iter().chain(second)
@@ -127,6 +131,9 @@ impl Oracle {
                 let start = (position - depth).wrapping_sub(prompt_len);
                 record.get(start).is_some_and(|&(_, accepted)| depth < accepted)
             }
+            Some(AcceptanceModel::Ranks(_)) => {
+                self.rank_in_draft(drafter, position, depth, prompt_len) == Some(0)
+            }
             Some(AcceptanceModel::Varying { text, depth: factors, .. }) => {
                 let place = position.wrapping_sub(prompt_len).checked_rem(text.len()).unwrap_or(0);
                 let factor = factors.get(depth).or(factors.last()).copied().unwrap_or(1.0);
@@ -137,6 +144,25 @@ impl Oracle {
 }
 
 impl Oracle {
+    /// Returns the rank of the target's token at a position of the text, which is number `depth` (from 0) of a draft after
+    /// the target's own tokens. `None`: it is not among the drafter's candidates.
+    fn rank_in_draft(
+        &self,
+        drafter: usize,
+        position: usize,
+        depth: usize,
+        prompt_len: usize,
+    ) -> Option<usize> {
+        match self.acceptance(drafter) {
+            Some(AcceptanceModel::Ranks(record)) => {
+                let draft = record.get((position - depth).wrapping_sub(prompt_len))?.as_ref()?;
+                draft.get(depth).copied()
+            }
+            _ if self.is_right(drafter, position, depth, prompt_len) => Some(0),
+            _ => Some(self.rank(drafter, position) - 1),
+        }
+    }
+
     /// Returns the length of the draft that a drafter proposes at a position, at most `length`.
     fn draft_length(
         &self,
@@ -149,6 +175,10 @@ impl Oracle {
             Some(AcceptanceModel::Drafts(record)) => {
                 let draft = record.get(position.wrapping_sub(prompt_len));
                 draft.map_or(0, |&(longest, _)| longest.min(length))
+            }
+            Some(AcceptanceModel::Ranks(record)) => {
+                let draft = record.get(position.wrapping_sub(prompt_len));
+                if draft.is_some_and(Option::is_some) { length } else { 0 }
             }
             _ => length,
         }
@@ -285,6 +315,9 @@ impl CachedOracle {
         children: &[usize],
     ) -> TokenTree {
         let mut tree = TokenTree::new();
+        if self.oracle.draft_length(drafter, tokens.len(), prompt_len, 1) == 0 {
+            return tree;
+        }
         // Whether the path to each row is the text, as far as it is known.
         let mut is_text = vec![self.is_text(tokens, children.len() + 1)];
         for (row, &count) in children.iter().enumerate() {
@@ -293,12 +326,9 @@ impl CachedOracle {
             let depth = parent.map_or(0, |node| tree.depth(node));
             let position = tokens.len() + depth;
             let right = self.text[position];
-            let rank = match self.oracle.is_right(drafter, position, depth, prompt_len) {
-                true => 0,
-                false => self.oracle.rank(drafter, position) - 1,
-            };
+            let rank = self.oracle.rank_in_draft(drafter, position, depth, prompt_len);
             for candidate in 0..count {
-                let is_right = is_text_here && candidate == rank;
+                let is_right = is_text_here && Some(candidate) == rank;
                 tree.push(parent, if is_right { right } else { wrong(right, drafter + candidate) });
                 is_text.push(is_right);
             }

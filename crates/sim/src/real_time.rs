@@ -106,7 +106,12 @@ impl SleepingModel {
         });
         self.wait(&job, cancel)?;
         let rows = self.oracle.rows(tokens, tree);
-        self.cache.record(self.role, job, Some(&JobOutput::Score(Scores::default())));
+        self.cache.record(
+            &self.device.cost,
+            self.role,
+            job,
+            Some(&JobOutput::Score(Scores::default())),
+        );
         let mut logits = vec![0.0; (rows.len() - first_row) * VOCABULARY];
         for (row, token) in logits.chunks_exact_mut(VOCABULARY).zip(&rows[first_row..]) {
             row[*token as usize] = 1.0;
@@ -180,7 +185,12 @@ impl Drafter for SleepingModel {
         self.wait(&job, cancel)?;
         let chain = self.oracle.draft(index, tokens, prompt_len, length);
         let draft = Draft { tree: TokenTree::chain(&chain), proposal: Proposal::Deterministic };
-        self.cache.record(self.role, job, Some(&JobOutput::Draft(draft.clone())));
+        self.cache.record(
+            &self.device.cost,
+            self.role,
+            job,
+            Some(&JobOutput::Draft(draft.clone())),
+        );
         Ok(draft)
     }
 

@@ -5,7 +5,7 @@
 use forerun_core::SequenceId;
 use forerun_core::trace::{Span, SpanKind};
 use forerun_sim::planning::{
-    HardwareProfile, MeasuredAnswer, MethodTiming, PlannedLength, Prediction, Reason, Source, fit,
+    HardwareProfile, MeasuredAnswer, MethodTiming, PlannedDraft, Prediction, Reason, Source, fit,
     rank,
 };
 use forerun_sim::{AcceptanceModel, Cancellation, Cost, ForwardCost, SimulatedMethod, Simulation};
@@ -68,7 +68,7 @@ next-ms = 0
 
 fn ranking(text: &str, lengths: &[usize]) -> Vec<Prediction> {
     let profile = HardwareProfile::parse(text).unwrap();
-    let lengths: Vec<_> = lengths.iter().copied().map(PlannedLength::Fixed).collect();
+    let lengths: Vec<_> = lengths.iter().copied().map(PlannedDraft::Chain).collect();
     rank(&profile, &lengths).unwrap()
 }
 
@@ -98,6 +98,117 @@ fn a_recorded_profile_gives_exact_predictions() {
     assert!(ranking.iter().all(|prediction| prediction.source == Source::Measured));
 }
 
+/// A drafter on the target's hidden states: its records, and the costs of chains and of trees.
+const ON_FEATURES: &str = r#"
+source = "measured"
+hardware = "two cores"
+answer-tokens = 8
+
+[[drafter]]
+name = "eagle"
+drafts = [[[0, 0], [16, 1], [16, 0], [16, 2], [16, 0], [16, 0], [16, 0], [16, 0]]]
+ranks = [[[], [0, 1, 0], [1], [0, 0], [], [0], [1], [1]]]
+reads-features = true
+
+[[timing]]
+method = "autoregressive"
+link-ms = 0
+[timing.target]
+model = "t"
+layers = 2
+first-ms = 0
+rows-ms = [[1, 10], [5, 14]]
+
+[[timing]]
+method = "speculative"
+drafter = "eagle"
+link-ms = 0
+[timing.target]
+model = "t"
+layers = 2
+first-ms = 50
+rows-ms = [[1, 10], [5, 14]]
+[timing.draft]
+model = "d"
+layers = 1
+first-ms = 5
+rows-ms = [[1, 2], [3, 4]]
+next-ms = 1
+
+[[timing]]
+method = "speculative"
+drafter = "eagle"
+tree = true
+link-ms = 0
+scale = [[8, 2.0]]
+[timing.target]
+model = "t"
+layers = 2
+first-ms = 50
+rows-ms = [[1, 10]]
+[timing.draft]
+model = "d"
+layers = 1
+first-ms = 0
+rows-ms = [[1, 0]]
+next-ms = 0
+"#;
+
+#[test]
+fn drafters_on_hidden_states_are_replayed() {
+    let profile = HardwareProfile::parse(ON_FEATURES).unwrap();
+    let ranking = rank(&profile, &[PlannedDraft::Chain(3), PlannedDraft::Tree(8)]).unwrap();
+    assert_eq!(ranking.len(), 3);
+    let ms = |draft: PlannedDraft| {
+        let found = ranking.iter().find(|prediction| prediction.draft == draft).unwrap();
+        1e3 / found.tokens_per_second
+    };
+    let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-6, "{found}");
+    // The first round has no draft and gives a token. The next draft reads the prompt in 5 ms, and has a further row; one
+    // of its three tokens is right. Then the drafter reads two tokens that the target has verified, and three after
+    // the next round, whose draft has one token. The last token needs none.
+    let rounds = [(5.0 + 1.0 + 2.0, 13.0), (3.0 + 2.0, 13.0), (4.0, 11.0), (0.0, 10.0)];
+    close(
+        ms(PlannedDraft::Chain(3)),
+        rounds.map(|(draft, score)| draft + score).iter().sum::<f64>() / 7.0,
+    );
+    // The tree has the path of a best token, a second and a best one. So after the first round it gives four tokens; then
+    // none of its candidates is right, and the next round has one token, which is right.
+    close(ms(PlannedDraft::Tree(8)), 2.0 * 3.0 * 10.0 / 7.0);
+}
+
+#[test]
+fn sizes_that_are_chosen_while_decoding_are_predicted_of_methods_that_take_turns() {
+    let profile = HardwareProfile::parse(ON_FEATURES).unwrap();
+    let drafts = [PlannedDraft::AutoChain, PlannedDraft::AutoTree];
+    let ranking = rank(&profile, &drafts).unwrap();
+    let found: Vec<String> = ranking
+        .iter()
+        .map(|prediction| serde_json::to_value(prediction).unwrap())
+        .map(|found| format!("{}{}", found["draft_tokens"], found["tree"]))
+        .collect();
+    let expected = ["\"0\"null", "\"auto\"null", "null\"auto\""];
+    assert!(expected.iter().all(|expected| found.contains(&(*expected).into())), "{found:?}");
+    let parallel = ON_FEATURES.replacen("\"speculative\"", "\"pearl\"", 1);
+    let ranking = rank(&HardwareProfile::parse(&parallel).unwrap(), &drafts).unwrap();
+    assert!(ranking.iter().all(|prediction| prediction.method != "pearl"));
+}
+
+#[test]
+fn chains_beyond_the_positions_of_a_drafter_are_planned_once() {
+    let text = ON_FEATURES.replace("reads-features = true", "reads-features = true\npositions = 5");
+    let profile = HardwareProfile::parse(&text).unwrap();
+    let lengths = [1, 4, 6, 8, 16].map(PlannedDraft::Chain);
+    let mut found: Vec<PlannedDraft> = rank(&profile, &lengths)
+        .unwrap()
+        .iter()
+        .filter(|prediction| prediction.drafter.is_some())
+        .map(|prediction| prediction.draft)
+        .collect();
+    found.sort();
+    assert_eq!(found, [1, 4, 6].map(PlannedDraft::Chain));
+}
+
 #[test]
 fn reasons_name_what_a_drafter_would_have_to_cost() {
     let recorded = RECORDED.replace("000000000000", "110110110110");
@@ -120,10 +231,15 @@ fn reasons_name_what_a_drafter_would_have_to_cost() {
 
 #[test]
 fn a_profile_reads_back_unchanged_and_refuses_nonsense() {
-    let profile = HardwareProfile::parse(RECORDED).unwrap();
-    let text = profile.to_toml("from\nhere");
-    assert!(text.starts_with("# from\n# here\nsource = \"measured\"\n"), "{text}");
-    assert_eq!(HardwareProfile::parse(&text).unwrap(), profile);
+    for recorded in [RECORDED, ON_FEATURES] {
+        let mut profile = HardwareProfile::parse(recorded).unwrap();
+        profile.drafters[0].positions = Some(7);
+        profile.drafters[0].one_forward = true;
+        profile.timings[1].auto_scale = Some(1.25);
+        let text = profile.to_toml("from\nhere");
+        assert!(text.starts_with("# from\n# here\nsource = \"measured\"\n"), "{text}");
+        assert_eq!(HardwareProfile::parse(&text).unwrap(), profile);
+    }
     for (from, to, word) in [
         ("method = \"speculative\"", "method = \"guess\"", "there is no method \"guess\""),
         ("answer-tokens = 8", "answer-tokens = 1", "answer-tokens is 1"),
@@ -135,6 +251,9 @@ fn a_profile_reads_back_unchanged_and_refuses_nonsense() {
         ("link-ms = 0.5", "link-ms = -1", "link-ms"),
         ("link-ms = 0.5", "link-ms = 0.5\nscale = [[4, 1.0], [2, 1.0]]", "scale is"),
         ("method = \"autoregressive\"", "method = \"pearl\"", "needs `drafter`"),
+        ("link-ms = 0.5", "link-ms = 0.5\ntree = true", "with `ranks`"),
+        ("link-ms = 0.5", "link-ms = 0.5\nauto-scale = 0", "auto-scale is 0"),
+        ("name = \"model\"", "name = \"model\"\npositions = 0", "positions of the drafter"),
     ] {
         let error = HardwareProfile::parse(&RECORDED.replacen(from, to, 1)).unwrap_err();
         assert!(error.contains(word), "{from}: {error}");
@@ -151,7 +270,7 @@ fn shipped_profiles_are_labelled_and_can_be_planned() {
         let profile = HardwareProfile::parse(&text).unwrap();
         assert_eq!(profile.source, Source::Estimated);
         assert!(profile.hardware.contains("estimated") && text.starts_with("# ESTIMATED"));
-        let ranking = rank(&profile, &[PlannedLength::Fixed(4)]).unwrap();
+        let ranking = rank(&profile, &[PlannedDraft::Chain(4)]).unwrap();
         assert_eq!(ranking.len(), profile.timings.len());
         assert!(ranking.is_sorted_by(|a, b| a.tokens_per_second >= b.tokens_per_second));
         found += 1;
@@ -198,7 +317,8 @@ fn fitted_costs_are_those_of_the_recorded_devices() {
             let first = answer.trace.spans.iter().find(is_score).unwrap();
             let decode_ns = answer.total_ns - first.end_ns - 20 * us;
             let tokens = 60 - 1 - first.accepted;
-            MeasuredAnswer { prompt: 0, draft_tokens, tokens, decode_ns, trace: answer.trace }
+            let draft = PlannedDraft::Chain(draft_tokens);
+            MeasuredAnswer { prompt: 0, draft, tokens, decode_ns, trace: answer.trace }
         };
         let answers: Vec<_> = [2, 4, 8].map(answer).into();
         let timing = MethodTiming { method: name.into(), ..template.timings[1].clone() };

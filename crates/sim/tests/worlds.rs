@@ -350,6 +350,29 @@ fn speculative_decoding_in_random_worlds() {
     check_random(0, 60, &bounds);
 }
 
+/// Drafters that cost time but find nothing, or find something now and then: a drafter that ends its drafts by its own
+/// confidence, and a slow lookup.
+#[test]
+fn drafts_that_are_mostly_empty() {
+    for (share_of_a_pass, finds, least) in
+        [(0.5, TOKENS, 0.97), (0.02, TOKENS, 0.97), (0.5, 12, 0.96), (0.001, 12, 1.0)]
+    {
+        let is_found = |token: usize| finds < TOKENS && token % finds == 7;
+        let draft = |token: usize| if is_found(token) { (6, 5) } else { (0, 0) };
+        let world = World {
+            name: format!("a draft in {finds} at {share_of_a_pass} of a pass"),
+            drafter: Cost::constant((TARGET_NS * share_of_a_pass) as u64),
+            target: Cost::constant(TARGET_NS as u64),
+            replicas: 1,
+            acceptance: AcceptanceModel::Drafts((0..TOKENS).map(draft).collect()),
+            lookup: AcceptanceModel::Iid(0.0),
+            seed: 0,
+        };
+        let comparison = compare(&world, 0);
+        assert!(comparison.to_plain >= least, "{comparison}");
+    }
+}
+
 #[test]
 fn trees_in_random_worlds() {
     let bounds = Bounds { to_plain: 0.98, mean_to_best: 1.0, below_best: 0.05 };

@@ -2,7 +2,7 @@
 
 use super::laboratory::after_first_step;
 use super::{Laboratory, PlanningError, Setting};
-use forerun_sim::planning::{PlannedLength, Prediction, lower_quartile};
+use forerun_sim::planning::{Prediction, lower_quartile};
 use serde::Serialize;
 
 /// A prediction and the speed that was measured.
@@ -61,12 +61,9 @@ impl Laboratory<'_> {
             for round in 0..=rounds.max(1) {
                 for (place, &index) in of_group.iter().enumerate() {
                     let setting: &Setting = &self.settings[predictions[index].timing];
-                    let length = match predictions[index].draft_tokens {
-                        PlannedLength::Fixed(tokens) => tokens,
-                        PlannedLength::Auto => 0,
-                    };
+                    let draft = predictions[index].draft;
                     for (prompt, times) in bench.prompts.iter().zip(&mut times[place]) {
-                        let answer = self.answer(&bench.engine, setting, prompt, length)?;
+                        let answer = self.answer(&bench.engine, setting, prompt, draft)?;
                         let (tokens, ns) = after_first_step(&answer);
                         if round > 0 {
                             times.push(ns as f64 / tokens.max(1) as f64);

@@ -1,14 +1,14 @@
 //! Short answers of real engines, one engine at a time.
 
+use super::recording::{LONGEST, Recorder};
 use super::{PlanningError, Setting};
 use forerun::{
     Answer, AnswerEvent, Canceller, Checkpoint, Finish, Forerun, ForerunError, Loader, Method,
-    ModelSource, Request, TokenId,
+    ModelSource, Request, TokenId, Tree,
 };
-use forerun_core::{DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback};
 use forerun_sim::MeasuredPasses;
 use forerun_sim::planning::{
-    DrafterRecord, HardwareProfile, MeasuredAnswer, MethodTiming, Source, fit,
+    DrafterRecord, HardwareProfile, MeasuredAnswer, MethodTiming, PlannedDraft, Source, fit,
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,16 +20,13 @@ pub struct MeasurementOptions {
     pub prompts: Vec<String>,
     /// The number of tokens of each answer.
     pub answer_tokens: usize,
-    /// The draft lengths of the measured answers; the simulator predicts the others.
-    pub lengths: Vec<usize>,
+    /// The drafts of the measured answers; the simulator predicts the others.
+    pub drafts: Vec<PlannedDraft>,
     /// The time for all measurements. Each answer is measured at least once.
     pub time: Duration,
     /// The hardware, in words.
     pub hardware: String,
 }
-
-/// The longest draft of a drafter without a model that is recorded. Automatic lengths are at most as long.
-const LONGEST: usize = 16;
 
 /// Engines that are opened one after another.
 pub struct Laboratory<'a> {
@@ -81,8 +78,17 @@ impl<'a> Laboratory<'a> {
             timings: Vec::new(),
         };
         let mut timings = BTreeMap::new();
+        let mut chains_only = Vec::new();
         for group in self.groups() {
+            // Drafts that are translated between vocabularies are chains.
+            let first = &self.settings[group[0]];
+            if first.is_tree() && chains_only.contains(&first.drafter()) {
+                continue;
+            }
             let bench = self.open(&group)?;
+            if bench.engine.translates_drafts() {
+                chains_only.push(self.settings[group[0]].drafter());
+            }
             for &index in &group {
                 let setting = self.settings[index].clone();
                 progress(&setting);
@@ -94,16 +100,21 @@ impl<'a> Laboratory<'a> {
                 if let Some(name) = setting.drafter()
                     && !profile.drafters.iter().any(|known| known.name == name)
                 {
-                    profile.drafters.push(self.record(&bench, &setting, &texts)?);
+                    let of_same = |other: &&Setting| other.drafter() == setting.drafter();
+                    let with_trees = self.settings.iter().filter(of_same).any(Setting::is_tree);
+                    let with_ranks = with_trees && !bench.engine.translates_drafts();
+                    let recorder = Recorder { bench: &bench, setting: &setting, with_ranks };
+                    profile.drafters.push(recorder.record(&texts)?);
                 }
-                let answers = self.answers(&bench, &setting, &texts)?;
                 let name = setting.drafter();
                 let record =
                     profile.drafters.iter().find(|known| Some(&known.name) == name.as_ref());
+                let answers = self.answers(&bench, &setting, record, &texts)?;
                 let timing = self.timing_of(&bench, &setting);
                 timings.insert(index, fit(timing, &answers, record)?);
             }
         }
+        self.settings = timings.keys().map(|&index| self.settings[index].clone()).collect();
         profile.timings = timings.into_values().collect();
         Ok(profile)
     }
@@ -150,7 +161,7 @@ impl<'a> Laboratory<'a> {
         setting: &Setting,
     ) -> Result<Vec<(Vec<TokenId>, f64)>, PlanningError> {
         let text = |prompt: &Vec<TokenId>| {
-            let answer = self.answer(&bench.engine, setting, prompt, 0)?;
+            let answer = self.answer(&bench.engine, setting, prompt, PlannedDraft::Chain(0))?;
             let ns = answer.total_ns as f64 / answer.tokens.len().max(1) as f64;
             Ok((answer.tokens, ns))
         };
@@ -160,7 +171,9 @@ impl<'a> Laboratory<'a> {
     /// Reduces prompts and tokens if the measurements would take much longer than they should.
     fn fit_to_time(&mut self, texts: &mut Vec<(Vec<TokenId>, f64)>) {
         let token_ns = texts.iter().map(|text| text.1).fold(f64::INFINITY, f64::min);
-        let runs = (self.settings.len() * self.options.lengths.len().max(1)) as f64;
+        let runs =
+            self.settings.iter().map(|setting| setting.drafts_of(&self.options.drafts).len());
+        let runs = runs.sum::<usize>() as f64;
         let fitting = self.options.time.as_nanos() as f64 / (runs * token_ns.max(1.0));
         let tokens =
             self.options.answer_tokens.min(LEAST_TOKENS.max(fitting as usize / LEAST_PROMPTS));
@@ -171,86 +184,34 @@ impl<'a> Laboratory<'a> {
         texts.iter_mut().for_each(|text| text.0.truncate(tokens));
     }
 
-    /// Returns where a drafter agrees with the target's answers.
-    fn record(
-        &self,
-        bench: &Bench,
-        setting: &Setting,
-        texts: &[(Vec<TokenId>, f64)],
-    ) -> Result<DrafterRecord, PlanningError> {
-        let name = setting.plan.drafter().to_string();
-        let model = Some(named(setting.plan.draft_model())).filter(|name| !name.is_empty());
-        let mut record = DrafterRecord { name, model, ..DrafterRecord::default() };
-        let has_model = setting.plan.drafter().has_model();
-        let mut cluster = bench.engine.cluster();
-        for (index, (prompt, (answer, _))) in bench.prompts.iter().zip(texts).enumerate() {
-            let text = [&prompt[..], answer].concat();
-            // The engine's own sequences count up from 0.
-            let sequence = SequenceId(u64::MAX - index as u64);
-            let (mut line, mut drafts) = (String::new(), Vec::new());
-            for end in prompt.len()..text.len() {
-                let job = Job::Draft {
-                    sequence,
-                    tokens: text[..end].into(),
-                    prompt_len: prompt.len(),
-                    sampling: Sampling::greedy(),
-                    shape: DraftShape::Chain { length: if has_model { 1 } else { LONGEST } },
-                    feedback: TargetFeedback::default(),
-                };
-                let failed =
-                    |cause: String| PlanningError::Job { setting: setting.to_string(), cause };
-                cluster.submit(Role::Drafter(0), job).map_err(|error| failed(error.to_string()))?;
-                let completion =
-                    cluster.next_completion().map_err(|error| failed(error.to_string()))?;
-                let tokens = match completion.output {
-                    Ok(JobOutput::Draft(draft)) => draft.tree.tokens().to_vec(),
-                    Ok(JobOutput::Score(_)) => Vec::new(),
-                    Err(error) => return Err(failed(error.to_string())),
-                };
-                let agreed = tokens.iter().zip(&text[end..]).take_while(|(a, b)| a == b).count();
-                line.push(if agreed > 0 { '1' } else { '0' });
-                drafts.push((tokens.len(), agreed));
-            }
-            cluster.release(sequence);
-            match has_model {
-                true => record.agreement.push(line),
-                false => record.drafts.push(drafts),
-            }
-        }
-        Ok(record)
-    }
-
-    /// Measures the answers of a setting to all prompts with all measured lengths, again and again for its part of
+    /// Measures the answers of a setting to all prompts with all measured drafts, again and again for its part of
     /// the time.
     fn answers(
         &self,
         bench: &Bench,
         setting: &Setting,
+        drafter: Option<&DrafterRecord>,
         texts: &[(Vec<TokenId>, f64)],
     ) -> Result<Vec<MeasuredAnswer>, PlanningError> {
-        let lengths: &[usize] =
-            if setting.plan.method().drafts() { &self.options.lengths } else { &[0] };
+        let drafts = setting.drafts_of(&self.options.drafts);
+        let drafts = drafter.map_or(drafts.clone(), |drafter| drafter.distinct(&drafts));
         let time = self.options.time.as_secs_f64() / self.settings.len() as f64;
         let started = Instant::now();
         let mut answers = Vec::new();
         // The first answer warms up.
-        self.answer(&bench.engine, setting, &bench.prompts[0], lengths[0])?;
+        for &draft in &drafts[..1] {
+            self.answer(&bench.engine, setting, &bench.prompts[0], draft)?;
+        }
         loop {
             for (index, (prompt, (text, _))) in bench.prompts.iter().zip(texts).enumerate() {
-                for &draft_tokens in lengths {
-                    let answer = self.answer(&bench.engine, setting, prompt, draft_tokens)?;
+                for &draft in &drafts {
+                    let answer = self.answer(&bench.engine, setting, prompt, draft)?;
                     if answer.tokens != *text {
                         return Err(PlanningError::ChangedText(setting.to_string()));
                     }
                     let (tokens, decode_ns) = after_first_step(&answer);
                     let trace = answer.trace;
-                    answers.push(MeasuredAnswer {
-                        prompt: index,
-                        draft_tokens,
-                        tokens,
-                        decode_ns,
-                        trace,
-                    });
+                    answers.push(MeasuredAnswer { prompt: index, draft, tokens, decode_ns, trace });
                 }
             }
             if started.elapsed().as_secs_f64() >= time {
@@ -259,18 +220,25 @@ impl<'a> Laboratory<'a> {
         }
     }
 
-    /// Generates a greedy answer with the method of a setting and drafts of this length; 0 leaves it to the engine.
+    /// Generates a greedy answer with the method of a setting and these drafts. The engine chooses automatic sizes.
     pub(super) fn answer(
         &self,
         engine: &Forerun,
         setting: &Setting,
         prompt: &[TokenId],
-        draft_tokens: usize,
+        draft: PlannedDraft,
     ) -> Result<Answer, PlanningError> {
         let request = Request {
             max_tokens: self.options.answer_tokens,
             ignore_eos: true,
-            draft_tokens: (draft_tokens > 0).then_some(draft_tokens),
+            draft_tokens: match draft {
+                PlannedDraft::Chain(length) if length > 0 => Some(length),
+                _ => None,
+            },
+            tree: match draft {
+                PlannedDraft::Tree(nodes) => Tree::Ranked { nodes },
+                _ => Tree::None,
+            },
             ..Request::default()
         };
         let method: Method = setting.plan.method();
@@ -311,9 +279,11 @@ impl<'a> Laboratory<'a> {
             method: plan.method().to_string(),
             drafter: setting.drafter(),
             placement: setting.placement(),
+            tree: setting.is_tree(),
             replicas: plan.placement().replicas(),
             link_ms: 0.0,
             scale: Vec::new(),
+            auto_scale: None,
             target: passes(plan.model().to_string(), bench.engine.config().num_hidden_layers),
             drafter_passes: drafter,
         }

@@ -6,6 +6,7 @@
 mod check;
 mod laboratory;
 mod options;
+mod recording;
 mod setting;
 
 pub use check::{Checked, median_error};
@@ -13,8 +14,9 @@ pub use laboratory::{Laboratory, MeasurementOptions};
 pub use options::plan_file;
 pub use setting::{Setting, settings};
 
-use forerun::{ForerunError, PlanError};
+use forerun::{DrafterKind, ForerunError, Method, PlanError, Tree};
 use forerun_sim::SimError;
+use setting::SIMULATED;
 
 /// An error of a measurement for a plan.
 #[derive(Debug, thiserror::Error)]
@@ -24,10 +26,35 @@ pub enum PlanningError {
     Plan(#[from] PlanError),
     /// The drafter cannot be simulated.
     #[error(
-        "the drafter {0} cannot be planned: only drafters that read nothing but tokens and draft chains are \
-         simulated (model, prompt-lookup)"
+        "the drafter {0} cannot be planned: its drafts depend on more than the text and the target's hidden states \
+         (simulated are {SIMULATED})"
     )]
-    Drafter(String),
+    Drafter(DrafterKind),
+    /// The method cannot be simulated with the drafter.
+    #[error(
+        "the method {method} cannot be planned with the drafter {drafter}, which is simulated under \
+         speculative decoding: set `method = speculative`, or leave it out"
+    )]
+    Method {
+        /// The method.
+        method: Method,
+        /// The drafter.
+        drafter: DrafterKind,
+    },
+    /// The shape of drafts cannot be simulated.
+    #[error("`tree = {tree}` cannot be planned{with}: simulated are ranked:N and auto")]
+    Tree {
+        /// The tree.
+        tree: Tree,
+        /// The drafter or the method with which it cannot be planned; empty if with none.
+        with: String,
+    },
+    /// The length of drafts cannot be simulated.
+    #[error("`draft_tokens = assisted` cannot be planned: simulated are auto and 1 to 16")]
+    Assisted,
+    /// Both a length and a tree are given.
+    #[error("the depth of a tree cannot be planned: leave `draft_tokens` or `tree` out")]
+    Depth,
     /// An engine cannot be opened, or cannot answer.
     #[error("{setting}: {cause}")]
     Engine {

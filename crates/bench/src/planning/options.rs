@@ -22,7 +22,8 @@ pub fn plan_file(profile: &HardwareProfile, prediction: &Prediction, comment: &s
             option("draft-model", model);
         }
         option("drafter", name);
-        option("draft-tokens", &prediction.draft_tokens.to_string());
+        let (name, value) = prediction.draft.option();
+        option(name, &value);
     }
     if let Some(placement) = &prediction.placement {
         option("placement", placement);

@@ -2,8 +2,9 @@
 
 use super::PlanningError;
 use forerun::{DraftTokens, DrafterKind, Method, ModelSource, Options, Placement, Plan, Tree};
+use forerun_sim::planning::PlannedDraft;
 
-/// A method with a drafter on a placement. The draft length is open.
+/// A method with a drafter that drafts chains or trees, on a placement. Their size is open.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// The options of its engine, with an automatic draft length.
@@ -30,11 +31,37 @@ impl Setting {
         self.options.placement.as_ref().map(ToString::to_string)
     }
 
+    /// Returns whether drafts are trees.
+    #[must_use]
+    pub fn is_tree(&self) -> bool {
+        self.options.tree != Tree::None
+    }
+
+    /// Returns whether the drafter depends on nothing but the tokens before each of its own, so that a token is as often
+    /// right at the start of a draft as later.
+    pub(super) fn reads_text_alone(&self) -> bool {
+        self.plan.drafter() == DrafterKind::Model
+    }
+
+    /// Returns those of `drafts` that its answers can have. Only methods that take turns are measured with sizes that
+    /// are chosen while decoding.
+    pub(super) fn drafts_of(&self, drafts: &[PlannedDraft]) -> Vec<PlannedDraft> {
+        if !self.plan.method().drafts() {
+            return vec![PlannedDraft::Chain(0)];
+        }
+        let fits = |draft: &PlannedDraft| {
+            draft.is_tree() == self.is_tree()
+                && (!draft.is_auto() || self.plan.method() == Method::Speculative)
+        };
+        drafts.iter().copied().filter(fits).collect()
+    }
+
     /// Returns whether the engine of another setting can answer for this one.
     pub(super) fn shares_engine_with(&self, other: &Self) -> bool {
         let key = |setting: &Self| {
             let plan = &setting.plan;
-            (plan.placement().to_string(), plan.is_pinned(), plan.drafter().to_string())
+            let tree = setting.is_tree();
+            (plan.placement().to_string(), plan.is_pinned(), plan.drafter().to_string(), tree)
         };
         key(self) == key(other)
     }
@@ -46,6 +73,9 @@ impl std::fmt::Display for Setting {
         if let Some(drafter) = self.drafter() {
             write!(f, ", {drafter}")?;
         }
+        if self.is_tree() {
+            write!(f, ", trees")?;
+        }
         match self.placement() {
             Some(placement) => write!(f, ", {placement}"),
             None => Ok(()),
@@ -53,12 +83,13 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// Returns plain decoding, and every method with every drafter on every placement that these options allow. A method,
-/// drafter or placement that is set is the only one.
+/// Returns plain decoding, and every method with every drafter on every placement that these options allow, with chains
+/// and with trees. A method, drafter, placement or tree that is set is the only one.
 ///
 /// # Errors
-/// If the options do not fit together, or if the drafter cannot be simulated.
+/// If the options do not fit together, or if something that they ask for cannot be simulated.
 pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
+    let trees = Trees::of(base)?;
     let base = Options { draft_tokens: DraftTokens::Auto, tree: Tree::None, ..base.clone() };
     let plain = Options {
         method: Some(Method::Autoregressive),
@@ -71,33 +102,110 @@ pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
         Some(method) => vec![method],
         None => vec![Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd],
     };
+    let methods: Vec<Method> = methods.into_iter().filter(|method| method.drafts()).collect();
     for (drafter, draft_model) in drafters(&base)? {
-        for &method in methods.iter().filter(|method| method.drafts()) {
+        for &method in &methods {
+            if !runs_ahead(drafter) && method != Method::Speculative {
+                match base.method {
+                    Some(_) => return Err(PlanningError::Method { method, drafter }),
+                    None => continue,
+                }
+            }
             let options = Options {
                 method: Some(method),
                 drafter: Some(drafter),
                 draft_model: draft_model.clone(),
                 ..base.clone()
             };
-            let separate = separate(&options);
-            // A method that needs more cores than there are is left out, unless it was asked for.
-            match Setting::new(options.clone()) {
-                Ok(setting) => all.push(setting),
-                Err(error) if base.method.is_some() || base.placement.is_some() => {
-                    return Err(error);
-                }
-                Err(_) => continue,
+            let drafts_trees = method == Method::Speculative && drafts_ranked_trees(drafter);
+            if trees != Trees::Only {
+                all.extend(of_chains(&options, &base)?);
             }
-            if let Some(placement) = separate {
-                all.push(Setting::new(Options {
-                    placement: Some(placement),
-                    threads: None,
-                    ..options
-                })?);
+            if trees != Trees::Without && drafts_trees {
+                all.push(Setting::new(Options { tree: Tree::Auto, ..options })?);
             }
         }
     }
+    // Prompt lookup is added to every plan. It has no trees.
+    if trees == Trees::Only && all.len() == 1 {
+        let with = match (base.method, base.drafter) {
+            (Some(method), _) if method != Method::Speculative => {
+                format!(" with the method {method}")
+            }
+            (_, Some(drafter)) => format!(" with the drafter {drafter}"),
+            _ => " with the drafter of this draft model".into(),
+        };
+        return Err(PlanningError::Tree { tree: Tree::Auto, with });
+    }
     Ok(all)
+}
+
+/// Returns a method with a drafter that drafts chains, on each placement.
+fn of_chains(options: &Options, base: &Options) -> Result<Vec<Setting>, PlanningError> {
+    let first = match Setting::new(options.clone()) {
+        Ok(setting) => setting,
+        Err(error) if base.method.is_some() || base.placement.is_some() => return Err(error),
+        // A method that needs more cores than there are is left out, unless it was asked for.
+        Err(_) => return Ok(Vec::new()),
+    };
+    let mut all = vec![first];
+    if let Some(placement) = separate(options) {
+        let placement = Some(placement);
+        all.push(Setting::new(Options { placement, threads: None, ..options.clone() })?);
+    }
+    Ok(all)
+}
+
+/// Whether trees are planned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trees {
+    Without,
+    AndChains,
+    Only,
+}
+
+impl Trees {
+    fn of(options: &Options) -> Result<Self, PlanningError> {
+        match (&options.tree, options.draft_tokens) {
+            (_, DraftTokens::Assisted) => Err(PlanningError::Assisted),
+            (Tree::None, DraftTokens::Fixed(_)) => Ok(Self::Without),
+            (Tree::None, DraftTokens::Auto) => Ok(Self::AndChains),
+            (Tree::Ranked { .. } | Tree::Auto, DraftTokens::Auto) => Ok(Self::Only),
+            (Tree::Ranked { .. } | Tree::Auto, DraftTokens::Fixed(_)) => Err(PlanningError::Depth),
+            (tree, _) => Err(PlanningError::Tree { tree: tree.clone(), with: String::new() }),
+        }
+    }
+}
+
+/// The names of the drafters that are simulated.
+pub(super) const SIMULATED: &str =
+    "model, prompt-lookup, eagle, medusa, hydra, dflash, dspark, mtp and parallel";
+
+/// Returns whether the drafts of a drafter follow from the text and the target's hidden states, so that they can be
+/// recorded at every position and replayed.
+fn is_simulated(drafter: DrafterKind) -> bool {
+    use DrafterKind as Kind;
+    let on_features = [
+        Kind::Eagle,
+        Kind::Medusa,
+        Kind::Hydra,
+        Kind::DFlash,
+        Kind::DSpark,
+        Kind::Mtp,
+        Kind::Parallel,
+    ];
+    runs_ahead(drafter) || on_features.contains(&drafter)
+}
+
+/// Returns whether the record of a drafter also shows what it drafts after tokens that the target has not read.
+fn runs_ahead(drafter: DrafterKind) -> bool {
+    [DrafterKind::Model, DrafterKind::PromptLookup].contains(&drafter)
+}
+
+/// Returns whether a drafter's trees can be replayed by the ranks of the target's tokens. DSpark ends a tree by the
+/// confidence in all of its paths, and prompt lookup drafts what it finds.
+fn drafts_ranked_trees(drafter: DrafterKind) -> bool {
+    ![DrafterKind::DSpark, DrafterKind::PromptLookup].contains(&drafter)
 }
 
 /// Returns the placement on separate cores of a method that shares them by default.
@@ -118,8 +226,8 @@ fn drafters(base: &Options) -> Result<Vec<(DrafterKind, Option<ModelSource>)>, P
     }
     let speculative = Options { method: Some(Method::Speculative), ..base.clone() };
     let kind = Plan::new(speculative)?.drafter();
-    if ![DrafterKind::Model, DrafterKind::PromptLookup].contains(&kind) {
-        return Err(PlanningError::Drafter(kind.to_string()));
+    if !is_simulated(kind) {
+        return Err(PlanningError::Drafter(kind));
     }
     let given = (kind, base.draft_model.clone());
     Ok(match base.drafter {

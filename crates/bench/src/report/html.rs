@@ -3,9 +3,9 @@
 use super::layers::{self, LayerSweep};
 use super::verdict::verdict;
 use super::{
-    OVER_PROMPTS_NOTE, PEER_COMPARISON_HEADINGS, PEER_COMPARISON_NOTE, TEXT_AGREEMENT_HEADINGS,
-    TEXT_AGREEMENT_NOTE, notes, over_prompts_headings, over_prompts_rows, peer_comparison_row,
-    provenance, shown, text_agreement_row,
+    OVER_PROMPTS_NOTE, PEER_COMPARISON_HEADINGS, PEER_COMPARISON_NOTE, PREDICTION_HEADINGS,
+    PREDICTION_NOTE, TEXT_AGREEMENT_HEADINGS, TEXT_AGREEMENT_NOTE, notes, over_prompts_headings,
+    over_prompts_rows, peer_comparison_row, prediction_rows, provenance, shown, text_agreement_row,
 };
 use crate::metrics::{Measured, Metric};
 use crate::summary::{ConfigurationSummary, OVERALL, Summary};
@@ -46,6 +46,9 @@ pub fn html(summary: &Summary) -> String {
     }
     page += "</ul>\n";
     page += &section("Overall", &overall(summary));
+    if !prediction_rows(summary).is_empty() {
+        page += &section("Predicted and measured", &predictions(summary));
+    }
     if !summary.versus.is_empty() {
         page += &section("Against other engines", &peers(summary));
     }
@@ -133,6 +136,12 @@ fn meanings() -> String {
     };
     let entries: String = Metric::ALL.into_iter().map(entry).collect();
     format!("<details>\n<summary>All metrics</summary>\n<dl>\n{entries}</dl>\n</details>\n")
+}
+
+fn predictions(summary: &Summary) -> String {
+    let headings = PREDICTION_HEADINGS.map(str::to_owned);
+    let rows = prediction_rows(summary).into_iter().map(|row| row.to_vec());
+    format!("<p>{PREDICTION_NOTE}</p>\n{}", table(&headings, rows))
 }
 
 fn peers(summary: &Summary) -> String {

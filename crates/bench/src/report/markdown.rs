@@ -3,9 +3,10 @@
 use super::layers::{self, LayerSweep};
 use super::verdict::verdict;
 use super::{
-    OVER_PROMPTS_NOTE, PEER_COMPARISON_HEADINGS, PEER_COMPARISON_NOTE, TEXT_AGREEMENT_HEADINGS,
-    TEXT_AGREEMENT_NOTE, notes, number, over_prompts_headings, over_prompts_rows,
-    peer_comparison_row, provenance, shown, text_agreement_row,
+    OVER_PROMPTS_NOTE, PEER_COMPARISON_HEADINGS, PEER_COMPARISON_NOTE, PREDICTION_HEADINGS,
+    PREDICTION_NOTE, TEXT_AGREEMENT_HEADINGS, TEXT_AGREEMENT_NOTE, notes, number,
+    over_prompts_headings, over_prompts_rows, peer_comparison_row, prediction_rows, provenance,
+    shown, text_agreement_row,
 };
 use crate::metrics::Metric;
 use crate::summary::{OVERALL, Summary};
@@ -42,6 +43,11 @@ pub fn markdown(summary: &Summary) -> String {
             .iter()
             .map(|entry| shown(metric, entry.cells[OVERALL].get(metric)));
         line(&mut page, std::iter::once(metric.heading().to_owned()).chain(cells));
+    }
+    let predictions = prediction_rows(summary);
+    if !predictions.is_empty() {
+        page += &format!("\n## Predicted and measured\n\n{PREDICTION_NOTE}\n\n");
+        rows(&mut page, PREDICTION_HEADINGS, predictions.into_iter());
     }
     if !summary.versus.is_empty() {
         page += &format!("\n## Against other engines\n\n{PEER_COMPARISON_NOTE}\n\n");

@@ -39,8 +39,11 @@ pub fn terminal_summary(summary: &Summary) -> String {
     let width = summary.configurations.iter().map(|entry| entry.name.chars().count()).max();
     let line = |entry: &ConfigurationSummary| {
         let value = |metric| shown(metric, entry.cells[OVERALL].get(metric));
+        let prediction = entry.prediction.map_or_else(String::new, |prediction| {
+            format!("  {:+.1} % from the prediction", prediction.error * 100.0)
+        });
         format!(
-            "{:<width$}  {:>14} ×  {:>14} tokens/s  MAT {}",
+            "{:<width$}  {:>14} ×  {:>14} tokens/s  MAT {}{prediction}",
             entry.name,
             value(Metric::SpeedRatio),
             value(Metric::TokensPerSecond),
@@ -61,6 +64,28 @@ fn shown(metric: Metric, measured: Option<Measured>) -> String {
     let deviation = deviation.map(|deviation| number(deviation * scale));
     let deviation = deviation.map_or(String::new(), |deviation| format!(" ± {deviation}"));
     number(mean * scale) + &deviation
+}
+
+/// Headings of the table that compares predictions with measurements.
+const PREDICTION_HEADINGS: [&str; 4] =
+    ["configuration", "predicted tokens/s", "measured tokens/s", "error %"];
+
+/// The explanation before that table.
+const PREDICTION_NOTE: &str = "Speeds after the first token. Predictions are simulated on the costs of the hardware profile, and for \
+     its own prompts; the error is that of the measured speed.";
+
+/// Returns the rows of that table, one for each configuration with a prediction.
+fn prediction_rows(summary: &Summary) -> Vec<[String; 4]> {
+    let row = |entry: &ConfigurationSummary| {
+        let found = entry.prediction?;
+        Some([
+            entry.name.clone(),
+            number(found.predicted_tokens_per_second),
+            number(found.measured_tokens_per_second),
+            format!("{:+.1}", found.error * 100.0),
+        ])
+    };
+    summary.configurations.iter().filter_map(row).collect()
 }
 
 /// Headings of the table that compares the speed with peers.

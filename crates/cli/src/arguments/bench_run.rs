@@ -241,6 +241,11 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = headings::MEASUREMENT)]
     pub(crate) warm_ups: usize,
 
+    /// Compare the speeds with the predictions of this profile, which `forerun plan --save-profile` has written for the
+    /// same models on this machine.
+    #[arg(long, value_name = "FILE", help_heading = headings::MEASUREMENT)]
+    pub(crate) profile: Option<PathBuf>,
+
     /// Directory for `answers.jsonl`, `summary.json`, `report.md` and `report.html`.
     ///
     /// An interrupted run in this directory resumes with the same command.

@@ -183,7 +183,7 @@ pub(crate) enum Command {
     /// Example: `forerun certify --model TARGET --draft-model DRAFTER --report certificate.json`
     #[command(allow_negative_numbers = true)]
     Certify(Box<CertifyArguments>),
-    /// Find the fastest method, drafter, draft length and placement for your models and devices.
+    /// Find the fastest method, drafter, draft length, tree and placement for your models and devices.
     ///
     /// Measures short answers for some seconds, predicts every other configuration by simulation, prints the ranking with
     /// reasons, and writes the best options to a file that every command takes: `--config forerun-plan.toml`.

@@ -85,3 +85,133 @@ fn estimated_hardware_is_labelled() {
     let drafter = Run::forerun().with(&["plan", "--drafter", "lookahead"]);
     drafter.finish().assert_refused("a drafter", &["lookahead", "cannot be planned"]);
 }
+
+/// What was recorded is what the drafters do: a replayed answer has as many passes as a real one.
+#[test]
+fn drafters_on_hidden_states_are_planned_as_they_draft() {
+    let family = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
+    let folder = tempfile::tempdir().unwrap();
+    let prompts = folder.path().join("prompts.txt");
+    fs::write(&prompts, "Once upon a time").unwrap();
+    let with_models = |command: &str, drafter: &str| {
+        let run = Run::forerun().with(&[command]).with_path("--model", &family.join("target"));
+        run.with_path("--draft-model", &family.join(drafter)).with(&["-n", "24", "--json"])
+    };
+    for (drafter, kind, chain) in [
+        ("eagle", "eagle", "6"),
+        ("medusa", "medusa", "3"),
+        ("parallelspec-eagle", "parallel", "5"),
+    ] {
+        for (option, value) in [("draft_tokens", chain), ("tree", "ranked:16")] {
+            let named = ["--drafter", kind, &format!("--{}", option.replace('_', "-")), value]
+                .map(str::to_owned);
+            let options = ["--seconds", "0", "--method", "speculative"];
+            let plan = with_models("plan", drafter).with(&options).with(&named);
+            let plan = plan
+                .with_path("--prompts", &prompts)
+                .with_path("--out", &folder.path().join("plan.toml"));
+            let report = plan.succeed().json();
+            let ranking = report["ranking"].as_array().unwrap();
+            // The drafter may also have cores of its own.
+            assert!(ranking.len() <= 3, "{report}");
+            let planned = ranking.iter().find(|found| found["drafter"] == kind).unwrap();
+            assert_eq!(planned[option], value);
+            // The size of a tree that is requested for a real answer is fixed by a number of depths.
+            let generate = with_models("generate", drafter).with(&[
+                "--prompt",
+                "Once upon a time",
+                "--ignore-eos",
+            ]);
+            let generate = match option {
+                "tree" => generate.with(&named).with(&["--draft-tokens", "16"]),
+                _ => generate.with(&named),
+            };
+            let answer = generate.succeed().json();
+            let forwards = answer["usage"]["speculative"]["target_forwards"].as_u64().unwrap();
+            let passes = format!("{:.2}", 23.0 / (forwards - 1) as f64);
+            let reason = planned["reason"].as_str().unwrap();
+            assert!(
+                reason.contains(&passes),
+                "{drafter} {option}: {passes} tokens a pass, {reason}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_plan_ranks_chains_and_trees_of_sizes_that_are_chosen_while_decoding() {
+    let models = Models::pair();
+    let profile = models.folder().join("profile.toml");
+    let run = plan(&models).with(&["--method", "speculative", "--drafter", "model"]);
+    let report = run.with_path("--save-profile", &profile).succeed().json();
+    let ranking = report["ranking"].as_array().unwrap();
+    let count =
+        |option: &str, value: &str| ranking.iter().filter(|found| found[option] == value).count();
+    assert!(count("draft_tokens", "auto") >= 1 && count("draft_tokens", "16") >= 1, "{report}");
+    assert_eq!([count("tree", "auto"), count("tree", "ranked:32")], [1; 2], "{report}");
+    let text = fs::read_to_string(&profile).unwrap();
+    assert!(text.contains("tree = true") && text.contains("auto-scale = "), "{text}");
+    // A tree is checked as it was predicted.
+    let options = ["--check", "--check-rounds", "1", "--tree", "ranked:8", "--drafter", "model"];
+    let report = plan(&models).with(&options).succeed().json();
+    let checked = report["check"]["configurations"].as_array().unwrap();
+    assert_eq!(checked.len(), 2);
+    assert!(checked.iter().any(|found| found["tree"] == "ranked:8"), "{report}");
+}
+
+#[test]
+fn what_is_not_simulated_is_refused_by_name() {
+    let models = Models::pair();
+    let table: [(&[&str], &[&str]); 6] = [
+        (&["--tree", "top:2x2"], &["top:2x2", "cannot be planned", "ranked:N and auto"]),
+        (&["--tree", "ranked:8", "--draft-tokens", "4"], &["depth of a tree", "leave"]),
+        (&["--tree", "auto", "--method", "pearl"], &["`tree = auto`", "the method pearl"]),
+        (&["--draft-tokens", "assisted"], &["assisted", "cannot be planned"]),
+        (&["--drafter", "easyspec"], &["easyspec", "cannot be planned", "eagle"]),
+        (&["--drafter", "ouroboros"], &["ouroboros", "cannot be planned"]),
+    ];
+    for (options, words) in table {
+        let what = options.join(" ");
+        plan(&models).with(options).finish().assert_refused(&what, words);
+    }
+    let family = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
+    let eagle = Run::forerun().with(&["plan", "--method", "pearl"]);
+    let eagle = eagle.with_path("--model", &family.join("target"));
+    let eagle = eagle.with_path("--draft-model", &family.join("eagle")).finish();
+    eagle.assert_refused(
+        "eagle under PEARL",
+        &["eagle", "the method pearl", "method = speculative"],
+    );
+}
+
+#[test]
+fn a_comparison_shows_the_predictions_of_a_profile() {
+    let models = Models::pair();
+    let (profile, out) = (models.folder().join("profile.toml"), models.folder().join("out"));
+    let planned = plan(&models).with(&["--method", "speculative", "--drafter", "model"]);
+    planned.with_path("--save-profile", &profile).succeed();
+    let compare = |target: &Path| {
+        let run = Run::forerun().with(&["bench", "run", "--repeats", "1", "--warm-ups", "0"]);
+        let run = run.with(&["-n", "8", "--draft-tokens", "4,auto", "--drafter", "model"]);
+        let run = run.with_path("--suite", &models.folder().join("prompts.txt"));
+        let run = run.with_path("--model", target).with_path("--draft-model", &models.drafter());
+        run.with_path("--profile", &profile).with_path("--out", &out)
+    };
+    let output = compare(&models.target()).succeed().output();
+    assert!(output.contains("% from the prediction"), "{output}");
+    let summary = fs::read_to_string(out.join("summary.json")).unwrap();
+    let summary: Value = serde_json::from_str(&summary).unwrap();
+    let configurations = summary["configurations"].as_array().unwrap();
+    assert_eq!(configurations.len(), 3);
+    for found in configurations {
+        let number = |name: &str| found["prediction"][name].as_f64().unwrap();
+        let ratio = number("measured_tokens_per_second") / number("predicted_tokens_per_second");
+        assert!((ratio - 1.0 - number("error")).abs() < 1e-9, "{found}");
+    }
+    for report in ["report.md", "report.html"] {
+        let report = fs::read_to_string(out.join(report)).unwrap();
+        assert!(report.contains("Predicted and measured"), "{report}");
+    }
+    let other = compare(&models.drafter()).finish();
+    other.assert_refused("another target", &["the profile is of the model", "--save-profile"]);
+}

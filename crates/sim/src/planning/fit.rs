@@ -3,9 +3,9 @@
 //! A pass that is timed alone finds warm caches and a free memory bus. Here, all times come from whole answers: those of
 //! passes with their sampling, and those between jobs, which are verification, commits, text and messages.
 
-use super::predict::simulated_ns;
-use super::{DrafterRecord, MethodTiming, PlannedLength};
-use crate::{AcceptanceModel, SimError};
+use super::predict::Answers;
+use super::{DrafterRecord, MethodTiming, PlannedDraft};
+use crate::{AcceptanceModel, Cost, SimError};
 use forerun_core::trace::{Span, SpanKind, SpanOutcome, Trace};
 use forerun_decode::{Drafting, METHODS};
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 pub struct MeasuredAnswer {
     /// The index of the prompt.
     pub prompt: usize,
-    /// The draft length; 0 for plain decoding.
-    pub draft_tokens: usize,
+    /// Its drafts.
+    pub draft: PlannedDraft,
     /// The tokens after those of the first step.
     pub tokens: usize,
     /// The time from the first token to the last one, in nanoseconds.
@@ -28,7 +28,7 @@ pub struct MeasuredAnswer {
 /// Computes the timing of a method from its answers. `timing` has everything but the times; its passes say which
 /// models these are.
 ///
-/// Of several answers to a prompt with the same draft length, only the fastest quarter counts, because other
+/// Of several answers to a prompt with the same drafts, only the fastest quarter counts, because other
 /// programs only make times longer. If these have no passes of a kind, all answers count. Of these answers, all times count, as means: so they add up to the answers' times.
 ///
 /// # Errors
@@ -43,9 +43,16 @@ pub fn fit(
     let entry = METHODS.iter().find(|entry| entry.name == timing.method);
     let is_parallel = entry.is_some_and(|entry| entry.drafting == Drafting::DuringVerification);
     let samples_of = |answers: &[&MeasuredAnswer]| {
-        let mut samples = Samples { is_parallel, ..Samples::default() };
-        answers.iter().for_each(|answer| samples.add(&answer.trace));
+        let mut samples = Samples {
+            is_parallel,
+            reads_features: drafter.is_some_and(|drafter| drafter.reads_features),
+            one_forward: drafter.is_some_and(|drafter| drafter.one_forward),
+            positions: drafter.and_then(|drafter| drafter.positions),
+            ..Samples::default()
+        };
+        answers.iter().for_each(|answer| samples.add(&answer.trace, answer.draft));
         samples.split_whole_drafts();
+        samples.use_part_trees();
         samples
     };
     let mut samples = samples_of(&answers);
@@ -64,22 +71,30 @@ pub fn fit(
     timing.target.rows_ms = rising_means(&samples.score_ns).ok_or_else(nothing)?;
     timing.target.first_ms = mean(&samples.first_score_ns).unwrap_or(0.0) / 1e6;
     if let Some(passes) = &mut timing.drafter_passes {
-        passes.next_ms = Some(mean(&samples.next_draft_ns).unwrap_or(0.0) / 1e6);
         passes.rows_ms = rising_means(&samples.draft_ns).ok_or_else(nothing)?;
         passes.first_ms = mean(&samples.first_draft_ns).unwrap_or(0.0) / 1e6;
+        samples.split_levels(&passes.cost(0)?);
+        passes.next_ms = Some(mean(&samples.next_draft_ns).unwrap_or(0.0) / 1e6);
     }
-    timing.scale = Vec::new();
-    timing.scale = scale(&timing, &answers, drafter)?;
+    (timing.scale, timing.auto_scale) = (Vec::new(), None);
+    let mut sizes = Vec::new();
+    for (draft, scale) in scales(&timing, &answers, drafter)? {
+        match draft.size() {
+            Some(size) => sizes.push((size, scale)),
+            None => timing.auto_scale = Some(scale),
+        }
+    }
+    timing.scale = sizes;
     Ok(timing)
 }
 
-/// Returns the fastest quarter of the answers to each prompt with each draft length, at least one.
+/// Returns the fastest quarter of the answers to each prompt with the same drafts, at least one.
 fn fastest(answers: &[MeasuredAnswer]) -> Vec<&MeasuredAnswer> {
     let ns_per_token =
         |answer: &MeasuredAnswer| answer.decode_ns as f64 / answer.tokens.max(1) as f64;
-    let mut times: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+    let mut times: BTreeMap<(PlannedDraft, usize), Vec<f64>> = BTreeMap::new();
     for answer in answers {
-        let key = (answer.draft_tokens, answer.prompt);
+        let key = (answer.draft, answer.prompt);
         times.entry(key).or_default().push(ns_per_token(answer));
     }
     let limits: BTreeMap<_, _> = times
@@ -88,40 +103,42 @@ fn fastest(answers: &[MeasuredAnswer]) -> Vec<&MeasuredAnswer> {
         .collect();
     let is_fast = |answer: &&MeasuredAnswer| {
         limits
-            .get(&(answer.draft_tokens, answer.prompt))
+            .get(&(answer.draft, answer.prompt))
             .is_some_and(|&limit| ns_per_token(answer) <= limit)
     };
     answers.iter().filter(is_fast).collect()
 }
 
-/// Returns how much longer answers take than their simulations, by draft length.
-fn scale(
+/// Returns how much longer answers take than their simulations, by their drafts.
+fn scales(
     timing: &MethodTiming,
     answers: &[&MeasuredAnswer],
     drafter: Option<&DrafterRecord>,
-) -> Result<Vec<(usize, f64)>, SimError> {
-    let mut by_length: BTreeMap<usize, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
+) -> Result<Vec<(PlannedDraft, f64)>, SimError> {
+    let mut by_draft: BTreeMap<PlannedDraft, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
     for answer in answers {
         let ns_per_token = answer.decode_ns as f64 / answer.tokens.max(1) as f64;
-        let prompts = by_length.entry(answer.draft_tokens).or_default();
+        let prompts = by_draft.entry(answer.draft).or_default();
         prompts.entry(answer.prompt).or_default().push(ns_per_token);
     }
     let most = answers.iter().map(|answer| answer.tokens + 1).max().unwrap_or(2);
-    let texts = drafter.map_or_else(|| vec![AcceptanceModel::Iid(0.0)], DrafterRecord::texts);
-    let mut scale = Vec::new();
-    for (length, prompts) in by_length {
+    let nothing = || vec![AcceptanceModel::Iid(0.0)];
+    let texts = drafter.map_or_else(nothing, |drafter| drafter.texts(timing.tree));
+    let answers = Answers { timing, drafter, tokens: most };
+    let mut scales = Vec::new();
+    for (draft, prompts) in by_draft {
         let mut sums = (0.0, 0.0);
         for (prompt, ns_per_token) in prompts {
             let text = &texts[prompt % texts.len().max(1)..][..1];
             sums.0 += mean(&ns_per_token).unwrap_or(0.0);
-            sums.1 += simulated_ns(timing, PlannedLength::Fixed(length), text, most)?;
+            sums.1 += answers.simulated_ns(draft, text)?;
         }
         let ratio = sums.0 / sums.1;
         if ratio.is_finite() && ratio > 0.0 {
-            scale.push((length, ratio));
+            scales.push((draft, ratio));
         }
     }
-    Ok(scale)
+    Ok(scales)
 }
 
 /// The times of one method's jobs, in nanoseconds.
@@ -129,6 +146,12 @@ fn scale(
 struct Samples {
     /// Whether drafter and target work at the same time.
     is_parallel: bool,
+    /// Whether the drafter reads the target's features: its first draft that is not empty reads the prompt.
+    reads_features: bool,
+    /// Whether the drafter drafts all positions in one forward pass.
+    one_forward: bool,
+    /// The largest number of positions that it drafts, if limited.
+    positions: Option<usize>,
     /// The times between the end of a job and the start of the next one: of all, or of the same device if they
     /// work at the same time.
     gaps_ns: Vec<f64>,
@@ -142,10 +165,14 @@ struct Samples {
     next_draft_ns: Vec<f64>,
     /// Drafts without several recorded passes: the rows of the first pass, the tokens after the first, and the time.
     whole_drafts: Vec<(usize, f64, f64)>,
+    /// The later passes of trees: the rows of each, and their time together.
+    levels: Vec<(Vec<usize>, f64)>,
+    /// The mean times of the passes of trees whose rows are not known.
+    part_trees_ns: Vec<f64>,
 }
 
 impl Samples {
-    fn add(&mut self, trace: &Trace) {
+    fn add(&mut self, trace: &Trace, draft: PlannedDraft) {
         let mut spans: Vec<&Span> = trace.spans.iter().collect();
         spans.sort_by_key(|span| span.start_ns);
         let mut ends: Vec<u64> = spans.iter().map(|span| span.end_ns).collect();
@@ -155,12 +182,16 @@ impl Samples {
             let ns = span.end_ns.saturating_sub(span.start_ns) as f64;
             let before = ends.partition_point(|&end_ns| end_ns <= span.start_ns);
             let is_draft = span.kind == SpanKind::Draft;
+            if is_draft && self.reads_features && !seen[1] && span.rows == 0 {
+                continue;
+            }
             let same_lane = std::mem::replace(&mut last_ns[usize::from(is_draft)], span.end_ns);
             let is_first = !std::mem::replace(&mut seen[usize::from(is_draft)], true);
             if is_first {
-                let first =
-                    if is_draft { &mut self.first_draft_ns } else { &mut self.first_score_ns };
-                first.push(ns);
+                match is_draft {
+                    true => self.first_draft_ns.push(ns - later_passes_ns(span)),
+                    false => self.first_score_ns.push(ns),
+                }
                 continue;
             }
             let end_ns = match self.is_parallel {
@@ -173,6 +204,7 @@ impl Samples {
             // A cancelled job has no rows; nor has a drafter that proposes nothing.
             let is_complete = span.rows > 0 || (is_draft && span.outcome != SpanOutcome::Wasted);
             match is_complete {
+                true if is_draft && draft.is_tree() => self.add_tree(span, ns, draft),
                 true if is_draft => self.add_draft(span, ns),
                 true => {
                     let rows =
@@ -187,14 +219,55 @@ impl Samples {
     fn add_draft(&mut self, span: &Span, ns: f64) {
         let later = span.rows.saturating_sub(1);
         let rows = span.computed_tokens.saturating_sub(later).max(1);
-        let [first, .., last] = &span.forwards_ns[..] else {
+        if span.forwards_ns.len() < 2 {
             // A single pass, or passes that were not recorded.
             self.whole_drafts.push((rows, later as f64, ns));
             return;
-        };
-        let next_ns = last[1].saturating_sub(first[1]) as f64 / (span.forwards_ns.len() - 1) as f64;
+        }
+        let next_ns = later_passes_ns(span) / (span.forwards_ns.len() - 1) as f64;
         self.next_draft_ns.push(next_ns);
         self.draft_ns.entry(rows).or_default().push(ns - next_ns * later as f64);
+    }
+
+    fn add_tree(&mut self, span: &Span, ns: f64, draft: PlannedDraft) {
+        if self.one_forward {
+            self.draft_ns.entry(1).or_default().push(ns);
+            return;
+        }
+        // What the drafter computed in each pass is known of whole trees of a given shape.
+        let shape = draft.shape().truncated(self.positions.unwrap_or(usize::MAX));
+        let parents = shape.parents_by_depth();
+        let passes = span.forwards_ns.len();
+        if draft.is_auto() || span.rows != shape.max_nodes() || passes != parents.len() {
+            self.part_trees_ns.push(ns / passes.max(1) as f64);
+            return;
+        }
+        let later = parents[1..].to_vec();
+        let rows = span.computed_tokens.saturating_sub(later.iter().sum()).max(1);
+        let later_ns = later_passes_ns(span);
+        self.draft_ns.entry(rows).or_default().push(ns - later_ns);
+        if !later.is_empty() {
+            self.levels.push((later, later_ns));
+        }
+    }
+
+    /// Uses trees whose rows are not known if there are no others.
+    fn use_part_trees(&mut self) {
+        let passes_ns = std::mem::take(&mut self.part_trees_ns);
+        if self.draft_ns.is_empty() && !passes_ns.is_empty() {
+            self.next_draft_ns.clone_from(&passes_ns);
+            self.draft_ns.insert(1, passes_ns);
+        }
+    }
+
+    /// Divides the times of later passes of trees by their number, without what their further rows cost.
+    fn split_levels(&mut self, cost: &Cost) {
+        for (rows, ns) in std::mem::take(&mut self.levels) {
+            let one_ns = cost.forward.ns(1);
+            let further = rows.iter().map(|&rows| cost.forward.ns(rows).saturating_sub(one_ns));
+            let next_ns = (ns - further.sum::<u64>() as f64) / rows.len() as f64;
+            self.next_draft_ns.push(next_ns.max(0.0));
+        }
     }
 
     /// Splits the times of drafts without recorded passes into those of first and of further passes.
@@ -209,6 +282,14 @@ impl Samples {
         for (rows, later, ns) in drafts {
             self.draft_ns.entry(rows).or_default().push((ns - next_ns * later).max(0.0));
         }
+    }
+}
+
+/// Returns the time from the end of a job's first pass to that of its last one, in nanoseconds.
+fn later_passes_ns(span: &Span) -> f64 {
+    match &span.forwards_ns[..] {
+        [first, .., last] => last[1].saturating_sub(first[1]) as f64,
+        _ => 0.0,
     }
 }
 

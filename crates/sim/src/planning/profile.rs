@@ -1,6 +1,8 @@
 //! Profiles of hardware: the costs of passes and the acceptance of drafters, as a TOML file.
 
+use super::PlannedDraft;
 use crate::{AcceptanceModel, MeasuredPasses, SimError};
+use forerun_decode::DraftPattern;
 use serde::Deserialize;
 use std::fmt::{self, Write};
 
@@ -61,9 +63,23 @@ pub struct DrafterRecord {
     #[serde(default)]
     pub agreement: Vec<String>,
     /// For each prompt and generated token, the draft that begins there: its length and its accepted tokens.
-    /// For drafters that may propose nothing.
+    /// For drafters that may propose nothing, and for those whose later tokens are worse than their first one.
     #[serde(default)]
     pub drafts: Vec<Vec<(usize, usize)>>,
+    /// For each prompt and generated token, the ranks of the target's own tokens in a tree that begins there: by depth, the
+    /// place of the token among the drafter's candidates after the target's tokens so far, 0 for the best. They
+    /// end where the token is not among the first ten candidates. Empty if no trees are planned.
+    #[serde(default)]
+    pub ranks: Vec<Vec<Vec<usize>>>,
+    /// The largest number of positions that it drafts, if limited.
+    #[serde(default)]
+    pub positions: Option<usize>,
+    /// Whether it drafts all positions in one forward pass.
+    #[serde(default)]
+    pub one_forward: bool,
+    /// Whether it reads the target's hidden states. Then an answer's first round has no draft.
+    #[serde(default)]
+    pub reads_features: bool,
 }
 
 /// The costs of passes while a method decodes with a drafter on a placement.
@@ -78,16 +94,22 @@ pub struct MethodTiming {
     /// The value of the option `--placement`; none for the automatic placement.
     #[serde(default)]
     pub placement: Option<String>,
+    /// Whether drafts are trees.
+    #[serde(default)]
+    pub tree: bool,
     /// The number of target replicas.
     #[serde(default = "one")]
     pub replicas: usize,
     /// The time from the end of a job to the next one's start, halved, in milliseconds. It includes verification,
     /// commits, text and messages.
     pub link_ms: f64,
-    /// The measured time of answers divided by the simulated one, by draft length in ascending order. Lengths between them
-    /// are interpolated. Empty: 1.
+    /// The measured time of answers divided by the simulated one, by draft length in ascending order; of trees, by their
+    /// number of nodes. Sizes between them are interpolated. Empty: 1.
     #[serde(default)]
     pub scale: Vec<(usize, f64)>,
+    /// The same if the size is chosen while decoding. None: that of the smallest drafts.
+    #[serde(default)]
+    pub auto_scale: Option<f64>,
     /// The passes of the target.
     pub target: MeasuredPasses,
     /// The passes of the drafter, if there is one.
@@ -103,9 +125,22 @@ fn one() -> usize {
 const IID_TEXTS: usize = 8;
 
 impl DrafterRecord {
-    /// Returns the acceptance of each text.
+    /// Returns the acceptance of each text, for chains or for trees.
     #[must_use]
-    pub fn texts(&self) -> Vec<AcceptanceModel> {
+    pub fn texts(&self, of_trees: bool) -> Vec<AcceptanceModel> {
+        if of_trees && !self.ranks.is_empty() {
+            let nothing = Vec::new();
+            let draft = |(at, ranks): (usize, &Vec<usize>), drafts: &Vec<(usize, usize)>| {
+                let is_empty = drafts.get(at).is_some_and(|&(length, _)| length == 0);
+                (!is_empty).then(|| ranks.clone())
+            };
+            let text = |(text, ranks): (usize, &Vec<Vec<usize>>)| {
+                let drafts = self.drafts.get(text).unwrap_or(&nothing);
+                let drafts = ranks.iter().enumerate().map(|entry| draft(entry, drafts));
+                AcceptanceModel::Ranks(drafts.collect())
+            };
+            return self.ranks.iter().enumerate().map(text).collect();
+        }
         if !self.drafts.is_empty() {
             return self.drafts.iter().cloned().map(AcceptanceModel::Drafts).collect();
         }
@@ -118,7 +153,34 @@ impl DrafterRecord {
         self.agreement.iter().map(line).collect()
     }
 
+    /// Returns these drafts without chains that are as long as another one, because it drafts no more positions.
+    #[must_use]
+    pub fn distinct(&self, drafts: &[PlannedDraft]) -> Vec<PlannedDraft> {
+        let Some(positions) = self.positions else { return drafts.to_vec() };
+        let full = |draft: &PlannedDraft| match draft {
+            PlannedDraft::Chain(length) => Some(*length).filter(|&length| length >= positions),
+            _ => None,
+        };
+        let shortest = drafts.iter().filter_map(full).min();
+        drafts
+            .iter()
+            .copied()
+            .filter(|draft| full(draft).is_none_or(|length| Some(length) == shortest))
+            .collect()
+    }
+
+    /// Returns what it can draft in a forward pass.
+    pub(super) fn pattern(&self) -> DraftPattern {
+        DraftPattern { positions: self.positions, one_forward: self.one_forward }
+    }
+
     fn check(&self) -> Result<(), String> {
+        if self.positions == Some(0) {
+            return Err(format!(
+                "positions of the drafter {:?} is 0, but must be at least 1",
+                self.name
+            ));
+        }
         let given = usize::from(self.acceptance.is_some())
             + usize::from(!self.agreement.is_empty())
             + usize::from(!self.drafts.is_empty());
@@ -158,16 +220,31 @@ impl MethodTiming {
                 "the timing of the method {method} {needs} `drafter` and `[timing.draft]`"
             ));
         }
-        if let Some(name) = drafter
-            && !drafters.iter().any(|drafter| drafter.name == *name)
-        {
-            return Err(format!("there is no [[drafter]] with the name {name:?}"));
+        let record = |name: &String| drafters.iter().find(|drafter| drafter.name == *name);
+        let record = match drafter {
+            Some(name) => Some(
+                record(name)
+                    .ok_or_else(|| format!("there is no [[drafter]] with the name {name:?}"))?,
+            ),
+            None => None,
+        };
+        let has_trees =
+            record.is_some_and(|record| !record.ranks.is_empty() || record.acceptance.is_some());
+        if self.tree && (method != "speculative" || !has_trees) {
+            return Err(format!(
+                "the timing of the method {method} has `tree`, which needs the method speculative and a drafter \
+                 with `ranks`"
+            ));
         }
         if self.replicas == 0 || self.replicas > 1024 {
             return Err(format!("replicas is {}, but must be from 1 to 1024", self.replicas));
         }
+        let is_scale = |scale: &f64| scale.is_finite() && *scale > 0.0;
+        if let Some(scale) = self.auto_scale.filter(|scale| !is_scale(scale)) {
+            return Err(format!("auto-scale is {scale}, but must be above 0"));
+        }
         let in_order = self.scale.is_sorted_by(|a, b| a.0 < b.0);
-        if !in_order || !self.scale.iter().all(|(_, scale)| scale.is_finite() && *scale > 0.0) {
+        if !in_order || !self.scale.iter().all(|(_, scale)| is_scale(scale)) {
             let expected = "pairs of draft lengths, in ascending order, and numbers above 0";
             return Err(format!("scale is {:?}, but must be {expected}", self.scale));
         }
@@ -178,8 +255,22 @@ impl MethodTiming {
         }
     }
 
-    /// Returns the measured time of answers with this draft length, divided by the simulated one.
-    pub(super) fn scale_at(&self, length: usize) -> f64 {
+    /// Returns whether its answers have such drafts.
+    pub(super) fn has(&self, draft: PlannedDraft) -> bool {
+        // Pauses change which cores do what in methods that draft and verify at the same time.
+        let is_predicted = !draft.is_auto() || self.method == "speculative";
+        draft.is_tree() == self.tree && is_predicted
+    }
+
+    /// Returns the measured time of answers with these drafts, divided by the simulated one.
+    pub(super) fn scale_of(&self, draft: PlannedDraft) -> f64 {
+        match draft.size() {
+            Some(size) => self.scale_at(size),
+            None => self.auto_scale.unwrap_or_else(|| self.scale_at(0)),
+        }
+    }
+
+    fn scale_at(&self, length: usize) -> f64 {
         let above = self.scale.iter().position(|(at, _)| *at >= length);
         match (above, &self.scale[..]) {
             (_, []) => 1.0,
@@ -255,6 +346,20 @@ impl HardwareProfile {
                     drafter.drafts.iter().map(|drafts| format!("    [{}],\n", line(drafts)));
                 writeln!(text, "drafts = [\n{}]", lines.collect::<String>())?;
             }
+            if !drafter.ranks.is_empty() {
+                let lines = drafter.ranks.iter().map(|ranks| format!("    {ranks:?},\n"));
+                writeln!(text, "ranks = [\n{}]", lines.collect::<String>())?;
+            }
+            if let Some(positions) = drafter.positions {
+                writeln!(text, "positions = {positions}")?;
+            }
+            for (name, value) in
+                [("one-forward", drafter.one_forward), ("reads-features", drafter.reads_features)]
+            {
+                if value {
+                    writeln!(text, "{name} = true")?;
+                }
+            }
         }
         self.timings.iter().try_for_each(|timing| timing.write(text))
     }
@@ -269,10 +374,16 @@ impl MethodTiming {
         if let Some(placement) = &self.placement {
             writeln!(text, "placement = {}", quoted(placement))?;
         }
+        if self.tree {
+            writeln!(text, "tree = true")?;
+        }
         writeln!(text, "replicas = {}\nlink-ms = {:.6}", self.replicas, self.link_ms)?;
         let scale = |(length, scale): &(usize, f64)| format!("[{length}, {scale:.6}]");
         let scales: Vec<String> = self.scale.iter().map(scale).collect();
         writeln!(text, "scale = [{}]", scales.join(", "))?;
+        if let Some(scale) = self.auto_scale {
+            writeln!(text, "auto-scale = {scale:.6}")?;
+        }
         self.target.write("timing.target", text)?;
         match &self.drafter_passes {
             Some(passes) => passes.write("timing.draft", text),

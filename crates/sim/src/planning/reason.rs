@@ -1,6 +1,6 @@
 //! Why a configuration is faster or slower than plain decoding.
 
-use super::{MethodTiming, PlannedLength};
+use super::{MethodTiming, PlannedDraft};
 use crate::SimError;
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -51,7 +51,7 @@ impl Reason {
     /// Returns the reason for a time of `ns` for a token, compared with `plain_ns`.
     pub(super) fn of(
         timing: &MethodTiming,
-        length: PlannedLength,
+        draft: PlannedDraft,
         plain_ns: f64,
         ns: f64,
         tokens_per_pass: f64,
@@ -60,14 +60,19 @@ impl Reason {
         let Some(drafter) = drafter else {
             return Ok(Self::Plain { relative_time: ns / plain_ns });
         };
-        let tokens = match length {
-            PlannedLength::Fixed(tokens) => tokens.max(1),
-            // The planner drafts as many tokens as are accepted on average, or none.
-            PlannedLength::Auto => (tokens_per_pass.round() as usize).saturating_sub(1).max(1),
+        // The planner drafts as many tokens as are accepted on average, or none.
+        let typical = (tokens_per_pass.round() as usize).saturating_sub(1).max(1);
+        let shape = match draft.size() {
+            Some(_) => draft.shape(),
+            None => PlannedDraft::Chain(typical).shape(),
         };
-        let scale = timing.scale_at(length.tokens());
-        let first_ns = drafter.forward.ns(1) + 2 * drafter.link_ns;
-        let draft_ns = first_ns + drafter.next_pass_ns(1) * (tokens as u64 - 1);
+        let tokens = shape.max_nodes();
+        let scale = timing.scale_of(draft);
+        let one_ns = drafter.forward.ns(1);
+        let rows_ns = |rows: &usize| drafter.forward.ns(*rows).saturating_sub(one_ns);
+        let further = shape.parents_by_depth();
+        let further = further.iter().skip(1).map(|rows| drafter.next_pass_ns(1) + rows_ns(rows));
+        let draft_ns = one_ns + 2 * drafter.link_ns + further.sum::<u64>();
         let drafter_cost = draft_ns as f64 * scale / tokens as f64 / plain_ns;
         if ns <= plain_ns {
             return Ok(Self::Pays { tokens_per_pass, drafter_cost });
