@@ -32,7 +32,7 @@ lossless prompts="120" seed="0":
 
 # Row invariance on many more random scripts
 rows cases="2000":
-    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test row_invariance
+    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test row_invariance --test tensor_parallel
 
 # Row invariance in company: random schedules of requests that share passes and pages
 batches cases="20000":

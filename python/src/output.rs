@@ -57,6 +57,7 @@ pub(crate) struct AnswerFields {
 #[derive(IntoPyObject)]
 struct StatisticsFields {
     drafts: u64,
+    lookups: u64,
     draft_tokens: u64,
     accepted_tokens: u64,
     tested_per_position: Vec<u64>,
@@ -205,6 +206,7 @@ fn seconds(ns: u64) -> f64 {
 fn statistics(statistics: &Statistics) -> StatisticsFields {
     StatisticsFields {
         drafts: statistics.drafts,
+        lookups: statistics.lookups,
         draft_tokens: statistics.draft_tokens,
         accepted_tokens: statistics.accepted.iter().sum(),
         tested_per_position: statistics.tested.clone(),

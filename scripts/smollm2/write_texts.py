@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Lets SmolLM2 write conversations, to train drafters for it, through a running `forerun serve`.
 
-usage: write_texts.py --data FOLDER --out FILE.jsonl [--count N] [--url URL] [--parallel N]
+usage: write_texts.py --data FOLDER --out FILE.jsonl [--mix MIX] [--first N] [--count N] [--url URL] [--parallel N]
 
-Half of the answers are greedy; the others are sampled, at temperatures 0.7 and 1. The messages are
+Half of the answers are greedy; the others are sampled, at temperatures 0.7 and 1. With `--mix chat`, the messages are
 
 - problems of GSM8K and MBPP in FOLDER/prompts, without those of Spec-Bench, which measures the drafters later;
 - tasks about passages of FOLDER/corpus and FOLDER/stories: summarise, continue, ask, rewrite;
 - messages that the model invents, by continuing its chat template (Magpie, arXiv 2406.08464).
+
+With `--mix tasks`, they are of the kinds of Spec-Bench: summaries of longer passages, questions about passages, short
+questions, sentences to translate, problems, and invented messages. The model invents the questions.
 
 Every line of the output holds a whole conversation as `text`, with the markers of the chat template. A message and its
 answer depend only on the line's number. The script continues an existing file.
@@ -20,6 +23,7 @@ import itertools
 import json
 import pathlib
 import random
+import re
 import threading
 import urllib.request
 
@@ -34,8 +38,12 @@ TASKS = [
     "Write three questions about this text and answer them.\n\n{}",
     "Give this text a title and explain your choice.\n\n{}",
 ]
-# Of eight messages, so many are invented, are problems, and are tasks about passages.
-INVENTED, PROBLEMS = 5, 2
+# The kinds of eight messages after each other, for each mix.
+MIXES = {
+    "chat": ["invented"] * 5 + ["problem"] * 2 + ["passage"],
+    "tasks": ["summary", "lookup", "question", "translation", "question", "problem", "invented", "summary"],
+}
+STARTS = "who|who wrote|who played|what is|what is the|what does|when was|when did|where is|where was|how many|how long|which|why do"
 TEMPERATURES = [0, 0.7, 0, 1]
 
 
@@ -57,12 +65,30 @@ def passages(folder):
     return found
 
 
+def long_passages(passages):
+    """Returns passages of 1200 to 3500 characters: a few after each other."""
+    found, current = [], ""
+    for passage in passages:
+        current = f"{current}\n\n{passage}" if current else passage
+        if len(current) >= 1200:
+            found += [current] if len(current) <= 3500 else []
+            current = ""
+    return found
+
+
+def sentences(folder):
+    """Returns German sentences, of the problems of MGSM."""
+    problems = [line.split("\t")[0] for line in (folder / "mgsm/mgsm_de.tsv").read_text().splitlines()]
+    return [part.strip() for problem in problems for part in re.split(r"(?<=[.?!]) ", problem) if len(part) >= 20]
+
+
 class Writer:
     """Writes conversations by number."""
 
-    def __init__(self, url, data, tokens):
-        self.url, self.tokens = url, tokens
+    def __init__(self, url, data, mix, tokens):
+        self.url, self.mix, self.tokens = url, MIXES[mix], tokens
         self.problems, self.passages = problems(data / "prompts"), passages(data)
+        self.long_passages, self.sentences = long_passages(self.passages), sentences(data / "prompts")
         random.Random(1).shuffle(self.problems)
 
     def complete(self, prompt, temperature, seed, max_tokens):
@@ -75,24 +101,43 @@ class Writer:
             choice = json.load(response)["choices"][0]
         return choice["text"], choice["finish_reason"] == "stop"
 
+    def invent(self, start, number, end):
+        """Returns how the model goes on after a start of a message, up to `end`; `None` ends with the message."""
+        for attempt in itertools.count():
+            text, found = self.complete(SYSTEM + USER + start, 1, number + attempt * 1_000_000, 40 if end else 200)
+            if end:
+                text, found, _ = text.partition(end)
+                found = found and "\n" not in text
+            if found and text.strip() and "<|im_start|>" not in text:
+                return (start + text).strip() + (end or "")
+
     def message(self, number):
         """Returns the kind of a message, and the message."""
-        group, place = divmod(number, 8)
-        problem = group * PROBLEMS + place - INVENTED
-        if INVENTED <= place < INVENTED + PROBLEMS and problem < len(self.problems):
-            return "problem", self.problems[problem]
-        if place >= INVENTED + PROBLEMS:
-            generator = random.Random(number)
-            return "passage", generator.choice(TASKS).format(generator.choice(self.passages))
-        for attempt in itertools.count():
-            text, ended = self.complete(SYSTEM + USER, 1, number + attempt * 1_000_000, 200)
-            if ended and text.strip() and "<|im_start|>" not in text:
-                return "invented", text.strip()
+        group, place = divmod(number, len(self.mix))
+        kind, generator = self.mix[place], random.Random(number)
+        if kind == "problem":
+            problem = group * self.mix.count(kind) + self.mix[:place].count(kind)
+            if problem < len(self.problems):
+                return kind, self.problems[problem]
+            kind = "invented"
+        match kind:
+            case "passage":
+                return kind, generator.choice(TASKS).format(generator.choice(self.passages))
+            case "summary":
+                return kind, "Summarize: " + generator.choice(self.long_passages)
+            case "translation":
+                return kind, "Translate German to English: " + generator.choice(self.sentences)
+            case "question":
+                return kind, self.invent(generator.choice(STARTS.split("|")), number, "?")
+            case "lookup":
+                passage, start = generator.choice(self.long_passages), generator.choice(STARTS.split("|"))
+                return kind, self.invent(f"{passage}\n\n{start}", number, "?")
+        return kind, self.invent("", number, None)
 
     def conversation(self, number):
         """Returns one conversation as a line of the output."""
         kind, message = self.message(number)
-        temperature = TEMPERATURES[number // 8 % len(TEMPERATURES)]
+        temperature = TEMPERATURES[number // len(self.mix) % len(TEMPERATURES)]
         start = SYSTEM + USER + message + ASSISTANT
         answer, ended = self.complete(start, temperature, number, self.tokens)
         return {"number": number, "kind": kind, "temperature": temperature, "ended": ended, "text": start + answer}
@@ -102,6 +147,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--mix", choices=MIXES, default="chat", help="kinds of messages [default: chat]")
+    parser.add_argument("--first", type=int, default=0, help="number of the first conversation [default: 0]")
     parser.add_argument("--count", type=int, default=8000, help="number of conversations [default: 8000]")
     parser.add_argument("--tokens", type=int, default=400, help="largest length of an answer [default: 400]")
     parser.add_argument("--parallel", type=int, default=16, help="conversations at the same time [default: 16]")
@@ -115,7 +162,8 @@ def main():
             # An interrupted run left a part of a line.
             arguments.out.write_text(complete)
         done = {json.loads(line)["number"] for line in complete.splitlines()}
-    writer, lock = Writer(arguments.url, arguments.data, arguments.tokens), threading.Lock()
+    writer, lock = Writer(arguments.url, arguments.data, arguments.mix, arguments.tokens), threading.Lock()
+    numbers = range(arguments.first, arguments.first + arguments.count)
     with arguments.out.open("a") as out, concurrent.futures.ThreadPoolExecutor(arguments.parallel) as pool:
 
         def write(number):
@@ -124,7 +172,7 @@ def main():
                 out.write(line + "\n")
                 out.flush()
 
-        for _ in pool.map(write, (number for number in range(arguments.count) if number not in done)):
+        for _ in pool.map(write, (number for number in numbers if number not in done)):
             pass
 
 

@@ -6,8 +6,8 @@ use crate::layer_point::LayerPoint;
 use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, Options,
-    PearlOptions, Plan, SpeculatorKind, Tree,
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method, ModelSource, Need,
+    Options, PearlOptions, Plan, SpeculatorKind, Tree,
 };
 use std::collections::BTreeSet;
 
@@ -122,6 +122,7 @@ fn most_combinations(sweep: &Sweep) -> usize {
         sweep.methods.len(),
         sweep.drafters.len(),
         sweep.draft_models.len(),
+        sweep.lookups.len(),
         sweep.draft_tokens.len(),
         sweep.trees.len(),
         sweep.pearl.len(),
@@ -169,6 +170,7 @@ fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
                         method,
                         drafter: DrafterKind::None,
                         draft_model: None,
+                        lookup: Lookup::None,
                         draft_tokens: DraftTokens::Auto,
                         tree: Tree::None,
                         pearl: PearlOptions::default(),
@@ -196,13 +198,23 @@ fn with_drafters(
     let mut choices = Vec::new();
     for pearl in or_default(pearl, PearlOptions::default()) {
         for (drafter, draft_model) in drafters {
-            let (drafter, draft_model) = (*drafter, draft_model.clone());
-            let choice = Choice { drafter, draft_model, pearl, ..choice.clone() };
-            let choices_of_layers = with_easyspec_options(sweep, &choice);
-            choices.extend(choices_of_layers.iter().flat_map(|choice| with_drafts(sweep, choice)));
+            for lookup in lookups(sweep, choice.method, *drafter) {
+                let (drafter, draft_model) = (*drafter, draft_model.clone());
+                let choice = Choice { drafter, draft_model, lookup, pearl, ..choice.clone() };
+                let choices_of_layers = with_easyspec_options(sweep, &choice);
+                choices
+                    .extend(choices_of_layers.iter().flat_map(|choice| with_drafts(sweep, choice)));
+            }
         }
     }
     choices
+}
+
+/// Returns the lookups of a sweep that a method and a drafter can have.
+fn lookups(sweep: &Sweep, method: Method, drafter: DrafterKind) -> Vec<Lookup> {
+    let can_have_any = method.offers(Need::WholeDrafts) && !drafter.needs(Need::Feedback);
+    let lookups = if can_have_any { &sweep.lookups[..] } else { &[] };
+    or_default(lookups, Lookup::None)
 }
 
 /// Returns the drafters of a sweep, each with all draft models that it can use.
@@ -286,6 +298,7 @@ fn build(
         model: models.target.clone(),
         draft_model: choice.draft_model.clone(),
         additional_drafters: Vec::new(),
+        lookup: choice.lookup,
         method: Some(choice.method),
         drafter: Some(choice.drafter),
         draft_tokens: choice.draft_tokens,
@@ -334,6 +347,9 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
     if plan.method().drafts() {
         let count = draft_tokens_text(choice.draft_tokens);
         flags += &format!(" --drafter {} --draft-tokens {count}", plan.drafter());
+        if plan.lookup() != Lookup::None {
+            flags += &format!(" --lookup {}", plan.lookup());
+        }
         if let Some(easyspec) = plan.easyspec() {
             flags += &format!(" {} --calibration {}", easyspec.layers, easyspec.calibration);
         }
@@ -464,6 +480,34 @@ mod tests {
         let replicas = format!("target=cpu:{first},target=cpu:{last}");
         let [plain, dsi] = &placed(Method::Dsi, &replicas)[..] else { panic!("two") };
         assert!(!plain.contains(',') && *dsi == replicas, "{plain}; {dsi}");
+    }
+
+    #[test]
+    fn lookups_are_compared_where_a_method_and_a_drafter_can_have_them() {
+        let sweep = |method, drafters: &[DrafterKind]| Sweep {
+            methods: vec![method],
+            drafters: drafters.to_vec(),
+            lookups: vec![Lookup::None, Lookup::Suffix],
+            ..Sweep::default()
+        };
+        let both = [DrafterKind::Model, DrafterKind::Lookahead];
+        let speculative = sweep(Method::Speculative, &both);
+        let pearl = sweep(Method::Pearl, &[DrafterKind::Model]);
+        let models =
+            Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
+        let all = configurations(&models, &[speculative, pearl], true).unwrap();
+        let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
+        let expected = [
+            "autoregressive",
+            "speculative, model, auto",
+            "speculative, model + suffix, auto",
+            "speculative, lookahead, auto",
+            "pearl, model, auto",
+        ];
+        // Placements may follow.
+        let begins = names.iter().zip(expected).all(|(name, start)| name.starts_with(start));
+        assert!(begins && names.len() == expected.len(), "{names:?}");
+        assert!(all[2].flags.contains("--draft-tokens auto --lookup suffix"), "{}", all[2].flags);
     }
 
     #[test]

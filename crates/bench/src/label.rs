@@ -1,7 +1,7 @@
 //! Labels of configurations: short descriptions without the options that all configurations share.
 
 use crate::choice::{Choice, draft_tokens_text};
-use forerun::{DrafterKind, Drafting, ModelSource, PearlOptions, Placement, Tree};
+use forerun::{DrafterKind, Drafting, Lookup, ModelSource, PearlOptions, Placement, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -72,6 +72,9 @@ fn drafting(choice: &Choice, all: &[Choice]) -> String {
     let mut name = format!(", {}", choice.drafter);
     if let Some(path) = &choice.draft_model {
         name += &draft_model_name(path, choice, all);
+    }
+    if choice.lookup != Lookup::None {
+        name += &format!(" + {}", choice.lookup);
     }
     if let Some(layers) = &choice.layers {
         name += &format!(" {}", layers.to_string().trim_start_matches("--"));

@@ -2,8 +2,8 @@
 
 use crate::{BenchError, PeerSpec};
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, PearlOptions,
-    Placement, Tree, UnknownWeightType, WeightTypes,
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method, ModelSource,
+    PearlOptions, Placement, Tree, UnknownWeightType, WeightTypes,
 };
 use serde::Deserialize;
 use std::fs;
@@ -22,6 +22,8 @@ pub struct Sweep {
     /// The draft models. Each is combined with the drafters that can use it. Default: the common draft
     /// model of all sweeps.
     pub draft_models: Vec<ModelSource>,
+    /// The lookups of earlier text in addition to each drafter; ignored by methods that have none.
+    pub lookups: Vec<Lookup>,
     /// The draft lengths.
     pub draft_tokens: Vec<DraftTokens>,
     /// The tree shapes of drafts.
@@ -113,6 +115,7 @@ struct RawSweep {
     method: Values,
     drafter: Values,
     draft_model: Values,
+    lookup: Values,
     draft_tokens: Values,
     tree: Values,
     pearl: Values,
@@ -232,6 +235,7 @@ impl RawSweep {
             methods: self.method.parsed("method")?,
             drafters: self.drafter.parsed("drafter")?,
             draft_models: self.draft_model.models(),
+            lookups: self.lookup.parsed("lookup")?,
             temperatures: self.temperature.parsed("temperature")?,
             draft_tokens: self.draft_tokens.parsed("draft-tokens")?,
             trees: self.tree.parsed("tree")?,
@@ -256,7 +260,7 @@ mod tests {
         let file: SweepFile = "model = 'a'\n[[sweep]]\ndraft-tokens = [1, 'auto']\ntree = 'top:2x3'\n\
              [[sweep]]\nmethod = 'speculative'\ndrafter = ['prompt-lookup']\ndtype = ['auto', 'int8']\n\
              [[sweep]]\ndrafter = 'easyspec'\nlp = 2\nlayer-groups = ['0,1-2']\ncalibration = 'never'\n\
-             [[sweep]]\ndraft-model = ['b', 'c/d']\ntemperature = [0, 0.7]"
+             [[sweep]]\ndraft-model = ['b', 'c/d']\nlookup = ['none', 'suffix']\ntemperature = [0, 0.7]"
             .parse()
             .unwrap();
         assert_eq!(file.model, Some("a".into()));
@@ -279,6 +283,7 @@ mod tests {
         };
         let fourth = Sweep {
             draft_models: vec!["b".into(), "c/d".into()],
+            lookups: vec![Lookup::None, Lookup::Suffix],
             temperatures: vec![0.0, 0.7],
             ..Sweep::default()
         };
@@ -307,6 +312,7 @@ mod tests {
         let error = |text: &str| text.parse::<SweepFile>().unwrap_err();
         assert!(error("[[sweep]]\nspeed = 1").contains("speed"));
         assert!(error("[[sweep]]\ndrafter = 'me'").contains("drafter: \"me\" is not one of"));
+        assert!(error("[[sweep]]\nlookup = 'text'").contains("lookup: \"text\" is not one of"));
         assert!(error("[[sweep]]\ndtype = 'q4'").contains("int8"));
         assert!(error("[[sweep]]\nlp = 'x'").contains("lp: "));
         assert!(error("[[sweep]]\ntemperature = 'hot'").contains("temperature: "));

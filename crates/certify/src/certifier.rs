@@ -380,7 +380,12 @@ fn name_of(plan: &Plan, options: &Options) -> String {
         forerun::Tree::None => length,
         tree => format!("tree {tree}"),
     };
-    format!("{}, drafter {}, {drafts}, {}", plan.method(), plan.drafter(), plan.placement())
+    let lookup = match plan.lookup() {
+        forerun::Lookup::None => String::new(),
+        lookup => format!(" + {lookup}"),
+    };
+    let (method, drafter, placement) = (plan.method(), plan.drafter(), plan.placement());
+    format!("{method}, drafter {drafter}{lookup}, {drafts}, {placement}")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::plan::read_profile;
 use crate::progress::{Task, Unit};
 use crate::{note, progress};
 use forerun::{
-    LayerStrategy, ModelSource, Request, SamplingOptions, Verification, VerificationChoice,
+    LayerStrategy, Lookup, ModelSource, Request, SamplingOptions, Verification, VerificationChoice,
     default_cores, synthetic_pair_label,
 };
 use forerun_bench::summary::{RunDescription, SYNTHETIC_PAIR};
@@ -272,6 +272,7 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
     let flags = Sweep {
         methods: arguments.method.clone(),
         drafters: arguments.drafter.clone(),
+        lookups: arguments.lookup.clone(),
         draft_tokens: arguments.draft_tokens.clone(),
         trees: arguments.tree.clone(),
         pearl: arguments.pearl.clone(),
@@ -375,11 +376,15 @@ fn identity(
         let parts =
             (plan.method(), plan.drafter(), plan.shape(), plan.length(), plan.weight_type());
         let easyspec = plan.easyspec().map_or(String::new(), |easyspec| format!("{easyspec:?} "));
+        let lookup = match plan.lookup() {
+            Lookup::None => String::new(),
+            lookup => format!("with {lookup} "),
+        };
         let drafter =
             plan.draft_model().map(|model| display_name(models, model) + " ").unwrap_or_default();
         let (temperature, placement) = (configuration.temperature, plan.placement());
         let name = &configuration.name;
-        format!("{name}: {parts:?} {drafter}{easyspec}{placement} at {temperature}")
+        format!("{name}: {parts:?} {drafter}{lookup}{easyspec}{placement} at {temperature}")
     };
     let peers = participants.iter().filter(|participant| participant.is_peer());
     let peer = |peer: &Participant| format!("{}: {:?} {}", peer.name, peer.peer, peer.flags);

@@ -6,7 +6,7 @@ use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{self, Task, Unit};
 use crate::text_file;
 use anyhow::{Context, bail};
-use forerun::{Canceller, DraftTokens, DrafterKind, Method, Options, Tree};
+use forerun::{Canceller, DraftTokens, DrafterKind, Lookup, Method, Options, Tree};
 use forerun_certify::{Certifier, CertifyError, CertifyOptions, Endpoint, compare_endpoints};
 use forerun_output::OutputFile;
 use serde::Serialize;
@@ -131,6 +131,7 @@ fn configurations(arguments: &EngineArguments) -> Vec<Options> {
             with(Method::Pearl, long, "none"),
             with(Method::Dsi, short, "none"),
             with(Method::Ssd, long, "none"),
+            Options { lookup: Lookup::Suffix, ..with(Method::Speculative, short, "none") },
         ]);
     }
     for method in [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd] {

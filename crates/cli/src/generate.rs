@@ -10,8 +10,8 @@ use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{
     Answer, AnswerEvent, AnswerStream, Canceller, EmbeddedModel, Finish, Forerun, ForerunError,
-    Grammar, GrammarKind, Isa, ModelSource, Options, Plan, Request, RequestError, SamplingOptions,
-    TokenId, TokenLogprob, Tokenizer, Trace, Verification, VerificationChoice,
+    Grammar, GrammarKind, Isa, Lookup, ModelSource, Options, Plan, Request, RequestError,
+    SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace, Verification, VerificationChoice,
 };
 use forerun_output::OutputFile;
 use serde_json::json;
@@ -111,9 +111,10 @@ pub(crate) fn detail_plan(engine: &Forerun) {
     let plan = engine.plan();
     let isa = Isa::from_environment().map_or_else(|_| "unknown".into(), |isa| isa.to_string());
     detail(format_args!(
-        "method {}, drafter {}, placement {}, instruction set {isa}",
+        "method {}, drafter {}{}, placement {}, instruction set {isa}",
         plan.method(),
         plan.drafter(),
+        lookup_name(plan).unwrap_or_default(),
         plan.placement()
     ));
 }
@@ -336,6 +337,7 @@ pub(crate) fn options(arguments: &EngineArguments) -> Options {
         pearl: arguments.pearl,
         drafter: arguments.drafter,
         additional_drafters: arguments.also_draft.clone(),
+        lookup: arguments.lookup,
         draft_tokens: arguments.draft_tokens,
         tree: arguments.tree.clone(),
         weight_type: arguments.dtype,
@@ -462,10 +464,17 @@ fn report(
             ));
         }
         let additional = plan.additional_drafters().iter().map(|drafter| format!(" + {drafter}"));
+        let additional = additional.chain(lookup_name(plan));
         let drafters = plan.drafter().to_string() + &additional.collect::<String>();
         note(format_args!("{}, {drafters}: {}", plan.method(), answer.summary()));
     }
     Ok(())
+}
+
+/// Returns the lookup as a further drafter, if there is one.
+fn lookup_name(plan: &Plan) -> Option<String> {
+    let lookup = Some(plan.lookup()).filter(|&lookup| lookup != Lookup::None)?;
+    Some(format!(" + {lookup}"))
 }
 
 fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::Value {
@@ -490,12 +499,14 @@ fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::V
         "drafter": plan.drafter().to_string(),
         "further_drafters":
             plan.additional_drafters().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "lookup": plan.lookup().to_string(),
         "placement": plan.placement().to_string(),
         "usage": {
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.tokens.len(),
             "speculative": {
                 "drafts": statistics.drafts,
+                "lookups": statistics.lookups,
                 "draft_tokens": statistics.draft_tokens,
                 "tested_per_position": statistics.tested,
                 "accepted_per_position": statistics.accepted,

@@ -6,7 +6,16 @@ use crate::TokenId;
 ///
 /// It serves a single answer.
 pub trait Guesser: Send {
-    /// Returns up to `length` tokens after `tokens`, which begin with a prompt of `prompt_len` tokens. They must be a
-    /// function of `tokens`.
-    fn guess(&mut self, tokens: &[TokenId], prompt_len: usize, length: usize) -> Vec<TokenId>;
+    /// Guesses up to `length` tokens after `tokens`, which begin with a prompt of `prompt_len` tokens. The guess must be
+    /// a function of `tokens`.
+    fn guess(&mut self, tokens: &[TokenId], prompt_len: usize, length: usize) -> Guess;
+}
+
+/// The tokens that a [`Guesser`] proposes. By default there are none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Guess {
+    /// The tokens, in a row.
+    pub tokens: Vec<TokenId>,
+    /// How good the evidence is. Of two guesses of a guesser, the one with the higher score is usually right for longer.
+    pub score: f64,
 }

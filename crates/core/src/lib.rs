@@ -40,7 +40,7 @@ pub use constraint::{CompileConstraint, Constraint, TokenConstraint, TokenMask};
 pub use distribution::{Distribution, InvalidDistribution};
 pub use draft::{Draft, DraftShape, Proposal, draft_key};
 pub use features::{FeatureRows, Features};
-pub use guesser::Guesser;
+pub use guesser::{Guess, Guesser};
 pub use job::{
     Cluster, ClusterError, Completion, Job, JobError, JobOutput, Outcome, Role, ScoreJob, Scores,
     SequenceId, Ticket,

@@ -12,6 +12,7 @@ mod draft_ahead;
 mod dsi;
 mod generate;
 mod jobs;
+mod lookup;
 mod method;
 mod pearl;
 mod pearl_options;

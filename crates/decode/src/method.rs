@@ -64,6 +64,8 @@ pub struct DecoderOptions {
     pub pearl: PearlOptions,
     /// What guesses tokens for PEARL, if it does.
     pub guesser: Option<MakeGuesser>,
+    /// What guesses tokens for rounds in which the drafter does not draft, if there are such rounds.
+    pub lookup: Option<MakeGuesser>,
     /// The number of target replicas.
     pub targets: usize,
     /// The number of drafters.

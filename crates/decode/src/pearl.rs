@@ -193,7 +193,7 @@ impl Pearl {
         // The sequence's last token is always the target's own.
         let length = length.min(sequence.remaining().saturating_sub(1));
         guesser.map_or_else(Vec::new, |guesser| {
-            let mut guess = guesser.guess(sequence.tokens(), sequence.prompt_len(), length);
+            let mut guess = guesser.guess(sequence.tokens(), sequence.prompt_len(), length).tokens;
             guess.truncate(length);
             guess
         })

@@ -14,14 +14,16 @@
 //! Deviations:
 //!
 //! * γ can adapt to measured times and acceptance, down to 0, and so can the tree.
+//! * With a lookup, a round may verify a guess from earlier text instead of a draft ([`crate::lookup`]).
 //! * If the drafter fails, the target decodes alone for the rest of the answer.
 
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
     SpeculativeDraftLength,
     jobs::{self, DraftRequest, JobReply},
+    lookup::Lookup,
 };
-use forerun_core::{Cluster, Draft, DraftShape, Need, Outcome, trace::SpanOutcome};
+use forerun_core::{Cluster, Draft, DraftShape, Guesser, Need, Outcome, trace::SpanOutcome};
 use forerun_plan::{RankedRound, Round, TreeLimits};
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -41,6 +43,10 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
             }
             None => policy,
         });
+        let decoder = match options.lookup {
+            Some(make) => decoder.with_lookup(make()),
+            None => decoder,
+        };
         Box::new(match options.calibrates_during_verification {
             true => decoder.calibrating(),
             false => decoder,
@@ -55,6 +61,7 @@ pub struct Speculative {
     calibrates: bool,
     /// Whether the drafter has failed. It gets no more jobs of this answer.
     drafter_failed: bool,
+    lookup: Option<Lookup>,
 }
 
 /// The drafter that this method uses.
@@ -64,7 +71,13 @@ impl Speculative {
     /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(draft_length: SpeculativeDraftLength) -> Self {
-        Self { draft_length, calibrates: false, drafter_failed: false }
+        Self { draft_length, calibrates: false, drafter_failed: false, lookup: None }
+    }
+
+    /// Returns the decoder with a lookup, whose guesses take the place of drafts where they are expected to be better.
+    #[must_use]
+    pub fn with_lookup(self, guesser: Box<dyn Guesser>) -> Self {
+        Self { lookup: Some(Lookup::new(guesser)), ..self }
     }
 
     /// Returns the decoder configured to have the drafter read each draft while the target verifies it, so that
@@ -80,18 +93,27 @@ impl Speculative {
         &self.draft_length
     }
 
+    /// Returns the shape of the drafter's next draft; `None` if it does not draft.
+    fn next_shape(&self, sequence: &Sequence) -> Option<DraftShape> {
+        // The target adds a token of its own, so a draft never needs the last position.
+        let room = sequence.remaining().saturating_sub(1);
+        let shape = self.draft_length.next_shape().truncated(room);
+        (!self.drafter_failed && shape.depth() > 0).then_some(shape)
+    }
+
+    /// Returns the draft that was looked up; `None` if this is the drafter's round.
+    fn look_up(&mut self, sequence: &mut Sequence) -> Option<Draft> {
+        let drafter_drafts = self.next_shape(sequence).is_some();
+        self.lookup.as_mut()?.draft(sequence, &self.draft_length, drafter_drafts)
+    }
+
     /// Returns the drafter's reply; `None` without a draft.
     fn draft(
         &mut self,
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<Option<JobReply<Draft>>, DecodeError> {
-        // The target adds a token of its own, so a draft never needs the last position.
-        let shape =
-            self.draft_length.next_shape().truncated(sequence.remaining().saturating_sub(1));
-        if self.drafter_failed || shape.depth() == 0 {
-            return Ok(None);
-        }
+        let Some(shape) = self.next_shape(sequence) else { return Ok(None) };
         match jobs::draft(DRAFTER, sequence, cluster, shape) {
             Ok(reply) => Ok(Some(reply)),
             Err(error) => {
@@ -129,22 +151,35 @@ impl Decoder for Speculative {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let reply = self.draft(sequence, cluster)?;
-        let empty = Draft::empty();
-        let draft = reply.as_ref().map_or(&empty, |reply| &reply.output);
+        let before = sequence.tokens().len();
+        let looked_up = self.look_up(sequence);
+        let reply = match looked_up {
+            Some(_) => None,
+            None => self.draft(sequence, cluster)?,
+        };
+        let (empty, drafted) = (Draft::empty(), reply.as_ref().map(|reply| &reply.output));
+        let draft = looked_up.as_ref().or(drafted).unwrap_or(&empty);
         let scoring = jobs::submit_score(0, sequence, &[], draft.tree.clone(), cluster)?;
-        self.calibrate(draft, sequence, cluster)?;
+        if looked_up.is_none() {
+            self.calibrate(draft, sequence, cluster)?;
+        }
         let score = jobs::score_in_flight(scoring, draft.tree.len(), sequence, cluster)?;
         let verdict = sequence.verify_whole(draft, &score.output.rows);
         let accepted = sequence.commit(draft, &verdict, &score.output);
+        if let Some(lookup) = &mut self.lookup {
+            let of_drafter = drafted.filter(|draft| !draft.tree.is_empty()).map(|_| accepted);
+            lookup.observe(&sequence.tokens()[before..], of_drafter);
+        }
+        let grows_tree = self.draft_length.grows_trees() && looked_up.is_none();
         self.draft_length.observe(&Round {
             requested: reply.is_some(),
             drafted: draft.tree.len(),
+            looked_up: looked_up.is_some(),
             accepted,
             rejected: verdict.rejected,
             draft: reply.as_ref().map(|reply| reply.time).unwrap_or_default(),
             score: score.time,
-            ranked: self.draft_length.grows_trees().then(|| {
+            ranked: grows_tree.then(|| {
                 RankedRound::new(
                     &draft.tree,
                     &self.draft_length.next_shape(),
@@ -164,10 +199,11 @@ impl Decoder for Speculative {
 impl AnswerDecoder for Speculative {
     fn for_next_answer(
         &self,
-        _options: &DecoderOptions,
+        options: &DecoderOptions,
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let draft_length = self.draft_length.for_new_answer(prompt_tokens);
-        Box::new(Self { calibrates: self.calibrates, ..Self::new(draft_length) })
+        let lookup = options.lookup.map(|make| Lookup::new(make()));
+        Box::new(Self { calibrates: self.calibrates, lookup, ..Self::new(draft_length) })
     }
 }

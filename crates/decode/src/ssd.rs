@@ -18,6 +18,7 @@
 //!
 //! Deviations:
 //!
+//! * With a lookup, a round may verify a guess from earlier text instead of a draft, prepared or not ([`crate::lookup`]).
 //! * The paper computes the number of tokens to prepare after each part of the draft by a closed form, a
 //!   capped geometric series. Here the most probable verdicts under the same model are taken one by one.
 //! * The paper changes the drafter's distribution so that corrections are more often among the prepared ones
@@ -27,9 +28,10 @@ use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
     SpeculativeDraftLength,
     jobs::{self, DraftRequest, JobReply},
+    lookup::Lookup,
 };
 use forerun_core::{
-    Cluster, Completion, Draft, DraftShape, Need, Outcome, SequenceId, Ticket, TokenId,
+    Cluster, Completion, Draft, DraftShape, Guesser, Need, Outcome, SequenceId, Ticket, TokenId,
     trace::SpanOutcome,
 };
 use forerun_plan::{AcceptanceEstimate, Round};
@@ -44,7 +46,11 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     decoder: |options| {
         let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
         let shape = DraftShape::Chain { length: longest.min(options.draft_tokens) };
-        Box::new(Ssd::new(options.draft_length(shape)))
+        let decoder = Ssd::new(options.draft_length(shape));
+        Box::new(match options.lookup {
+            Some(make) => decoder.with_lookup(make()),
+            None => decoder,
+        })
     },
 };
 
@@ -56,6 +62,7 @@ pub struct Ssd {
     acceptance: AcceptanceEstimate,
     /// Whether the drafter has failed. It gets no more jobs of this answer.
     drafter_failed: bool,
+    lookup: Option<Lookup>,
     /// The jobs of this round that name tokens after a part of the draft, which has this many tokens.
     naming: Vec<(Ticket, usize)>,
     prepared: Vec<Prepared>,
@@ -108,6 +115,7 @@ impl Ssd {
             verdicts: VERDICTS,
             acceptance: AcceptanceEstimate::default(),
             drafter_failed: false,
+            lookup: None,
             naming: Vec::new(),
             prepared: Vec::new(),
             submitted: 0,
@@ -122,6 +130,23 @@ impl Ssd {
     #[must_use]
     pub fn with_verdicts(self, verdicts: usize) -> Self {
         Self { verdicts, ..self }
+    }
+
+    /// Returns the decoder with a lookup, whose guesses take the place of drafts where they are expected to be better.
+    #[must_use]
+    pub fn with_lookup(self, guesser: Box<dyn Guesser>) -> Self {
+        Self { lookup: Some(Lookup::new(guesser)), ..self }
+    }
+
+    /// Returns the draft that was looked up, for which the prepared one is discarded; `None` if this is the drafter's
+    /// round.
+    fn look_up(&mut self, sequence: &mut Sequence, cluster: &mut dyn Cluster) -> Option<Draft> {
+        let shape = self.next_shape(sequence.remaining());
+        let drafter_drafts = !self.drafter_failed && shape.depth() > 0;
+        let lookup = self.lookup.as_mut()?;
+        let looked_up = lookup.draft(sequence, &self.draft_length, drafter_drafts)?;
+        self.hit.take().iter().for_each(|unused| unused.discard(cluster));
+        Some(looked_up)
     }
 
     /// Returns the draft of this round: the prepared one, or a new one. `None` without a draft.
@@ -319,9 +344,14 @@ impl Decoder for Ssd {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let reply = self.draft(sequence, cluster)?;
-        let empty = Draft::empty();
-        let draft = reply.as_ref().map_or(&empty, |reply| &reply.output);
+        let before = sequence.tokens().len();
+        let looked_up = self.look_up(sequence, cluster);
+        let reply = match looked_up {
+            Some(_) => None,
+            None => self.draft(sequence, cluster)?,
+        };
+        let (empty, drafted) = (Draft::empty(), reply.as_ref().map(|reply| &reply.output));
+        let draft = looked_up.as_ref().or(drafted).unwrap_or(&empty);
         if !draft.tree.is_chain() {
             return Err(DecodeError::Answer("the draft is not a chain"));
         }
@@ -330,7 +360,7 @@ impl Decoder for Ssd {
         let tree = draft.tree.clone();
         let scoring = jobs::submit_score(0, sequence, &[], tree, cluster)?;
         self.scoring = Some(scoring);
-        if reply.is_some() {
+        if reply.is_some() || looked_up.is_some() && !self.drafter_failed {
             self.name_tokens(draft, sequence, cluster)?;
         }
         let score = loop {
@@ -345,6 +375,10 @@ impl Decoder for Ssd {
         let verdict = sequence.verify_whole(draft, &score.output.rows);
         let accepted = sequence.commit(draft, &verdict, &score.output);
         self.keep(accepted, verdict.token, cluster);
+        if let Some(lookup) = &mut self.lookup {
+            let of_drafter = drafted.filter(|draft| !draft.tree.is_empty()).map(|_| accepted);
+            lookup.observe(&sequence.tokens()[before..], of_drafter);
+        }
         self.acceptance.add(accepted, verdict.rejected);
         // Only the part of drafting that the last verification did not hide costs time. The draft shared its passes with
         // those for other verdicts, which are this sequence's, too.
@@ -352,6 +386,7 @@ impl Decoder for Ssd {
         self.draft_length.observe(&Round {
             requested: reply.is_some(),
             drafted: draft.tree.len(),
+            looked_up: looked_up.is_some(),
             accepted,
             rejected: verdict.rejected,
             draft: reply.as_ref().map(|reply| reply.time.own_after(start_ns)).unwrap_or_default(),
@@ -383,10 +418,15 @@ impl Decoder for Ssd {
 impl AnswerDecoder for Ssd {
     fn for_next_answer(
         &self,
-        _options: &DecoderOptions,
+        options: &DecoderOptions,
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(self.draft_length.for_new_answer(prompt_tokens));
-        Box::new(Self { acceptance: self.acceptance, ..decoder.with_verdicts(self.verdicts) })
+        let lookup = options.lookup.map(|make| Lookup::new(make()));
+        Box::new(Self {
+            acceptance: self.acceptance,
+            lookup,
+            ..decoder.with_verdicts(self.verdicts)
+        })
     }
 }

@@ -17,6 +17,8 @@ pub struct Statistics {
     pub drafts: u64,
     /// The number of these drafts that SSD had prepared before the verdict on the draft before.
     pub prepared: u64,
+    /// The number of these drafts that were looked up in earlier text, in rounds without the drafter.
+    pub lookups: u64,
     /// The number of drafted tokens, tested or not.
     pub draft_tokens: u64,
     /// By depth, starting at 0: the number of rounds in which the draft token at this depth was
@@ -38,6 +40,12 @@ impl Statistics {
     pub(crate) fn count_draft(&mut self, tokens: usize, duration_ns: u64) {
         self.draft_tokens += tokens as u64;
         self.draft_ns += duration_ns;
+    }
+
+    /// Counts a draft that was looked up in earlier text, which takes no time.
+    pub(crate) fn count_lookup(&mut self, tokens: usize) {
+        self.lookups += 1;
+        self.draft_tokens += tokens as u64;
     }
 
     /// Counts a round that verified up to `drafted` tokens.
@@ -85,6 +93,7 @@ impl Statistics {
         self.target_forwards += other.target_forwards;
         self.drafts += other.drafts;
         self.prepared += other.prepared;
+        self.lookups += other.lookups;
         self.draft_tokens += other.draft_tokens;
         self.draft_ns += other.draft_ns;
         self.score_ns += other.score_ns;

@@ -20,8 +20,8 @@ use crate::suffix_automaton::{State, SuffixAutomaton};
 use crate::suffix_pool::{AnswerPool, END_OF_ANSWER};
 use crate::{DraftContext, Drafter};
 use forerun_core::{
-    Draft, DraftShape, Guesser, Proposal, Sampling, SequenceId, TokenId, TokenTree, node_of_row,
-    row_of,
+    Draft, DraftShape, Guess, Guesser, Proposal, Sampling, SequenceId, TokenId, TokenTree,
+    node_of_row, row_of,
 };
 use forerun_lm::ModelError;
 use std::cmp::Reverse;
@@ -100,12 +100,15 @@ impl Drafter for SuffixDrafter {
 }
 
 impl Guesser for SuffixDrafter {
-    fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Vec<TokenId> {
+    /// The score is that of the chain: the number of tokens that are likely to be accepted.
+    fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Guess {
         let text = self.texts.entry(SequenceId(0)).or_default();
         text.suffixes.seek(tokens);
         let own = text.suffixes.repeated_suffixes();
         let own = own.map(|(state, matched)| (&text.suffixes, state, matched));
-        speculate(own, &Limits { depth: length, width: 1, nodes: length }).tree.tokens().to_vec()
+        let limits = Limits { depth: length, width: 1, nodes: length };
+        let Speculation { tree, score } = speculate(own, &limits);
+        Guess { tokens: tree.tokens().to_vec(), score }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The decoders of an engine's answers, and the draft lengths that they learn from earlier answers.
 
-use crate::plan::{Method, Plan};
+use crate::plan::{Lookup, Method, Plan};
 use forerun_core::DraftShape;
 use forerun_decode::{
     AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, MakeGuesser, PreVerify, SharedGoodput,
@@ -34,6 +34,7 @@ impl LearnedDecoders {
             pattern,
             pearl: plan.pearl(),
             guesser: guesser(plan.pearl().pre_verify),
+            lookup: lookup(plan.lookup()),
             targets: plan.placement().replicas(),
             drafters: 1 + plan.additional_drafters().len(),
             calibrates_during_verification,
@@ -105,7 +106,16 @@ impl LearnedDecoders {
 fn guesser(pre_verify: PreVerify) -> Option<MakeGuesser> {
     match pre_verify {
         PreVerify::Off | PreVerify::Bare => None,
-        PreVerify::PromptLookup => Some(|| Box::new(PromptLookup)),
-        PreVerify::Suffix => Some(|| Box::new(SuffixDrafter::new())),
+        PreVerify::PromptLookup => lookup(Lookup::PromptLookup),
+        PreVerify::Suffix => lookup(Lookup::Suffix),
+    }
+}
+
+/// Returns what guesses tokens from earlier text; `None` without guesses.
+fn lookup(lookup: Lookup) -> Option<MakeGuesser> {
+    match lookup {
+        Lookup::None => None,
+        Lookup::Suffix => Some(|| Box::new(SuffixDrafter::new())),
+        Lookup::PromptLookup => Some(|| Box::new(PromptLookup)),
     }
 }

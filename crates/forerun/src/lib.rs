@@ -97,8 +97,8 @@ pub use model_id::ModelId;
 pub use model_source::ModelSource;
 pub use model_summary::{ModelFormat, ModelSummary};
 pub use plan::{
-    AdditionalDrafter, DraftTokens, Method, Options, Plan, PlanError, Tree, WorkerDescription,
-    WorkerDevice, WorkerModel,
+    AdditionalDrafter, DraftTokens, Lookup, Method, Options, Plan, PlanError, Tree,
+    WorkerDescription, WorkerDevice, WorkerModel,
 };
 pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport, TypeQuality};

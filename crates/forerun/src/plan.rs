@@ -5,6 +5,7 @@ mod drafters;
 pub(crate) mod drafts;
 mod effects;
 mod error;
+mod lookup;
 mod method;
 mod options;
 mod workers;
@@ -12,6 +13,7 @@ mod workers;
 pub use drafters::AdditionalDrafter;
 pub use drafts::{DraftTokens, Tree};
 pub use error::PlanError;
+pub use lookup::Lookup;
 pub use method::Method;
 pub use options::Options;
 pub use workers::{WorkerDescription, WorkerDevice, WorkerModel};
@@ -47,6 +49,7 @@ pub struct Plan {
     drafter: DrafterKind,
     additional_drafters: Vec<AdditionalDrafter>,
     drafts: Drafts,
+    lookup: Lookup,
     pearl: PearlOptions,
     types: ModelTypes,
     cache_bytes: Option<usize>,
@@ -90,6 +93,7 @@ impl Plan {
             method::check_layout(found, method)?;
         }
         method::check_needs(&options, method, drafter)?;
+        let lookup = lookup::lookup(&options, method, drafter)?;
         let additional_drafters = drafters::additional_drafters(&options, method)?;
         let easyspec = drafters::easyspec(&options, drafter)?;
         let models = drafters::count_models(drafter, &additional_drafters);
@@ -112,6 +116,7 @@ impl Plan {
             drafter,
             additional_drafters,
             drafts,
+            lookup,
             pearl,
             types: ModelTypes { weights: weight_type, cache: cache_type },
             cache_bytes,
@@ -182,6 +187,12 @@ impl Plan {
     #[must_use]
     pub fn length(&self) -> DraftLength {
         self.drafts.length
+    }
+
+    /// Returns the lookup of earlier text in addition to the drafter.
+    #[must_use]
+    pub fn lookup(&self) -> Lookup {
+        self.lookup
     }
 
     /// Returns the variant of PEARL.
@@ -395,6 +406,17 @@ mod tests {
             },
             "the drafter lookahead learns",
         );
+        refuse(
+            |o| {
+                (o.draft_model, o.lookup) = (Some("x".into()), Lookup::Suffix);
+                o.method = Some(Method::Pearl);
+            },
+            "whole drafts, and the method pearl has none",
+        );
+        refuse(
+            |o| (o.drafter, o.lookup) = (Some(DrafterKind::Lookahead), Lookup::Suffix),
+            "the drafter lookahead learns from all of its own",
+        );
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(0), "1 to 64");
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(65), "65");
         refuse(|o| o.tree = "top:0".parse().unwrap_or_default(), "top:0");
@@ -453,6 +475,7 @@ mod tests {
             o.additional_drafters = "prompt-lookup".parse().into_iter().collect();
         };
         refuse(additional, "additional_drafters", drafter);
+        refuse(|o| o.lookup = Lookup::Suffix, "lookup", drafter);
         let pearl = |o: &mut Options| {
             o.drafter = Some(DrafterKind::PromptLookup);
             o.pearl = "paper".parse().unwrap_or_default();

@@ -35,27 +35,31 @@ impl RoundEstimates {
     /// Learns from a round. Returns whether it shows the usual costs.
     pub(crate) fn learn(&mut self, round: &Round, caught_up: usize, waited_ns: f64) -> bool {
         match &round.ranked {
+            _ if round.looked_up => self.acceptance.skip(round.accepted + 1),
             Some(ranked) => self.acceptance.observe_ranked(&ranked.tested),
             None if round.drafted > 0 => {
                 self.acceptance.observe(0, round.accepted, round.rejected);
             }
             None => {}
         }
-        if !round.rejected {
+        if !round.rejected && !round.looked_up {
             self.acceptance.skip(1);
         }
         let draft_ns = self.draft_costs.learn(&round.draft);
         let score_ns = self.score_costs.learn(&round.score);
         let (Some(draft_ns), Some(score_ns)) = (draft_ns, score_ns) else { return false };
-        self.waited_ns[usize::from(round.drafted > 0)].add(waited_ns);
+        self.waited_ns[usize::from(round.drafted > 0 && !round.looked_up)].add(waited_ns);
         if round.drafted == 0 {
             self.plain.add(&round.score);
             return true;
         }
-        self.learn_draft(round.size(), draft_ns, caught_up);
         if let Some(plain_ns) = self.plain_ns() {
             self.rows.add(round.drafted, (score_ns - plain_ns).max(0.0));
         }
+        if round.looked_up {
+            return true;
+        }
+        self.learn_draft(round.size(), draft_ns, caught_up);
         self.nodes.add(round.drafted as f64);
         true
     }
@@ -112,6 +116,17 @@ impl RoundEstimates {
     /// Returns the time of a round without a draft; `None` if nothing is known.
     fn plain_ns(&self) -> Option<f64> {
         self.plain.is_known().then(|| self.plain.without_neighbours_or(0.0, &self.score_costs))
+    }
+
+    /// Returns, for 0 to `longest` draft tokens that took no time, the share of the pass that verifies them at the
+    /// present load; `None` if nothing is known.
+    pub(crate) fn pass_shares(&self, longest: usize) -> Option<Vec<f64>> {
+        let (plain_ns, waited_ns) = (self.plain_ns()?, self.waited_ns[0].value_or(0.0));
+        let rows = self.rows.up_to(longest).into_iter().enumerate();
+        let share = |(rows, ns)| {
+            self.score_costs.share_at_load(plain_ns + ns, rows as f64 + 1.0) + waited_ns
+        };
+        Some(rows.map(share).collect())
     }
 
     /// Returns the mean number of nodes of drafts; `default` if nothing is known.

@@ -3,6 +3,7 @@
 use crate::acceptance::Tested;
 use crate::estimates::JobTime;
 use crate::ledger::Ledger;
+use crate::lookup_choice::accepted_of;
 use crate::outlook::Outlook;
 use crate::ranked_tree::{DraftSize, TreeLimits, fastest_tree};
 use crate::round_estimates::{RoundEstimates, RoundTimes};
@@ -49,8 +50,10 @@ pub struct SpeculativeDraftLength {
     next: Next,
     /// Whether the next round is the answer's first one, which computes the prompt.
     first_round: bool,
-    /// The number of committed tokens that the drafter has not read, because no draft was requested.
+    /// The number of committed tokens that the drafter has not read, because drafting paused.
     unread_tokens: usize,
+    /// The number of those that it has not read because the drafts were looked up.
+    looked_up_tokens: usize,
     /// The time since the last round without a draft, and the number of rounds.
     since_plain_ns: f64,
     since_plain: u32,
@@ -67,6 +70,8 @@ pub struct Round {
     pub requested: bool,
     /// The number of drafted tokens.
     pub drafted: usize,
+    /// Whether the draft was looked up in earlier text. It took no time then, and shows nothing of the drafter.
+    pub looked_up: bool,
     /// The number of draft tokens that were committed.
     pub accepted: usize,
     /// Whether a draft token was rejected.
@@ -131,6 +136,7 @@ impl SpeculativeDraftLength {
             next: Next::default(),
             first_round: true,
             unread_tokens: 0,
+            looked_up_tokens: 0,
             since_plain_ns: 0.0,
             since_plain: 0,
             last_ns: None,
@@ -168,7 +174,8 @@ impl SpeculativeDraftLength {
     /// learned times and acceptance.
     #[must_use]
     pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
-        Self { first_round: true, last_ns: None, unread_tokens: prompt_tokens, ..self.clone() }
+        let (first_round, unread_tokens, looked_up_tokens) = (true, prompt_tokens, 0);
+        Self { first_round, last_ns: None, unread_tokens, looked_up_tokens, ..self.clone() }
     }
 
     /// Returns the shape of the next round's draft. Its depth is 0 if no draft should be made.
@@ -185,9 +192,28 @@ impl SpeculativeDraftLength {
         self.shape.with_draft_tokens(length)
     }
 
+    /// Returns how many of `longest` tokens that were looked up to draft, if each is accepted at this rate. The automatic
+    /// mode knows what their rows cost; others take all of them.
+    #[must_use]
+    pub fn lookup_length(&self, rate: f64, longest: usize) -> usize {
+        if self.length != DraftLength::Auto {
+            return longest;
+        }
+        // The cost of many more rows than were tried is not known.
+        let longest = longest.min(2 * self.estimates.rows.largest() + 1);
+        let measures_plain = self.since_plain >= PLAIN_EVERY && self.next.shape.is_none();
+        let shares = self.estimates.pass_shares(longest).filter(|_| !measures_plain);
+        let shares = shares.unwrap_or_default();
+        let speeds = shares.iter().enumerate();
+        let speeds = speeds.map(|(length, ns)| (length, (1.0 + accepted_of(rate, length)) / ns));
+        // Of equal ones, the shortest.
+        let best = speeds.rev().max_by(|(_, a), (_, b)| a.total_cmp(b));
+        best.map_or(0, |(length, _)| length)
+    }
+
     /// Learns from the measurements of a round.
     pub fn observe(&mut self, round: &Round) {
-        if round.drafted > 0 {
+        if round.drafted > 0 && !round.looked_up {
             self.assisted = match round.accepted >= self.assisted {
                 true => (self.assisted + 2).min(self.shape.length()),
                 false => self.assisted.saturating_sub(1).max(1),
@@ -195,9 +221,14 @@ impl SpeculativeDraftLength {
         }
         let last_ns = self.last_ns.replace(round.score.finished_ns);
         // A draft that had to read many tokens first does not show the drafter's usual speed.
-        let caught_up = if round.requested { self.unread_tokens } else { 0 };
-        self.unread_tokens =
-            if round.requested { 0 } else { self.unread_tokens + round.accepted + 1 };
+        let caught_up = if round.requested { self.unread() } else { 0 };
+        if round.requested {
+            (self.unread_tokens, self.looked_up_tokens) = (0, 0);
+        } else if round.looked_up {
+            self.looked_up_tokens += round.accepted + 1;
+        } else {
+            self.unread_tokens += round.accepted + 1;
+        }
         let (sequences, now_ns) = (round.score.cost.active_sequences, round.score.finished_ns);
         if sequences > 0 && self.length == DraftLength::Auto {
             self.goodput.observe(sequences, round.accepted + 1, now_ns);
@@ -213,6 +244,11 @@ impl SpeculativeDraftLength {
         if round.drafted > 0 {
             self.since_plain += 1;
             self.since_plain_ns += round_ns;
+        }
+        if round.looked_up {
+            // The drafter neither lost nor gained time.
+            self.ledger.add_alone(round_ns);
+        } else if round.drafted > 0 {
             let plain_ns = self.estimates.plain_share().unwrap_or(round_ns);
             let plain_ns = (round.accepted + 1) as f64 * plain_ns;
             let catch_up_ns = caught_up as f64 * self.estimates.catch_up_ns.value_or(0.0);
@@ -233,6 +269,13 @@ impl SpeculativeDraftLength {
         self.next = self.decide();
     }
 
+    /// Returns the number of tokens that the drafter has to read before it drafts. It reads a few of a looked-up draft
+    /// as fast as those of its own drafts.
+    fn unread(&self) -> usize {
+        let looked_up = Some(self.looked_up_tokens).filter(|&n| n >= CATCH_UP_SAMPLE.start);
+        self.unread_tokens + looked_up.unwrap_or(0)
+    }
+
     /// Decides the next draft.
     fn decide(&self) -> Next {
         let none = Next::default();
@@ -242,12 +285,13 @@ impl SpeculativeDraftLength {
         let (usual, least) = self.times();
         let at_best = self.best(&Outlook::certain(self.depth()), &least, self.reach());
         let speedup_at_best = at_best.speed() * plain_ns;
-        let catch_up_ns = self.unread_tokens as f64 * self.estimates.catch_up_ns.value_or(0.0);
+        let unread = self.unread();
+        let catch_up_ns = unread as f64 * self.estimates.catch_up_ns.value_or(0.0);
         let may_catch_up = self.ledger.may_catch_up(catch_up_ns, speedup_at_best);
 
         let now = acceptance.outlook(self.depth());
         let best = self.best(&now, &usual, self.longest());
-        let gain = if self.unread_tokens > 0 { MIN_GAIN } else { 1.0 };
+        let gain = if unread > 0 { MIN_GAIN } else { 1.0 };
         if best.speed() * plain_ns > gain && self.ledger.may_draft(plain_ns) {
             let measures_plain = self.since_plain >= PLAIN_EVERY
                 && plain_ns - 1.0 / best.speed() <= PLAIN_SHARE * self.since_plain_ns;
@@ -264,7 +308,7 @@ impl SpeculativeDraftLength {
         // One early trial measures the cost of catching up while there are few tokens to read.
         if !self.estimates.catch_up_ns.is_known()
             && self.estimates.draft.is_known()
-            && CATCH_UP_SAMPLE.contains(&self.unread_tokens)
+            && CATCH_UP_SAMPLE.contains(&unread)
         {
             let shortest = self.best(&now, &usual, self.shortest());
             return Next { shape: Some(shortest.shape), is_trial: true };
@@ -319,7 +363,7 @@ impl SpeculativeDraftLength {
         };
         // One length does not show what further tokens cost: the job itself may take most of the time. To try that is
         // cheap while there is nothing to read first.
-        let is_flat = self.estimates.draft.has_one_point() && self.unread_tokens == 0;
+        let is_flat = self.estimates.draft.has_one_point() && self.unread() == 0;
         (self.estimates.times(longest), self.estimates.times_at_best(longest, is_flat))
     }
 
@@ -461,6 +505,7 @@ mod tests {
                 ranked: None,
                 requested,
                 drafted,
+                looked_up: false,
                 accepted,
                 rejected: drafted > 0 && accepted < shape.depth(),
                 draft: JobTime::alone(
@@ -635,6 +680,7 @@ mod tests {
             let round = Round {
                 requested: !tree.is_empty(),
                 drafted: tree.len(),
+                looked_up: false,
                 accepted: accepted.len(),
                 rejected,
                 draft: JobTime::alone(30 * tree.max_depth() as u64),
@@ -663,6 +709,61 @@ mod tests {
         // Rows that cost more than they bring are not drafted.
         let (_, speed) = run_second(&mut grown(8, 40), 5_000, 900);
         assert!(speed > 0.97, "{speed}");
+    }
+
+    /// Drafts that were looked up, right or wrong, leave what is known of the drafter.
+    #[test]
+    fn looked_up_drafts_show_nothing_of_the_drafter() {
+        let pair = SimulatedPair { agreement: 5, draft_ns: 50, ..PAIR };
+        let mut without = chain(DraftLength::Auto);
+        let (usual, _) = run(&mut without, 400, &pair);
+        for (accepted, rejected) in [(0, true), (3, true), (8, false)] {
+            let mut mixed = chain(DraftLength::Auto);
+            let mut depths = Vec::new();
+            for _ in 0..400 {
+                let (drafted, looked_up) = (8, true);
+                let score = JobTime::alone(1_000 + 20 * 8);
+                mixed.observe(&Round {
+                    drafted,
+                    looked_up,
+                    accepted,
+                    rejected,
+                    score,
+                    ..Round::default()
+                });
+                depths.extend(run(&mut mixed, 1, &pair).0);
+            }
+            let times = |policy: &SpeculativeDraftLength| policy.estimates.draft.up_to(16);
+            for (found, expected) in times(&mixed).iter().zip(times(&without)) {
+                assert!((found - expected).abs() < 1.0, "{found} ns, {expected} ns");
+            }
+            let first = mixed.estimates.acceptance.of_first(5);
+            assert!(first[5] > 0.8, "{first:?}");
+            let mean = |depths: &[usize]| depths[200..].iter().sum::<usize>() / 200;
+            assert_eq!(mean(&depths), mean(&usual), "the drafter's lengths");
+        }
+    }
+
+    #[test]
+    fn looked_up_drafts_are_as_long_as_their_rows_are_worth() {
+        assert_eq!(chain(DraftLength::Fixed).lookup_length(0.1, 12), 12);
+        let learned = |row_ns| {
+            let mut policy = chain(DraftLength::Auto);
+            assert_eq!(policy.lookup_length(1.0, 12), 0, "the time of a pass is not known");
+            run(
+                &mut policy,
+                300,
+                &SimulatedPair { agreement: 9, score_ns: (1_000, row_ns), ..PAIR },
+            );
+            policy
+        };
+        let cheap = learned(20);
+        let lengths = [0.0, 0.01, 0.5, 0.95].map(|rate| cheap.lookup_length(rate, 12));
+        assert!(lengths[..2] == [0, 0] && (3..8).contains(&lengths[2]), "{lengths:?}");
+        assert_eq!(lengths[3], 12);
+        let expensive = learned(600);
+        assert_eq!(expensive.lookup_length(0.5, 12), 0);
+        assert!(expensive.lookup_length(0.99, 12) > 0);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! An oracle that stands in for the models: given text, given acceptance.
 
 use forerun_core::{
-    Distribution, Draft, DraftShape, Guesser, Job, JobOutput, Key, KeyedRandomness, Proposal,
-    Purpose, ScoreJob, Scores, SequenceId, TokenId, TokenTree, node_of_row, row_of,
+    Distribution, Draft, DraftShape, Guess, Guesser, Job, JobOutput, Key, KeyedRandomness,
+    Proposal, Purpose, ScoreJob, Scores, SequenceId, TokenId, TokenTree, node_of_row, row_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -376,8 +376,9 @@ impl SimulatedLookup {
 }
 
 impl Guesser for SimulatedLookup {
-    fn guess(&mut self, tokens: &[TokenId], prompt_len: usize, length: usize) -> Vec<TokenId> {
-        self.0.draft(LOOKUP, tokens, prompt_len, length)
+    fn guess(&mut self, tokens: &[TokenId], prompt_len: usize, length: usize) -> Guess {
+        let tokens = self.0.draft(LOOKUP, tokens, prompt_len, length);
+        Guess { score: tokens.len() as f64, tokens }
     }
 }
 

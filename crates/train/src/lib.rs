@@ -37,4 +37,4 @@ pub use ops::{LossParts, Targets, Teacher};
 pub use optimizer::{MatrixUpdate, Optimizer, OptimizerOptions};
 pub use options::{TrainError, TrainOptions};
 pub use schedule::LearningRateSchedule;
-pub use trainer::{Event, Trainer};
+pub use trainer::{DrafterRun, Event, Trainer};

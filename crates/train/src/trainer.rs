@@ -46,6 +46,21 @@ pub struct Trainer<'a, L> {
     damaged: Vec<TrainError>,
 }
 
+/// Where a run of a drafter is, and what it learns from.
+#[derive(Clone, Copy)]
+pub struct DrafterRun<'a> {
+    /// The folder of the run.
+    pub folder: &'a Path,
+    /// The encoded text.
+    pub dataset: &'a Dataset,
+    /// The path of the target's `tokenizer.json`.
+    pub tokenizer: &'a Path,
+    /// The target.
+    pub target: &'a Target,
+    /// The folder of a drafter whose weights a new run starts with; `None` for random weights.
+    pub init: Option<&'a Path>,
+}
+
 impl<'a> Trainer<'a, LanguageLearner<'a>> {
     /// Opens a run of a language model in `folder`. If the folder contains a checkpoint, resumes from
     /// it; otherwise starts with the model from `create`. `origin` is an object with everything that
@@ -78,20 +93,17 @@ impl<'a> Trainer<'a, LanguageLearner<'a>> {
 }
 
 impl<'a> Trainer<'a, DrafterLearner<'a>> {
-    /// Opens a run of a drafter in `folder`. If the folder contains a checkpoint, resumes from it.
-    /// `tokenizer` is the path of the target's `tokenizer.json`.
+    /// Opens a run of a drafter. If its folder contains a checkpoint, resumes from it.
     ///
     /// # Errors
-    /// If the folder contains another run, a file cannot be read or written, or the target and the data
-    /// do not fit each other.
+    /// If the folder contains another run, a file cannot be read or written, or the target, the data and the drafter to
+    /// start with do not fit each other.
     pub fn open_drafter(
-        folder: &Path,
-        dataset: &'a Dataset,
-        tokenizer: &Path,
-        target: &'a Target,
+        run: &DrafterRun<'a>,
         options: TrainOptions,
         drafter: DrafterOptions,
     ) -> Result<Self, TrainError> {
+        let &DrafterRun { folder, dataset, tokenizer, target, init } = run;
         dataset.check_tokenizer(tokenizer)?;
         let seed = options.seed;
         let load = |path: &Path| Ok(DrafterLearner::load(target, drafter, path)?);
@@ -99,7 +111,10 @@ impl<'a> Trainer<'a, DrafterLearner<'a>> {
         let vocabulary = |size| most_frequent_tokens(dataset, vocab_size, size);
         let create = || {
             let vocabulary = drafter.draft_vocab.map(vocabulary);
-            Ok(DrafterLearner::random(target, drafter, vocabulary, seed)?)
+            match init {
+                Some(init) => Ok(DrafterLearner::continued(target, drafter, vocabulary, init)?),
+                None => Ok(DrafterLearner::random(target, drafter, vocabulary, seed)?),
+            }
         };
         Self::open_learner(folder, dataset, options, load, create)
     }

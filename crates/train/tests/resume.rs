@@ -11,7 +11,8 @@ use forerun_train::drafter::{DrafterOptions, Target, TrainedDrafterKind};
 use forerun_train::metrics::{Record, read_metrics};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{
-    Dtype, LearningRateSchedule, Llama, OptimizerOptions, TrainError, TrainOptions, Trainer, export,
+    DrafterRun, Dtype, LearningRateSchedule, Llama, OptimizerOptions, TrainError, TrainOptions,
+    Trainer, export,
 };
 use serde_json::json;
 use std::ops::ControlFlow;
@@ -91,9 +92,14 @@ fn train_drafter(folder: &Path, name: &str, masks: usize) -> Result<(), TrainErr
         group_share: 0.4,
         ..DrafterOptions::of(TrainedDrafterKind::ParallelspecEagle, masks)
     };
-    let run = folder.join(name);
-    let mut trainer =
-        Trainer::open_drafter(&run, &dataset, &tokenizer, &target, options(), drafter)?;
+    let run = DrafterRun {
+        folder: &folder.join(name),
+        dataset: &dataset,
+        tokenizer: &tokenizer,
+        target: &target,
+        init: None,
+    };
+    let mut trainer = Trainer::open_drafter(&run, options(), drafter)?;
     assert!(trainer.run(&mut |_| ControlFlow::Continue(()))?);
     let out = folder.join(format!("{name}.model"));
     trainer.learner().drafter().export(&target, &out, Dtype::F32).unwrap();

@@ -24,7 +24,7 @@ pub enum Isa {
     /// The same, and AVX-512 BF16: products of two bf16 numbers each.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
-    /// The same, and AMX: a matrix unit that multiplies tiles of bf16 numbers and of bytes.
+    /// The same, and AMX: a matrix unit that multiplies tiles of bf16 numbers.
     #[cfg(target_arch = "x86_64")]
     Amx,
     /// NEON, with the products of bytes that the processor has (none, DotProd or I8MM). These are exact,

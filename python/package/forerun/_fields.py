@@ -31,6 +31,7 @@ class StatisticsFields(TypedDict):
     """Counters of an answer."""
 
     drafts: int
+    lookups: int
     draft_tokens: int
     accepted_tokens: int
     tested_per_position: list[int]

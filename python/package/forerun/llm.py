@@ -75,6 +75,8 @@ class LLM:
         drafter: What proposes tokens: model, easyspec, prompt-lookup, lookahead, eagle and others. By default what the
             draft model is.
         also_draft: Additional drafters for the method dsi.
+        lookup: Guess tokens from earlier text in the rounds where that is expected to be better than the drafter:
+            ``suffix`` or ``prompt-lookup``.
         draft_tokens: The tokens of a draft: a number from 1 to 64, ``auto`` or ``assisted``.
         tree: Draft a tree of candidates, such as ``top:4x5``.
         pearl: The variant of the method pearl.
@@ -112,6 +114,7 @@ class LLM:
         method: str | None = None,
         drafter: str | None = None,
         also_draft: Sequence[str] = (),
+        lookup: str = "none",
         draft_tokens: int | str = "auto",
         tree: str | None = None,
         pearl: str | None = None,
@@ -135,6 +138,7 @@ class LLM:
             "method": _check.optional_text("method", method),
             "drafter": _check.optional_text("drafter", drafter),
             "also_draft": _check.texts("also_draft", also_draft),
+            "lookup": _check.text("lookup", lookup),
             "draft_tokens": _text_or_integer("draft_tokens", draft_tokens),
             "tree": _check.optional_text("tree", tree),
             "pearl": _check.optional_text("pearl", pearl),

@@ -41,6 +41,7 @@ class Statistics:
 
     Attributes:
         drafts: The rounds that verified a draft.
+        lookups: The rounds among them whose draft was looked up in earlier text.
         draft_tokens: The drafted tokens.
         accepted_tokens: The drafted tokens that were accepted.
         tested_per_position: How often the draft token at each position was tested.
@@ -54,6 +55,7 @@ class Statistics:
     """
 
     drafts: int
+    lookups: int
     draft_tokens: int
     accepted_tokens: int
     tested_per_position: list[int]

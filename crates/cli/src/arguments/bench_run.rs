@@ -4,8 +4,8 @@ use super::headings;
 use super::values::{self, layer_groups};
 use clap::Args;
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, PearlOptions,
-    Placement, Tree, VerificationChoice, WeightTypes,
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method, ModelSource,
+    PearlOptions, Placement, Tree, VerificationChoice, WeightTypes,
 };
 use forerun_bench::{Preset, PromptStyle};
 use std::path::PathBuf;
@@ -61,6 +61,18 @@ pub(crate) struct RunBenchArguments {
         help_heading = headings::DRAFTING
     )]
     pub(crate) drafter: Vec<DrafterKind>,
+
+    /// Lookups of earlier text to compare, in addition to each drafter [default: none].
+    ///
+    /// Example: `--lookup none,suffix`.
+    #[arg(
+        long,
+        value_name = "LOOKUPS",
+        value_delimiter = ',',
+        value_parser = values::lookup(),
+        help_heading = headings::DRAFTING
+    )]
+    pub(crate) lookup: Vec<Lookup>,
 
     /// Numbers of draft tokens to compare: numbers, `auto`, `assisted` [default: auto].
     ///
@@ -120,7 +132,7 @@ pub(crate) struct RunBenchArguments {
 
     /// Read configurations from a TOML file.
     ///
-    /// Each `[[sweep]]` table has any of `method`, `drafter`, `draft-model`, `draft-tokens`,
+    /// Each `[[sweep]]` table has any of `method`, `drafter`, `draft-model`, `lookup`, `draft-tokens`,
     /// `tree`, `pearl`, `placement`, `dtype`, `temperature`, `lp`, `layer-groups` and
     /// `calibration`. Each of these is a value or a list, and every combination is compared. Before
     /// the tables, the file may name `model` and `draft-model`. A `[[peer]]` table adds another

@@ -4,7 +4,7 @@ use super::headings;
 use super::values::{self, ChosenCacheType, ChosenTypes, layer_groups};
 use clap::Args;
 use forerun::{
-    AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method,
+    AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
     ModelSource, PearlOptions, Placement, Tree,
 };
 
@@ -87,6 +87,23 @@ pub struct EngineArguments {
         help_heading = headings::DRAFTING
     )]
     pub(crate) drafter: Option<DrafterKind>,
+
+    /// Guess tokens from earlier text in the rounds where that is expected to be better than the drafter.
+    ///
+    /// Each round looks up what followed the end of the text earlier, which takes no time. If this is expected to have at
+    /// least as many tokens accepted as a draft of the drafter's, the target verifies it. Otherwise the drafter drafts. The
+    /// expectation follows what was accepted in this answer. A looked-up draft has up to 16 tokens, whatever
+    /// `--draft-tokens` says.
+    ///
+    /// With `--method speculative` or `ssd`, and with all drafters but `lookahead` and `ouroboros`.
+    #[arg(
+        long,
+        value_name = "LOOKUP",
+        default_value = "none",
+        value_parser = values::lookup(),
+        help_heading = headings::DRAFTING
+    )]
+    pub(crate) lookup: Lookup,
 
     /// Number of tokens to draft before the target verifies them.
     ///

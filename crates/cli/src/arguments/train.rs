@@ -319,6 +319,13 @@ pub(crate) struct DrafterArguments {
     #[command(flatten)]
     pub(crate) text: TextArguments,
 
+    /// Start with the weights of this drafter, which `forerun train` wrote, instead of random ones.
+    ///
+    /// It must be of the same kind and for the same target. `--draft-vocab` chooses its tokens again, from this text. A
+    /// run that is resumed goes on from its own checkpoint.
+    #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
+    pub(crate) init: Option<PathBuf>,
+
     /// Learn from N texts that the target writes instead of from `--data` (self-distillation).
     ///
     /// Each text continues the beginning of a line of `--data`.

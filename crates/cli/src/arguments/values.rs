@@ -6,7 +6,7 @@ pub(crate) mod laboratory;
 use crate::generate::DEMONSTRATION_TARGET;
 use clap::builder::{PossibleValue, RangedU64ValueParser, TypedValueParser};
 use forerun::{
-    CacheType, CalibrationPolicy, DrafterKind, LayerStrategy, Method, ModelSource, TokenId,
+    CacheType, CalibrationPolicy, DrafterKind, LayerStrategy, Lookup, Method, ModelSource, TokenId,
     UnknownCacheType, VerificationChoice, WeightType, WeightTypes,
 };
 use std::ffi::OsStr;
@@ -26,6 +26,12 @@ const VERIFICATIONS: [Name; 4] = [
     ("block", "Block verification: the target's distribution, whole drafts, most tokens accepted"),
     ("rejection", "Rejection sampling: the target's distribution, token by token"),
     ("coupled", "Coupled sampling: for a given seed, exactly the tokens of plain decoding"),
+];
+
+const LOOKUPS: [Name; 3] = [
+    ("none", "The drafter drafts in every round"),
+    ("suffix", "Suffix decoding, as `--drafter suffix`"),
+    ("prompt-lookup", "Prompt lookup, as `--drafter prompt-lookup`"),
 ];
 
 const CALIBRATION_POLICIES: [Name; 5] = [
@@ -127,6 +133,10 @@ pub(crate) fn method() -> NamedValue<Method> {
 
 pub(crate) fn drafter() -> NamedValue<DrafterKind> {
     NamedValue { parse, names: DrafterKind::all().map(|kind| (kind.name(), kind.help())).collect() }
+}
+
+pub(crate) fn lookup() -> NamedValue<Lookup> {
+    NamedValue { parse, names: LOOKUPS.to_vec() }
 }
 
 pub(crate) fn verification() -> NamedValue<VerificationChoice> {
@@ -310,6 +320,7 @@ mod tests {
     fn help_describes_every_name_of_a_value() {
         assert_all_names_are_described(&method());
         assert_all_names_are_described(&drafter());
+        assert_all_names_are_described(&lookup());
         assert_all_names_are_described(&verification());
         assert_all_names_are_described(&calibration_policy());
         assert_all_names_are_described(&gguf_types());

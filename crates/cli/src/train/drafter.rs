@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use forerun::{Canceller, Tokenizer};
 use forerun_train::data::{Dataset, Framing};
 use forerun_train::drafter::{DrafterOptions, Target, TrainedDrafterKind};
-use forerun_train::{Dtype, TrainOptions, Trainer};
+use forerun_train::{DrafterRun, Dtype, TrainOptions, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -84,8 +84,14 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
     let dataset = dataset(text, &data, &run, &tokenizer, framing)?;
     let options = options(&drafter, arguments, &dataset)?;
     let steps = options.schedule.steps;
-    let mut trainer =
-        Trainer::open_drafter(&run, &dataset, &tokenizer, &target, options.clone(), drafter)?;
+    let drafter_run = DrafterRun {
+        folder: &run,
+        dataset: &dataset,
+        tokenizer: &tokenizer,
+        target: &target,
+        init: arguments.init.as_deref(),
+    };
+    let mut trainer = Trainer::open_drafter(&drafter_run, options.clone(), drafter)?;
     note_damaged(&trainer);
     let what = format!("{} for {}", drafter.kind, target.name());
     note_size(&what, &trainer, &dataset, &options);

@@ -17,12 +17,14 @@ fn all_configurations_of_a_pair_are_certified() {
     let run = run.with_path("--model", &models.target());
     let run = run.with_path("--draft-model", &models.drafter()).with_path("--report", &report);
     let output = run.succeed().output();
-    for words in ["plain decoding", "speculative, drafter model", "top:3x3", "exact: all"] {
+    for words in
+        ["plain decoding", "speculative, drafter model", "model + suffix", "top:3x3", "exact: all"]
+    {
         assert!(output.contains(words), "{words}: {output}");
     }
     let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
     let checks = report["checks"].as_array().unwrap();
-    assert_eq!(checks.len(), 13, "{report}");
+    assert_eq!(checks.len(), 14, "{report}");
     // PEARL, DSI and SSD need two cores.
     let ran: Vec<_> = checks.iter().filter_map(|check| check["result"].get("compared")).collect();
     assert!(ran.len() >= 6, "{report}");

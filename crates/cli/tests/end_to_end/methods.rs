@@ -9,7 +9,7 @@ const PROMPT: &str = "one two one two one two";
 
 /// Options of every way to generate the text, and whether there is a draft model. Plain decoding is
 /// first.
-const CONFIGURATIONS: [(&str, bool); 14] = [
+const CONFIGURATIONS: [(&str, bool); 18] = [
     ("--method autoregressive", true),
     ("--method autoregressive", false),
     ("--method speculative --draft-tokens 3", true),
@@ -22,6 +22,10 @@ const CONFIGURATIONS: [(&str, bool); 14] = [
     ("--drafter prompt-lookup --tree top:2x2", false),
     ("--drafter suffix", false),
     ("--drafter suffix --tree top:2x2", false),
+    ("--lookup suffix --draft-tokens 2", true),
+    ("--lookup prompt-lookup", true),
+    ("--lookup suffix --tree top:3x3", true),
+    ("--method ssd --lookup suffix --draft-tokens 2", true),
     ("--method ssd --draft-tokens 3", true),
     ("--method ssd --drafter prompt-lookup", false),
 ];
@@ -76,6 +80,33 @@ fn several_drafters_give_the_text_of_plain_decoding() {
     refused.assert_refused("pearl", &["pearl has one drafter", "--method dsi"]);
     let few = run(&models, true, &["--method dsi --also-draft", &target]).finish();
     few.assert_refused("a group", &["1 drafter group for 2 drafters", "repeat the group"]);
+}
+
+/// Some rounds verify a lookup, and others a draft. Seeded text is the same in each run, also where it depends on drafts.
+#[test]
+fn lookups_take_the_place_of_some_drafts() {
+    let models = Models::pair();
+    let with_lookup =
+        |options: &[&str]| run(&models, true, &[&["--lookup suffix"], options].concat());
+    let report = with_lookup(&["--draft-tokens 2 --json --temperature 0"]).succeed().json();
+    let speculative = &report["usage"]["speculative"];
+    let [lookups, drafts] = ["lookups", "drafts"].map(|name| speculative[name].as_u64().unwrap());
+    assert!(report["lookup"] == "suffix" && (1..=drafts).contains(&lookups), "{report}");
+    let finished = with_lookup(&["--temperature 0"]).succeed();
+    let line = finished.statistics();
+    assert!(line.contains("speculative, model + suffix: 60"), "{line}");
+    for verify in ["block", "rejection"] {
+        let text =
+            || with_lookup(&["--temperature 1 --seed 3 --verify", verify]).succeed().output();
+        assert_eq!(text(), text(), "{verify}");
+    }
+    let words = ["--lookup", "the method pearl has none", "--method speculative"];
+    with_lookup(&["--method pearl"]).finish().assert_refused("pearl", &words);
+    let alone = Run::generate(&models).with(&["--prompt", PROMPT, "--lookup", "suffix"]).finish();
+    alone.assert_refused("no drafter", &["--lookup", "no effect", "--draft-model"]);
+    let lookahead = ["--prompt", PROMPT, "--lookup", "suffix", "--drafter", "lookahead"];
+    let lookahead = Run::generate(&models).with(&lookahead).finish();
+    lookahead.assert_refused("lookahead", &["--lookup", "lookahead learns from all of its own"]);
 }
 
 #[test]

@@ -105,15 +105,6 @@ unsafe fn by_rows_of_floats<W: Widen>(operands: &Operands<'_>, sums: &mut [TileS
     }
 }
 
-/// What becomes of the zero of unpacked quants.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Zero {
-    /// The quants stay as they are, without a sign.
-    Kept,
-    /// It is subtracted, and the quants have a sign.
-    Subtracted,
-}
-
 /// Unpacks a range of inputs of a tile. The range starts with a chunk. `inputs` is the number of inputs of the whole
 /// tile.
 ///
@@ -125,11 +116,10 @@ pub(crate) unsafe fn unpack(
     tile: &[u8],
     inputs: usize,
     range: &Range<usize>,
-    zero: Zero,
     unpacked: &mut UnpackedTile,
 ) {
     // SAFETY: as in `compute`.
-    unsafe { with_block_type(block_type, Unpack { tile, inputs, range, zero, unpacked }) }
+    unsafe { with_block_type(block_type, Unpack { tile, inputs, range, unpacked }) }
 }
 
 /// What is done for one block type.
@@ -180,7 +170,6 @@ struct Unpack<'a> {
     tile: &'a [u8],
     inputs: usize,
     range: &'a Range<usize>,
-    zero: Zero,
     unpacked: &'a mut UnpackedTile,
 }
 
@@ -541,13 +530,9 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn unpack(Unpack { tile, inputs, range, zero, unpacked }: Unpack<'_>) {
+    unsafe fn unpack(Unpack { tile, inputs, range, unpacked }: Unpack<'_>) {
         assert!(range.len() <= UNPACKED_INPUTS && tile.len() >= Self::FORMAT.tile_bytes(inputs));
         let parts = Self::FORMAT.scales_per_block();
-        let subtracted = _mm512_set1_epi8(match zero {
-            Zero::Kept => 0,
-            Zero::Subtracted => Self::FORMAT.zero as i8,
-        });
         let tile = Tile {
             start: tile.as_ptr(),
             inputs,
@@ -565,7 +550,7 @@ impl<const T: usize, const UNPACKED: bool> Blocks<T, UNPACKED> {
                 let weights = Self::parts_of(&tile, block);
                 let quants = &mut unpacked.quants[index * GROUPS..(index + 1) * GROUPS];
                 for (group, quants) in quants.iter_mut().enumerate() {
-                    let vector = _mm512_sub_epi8(Self::quants(&weights, group), subtracted);
+                    let vector = Self::quants(&weights, group);
                     _mm512_store_si512(quants.as_mut_ptr().cast(), vector);
                 }
                 for part in 0..parts {

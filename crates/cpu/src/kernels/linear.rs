@@ -191,7 +191,7 @@ fn add_products(
 ) {
     let (inputs, weight_type) = (activations.inputs(), weights.weight_type());
     let tiles = pair.map(|tile| weights.tile(tile));
-    let unpacked_type = unpacked_type(isa, weight_type, activations, group.len());
+    let unpacked_type = unpacked_type(isa, weight_type, group.len());
     let mut unpacked = [const { UnpackedTile::new() }; 2];
     let mut first = 0;
     while first < inputs {
@@ -240,20 +240,10 @@ fn add_products(
     not(target_arch = "x86_64"),
     expect(unused_variables, reason = "only the AVX-512 and AMX kernels read unpacked tiles")
 )]
-fn unpacked_type(
-    isa: Isa,
-    weight_type: WeightType,
-    activations: &Activations,
-    group_blocks: usize,
-) -> Option<BlockType> {
+fn unpacked_type(isa: Isa, weight_type: WeightType, group_blocks: usize) -> Option<BlockType> {
     match (isa, weight_type) {
         #[cfg(target_arch = "x86_64")]
-        (Isa::Amx, WeightType::Quantized(block_type)) => {
-            let (rows, _) = activations.block(0);
-            (rows >= super::amx::MIN_ROWS_OF_BYTES).then_some(block_type)
-        }
-        #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512 | Isa::Avx512Bf16, WeightType::Quantized(block_type)) => {
+        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, WeightType::Quantized(block_type)) => {
             (group_blocks > 1 && block_type != BlockType::Q8_0).then_some(block_type)
         }
         _ => None,
@@ -274,15 +264,10 @@ fn unpack(
     unpacked: &mut [UnpackedTile; 2],
 ) {
     #[cfg(target_arch = "x86_64")]
-    let zero = match isa {
-        Isa::Amx => super::avx512::Zero::Subtracted,
-        _ => super::avx512::Zero::Kept,
-    };
-    #[cfg(target_arch = "x86_64")]
     for (tile, unpacked) in tiles.into_iter().zip(unpacked) {
         // SAFETY: `unpacked_type` allows it with AVX-512 and AMX only, and a team's `Isa` is one that the processor supports
         // (`Team::with_isa` checks this).
-        unsafe { super::avx512::unpack(block_type, tile, inputs, range, zero, unpacked) };
+        unsafe { super::avx512::unpack(block_type, tile, inputs, range, unpacked) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     unreachable!("{isa} does not read unpacked tiles");
@@ -332,9 +317,7 @@ fn store(
 fn row_block(isa: Isa, weight_type: WeightType) -> usize {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx if matches!(weight_type, WeightType::Bf16 | WeightType::Quantized(_)) => {
-            super::amx::ROW_BLOCK
-        }
+        Isa::Amx if weight_type == WeightType::Bf16 => super::amx::ROW_BLOCK,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => super::avx512::ROW_BLOCK,
         #[cfg(target_arch = "x86_64")]
@@ -367,13 +350,9 @@ fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 => unsafe { super::avx512::compute_with_bf16(operands, sums) },
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx => match (operands.weight_type, operands.unpacked) {
+        Isa::Amx => match operands.weight_type {
             // SAFETY: as above.
-            (WeightType::Bf16, _) => unsafe { super::amx::compute(operands, sums) },
-            // SAFETY: as above.
-            (WeightType::Quantized(block_type), Some(tiles)) => unsafe {
-                super::amx::compute_blocks(block_type, tiles, operands, sums);
-            },
+            WeightType::Bf16 => unsafe { super::amx::compute(operands, sums) },
             // SAFETY: as above.
             _ => unsafe { super::avx512::compute(operands, sums) },
         },

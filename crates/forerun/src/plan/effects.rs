@@ -1,6 +1,6 @@
 //! Options that have no effect without another one.
 
-use super::{DraftTokens, Method, Options, PlanError, Tree};
+use super::{DraftTokens, Lookup, Method, Options, PlanError, Tree};
 use crate::easyspec::LayerStrategy;
 use crate::registry::DrafterKind;
 use forerun_decode::PearlOptions;
@@ -27,6 +27,7 @@ pub(super) fn check(
     let table = [
         ("tree", options.tree != Tree::None, drafts),
         ("draft_tokens", options.draft_tokens != DraftTokens::Auto, drafts),
+        ("lookup", options.lookup != Lookup::None, drafts),
         ("additional_drafters", !options.additional_drafters.is_empty(), drafts),
         ("pearl", options.pearl != PearlOptions::default(), pearl),
         ("layer_parallel_size", parallel, easyspec),

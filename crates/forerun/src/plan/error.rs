@@ -96,6 +96,18 @@ pub enum PlanError {
          set `method = speculative`, or `draft_tokens = auto`"
     )]
     AssistedNeedsRounds(Method),
+    /// A lookup takes the place of whole drafts, but the method has none.
+    #[error(
+        "`lookup` takes the place of whole drafts, and the method {0} has none: set `method = speculative` or \
+         `method = ssd`, or leave `lookup` out"
+    )]
+    LookupNeedsRounds(Method),
+    /// A lookup takes the place of some drafts, but the drafter learns from how the target verifies all of its own.
+    #[error(
+        "`lookup` takes the place of some drafts, but the drafter {0} learns from all of its own: use another drafter, or \
+         leave `lookup` out"
+    )]
+    LookupAndFeedback(DrafterKind),
     /// The drafter reads the target's hidden states and must stay on one device, but the placement
     /// gives it several.
     #[error(

@@ -1,6 +1,6 @@
 //! The options of a plan.
 
-use super::{AdditionalDrafter, DraftTokens, Method, Tree};
+use super::{AdditionalDrafter, DraftTokens, Lookup, Method, Tree};
 use crate::easyspec::LayerStrategy;
 use crate::model_source::ModelSource;
 use crate::registry::DrafterKind;
@@ -56,6 +56,9 @@ pub struct Options {
     /// Drafters in addition to the first one, for [`Method::Dsi`]. If several drafters agree with
     /// the target, the first one's tokens are kept.
     pub additional_drafters: Vec<AdditionalDrafter>,
+    /// A lookup of earlier text, whose guesses take the place of the drafter's draft in the rounds where they are
+    /// expected to be better.
+    pub lookup: Lookup,
     /// The number of tokens drafted in a row. With DSI, the number per verification (its lookahead).
     pub draft_tokens: DraftTokens,
     /// The shape of drafts: a chain or a tree.

@@ -10,8 +10,8 @@ use forerun_certify::{
     Certifier, CertifyOptions, Comparison, Outcome, PlainAnswers, Subject, SubjectAnswer,
 };
 use forerun_core::{
-    Cluster, Constraint, Guesser, Key, KeyedRandomness, Node, Randomness, Sampling, SequenceId,
-    TokenId, TokenTree, Verification,
+    Cluster, Constraint, Guess, Guesser, Key, KeyedRandomness, Node, Randomness, Sampling,
+    SequenceId, TokenId, TokenTree, Verification,
 };
 use forerun_cpu::{Team, Transformer, Weights};
 use forerun_decode::{Limits, Sequence, generate};
@@ -163,7 +163,7 @@ impl Models for Checkpoints {
 struct SecondBest(CpuModel);
 
 impl Guesser for SecondBest {
-    fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Vec<TokenId> {
+    fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Guess {
         let mut text = tokens.to_vec();
         for _ in 0..length {
             let tree = TokenTree::new();
@@ -173,7 +173,7 @@ impl Guesser for SecondBest {
             order.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]));
             text.push(order[1]);
         }
-        text.split_off(tokens.len())
+        Guess { tokens: text.split_off(tokens.len()), score: length as f64 }
     }
 }
 

@@ -189,6 +189,12 @@ fn mutants_of_guesses() {
     assert_caught("PEARL's guess has the draft token's key");
 }
 
+/// A lookup's token that is tested as the drafter's, or chosen by what the drafter has drawn.
+#[test]
+fn mutants_of_lookups() {
+    assert_caught("lookup, ");
+}
+
 /// PEARL's siblings, with one number for a draft token and its sibling, and with a sibling that is tested as if it were
 /// drawn, too.
 #[test]

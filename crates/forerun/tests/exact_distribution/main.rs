@@ -28,5 +28,6 @@ mod certified_mutants;
 mod enumerated_mutants;
 mod failures;
 mod kinds_of_drafters;
+mod lookups;
 mod parallel_methods;
 mod speculative;

@@ -1,7 +1,7 @@
 //! Decoders and shapes of drafts.
 
 use crate::tables::VOCAB;
-use forerun_core::{DraftShape, Guesser, TokenId};
+use forerun_core::{DraftShape, Guess, Guesser, TokenId};
 use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength, PearlOptions, PearlSchedule,
     Speculative, SpeculativeDraftLength, Ssd,
@@ -44,9 +44,10 @@ pub(crate) fn pearl(length: usize, options: &str) -> Box<dyn Decoder> {
 pub(crate) struct Counting;
 
 impl Guesser for Counting {
-    fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Vec<TokenId> {
+    fn guess(&mut self, tokens: &[TokenId], _prompt_len: usize, length: usize) -> Guess {
         let last = tokens[tokens.len() - 1];
-        (1..=length as TokenId).map(|step| (last + step) % VOCAB as TokenId).collect()
+        let tokens = (1..=length as TokenId).map(|step| (last + step) % VOCAB as TokenId).collect();
+        Guess { tokens, score: length as f64 }
     }
 }
 

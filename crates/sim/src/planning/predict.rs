@@ -157,6 +157,7 @@ impl Answers<'_> {
             pattern: self.drafter.map_or_else(DraftPattern::default, DrafterRecord::pattern),
             pearl: PearlOptions::default(),
             guesser: None,
+            lookup: None,
             targets: self.timing.replicas,
             drafters: 1,
             calibrates_during_verification: false,

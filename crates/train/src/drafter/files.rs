@@ -11,6 +11,7 @@ use super::weights::{NamedTensor, Weights};
 use crate::export::{ExportError, write_weights};
 use forerun_formats::checkpoint::Dtype;
 use forerun_formats::checkpoint::SerializedTensor;
+use half::bf16;
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -38,6 +39,16 @@ pub enum DrafterFileError {
         path: PathBuf,
         /// What is wrong.
         reason: String,
+    },
+    /// The drafter is of another kind than the one that is to be trained.
+    #[error("{folder} is {found}, and {expected} is to be trained: both must be the same")]
+    OtherKind {
+        /// The drafter's folder.
+        folder: PathBuf,
+        /// The kind and the number of heads or masks of the drafter.
+        found: String,
+        /// The kind and the number of heads or masks that were asked for.
+        expected: String,
     },
     /// The drafter was trained for another target.
     #[error(
@@ -129,7 +140,7 @@ impl Drafter {
         config
     }
 
-    /// Loads a drafter that [`Self::export`] wrote in f32.
+    /// Loads a drafter that [`Self::export`] wrote, in f32 or bf16.
     ///
     /// # Errors
     /// If a file cannot be read or was not written by [`Self::export`], or if the drafter was trained
@@ -159,14 +170,20 @@ impl Drafter {
         let weights = Weights::read(kind, slots, target.config(), |name, shape| {
             let tensor =
                 tensors.tensor(name).map_err(|error| format_error(&file, error.to_string()))?;
-            if tensor.dtype() != safetensors::Dtype::F32 || tensor.shape() != shape {
-                let (dtype, found) = (tensor.dtype(), tensor.shape());
-                let reason =
-                    format!("expected {name} to be F32 {shape:?}, found {dtype:?} {found:?}");
-                return Err(format_error(&file, reason));
+            let (dtype, found, data) = (tensor.dtype(), tensor.shape(), tensor.data());
+            match dtype {
+                safetensors::Dtype::F32 if found == shape => {
+                    Ok(data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+                }
+                safetensors::Dtype::BF16 if found == shape => {
+                    let values = data.as_chunks().0.iter();
+                    Ok(values.map(|bytes| bf16::from_le_bytes(*bytes).to_f32()).collect())
+                }
+                _ => {
+                    let expected = format!("expected {name} to be F32 or BF16 {shape:?}");
+                    Err(format_error(&file, format!("{expected}, found {dtype:?} {found:?}")))
+                }
             }
-            let values = tensor.data().as_chunks().0.iter();
-            Ok(values.map(|bytes| f32::from_le_bytes(*bytes)).collect())
         })?;
         let drafter = Self::new(kind, slots, target.config(), weights);
         let Ok(tensor) = tensors.tensor(DRAFT_TO_TARGET) else { return Ok(drafter) };

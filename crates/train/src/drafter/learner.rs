@@ -45,7 +45,40 @@ impl<'a> DrafterLearner<'a> {
         Ok(Self { target, options, drafter: drafter.with_vocabulary(vocabulary, target) })
     }
 
-    /// Loads the drafter from a folder that [`Drafter::export`] wrote in f32.
+    /// Starts with the weights of a drafter in a folder that [`Drafter::export`] wrote. `vocabulary` replaces its tokens;
+    /// `None` keeps them.
+    ///
+    /// # Errors
+    /// If the files cannot be read, or the drafter is of another kind or was trained for another target.
+    pub fn continued(
+        target: &'a Target,
+        options: DrafterOptions,
+        vocabulary: Option<Arc<[u32]>>,
+        folder: &Path,
+    ) -> std::result::Result<Self, DrafterFileError> {
+        let drafter = Drafter::load(folder, target)?;
+        let slots =
+            if options.kind == TrainedDrafterKind::Eagle { 0 } else { options.draft_tokens };
+        if (drafter.kind(), drafter.slots()) != (options.kind, slots) {
+            let name = |kind: TrainedDrafterKind, slots: usize| match kind {
+                TrainedDrafterKind::Eagle => kind.to_string(),
+                TrainedDrafterKind::Medusa => format!("{kind} with {slots} heads"),
+                _ => format!("{kind} with {slots} masks"),
+            };
+            return Err(DrafterFileError::OtherKind {
+                folder: folder.to_owned(),
+                found: name(drafter.kind(), drafter.slots()),
+                expected: name(options.kind, slots),
+            });
+        }
+        let drafter = match vocabulary {
+            Some(_) => drafter.with_vocabulary(vocabulary, target),
+            None => drafter,
+        };
+        Ok(Self { target, options, drafter })
+    }
+
+    /// Loads the drafter from a folder that [`Drafter::export`] wrote.
     ///
     /// # Errors
     /// If the files cannot be read, or the drafter was trained for another target.

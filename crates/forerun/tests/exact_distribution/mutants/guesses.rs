@@ -34,7 +34,7 @@ impl Decoder for ExplicitGuess {
     ) -> Result<(), DecodeError> {
         let mistake = self.mistake;
         let drafted = draft(sequence, cluster, chain(1))?;
-        let guess = self.guesser.guess(sequence.tokens(), sequence.prompt_len(), 1)[0];
+        let guess = self.guesser.guess(sequence.tokens(), sequence.prompt_len(), 1).tokens[0];
         let guessed = Draft { tree: TokenTree::chain(&[guess]), proposal: Proposal::Deterministic };
         let scores = scores(sequence, cluster, &guessed)?;
         let rule = sequence.sampling().verification;

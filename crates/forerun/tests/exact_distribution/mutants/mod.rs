@@ -8,6 +8,7 @@ mod drafts;
 mod explicit;
 mod guesses;
 mod keys;
+mod lookups;
 mod residual;
 mod sampling;
 
@@ -147,6 +148,7 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
         drafts::mutants,
         residual::mutants,
         guesses::mutants,
+        lookups::mutants,
         blocks::mutants,
         sampling::mutants,
     ];

@@ -326,6 +326,47 @@ fn an_exported_drafter_loads_only_for_its_own_target() {
     }
 }
 
+/// A run can start with an exported drafter, in bf16 too, with its own tokens or others, but only with one of its kind.
+#[test]
+fn a_run_starts_with_the_weights_of_a_drafter_of_its_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = target(&folder.path().join("target"), 2);
+    for kind in TrainedDrafterKind::ALL {
+        let given = drafter(kind, &target);
+        let written = folder.path().join(kind.to_string());
+        given.export(&target, &written, Dtype::Bf16).unwrap();
+        let options = DrafterOptions::of(kind, MASKS);
+        let learner = DrafterLearner::continued(&target, options, None, &written).unwrap();
+        for (a, b) in given.parameters().iter().zip(learner.parameters()) {
+            let values = |parameter: &crate::Parameter| {
+                parameter.values.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+            };
+            let rounded: Vec<f32> =
+                values(a).into_iter().map(|value| half::bf16::from_f32(value).to_f32()).collect();
+            assert_eq!((&a.name, rounded), (&b.name, values(&b)));
+        }
+        for other in TrainedDrafterKind::ALL.into_iter().filter(|&other| other != kind) {
+            let options = DrafterOptions::of(other, MASKS);
+            let error = DrafterLearner::continued(&target, options, None, &written).err().unwrap();
+            let (error, expected) = (error.to_string(), format!("and {other}"));
+            assert!(error.contains(&expected) && error.contains("is to be trained"), "{error}");
+        }
+        if kind != TrainedDrafterKind::Eagle {
+            let options = DrafterOptions::of(kind, MASKS + 1);
+            let error = DrafterLearner::continued(&target, options, None, &written).err().unwrap();
+            assert!(error.to_string().contains(&format!("with {MASKS}")), "{error}");
+        }
+    }
+    let eagle = folder.path().join("eagle");
+    let options = DrafterOptions::of(TrainedDrafterKind::Eagle, MASKS);
+    let tokens: Arc<[u32]> = (3..9).collect();
+    let learner =
+        DrafterLearner::continued(&target, options, Some(Arc::clone(&tokens)), &eagle).unwrap();
+    let found: Vec<u32> =
+        (0..tokens.len()).map(|output| learner.drafter().token_of(output) as u32).collect();
+    assert_eq!(found, *tokens);
+}
+
 /// A vocabulary of all tokens changes nothing, and one without a token never drafts it. Tokens survive a file.
 #[test]
 fn a_reduced_vocabulary_drafts_only_its_tokens() {

@@ -1,0 +1,76 @@
+//! The lookup of earlier text in addition to a drafter.
+
+use super::{Method, Options, PlanError};
+use crate::registry::DrafterKind;
+use crate::unknown_value::UnknownValue;
+use forerun_core::Need;
+use std::fmt;
+use std::str::FromStr;
+
+/// A lookup of earlier text, whose guesses take the place of the drafter's draft in the rounds where they are expected to
+/// be better.
+///
+/// ```
+/// use forerun::Lookup;
+///
+/// assert_eq!("suffix".parse(), Ok(Lookup::Suffix));
+/// assert_eq!(Lookup::PromptLookup.to_string(), "prompt-lookup");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lookup {
+    /// `none`: the drafter drafts in every round.
+    #[default]
+    None,
+    /// `suffix`: suffix decoding, as [`DrafterKind::Suffix`].
+    Suffix,
+    /// `prompt-lookup`: the tokens after an earlier occurrence of the last ones, as [`DrafterKind::PromptLookup`].
+    PromptLookup,
+}
+
+impl Lookup {
+    /// All lookups, `none` first.
+    pub const ALL: [Self; 3] = [Self::None, Self::Suffix, Self::PromptLookup];
+
+    /// Returns its name in options.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Suffix => "suffix",
+            Self::PromptLookup => "prompt-lookup",
+        }
+    }
+}
+
+impl FromStr for Lookup {
+    type Err = UnknownValue;
+
+    fn from_str(text: &str) -> Result<Self, UnknownValue> {
+        let found = Self::ALL.into_iter().find(|lookup| lookup.name() == text);
+        found.ok_or_else(|| UnknownValue::of_names(text, Self::ALL.map(Self::name).into_iter()))
+    }
+}
+
+impl fmt::Display for Lookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Returns the lookup of a plan. Methods without drafts have none.
+pub(super) fn lookup(
+    options: &Options,
+    method: Method,
+    drafter: DrafterKind,
+) -> Result<Lookup, PlanError> {
+    if !method.drafts() || options.lookup == Lookup::None {
+        return Ok(Lookup::None);
+    }
+    if drafter.needs(Need::Feedback) {
+        return Err(PlanError::LookupAndFeedback(drafter));
+    }
+    if !method.offers(Need::WholeDrafts) {
+        return Err(PlanError::LookupNeedsRounds(method));
+    }
+    Ok(options.lookup)
+}
