@@ -211,7 +211,7 @@ fn add_products(
         let unpacked = match unpacked_type {
             None => None,
             Some(block_type) => {
-                unpack(isa, block_type, tiles, inputs, &input_range, &mut unpacked);
+                unpack(block_type, tiles, inputs, &input_range, &mut unpacked);
                 Some(&unpacked)
             }
         };
@@ -238,7 +238,7 @@ fn add_products(
 /// Returns the block type of tiles that are worth unpacking, for a kernel that reads unpacked tiles.
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    expect(unused_variables, reason = "only the AVX-512 and AMX kernels read unpacked tiles")
+    expect(unused_variables, reason = "only the AVX-512 kernels read unpacked tiles")
 )]
 fn unpacked_type(isa: Isa, weight_type: WeightType, group_blocks: usize) -> Option<BlockType> {
     match (isa, weight_type) {
@@ -253,10 +253,9 @@ fn unpacked_type(isa: Isa, weight_type: WeightType, group_blocks: usize) -> Opti
 /// Unpacks a range of inputs of two tiles.
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    expect(unused_variables, reason = "only the AVX-512 and AMX kernels read unpacked tiles")
+    expect(unused_variables, reason = "only the AVX-512 kernels read unpacked tiles")
 )]
 fn unpack(
-    isa: Isa,
     block_type: BlockType,
     tiles: [&[u8]; 2],
     inputs: usize,
@@ -270,7 +269,7 @@ fn unpack(
         unsafe { super::avx512::unpack(block_type, tile, inputs, range, unpacked) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    unreachable!("{isa} does not read unpacked tiles");
+    unreachable!("only the AVX-512 kernels read unpacked tiles");
 }
 
 /// Returns the first of the inputs during which the next tiles are prefetched.
