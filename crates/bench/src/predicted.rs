@@ -1,7 +1,7 @@
 //! Predictions of a hardware profile next to the speeds that are measured.
 
 use crate::{BenchError, Configuration};
-use forerun::{DraftLength, ModelSource, Plan};
+use forerun::{DraftLength, Lookup, ModelSource, PearlOptions, Plan};
 use forerun_core::DraftShape;
 use forerun_sim::planning::{HardwareProfile, PlannedDraft, rank};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,8 @@ impl PredictedSpeed {
 }
 
 /// Returns the simulated speeds of configurations after the first token, in tokens per second. `None`: the profile has no
-/// costs of the configuration, or it cannot be simulated. Configurations above temperature 0 have none.
+/// costs of the configuration, or it cannot be simulated. Configurations above temperature 0, with a lookup, or with other
+/// options of PEARL have none.
 ///
 /// # Errors
 /// If the profile is of another target, or a simulation fails.
@@ -77,6 +78,9 @@ pub fn predicted_speeds(
 fn draft_of(plan: &Plan) -> Option<PlannedDraft> {
     if !plan.method().drafts() {
         return Some(PlannedDraft::Chain(0));
+    }
+    if plan.lookup() != Lookup::None || plan.pearl() != PearlOptions::default() {
+        return None;
     }
     let is_auto = match plan.length() {
         DraftLength::Auto => true,

@@ -116,10 +116,15 @@ fn configurations(arguments: &EngineArguments) -> Vec<Options> {
         draft_tokens,
         // The trees below are valid.
         tree: tree.parse().unwrap_or(Tree::None),
+        lookup: Lookup::None,
         ..chosen.clone()
     };
     let [short, long] = [DraftTokens::Fixed(2), DraftTokens::Fixed(6)];
     let mut all = Vec::new();
+    let lookup = match chosen.lookup {
+        Lookup::None => Lookup::Suffix,
+        chosen => chosen,
+    };
     let has_drafter = chosen.draft_model.is_some() || chosen.drafter.is_some();
     if has_drafter {
         all.extend([
@@ -131,7 +136,7 @@ fn configurations(arguments: &EngineArguments) -> Vec<Options> {
             with(Method::Pearl, long, "none"),
             with(Method::Dsi, short, "none"),
             with(Method::Ssd, long, "none"),
-            Options { lookup: Lookup::Suffix, ..with(Method::Speculative, short, "none") },
+            Options { lookup, ..with(Method::Speculative, short, "none") },
         ]);
     }
     for method in [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd] {

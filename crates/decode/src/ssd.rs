@@ -46,7 +46,8 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     decoder: |options| {
         let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
         let shape = DraftShape::Chain { length: longest.min(options.draft_tokens) };
-        let decoder = Ssd::new(options.draft_length(shape));
+        let reproducible = options.reproducible;
+        let decoder = Ssd { reproducible, ..Ssd::new(options.draft_length(shape)) };
         Box::new(match options.lookup {
             Some(make) => decoder.with_lookup(make()),
             None => decoder,
@@ -62,6 +63,9 @@ pub struct Ssd {
     acceptance: AcceptanceEstimate,
     /// Whether the drafter has failed. It gets no more jobs of this answer.
     drafter_failed: bool,
+    /// Whether a draft may not be shorter because it was prepared, which depends on times. An assisted length changes with
+    /// the verdict.
+    reproducible: bool,
     lookup: Option<Lookup>,
     /// The jobs of this round that name tokens after a part of the draft, which has this many tokens.
     naming: Vec<(Ticket, usize)>,
@@ -83,6 +87,8 @@ struct Prepared {
     accepted: usize,
     token: TokenId,
     ticket: Ticket,
+    /// The number of tokens that were asked for.
+    length: usize,
     /// The reply, if it has arrived.
     reply: Option<JobReply<Draft>>,
 }
@@ -115,6 +121,7 @@ impl Ssd {
             verdicts: VERDICTS,
             acceptance: AcceptanceEstimate::default(),
             drafter_failed: false,
+            reproducible: false,
             lookup: None,
             naming: Vec::new(),
             prepared: Vec::new(),
@@ -159,7 +166,7 @@ impl Ssd {
         let hit = self.hit.take();
         let is_wanted = !self.drafter_failed && shape.depth() > 0;
         let reply = match hit {
-            Some(hit) if is_wanted => {
+            Some(hit) if is_wanted && !(self.reproducible && hit.length < shape.depth()) => {
                 sequence.statistics_mut().prepared += 1;
                 let reply = match hit.reply {
                     Some(reply) => Ok(reply),
@@ -282,7 +289,8 @@ impl Ssd {
             let ticket = self.submit(number, sequence, &ahead, shape.clone(), cluster)?;
             let Some(ticket) = ticket else { return Ok(()) };
             self.submitted += 1;
-            self.prepared.push(Prepared { accepted, token, ticket, reply: None });
+            let length = shape.depth();
+            self.prepared.push(Prepared { accepted, token, ticket, length, reply: None });
         }
         Ok(())
     }
@@ -379,7 +387,9 @@ impl Decoder for Ssd {
             let of_drafter = drafted.filter(|draft| !draft.tree.is_empty()).map(|_| accepted);
             lookup.observe(&sequence.tokens()[before..], of_drafter);
         }
-        self.acceptance.add(accepted, verdict.rejected);
+        if looked_up.is_none() {
+            self.acceptance.add(accepted, verdict.rejected);
+        }
         // Only the part of drafting that the last verification did not hide costs time. The draft shared its passes with
         // those for other verdicts, which are this sequence's, too.
         let start_ns = self.verified_ns.replace(score.time.finished_ns).unwrap_or(0);
@@ -425,6 +435,7 @@ impl AnswerDecoder for Ssd {
         let lookup = options.lookup.map(|make| Lookup::new(make()));
         Box::new(Self {
             acceptance: self.acceptance,
+            reproducible: options.reproducible,
             lookup,
             ..decoder.with_verdicts(self.verdicts)
         })

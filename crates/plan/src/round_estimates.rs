@@ -51,6 +51,10 @@ impl RoundEstimates {
         self.waited_ns[usize::from(round.drafted > 0 && !round.looked_up)].add(waited_ns);
         if round.drafted == 0 {
             self.plain.add(&round.score);
+            // Nearly all of an empty draft after a pause was the reading of what the drafter had missed.
+            if round.requested && caught_up > 0 {
+                self.catch_up_ns.add(draft_ns / caught_up as f64);
+            }
             return true;
         }
         if let Some(plain_ns) = self.plain_ns() {

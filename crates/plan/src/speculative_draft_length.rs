@@ -52,8 +52,6 @@ pub struct SpeculativeDraftLength {
     first_round: bool,
     /// The number of committed tokens that the drafter has not read, because drafting paused.
     unread_tokens: usize,
-    /// The number of those that it has not read because the drafts were looked up.
-    looked_up_tokens: usize,
     /// The time since the last round without a draft, and the number of rounds.
     since_plain_ns: f64,
     since_plain: u32,
@@ -136,7 +134,6 @@ impl SpeculativeDraftLength {
             next: Next::default(),
             first_round: true,
             unread_tokens: 0,
-            looked_up_tokens: 0,
             since_plain_ns: 0.0,
             since_plain: 0,
             last_ns: None,
@@ -174,8 +171,7 @@ impl SpeculativeDraftLength {
     /// learned times and acceptance.
     #[must_use]
     pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
-        let (first_round, unread_tokens, looked_up_tokens) = (true, prompt_tokens, 0);
-        Self { first_round, last_ns: None, unread_tokens, looked_up_tokens, ..self.clone() }
+        Self { first_round: true, last_ns: None, unread_tokens: prompt_tokens, ..self.clone() }
     }
 
     /// Returns the shape of the next round's draft. Its depth is 0 if no draft should be made.
@@ -193,22 +189,30 @@ impl SpeculativeDraftLength {
     }
 
     /// Returns how many of `longest` tokens that were looked up to draft, if each is accepted at this rate. The automatic
-    /// mode knows what their rows cost; others take all of them.
+    /// mode knows what their rows cost; others take all of them. In the first round of an answer, a drafter that drafts reads the
+    /// prompt, and no lookup takes its place.
     #[must_use]
     pub fn lookup_length(&self, rate: f64, longest: usize) -> usize {
         if self.length != DraftLength::Auto {
             return longest;
         }
+        if self.first_round && self.next.shape.is_some() {
+            return 0;
+        }
         // The cost of many more rows than were tried is not known.
         let longest = longest.min(2 * self.estimates.rows.largest() + 1);
-        let measures_plain = self.since_plain >= PLAIN_EVERY && self.next.shape.is_none();
-        let shares = self.estimates.pass_shares(longest).filter(|_| !measures_plain);
-        let shares = shares.unwrap_or_default();
+        let shares = self.estimates.pass_shares(longest).unwrap_or_default();
         let speeds = shares.iter().enumerate();
         let speeds = speeds.map(|(length, ns)| (length, (1.0 + accepted_of(rate, length)) / ns));
         // Of equal ones, the shortest.
         let best = speeds.rev().max_by(|(_, a), (_, b)| a.total_cmp(b));
-        best.map_or(0, |(length, _)| length)
+        let Some((length, speed)) = best else { return 0 };
+        // Now and then, a round without a draft measures the speed to beat.
+        let lost_ns = self.estimates.plain_share().map_or(0.0, |plain_ns| plain_ns - 1.0 / speed);
+        let measures_plain = self.next.shape.is_none()
+            && self.since_plain >= PLAIN_EVERY
+            && lost_ns <= PLAIN_SHARE * self.since_plain_ns;
+        if measures_plain { 0 } else { length }
     }
 
     /// Learns from the measurements of a round.
@@ -220,13 +224,12 @@ impl SpeculativeDraftLength {
             };
         }
         let last_ns = self.last_ns.replace(round.score.finished_ns);
-        // A draft that had to read many tokens first does not show the drafter's usual speed.
-        let caught_up = if round.requested { self.unread() } else { 0 };
+        // A draft that had to read many tokens first does not show the drafter's usual speed. Those of a lookup in its place
+        // are a part of its usual work.
+        let caught_up = if round.requested { self.unread_tokens } else { 0 };
         if round.requested {
-            (self.unread_tokens, self.looked_up_tokens) = (0, 0);
-        } else if round.looked_up {
-            self.looked_up_tokens += round.accepted + 1;
-        } else {
+            self.unread_tokens = 0;
+        } else if !(round.looked_up && self.unread_tokens == 0 && self.drafts()) {
             self.unread_tokens += round.accepted + 1;
         }
         let (sequences, now_ns) = (round.score.cost.active_sequences, round.score.finished_ns);
@@ -261,7 +264,11 @@ impl SpeculativeDraftLength {
             // next to nothing without a model.
             let draft_ns = self.estimates.draft_share_of(round).min(round_ns);
             if round.requested && draft_ns > 0.0 {
-                self.ledger.add_drafting(round_ns, round_ns - draft_ns, self.next.is_trial);
+                let catch_up_ns = caught_up as f64 * self.estimates.catch_up_ns.value_or(0.0);
+                let catch_up_ns = catch_up_ns.min(draft_ns);
+                let alone_ns = round_ns - draft_ns;
+                self.ledger.add_drafting(round_ns - catch_up_ns, alone_ns, self.next.is_trial);
+                self.ledger.add_catch_up(catch_up_ns);
             } else {
                 self.ledger.add_alone(round_ns);
             }
@@ -269,11 +276,9 @@ impl SpeculativeDraftLength {
         self.next = self.decide();
     }
 
-    /// Returns the number of tokens that the drafter has to read before it drafts. It reads a few of a looked-up draft
-    /// as fast as those of its own drafts.
-    fn unread(&self) -> usize {
-        let looked_up = Some(self.looked_up_tokens).filter(|&n| n >= CATCH_UP_SAMPLE.start);
-        self.unread_tokens + looked_up.unwrap_or(0)
+    /// Returns whether this round is to have a draft.
+    fn drafts(&self) -> bool {
+        self.length != DraftLength::Auto || self.next.shape.is_some()
     }
 
     /// Decides the next draft.
@@ -285,7 +290,7 @@ impl SpeculativeDraftLength {
         let (usual, least) = self.times();
         let at_best = self.best(&Outlook::certain(self.depth()), &least, self.reach());
         let speedup_at_best = at_best.speed() * plain_ns;
-        let unread = self.unread();
+        let unread = self.unread_tokens;
         let catch_up_ns = unread as f64 * self.estimates.catch_up_ns.value_or(0.0);
         let may_catch_up = self.ledger.may_catch_up(catch_up_ns, speedup_at_best);
 
@@ -311,7 +316,10 @@ impl SpeculativeDraftLength {
             && CATCH_UP_SAMPLE.contains(&unread)
         {
             let shortest = self.best(&now, &usual, self.shortest());
-            return Next { shape: Some(shortest.shape), is_trial: true };
+            let lost_ns = (usual.ns(shortest.size) - plain_ns).max(0.0);
+            if self.ledger.may_try(lost_ns, plain_ns) {
+                return Next { shape: Some(shortest.shape), is_trial: true };
+            }
         }
         let trial = self.best(&acceptance.outlook_if_easy(self.depth()), &least, self.reach());
         let hopeless = if speedup_at_best > 1.0 { 1.0 } else { HOPELESS };
@@ -363,7 +371,7 @@ impl SpeculativeDraftLength {
         };
         // One length does not show what further tokens cost: the job itself may take most of the time. To try that is
         // cheap while there is nothing to read first.
-        let is_flat = self.estimates.draft.has_one_point() && self.unread() == 0;
+        let is_flat = self.estimates.draft.has_one_point() && self.unread_tokens == 0;
         (self.estimates.times(longest), self.estimates.times_at_best(longest, is_flat))
     }
 

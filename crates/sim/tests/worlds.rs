@@ -355,7 +355,7 @@ fn speculative_decoding_in_random_worlds() {
 #[test]
 fn drafts_that_are_mostly_empty() {
     for (share_of_a_pass, finds, least) in
-        [(0.5, TOKENS, 0.97), (0.02, TOKENS, 0.97), (0.001, 12, 1.0)]
+        [(0.5, TOKENS, 0.97), (0.5, 12, 0.97), (0.02, TOKENS, 0.97), (0.001, 12, 1.0)]
     {
         let is_found = |token: usize| finds < TOKENS && token % finds == 7;
         let draft = |token: usize| if is_found(token) { (6, 5) } else { (0, 0) };

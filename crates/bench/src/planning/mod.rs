@@ -14,7 +14,7 @@ pub use laboratory::{Laboratory, MeasurementOptions};
 pub use options::plan_file;
 pub use setting::{Setting, settings};
 
-use forerun::{DrafterKind, ForerunError, Method, PlanError, Tree};
+use forerun::{DrafterKind, ForerunError, Lookup, Method, PlanError, Tree};
 use forerun_sim::SimError;
 use setting::SIMULATED;
 
@@ -52,6 +52,9 @@ pub enum PlanningError {
     /// The length of drafts cannot be simulated.
     #[error("`draft_tokens = assisted` cannot be planned: simulated are auto and 1 to 16")]
     Assisted,
+    /// Lookups in addition to a drafter cannot be simulated.
+    #[error("`lookup = {0}` cannot be planned: leave it out")]
+    Lookup(Lookup),
     /// Both a length and a tree are given.
     #[error("the depth of a tree cannot be planned: leave `draft_tokens` or `tree` out")]
     Depth,

@@ -1,6 +1,6 @@
 //! Plan files: the options of a prediction, as commands take them.
 
-use forerun_sim::planning::{HardwareProfile, Prediction};
+use forerun_sim::planning::{HardwareProfile, PlannedDraft, Prediction};
 use std::fmt::Write;
 
 /// Returns the text of a configuration file with the options of a prediction. It begins with `comment`.
@@ -24,6 +24,10 @@ pub fn plan_file(profile: &HardwareProfile, prediction: &Prediction, comment: &s
         option("drafter", name);
         let (name, value) = prediction.draft.option();
         option(name, &value);
+        if let PlannedDraft::Tree(_) = prediction.draft {
+            // Without a number of tokens, some drafts would be left out.
+            option("draft-tokens", &prediction.draft.shape().depth().to_string());
+        }
     }
     if let Some(placement) = &prediction.placement {
         option("placement", placement);

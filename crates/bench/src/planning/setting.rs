@@ -1,7 +1,9 @@
 //! The settings that a plan compares: method, drafter and placement.
 
 use super::PlanningError;
-use forerun::{DraftTokens, DrafterKind, Method, ModelSource, Options, Placement, Plan, Tree};
+use forerun::{
+    DraftTokens, DrafterKind, Lookup, Method, ModelSource, Options, Placement, Plan, Tree,
+};
 use forerun_sim::planning::PlannedDraft;
 
 /// A method with a drafter that drafts chains or trees, on a placement. Their size is open.
@@ -90,6 +92,9 @@ impl std::fmt::Display for Setting {
 /// If the options do not fit together, or if something that they ask for cannot be simulated.
 pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
     let trees = Trees::of(base)?;
+    if base.lookup != Lookup::None {
+        return Err(PlanningError::Lookup(base.lookup));
+    }
     let base = Options { draft_tokens: DraftTokens::Auto, tree: Tree::None, ..base.clone() };
     let plain = Options {
         method: Some(Method::Autoregressive),
