@@ -264,11 +264,7 @@ impl SpeculativeDraftLength {
             // next to nothing without a model.
             let draft_ns = self.estimates.draft_share_of(round).min(round_ns);
             if round.requested && draft_ns > 0.0 {
-                let catch_up_ns = caught_up as f64 * self.estimates.catch_up_ns.value_or(0.0);
-                let catch_up_ns = catch_up_ns.min(draft_ns);
-                let alone_ns = round_ns - draft_ns;
-                self.ledger.add_drafting(round_ns - catch_up_ns, alone_ns, self.next.is_trial);
-                self.ledger.add_catch_up(catch_up_ns);
+                self.ledger.add_drafting(round_ns, round_ns - draft_ns, self.next.is_trial);
             } else {
                 self.ledger.add_alone(round_ns);
             }
@@ -316,10 +312,7 @@ impl SpeculativeDraftLength {
             && CATCH_UP_SAMPLE.contains(&unread)
         {
             let shortest = self.best(&now, &usual, self.shortest());
-            let lost_ns = (usual.ns(shortest.size) - plain_ns).max(0.0);
-            if self.ledger.may_try(lost_ns, plain_ns) {
-                return Next { shape: Some(shortest.shape), is_trial: true };
-            }
+            return Next { shape: Some(shortest.shape), is_trial: true };
         }
         let trial = self.best(&acceptance.outlook_if_easy(self.depth()), &least, self.reach());
         let hopeless = if speedup_at_best > 1.0 { 1.0 } else { HOPELESS };
