@@ -5,7 +5,7 @@
 //!
 //! 1. Guess the tokens after the text by looking them up in it. That needs no forward pass.
 //! 2. If the guess is expected to have at least as many tokens accepted as a draft of the drafter's, verify the guess. The
-//!    drafter does not work in this round. It later reads the tokens as after a pause.
+//!    drafter reads its tokens before its next draft.
 //! 3. Otherwise, the drafter drafts.
 //! 4. Compare each guess with the committed tokens, whether it was drafted or not ([`LookupChoice`]).
 //!
@@ -13,7 +13,7 @@
 //! committed tokens and on which candidates they accepted, and on no draw for a later position. So the text keeps the
 //! target's distribution, and that of a seed does not depend on times.
 
-use crate::{Sequence, SpeculativeDraftLength, chain::common_prefix_len};
+use crate::{DecoderOptions, Sequence, SpeculativeDraftLength, chain::common_prefix_len};
 use forerun_core::{Draft, Guess, Guesser, Proposal, TokenId, TokenTree};
 use forerun_plan::LookupChoice;
 
@@ -32,6 +32,11 @@ impl Lookup {
     /// Creates a lookup for an answer that has not begun.
     pub(crate) fn new(guesser: Box<dyn Guesser>) -> Self {
         Self { guesser, choice: LookupChoice::default(), guess: Guess::default() }
+    }
+
+    /// Returns the lookup of an answer with these options, if they have one.
+    pub(crate) fn of(options: &DecoderOptions) -> Option<Self> {
+        options.lookup.map(|make| Self::new(make()))
     }
 
     /// Guesses the tokens after the sequence. Returns them as a draft if they are expected to be better than the

@@ -43,10 +43,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
             }
             None => policy,
         });
-        let decoder = match options.lookup {
-            Some(make) => decoder.with_lookup(make()),
-            None => decoder,
-        };
+        let decoder = Speculative { lookup: Lookup::of(options), ..decoder };
         Box::new(match options.calibrates_during_verification {
             true => decoder.calibrating(),
             false => decoder,
@@ -203,7 +200,7 @@ impl AnswerDecoder for Speculative {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let draft_length = self.draft_length.for_new_answer(prompt_tokens);
-        let lookup = options.lookup.map(|make| Lookup::new(make()));
+        let lookup = Lookup::of(options);
         Box::new(Self { calibrates: self.calibrates, lookup, ..Self::new(draft_length) })
     }
 }

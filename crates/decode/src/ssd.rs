@@ -47,11 +47,8 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
         let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
         let shape = DraftShape::Chain { length: longest.min(options.draft_tokens) };
         let reproducible = options.reproducible;
-        let decoder = Ssd { reproducible, ..Ssd::new(options.draft_length(shape)) };
-        Box::new(match options.lookup {
-            Some(make) => decoder.with_lookup(make()),
-            None => decoder,
-        })
+        let lookup = Lookup::of(options);
+        Box::new(Ssd { reproducible, lookup, ..Ssd::new(options.draft_length(shape)) })
     },
 };
 
@@ -432,7 +429,7 @@ impl AnswerDecoder for Ssd {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(self.draft_length.for_new_answer(prompt_tokens));
-        let lookup = options.lookup.map(|make| Lookup::new(make()));
+        let lookup = Lookup::of(options);
         Box::new(Self {
             acceptance: self.acceptance,
             reproducible: options.reproducible,

@@ -286,13 +286,12 @@ impl SpeculativeDraftLength {
         let (usual, least) = self.times();
         let at_best = self.best(&Outlook::certain(self.depth()), &least, self.reach());
         let speedup_at_best = at_best.speed() * plain_ns;
-        let unread = self.unread_tokens;
-        let catch_up_ns = unread as f64 * self.estimates.catch_up_ns.value_or(0.0);
+        let catch_up_ns = self.unread_tokens as f64 * self.estimates.catch_up_ns.value_or(0.0);
         let may_catch_up = self.ledger.may_catch_up(catch_up_ns, speedup_at_best);
 
         let now = acceptance.outlook(self.depth());
         let best = self.best(&now, &usual, self.longest());
-        let gain = if unread > 0 { MIN_GAIN } else { 1.0 };
+        let gain = if self.unread_tokens > 0 { MIN_GAIN } else { 1.0 };
         if best.speed() * plain_ns > gain && self.ledger.may_draft(plain_ns) {
             let measures_plain = self.since_plain >= PLAIN_EVERY
                 && plain_ns - 1.0 / best.speed() <= PLAIN_SHARE * self.since_plain_ns;
@@ -309,7 +308,7 @@ impl SpeculativeDraftLength {
         // One early trial measures the cost of catching up while there are few tokens to read.
         if !self.estimates.catch_up_ns.is_known()
             && self.estimates.draft.is_known()
-            && CATCH_UP_SAMPLE.contains(&unread)
+            && CATCH_UP_SAMPLE.contains(&self.unread_tokens)
         {
             let shortest = self.best(&now, &usual, self.shortest());
             return Next { shape: Some(shortest.shape), is_trial: true };
@@ -712,7 +711,7 @@ mod tests {
         assert!(speed > 0.97, "{speed}");
     }
 
-    /// Drafts that were looked up, right or wrong, leave what is known of the drafter.
+    /// Drafts that were looked up, right or wrong, do not change what is known of the drafter.
     #[test]
     fn looked_up_drafts_show_nothing_of_the_drafter() {
         let pair = SimulatedPair { agreement: 5, draft_ns: 50, ..PAIR };

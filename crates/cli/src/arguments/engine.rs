@@ -92,8 +92,8 @@ pub struct EngineArguments {
     ///
     /// Each round looks up what followed the end of the text earlier, which takes no time. If this is expected to have at
     /// least as many tokens accepted as a draft of the drafter's, the target verifies it. Otherwise the drafter drafts. The
-    /// expectation follows what was accepted in this answer. A looked-up draft has up to 16 tokens, whatever
-    /// `--draft-tokens` says.
+    /// expectation follows what was accepted in this answer. A looked-up draft has up to 16 tokens;
+    /// `--draft-tokens` does not limit it.
     ///
     /// With `--method speculative` or `ssd`, and with all drafters but `lookahead` and `ouroboros`.
     #[arg(
