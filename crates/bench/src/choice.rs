@@ -68,11 +68,17 @@ impl Choice {
 }
 
 /// Gives all cores of a placement to the target, as one team of threads. A placement of a target alone is
-/// kept, unless it has replicas that the method cannot use.
+/// kept, unless it has replicas that the method cannot use. A target on a GPU or on ranks stays there.
 pub(crate) fn all_to_the_target(placement: &Placement, method: Method) -> Placement {
     let is_target_only = placement.drafter(0).is_none();
     if is_target_only && (placement.replicas() == 1 || method.has_replicas()) {
         return placement.clone();
+    }
+    if let Some(target) = placement.target(0)
+        && target.as_slice().iter().any(|group| group.gpu().is_some() || group.rank().is_some())
+        && let Ok(alone) = format!("target={target}").parse()
+    {
+        return alone;
     }
     let cores: Vec<usize> = cores_in(placement).into_iter().collect();
     Placement::target_on(&cores)

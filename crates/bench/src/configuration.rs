@@ -464,6 +464,7 @@ mod tests {
 
     #[test]
     fn the_placement_of_a_target_without_drafter_is_kept() {
+        use crate::choice::all_to_the_target;
         let cores = available_cores();
         let [first, .., last] = cores[..] else { return };
         let placed = |method, placement: &str| {
@@ -474,6 +475,9 @@ mod tests {
             assert!(all.iter().all(|c| c.cores == 2));
             all.iter().map(|c| c.plan.placement().to_string()).collect::<Vec<_>>()
         };
+        let on_gpu = format!("drafter=cpu:{first},target=gpu:0");
+        let alone = all_to_the_target(&on_gpu.parse().unwrap(), Method::Autoregressive);
+        assert_eq!(alone.to_string(), "target=gpu:0");
         let pipeline = format!("target=cpu:{first}/cpu:{last}");
         assert_eq!(placed(Method::Speculative, &pipeline), [&pipeline[..], &pipeline]);
         // For methods without replicas, the cores of all replicas form one target.

@@ -9,10 +9,12 @@ use forerun::{
     Transformer, Weights,
 };
 #[cfg(feature = "gpu")]
-use forerun::{GpuModel, GpuRules, ModelTypes};
+use forerun::{GpuModel, GpuPassTimes, GpuRules, ModelTypes};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
+#[cfg(feature = "gpu")]
+use std::time::Duration;
 
 /// Prints the cores and the default placements or, with a model, the costs of its forward pass.
 pub(crate) fn run(arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
@@ -121,6 +123,7 @@ fn print_kernels(
     rounds: usize,
 ) -> anyhow::Result<()> {
     let rounds = rounds.max(1);
+    print_times(probe, rows, rounds)?;
     probe.model_mut().measure_kernels()?;
     let seconds: f64 = (0..rounds).map(|_| probe.run(rows)).sum();
     let times = probe.model().kernel_times();
@@ -143,6 +146,31 @@ fn print_kernels(
         writeln!(out, "  {:>8.3} ms  {dispatches:>4}  {}", each(time.seconds), time.kernel)?;
     }
     Ok(())
+}
+
+/// Prints where the time of passes of `rows` rows goes, as the processor sees it.
+#[cfg(feature = "gpu")]
+fn print_times(
+    probe: &mut ModelProbe<GpuModel>,
+    rows: usize,
+    rounds: usize,
+) -> std::io::Result<()> {
+    let times: Vec<_> = (0..rounds)
+        .map(|_| {
+            probe.run(rows);
+            probe.model().last_times()
+        })
+        .collect();
+    let part = |part: fn(&GpuPassTimes) -> Duration| {
+        Quartiles::of(times.iter().map(|times| part(times).as_secs_f64() * 1e3).collect())
+    };
+    writeln!(
+        std::io::stdout().lock(),
+        "a pass of {rows} rows: recording {} ms, waiting {} ms, reading the results {} ms",
+        part(|times| times.recording),
+        part(|times| times.waiting),
+        part(|times| times.reading),
+    )
 }
 
 #[cfg(not(feature = "gpu"))]

@@ -80,7 +80,7 @@ pub use error::ForerunError;
 #[cfg(feature = "gpu")]
 pub use forerun_gpu::{
     AdapterKind, GpuAdapter, GpuDevice, GpuError, GpuFailure, GpuLoadError, GpuModel, GpuRules,
-    KernelTime, PassCost as GpuPassCost, Probe as GpuProbe,
+    KernelTime, PassCost as GpuPassCost, PassTimes as GpuPassTimes, Probe as GpuProbe,
 };
 pub use gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
 pub use grammar::{Grammar, GrammarError, GrammarKind};

@@ -21,8 +21,7 @@ impl GpuDevice {
     /// # Errors
     /// If the GPU fails, or has no memory for the buffer.
     pub fn measure_bandwidth(&self) -> Result<f64, GpuFailure> {
-        let is_software = self.adapter().kind == crate::AdapterKind::Software;
-        let bytes = if is_software { SOFTWARE_BYTES } else { BYTES };
+        let bytes = if self.is_software() { SOFTWARE_BYTES } else { BYTES };
         let bytes = bytes.min(self.max_binding_bytes());
         let input = self.allocate("measuring the bandwidth", bytes)?;
         let output = self.allocate("measuring the bandwidth", u64::from(THREADS) * 4)?;

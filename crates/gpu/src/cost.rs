@@ -1,6 +1,7 @@
 //! What a pass costs.
 
 use std::fmt;
+use std::time::Duration;
 
 /// What a pass costs on a GPU: counted while it is recorded, not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +21,17 @@ pub struct PassCost {
     pub submissions: usize,
     /// Bytes that come back to the processor.
     pub read_back_bytes: u64,
+}
+
+/// Where the time of a pass went, as the processor saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassTimes {
+    /// Recording and submitting the dispatches. Long passes are computed meanwhile.
+    pub recording: Duration,
+    /// Waiting for the GPU.
+    pub waiting: Duration,
+    /// Copying the results.
+    pub reading: Duration,
 }
 
 impl PassCost {

@@ -183,6 +183,11 @@ impl GpuDevice {
         most / ALIGNMENT * ALIGNMENT
     }
 
+    /// Returns whether the driver computes on the processor.
+    pub(crate) fn is_software(&self) -> bool {
+        self.adapter.kind == AdapterKind::Software
+    }
+
     /// Returns whether the times of single kernels can be measured.
     pub(crate) fn has_clock(&self) -> bool {
         self.device.features().contains(CLOCK)
@@ -238,11 +243,23 @@ impl GpuDevice {
     /// # Errors
     /// If the GPU has failed, or its driver does not answer.
     pub(crate) fn wait(&self, submission: SubmissionIndex) -> Result<(), GpuFailure> {
-        let is_software = self.adapter.kind == AdapterKind::Software;
-        self.wait_for(submission, if is_software { SOFTWARE_PATIENCE } else { PATIENCE })
+        self.wait_for(submission, if self.is_software() { SOFTWARE_PATIENCE } else { PATIENCE })
     }
 
     fn wait_for(&self, submission: SubmissionIndex, patience: Duration) -> Result<(), GpuFailure> {
+        if let Some(spin) = std::env::var("FORERUN_GPU_SPIN_US").ok().and_then(|us| us.parse().ok())
+        {
+            let until = std::time::Instant::now() + Duration::from_micros(spin);
+            while std::time::Instant::now() < until {
+                let now = PollType::Wait {
+                    submission_index: Some(submission.clone()),
+                    timeout: Some(Duration::ZERO),
+                };
+                if matches!(self.device.poll(now), Ok(_)) {
+                    return self.check();
+                }
+            }
+        }
         let wait = PollType::Wait { submission_index: Some(submission), timeout: Some(patience) };
         // wgpu panics if the driver reports the loss here.
         match catch_unwind(AssertUnwindSafe(|| self.device.poll(wait))) {

@@ -5,6 +5,12 @@ use forerun_formats::{BlockType, CacheType, WeightType};
 /// The widest head of attention.
 pub(crate) const MAX_HEAD_DIM: usize = 512;
 
+/// Outputs of experts that a team of threads computes.
+pub(crate) const EXPERT_OUTPUTS: u32 = 2;
+
+/// The largest number of rows that a workgroup of a product computes.
+const MAX_TILE_ROWS: u32 = 16;
+
 /// The largest number of experts of a layer.
 pub(crate) const MAX_EXPERTS: usize = 512;
 
@@ -21,9 +27,9 @@ pub(crate) enum Kernel {
         weights: WeightType,
         /// The number of rows that a workgroup computes.
         rows: u32,
-        /// The number of outputs that sixteen threads compute.
+        /// The number of outputs that a team of threads computes.
         outputs: u32,
-        /// The number of weights of each output that a thread reads at once, in quarters.
+        /// The number of weights of each output that a thread reads at once, in eighths.
         depth: u32,
     },
     /// Norms, limits and rotations of heads, and writes to the cache.
@@ -90,9 +96,17 @@ impl Kernel {
         }
     }
 
-    /// Returns the product with a matrix for so many rows at once.
-    pub(crate) fn linear(weights: WeightType, rows: u32) -> Self {
-        let (outputs, depth) = (1, 1);
+    /// Returns the product with a matrix for a pass of so many rows. Its bits do not depend on the choice. For
+    /// drivers that compute on the processor, small kernels compile faster.
+    pub(crate) fn linear(weights: WeightType, rows: u32, is_software: bool) -> Self {
+        let most = if is_software { MAX_TILE_ROWS / 2 } else { MAX_TILE_ROWS };
+        let rows = rows.next_power_of_two().min(most);
+        let (outputs, depth) = match rows {
+            _ if is_software => (1, 1),
+            1 | 2 => (1, 2),
+            4 => (2, 1),
+            _ => (4, 1),
+        };
         Self::Linear { weights, rows, outputs, depth }
     }
 
@@ -100,15 +114,17 @@ impl Kernel {
     pub(crate) fn source(self) -> String {
         let lowest = || format!("const LOWEST: f32 = {:e}f;\n", f32::MIN);
         let experts = || format!("const MAX_EXPERTS: u32 = {MAX_EXPERTS}u;\n");
+        let head_dim = || format!("const MAX_HEAD_DIM: u32 = {MAX_HEAD_DIM}u;\n");
         let constants = match self {
             Self::Linear { rows, outputs, depth, .. } => format!(
                 "const ROWS: u32 = {rows}u;\nconst OUTPUTS: u32 = {outputs}u;\nconst DEPTH: u32 = {depth}u;\n"
             ),
             Self::Experts { rows, .. } => {
-                format!("const ROWS: u32 = {rows}u;\nconst OUTPUTS: u32 = 1u;\n")
+                format!("const ROWS: u32 = {rows}u;\nconst OUTPUTS: u32 = {EXPERT_OUTPUTS}u;\n")
             }
-            Self::Heads(_) => format!("const MAX_HEAD_DIM: u32 = {MAX_HEAD_DIM}u;\n"),
-            Self::Attention(_) | Self::Combine => lowest(),
+            Self::Heads(_) => head_dim(),
+            Self::Attention(_) => lowest() + &head_dim(),
+            Self::Combine => lowest(),
             Self::Route => lowest() + &experts(),
             Self::Tiles => experts(),
             _ => String::new(),
@@ -209,7 +225,7 @@ mod tests {
         let weights = WEIGHT_TYPES;
         let caches = [CacheType::F32, CacheType::F16, CacheType::Bf16];
         let linear = weights.into_iter().flat_map(|weights| {
-            let all = [1, 2, 4, 8].into_iter();
+            let all = [1, 2, 4, 8, 16].into_iter();
             all.flat_map(move |rows| {
                 let linear = [1, 4].map(|outputs| K::Linear { weights, rows, outputs, depth: 4 });
                 linear.into_iter().chain([K::Experts { weights, rows }])

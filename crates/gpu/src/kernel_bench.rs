@@ -101,16 +101,16 @@ fn measure(device: &GpuDevice, weights: WeightType, outputs: u32, inputs: u32) {
     let bytes = u64::from(outputs) * row_bytes(weights, inputs as usize) as u64;
     let copies: Vec<Buffer> =
         (0..ROTATION_BYTES.div_ceil(bytes)).map(|_| numbers(device, bytes)).collect();
-    let x = numbers(device, 8 * u64::from(inputs) * 4);
+    let x = numbers(device, 16 * u64::from(inputs) * 4);
     let bias = numbers(device, u64::from(outputs) * 4);
-    let y = numbers(device, 8 * u64::from(outputs) * 4);
+    let y = numbers(device, 16 * u64::from(outputs) * 4);
     println!(
         "{weights} {outputs}×{inputs}, {:.1} MB: GB/s by outputs and depth",
         bytes as f64 / 1e6
     );
-    for rows in [1, 2, 4, 8] {
+    for rows in [1, 2, 4, 8, 16] {
         let mut line = format!("  {rows} rows");
-        for (results, depth) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2)] {
+        for (results, depth) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)] {
             let kernel = Kernel::Linear { weights, rows, outputs: results, depth };
             let pipeline = device.pipeline(kernel);
             let bind = |copy| pipeline.bind(device.inner(), &[copy, &x, &bias, &y]);

@@ -51,7 +51,7 @@ mod support;
 mod weights;
 
 pub use adapter::{AdapterKind, GpuAdapter};
-pub use cost::PassCost;
+pub use cost::{PassCost, PassTimes};
 pub use device::{GpuDevice, GpuOptions};
 pub use error::{GpuError, GpuFailure, GpuLoadError};
 pub use kernel_timer::KernelTime;

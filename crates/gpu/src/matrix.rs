@@ -11,8 +11,8 @@ use wgpu::Buffer;
 /// The largest number of workgroups in one direction.
 pub(crate) const MAX_WORKGROUPS: u32 = 65_535;
 
-/// Outputs of a workgroup of `linear.wgsl`.
-pub(crate) const GROUP_OUTPUTS: u32 = 4;
+/// Teams of a workgroup that computes products: a team computes one output or several.
+pub(crate) const GROUP_OUTPUTS: u32 = 2;
 
 /// Weights are converted in parts of this size before they are uploaded.
 const CONVERTED_BYTES: usize = 8 << 20;
@@ -120,22 +120,22 @@ pub(crate) fn upload_floats(
     Ok(buffer)
 }
 
-/// Returns the bytes of a row on a GPU. Blocks are padded to whole words of 32 bits.
+/// Returns the bytes of a row on a GPU. Rows are padded to eight weights, and blocks to whole words of 32 bits.
 pub(crate) fn row_bytes(weight_type: WeightType, inputs: usize) -> usize {
     match weight_type {
-        WeightType::F32 => inputs * size_of::<f32>(),
-        WeightType::Bf16 | WeightType::F16 => inputs * size_of::<u16>(),
+        WeightType::F32 => inputs.next_multiple_of(8) * size_of::<f32>(),
+        WeightType::Bf16 | WeightType::F16 => inputs.next_multiple_of(8) * size_of::<u16>(),
         WeightType::Quantized(block_type) => {
             inputs.div_ceil(block_type.weights()) * block_type.bytes().next_multiple_of(4)
         }
     }
 }
 
-/// Returns the number of weights of a row, with those that fill its last block.
+/// Returns the number of weights of a row, with those that fill it.
 fn row_values(weight_type: WeightType, inputs: usize) -> usize {
     match weight_type {
         WeightType::Quantized(block_type) => inputs.next_multiple_of(block_type.weights()),
-        _ => inputs,
+        _ => inputs.next_multiple_of(8),
     }
 }
 

@@ -5,10 +5,10 @@
 //! once. A projection whose experts do not fit in one buffer is a dispatch for each.
 
 use crate::expert_matrix::ExpertMatrix;
-use crate::kernel::Kernel;
+use crate::kernel::{EXPERT_OUTPUTS, Kernel};
 use crate::matrix::GROUP_OUTPUTS;
 use crate::parameters::{self, Route};
-use crate::pass::{MAX_TILE_ROWS, PassRun, Store};
+use crate::pass::{MAX_EXPERT_ROWS, PassRun, Store};
 use crate::weights::ExpertWeights;
 use forerun_formats::{Experts, Weighting};
 use wgpu::Buffer;
@@ -27,7 +27,7 @@ pub(crate) struct Distribution {
 impl Distribution {
     pub(crate) fn new(experts: &Experts, rows: u32) -> Self {
         let choices = rows * experts.router.experts_per_token as u32;
-        let tile = rows.next_power_of_two().min(MAX_TILE_ROWS);
+        let tile = rows.next_power_of_two().min(MAX_EXPERT_ROWS);
         // Each expert may have one tile that is not full.
         let tiles = choices.min(choices / tile + experts.n_experts as u32);
         Self { choices, tile, tiles }
@@ -120,7 +120,11 @@ impl PassRun<'_> {
             let (members, tiles) = (scratch.members.get(), scratch.tiles.get());
             let buffers = [&part.weights, x, bias, members, tiles, y];
             let kernel = Kernel::Experts { weights: part.weight_type, rows: distribution.tile };
-            let groups = [(part.outputs as u32).div_ceil(GROUP_OUTPUTS), distribution.tiles, 1];
+            let groups = [
+                (part.outputs as u32).div_ceil(GROUP_OUTPUTS * EXPERT_OUTPUTS),
+                distribution.tiles,
+                1,
+            ];
             self.recorder.dispatch(kernel, &buffers, &parameters, groups);
         }
     }

@@ -1,6 +1,6 @@
 //! A model on a GPU.
 
-use crate::cost::PassCost;
+use crate::cost::{PassCost, PassTimes};
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
 use crate::kernel_timer::{KernelTime, KernelTimer};
@@ -18,6 +18,7 @@ use forerun_lm::{CachePart, LayerOrder};
 use forerun_model::{CacheOverflow, Cancelled, Forward, Pass, PassError, PassOutput};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 use wgpu::{Buffer, SubmissionIndex};
 
 /// A model on a GPU: its weights, and the buffers of its forward passes.
@@ -33,6 +34,7 @@ pub struct GpuModel {
     features: Option<FeatureSource>,
     timer: Option<KernelTimer>,
     cost: PassCost,
+    times: PassTimes,
     logits: Vec<f32>, // [output rows, head outputs]
     overflows: Vec<CacheOverflow>,
 }
@@ -59,6 +61,7 @@ impl GpuModel {
             features: None,
             timer: None,
             cost: PassCost::default(),
+            times: PassTimes::default(),
             logits: Vec::new(),
             overflows: Vec::new(),
         }
@@ -100,6 +103,12 @@ impl GpuModel {
     #[must_use]
     pub fn last_cost(&self) -> PassCost {
         self.cost
+    }
+
+    /// Returns where the time of the last pass went.
+    #[must_use]
+    pub fn last_times(&self) -> PassTimes {
+        self.times
     }
 
     /// Measures the kernels of the passes from now on, and forgets earlier times. Passes take a little longer. A GPU without
@@ -287,7 +296,9 @@ impl GpuModel {
         logits.clear();
         overflows.clear();
         let hidden = self.weights.architecture().hidden_size;
+        let (started, times) = (Instant::now(), &mut self.times);
         self.weights.device().read(staging, places.end, submission, |bytes| {
+            times.waiting = started.elapsed();
             let part = |range: Range<u64>| &bytes[range.start as usize..range.end as usize];
             let of_rows: &[u32] = bytemuck::cast_slice(part(0..places.features));
             overflows.extend(of_rows.iter().enumerate().filter_map(overflow));
@@ -305,6 +316,7 @@ impl GpuModel {
                 }
             }
         })?;
+        self.times.reading = started.elapsed() - self.times.waiting;
         overflows.sort_by_key(|overflow| (overflow.layer, overflow.row));
         Ok(())
     }
@@ -340,6 +352,7 @@ impl Forward for GpuModel {
             return Err(Cancelled.into());
         }
         self.weights.device().check()?;
+        let started = Instant::now();
         let rows = PassRows::new(pass, &self.weights.ropes);
         let vocabulary = self.architecture().vocab_size;
         let is_known = |row: &crate::rows::Row| (row.token as usize) < vocabulary;
@@ -358,6 +371,7 @@ impl Forward for GpuModel {
         let places = self.place_results(&rows)?;
         self.write_rows(&rows);
         let Submitted { submission, work, since } = self.run(pass, &rows, &places, storage)?;
+        self.times.recording = started.elapsed();
         self.read_results(&rows, &places, storage, submission.clone())?;
         if let Some(timer) = &mut self.timer {
             timer.collect(self.weights.device(), submission)?;

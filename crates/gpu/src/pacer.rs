@@ -17,7 +17,7 @@ const FIRST_SPEED: f64 = 2e9;
 const MEASURED_BYTES: u64 = 16 << 20;
 
 /// Rows that a kernel computes with one read of a matrix.
-const ROWS_PER_READ: u64 = 8;
+const ROWS_PER_READ: u64 = 16;
 
 /// Splits passes by the measured speed of a model.
 pub(crate) struct Pacer {
@@ -80,8 +80,8 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_is_read_for_every_eight_rows() {
+    fn a_matrix_is_read_for_every_sixteen_rows() {
         let work = |rows| work_of_product(10, rows);
-        assert_eq!([work(1), work(8), work(9), work(256)], [10, 10, 20, 320]);
+        assert_eq!([work(1), work(16), work(17), work(256)], [10, 10, 20, 160]);
     }
 }

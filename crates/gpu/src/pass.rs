@@ -18,8 +18,8 @@ use forerun_formats::{Activation, Attention, Mlp, MlpInput, QkNorms};
 use std::ops::Range;
 use wgpu::Buffer;
 
-/// The largest number of rows that a workgroup of a product computes.
-pub(crate) const MAX_TILE_ROWS: u32 = 8;
+/// The largest number of rows that a workgroup of experts computes.
+pub(crate) const MAX_EXPERT_ROWS: u32 = 8;
 
 /// The largest size of the partial results of attention.
 const PARTIAL_BYTES: u64 = 64 << 20;
@@ -357,7 +357,7 @@ impl PassRun<'_> {
         rows: u32,
     ) {
         use parameters::Linear;
-        let tile = rows.next_power_of_two().min(MAX_TILE_ROWS);
+        let is_software = self.weights.device().is_software();
         for part in &matrix.parts {
             let has_bias = if part.bias.is_some() { Linear::HAS_BIAS } else { 0 };
             let (adds, factor) = store.parts();
@@ -372,10 +372,8 @@ impl PassRun<'_> {
                 factor,
             };
             let bias = part.bias.as_ref().unwrap_or(&self.weights.unused);
-            let kernel = Kernel::linear(part.weight_type, tile);
-            let Kernel::Linear { outputs, .. } = kernel else { unreachable!("a product") };
-            let groups =
-                [(part.outputs as u32).div_ceil(GROUP_OUTPUTS * outputs), rows.div_ceil(tile), 1];
+            let kernel = Kernel::linear(part.weight_type, rows, is_software);
+            let groups = linear_groups(kernel, part.outputs as u32, rows);
             self.recorder.dispatch(kernel, &[&part.weights, x, bias, y], &parameters, groups);
             self.recorder.add_work(work_of_product(part.weights.size(), rows));
         }
@@ -431,6 +429,16 @@ impl PassRun<'_> {
 
     pub(crate) fn row_count(&self) -> u32 {
         self.rows.rows.len() as u32
+    }
+}
+
+/// Returns the workgroups of a product.
+fn linear_groups(kernel: Kernel, outputs: u32, rows: u32) -> [u32; 3] {
+    match kernel {
+        Kernel::Linear { rows: at_once, outputs: each, .. } => {
+            [outputs.div_ceil(GROUP_OUTPUTS * each), rows.div_ceil(at_once), 1]
+        }
+        _ => unreachable!("a product"),
     }
 }
 

@@ -110,8 +110,11 @@ fn the_cost_of_a_pass_counts_distinct_experts() {
     let (layers, experts) = (architecture.layers.len(), architecture.layers[0].experts.unwrap());
     let chosen = experts.router.experts_per_token;
     let tensors = RandomTensors::new(&architecture, 5);
-    let embedding = 4 * (architecture.vocab_size * architecture.hidden_size) as u64;
-    let expert = 12 * (architecture.hidden_size * experts.mlp.intermediate_size) as u64;
+    // Rows of matrices are padded to eight weights.
+    let bytes = |outputs: usize, inputs: usize| 4 * (outputs * inputs.next_multiple_of(8)) as u64;
+    let (hidden, inner) = (architecture.hidden_size, experts.mlp.intermediate_size);
+    let embedding = bytes(architecture.vocab_size, hidden);
+    let expert = bytes(2 * inner, hidden) + bytes(hidden, inner);
     let types = WeightType::F32;
     let weights = GpuWeights::load_architecture(device, architecture, &tensors, types).unwrap();
     let weights = Arc::new(weights);

@@ -78,8 +78,8 @@ impl Arithmetic {
             fused: false,
             bf16_products: Bf16Products::Widened,
             quantizes_activations: false,
-            product_lanes: 16,
-            product_run: 4,
+            product_lanes: 32,
+            product_run: 8,
             sum_lanes: 64,
             attention_split: Some(256),
         }

@@ -23,7 +23,10 @@ var<immediate> p: Parameters;
 @group(0) @binding(5) var<storage, read_write> partials: array<f32>; // [rows, query_heads, splits, 2 + head_dim]
 
 const SPLIT: u32 = 256u;
+// Reads in progress at once.
+const AT_ONCE: u32 = 16u;
 var<workgroup> partial: array<f32, 64>;
+var<workgroup> query: array<f32, MAX_HEAD_DIM>;
 var<workgroup> scores: array<f32, SPLIT>;
 var<workgroup> at: array<u32, SPLIT>; // places
 
@@ -40,9 +43,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   let start = max(split_start, window_start) - split_start;
   let end = min(split_start + SPLIT, seen) - split_start;
-  let query = ((p.first_row + group.y) * p.query_heads + head) * p.head_dim;
+  let first_query = ((p.first_row + group.y) * p.query_heads + head) * p.head_dim;
   let key_head = head / (p.query_heads / p.key_heads);
 
+  for (var d = thread; d < p.head_dim; d += 64u) {
+    query[d] = queries[first_query + d];
+  }
+  workgroupBarrier();
   var peak = LOWEST;
   for (var i = thread; i < end; i += 64u) {
     if (i >= start) {
@@ -56,8 +63,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       at[i] = place;
       let key = (place * p.key_heads + key_head) * p.head_dim;
       var score = 0.0f;
-      for (var d = 0u; d < p.head_dim; d += 1u) {
-        score = score + queries[query + d] * unpack(keys[(key + d) / PER_WORD], d);
+      for (var d = 0u; d < p.head_dim; d += AT_ONCE) {
+        var read: array<u32, AT_ONCE>;
+        for (var j = 0u; j < AT_ONCE; j += PER_WORD) {
+          read[j / PER_WORD] = keys[(key + min(d + j, p.head_dim - PER_WORD)) / PER_WORD];
+        }
+        for (var j = 0u; j < AT_ONCE && d + j < p.head_dim; j += 1u) {
+          score = score + query[d + j] * unpack(read[j / PER_WORD], j);
+        }
       }
       score = score * p.score_scale;
       if (p.score_cap != 0.0f) {
@@ -101,9 +114,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   for (var d = thread; d < p.head_dim; d += 64u) {
     var value = 0.0f;
-    for (var i = start; i < end; i += 1u) {
-      let index = (at[i] * p.key_heads + key_head) * p.head_dim + d;
-      value = value + scores[i] * unpack(values[index / PER_WORD], d);
+    for (var first = start; first < end; first += AT_ONCE) {
+      var read: array<u32, AT_ONCE>;
+      for (var j = 0u; j < AT_ONCE; j += 1u) {
+        let index = (at[min(first + j, end - 1u)] * p.key_heads + key_head) * p.head_dim + d;
+        read[j] = values[index / PER_WORD];
+      }
+      for (var j = 0u; j < AT_ONCE && first + j < end; j += 1u) {
+        value = value + scores[first + j] * unpack(read[j], d);
+      }
     }
     partials[out + 2u + d] = value;
   }

@@ -13,6 +13,25 @@ var<immediate> p: Parameters;
 @group(0) @binding(2) var<storage, read> rows: array<Row>;
 @group(0) @binding(3) var<storage, read_write> hidden: array<vec4<f32>>; // [rows, hidden]
 
+// Eight successive numbers.
+struct Eight {
+  a: vec4<f32>,
+  b: vec4<f32>,
+}
+
+// Returns the eighths of a row of the matrix, of which the last may be half.
+fn eighths() -> u32 {
+  return (p.quarters + 1u) / 2u;
+}
+
+fn store(row: u32, position: u32, quarter: u32, weights: vec4<f32>) {
+  var value = weights * p.factor;
+  if (p.has_positions == 1u) {
+    value = value + positions[(p.first_position + position) * p.quarters + quarter];
+  }
+  hidden[row * p.quarters + quarter] = value;
+}
+
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let row = rows[group.x];
@@ -20,11 +39,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (token >= p.tokens) {
     return;
   }
-  for (var i = thread; i < p.quarters; i += 64u) {
-    var value = weights4(token, i) * p.factor;
-    if (p.has_positions == 1u) {
-      value = value + positions[(p.first_position + row.position) * p.quarters + i];
+  for (var i = thread; i < eighths(); i += 64u) {
+    let weights = weights8(token, i);
+    store(group.x, row.position, i * 2u, weights.a);
+    if (i * 2u + 1u < p.quarters) {
+      store(group.x, row.position, i * 2u + 1u, weights.b);
     }
-    hidden[group.x * p.quarters + i] = value;
   }
 }

@@ -1,5 +1,5 @@
-// y[choice] = weights[expert] · x[input] + bias[expert], for the choices of a tile. A workgroup computes four outputs for
-// ROWS choices: sixteen threads an output. Additions have the order of product.wgsl.
+// y[choice] = weights[expert] · x[input] + bias[expert], for the choices of a tile. A team computes OUTPUTS outputs for
+// ROWS choices. Additions have the order of product.wgsl.
 struct Parameters {
   quarters: u32, // inputs / 4
   first_expert: u32, // of the matrix's part
@@ -28,35 +28,46 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (count == 0u || expert >= p.experts) {
     return;
   }
-  let lane = thread % 16u;
-  let output = group.x * 4u + thread / 16u;
-  var sums: array<f32, ROWS>;
+  let lane = thread % 32u;
+  let team = thread / 32u;
+  let first_output = (group.x * 2u + team) * OUTPUTS;
+  var sums: array<f32, ROWS * OUTPUTS>; // [choice, output]
   var inputs: array<u32, ROWS>; // where each choice's input begins
   for (var r = 0u; r < ROWS; r += 1u) {
-    sums[r] = 0.0f;
     inputs[r] = members[first_member + min(r, count - 1u)] / p.sharing * p.quarters;
   }
-  if (output < p.outputs) {
-    for (var i = lane; i < p.quarters; i += 16u) {
-      let w = weights4(expert * p.outputs + output, i);
-      for (var r = 0u; r < ROWS; r += 1u) {
-        if (r < count) {
-          sums[r] = add_products(sums[r], x[inputs[r] + i], w);
+  for (var s = 0u; s < ROWS * OUTPUTS; s += 1u) {
+    sums[s] = 0.0f;
+  }
+  for (var i = lane; i < eighths(); i += 32u) {
+    var w: array<Eight, OUTPUTS>;
+    for (var o = 0u; o < OUTPUTS; o += 1u) {
+      // Outputs after the last one repeat it, and are not written.
+      w[o] = weights8(expert * p.outputs + min(first_output + o, p.outputs - 1u), i);
+    }
+    for (var r = 0u; r < ROWS; r += 1u) {
+      if (r < count) {
+        let v = eight_of(inputs[r], i * 2u);
+        for (var o = 0u; o < OUTPUTS; o += 1u) {
+          sums[r * OUTPUTS + o] = add_products(sums[r * OUTPUTS + o], v, w[o]);
         }
       }
     }
   }
-  for (var r = 0u; r < ROWS; r += 1u) {
-    partial[r * 64u + thread] = sums[r];
-  }
-  workgroupBarrier();
-  let row = thread / 4u;
-  let result = group.x * 4u + thread % 4u;
-  if (row < count && result < p.outputs) {
-    var value = total(thread);
-    if (p.has_bias != 0u) {
-      value = value + bias[expert * p.outputs + result];
+  for (var o = 0u; o < OUTPUTS; o += 1u) {
+    workgroupBarrier();
+    for (var r = 0u; r < ROWS; r += 1u) {
+      partial[(r * 2u + team) * STRIDE + lane] = sums[r * OUTPUTS + o];
     }
-    y[members[first_member + row] * p.y_stride + p.y_offset + result] = value;
+    workgroupBarrier();
+    let row = thread / 2u;
+    let result = (group.x * 2u + thread % 2u) * OUTPUTS + o;
+    if (row < min(count, ROWS) && result < p.outputs) {
+      var value = total(thread);
+      if (p.has_bias != 0u) {
+        value = value + bias[expert * p.outputs + result];
+      }
+      y[members[first_member + row] * p.y_stride + p.y_offset + result] = value;
+    }
   }
 }

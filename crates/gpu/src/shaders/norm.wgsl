@@ -33,6 +33,18 @@ fn tree_sum(thread: u32, sum: f32) -> f32 {
   return partial[0];
 }
 
+// Reads in progress at once.
+const AT_ONCE: u32 = 16u;
+
+// Returns numbers that a thread adds up one after another. After the end of the row they repeat the last one.
+fn inputs(first: u32, start: u32) -> array<f32, AT_ONCE> {
+  var read: array<f32, AT_ONCE>;
+  for (var j = 0u; j < AT_ONCE; j += 1u) {
+    read[j] = input[first + min(start + j * 64u, p.width - 1u)];
+  }
+  return read;
+}
+
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   var row = group.x;
@@ -43,15 +55,21 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var mean = 0.0f;
   if ((p.flags & 1u) != 0u) {
     var sum = 0.0f;
-    for (var i = thread; i < p.width; i += 64u) {
-      sum = sum + input[first + i];
+    for (var start = thread; start < p.width; start += 64u * AT_ONCE) {
+      let read = inputs(first, start);
+      for (var j = 0u; j < AT_ONCE && start + j * 64u < p.width; j += 1u) {
+        sum = sum + read[j];
+      }
     }
     mean = divide(tree_sum(thread, sum), f32(p.width));
   }
   var squares = 0.0f;
-  for (var i = thread; i < p.width; i += 64u) {
-    let x = input[first + i] - mean;
-    squares = squares + x * x;
+  for (var start = thread; start < p.width; start += 64u * AT_ONCE) {
+    let read = inputs(first, start);
+    for (var j = 0u; j < AT_ONCE && start + j * 64u < p.width; j += 1u) {
+      let x = read[j] - mean;
+      squares = squares + x * x;
+    }
   }
   let square = divide(tree_sum(thread, squares), f32(p.width));
   let scale = divide(1.0f, square_root(square + p.epsilon));

@@ -1,12 +1,11 @@
-@group(0) @binding(0) var<storage, read> weights: array<vec2<u32>>; // [outputs, quarters]
+@group(0) @binding(0) var<storage, read> weights: array<vec4<u32>>; // [outputs, eighths]
 
-// Returns four successive weights of an output, `p.quarters` of which are its row.
-fn weights4(output: u32, quarter: u32) -> vec4<f32> {
-  let pairs = weights[output * p.quarters + quarter];
-  return vec4<f32>(
-    from_bf16(pairs.x & 0xffffu),
-    from_bf16(pairs.x >> 16u),
-    from_bf16(pairs.y & 0xffffu),
-    from_bf16(pairs.y >> 16u),
-  );
+fn pair_of(word: u32) -> vec2<f32> {
+  return vec2<f32>(from_bf16(word & 0xffffu), bitcast<f32>(word & 0xffff0000u));
+}
+
+// Returns eight successive weights of an output.
+fn weights8(output: u32, eighth: u32) -> Eight {
+  let words = weights[output * eighths() + eighth];
+  return Eight(vec4<f32>(pair_of(words.x), pair_of(words.y)), vec4<f32>(pair_of(words.z), pair_of(words.w)));
 }

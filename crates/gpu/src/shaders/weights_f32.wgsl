@@ -1,6 +1,7 @@
-@group(0) @binding(0) var<storage, read> weights: array<vec4<f32>>; // [outputs, quarters]
+@group(0) @binding(0) var<storage, read> weights: array<vec4<f32>>; // [outputs, eighths, 2]
 
-// Returns four successive weights of an output, `p.quarters` of which are its row.
-fn weights4(output: u32, quarter: u32) -> vec4<f32> {
-  return weights[output * p.quarters + quarter];
+// Returns eight successive weights of an output.
+fn weights8(output: u32, eighth: u32) -> Eight {
+  let first = (output * eighths() + eighth) * 2u;
+  return Eight(weights[first], weights[first + 1u]);
 }

@@ -1,24 +1,30 @@
 // Blocks of 256 weights as stored: f16 factors of scales and of minima, a scale and a minimum of 6 bits for each of 8
 // groups, then the levels of 4 bits. A weight is (factor · scale) · level − factor · minimum.
-@group(0) @binding(0) var<storage, read> weights: array<u32>; // [outputs, blocks, 36]
+@group(0) @binding(0) var<storage, read> weights: array<vec2<u32>>; // [outputs, blocks, 18]
 
-// Returns four successive weights of an output, `p.quarters` of which are its row.
-fn weights4(output: u32, quarter: u32) -> vec4<f32> {
-  let blocks = (p.quarters + 63u) / 64u;
-  let block = (output * blocks + quarter / 64u) * 36u;
-  let group = (quarter % 64u) / 8u;
+// Returns eight successive weights of an output.
+fn weights8(output: u32, eighth: u32) -> Eight {
+  let blocks = (eighths() + 31u) / 32u;
+  let block = (output * blocks + eighth / 32u) * 18u;
+  let group = eighth % 32u / 4u;
+  let first = weights[block];
+  let second = weights[block + 1u];
+  let shift = 4u * (group % 2u);
+  let nibbles = weights[block + 2u + group / 2u * 4u + eighth % 4u] >> vec2<u32>(shift);
   // The bytes of the scales are three words: of groups 0 to 3, of their minima, and the low bits of groups 4 to 7, whose
   // high bits are those of the first two words.
   let byte = 8u * (group % 4u);
-  let a = (weights[block + 1u] >> byte) & 0xffu;
-  let b = (weights[block + 2u] >> byte) & 0xffu;
-  let c = (weights[block + 3u] >> byte) & 0xffu;
+  let a = first.y >> byte;
+  let b = second.x >> byte;
+  let c = second.y >> byte;
   let is_late = group >= 4u;
-  let scale = select(a & 63u, (c & 15u) | ((a >> 6u) << 4u), is_late);
-  let minimum = select(b & 63u, (c >> 4u) | ((b >> 6u) << 4u), is_late);
-  let factors = weights[block];
-  let group_scale = from_f16(factors & 0xffffu) * f32(scale);
-  let group_minimum = from_f16(factors >> 16u) * f32(minimum);
-  let nibbles = weights[block + 4u + (group / 2u) * 8u + quarter % 8u] >> (4u * (group % 2u));
-  return group_scale * unsigned_bytes(nibbles & 0x0f0f0f0fu) - vec4<f32>(group_minimum);
+  let scale = select(a & 63u, (c & 15u) | ((a >> 2u) & 48u), is_late);
+  let minimum = select(b & 63u, ((c >> 4u) & 15u) | ((b >> 2u) & 48u), is_late);
+  let group_scale = from_f16(first.x & 0xffffu) * f32(scale);
+  let group_minimum = vec4<f32>(from_f16(first.x >> 16u) * f32(minimum));
+  // The levels of low_bytes are multiples of these powers of two, which change no bits of the product.
+  let scales = group_scale * LOW_BYTES;
+  let levels_x = low_bytes(nibbles.x & 0x0f0f0f0fu, vec4<f32>(0.0f));
+  let levels_y = low_bytes(nibbles.y & 0x0f0f0f0fu, vec4<f32>(0.0f));
+  return Eight(scales * levels_x - group_minimum, scales * levels_y - group_minimum);
 }

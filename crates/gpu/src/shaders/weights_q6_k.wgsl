@@ -3,20 +3,24 @@
 // (factor · scale) · (quant − 32).
 @group(0) @binding(0) var<storage, read> weights: array<u32>; // [outputs, blocks, 53]
 
-// Returns four successive weights of an output, `p.quarters` of which are its row.
-fn weights4(output: u32, quarter: u32) -> vec4<f32> {
-  let blocks = (p.quarters + 63u) / 64u;
-  let block = (output * blocks + quarter / 64u) * 53u;
-  let half = (quarter % 64u) / 32u;
+// Returns eight successive weights of an output.
+fn weights8(output: u32, eighth: u32) -> Eight {
+  let blocks = (eighths() + 31u) / 32u;
+  let block = (output * blocks + eighth / 32u) * 53u;
+  let half = eighth % 32u / 16u;
   // A half has four parts of 32 weights.
-  let part = (quarter % 32u) / 8u;
-  let word = quarter % 8u;
-  let low = weights[block + half * 16u + (part % 2u) * 8u + word] >> (4u * (part / 2u));
-  let high = weights[block + 32u + half * 8u + word] >> (2u * part);
-  let quants = (low & 0x0f0f0f0fu) | ((high & 0x03030303u) << 4u);
-  let group = (quarter % 64u) / 4u;
+  let part = eighth % 16u / 4u;
+  let word = eighth % 4u * 2u;
+  let low_at = block + half * 16u + part % 2u * 8u + word;
+  let high_at = block + 32u + half * 8u + word;
+  let low = vec2<u32>(weights[low_at], weights[low_at + 1u]) >> vec2<u32>(4u * (part / 2u));
+  let high = vec2<u32>(weights[high_at], weights[high_at + 1u]) >> vec2<u32>(2u * part);
+  let quants = (low & vec2<u32>(0x0f0f0f0fu)) | ((high & vec2<u32>(0x03030303u)) << vec2<u32>(4u));
+  let group = eighth % 32u / 2u;
   let stored = weights[block + 48u + group / 4u] >> (8u * (group % 4u));
   let scale = f32(i32(stored << 24u) >> 24u);
   let group_scale = from_f16(weights[block + 52u] & 0xffffu) * scale;
-  return group_scale * (unsigned_bytes(quants) - vec4<f32>(32.0f));
+  let scales = group_scale * LOW_BYTES;
+  let less = vec4<f32>(32.0f, 8192.0f, 2097152.0f, 32.0f);
+  return Eight(scales * low_bytes(quants.x, less), scales * low_bytes(quants.y, less));
 }

@@ -2,12 +2,14 @@
 // A weight is scale · level.
 @group(0) @binding(0) var<storage, read> weights: array<u32>; // [outputs, blocks, 9]
 
-// Returns four successive weights of an output, `p.quarters` of which are its row.
-fn weights4(output: u32, quarter: u32) -> vec4<f32> {
-  let blocks = (p.quarters + 7u) / 8u;
-  let block = (output * blocks + quarter / 8u) * 9u;
+// Returns eight successive weights of an output.
+fn weights8(output: u32, eighth: u32) -> Eight {
+  let blocks = (eighths() + 3u) / 4u;
+  let block = (output * blocks + eighth / 4u) * 9u;
+  let first = block + eighth % 4u * 2u;
   let scale = from_f16(weights[block] & 0xffffu);
-  let first = block + quarter % 8u;
-  let levels = (weights[first] >> 16u) | (weights[first + 1u] << 16u);
-  return scale * signed_bytes(levels);
+  let middle = weights[first + 1u];
+  let a = (weights[first] >> 16u) | (middle << 16u);
+  let b = (middle >> 16u) | (weights[first + 2u] << 16u);
+  return Eight(scale * signed_bytes(a), scale * signed_bytes(b));
 }
