@@ -247,19 +247,6 @@ impl GpuDevice {
     }
 
     fn wait_for(&self, submission: SubmissionIndex, patience: Duration) -> Result<(), GpuFailure> {
-        if let Some(spin) = std::env::var("FORERUN_GPU_SPIN_US").ok().and_then(|us| us.parse().ok())
-        {
-            let until = std::time::Instant::now() + Duration::from_micros(spin);
-            while std::time::Instant::now() < until {
-                let now = PollType::Wait {
-                    submission_index: Some(submission.clone()),
-                    timeout: Some(Duration::ZERO),
-                };
-                if matches!(self.device.poll(now), Ok(_)) {
-                    return self.check();
-                }
-            }
-        }
         let wait = PollType::Wait { submission_index: Some(submission), timeout: Some(patience) };
         // wgpu panics if the driver reports the loss here.
         match catch_unwind(AssertUnwindSafe(|| self.device.poll(wait))) {

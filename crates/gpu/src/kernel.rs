@@ -11,6 +11,9 @@ pub(crate) const EXPERT_OUTPUTS: u32 = 2;
 /// The largest number of rows that a workgroup of a product computes.
 const MAX_TILE_ROWS: u32 = 16;
 
+/// From here on, a product has enough outputs that all parts of a large GPU work with eight rows at once.
+const MANY_OUTPUTS: u32 = 16_384;
+
 /// The largest number of experts of a layer.
 pub(crate) const MAX_EXPERTS: usize = 512;
 
@@ -98,14 +101,22 @@ impl Kernel {
 
     /// Returns the product with a matrix for a pass of so many rows. Its bits do not depend on the choice. For
     /// drivers that compute on the processor, small kernels compile faster.
-    pub(crate) fn linear(weights: WeightType, rows: u32, is_software: bool) -> Self {
-        let most = if is_software { MAX_TILE_ROWS / 2 } else { MAX_TILE_ROWS };
+    pub(crate) fn linear(
+        weights: WeightType,
+        [outputs, rows]: [u32; 2],
+        is_software: bool,
+    ) -> Self {
+        // As measured on an H100: with many outputs, sixteen rows gain only where weights are costly to unpack.
+        let is_costly = matches!(weights, WeightType::Quantized(BlockType::Q4_K | BlockType::Q6_K));
+        let is_best_with_eight = is_software || (outputs >= MANY_OUTPUTS && !is_costly);
+        let most = if is_best_with_eight { MAX_TILE_ROWS / 2 } else { MAX_TILE_ROWS };
         let rows = rows.next_power_of_two().min(most);
         let (outputs, depth) = match rows {
             _ if is_software => (1, 1),
-            1 | 2 => (1, 2),
+            1 => (1, 2),
+            2 => (1, 1),
             4 => (2, 1),
-            _ => (4, 1),
+            _ => (2, 2),
         };
         Self::Linear { weights, rows, outputs, depth }
     }

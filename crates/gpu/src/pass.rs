@@ -372,8 +372,9 @@ impl PassRun<'_> {
                 factor,
             };
             let bias = part.bias.as_ref().unwrap_or(&self.weights.unused);
-            let kernel = Kernel::linear(part.weight_type, rows, is_software);
-            let groups = linear_groups(kernel, part.outputs as u32, rows);
+            let outputs = part.outputs as u32;
+            let kernel = Kernel::linear(part.weight_type, [outputs, rows], is_software);
+            let groups = linear_groups(kernel, outputs, rows);
             self.recorder.dispatch(kernel, &[&part.weights, x, bias, y], &parameters, groups);
             self.recorder.add_work(work_of_product(part.weights.size(), rows));
         }

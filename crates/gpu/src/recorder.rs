@@ -12,6 +12,9 @@ use wgpu::{
     BindGroup, Buffer, CommandEncoder, ComputePass, ComputePassDescriptor, SubmissionIndex,
 };
 
+/// So many dispatches are submitted early, so that the GPU computes while the rest of the pass is recorded.
+const EARLY_DISPATCHES: usize = 64;
+
 /// Bindings of buffers to kernels that earlier passes made.
 #[derive(Default)]
 pub(crate) struct BoundBuffers(HashMap<(Kernel, Vec<Buffer>), BindGroup>);
@@ -115,7 +118,8 @@ impl<'a> Recorder<'a> {
         parameters: &[u8],
         [x, y, z]: [u32; 3],
     ) {
-        if self.pacer.is_enough(self.work) {
+        let is_early = self.cost.submissions == 0 && self.cost.dispatches == EARLY_DISPATCHES;
+        if self.pacer.is_enough(self.work) || is_early {
             self.submit_part();
         }
         let pipeline = self.device.pipeline(kernel);

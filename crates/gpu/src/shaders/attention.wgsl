@@ -24,7 +24,7 @@ var<immediate> p: Parameters;
 
 const SPLIT: u32 = 256u;
 // Reads in progress at once.
-const AT_ONCE: u32 = 16u;
+const AT_ONCE: u32 = 32u;
 var<workgroup> partial: array<f32, 64>;
 var<workgroup> query: array<f32, MAX_HEAD_DIM>;
 var<workgroup> scores: array<f32, SPLIT>;

@@ -73,18 +73,24 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   let square = divide(tree_sum(thread, squares), f32(p.width));
   let scale = divide(1.0f, square_root(square + p.epsilon));
-  for (var i = thread; i < p.width; i += 64u) {
-    var value = (input[first + i] - mean) * scale;
-    if ((p.flags & 2u) != 0u) {
-      value = value * weights[i];
+  for (var start = thread; start < p.width; start += 64u * AT_ONCE) {
+    var read = inputs(first, start);
+    for (var j = 0u; j < AT_ONCE; j += 1u) {
+      let i = min(start + j * 64u, p.width - 1u);
+      read[j] = (read[j] - mean) * scale;
+      if ((p.flags & 2u) != 0u) {
+        read[j] = read[j] * weights[i];
+      }
+      if ((p.flags & 4u) != 0u) {
+        read[j] = read[j] + bias[i];
+      }
+      if ((p.flags & 8u) != 0u) {
+        read[j] = output[group.x * p.width + i] + read[j] * p.factor;
+      }
     }
-    if ((p.flags & 4u) != 0u) {
-      value = value + bias[i];
+    // Writes come after all reads: a driver cannot know that they are of other numbers.
+    for (var j = 0u; j < AT_ONCE && start + j * 64u < p.width; j += 1u) {
+      output[group.x * p.width + start + j * 64u] = read[j];
     }
-    let at = group.x * p.width + i;
-    if ((p.flags & 8u) != 0u) {
-      value = output[at] + value * p.factor;
-    }
-    output[at] = value;
   }
 }
