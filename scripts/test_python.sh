@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the Python package as a wheel, installs it in a fresh virtual environment under target/, and runs its tests, its
 # type checks and the notebook. The profile of the build is the first argument: dev (default) or release. With --sample
-# after it, the adapter for lm-eval is left out: the harness needs gigabytes of packages. More arguments are options of maturin.
+# after it, the adapter for lm-eval is left out: the harness needs gigabytes of packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ wheels=$PWD/target/wheels-tests
 rm -rf "$venv" "$wheels"
 "$python" -m venv "$venv"
 "$venv/bin/pip" install --quiet "maturin>=1.16,<2" mypy numpy pytest ruff
-"$venv/bin/maturin" build --manifest-path python/Cargo.toml --profile "$profile" --locked --out "$wheels" "${@:3}"
+"$venv/bin/maturin" build --manifest-path python/Cargo.toml --profile "$profile" --locked --out "$wheels"
 du -h "$wheels"/*.whl
 "$venv/bin/pip" install --quiet "$wheels"/*.whl
 "$venv/bin/pip" install --quiet nbconvert ipykernel ||
