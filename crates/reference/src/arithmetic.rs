@@ -5,6 +5,7 @@ use forerun_formats::blocks::UnpackedBlock;
 use forerun_formats::{BlockType, ModelTypes, QUANT_BLOCK as BLOCK, WeightType};
 use forerun_vector::{Isa, exp};
 use half::bf16;
+use std::cell::OnceCell;
 
 /// How a device adds and rounds. Each device documents its own order, and the reference repeats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct Arithmetic {
     /// order.
     pub product_lanes: usize,
     /// Number of successive products that belong to one partial sum: product `i` belongs to sum
-    /// `(i / run) mod lanes`.
+    /// `(i / run) mod lanes`. Any number but 0 if there is one partial sum.
     pub product_run: usize,
     /// Number of partial sums in norms and softmax, a power of two. The upper half of the partial sums is
     /// added to the lower half until one is left.
@@ -64,7 +65,7 @@ impl Arithmetic {
             bf16_products: Bf16Products::of(isa),
             quantizes_activations: true,
             product_lanes: 1,
-            product_run: 1,
+            product_run: usize::MAX,
             sum_lanes: 16,
             attention_split: None,
         }
@@ -159,28 +160,34 @@ impl Arithmetic {
     /// Computes `weights · x` for every row of `x`: `[rows, inputs]`.
     #[must_use]
     pub fn linear(&self, weights: &Matrix, x: &[f32]) -> Vec<f32> {
-        let rows = x.chunks(weights.inputs());
-        let output = |x: &[f32], output: usize| match weights.row(output) {
-            MatrixRow::Floats(row) => match (weights.weight_type(), self.bf16_products) {
-                (WeightType::Bf16, Bf16Products::Pairs) => bf16_pairs_dot(row, x),
-                (WeightType::Bf16, Bf16Products::Tiles) => bf16_tiles_dot(row, x),
-                _ => self.float_dot(row, x),
-            },
-            MatrixRow::Blocks(block_type, bytes) if self.quantizes_activations => {
-                self.block_dot(block_type, bytes, x)
-            }
-            MatrixRow::Blocks(..) => self.float_dot(&weights.weights(output), x),
+        let outputs = |x: &[f32]| {
+            let quantized = OnceCell::new();
+            let output = |output| match weights.row(output) {
+                MatrixRow::Floats(row) => match (weights.weight_type(), self.bf16_products) {
+                    (WeightType::Bf16, Bf16Products::Pairs) => bf16_pairs_dot(row, x),
+                    (WeightType::Bf16, Bf16Products::Tiles) => bf16_tiles_dot(row, x),
+                    _ => self.float_dot(row, x),
+                },
+                MatrixRow::Blocks(block_type, bytes) if self.quantizes_activations => {
+                    let x = quantized.get_or_init(|| quantized_blocks(x));
+                    self.block_dot(block_type, bytes, x)
+                }
+                MatrixRow::Blocks(..) => self.float_dot(&weights.weights(output), x),
+            };
+            (0..weights.outputs()).map(output).collect::<Vec<_>>()
         };
-        rows.flat_map(|x| (0..weights.outputs()).map(move |index| output(x, index))).collect()
+        x.chunks(weights.inputs()).flat_map(outputs).collect()
     }
 
     /// Adds the products. A single partial sum adds a product of zeros if their number is odd.
     fn float_dot(&self, weights: &[f32], x: &[f32]) -> f32 {
-        let lanes = self.product_lanes;
+        let (lanes, run) = (self.product_lanes, self.product_run);
         let mut sums = vec![0.0_f32; lanes];
-        for (index, (&weight, &x)) in weights.iter().zip(x).enumerate() {
-            let lane = index / self.product_run % lanes;
-            sums[lane] = self.add_product(sums[lane], x, weight);
+        for (number, (weights, x)) in weights.chunks(run).zip(x.chunks(run)).enumerate() {
+            let sum = &mut sums[number % lanes];
+            for (&weight, &x) in weights.iter().zip(x) {
+                *sum = self.add_product(*sum, x, weight);
+            }
         }
         if lanes == 1 && x.len() % 2 == 1 {
             sums[0] = self.add_product(sums[0], 0.0, 0.0);
@@ -191,10 +198,8 @@ impl Arithmetic {
     /// Adds the groups of weights that share a scale in ascending order: each is the integer sum of its
     /// products, times the product of both scales; then, minus its minimum times the sum of the
     /// activations.
-    fn block_dot(&self, block_type: BlockType, bytes: &[u8], x: &[f32]) -> f32 {
+    fn block_dot(&self, block_type: BlockType, bytes: &[u8], x: &[(Vec<i32>, f32)]) -> f32 {
         let group = block_type.group();
-        let mut x: Vec<(Vec<i32>, f32)> = x.chunks(BLOCK).map(quantized).collect();
-        x.iter_mut().for_each(|(quants, _)| quants.resize(BLOCK, 0));
         let levels = block_type.levels();
         let mut block = UnpackedBlock::new(block_type);
         let mut sum = 0.0;
@@ -267,6 +272,15 @@ fn tree_sum(mut sums: Vec<f32>) -> f32 {
         sums.iter_mut().zip(upper).for_each(|(sum, upper)| *sum += upper);
     }
     sums[0]
+}
+
+/// Quantises activations in blocks, and fills the last block up with zeros.
+fn quantized_blocks(x: &[f32]) -> Vec<(Vec<i32>, f32)> {
+    let filled = |(mut quants, scale): (Vec<i32>, f32)| {
+        quants.resize(BLOCK, 0);
+        (quants, scale)
+    };
+    x.chunks(BLOCK).map(quantized).map(filled).collect()
 }
 
 /// Quantises a block of activations to −127…127. Returns them with the scale that restores them.

@@ -163,10 +163,15 @@ impl<'a> Experiment<'a> {
 
     /// Returns the largest difference from the exact joint distribution.
     pub(crate) fn deviation(&self) -> f64 {
-        let (found, _) = self.enumerate();
+        self.deviation_and_branches().0
+    }
+
+    /// Returns the largest difference from the exact joint distribution, and the number of branches.
+    pub(crate) fn deviation_and_branches(&self) -> (f64, usize) {
+        let (found, branches) = self.enumerate();
         let total: f64 = found.values().sum();
         assert!((total - 1.0).abs() < 1e-9, "branches weigh {total} together");
-        deviation(&found, &self.exact())
+        (deviation(&found, &self.exact()), branches)
     }
 }
 

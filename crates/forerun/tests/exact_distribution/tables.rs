@@ -68,11 +68,14 @@ impl LanguageModel for TableWithFeatures {
     fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
         complete_each(batch, |request| {
             let ForwardRequest { tokens, tree, features_from, .. } = *request;
-            let feature = |prefix: &[TokenId]| self.table.row(prefix)[0];
-            let of_tokens = (1..=tokens.len()).map(|len| feature(&tokens[..len]));
-            let nodes = (0..tree.len()).map(|node| feature(&row_prefix(tokens, tree, Some(node))));
-            let all: Vec<f32> = of_tokens.chain(nodes).collect();
-            let features = features_from.map(|from| FeatureRows::new(1, all[from..].to_vec()));
+            let prefix = |row: usize| match row.checked_sub(tokens.len()) {
+                None => tokens[..=row].to_vec(),
+                node => row_prefix(tokens, tree, node),
+            };
+            let features = features_from.map(|from| {
+                let rows = from..tokens.len() + tree.len();
+                FeatureRows::new(1, rows.map(|row| self.table.row(&prefix(row))[0]).collect())
+            });
             Ok(ForwardOutput { features, ..self.table.logits(request)? })
         });
     }
