@@ -3,8 +3,8 @@
 use super::recording::{LONGEST, Recorder};
 use super::{PlanningError, Setting};
 use forerun::{
-    Answer, AnswerEvent, Canceller, Checkpoint, Finish, Forerun, ForerunError, Loader, Method,
-    ModelSource, Request, TokenId, Tree,
+    Answer, AnswerEvent, Canceller, Checkpoint, Commit, Finish, Forerun, ForerunError, Loader,
+    Method, ModelSource, Request, TokenId, Tree,
 };
 use forerun_sim::MeasuredPasses;
 use forerun_sim::planning::{
@@ -22,7 +22,7 @@ pub struct MeasurementOptions {
     pub answer_tokens: usize,
     /// The drafts of the measured answers; the simulator predicts the others.
     pub drafts: Vec<PlannedDraft>,
-    /// The time for all measurements. Each answer is measured at least once.
+    /// The time for all measurements, with the records of drafters. Each answer is measured at least once.
     pub time: Duration,
     /// The hardware, in words.
     pub hardware: String,
@@ -42,6 +42,21 @@ pub(super) struct Bench {
     pub(super) prompts: Vec<Vec<TokenId>>,
 }
 
+/// What is known of the settings so far.
+#[derive(Default)]
+struct Measured {
+    /// The target's own answers, with the time of each token in nanoseconds.
+    texts: Vec<(Vec<TokenId>, f64)>,
+    drafters: Vec<DrafterRecord>,
+    /// The drafters whose drafts are translated between vocabularies.
+    chains_only: Vec<Option<String>>,
+    /// The timings without times and the answers, by the index of the setting.
+    answers: BTreeMap<usize, (MethodTiming, Vec<MeasuredAnswer>)>,
+}
+
+/// The number of times that all settings are measured in turn.
+const ROUNDS: usize = 3;
+
 impl<'a> Laboratory<'a> {
     /// Creates a laboratory for these settings. The first one must be plain decoding.
     #[must_use]
@@ -54,13 +69,14 @@ impl<'a> Laboratory<'a> {
         Self { loader: loader.sharing_weights(), settings, options, canceller }
     }
 
-    /// Returns the number of settings.
+    /// Returns the number of turns of all settings, if there is time for all of them.
     #[must_use]
-    pub fn settings(&self) -> usize {
-        self.settings.len()
+    pub fn turns(&self) -> usize {
+        self.settings.len() * ROUNDS
     }
 
-    /// Measures all settings. `progress` gets each setting before its turn.
+    /// Measures all settings, several times in turn as long as there is time. So a machine that changes its speed changes
+    /// it for all of them. `progress` gets each setting before each of its [turns](Self::turns).
     ///
     /// # Errors
     /// If an engine cannot be opened, an answer fails, or two methods give different texts.
@@ -68,55 +84,89 @@ impl<'a> Laboratory<'a> {
         &mut self,
         mut progress: impl FnMut(&Setting),
     ) -> Result<HardwareProfile, PlanningError> {
-        let mut texts = Vec::new();
-        let mut profile = HardwareProfile {
+        let started = Instant::now();
+        let mut measured = Measured::default();
+        for round in 0..ROUNDS {
+            if round > 0 && started.elapsed() >= self.options.time {
+                break;
+            }
+            for group in self.groups() {
+                self.measure_group(&group, &mut measured, &mut progress)?;
+            }
+        }
+        let mut profile = self.empty_profile();
+        let mut settings = Vec::new();
+        for (index, (timing, answers)) in measured.answers {
+            let name = timing.drafter.as_ref();
+            let record = measured.drafters.iter().find(|known| Some(&known.name) == name);
+            profile.timings.push(fit(timing, &answers, record)?);
+            settings.push(self.settings[index].clone());
+        }
+        profile.drafters = measured.drafters;
+        self.settings = settings;
+        Ok(profile)
+    }
+
+    /// Measures the settings of an engine once.
+    fn measure_group(
+        &mut self,
+        group: &[usize],
+        measured: &mut Measured,
+        progress: &mut impl FnMut(&Setting),
+    ) -> Result<(), PlanningError> {
+        // Drafts that are translated between vocabularies are chains.
+        let first = &self.settings[group[0]];
+        if first.is_tree() && measured.chains_only.contains(&first.drafter()) {
+            return Ok(());
+        }
+        let bench = self.open(group)?;
+        if bench.engine.translates_drafts() {
+            measured.chains_only.push(self.settings[group[0]].drafter());
+        }
+        for &index in group {
+            let setting = self.settings[index].clone();
+            progress(&setting);
+            if measured.texts.is_empty() {
+                measured.texts = self.texts(&bench, &setting)?;
+                self.fit_to_time(&mut measured.texts);
+            }
+            let until = Instant::now() + self.options.time / self.turns().max(1) as u32;
+            if let Some(name) = setting.drafter()
+                && !measured.drafters.iter().any(|known| known.name == name)
+            {
+                let with_ranks = self.drafts_trees(&setting) && !bench.engine.translates_drafts();
+                let recorder = Recorder { bench: &bench, setting: &setting, with_ranks };
+                measured.drafters.push(recorder.record(&measured.texts)?);
+            }
+            let name = setting.drafter();
+            let record = measured.drafters.iter().find(|known| Some(&known.name) == name.as_ref());
+            let answers = self.answers(&bench, &setting, record, &measured.texts, until)?;
+            match measured.answers.get_mut(&index) {
+                Some((_, earlier)) => earlier.extend(answers),
+                None => {
+                    let timing = self.timing_of(&bench, &setting);
+                    measured.answers.insert(index, (timing, answers));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a profile with the options of all settings, without costs.
+    fn empty_profile(&self) -> HardwareProfile {
+        let options = self.settings.first().map(|plain| &plain.options);
+        HardwareProfile {
             source: Source::Measured,
             hardware: self.options.hardware.clone(),
-            model: named(self.settings.first().map(|setting| setting.plan.model())),
+            model: named(options.map(|options| &options.model)),
+            dtype: options.and_then(|options| options.weight_type).map(|found| found.to_string()),
+            kv_type: options.and_then(|options| options.cache_type).map(|found| found.to_string()),
+            threads: options.and_then(|options| options.threads),
+            pin: options.is_some_and(|options| options.pin),
             answer_tokens: self.options.answer_tokens,
             drafters: Vec::new(),
             timings: Vec::new(),
-        };
-        let mut timings = BTreeMap::new();
-        let mut chains_only = Vec::new();
-        for group in self.groups() {
-            // Drafts that are translated between vocabularies are chains.
-            let first = &self.settings[group[0]];
-            if first.is_tree() && chains_only.contains(&first.drafter()) {
-                continue;
-            }
-            let bench = self.open(&group)?;
-            if bench.engine.translates_drafts() {
-                chains_only.push(self.settings[group[0]].drafter());
-            }
-            for &index in &group {
-                let setting = self.settings[index].clone();
-                progress(&setting);
-                if texts.is_empty() {
-                    texts = self.texts(&bench, &setting)?;
-                    self.fit_to_time(&mut texts);
-                    profile.answer_tokens = self.options.answer_tokens;
-                }
-                if let Some(name) = setting.drafter()
-                    && !profile.drafters.iter().any(|known| known.name == name)
-                {
-                    let of_same = |other: &&Setting| other.drafter() == setting.drafter();
-                    let with_trees = self.settings.iter().filter(of_same).any(Setting::is_tree);
-                    let with_ranks = with_trees && !bench.engine.translates_drafts();
-                    let recorder = Recorder { bench: &bench, setting: &setting, with_ranks };
-                    profile.drafters.push(recorder.record(&texts)?);
-                }
-                let name = setting.drafter();
-                let record =
-                    profile.drafters.iter().find(|known| Some(&known.name) == name.as_ref());
-                let answers = self.answers(&bench, &setting, record, &texts)?;
-                let timing = self.timing_of(&bench, &setting);
-                timings.insert(index, fit(timing, &answers, record)?);
-            }
         }
-        self.settings = timings.keys().map(|&index| self.settings[index].clone()).collect();
-        profile.timings = timings.into_values().collect();
-        Ok(profile)
     }
 
     /// Returns the settings by engine, in their order.
@@ -171,9 +221,16 @@ impl<'a> Laboratory<'a> {
     /// Reduces prompts and tokens if the measurements would take much longer than they should.
     fn fit_to_time(&mut self, texts: &mut Vec<(Vec<TokenId>, f64)>) {
         let token_ns = texts.iter().map(|text| text.1).fold(f64::INFINITY, f64::min);
-        let runs =
+        let answers =
             self.settings.iter().map(|setting| setting.drafts_of(&self.options.drafts).len());
-        let runs = runs.sum::<usize>() as f64;
+        // What a drafter drafts from a token is recorded in about the time of a token, and the ranks in twice that.
+        let with_trees: BTreeMap<_, _> = self
+            .settings
+            .iter()
+            .filter_map(|setting| Some((setting.drafter()?, self.drafts_trees(setting))))
+            .collect();
+        let records = with_trees.values().map(|&with_trees| if with_trees { 3 } else { 1 });
+        let runs = answers.chain(records).sum::<usize>() as f64;
         let fitting = self.options.time.as_nanos() as f64 / (runs * token_ns.max(1.0));
         let tokens =
             self.options.answer_tokens.min(LEAST_TOKENS.max(fitting as usize / LEAST_PROMPTS));
@@ -184,19 +241,24 @@ impl<'a> Laboratory<'a> {
         texts.iter_mut().for_each(|text| text.0.truncate(tokens));
     }
 
-    /// Measures the answers of a setting to all prompts with all measured drafts, again and again for its part of
-    /// the time.
+    /// Returns whether trees of the drafter of a setting are planned.
+    fn drafts_trees(&self, setting: &Setting) -> bool {
+        let of_same = |other: &&Setting| other.drafter() == setting.drafter();
+        self.settings.iter().filter(of_same).any(Setting::is_tree)
+    }
+
+    /// Measures the answers of a setting to all prompts with all measured drafts, once and again as long as there is
+    /// time.
     fn answers(
         &self,
         bench: &Bench,
         setting: &Setting,
         drafter: Option<&DrafterRecord>,
         texts: &[(Vec<TokenId>, f64)],
+        until: Instant,
     ) -> Result<Vec<MeasuredAnswer>, PlanningError> {
         let drafts = setting.drafts_of(&self.options.drafts);
         let drafts = drafter.map_or(drafts.clone(), |drafter| drafter.distinct(&drafts));
-        let time = self.options.time.as_secs_f64() / self.settings.len() as f64;
-        let started = Instant::now();
         let mut answers = Vec::new();
         // The first answer warms up.
         for &draft in &drafts[..1] {
@@ -209,12 +271,12 @@ impl<'a> Laboratory<'a> {
                     if answer.tokens != *text {
                         return Err(PlanningError::ChangedText(setting.to_string()));
                     }
-                    let (tokens, decode_ns) = after_first_step(&answer);
-                    let trace = answer.trace;
+                    let decode_ns = decode_ns(&answer);
+                    let (tokens, trace) = (answer.tokens.len(), answer.trace);
                     answers.push(MeasuredAnswer { prompt: index, draft, tokens, decode_ns, trace });
                 }
             }
-            if started.elapsed().as_secs_f64() >= time {
+            if Instant::now() >= until {
                 return Ok(answers);
             }
         }
@@ -279,6 +341,7 @@ impl<'a> Laboratory<'a> {
             method: plan.method().to_string(),
             drafter: setting.drafter(),
             placement: setting.placement(),
+            cores: Some(plan.placement().to_string()),
             tree: setting.is_tree(),
             replicas: plan.placement().replicas(),
             link_ms: 0.0,
@@ -302,12 +365,10 @@ fn named(model: Option<&ModelSource>) -> String {
 const LEAST_PROMPTS: usize = 2;
 const LEAST_TOKENS: usize = 24;
 
-/// Returns the tokens after the first step, and their time in nanoseconds.
-pub(super) fn after_first_step(answer: &Answer) -> (usize, u64) {
-    let first = answer.commits.first();
-    let (at_ns, tokens) = first.map_or((0, 0), |commit| (commit.at_ns, commit.tokens));
-    let last_ns = answer.commits.last().map_or(0, |commit| commit.at_ns);
-    (answer.tokens.len().saturating_sub(tokens), last_ns.saturating_sub(at_ns))
+/// Returns the time from the first token to the last one in nanoseconds.
+pub(super) fn decode_ns(answer: &Answer) -> u64 {
+    let at_ns = |commit: Option<&Commit>| commit.map_or(0, |commit| commit.at_ns);
+    at_ns(answer.commits.last()).saturating_sub(at_ns(answer.commits.first()))
 }
 
 pub(super) fn engine_error(setting: &Setting, cause: ForerunError) -> PlanningError {

@@ -12,7 +12,7 @@ mod setting;
 pub use check::{Checked, median_error};
 pub use laboratory::{Laboratory, MeasurementOptions};
 pub use options::plan_file;
-pub use setting::{Setting, settings};
+pub use setting::{Setting, check_drafts, settings};
 
 use forerun::{DrafterKind, ForerunError, Lookup, Method, PlanError, Tree};
 use forerun_sim::SimError;

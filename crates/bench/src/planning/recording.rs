@@ -4,8 +4,8 @@ use super::laboratory::Bench;
 use super::{PlanningError, Setting};
 use forerun::{DrafterKind, ModelSource, TokenId};
 use forerun_core::{
-    Cluster, Draft, DraftShape, FeatureRows, Features, Job, JobOutput, Role, Sampling, ScoreJob,
-    SequenceId, TargetFeedback, TokenTree,
+    Cluster, Draft, DraftShape, FeatureRows, Job, JobOutput, Role, Sampling, ScoreJob, SequenceId,
+    TargetFeedback, TokenTree,
 };
 use forerun_sim::planning::DrafterRecord;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ struct Text {
     sequence: SequenceId,
     tokens: Vec<TokenId>,
     prompt_len: usize,
-    /// Those of all tokens but the last; empty if the drafter reads none.
-    features: FeatureRows,
+    /// Those of all tokens but the last, a row each, which all jobs share; empty if the drafter reads none.
+    features: Vec<Arc<FeatureRows>>,
 }
 
 impl Recorder<'_> {
@@ -61,7 +61,7 @@ impl Recorder<'_> {
                 sequence: SequenceId(u64::MAX - index as u64),
                 tokens: [&prompt[..], answer].concat(),
                 prompt_len: prompt.len(),
-                features: FeatureRows::default(),
+                features: Vec::new(),
             };
             if record.reads_features {
                 text.features = self.features(&mut *cluster, &text)?;
@@ -83,12 +83,12 @@ impl Recorder<'_> {
         Ok(record)
     }
 
-    /// Returns the target's features of all tokens but the last.
+    /// Returns the target's features of all tokens but the last, a row each.
     fn features(
         &self,
         cluster: &mut dyn Cluster,
         text: &Text,
-    ) -> Result<FeatureRows, PlanningError> {
+    ) -> Result<Vec<Arc<FeatureRows>>, PlanningError> {
         let job = Job::Score(ScoreJob {
             sequence: text.sequence,
             tokens: text.tokens[..text.tokens.len() - 1].into(),
@@ -99,7 +99,10 @@ impl Recorder<'_> {
             features_from: Some(0),
         });
         match self.run(cluster, Role::Target(0), job)? {
-            JobOutput::Score(scores) => Ok(scores.features.unwrap_or_default()),
+            JobOutput::Score(scores) => {
+                let rows = scores.features.unwrap_or_default();
+                Ok((0..rows.len()).map(|row| Arc::new(rows.gather([row]))).collect())
+            }
             JobOutput::Draft(_) => Err(self.failed("a score job returned a draft".into())),
         }
     }
@@ -225,8 +228,7 @@ impl Recorder<'_> {
         end: usize,
         shape: DraftShape,
     ) -> Result<Draft, PlanningError> {
-        let mut features = Features::new();
-        features.push(text.features.gather(0..end - 1));
+        let features = text.features.iter().take(end - 1).cloned().collect();
         let job = Job::Draft {
             sequence: text.sequence,
             tokens: Arc::from(&text.tokens[..end]),
