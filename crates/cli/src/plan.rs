@@ -8,7 +8,8 @@ use crate::{certify, note, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{Canceller, DraftTokens, Tree};
 use forerun_bench::planning::{
-    Checked, Laboratory, MeasurementOptions, check_drafts, median_error, plan_file, settings,
+    CheckOptions, Checked, Laboratory, MeasurementOptions, check_drafts, median_error,
+    median_noise, plan_file, settings,
 };
 use forerun_bench::{Provenance, suite};
 use forerun_output::OutputFile;
@@ -47,6 +48,9 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct Check<'a> {
     median_error: f64,
+    /// How much the configurations differ if they are measured again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    median_noise: Option<f64>,
     /// The measured speed of the ranking's first, divided by that of the fastest configuration.
     first_of_best: f64,
     configurations: &'a [Checked],
@@ -84,14 +88,7 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
         note(format_args!("wrote {}", path.display()));
     }
     let ranking = rank(&profile, &drafts)?;
-    let mut checked = None;
-    if arguments.check {
-        let runs = ranking.len() * arguments.check_rounds;
-        let mut task = Task::new("checking", Unit::Pieces("configurations"), runs as u64);
-        checked = Some(laboratory.check(&ranking, arguments.check_rounds, |done| {
-            task.update(done as u64);
-        })?);
-    }
+    let checked = arguments.check.then(|| laboratory.checked(&ranking));
     finish(&arguments, &profile, &ranking, checked.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -177,6 +174,10 @@ fn laboratory(arguments: &PlanArguments) -> anyhow::Result<Laboratory<'static>> 
         answer_tokens: arguments.max_tokens,
         drafts: measured(&arguments.engine),
         time: Duration::from_secs(arguments.seconds),
+        check: arguments.check.then(|| CheckOptions {
+            drafts: predicted(&arguments.engine),
+            rounds: arguments.check_rounds,
+        }),
         hardware: format!(
             "{} cores of {}, {}",
             provenance.cores, provenance.processor, provenance.instruction_set
@@ -215,6 +216,7 @@ fn finish(
     out.write_all(text.as_bytes()).and_then(|()| out.finish()).with_context(failed)?;
     let check = checked.map(|configurations| Check {
         median_error: median_error(configurations),
+        median_noise: median_noise(configurations),
         first_of_best: first_of_best(configurations),
         configurations,
     });
@@ -276,6 +278,11 @@ fn page(
             check.configurations.len(),
             check.first_of_best * 100.0
         );
+        if let Some(noise) = check.median_noise {
+            let percent = noise * 100.0;
+            page +=
+                &format!("measured again, a configuration differs by {percent:.1} % (median)\n");
+        }
     }
     if profile.source == Source::Estimated {
         page += "\nThe costs are estimated: measure on the hardware before you rely on them.\n";

@@ -2,7 +2,7 @@
 
 use super::laboratory::{Bench, decode_ns};
 use super::{Laboratory, PlanningError, Setting};
-use forerun_sim::planning::{Prediction, lower_quartile, ns_per_token};
+use forerun_sim::planning::{PlannedDraft, Prediction, fastest_mean, ns_per_token};
 use serde::Serialize;
 
 /// A prediction and the speed that was measured.
@@ -13,6 +13,9 @@ pub struct Checked {
     pub prediction: Prediction,
     /// The measured speed after the first token, in tokens per second: see [`ns_per_token`].
     pub measured_tokens_per_second: f64,
+    /// The speed in the odd rounds of the check divided by that in the even ones, minus 1. This is noise, so no prediction can be
+    /// better. None: there was one round.
+    pub noise: Option<f64>,
 }
 
 impl Checked {
@@ -26,66 +29,58 @@ impl Checked {
 /// Returns the median of the absolute errors; 0 if there are none.
 #[must_use]
 pub fn median_error(checked: &[Checked]) -> f64 {
-    let mut errors: Vec<f64> = checked.iter().map(|checked| checked.error().abs()).collect();
-    errors.sort_by(f64::total_cmp);
-    match errors.len() {
-        0 => 0.0,
-        count => (errors[(count - 1) / 2] + errors[count / 2]) / 2.0,
-    }
+    median_size(checked.iter().map(Checked::error)).unwrap_or(0.0)
+}
+
+/// Returns the median of the absolute noise, if there were two rounds.
+#[must_use]
+pub fn median_noise(checked: &[Checked]) -> Option<f64> {
+    median_size(checked.iter().filter_map(|checked| checked.noise))
+}
+
+fn median_size(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut sizes: Vec<f64> = values.map(f64::abs).collect();
+    sizes.sort_by(f64::total_cmp);
+    let upper = sizes.get(sizes.len() / 2)?;
+    Some((sizes[(sizes.len() - 1) / 2] + upper) / 2.0)
+}
+
+/// Returns the speed in tokens per second from the times of a token in nanoseconds, by prompt and round, of every `step`th
+/// round from `first` on.
+fn speed(prompts: &[Vec<f64>], first: usize, step: usize) -> f64 {
+    let of_rounds = |times: &Vec<f64>| -> Option<f64> {
+        let mut times: Vec<f64> = times.iter().skip(first).step_by(step).copied().collect();
+        fastest_mean(&mut times)
+    };
+    let token_ns: f64 = prompts.iter().filter_map(of_rounds).sum();
+    prompts.len() as f64 * 1e9 / f64::max(token_ns, 1.0)
 }
 
 impl Laboratory<'_> {
-    /// Runs predicted configurations, `rounds` times each in turn, and returns them in the order of the predictions.
-    /// `progress` gets the number of configurations that are done in all rounds.
-    ///
-    /// # Errors
-    /// As [`Laboratory::measure`].
-    pub fn check(
-        &mut self,
-        predictions: &[Prediction],
-        rounds: usize,
-        mut progress: impl FnMut(usize),
-    ) -> Result<Vec<Checked>, PlanningError> {
-        // The times of a token, by prediction and prompt.
-        let mut times: Vec<Vec<Vec<f64>>> = vec![Vec::new(); predictions.len()];
-        let mut done = 0;
-        for _ in 0..rounds {
-            for group in self.groups() {
-                let of_group: Vec<usize> = (0..predictions.len())
-                    .filter(|&index| group.contains(&predictions[index].timing))
-                    .collect();
-                if of_group.is_empty() {
-                    continue;
-                }
-                let bench = self.open(&group)?;
-                // The first answer warms up.
-                let first = &predictions[of_group[0]];
-                self.answer(&bench.engine, self.setting_of(first), &bench.prompts[0], first.draft)?;
-                for index in of_group {
-                    self.check_once(&bench, &predictions[index], &mut times[index])?;
-                    done += 1;
-                    progress(done);
-                }
-            }
-        }
-        let checked = |(prediction, prompts): (&Prediction, Vec<Vec<f64>>)| {
-            let count = prompts.len() as f64;
-            let fastest = prompts.into_iter().map(|mut times| lower_quartile(&mut times));
-            let token_ns: f64 = fastest.flatten().sum();
-            let measured_tokens_per_second = count * 1e9 / f64::max(token_ns, 1.0);
-            Checked { prediction: prediction.clone(), measured_tokens_per_second }
+    /// Returns the measured speeds of predictions, in their order. [`measure`](Self::measure) has measured them, if the
+    /// options say so.
+    #[must_use]
+    pub fn checked(&self, predictions: &[Prediction]) -> Vec<Checked> {
+        let checked = |prediction: &Prediction| {
+            let prompts = self.checks.get(&(prediction.timing, prediction.draft))?;
+            let rounds = prompts.first().map_or(0, Vec::len);
+            Some(Checked {
+                prediction: prediction.clone(),
+                measured_tokens_per_second: speed(prompts, 0, 1),
+                noise: (rounds > 1).then(|| speed(prompts, 0, 2) / speed(prompts, 1, 2) - 1.0),
+            })
         };
-        Ok(predictions.iter().zip(times).map(checked).collect())
+        predictions.iter().filter_map(checked).collect()
     }
 
     /// Adds the times of a token in an answer to each prompt.
-    fn check_once(
+    pub(super) fn check_once(
         &self,
         bench: &Bench,
-        prediction: &Prediction,
+        setting: &Setting,
+        draft: PlannedDraft,
         times: &mut Vec<Vec<f64>>,
     ) -> Result<(), PlanningError> {
-        let (setting, draft) = (self.setting_of(prediction), prediction.draft);
         // A new engine learns sizes that are chosen while decoding.
         for prompt in bench.prompts.iter().filter(|_| draft.is_auto()) {
             self.answer(&bench.engine, setting, prompt, draft)?;
@@ -97,8 +92,20 @@ impl Laboratory<'_> {
         }
         Ok(())
     }
+}
 
-    fn setting_of(&self, prediction: &Prediction) -> &Setting {
-        &self.settings[prediction.timing]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_of_the_fastest_quarter_of_each_prompt() {
+        // The fastest two of five take 3 ms on average, and the only one 5 ms.
+        let ms = |times: &[f64]| times.iter().map(|ms| ms * 1e6).collect::<Vec<_>>();
+        let prompts = [ms(&[9.0, 2.0, 4.0, 8.0, 7.0]), ms(&[5.0])];
+        assert!((speed(&prompts, 0, 1) - 2.0 * 1e3 / 8.0).abs() < 1e-9);
+        // The odd rounds: 4 ms is the fastest of 9, 4 and 7; the even ones: 2 of 2 and 8.
+        assert!((speed(&prompts[..1], 0, 2) - 250.0).abs() < 1e-9);
+        assert!((speed(&prompts[..1], 1, 2) - 500.0).abs() < 1e-9);
     }
 }
