@@ -1,8 +1,7 @@
 //! Predicted configurations, run for real.
 
-use super::laboratory::{Bench, decode_ns};
-use super::{Laboratory, PlanningError, Setting};
-use forerun_sim::planning::{PlannedDraft, Prediction, fastest_mean, ns_per_token};
+use super::Laboratory;
+use forerun_sim::planning::{Prediction, fastest_mean};
 use serde::Serialize;
 
 /// A prediction and the speed that was measured.
@@ -71,26 +70,6 @@ impl Laboratory<'_> {
             })
         };
         predictions.iter().filter_map(checked).collect()
-    }
-
-    /// Adds the times of a token in an answer to each prompt.
-    pub(super) fn check_once(
-        &self,
-        bench: &Bench,
-        setting: &Setting,
-        draft: PlannedDraft,
-        times: &mut Vec<Vec<f64>>,
-    ) -> Result<(), PlanningError> {
-        // A new engine learns sizes that are chosen while decoding.
-        for prompt in bench.prompts.iter().filter(|_| draft.is_auto()) {
-            self.answer(&bench.engine, setting, prompt, draft)?;
-        }
-        times.resize(bench.prompts.len(), Vec::new());
-        for (prompt, times) in bench.prompts.iter().zip(times) {
-            let answer = self.answer(&bench.engine, setting, prompt, draft)?;
-            times.push(ns_per_token(answer.tokens.len(), decode_ns(&answer)));
-        }
-        Ok(())
     }
 }
 

@@ -5,9 +5,9 @@ use super::recording::Recorder;
 use super::{Laboratory, PlanningError, Setting};
 use forerun::TokenId;
 use forerun_sim::planning::{
-    DrafterRecord, HardwareProfile, MeasuredAnswer, MethodTiming, PlannedDraft, fit,
+    DrafterRecord, HardwareProfile, MeasuredAnswer, MethodTiming, PlannedDraft, fit, ns_per_token,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// What is known of the settings so far.
@@ -20,20 +20,29 @@ struct Measured {
     chains_only: Vec<Option<String>>,
     /// The timings without times and the answers, by the index of the setting.
     answers: BTreeMap<usize, (MethodTiming, Vec<MeasuredAnswer>)>,
-    /// The times of a token in nanoseconds, by prompt and round, of the answers of a check.
-    checks: BTreeMap<(usize, PlannedDraft), Vec<Vec<f64>>>,
+    /// The times of the answers of a check, by the index of the setting.
+    checked: BTreeMap<usize, Times>,
     /// The time of the measurements so far, without checks.
     time: Duration,
-    /// What the current turn does.
-    turn: Turn,
-}
-
-/// What a turn of the settings does.
-#[derive(Clone, Copy, Default)]
-struct Turn {
-    measures: bool,
+    /// Whether the current round checks.
     checks: bool,
 }
+
+/// The turn of a setting.
+struct Turn<'t> {
+    bench: &'t Bench,
+    setting: &'t Setting,
+    /// The target's own answers.
+    texts: &'t [(Vec<TokenId>, f64)],
+    /// The drafts that are measured, and those that are checked.
+    measured: Vec<PlannedDraft>,
+    checked: Vec<PlannedDraft>,
+    /// The time that measurements may take.
+    time: Duration,
+}
+
+/// The times of a token in nanoseconds, by draft, prompt and round.
+type Times = BTreeMap<PlannedDraft, Vec<Vec<f64>>>;
 
 /// The number of times that all settings are measured in turn.
 const ROUNDS: usize = 3;
@@ -60,21 +69,17 @@ impl Laboratory<'_> {
     ) -> Result<HardwareProfile, PlanningError> {
         let mut measured = Measured::default();
         for round in 0..self.rounds() {
-            let is_measured = round < ROUNDS && measured.time < self.options.time;
-            measured.turn = Turn {
-                measures: round == 0 || is_measured,
-                checks: self.options.check.as_ref().is_some_and(|check| round < check.rounds),
-            };
-            if !measured.turn.measures && !measured.turn.checks {
+            measured.checks = self.options.check.as_ref().is_some_and(|check| round < check.rounds);
+            if round > 0 && !measured.checks && measured.time >= self.options.time {
                 break;
             }
             for group in self.groups() {
                 self.measure_group(&group, &mut measured, &mut progress)?;
             }
         }
-        for ((index, draft), times) in std::mem::take(&mut measured.checks) {
+        for (index, times) in std::mem::take(&mut measured.checked) {
             let timing = measured.answers.range(..index).count();
-            self.checks.insert((timing, draft), times);
+            self.checks.extend(times.into_iter().map(|(draft, times)| ((timing, draft), times)));
         }
         let mut profile = self.empty_profile();
         let mut settings = Vec::new();
@@ -113,8 +118,6 @@ impl Laboratory<'_> {
                 self.fit_to_time(&mut measured.texts);
             }
             let started = Instant::now();
-            let part = (self.settings.len() * ROUNDS).max(1) as u32;
-            let until = started + self.options.time / part;
             if let Some(name) = setting.drafter()
                 && !measured.drafters.iter().any(|known| known.name == name)
             {
@@ -122,24 +125,33 @@ impl Laboratory<'_> {
                 let recorder = Recorder { bench: &bench, setting: &setting, with_ranks };
                 measured.drafters.push(recorder.record(&measured.texts)?);
             }
+            let recording = started.elapsed();
             let name = setting.drafter();
             let record = measured.drafters.iter().find(|known| Some(&known.name) == name.as_ref());
-            if measured.turn.measures {
-                let answers = self.answers(&bench, &setting, record, &measured.texts, until)?;
-                match measured.answers.get_mut(&index) {
-                    Some((_, earlier)) => earlier.extend(answers),
-                    None => {
-                        let timing = self.timing_of(&bench, &setting);
-                        measured.answers.insert(index, (timing, answers));
-                    }
-                }
-                measured.time += started.elapsed();
-            }
-            if let Some(check) = self.options.check.as_ref().filter(|_| measured.turn.checks) {
-                let drafts = setting.drafts_of(&check.drafts);
-                for draft in record.map_or(drafts.clone(), |record| record.distinct(&drafts)) {
-                    let times = measured.checks.entry((index, draft)).or_default();
-                    self.check_once(&bench, &setting, draft, times)?;
+            let drafts = |drafts: &[PlannedDraft]| {
+                let drafts = setting.drafts_of(drafts);
+                record.map_or(drafts.clone(), |record| record.distinct(&drafts))
+            };
+            let is_first = !measured.answers.contains_key(&index);
+            let is_measured = is_first || measured.time < self.options.time;
+            let check = self.options.check.as_ref().filter(|_| measured.checks);
+            let part = self.options.time / self.turns().max(1) as u32;
+            let turn = Turn {
+                bench: &bench,
+                setting: &setting,
+                texts: &measured.texts,
+                measured: if is_measured { drafts(&self.options.drafts) } else { Vec::new() },
+                checked: check.map_or_else(Vec::new, |check| drafts(&check.drafts)),
+                time: part.saturating_sub(recording),
+            };
+            let times = measured.checked.entry(index).or_default();
+            let (answers, time) = self.answers(&turn, times)?;
+            measured.time += recording + time;
+            match measured.answers.get_mut(&index) {
+                Some((_, earlier)) => earlier.extend(answers),
+                None => {
+                    let timing = self.timing_of(&bench, &setting);
+                    measured.answers.insert(index, (timing, answers));
                 }
             }
         }
@@ -189,39 +201,67 @@ impl Laboratory<'_> {
         self.settings.iter().filter(of_same).any(Setting::is_tree)
     }
 
-    /// Measures the answers of a setting to all prompts with all measured drafts, once and again as long as there is
-    /// time.
+    /// Measures the answers of a setting to all prompts with all measured drafts, once and again as long as there is time,
+    /// and returns them with the time that they took. The answers of a check run once, each next to a measured one of
+    /// the same drafts.
     fn answers(
         &self,
-        bench: &Bench,
-        setting: &Setting,
-        drafter: Option<&DrafterRecord>,
-        texts: &[(Vec<TokenId>, f64)],
-        until: Instant,
-    ) -> Result<Vec<MeasuredAnswer>, PlanningError> {
-        let drafts = setting.drafts_of(&self.options.drafts);
-        let drafts = drafter.map_or(drafts.clone(), |drafter| drafter.distinct(&drafts));
-        let mut answers = Vec::new();
-        // The first answer warms up.
-        for &draft in &drafts[..1] {
-            self.answer(&bench.engine, setting, &bench.prompts[0], draft)?;
-        }
+        turn: &Turn<'_>,
+        times: &mut Times,
+    ) -> Result<(Vec<MeasuredAnswer>, Duration), PlanningError> {
+        let drafts: BTreeSet<_> = turn.measured.iter().chain(&turn.checked).copied().collect();
+        let (mut answers, mut time) = (Vec::new(), Duration::ZERO);
+        self.warm_up(turn, &drafts)?;
+        let mut is_first = true;
         loop {
-            for (index, (prompt, (text, _))) in bench.prompts.iter().zip(texts).enumerate() {
+            for (index, (prompt, (text, _))) in
+                turn.bench.prompts.iter().zip(turn.texts).enumerate()
+            {
                 for &draft in &drafts {
-                    let answer = self.answer(&bench.engine, setting, prompt, draft)?;
-                    if answer.tokens != *text {
-                        return Err(PlanningError::ChangedText(setting.to_string()));
+                    let answer = || self.answer(&turn.bench.engine, turn.setting, prompt, draft);
+                    if turn.measured.contains(&draft) {
+                        let started = Instant::now();
+                        let answer = answer()?;
+                        time += started.elapsed();
+                        if answer.tokens != *text {
+                            return Err(PlanningError::ChangedText(turn.setting.to_string()));
+                        }
+                        let decode_ns = decode_ns(&answer);
+                        let (tokens, trace) = (answer.tokens.len(), answer.trace);
+                        let prompt = index;
+                        answers.push(MeasuredAnswer { prompt, draft, tokens, decode_ns, trace });
                     }
-                    let decode_ns = decode_ns(&answer);
-                    let (tokens, trace) = (answer.tokens.len(), answer.trace);
-                    answers.push(MeasuredAnswer { prompt: index, draft, tokens, decode_ns, trace });
+                    if is_first && turn.checked.contains(&draft) {
+                        let answer = answer()?;
+                        let times = times.entry(draft).or_default();
+                        times.resize(turn.texts.len(), Vec::new());
+                        times[index].push(ns_per_token(answer.tokens.len(), decode_ns(&answer)));
+                    }
                 }
             }
-            if Instant::now() >= until {
-                return Ok(answers);
+            is_first = false;
+            if time >= turn.time || turn.measured.is_empty() {
+                return Ok((answers, time));
             }
         }
+    }
+
+    /// Warms up a new engine, and lets it learn sizes that are chosen while decoding.
+    fn warm_up(
+        &self,
+        turn: &Turn<'_>,
+        drafts: &BTreeSet<PlannedDraft>,
+    ) -> Result<(), PlanningError> {
+        let (engine, prompts) = (&turn.bench.engine, &turn.bench.prompts);
+        for &draft in drafts.iter().take(1) {
+            self.answer(engine, turn.setting, &prompts[0], draft)?;
+        }
+        for &draft in drafts.iter().filter(|draft| draft.is_auto()) {
+            for prompt in prompts {
+                self.answer(engine, turn.setting, prompt, draft)?;
+            }
+        }
+        Ok(())
     }
 }
 
