@@ -24,8 +24,6 @@ struct Measured {
     checked: BTreeMap<usize, Times>,
     /// The time of the measurements so far, without checks.
     time: Duration,
-    /// Whether the current round checks.
-    checks: bool,
 }
 
 /// The turn of a setting.
@@ -55,7 +53,7 @@ impl Laboratory<'_> {
     }
 
     fn rounds(&self) -> usize {
-        ROUNDS.max(self.options.check.as_ref().map_or(0, |check| check.rounds))
+        self.options.check.as_ref().map_or(ROUNDS, |check| check.rounds)
     }
 
     /// Measures all settings, several times in turn as long as there is time, and runs what is to be checked. So a machine
@@ -69,8 +67,8 @@ impl Laboratory<'_> {
     ) -> Result<HardwareProfile, PlanningError> {
         let mut measured = Measured::default();
         for round in 0..self.rounds() {
-            measured.checks = self.options.check.as_ref().is_some_and(|check| round < check.rounds);
-            if round > 0 && !measured.checks && measured.time >= self.options.time {
+            let is_over = measured.time >= self.options.time;
+            if round > 0 && is_over && self.options.check.is_none() {
                 break;
             }
             for group in self.groups() {
@@ -132,15 +130,13 @@ impl Laboratory<'_> {
                 let drafts = setting.drafts_of(drafts);
                 record.map_or(drafts.clone(), |record| record.distinct(&drafts))
             };
-            let is_first = !measured.answers.contains_key(&index);
-            let is_measured = is_first || measured.time < self.options.time;
-            let check = self.options.check.as_ref().filter(|_| measured.checks);
+            let check = self.options.check.as_ref();
             let part = self.options.time / self.turns().max(1) as u32;
             let turn = Turn {
                 bench: &bench,
                 setting: &setting,
                 texts: &measured.texts,
-                measured: if is_measured { drafts(&self.options.drafts) } else { Vec::new() },
+                measured: drafts(&self.options.drafts),
                 checked: check.map_or_else(Vec::new, |check| drafts(&check.drafts)),
                 time: part.saturating_sub(recording),
             };
@@ -202,8 +198,7 @@ impl Laboratory<'_> {
     }
 
     /// Measures the answers of a setting to all prompts with all measured drafts, once and again as long as there is time,
-    /// and returns them with the time that they took. The answers of a check run once, each next to a measured one of
-    /// the same drafts.
+    /// and returns them with the time that they took. With a check, there is one answer for each, next to that of the check.
     fn answers(
         &self,
         turn: &Turn<'_>,
@@ -212,7 +207,6 @@ impl Laboratory<'_> {
         let drafts: BTreeSet<_> = turn.measured.iter().chain(&turn.checked).copied().collect();
         let (mut answers, mut time) = (Vec::new(), Duration::ZERO);
         self.warm_up(turn, &drafts)?;
-        let mut is_first = true;
         loop {
             for (index, (prompt, (text, _))) in
                 turn.bench.prompts.iter().zip(turn.texts).enumerate()
@@ -231,7 +225,7 @@ impl Laboratory<'_> {
                         let prompt = index;
                         answers.push(MeasuredAnswer { prompt, draft, tokens, decode_ns, trace });
                     }
-                    if is_first && turn.checked.contains(&draft) {
+                    if turn.checked.contains(&draft) {
                         let answer = answer()?;
                         let times = times.entry(draft).or_default();
                         times.resize(turn.texts.len(), Vec::new());
@@ -239,8 +233,8 @@ impl Laboratory<'_> {
                     }
                 }
             }
-            is_first = false;
-            if time >= turn.time || turn.measured.is_empty() {
+            // As many answers are measured as are checked: the fastest of more answers are faster.
+            if time >= turn.time || !turn.checked.is_empty() {
                 return Ok((answers, time));
             }
         }
@@ -268,3 +262,40 @@ impl Laboratory<'_> {
 /// The least number of prompts and of answer tokens of slow models.
 const LEAST_PROMPTS: usize = 2;
 const LEAST_TOKENS: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::planning::{MeasurementOptions, settings};
+    use forerun::{Canceller, DrafterKind, Loader, Method, Options};
+
+    #[test]
+    fn records_take_part_of_the_time() {
+        let options = Options {
+            model: "target".into(),
+            draft_model: Some("drafter".into()),
+            drafter: Some(DrafterKind::Model),
+            method: Some(Method::Speculative),
+            threads: Some(1),
+            ..Options::default()
+        };
+        let settings = settings(&options).unwrap();
+        let measurement = MeasurementOptions {
+            prompts: vec![String::new(); 2],
+            answer_tokens: 100,
+            drafts: vec![PlannedDraft::Chain(2), PlannedDraft::Tree(8)],
+            time: Duration::from_millis(600),
+            hardware: String::new(),
+            check: None,
+        };
+        let loader = Loader::new();
+        let mut laboratory = Laboratory::new(settings, measurement, loader, Canceller::new());
+        // A token takes a millisecond. Plain decoding, chains and trees have an answer each, and the ranks are recorded in the
+        // time of three: 600 tokens are 50 for each of two prompts.
+        let mut texts = vec![(vec![TokenId::MIN; 100], 1e6); 2];
+        laboratory.fit_to_time(&mut texts);
+        assert_eq!(texts.iter().map(|text| text.0.len()).collect::<Vec<_>>(), [50, 50]);
+    }
+}

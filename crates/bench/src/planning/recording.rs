@@ -4,8 +4,8 @@ use super::laboratory::Bench;
 use super::{PlanningError, Setting};
 use forerun::{DrafterKind, ModelSource, TokenId};
 use forerun_core::{
-    Cluster, Draft, DraftShape, FeatureRows, Job, JobOutput, Role, Sampling, ScoreJob, SequenceId,
-    TargetFeedback, TokenTree,
+    Cluster, Draft, DraftShape, FeatureRows, Features, Job, JobOutput, Role, Sampling, ScoreJob,
+    SequenceId, TargetFeedback, TokenTree,
 };
 use forerun_sim::planning::DrafterRecord;
 use std::sync::Arc;
@@ -32,6 +32,14 @@ struct Text {
     prompt_len: usize,
     /// Those of all tokens but the last, a row each, which all jobs share; empty if the drafter reads none.
     features: Vec<Arc<FeatureRows>>,
+}
+
+impl Text {
+    /// Returns the features of the tokens that the target has read before it gives the token at `end`. All but the last of the
+    /// tokens before that have some.
+    fn features_before(&self, end: usize) -> Features {
+        self.features.iter().take(end.saturating_sub(1)).cloned().collect()
+    }
 }
 
 impl Recorder<'_> {
@@ -228,14 +236,13 @@ impl Recorder<'_> {
         end: usize,
         shape: DraftShape,
     ) -> Result<Draft, PlanningError> {
-        let features = text.features.iter().take(end - 1).cloned().collect();
         let job = Job::Draft {
             sequence: text.sequence,
             tokens: Arc::from(&text.tokens[..end]),
             prompt_len: text.prompt_len,
             sampling: Sampling::greedy(),
             shape,
-            feedback: TargetFeedback { features, last_draft: None },
+            feedback: TargetFeedback { features: text.features_before(end), last_draft: None },
         };
         match self.run(cluster, Role::Drafter(0), job)? {
             JobOutput::Draft(draft) => Ok(draft),
@@ -275,6 +282,21 @@ fn along(path: &[usize]) -> DraftShape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn drafts_share_the_rows_of_a_text() {
+        let row = |token: usize| Arc::new(FeatureRows::new(2, vec![token as f32; 2]));
+        let text = Text {
+            sequence: SequenceId(0),
+            tokens: (0..4).collect(),
+            prompt_len: 2,
+            features: (0..3).map(row).collect(),
+        };
+        let (early, late) = (text.features_before(2), text.features_before(4));
+        assert_eq!((early.len(), late.len()), (1, 3));
+        assert!(Arc::ptr_eq(&early.parts()[0], &late.parts()[0]));
+        assert!(Arc::ptr_eq(&text.features[2], &late.parts()[2]));
+    }
 
     #[test]
     fn a_tree_along_a_path_has_candidates_after_the_path_only() {
