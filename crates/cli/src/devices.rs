@@ -4,8 +4,12 @@ use crate::arguments::DevicesArguments;
 use crate::bench::{self, Quartiles};
 use crate::progress::{self, Task, Unit};
 use forerun::measure::BandwidthProbe;
-use forerun::model_cost::ModelProbe;
-use forerun::{Checkpoint, DeviceGroup, Isa, ModelSource, Placement, Topology, Weights};
+use forerun::{
+    Checkpoint, DeviceGroup, Forward, Isa, ModelProbe, ModelSource, Placement, Topology,
+    Transformer, Weights,
+};
+#[cfg(feature = "gpu")]
+use forerun::{GpuModel, GpuRules, ModelTypes};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,17 +22,26 @@ pub(crate) fn run(arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints memory bandwidth and the time of a forward pass by rows. Each pass is measured next to a
-/// pass of one row, and to one of the same rows with an empty cache, which shows the cost of
-/// attention to the past.
+/// Prints memory bandwidth and the time of a forward pass by rows.
 fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
-    Isa::from_environment()?;
     let checkpoint = Checkpoint::open(&progress::loader(arguments.offline, true).locate(model)?)?;
+    match arguments.gpu {
+        Some(gpu) => costs_on_gpu(gpu, model, &checkpoint, arguments),
+        None => costs_on_cores(model, &checkpoint, arguments),
+    }
+}
+
+fn costs_on_cores(
+    model: &ModelSource,
+    checkpoint: &Checkpoint,
+    arguments: &DevicesArguments,
+) -> anyhow::Result<ExitCode> {
+    Isa::from_environment()?;
     let weights = match arguments.dtype {
-        Some(types) => Weights::load_as(&checkpoint, types)?,
-        None => Weights::load(&checkpoint)?,
+        Some(types) => Weights::load_as(checkpoint, types)?,
+        None => Weights::load(checkpoint)?,
     };
-    let weight_bytes = weights.bytes_read(1) as f64;
+    let most_rows = most_rows(weights.architecture().context_length, arguments)?;
     let types = weights.weight_types();
     let types: Vec<String> = types.iter().map(|(weight_type, _)| weight_type.to_string()).collect();
     let types = types.join(" and ");
@@ -36,24 +49,137 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
     let bandwidth = BandwidthProbe::new();
     let read = || (0..5).map(|_| bandwidth.read(&team)).fold(0.0, f64::max);
     let before = read();
+    let weights = Arc::new(weights);
+    let probe = |past| {
+        let model = Transformer::new(Arc::clone(&weights), Arc::clone(&team));
+        ModelProbe::new(model, past, most_rows)
+    };
+    let (mut probe, mut fresh) = (probe(arguments.past), probe(0));
+    let mut measured = measure(&mut probe, &mut fresh, arguments);
+    for passes in &mut measured {
+        passes.weight_bytes = weights.bytes_read(passes.rows) as f64;
+    }
+    let costs = Costs {
+        heading: format!("{model}, {types}, {} on {} threads", team.isa(), team.members()),
+        past: probe.past(),
+        rounds: arguments.rounds,
+        bandwidth: before.max(read()),
+        weight_bytes: weights.bytes_read(1) as f64,
+        cache_bytes: probe.past_bytes() as f64,
+    };
+    costs.print(measured)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(feature = "gpu")]
+fn costs_on_gpu(
+    gpu: usize,
+    model: &ModelSource,
+    checkpoint: &Checkpoint,
+    arguments: &DevicesArguments,
+) -> anyhow::Result<ExitCode> {
+    let device = GpuRules::from_environment().open(gpu)?;
+    let bandwidth = device.measure_bandwidth()?;
+    let types = arguments.dtype.map_or_else(ModelTypes::default, ModelTypes::from);
+    let loaded = GpuModel::load(&device, checkpoint, types)?;
+    let most_rows = most_rows(loaded.architecture().context_length, arguments)?;
+    let weights = Arc::clone(loaded.weights());
+    let mut probe = ModelProbe::new(loaded, arguments.past, most_rows);
+    let mut fresh = ModelProbe::new(GpuModel::new(Arc::clone(&weights)), 0, most_rows);
+    // Kernels are compiled when they are first used.
+    for &rows in &arguments.rows {
+        probe.run(rows);
+    }
+    let mut measured = measure(&mut probe, &mut fresh, arguments);
+    for passes in &mut measured {
+        probe.run(passes.rows);
+        passes.weight_bytes = probe.model().last_cost().weight_bytes as f64;
+    }
+    probe.run(1);
+    let costs = Costs {
+        heading: format!("{model} on {}", device.adapter()),
+        past: probe.past(),
+        rounds: arguments.rounds,
+        bandwidth,
+        weight_bytes: probe.model().last_cost().weight_bytes as f64,
+        cache_bytes: probe.past_bytes() as f64,
+    };
+    costs.print(measured)?;
+    let mut rows: Vec<usize> = arguments.rows.clone();
+    rows.dedup();
+    for rows in rows {
+        print_kernels(&mut probe, rows, arguments.rounds)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the kernels of a pass of `rows` rows.
+#[cfg(feature = "gpu")]
+fn print_kernels(
+    probe: &mut ModelProbe<GpuModel>,
+    rows: usize,
+    rounds: usize,
+) -> anyhow::Result<()> {
+    let rounds = rounds.max(1);
+    probe.model_mut().measure_kernels()?;
+    let seconds: f64 = (0..rounds).map(|_| probe.run(rows)).sum();
+    let times = probe.model().kernel_times();
+    let mut out = std::io::stdout().lock();
+    if times.is_empty() {
+        writeln!(out, "the driver has no clock that times single kernels")?;
+        return Ok(());
+    }
+    let each = |seconds: f64| seconds / rounds as f64 * 1e3;
+    let sum: f64 = times.iter().map(|time| time.seconds).sum();
+    writeln!(
+        out,
+        "kernels of a pass of {rows} rows: {:.3} ms of {:.3} ms by the GPU's clock, {}",
+        each(sum),
+        each(seconds),
+        probe.model().last_cost()
+    )?;
+    for time in times {
+        let dispatches = time.dispatches / rounds;
+        writeln!(out, "  {:>8.3} ms  {dispatches:>4}  {}", each(time.seconds), time.kernel)?;
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "gpu"))]
+fn costs_on_gpu(
+    _gpu: usize,
+    _model: &ModelSource,
+    _checkpoint: &Checkpoint,
+    _arguments: &DevicesArguments,
+) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("this build has no GPU support: install it with `--features gpu`")
+}
+
+/// Returns the largest number of rows of the measured passes, which must fit the context.
+fn most_rows(context: usize, arguments: &DevicesArguments) -> anyhow::Result<usize> {
     let most_rows = arguments.rows.iter().copied().max().unwrap_or(1);
-    let context = weights.architecture().context_length;
     anyhow::ensure!(
         most_rows <= context,
         "a pass of {most_rows} rows does not fit the model's context of {context} tokens: use fewer `--rows`"
     );
-    let weights = Arc::new(weights);
-    let probe = |past| ModelProbe::new(Arc::clone(&weights), Arc::clone(&team), past, most_rows);
-    let (mut probe, mut fresh) = (probe(arguments.past), probe(0));
-    let rounds = arguments.rounds.max(1);
+    Ok(most_rows)
+}
+
+/// Measures passes. Each is measured next to a pass of one row, and to one of the same rows with an empty cache, which
+/// shows the cost of attention to the past.
+fn measure<F: Forward>(
+    probe: &mut ModelProbe<F>,
+    fresh: &mut ModelProbe<F>,
+    arguments: &DevicesArguments,
+) -> Vec<Passes> {
+    let rounds = arguments.rounds;
     let mut measured = Vec::new();
     // A measurement computes the rows twice, and one row.
     let all_rows: usize = arguments.rows.iter().map(|rows| rounds * (2 * rows + 1)).sum();
     let mut task = Task::new("measuring", Unit::Pieces("rows"), all_rows as u64);
     let mut measured_rows = 0;
     for &rows in &arguments.rows {
-        let weight_bytes = weights.bytes_read(rows) as f64;
-        let mut passes = Passes { rows, weight_bytes, ..Passes::default() };
+        let mut passes = Passes { rows, ..Passes::default() };
         for _ in 0..rounds {
             let one = probe.run(1);
             let time = probe.run(rows);
@@ -66,24 +192,36 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
         }
         measured.push(passes);
     }
-    drop(task);
-    let best = before.max(read());
-    let cache_bytes = probe.past_bytes() as f64;
-    let mut out = std::io::stdout().lock();
-    writeln!(
-        out,
-        "{}, {types}, {} on {} threads, after {} tokens: a pass of one row reads {:.1} MB of \
-         weights and {:.1} MB of keys and values",
-        model,
-        team.isa(),
-        team.members(),
-        probe.past(),
-        weight_bytes / 1e6,
-        cache_bytes / 1e6,
-    )?;
-    writeln!(out, "medians [quartiles] of {rounds} passes")?;
-    write!(out, "{}", table(measured, best, weight_bytes, cache_bytes))?;
-    Ok(ExitCode::SUCCESS)
+    measured
+}
+
+/// What the measured passes are compared with.
+struct Costs {
+    heading: String,
+    past: usize,
+    rounds: usize,
+    /// Bytes a second.
+    bandwidth: f64,
+    /// Bytes of weights of a pass of one row.
+    weight_bytes: f64,
+    /// Bytes of keys and values of a pass.
+    cache_bytes: f64,
+}
+
+impl Costs {
+    fn print(&self, measured: Vec<Passes>) -> std::io::Result<()> {
+        let mut out = std::io::stdout().lock();
+        writeln!(
+            out,
+            "{}, after {} tokens: a pass of one row reads {:.1} MB of weights and {:.1} MB of keys and values",
+            self.heading,
+            self.past,
+            self.weight_bytes / 1e6,
+            self.cache_bytes / 1e6,
+        )?;
+        writeln!(out, "medians [quartiles] of {} passes", self.rounds)?;
+        write!(out, "{}", table(measured, self.bandwidth, self.weight_bytes, self.cache_bytes))
+    }
 }
 
 /// Measured passes of the same number of rows.

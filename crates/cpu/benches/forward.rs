@@ -9,10 +9,10 @@ mod common;
 
 use common::{CONTEXT, mid, random};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use forerun_cpu::model_cost::ModelProbe;
-use forerun_cpu::{Team, Weights};
+use forerun_cpu::{Team, Transformer, Weights};
 use forerun_formats::checkpoint::random::example_config;
 use forerun_formats::{Config, WeightType};
+use forerun_model::ModelProbe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +44,8 @@ fn forward(criterion: &mut Criterion) {
             group.measurement_time(Duration::from_secs(2));
             for past in PASTS {
                 let team = Arc::new(Team::single_thread());
-                let mut probe = ModelProbe::new(Arc::clone(&weights), team, past, ROWS[1]);
+                let model = Transformer::new(Arc::clone(&weights), team);
+                let mut probe = ModelProbe::new(model, past, ROWS[1]);
                 assert_eq!(probe.past(), past);
                 for rows in ROWS {
                     let id = BenchmarkId::new(format!("past {past}"), rows);

@@ -13,7 +13,6 @@ pub mod importance;
 mod kernels;
 pub mod layer_probe;
 pub mod measure;
-pub mod model_cost;
 pub mod pipeline;
 pub mod quality;
 mod snapshot;

@@ -4,10 +4,10 @@
 //! Every answer has its own prompt and thread. The last column compares the measured gain over one
 //! answer with the gain that a forward pass allows: the rows of `n` sequences cost less than `n` passes.
 //! Without a drafter the method is plain decoding, of which a pass has one row for each sequence.
-use forerun::model_cost::ModelProbe;
 use forerun::{Canceller, default_cores};
 use forerun::{
-    Checkpoint, Forerun, Method, ModelSource, Options, Plan, Request, Team, WeightType, Weights,
+    Checkpoint, Forerun, Method, ModelProbe, ModelSource, Options, Plan, Request, Team,
+    Transformer, WeightType, Weights,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -90,7 +90,8 @@ fn pass_costs(
 ) -> Result<Vec<(usize, f64)>, Box<dyn std::error::Error>> {
     let weights = Weights::load_as(&Checkpoint::open(target.as_ref())?, weight_type)?;
     let team = Arc::new(Team::unpinned(default_cores().len())?);
-    let mut probe = ModelProbe::new(Arc::new(weights), team, PROMPT + TOKENS / 2, 16);
+    let model = Transformer::new(Arc::new(weights), team);
+    let mut probe = ModelProbe::new(model, PROMPT + TOKENS / 2, 16);
     let mut cost = |rows: usize| {
         let mut seconds: Vec<f64> = (0..9).map(|_| probe.run(rows)).collect();
         seconds.sort_by(f64::total_cmp);

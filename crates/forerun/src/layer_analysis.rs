@@ -8,11 +8,11 @@ use crate::open_model::open_model;
 use forerun_core::TokenId;
 use forerun_cpu::Weights;
 use forerun_cpu::layer_probe::{LayerProbe, Strategy, StrategyScore};
-use forerun_cpu::model_cost::ModelProbe;
-use forerun_cpu::{GroupParallelism, Isa, Team};
+use forerun_cpu::{GroupParallelism, Isa, Team, Transformer};
 use forerun_formats::Config;
 use forerun_formats::{ModelTypes, WeightTypes};
 use forerun_lm::{LayerGroups, LayerGroupsError, LayerOrder, ModelError};
+use forerun_model::ModelProbe;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -255,8 +255,8 @@ impl LayerAnalysis {
         rounds: usize,
     ) -> Vec<PassCosts> {
         let probe = |work| {
-            let probe = ModelProbe::new(Arc::clone(&self.weights), Arc::clone(team), PAST, rows);
-            probe.with_group_parallelism(work)
+            let model = Transformer::new(Arc::clone(&self.weights), Arc::clone(team));
+            ModelProbe::new(model.with_group_parallelism(work), PAST, rows)
         };
         let mut probes = [GroupParallelism::Layers, GroupParallelism::Products].map(probe);
         let mut times = vec![[const { Vec::new() }; 2]; groups.len()];

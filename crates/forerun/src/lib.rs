@@ -79,8 +79,8 @@ pub use engine_method::MethodError;
 pub use error::ForerunError;
 #[cfg(feature = "gpu")]
 pub use forerun_gpu::{
-    AdapterKind, GpuAdapter, GpuDevice, GpuError, GpuFailure, GpuLoadError, GpuRules,
-    Probe as GpuProbe,
+    AdapterKind, GpuAdapter, GpuDevice, GpuError, GpuFailure, GpuLoadError, GpuModel, GpuRules,
+    KernelTime, PassCost as GpuPassCost, Probe as GpuProbe,
 };
 pub use gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
 pub use grammar::{Grammar, GrammarError, GrammarKind};
@@ -122,9 +122,11 @@ pub use forerun_core::{
 };
 pub use forerun_cpu::ceiling::CeilingOptions;
 pub use forerun_cpu::layer_probe::{Similarities, Strategy, StrategyScore};
+pub use forerun_cpu::measure;
 pub use forerun_cpu::quality::Quality;
-pub use forerun_cpu::{Exchange, GroupParallelism, Isa, IsaError, Team, TeamError, Weights};
-pub use forerun_cpu::{measure, model_cost};
+pub use forerun_cpu::{
+    Exchange, GroupParallelism, Isa, IsaError, Team, TeamError, Transformer, Weights,
+};
 pub use forerun_decode::{
     AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, Drafting, MethodEntry,
 };
@@ -136,11 +138,12 @@ pub use forerun_draft::{
 };
 pub use forerun_formats::checkpoint::Dtype;
 pub use forerun_formats::{
-    BlockType, CacheType, Checkpoint, Config, EmbeddedModel, Family, LoadError, Mix, RopeScaling,
-    SpeculatorKind, SuggestedSampling, UnknownCacheType, UnknownWeightType, WeightType,
-    WeightTypes,
+    BlockType, CacheType, Checkpoint, Config, EmbeddedModel, Family, LoadError, Mix, ModelTypes,
+    RopeScaling, SpeculatorKind, SuggestedSampling, UnknownCacheType, UnknownWeightType,
+    WeightType, WeightTypes,
 };
 pub use forerun_lm::{LayerGroups, LayerGroupsError, ModelError};
+pub use forerun_model::{Forward, ModelProbe};
 pub use forerun_runtime::{
     ClusterHandle, CpuQuota, DeviceGroup, Placement, PlacementError, RemoteProcess, RemoteWorkers,
     Runtime, ThreadCluster, ThreadLimit, Topology, Workers, available_cores, available_memory,

@@ -21,6 +21,11 @@ const STORAGE_BUFFERS: u32 = 8;
 /// Sizes of buffers are multiples of this number of bytes.
 pub(crate) const ALIGNMENT: u64 = 16;
 
+/// What times of single kernels need.
+const CLOCK: Features = Features::TIMESTAMP_QUERY
+    .union(Features::TIMESTAMP_QUERY_INSIDE_ENCODERS)
+    .union(Features::TIMESTAMP_QUERY_INSIDE_PASSES);
+
 /// Bytes of the kernels' parameters.
 pub(crate) const PARAMETER_BYTES: u32 = 64;
 
@@ -111,7 +116,8 @@ impl GpuDevice {
             });
         }
         check_limits(&description, &adapter.limits())?;
-        let features = adapter.features() & (Features::IMMEDIATES | Features::PASSTHROUGH_SHADERS);
+        let features =
+            adapter.features() & (Features::IMMEDIATES | Features::PASSTHROUGH_SHADERS | CLOCK);
         let opened = pollster::block_on(adapter.request_device(&DeviceDescriptor {
             label: Some("forerun"),
             required_features: features,
@@ -175,6 +181,11 @@ impl GpuDevice {
     pub(crate) fn max_binding_bytes(&self) -> u64 {
         let most = self.adapter.max_binding_bytes.min(self.adapter.max_buffer_bytes);
         most / ALIGNMENT * ALIGNMENT
+    }
+
+    /// Returns whether the times of single kernels can be measured.
+    pub(crate) fn has_clock(&self) -> bool {
+        self.device.features().contains(CLOCK)
     }
 
     pub(crate) fn inner(&self) -> &Device {

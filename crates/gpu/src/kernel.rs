@@ -21,6 +21,10 @@ pub(crate) enum Kernel {
         weights: WeightType,
         /// The number of rows that a workgroup computes.
         rows: u32,
+        /// The number of outputs that sixteen threads compute.
+        outputs: u32,
+        /// The number of weights of each output that a thread reads at once, in quarters.
+        depth: u32,
     },
     /// Norms, limits and rotations of heads, and writes to the cache.
     Heads(CacheType),
@@ -53,6 +57,8 @@ pub(crate) enum Kernel {
     CopyRows,
     /// What the driver does with sums and products.
     Probe,
+    /// Reads of memory.
+    Read,
 }
 
 /// How a kernel uses a buffer.
@@ -74,11 +80,20 @@ impl Kernel {
             Self::Route | Self::Mix => &[Read, Read, Write],
             Self::Tiles => &[Read, Write, Write, Write],
             Self::Experts { .. } => &[Read, Read, Read, Read, Read, Write],
-            Self::Activation | Self::Add | Self::Gate | Self::CopyRows | Self::Probe => {
-                &[Read, Write]
-            }
+            Self::Activation
+            | Self::Add
+            | Self::Gate
+            | Self::CopyRows
+            | Self::Probe
+            | Self::Read => &[Read, Write],
             Self::Logits => &[Write],
         }
+    }
+
+    /// Returns the product with a matrix for so many rows at once.
+    pub(crate) fn linear(weights: WeightType, rows: u32) -> Self {
+        let (outputs, depth) = (1, 1);
+        Self::Linear { weights, rows, outputs, depth }
     }
 
     /// Returns the complete WGSL source.
@@ -86,8 +101,11 @@ impl Kernel {
         let lowest = || format!("const LOWEST: f32 = {:e}f;\n", f32::MIN);
         let experts = || format!("const MAX_EXPERTS: u32 = {MAX_EXPERTS}u;\n");
         let constants = match self {
-            Self::Linear { rows, .. } | Self::Experts { rows, .. } => {
-                format!("const ROWS: u32 = {rows}u;\n")
+            Self::Linear { rows, outputs, depth, .. } => format!(
+                "const ROWS: u32 = {rows}u;\nconst OUTPUTS: u32 = {outputs}u;\nconst DEPTH: u32 = {depth}u;\n"
+            ),
+            Self::Experts { rows, .. } => {
+                format!("const ROWS: u32 = {rows}u;\nconst OUTPUTS: u32 = 1u;\n")
             }
             Self::Heads(_) => format!("const MAX_HEAD_DIM: u32 = {MAX_HEAD_DIM}u;\n"),
             Self::Attention(_) | Self::Combine => lowest(),
@@ -137,6 +155,7 @@ impl Kernel {
             Self::Logits => vec![NUMBERS, include_str!("shaders/logits.wgsl")],
             Self::CopyRows => vec![include_str!("shaders/copy_rows.wgsl")],
             Self::Probe => vec![NUMBERS, HALVES, include_str!("shaders/probe.wgsl")],
+            Self::Read => vec![include_str!("shaders/read.wgsl")],
         }
     }
 }
@@ -191,10 +210,13 @@ mod tests {
         let caches = [CacheType::F32, CacheType::F16, CacheType::Bf16];
         let linear = weights.into_iter().flat_map(|weights| {
             let all = [1, 2, 4, 8].into_iter();
-            all.flat_map(move |rows| [K::Linear { weights, rows }, K::Experts { weights, rows }])
+            all.flat_map(move |rows| {
+                let linear = [1, 4].map(|outputs| K::Linear { weights, rows, outputs, depth: 4 });
+                linear.into_iter().chain([K::Experts { weights, rows }])
+            })
         });
         let others = [K::Norm, K::Combine, K::Activation, K::Add, K::Logits, K::CopyRows, K::Probe];
-        let others = others.into_iter().chain([K::Route, K::Tiles, K::Mix, K::Gate]);
+        let others = others.into_iter().chain([K::Route, K::Tiles, K::Mix, K::Gate, K::Read]);
         let of_caches = caches.into_iter().flat_map(|cache| [K::Heads(cache), K::Attention(cache)]);
         let embed = weights.into_iter().map(K::Embed);
         linear.chain(others).chain(of_caches).chain(embed).collect()

@@ -21,12 +21,17 @@
 //! never run.
 
 mod adapter;
+mod bandwidth;
 mod cost;
 mod device;
 mod error;
 mod expert_matrix;
 mod health;
 mod kernel;
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "measurements")]
+mod kernel_bench;
+mod kernel_timer;
 mod matrix;
 mod memory;
 mod mixture;
@@ -49,6 +54,7 @@ pub use adapter::{AdapterKind, GpuAdapter};
 pub use cost::PassCost;
 pub use device::{GpuDevice, GpuOptions};
 pub use error::{GpuError, GpuFailure, GpuLoadError};
+pub use kernel_timer::KernelTime;
 pub use model::GpuModel;
 pub use pages::GpuPages;
 pub use probe::Probe;

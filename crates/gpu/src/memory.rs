@@ -34,6 +34,19 @@ impl GpuDevice {
         self.new_buffer(what, bytes, BufferUsages::MAP_READ | BufferUsages::COPY_DST, u64::MAX)
     }
 
+    /// Allocates memory for other uses than [`GpuDevice::allocate`].
+    ///
+    /// # Errors
+    /// As [`GpuDevice::allocate`].
+    pub(crate) fn allocate_for(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: BufferUsages,
+    ) -> Result<Buffer, GpuFailure> {
+        self.new_buffer(what, bytes, usage, u64::MAX)
+    }
+
     fn new_buffer(
         &self,
         what: &str,

@@ -3,6 +3,7 @@
 use crate::cost::PassCost;
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
+use crate::kernel_timer::{KernelTime, KernelTimer};
 use crate::mixture::Distribution;
 use crate::pacer::Pacer;
 use crate::pages::GpuPages;
@@ -30,6 +31,7 @@ pub struct GpuModel {
     staging: Option<Buffer>,
     /// The hidden states that are stored as features for drafters.
     features: Option<FeatureSource>,
+    timer: Option<KernelTimer>,
     cost: PassCost,
     logits: Vec<f32>, // [output rows, head outputs]
     overflows: Vec<CacheOverflow>,
@@ -55,6 +57,7 @@ impl GpuModel {
             pacer: Pacer::default(),
             staging: None,
             features: None,
+            timer: None,
             cost: PassCost::default(),
             logits: Vec::new(),
             overflows: Vec::new(),
@@ -97,6 +100,25 @@ impl GpuModel {
     #[must_use]
     pub fn last_cost(&self) -> PassCost {
         self.cost
+    }
+
+    /// Measures the kernels of the passes from now on, and forgets earlier times. Passes take a little longer. A GPU without
+    /// a clock measures nothing.
+    ///
+    /// # Errors
+    /// If the GPU has failed, or has no memory.
+    pub fn measure_kernels(&mut self) -> Result<(), GpuFailure> {
+        match &mut self.timer {
+            Some(timer) => timer.clear(),
+            None => self.timer = KernelTimer::new(self.weights.device())?,
+        }
+        Ok(())
+    }
+
+    /// Returns the times of kernels since [`GpuModel::measure_kernels`], the longest first.
+    #[must_use]
+    pub fn kernel_times(&self) -> Vec<KernelTime> {
+        self.timer.as_ref().map_or_else(Vec::new, KernelTimer::times)
     }
 
     /// Makes all buffers large enough for a pass.
@@ -207,9 +229,10 @@ impl GpuModel {
         places: &ResultPlaces,
         storage: &mut GpuPages,
     ) -> Result<Submitted, PassError> {
-        let Self { weights, scratch, bound, pacer, staging, features, .. } = self;
+        let Self { weights, scratch, bound, pacer, staging, features, timer, .. } = self;
         let staging = staging.as_ref().expect("a staging buffer");
-        let mut recorder = Recorder::new(weights.device(), bound, pacer);
+        let recorder = Recorder::new(weights.device(), bound, pacer);
+        let mut recorder = recorder.with_timer(timer.as_mut());
         let has_copies = storage.record_copies(&mut recorder)?;
         let mut run = PassRun { weights, rows, scratch, pages: storage, recorder };
         run.embed();
@@ -335,7 +358,10 @@ impl Forward for GpuModel {
         let places = self.place_results(&rows)?;
         self.write_rows(&rows);
         let Submitted { submission, work, since } = self.run(pass, &rows, &places, storage)?;
-        self.read_results(&rows, &places, storage, submission)?;
+        self.read_results(&rows, &places, storage, submission.clone())?;
+        if let Some(timer) = &mut self.timer {
+            timer.collect(self.weights.device(), submission)?;
+        }
         self.pacer.observe(work, since);
         let Self { logits, overflows, .. } = self;
         Ok(PassOutput { logits, hidden: &[], overflows })

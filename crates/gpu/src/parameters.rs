@@ -199,6 +199,14 @@ pub(crate) struct CopyRows {
     pub(crate) copies: u32,
 }
 
+/// The parameters of `read.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Read {
+    pub(crate) vectors: u32,
+    pub(crate) threads: u32,
+}
+
 /// Returns the workgroups of a kernel with 64 elements in each, where `y` counts full rows of workgroups.
 pub(crate) fn groups_of_elements(len: u32) -> [u32; 3] {
     let groups = len.div_ceil(64);

@@ -372,8 +372,10 @@ impl PassRun<'_> {
                 factor,
             };
             let bias = part.bias.as_ref().unwrap_or(&self.weights.unused);
-            let groups = [(part.outputs as u32).div_ceil(GROUP_OUTPUTS), rows.div_ceil(tile), 1];
-            let kernel = Kernel::Linear { weights: part.weight_type, rows: tile };
+            let kernel = Kernel::linear(part.weight_type, tile);
+            let Kernel::Linear { outputs, .. } = kernel else { unreachable!("a product") };
+            let groups =
+                [(part.outputs as u32).div_ceil(GROUP_OUTPUTS * outputs), rows.div_ceil(tile), 1];
             self.recorder.dispatch(kernel, &[&part.weights, x, bias, y], &parameters, groups);
             self.recorder.add_work(work_of_product(part.weights.size(), rows));
         }

@@ -3,6 +3,7 @@
 use crate::cost::PassCost;
 use crate::device::GpuDevice;
 use crate::kernel::Kernel;
+use crate::kernel_timer::KernelTimer;
 use crate::pacer::Pacer;
 use bytemuck::Pod;
 use std::collections::HashMap;
@@ -45,6 +46,8 @@ pub(crate) struct Recorder<'a> {
     last: Option<Submitted>,
     /// The open sequence of dispatches.
     dispatches: Option<ComputePass<'static>>,
+    /// Measures each dispatch, if that is asked for.
+    timer: Option<&'a mut KernelTimer>,
     pub(crate) cost: PassCost,
 }
 
@@ -55,7 +58,22 @@ impl<'a> Recorder<'a> {
         pacer: &'a mut Pacer,
     ) -> Self {
         let (encoder, cost) = (device.new_encoder(), PassCost::default());
-        Self { device, bound, pacer, encoder, work: 0, last: None, dispatches: None, cost }
+        Self {
+            device,
+            bound,
+            pacer,
+            encoder,
+            work: 0,
+            last: None,
+            dispatches: None,
+            timer: None,
+            cost,
+        }
+    }
+
+    /// Returns the recorder, which measures each dispatch if there is a timer.
+    pub(crate) fn with_timer(self, timer: Option<&'a mut KernelTimer>) -> Self {
+        Self { timer, ..self }
     }
 
     /// Adds to the work that has been recorded: the bytes that the last dispatch reads.
@@ -103,13 +121,20 @@ impl<'a> Recorder<'a> {
         let pipeline = self.device.pipeline(kernel);
         let begin = || {
             let descriptor = ComputePassDescriptor::default();
-            self.encoder.begin_compute_pass(&descriptor).forget_lifetime()
+            let mut dispatches = self.encoder.begin_compute_pass(&descriptor).forget_lifetime();
+            if let Some(timer) = &mut self.timer {
+                timer.mark(&mut dispatches, None);
+            }
+            dispatches
         };
         let dispatches = self.dispatches.get_or_insert_with(begin);
         dispatches.set_pipeline(&pipeline.pipeline);
         dispatches.set_bind_group(0, group, &[]);
         dispatches.set_immediates(0, parameters);
         dispatches.dispatch_workgroups(x, y, z);
+        if let Some(timer) = &mut self.timer {
+            timer.mark(dispatches, Some(kernel));
+        }
         self.cost.dispatches += 1;
     }
 
@@ -144,6 +169,10 @@ impl<'a> Recorder<'a> {
 
     /// Submits the rest. Returns all work that may still be in progress: the pacer learns from it when it has ended.
     pub(crate) fn finish(&mut self) -> Submitted {
+        self.dispatches = None;
+        if let Some(timer) = &self.timer {
+            timer.resolve(&mut self.encoder);
+        }
         let rest = self.submit();
         match self.last.take() {
             Some(last) => Submitted { work: last.work + rest.work, since: last.since, ..rest },

@@ -11,6 +11,7 @@ mod draft_logits;
 mod eagle_model;
 mod forward;
 mod heads_model;
+mod model_probe;
 mod sequence_runner;
 
 pub use block_model::BlockModel;
@@ -21,4 +22,5 @@ pub use forward::{
     RowFeature, SequencePass,
 };
 pub use heads_model::HeadsModel;
+pub use model_probe::ModelProbe;
 pub use sequence_runner::SequenceRunner;

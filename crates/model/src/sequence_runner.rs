@@ -29,10 +29,10 @@ impl<F: Forward> SequenceRunner<F> {
         &self.transformer
     }
 
-    /// Returns the runner with a changed model, which must have the same layers.
+    /// Returns the model, to change what does not affect its cache.
     #[must_use]
-    pub fn map(self, change: impl FnOnce(F) -> F) -> Self {
-        Self { transformer: change(self.transformer), ..self }
+    pub fn transformer_mut(&mut self) -> &mut F {
+        &mut self.transformer
     }
 
     /// Keeps the longest part of `tokens` and `tree` that the cache holds. See

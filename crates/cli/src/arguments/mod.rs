@@ -411,6 +411,12 @@ pub(crate) struct DevicesArguments {
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 
+    /// GPU to measure the model on, as `forerun devices` numbers them, instead of the cores.
+    ///
+    /// Also shows the kernels of a pass, by the GPU's own clock.
+    #[arg(long, value_name = "N", requires = "model", conflicts_with = "threads")]
+    pub(crate) gpu: Option<usize>,
+
     /// Number of tokens in the cache before the measured rows.
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub(crate) past: usize,

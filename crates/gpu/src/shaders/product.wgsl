@@ -2,7 +2,7 @@
 // half of the partial sums is added to the lower half until one is left.
 
 // Threads write scalars: components of one vector would be a race where vectors are written whole.
-var<workgroup> partial: array<f32, ROWS * 64u>; // [row, output, lane]
+var<workgroup> partial: array<f32, ROWS * OUTPUTS * 64u>; // [result, lane]
 
 // Returns four successive partial sums.
 fn partial4(first: u32) -> vec4<f32> {
@@ -17,7 +17,7 @@ fn add_products(sum: f32, v: vec4<f32>, w: vec4<f32>) -> f32 {
   return next + v.w * w.w;
 }
 
-// Returns result `index` of [row, output]: the sum of its sixteen lanes.
+// Returns a result: the sum of its sixteen lanes.
 fn total(index: u32) -> f32 {
   let lanes = index * 16u;
   let eight = partial4(lanes) + partial4(lanes + 8u);

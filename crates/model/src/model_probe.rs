@@ -1,34 +1,30 @@
-//! Measures the time of a model's forward pass on a team, by the number of rows.
+//! Measures the time of a model's forward pass on its device, by the number of rows.
 
-use crate::team::Team;
-use crate::transformer::{GroupParallelism, Transformer};
-use crate::weights::Weights;
-use forerun_cache::{Keep, PageStorage};
+use crate::forward::Forward;
+use crate::sequence_runner::SequenceRunner;
+use forerun_cache::{Keep, PAGE_ROWS, PageStorage};
 use forerun_core::{TokenId, TokenTree};
 use forerun_lm::LayerOrder;
-use forerun_model::{Forward, SequenceRunner};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// A model with some tokens in its cache (the past), for measurements.
-pub struct ModelProbe {
-    runner: SequenceRunner<Transformer>,
+pub struct ModelProbe<F: Forward> {
+    runner: SequenceRunner<F>,
     past: Vec<TokenId>,
 }
 
-impl ModelProbe {
+impl<F: Forward> ModelProbe<F> {
     /// Computes a past of `past` tokens. It is shortened if the context has no space for it and for
     /// passes of up to `max_rows` rows.
     #[must_use]
-    pub fn new(weights: Arc<Weights>, team: Arc<Team>, past: usize, max_rows: usize) -> Self {
-        let architecture = weights.architecture();
+    pub fn new(model: F, past: usize, max_rows: usize) -> Self {
+        let architecture = model.architecture();
         let max_past = architecture.context_length.saturating_sub(max_rows);
         let vocab_size = architecture.vocab_size;
         let past: Vec<TokenId> =
             (0..past.min(max_past)).map(|index| token(index, vocab_size)).collect();
-        let runner = SequenceRunner::new(Transformer::new(weights, team));
-        let mut probe = Self { runner, past };
+        let mut probe = Self { runner: SequenceRunner::new(model), past };
         for start in (0..probe.past.len()).step_by(256) {
             let end = probe.past.len().min(start + 256);
             let chunk = TokenTree::chain(&probe.past[start..end]);
@@ -38,11 +34,16 @@ impl ModelProbe {
         probe
     }
 
-    /// Returns the probe with another way of sharing the attention of a layer group in the team.
+    /// Returns the model.
     #[must_use]
-    pub fn with_group_parallelism(self, group_parallelism: GroupParallelism) -> Self {
-        let change = |model: Transformer| model.with_group_parallelism(group_parallelism);
-        Self { runner: self.runner.map(change), ..self }
+    pub fn model(&self) -> &F {
+        self.runner.transformer()
+    }
+
+    /// Returns the model, to change what does not affect its cache.
+    #[must_use]
+    pub fn model_mut(&mut self) -> &mut F {
+        self.runner.transformer_mut()
     }
 
     /// Returns the number of tokens in the past.
@@ -56,7 +57,7 @@ impl ModelProbe {
     #[must_use]
     pub fn past_bytes(&self) -> usize {
         let storage = self.runner.storage();
-        storage.row_bytes() * self.past.len() + storage.state_bytes()
+        storage.page_bytes() / PAGE_ROWS * self.past.len() + storage.state_bytes()
     }
 
     /// Runs one forward pass over `rows` rows, with the logits of all of them. Returns the time in
@@ -77,7 +78,7 @@ impl ModelProbe {
     }
 
     fn measured_token(&self, index: usize) -> TokenId {
-        token(index, self.runner.transformer().architecture().vocab_size)
+        token(index, self.model().architecture().vocab_size)
     }
 
     fn forward(&mut self, tree: &TokenTree, first_row: usize, order: LayerOrder<'_>) {

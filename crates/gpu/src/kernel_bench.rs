@@ -1,0 +1,134 @@
+//! Measures memory bandwidth and products with matrices, on the GPU that `FORERUN_GPU` names (by default the first one):
+//! `cargo test --release -p forerun-gpu --lib -- --ignored --nocapture kernel_bench`.
+
+use crate::device::GpuDevice;
+use crate::kernel::{Kernel, WEIGHT_TYPES};
+use crate::matrix::{GROUP_OUTPUTS, row_bytes};
+use crate::parameters::Linear;
+use crate::pipeline::Pipeline;
+use forerun_formats::WeightType;
+use std::sync::Arc;
+use std::time::Instant;
+use wgpu::{BindGroup, Buffer};
+
+/// Bytes of the weights that are read in turn, so that no cache holds them.
+const ROTATION_BYTES: u64 = 512 << 20;
+
+/// The shapes of products that are measured: outputs and inputs.
+const SHAPES: [[u32; 2]; 3] = [[28_672, 4096], [4096, 14_336], [4096, 4096]];
+
+fn device() -> Arc<GpuDevice> {
+    let index = std::env::var("FORERUN_GPU").map_or(0, |index| index.parse().unwrap());
+    GpuDevice::open(index).unwrap()
+}
+
+/// Returns a buffer with numbers that are not regular.
+fn numbers(device: &GpuDevice, bytes: u64) -> Buffer {
+    let buffer = device.allocate("numbers", bytes).unwrap();
+    let mut state = 0x9e37_79b9_u32;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        // As f32, as two bf16 or as two f16, these are moderate numbers.
+        (state & 0x83ff_83ff) | 0x3c00_3c00
+    };
+    let part: Vec<u32> = (0..(4 << 20)).map(|_| next()).collect();
+    let part: &[u8] = bytemuck::cast_slice(&part);
+    let size = buffer.size() as usize;
+    for start in (0..size).step_by(part.len()) {
+        device.upload(&buffer, start as u64, &part[..part.len().min(size - start)]).unwrap();
+    }
+    buffer
+}
+
+/// Returns the seconds of each of several dispatches, of which each waits for the one before it.
+fn seconds_each(
+    device: &GpuDevice,
+    pipeline: &Pipeline,
+    bound: &[BindGroup],
+    parameters: &[u8],
+    groups: [u32; 3],
+) -> f64 {
+    let mut best = f64::INFINITY;
+    for round in 0..4 {
+        let count = if round == 0 { 2 } else { 24 };
+        let mut encoder = device.new_encoder();
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            for index in 0..count {
+                pass.set_pipeline(&pipeline.pipeline);
+                pass.set_bind_group(0, &bound[index % bound.len()], &[]);
+                pass.set_immediates(0, parameters);
+                pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
+            }
+        }
+        let started = Instant::now();
+        let submission = device.submit(encoder);
+        device.wait(submission).unwrap();
+        let each = started.elapsed().as_secs_f64() / count as f64;
+        if round > 0 {
+            best = best.min(each);
+        }
+    }
+    best
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn bandwidth() {
+    let device = device();
+    let gigabytes = device.measure_bandwidth().unwrap() / 1e9;
+    println!("{}: {gigabytes:.0} GB/s", device.adapter());
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn products() {
+    let device = device();
+    let chosen = std::env::var("FORERUN_TYPES").unwrap_or_default();
+    for weights in WEIGHT_TYPES {
+        if !chosen.is_empty() && !chosen.split(',').any(|name| name == weights.to_string()) {
+            continue;
+        }
+        for [outputs, inputs] in SHAPES {
+            measure(&device, weights, outputs, inputs);
+        }
+    }
+}
+
+fn measure(device: &GpuDevice, weights: WeightType, outputs: u32, inputs: u32) {
+    let bytes = u64::from(outputs) * row_bytes(weights, inputs as usize) as u64;
+    let copies: Vec<Buffer> =
+        (0..ROTATION_BYTES.div_ceil(bytes)).map(|_| numbers(device, bytes)).collect();
+    let x = numbers(device, 8 * u64::from(inputs) * 4);
+    let bias = numbers(device, u64::from(outputs) * 4);
+    let y = numbers(device, 8 * u64::from(outputs) * 4);
+    println!(
+        "{weights} {outputs}×{inputs}, {:.1} MB: GB/s by outputs and depth",
+        bytes as f64 / 1e6
+    );
+    for rows in [1, 2, 4, 8] {
+        let mut line = format!("  {rows} rows");
+        for (results, depth) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2)] {
+            let kernel = Kernel::Linear { weights, rows, outputs: results, depth };
+            let pipeline = device.pipeline(kernel);
+            let bind = |copy| pipeline.bind(device.inner(), &[copy, &x, &bias, &y]);
+            let bound: Vec<BindGroup> = copies.iter().map(bind).collect();
+            let parameters = Linear {
+                quarters: inputs / 4,
+                outputs,
+                y_offset: 0,
+                y_stride: outputs,
+                rows,
+                flags: 0,
+                factor: 1.0,
+            };
+            let groups = [outputs.div_ceil(GROUP_OUTPUTS * results), 1, 1];
+            let parameters = bytemuck::bytes_of(&parameters);
+            let seconds = seconds_each(device, &pipeline, &bound, parameters, groups);
+            line += &format!("  {results}/{depth} {:.0}", bytes as f64 / seconds / 1e9);
+        }
+        println!("{line}");
+    }
+}
