@@ -48,7 +48,7 @@ pub use error::BenchError;
 pub use journal::Journal;
 pub use participant::{Participant, participants};
 pub use peers::{EnginesAndPeers, PeerSpec};
-pub use predicted::{PredictedSpeed, predicted_speeds};
+pub use predicted::{PredictedSpeed, Unpredicted, predicted_speeds};
 pub use preset::Preset;
 pub use provenance::Provenance;
 pub use run::{Answerer, Progress, RunSchedule, run};

@@ -3,7 +3,7 @@
 use crate::{BenchError, Configuration};
 use forerun::{DraftLength, Lookup, ModelSource, PearlOptions, Plan};
 use forerun_core::DraftShape;
-use forerun_sim::planning::{HardwareProfile, PlannedDraft, rank};
+use forerun_sim::planning::{HardwareProfile, PlannedDraft, Prediction, rank};
 use serde::{Deserialize, Serialize};
 
 /// A simulated speed, and the measured one.
@@ -27,20 +27,35 @@ impl PredictedSpeed {
     }
 }
 
-/// Returns the simulated speeds of configurations after the first token, in tokens per second. `None`: the profile has no
-/// costs of the configuration, or it cannot be simulated. Configurations above temperature 0, with a lookup, or with other
-/// options of PEARL have none.
+/// Why a profile predicts nothing for a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unpredicted {
+    /// It has another value of an option.
+    #[error("the profile was measured with {option} {profile}, and this runs with {configuration}")]
+    Option {
+        /// The name of the option.
+        option: &'static str,
+        /// The value of the profile.
+        profile: String,
+        /// The value of the configuration.
+        configuration: String,
+    },
+    /// It samples.
+    #[error("profiles are of temperature 0")]
+    Temperature,
+    /// The profile has no costs of it.
+    #[error("the profile has no costs of it, or it cannot be simulated")]
+    NotMeasured,
+}
+
+/// Returns the simulated speeds of configurations after the first token, in tokens per second, or why there is none.
 ///
 /// # Errors
 /// If the profile is of another target, or a simulation fails.
 pub fn predicted_speeds(
     profile: &HardwareProfile,
     configurations: &[Configuration],
-) -> Result<Vec<Option<f64>>, BenchError> {
-    let name = |model: Option<&ModelSource>| match model {
-        None | Some(ModelSource::Embedded(_)) => String::new(),
-        Some(model) => model.to_string(),
-    };
+) -> Result<Vec<Result<f64, Unpredicted>>, BenchError> {
     if let Some(other) =
         configurations.iter().find(|other| name(Some(other.plan.model())) != profile.model)
     {
@@ -53,25 +68,66 @@ pub fn predicted_speeds(
     distinct.sort();
     distinct.dedup();
     let ranking = rank(profile, &distinct)?;
-    let speed = |(configuration, draft): (&Configuration, Option<PlannedDraft>)| {
-        let Configuration { plan, placement, temperature, .. } = configuration;
-        let drafts = plan.method().drafts();
-        let drafter = drafts.then(|| plan.drafter().to_string());
-        let record = profile.drafters.iter().find(|record| Some(&record.name) == drafter.as_ref());
-        let recorded = record.and_then(|record| record.model.clone()).unwrap_or_default();
-        let model = name(plan.draft_model().filter(|_| plan.drafter().has_model()));
-        if *temperature > 0.0 || (drafts && recorded != model) {
-            return None;
-        }
-        let found = ranking.iter().find(|prediction| {
-            prediction.method == plan.method().to_string()
-                && prediction.drafter == drafter
-                && prediction.placement == *placement
-                && Some(prediction.draft) == draft
-        });
-        found.map(|prediction| prediction.tokens_per_second)
-    };
+    let speed = |(configuration, draft)| predicted_speed(profile, &ranking, configuration, draft);
     Ok(configurations.iter().zip(drafts).map(speed).collect())
+}
+
+/// Returns the name of a model in options; empty for a part of the program, which has none.
+fn name(model: Option<&ModelSource>) -> String {
+    match model {
+        None | Some(ModelSource::Embedded(_)) => String::new(),
+        Some(model) => model.to_string(),
+    }
+}
+
+fn predicted_speed(
+    profile: &HardwareProfile,
+    ranking: &[Prediction],
+    configuration: &Configuration,
+    draft: Option<PlannedDraft>,
+) -> Result<f64, Unpredicted> {
+    let Configuration { plan, placement, temperature, .. } = configuration;
+    if *temperature > 0.0 {
+        return Err(Unpredicted::Temperature);
+    }
+    let auto = || String::from("auto");
+    let types = [
+        ("--dtype", &profile.dtype, plan.weight_type().map(|found| found.to_string())),
+        ("--kv-type", &profile.kv_type, plan.cache_type().map(|found| found.to_string())),
+    ];
+    for (option, recorded, found) in types {
+        same(option, recorded.clone().unwrap_or_else(auto), found.unwrap_or_else(auto))?;
+    }
+    let drafter = plan.method().drafts().then(|| plan.drafter().to_string());
+    let record = profile.drafters.iter().find(|record| Some(&record.name) == drafter.as_ref());
+    if let Some(record) = record {
+        let recorded = record.model.clone().unwrap_or_default();
+        let found = name(plan.draft_model().filter(|_| plan.drafter().has_model()));
+        same("--draft-model", recorded, found)?;
+    }
+    let is_of_it = |prediction: &&Prediction| {
+        prediction.method == plan.method().to_string()
+            && prediction.drafter == drafter
+            && prediction.placement == *placement
+            && Some(prediction.draft) == draft
+    };
+    let found = ranking.iter().find(is_of_it).ok_or(Unpredicted::NotMeasured)?;
+    // The automatic placement depends on the machine and on `--threads`.
+    let timing = profile.timings.get(found.timing);
+    if let Some(cores) = timing.and_then(|timing| timing.cores.clone()) {
+        same("the cores", cores, plan.placement().to_string())?;
+        let pin = profile.pin || placement.is_some();
+        same("--pin", pin.to_string(), plan.is_pinned().to_string())?;
+    }
+    Ok(found.tokens_per_second)
+}
+
+/// Checks that an option has the value of the profile.
+fn same(option: &'static str, profile: String, configuration: String) -> Result<(), Unpredicted> {
+    match profile == configuration {
+        true => Ok(()),
+        false => Err(Unpredicted::Option { option, profile, configuration }),
+    }
 }
 
 /// Returns the drafts of a plan, if they can be simulated.

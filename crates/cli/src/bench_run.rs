@@ -12,9 +12,10 @@ use forerun::{
 use forerun_bench::summary::{RunDescription, SYNTHETIC_PAIR};
 use forerun_bench::{
     BenchError, Configuration, Engines, EnginesAndPeers, Journal, Models, Participant, Preset,
-    Progress, Prompt, PromptStyle, Provenance, RunSchedule, Summary, Sweep, SweepFile,
+    Progress, Prompt, PromptStyle, Provenance, RunSchedule, Summary, Sweep, SweepFile, Unpredicted,
     configurations, participants, peer_comparison, predicted_speeds, report, suite,
 };
+use forerun_sim::planning::HardwareProfile;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -54,7 +55,7 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     check_peers(&configurations, &file, &prompts)?;
     let participants = participants(&configurations, &file.peers)?;
     let predictions = match &arguments.profile {
-        Some(file) => predicted_speeds(&read_profile(file)?, &configurations)?,
+        Some(file) => predictions(&read_profile(file)?, &configurations)?,
         None => Vec::new(),
     };
     let mut setting = setting(arguments, &models, &configurations);
@@ -131,6 +132,21 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     writeln!(std::io::stdout(), "{}", report::terminal_summary(&summary))?;
     note(format_args!("wrote {}", arguments.out.join("report.html").display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the predicted speeds. A note says why a configuration has none.
+fn predictions(
+    profile: &HardwareProfile,
+    configurations: &[Configuration],
+) -> anyhow::Result<Vec<Option<f64>>> {
+    let speeds = predicted_speeds(profile, configurations)?;
+    let noted = |(speed, configuration): (Result<f64, Unpredicted>, &Configuration)| {
+        let reason = |reason: &Unpredicted| {
+            note(format_args!("{} has no prediction: {reason}", configuration.name));
+        };
+        speed.inspect_err(reason).ok()
+    };
+    Ok(speeds.into_iter().zip(configurations).map(noted).collect())
 }
 
 /// Checks that the prompts and temperatures suit peers, which answer one turn and decode greedily.

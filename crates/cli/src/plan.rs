@@ -8,11 +8,14 @@ use crate::{certify, note, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{Canceller, DraftTokens, Tree};
 use forerun_bench::planning::{
-    Checked, Laboratory, MeasurementOptions, median_error, plan_file, settings,
+    CheckOptions, Checked, Laboratory, MeasurementOptions, check_drafts, median_error,
+    median_noise, plan_file, settings,
 };
 use forerun_bench::{Provenance, suite};
 use forerun_output::OutputFile;
-use forerun_sim::planning::{HardwareProfile, PlannedDraft, Prediction, Source, rank};
+use forerun_sim::planning::{
+    HardwareProfile, MethodTiming, PlannedDraft, Prediction, Source, rank,
+};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -45,6 +48,9 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct Check<'a> {
     median_error: f64,
+    /// How much the configurations differ if they are measured again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    median_noise: Option<f64>,
     /// The measured speed of the ranking's first, divided by that of the fastest configuration.
     first_of_best: f64,
     configurations: &'a [Checked],
@@ -53,7 +59,10 @@ struct Check<'a> {
 pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     let drafts = predicted(&arguments.engine);
     if let Some(file) = arguments.hardware.take() {
+        check_drafts(&options(&arguments.engine))?;
         let profile = read_profile(&file)?;
+        let profile =
+            limited(profile, &arguments.engine).with_context(|| file.display().to_string())?;
         let ranking = rank(&profile, &drafts)?;
         finish(&arguments, &profile, &ranking, None)?;
         return Ok(ExitCode::SUCCESS);
@@ -63,7 +72,7 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     let save = save.map(|path| OutputFile::create(path).with_context(|| cannot_write(path)));
     let save = save.transpose()?;
     let mut laboratory = laboratory(&arguments)?;
-    let mut task = Task::new("measuring", Unit::Pieces("settings"), laboratory.settings() as u64);
+    let mut task = Task::new("measuring", Unit::Pieces("settings"), laboratory.turns() as u64);
     let mut begun = 0;
     let profile = laboratory.measure(|setting| {
         task.message(setting.to_string());
@@ -79,13 +88,7 @@ pub(crate) fn run(mut arguments: PlanArguments) -> anyhow::Result<ExitCode> {
         note(format_args!("wrote {}", path.display()));
     }
     let ranking = rank(&profile, &drafts)?;
-    let mut checked = None;
-    if arguments.check {
-        let mut task = Task::new("checking", Unit::Pieces("configurations"), ranking.len() as u64);
-        checked = Some(laboratory.check(&ranking, arguments.check_rounds, |done| {
-            task.update(done as u64);
-        })?);
-    }
+    let checked = arguments.check.then(|| laboratory.checked(&ranking));
     finish(&arguments, &profile, &ranking, checked.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -95,6 +98,37 @@ pub(crate) fn read_profile(file: &Path) -> anyhow::Result<HardwareProfile> {
     let text = text_file::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let profile = HardwareProfile::parse(&text);
     profile.map_err(|reason| anyhow!("{}: {reason}", file.display()))
+}
+
+/// Returns the profile with plain decoding and those costs that the options allow.
+fn limited(
+    mut profile: HardwareProfile,
+    options: &EngineArguments,
+) -> anyhow::Result<HardwareProfile> {
+    let EngineArguments { method, drafter, placement, tree, draft_tokens, .. } = options;
+    let mut keep = |what: String, is_wanted: &dyn Fn(&MethodTiming) -> bool| {
+        if !profile.timings.iter().any(is_wanted) {
+            bail!("the profile has no costs of {what}");
+        }
+        profile.timings.retain(|timing| timing.drafter.is_none() || is_wanted(timing));
+        Ok(())
+    };
+    if let Some(method) = method.map(|method| method.to_string()) {
+        keep(format!("--method {method}"), &|timing| timing.method == method)?;
+    }
+    if let Some(drafter) = drafter.map(|drafter| drafter.to_string()) {
+        keep(format!("--drafter {drafter}"), &|timing| timing.drafter.as_ref() == Some(&drafter))?;
+    }
+    if let Some(placement) = placement.as_ref().map(ToString::to_string) {
+        let is_on_it = |timing: &MethodTiming| timing.placement.as_ref() == Some(&placement);
+        keep(format!("--placement {placement}"), &is_on_it)?;
+    }
+    match (tree, draft_tokens) {
+        (Tree::None, DraftTokens::Fixed(_)) => keep("chains".into(), &|timing| !timing.tree)?,
+        (Tree::None, _) => {}
+        (tree, _) => keep(format!("--tree {tree}"), &|timing| timing.tree)?,
+    }
+    Ok(profile)
 }
 
 /// Returns the drafts that are predicted.
@@ -140,6 +174,10 @@ fn laboratory(arguments: &PlanArguments) -> anyhow::Result<Laboratory<'static>> 
         answer_tokens: arguments.max_tokens,
         drafts: measured(&arguments.engine),
         time: Duration::from_secs(arguments.seconds),
+        check: arguments.check.then(|| CheckOptions {
+            drafts: predicted(&arguments.engine),
+            rounds: arguments.check_rounds,
+        }),
         hardware: format!(
             "{} cores of {}, {}",
             provenance.cores, provenance.processor, provenance.instruction_set
@@ -178,6 +216,7 @@ fn finish(
     out.write_all(text.as_bytes()).and_then(|()| out.finish()).with_context(failed)?;
     let check = checked.map(|configurations| Check {
         median_error: median_error(configurations),
+        median_noise: median_noise(configurations),
         first_of_best: first_of_best(configurations),
         configurations,
     });
@@ -239,6 +278,11 @@ fn page(
             check.configurations.len(),
             check.first_of_best * 100.0
         );
+        if let Some(noise) = check.median_noise {
+            let percent = noise * 100.0;
+            page +=
+                &format!("measured again, a configuration differs by {percent:.1} % (median)\n");
+        }
     }
     if profile.source == Source::Estimated {
         page += "\nThe costs are estimated: measure on the hardware before you rely on them.\n";

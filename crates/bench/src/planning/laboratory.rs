@@ -1,17 +1,15 @@
 //! Short answers of real engines, one engine at a time.
 
-use super::recording::{LONGEST, Recorder};
+use super::recording::LONGEST;
 use super::{PlanningError, Setting};
 use forerun::{
-    Answer, AnswerEvent, Canceller, Checkpoint, Finish, Forerun, ForerunError, Loader, Method,
-    ModelSource, Request, TokenId, Tree,
+    Answer, AnswerEvent, Canceller, Checkpoint, Commit, Finish, Forerun, ForerunError, Loader,
+    Method, ModelSource, Request, TokenId, Tree,
 };
 use forerun_sim::MeasuredPasses;
-use forerun_sim::planning::{
-    DrafterRecord, HardwareProfile, MeasuredAnswer, MethodTiming, PlannedDraft, Source, fit,
-};
+use forerun_sim::planning::{HardwareProfile, MethodTiming, PlannedDraft, Source};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -22,10 +20,21 @@ pub struct MeasurementOptions {
     pub answer_tokens: usize,
     /// The drafts of the measured answers; the simulator predicts the others.
     pub drafts: Vec<PlannedDraft>,
-    /// The time for all measurements. Each answer is measured at least once.
+    /// The time for all measurements, with the records of drafters. Each answer is measured at least once.
     pub time: Duration,
     /// The hardware, in words.
     pub hardware: String,
+    /// What to run in addition, to compare it with predictions.
+    pub check: Option<CheckOptions>,
+}
+
+/// The answers of a check. They take turns with the measurements, which do not use them.
+#[derive(Clone, Debug)]
+pub struct CheckOptions {
+    /// The drafts.
+    pub drafts: Vec<PlannedDraft>,
+    /// The number of times that each configuration answers each prompt.
+    pub rounds: usize,
 }
 
 /// Engines that are opened one after another.
@@ -34,6 +43,8 @@ pub struct Laboratory<'a> {
     pub(super) settings: Vec<Setting>,
     pub(super) options: MeasurementOptions,
     pub(super) canceller: Canceller,
+    /// The times of a token in nanoseconds, by prompt and round, of the answers of a check: by timing and draft.
+    pub(super) checks: BTreeMap<(usize, PlannedDraft), Vec<Vec<f64>>>,
 }
 
 /// An engine with encoded prompts.
@@ -51,72 +62,25 @@ impl<'a> Laboratory<'a> {
         loader: Loader<'a>,
         canceller: Canceller,
     ) -> Self {
-        Self { loader: loader.sharing_weights(), settings, options, canceller }
+        let checks = BTreeMap::new();
+        Self { loader: loader.sharing_weights(), settings, options, canceller, checks }
     }
 
-    /// Returns the number of settings.
-    #[must_use]
-    pub fn settings(&self) -> usize {
-        self.settings.len()
-    }
-
-    /// Measures all settings. `progress` gets each setting before its turn.
-    ///
-    /// # Errors
-    /// If an engine cannot be opened, an answer fails, or two methods give different texts.
-    pub fn measure(
-        &mut self,
-        mut progress: impl FnMut(&Setting),
-    ) -> Result<HardwareProfile, PlanningError> {
-        let mut texts = Vec::new();
-        let mut profile = HardwareProfile {
+    /// Returns a profile with the options of all settings, without costs.
+    pub(super) fn empty_profile(&self) -> HardwareProfile {
+        let options = self.settings.first().map(|plain| &plain.options);
+        HardwareProfile {
             source: Source::Measured,
             hardware: self.options.hardware.clone(),
-            model: named(self.settings.first().map(|setting| setting.plan.model())),
+            model: named(options.map(|options| &options.model)),
+            dtype: options.and_then(|options| options.weight_type).map(|found| found.to_string()),
+            kv_type: options.and_then(|options| options.cache_type).map(|found| found.to_string()),
+            threads: options.and_then(|options| options.threads),
+            pin: options.is_some_and(|options| options.pin),
             answer_tokens: self.options.answer_tokens,
             drafters: Vec::new(),
             timings: Vec::new(),
-        };
-        let mut timings = BTreeMap::new();
-        let mut chains_only = Vec::new();
-        for group in self.groups() {
-            // Drafts that are translated between vocabularies are chains.
-            let first = &self.settings[group[0]];
-            if first.is_tree() && chains_only.contains(&first.drafter()) {
-                continue;
-            }
-            let bench = self.open(&group)?;
-            if bench.engine.translates_drafts() {
-                chains_only.push(self.settings[group[0]].drafter());
-            }
-            for &index in &group {
-                let setting = self.settings[index].clone();
-                progress(&setting);
-                if texts.is_empty() {
-                    texts = self.texts(&bench, &setting)?;
-                    self.fit_to_time(&mut texts);
-                    profile.answer_tokens = self.options.answer_tokens;
-                }
-                if let Some(name) = setting.drafter()
-                    && !profile.drafters.iter().any(|known| known.name == name)
-                {
-                    let of_same = |other: &&Setting| other.drafter() == setting.drafter();
-                    let with_trees = self.settings.iter().filter(of_same).any(Setting::is_tree);
-                    let with_ranks = with_trees && !bench.engine.translates_drafts();
-                    let recorder = Recorder { bench: &bench, setting: &setting, with_ranks };
-                    profile.drafters.push(recorder.record(&texts)?);
-                }
-                let name = setting.drafter();
-                let record =
-                    profile.drafters.iter().find(|known| Some(&known.name) == name.as_ref());
-                let answers = self.answers(&bench, &setting, record, &texts)?;
-                let timing = self.timing_of(&bench, &setting);
-                timings.insert(index, fit(timing, &answers, record)?);
-            }
         }
-        self.settings = timings.keys().map(|&index| self.settings[index].clone()).collect();
-        profile.timings = timings.into_values().collect();
-        Ok(profile)
     }
 
     /// Returns the settings by engine, in their order.
@@ -151,72 +115,6 @@ impl<'a> Laboratory<'a> {
         match prompts.is_empty() {
             true => Err(PlanningError::NoPrompts { context, tokens }),
             false => Ok(Bench { engine, prompts }),
-        }
-    }
-
-    /// Returns the target's own answers, with the time of each token in nanoseconds.
-    fn texts(
-        &self,
-        bench: &Bench,
-        setting: &Setting,
-    ) -> Result<Vec<(Vec<TokenId>, f64)>, PlanningError> {
-        let text = |prompt: &Vec<TokenId>| {
-            let answer = self.answer(&bench.engine, setting, prompt, PlannedDraft::Chain(0))?;
-            let ns = answer.total_ns as f64 / answer.tokens.len().max(1) as f64;
-            Ok((answer.tokens, ns))
-        };
-        bench.prompts.iter().map(text).collect()
-    }
-
-    /// Reduces prompts and tokens if the measurements would take much longer than they should.
-    fn fit_to_time(&mut self, texts: &mut Vec<(Vec<TokenId>, f64)>) {
-        let token_ns = texts.iter().map(|text| text.1).fold(f64::INFINITY, f64::min);
-        let runs =
-            self.settings.iter().map(|setting| setting.drafts_of(&self.options.drafts).len());
-        let runs = runs.sum::<usize>() as f64;
-        let fitting = self.options.time.as_nanos() as f64 / (runs * token_ns.max(1.0));
-        let tokens =
-            self.options.answer_tokens.min(LEAST_TOKENS.max(fitting as usize / LEAST_PROMPTS));
-        let prompts = LEAST_PROMPTS.max(fitting as usize / tokens.max(1)).min(texts.len());
-        self.options.answer_tokens = tokens;
-        self.options.prompts.truncate(prompts);
-        texts.truncate(prompts);
-        texts.iter_mut().for_each(|text| text.0.truncate(tokens));
-    }
-
-    /// Measures the answers of a setting to all prompts with all measured drafts, again and again for its part of
-    /// the time.
-    fn answers(
-        &self,
-        bench: &Bench,
-        setting: &Setting,
-        drafter: Option<&DrafterRecord>,
-        texts: &[(Vec<TokenId>, f64)],
-    ) -> Result<Vec<MeasuredAnswer>, PlanningError> {
-        let drafts = setting.drafts_of(&self.options.drafts);
-        let drafts = drafter.map_or(drafts.clone(), |drafter| drafter.distinct(&drafts));
-        let time = self.options.time.as_secs_f64() / self.settings.len() as f64;
-        let started = Instant::now();
-        let mut answers = Vec::new();
-        // The first answer warms up.
-        for &draft in &drafts[..1] {
-            self.answer(&bench.engine, setting, &bench.prompts[0], draft)?;
-        }
-        loop {
-            for (index, (prompt, (text, _))) in bench.prompts.iter().zip(texts).enumerate() {
-                for &draft in &drafts {
-                    let answer = self.answer(&bench.engine, setting, prompt, draft)?;
-                    if answer.tokens != *text {
-                        return Err(PlanningError::ChangedText(setting.to_string()));
-                    }
-                    let (tokens, decode_ns) = after_first_step(&answer);
-                    let trace = answer.trace;
-                    answers.push(MeasuredAnswer { prompt: index, draft, tokens, decode_ns, trace });
-                }
-            }
-            if started.elapsed().as_secs_f64() >= time {
-                return Ok(answers);
-            }
         }
     }
 
@@ -257,7 +155,7 @@ impl<'a> Laboratory<'a> {
     }
 
     /// Returns the timing of a setting without times.
-    fn timing_of(&mut self, bench: &Bench, setting: &Setting) -> MethodTiming {
+    pub(super) fn timing_of(&mut self, bench: &Bench, setting: &Setting) -> MethodTiming {
         let plan = &setting.plan;
         let passes = |model: String, layers: usize| MeasuredPasses {
             model,
@@ -279,6 +177,7 @@ impl<'a> Laboratory<'a> {
             method: plan.method().to_string(),
             drafter: setting.drafter(),
             placement: setting.placement(),
+            cores: Some(plan.placement().to_string()),
             tree: setting.is_tree(),
             replicas: plan.placement().replicas(),
             link_ms: 0.0,
@@ -298,16 +197,10 @@ fn named(model: Option<&ModelSource>) -> String {
     }
 }
 
-/// The least number of prompts and of answer tokens of slow models.
-const LEAST_PROMPTS: usize = 2;
-const LEAST_TOKENS: usize = 24;
-
-/// Returns the tokens after the first step, and their time in nanoseconds.
-pub(super) fn after_first_step(answer: &Answer) -> (usize, u64) {
-    let first = answer.commits.first();
-    let (at_ns, tokens) = first.map_or((0, 0), |commit| (commit.at_ns, commit.tokens));
-    let last_ns = answer.commits.last().map_or(0, |commit| commit.at_ns);
-    (answer.tokens.len().saturating_sub(tokens), last_ns.saturating_sub(at_ns))
+/// Returns the time from the first token to the last one in nanoseconds.
+pub(super) fn decode_ns(answer: &Answer) -> u64 {
+    let at_ns = |commit: Option<&Commit>| commit.map_or(0, |commit| commit.at_ns);
+    at_ns(answer.commits.last()).saturating_sub(at_ns(answer.commits.first()))
 }
 
 pub(super) fn engine_error(setting: &Setting, cause: ForerunError) -> PlanningError {

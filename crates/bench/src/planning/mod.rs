@@ -5,14 +5,15 @@
 
 mod check;
 mod laboratory;
+mod measuring;
 mod options;
 mod recording;
 mod setting;
 
-pub use check::{Checked, median_error};
-pub use laboratory::{Laboratory, MeasurementOptions};
+pub use check::{Checked, median_error, median_noise};
+pub use laboratory::{CheckOptions, Laboratory, MeasurementOptions};
 pub use options::plan_file;
-pub use setting::{Setting, settings};
+pub use setting::{Setting, check_drafts, settings};
 
 use forerun::{DrafterKind, ForerunError, Lookup, Method, PlanError, Tree};
 use forerun_sim::SimError;

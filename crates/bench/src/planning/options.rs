@@ -15,6 +15,11 @@ pub fn plan_file(profile: &HardwareProfile, prediction: &Prediction, comment: &s
     if !profile.model.is_empty() {
         option("model", &profile.model);
     }
+    for (name, value) in [("dtype", &profile.dtype), ("kv-type", &profile.kv_type)] {
+        if let Some(value) = value {
+            option(name, value);
+        }
+    }
     option("method", &prediction.method);
     if let Some(name) = &prediction.drafter {
         let record = profile.drafters.iter().find(|drafter| drafter.name == *name);
@@ -31,6 +36,11 @@ pub fn plan_file(profile: &HardwareProfile, prediction: &Prediction, comment: &s
     }
     if let Some(placement) = &prediction.placement {
         option("placement", placement);
+    } else if let Some(threads) = profile.threads {
+        option("threads", &threads.to_string());
+    }
+    if profile.pin {
+        text += "pin = true\n";
     }
     text
 }

@@ -30,8 +30,16 @@ struct Text {
     sequence: SequenceId,
     tokens: Vec<TokenId>,
     prompt_len: usize,
-    /// Those of all tokens but the last; empty if the drafter reads none.
-    features: FeatureRows,
+    /// Those of all tokens but the last, a row each, which all jobs share; empty if the drafter reads none.
+    features: Vec<Arc<FeatureRows>>,
+}
+
+impl Text {
+    /// Returns the features of the tokens that the target has read before it gives the token at `end`. All but the last of the
+    /// tokens before that have some.
+    fn features_before(&self, end: usize) -> Features {
+        self.features.iter().take(end.saturating_sub(1)).cloned().collect()
+    }
 }
 
 impl Recorder<'_> {
@@ -61,7 +69,7 @@ impl Recorder<'_> {
                 sequence: SequenceId(u64::MAX - index as u64),
                 tokens: [&prompt[..], answer].concat(),
                 prompt_len: prompt.len(),
-                features: FeatureRows::default(),
+                features: Vec::new(),
             };
             if record.reads_features {
                 text.features = self.features(&mut *cluster, &text)?;
@@ -83,12 +91,12 @@ impl Recorder<'_> {
         Ok(record)
     }
 
-    /// Returns the target's features of all tokens but the last.
+    /// Returns the target's features of all tokens but the last, a row each.
     fn features(
         &self,
         cluster: &mut dyn Cluster,
         text: &Text,
-    ) -> Result<FeatureRows, PlanningError> {
+    ) -> Result<Vec<Arc<FeatureRows>>, PlanningError> {
         let job = Job::Score(ScoreJob {
             sequence: text.sequence,
             tokens: text.tokens[..text.tokens.len() - 1].into(),
@@ -99,7 +107,10 @@ impl Recorder<'_> {
             features_from: Some(0),
         });
         match self.run(cluster, Role::Target(0), job)? {
-            JobOutput::Score(scores) => Ok(scores.features.unwrap_or_default()),
+            JobOutput::Score(scores) => {
+                let rows = scores.features.unwrap_or_default();
+                Ok((0..rows.len()).map(|row| Arc::new(rows.gather([row]))).collect())
+            }
             JobOutput::Draft(_) => Err(self.failed("a score job returned a draft".into())),
         }
     }
@@ -225,15 +236,13 @@ impl Recorder<'_> {
         end: usize,
         shape: DraftShape,
     ) -> Result<Draft, PlanningError> {
-        let mut features = Features::new();
-        features.push(text.features.gather(0..end - 1));
         let job = Job::Draft {
             sequence: text.sequence,
             tokens: Arc::from(&text.tokens[..end]),
             prompt_len: text.prompt_len,
             sampling: Sampling::greedy(),
             shape,
-            feedback: TargetFeedback { features, last_draft: None },
+            feedback: TargetFeedback { features: text.features_before(end), last_draft: None },
         };
         match self.run(cluster, Role::Drafter(0), job)? {
             JobOutput::Draft(draft) => Ok(draft),
@@ -273,6 +282,21 @@ fn along(path: &[usize]) -> DraftShape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn drafts_share_the_rows_of_a_text() {
+        let row = |token: usize| Arc::new(FeatureRows::new(2, vec![token as f32; 2]));
+        let text = Text {
+            sequence: SequenceId(0),
+            tokens: (0..4).collect(),
+            prompt_len: 2,
+            features: (0..3).map(row).collect(),
+        };
+        let (early, late) = (text.features_before(2), text.features_before(4));
+        assert_eq!((early.len(), late.len()), (1, 3));
+        assert!(Arc::ptr_eq(&early.parts()[0], &late.parts()[0]));
+        assert!(Arc::ptr_eq(&text.features[2], &late.parts()[2]));
+    }
 
     #[test]
     fn a_tree_along_a_path_has_candidates_after_the_path_only() {

@@ -1,6 +1,7 @@
 //! The settings that a plan compares: method, drafter and placement.
 
 use super::PlanningError;
+use crate::choice::all_to_the_target;
 use forerun::{
     DraftTokens, DrafterKind, Lookup, Method, ModelSource, Options, Placement, Plan, Tree,
 };
@@ -91,15 +92,17 @@ impl std::fmt::Display for Setting {
 /// # Errors
 /// If the options do not fit together, or if something that they ask for cannot be simulated.
 pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
+    check_drafts(base)?;
     let trees = Trees::of(base)?;
-    if base.lookup != Lookup::None {
-        return Err(PlanningError::Lookup(base.lookup));
-    }
     let base = Options { draft_tokens: DraftTokens::Auto, tree: Tree::None, ..base.clone() };
     let plain = Options {
         method: Some(Method::Autoregressive),
         drafter: None,
         draft_model: None,
+        placement: base
+            .placement
+            .as_ref()
+            .map(|given| all_to_the_target(given, Method::Autoregressive)),
         ..base.clone()
     };
     let mut all = vec![Setting::new(plain)?];
@@ -143,6 +146,18 @@ pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
         return Err(PlanningError::Tree { tree: Tree::Auto, with });
     }
     Ok(all)
+}
+
+/// Checks that the drafts of these options can be simulated.
+///
+/// # Errors
+/// Names what cannot.
+pub fn check_drafts(options: &Options) -> Result<(), PlanningError> {
+    Trees::of(options)?;
+    match options.lookup {
+        Lookup::None => Ok(()),
+        lookup => Err(PlanningError::Lookup(lookup)),
+    }
 }
 
 /// Returns a method with a drafter that drafts chains, on each placement.

@@ -5,16 +5,42 @@ use super::{EngineArguments, values};
 use clap::Args;
 use std::path::PathBuf;
 
+/// The options that have no effect if nothing is measured.
+const OF_MEASUREMENTS: [&str; 20] = [
+    "check",
+    "check_rounds",
+    "save_profile",
+    "seconds",
+    "max_tokens",
+    "prompts",
+    "model",
+    "draft_model",
+    "dtype",
+    "kv_type",
+    "cache_bytes",
+    "offline",
+    "lookup",
+    "also_draft",
+    "pearl",
+    "lp",
+    "layer_groups",
+    "calibration",
+    "threads",
+    "pin",
+];
+
 /// Options of `forerun plan`.
 #[derive(Args, Debug)]
 pub(crate) struct PlanArguments {
     /// Plan for the hardware of this profile; nothing is measured.
     ///
-    /// `--save-profile` writes such a file on another machine, or write it by hand.
+    /// `--save-profile` writes such a file on another machine, or write it by hand. `--method`, `--drafter`,
+    /// `--placement`, `--draft-tokens` and `--tree` limit the plan; options of models and measurements do not
+    /// apply.
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["check", "save_profile"],
+        conflicts_with_all = OF_MEASUREMENTS,
         help_heading = headings::MEASUREMENT
     )]
     pub(crate) hardware: Option<PathBuf>,

@@ -26,7 +26,8 @@ fn hardware(file: &Path) -> Run {
 fn a_plan_is_a_configuration_file_and_a_profile_gives_it_again() {
     let models = Models::pair();
     let profile = models.folder().join("profile.toml");
-    let report = plan(&models).with_path("--save-profile", &profile).succeed().json();
+    let report = plan(&models).with(&["--dtype", "bf16"]).with_path("--save-profile", &profile);
+    let report = report.succeed().json();
     assert_eq!(report["costs"], "measured");
     let ranking = report["ranking"].as_array().unwrap();
     let speed = |found: &Value| found["tokens_per_second"].as_f64().unwrap();
@@ -41,6 +42,7 @@ fn a_plan_is_a_configuration_file_and_a_profile_gives_it_again() {
     let text = fs::read_to_string(&plan_file).unwrap();
     let method = ranking[0]["method"].as_str().unwrap();
     assert!(text.contains(&format!("method = \"{method}\"")), "{text}");
+    assert!(text.contains("dtype = \"bf16\""), "{text}");
     let generate = Run::forerun().with(&["generate", "--prompt", "Hello", "-n", "4", "--json"]);
     let answer = generate.with_path("--config", &plan_file).succeed().json();
     assert_eq!(answer["tokens"].as_array().unwrap().len(), 4, "{answer}");
@@ -84,6 +86,40 @@ fn estimated_hardware_is_labelled() {
     hardware(&file).finish().assert_refused("an incomplete profile", &["a100.toml", "hardware"]);
     let drafter = Run::forerun().with(&["plan", "--drafter", "lookahead"]);
     drafter.finish().assert_refused("a drafter", &["lookahead", "cannot be planned"]);
+}
+
+#[test]
+fn options_without_effect_on_recorded_hardware_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/profiles/8xa100-70b.toml");
+    let file = folder.path().join("a100.toml");
+    fs::copy(shipped, &file).unwrap();
+    for options in [
+        &["--model", "demo"],
+        &["--draft-model", "d"],
+        &["--dtype", "int8"],
+        &["--threads", "1"],
+        &["--max-tokens", "9"],
+        &["--seconds", "9"],
+    ] {
+        hardware(&file)
+            .with(options)
+            .finish()
+            .assert_refused("an option", &[options[0], "--hardware"]);
+    }
+    let table: [(&[&str], &[&str]); 4] = [
+        (&["--method", "auto"], &["a100.toml", "no costs of --method auto"]),
+        (&["--drafter", "eagle"], &["no costs of --drafter eagle"]),
+        (&["--placement", "target=cpu:0"], &["no costs of --placement target=cpu:0"]),
+        (&["--tree", "top:2x2"], &["top:2x2", "cannot be planned"]),
+    ];
+    for (options, words) in table {
+        hardware(&file).with(options).finish().assert_refused(options[0], words);
+    }
+    let report = hardware(&file).with(&["--method", "dsi", "--json"]).succeed().json();
+    let methods = report["ranking"].as_array().unwrap().iter().map(|found| &found["method"]);
+    assert!(methods.clone().any(|method| method == "dsi"));
+    assert!(methods.clone().all(|method| method == "dsi" || method == "autoregressive"));
 }
 
 /// What was recorded is what the drafters do: a replayed answer has as many passes as a real one.
@@ -142,8 +178,9 @@ fn drafters_on_hidden_states_are_planned_as_they_draft() {
 fn a_plan_ranks_chains_and_trees_of_sizes_that_are_chosen_while_decoding() {
     let models = Models::pair();
     let profile = models.folder().join("profile.toml");
-    let run = plan(&models).with(&["--method", "speculative", "--drafter", "model"]);
-    let report = run.with_path("--save-profile", &profile).succeed().json();
+    let options = ["--method", "speculative", "--drafter", "model", "--threads", "1"];
+    let report = plan(&models).with(&options).with_path("--save-profile", &profile);
+    let report = report.succeed().json();
     let ranking = report["ranking"].as_array().unwrap();
     let count =
         |option: &str, value: &str| ranking.iter().filter(|found| found[option] == value).count();
@@ -151,6 +188,8 @@ fn a_plan_ranks_chains_and_trees_of_sizes_that_are_chosen_while_decoding() {
     assert_eq!([count("tree", "auto"), count("tree", "ranked:32")], [1; 2], "{report}");
     let text = fs::read_to_string(&profile).unwrap();
     assert!(text.contains("tree = true") && text.contains("auto-scale = "), "{text}");
+    let options = fs::read_to_string(models.folder().join("plan.toml")).unwrap();
+    assert!(options.contains("threads = \"1\""), "{options}");
     // A tree is checked as it was predicted.
     let options = ["--check", "--check-rounds", "1", "--tree", "ranked:8", "--drafter", "model"];
     let report = plan(&models).with(&options).succeed().json();
@@ -190,14 +229,14 @@ fn a_comparison_shows_the_predictions_of_a_profile() {
     let (profile, out) = (models.folder().join("profile.toml"), models.folder().join("out"));
     let planned = plan(&models).with(&["--method", "speculative", "--drafter", "model"]);
     planned.with_path("--save-profile", &profile).succeed();
-    let compare = |target: &Path| {
+    let compare = |target: &Path, out: &Path| {
         let run = Run::forerun().with(&["bench", "run", "--repeats", "1", "--warm-ups", "0"]);
         let run = run.with(&["-n", "8", "--draft-tokens", "4,auto", "--drafter", "model"]);
         let run = run.with_path("--suite", &models.folder().join("prompts.txt"));
         let run = run.with_path("--model", target).with_path("--draft-model", &models.drafter());
-        run.with_path("--profile", &profile).with_path("--out", &out)
+        run.with_path("--profile", &profile).with_path("--out", out)
     };
-    let output = compare(&models.target()).succeed().output();
+    let output = compare(&models.target(), &out).succeed().output();
     assert!(output.contains("% from the prediction"), "{output}");
     let summary = fs::read_to_string(out.join("summary.json")).unwrap();
     let summary: Value = serde_json::from_str(&summary).unwrap();
@@ -212,6 +251,32 @@ fn a_comparison_shows_the_predictions_of_a_profile() {
         let report = fs::read_to_string(out.join(report)).unwrap();
         assert!(report.contains("Predicted and measured"), "{report}");
     }
-    let other = compare(&models.drafter()).finish();
+    // Under other options the prediction would be wrong, so there is none, and a note says why.
+    let with_other = |options: &[&str], folder: &str| {
+        let out = models.folder().join(folder);
+        let run = compare(&models.target(), &out).with(options).succeed();
+        let summary = fs::read_to_string(out.join("summary.json")).unwrap();
+        assert!(!summary.contains("predicted_tokens_per_second"), "{options:?}: {summary}");
+        run.errors.clone()
+    };
+    for (options, words) in [
+        (["--dtype", "bf16"], ["has no prediction", "--dtype auto", "bf16"]),
+        (
+            ["--placement", "drafter=cpu:0,target=cpu:0,shared"],
+            ["has no prediction", "no costs of it", ""],
+        ),
+    ] {
+        let notes = with_other(&options, options[0].trim_start_matches('-'));
+        assert!(words.iter().all(|word| notes.contains(word)), "{options:?}: {notes}");
+    }
+    let text = fs::read_to_string(&profile).unwrap();
+    let elsewhere: Vec<&str> = text
+        .lines()
+        .map(|line| if line.starts_with("cores = ") { "cores = \"target=cpu:0-63\"" } else { line })
+        .collect();
+    fs::write(&profile, elsewhere.join("\n")).unwrap();
+    let notes = with_other(&[], "elsewhere");
+    assert!(notes.contains("the cores target=cpu:0-63"), "{notes}");
+    let other = compare(&models.drafter(), &out).finish();
     other.assert_refused("another target", &["the profile is of the model", "--save-profile"]);
 }

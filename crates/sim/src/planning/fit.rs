@@ -17,12 +17,26 @@ pub struct MeasuredAnswer {
     pub prompt: usize,
     /// Its drafts.
     pub draft: PlannedDraft,
-    /// The tokens after those of the first step.
+    /// Its tokens.
     pub tokens: usize,
     /// The time from the first token to the last one, in nanoseconds.
     pub decode_ns: u64,
     /// What the devices did.
     pub trace: Trace,
+}
+
+impl MeasuredAnswer {
+    fn ns_per_token(&self) -> f64 {
+        ns_per_token(self.tokens, self.decode_ns)
+    }
+}
+
+/// Returns the time of an output token after the first one (TPOT, as benchmarks define it): the time from the first token
+/// to the last one, divided by the number of tokens without the first. Tokens that come together with the first one
+/// count. The speeds of plans, simulated and measured, are its inverse.
+#[must_use]
+pub fn ns_per_token(tokens: usize, decode_ns: u64) -> f64 {
+    decode_ns as f64 / tokens.saturating_sub(1).max(1) as f64
 }
 
 /// Computes the timing of a method from its answers. `timing` has everything but the times; its passes say which
@@ -90,21 +104,18 @@ pub fn fit(
 
 /// Returns the fastest quarter of the answers to each prompt with the same drafts, at least one.
 fn fastest(answers: &[MeasuredAnswer]) -> Vec<&MeasuredAnswer> {
-    let ns_per_token =
-        |answer: &MeasuredAnswer| answer.decode_ns as f64 / answer.tokens.max(1) as f64;
     let mut times: BTreeMap<(PlannedDraft, usize), Vec<f64>> = BTreeMap::new();
     for answer in answers {
         let key = (answer.draft, answer.prompt);
-        times.entry(key).or_default().push(ns_per_token(answer));
+        times.entry(key).or_default().push(answer.ns_per_token());
     }
     let limits: BTreeMap<_, _> = times
         .into_iter()
         .filter_map(|(key, mut times)| Some((key, lower_quartile(&mut times)?)))
         .collect();
     let is_fast = |answer: &&MeasuredAnswer| {
-        limits
-            .get(&(answer.draft, answer.prompt))
-            .is_some_and(|&limit| ns_per_token(answer) <= limit)
+        let limit = limits.get(&(answer.draft, answer.prompt));
+        limit.is_some_and(|&limit| answer.ns_per_token() <= limit)
     };
     answers.iter().filter(is_fast).collect()
 }
@@ -117,14 +128,13 @@ fn scales(
 ) -> Result<Vec<(PlannedDraft, f64)>, SimError> {
     let mut by_draft: BTreeMap<PlannedDraft, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
     for answer in answers {
-        let ns_per_token = answer.decode_ns as f64 / answer.tokens.max(1) as f64;
         let prompts = by_draft.entry(answer.draft).or_default();
-        prompts.entry(answer.prompt).or_default().push(ns_per_token);
+        prompts.entry(answer.prompt).or_default().push(answer.ns_per_token());
     }
-    let most = answers.iter().map(|answer| answer.tokens + 1).max().unwrap_or(2);
+    let tokens = answers.iter().map(|answer| answer.tokens).max().unwrap_or(2);
     let nothing = || vec![AcceptanceModel::Iid(0.0)];
     let texts = drafter.map_or_else(nothing, |drafter| drafter.texts(timing.tree));
-    let answers = Answers { timing, drafter, tokens: most };
+    let answers = Answers { timing, drafter, tokens };
     let mut scales = Vec::new();
     for (draft, prompts) in by_draft {
         let mut sums = (0.0, 0.0);
@@ -303,10 +313,17 @@ fn slope(points: &[(f64, f64)]) -> f64 {
     if square > 0.0 { product / square } else { 0.0 }
 }
 
-/// Returns the lower quartile, or the least of up to four values; `None` if there are none. Other programs only make times
-/// longer, so this depends on them less than the median.
+/// Returns the mean of the fastest quarter of times, at least of one; `None` if there are none. Other programs only make
+/// times longer, so this depends on them less than the mean of all. Measured answers and checks count in the same way.
 #[must_use]
-pub fn lower_quartile(values: &mut [f64]) -> Option<f64> {
+pub fn fastest_mean(times: &mut [f64]) -> Option<f64> {
+    let limit = lower_quartile(times)?;
+    let fastest: Vec<f64> = times.iter().copied().filter(|&time| time <= limit).collect();
+    mean(&fastest)
+}
+
+/// Returns the lower quartile, or the least of up to four values; `None` if there are none.
+fn lower_quartile(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 4).copied()
 }

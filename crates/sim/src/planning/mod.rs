@@ -10,10 +10,11 @@ mod draft;
 mod fit;
 mod predict;
 mod profile;
+mod profile_text;
 mod reason;
 
 pub use draft::PlannedDraft;
-pub use fit::{MeasuredAnswer, fit, lower_quartile};
+pub use fit::{MeasuredAnswer, fastest_mean, fit, ns_per_token};
 pub use predict::{Prediction, rank};
 pub use profile::{DrafterRecord, HardwareProfile, MethodTiming, Source};
 pub use reason::Reason;

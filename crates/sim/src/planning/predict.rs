@@ -1,7 +1,7 @@
 //! Predicted speeds: the production decoders in virtual time, on the costs of a profile.
 
 use super::draft::{GROWING_TREE, PlannedDraft};
-use super::{DrafterRecord, HardwareProfile, MethodTiming, Reason, Source};
+use super::{DrafterRecord, HardwareProfile, MethodTiming, Reason, Source, ns_per_token};
 use crate::{AcceptanceModel, Cancellation, Cost, Device, Oracle, SimCluster, SimError};
 use forerun_core::{Role, Sampling, SequenceId};
 use forerun_decode::{
@@ -28,7 +28,7 @@ pub struct Prediction {
     pub draft: PlannedDraft,
     /// The placement, if it is not the automatic one.
     pub placement: Option<String>,
-    /// The simulated speed after the first token, in tokens per second.
+    /// The simulated speed after the first token, in tokens per second: see [`ns_per_token`].
     pub tokens_per_second: f64,
     /// The speed divided by that of plain decoding with all cores.
     pub speedup: f64,
@@ -76,7 +76,7 @@ pub fn rank(
                 placement: timing.placement.clone(),
                 tokens_per_second: 1e9 / ns,
                 speedup: plain_ns / ns,
-                reason: Reason::of(timing, draft, plain_ns, ns, answer.tokens_per_pass)?,
+                reason: Reason::of(&answers, draft, plain_ns, ns, answer.tokens_per_pass)?,
             });
         }
     }
@@ -97,15 +97,17 @@ struct Simulated {
     tokens_per_pass: f64,
 }
 
-/// A simulated answer, without its first step.
+/// A simulated answer.
 struct Run {
-    ns: f64,
+    /// The time of a token after the first one.
+    ns_per_token: f64,
+    /// The tokens after the first step, and the passes of the target that gave them.
     tokens: f64,
     passes: f64,
 }
 
 impl Answers<'_> {
-    /// Returns the simulated time of a token after the first step, scaled, in nanoseconds.
+    /// Returns the simulated time of a token after the first one, scaled, in nanoseconds.
     pub(super) fn simulated_ns(
         &self,
         draft: PlannedDraft,
@@ -135,14 +137,16 @@ impl Answers<'_> {
         let mut total = (0.0, 0.0, 0.0);
         for (seed, text) in texts.iter().enumerate() {
             let answer = self.run(&mut *decoder, text, seed as u64)?;
-            total = (total.0 + answer.ns, total.1 + answer.tokens, total.2 + answer.passes);
+            total.0 += answer.ns_per_token;
+            total.1 += answer.tokens;
+            total.2 += answer.passes;
             decoder = match draft.is_auto() {
                 true => decoder.for_next_answer(&options, 1),
                 false => (entry.decoder)(&options),
             };
         }
         Ok(Simulated {
-            ns_per_token: total.0 / f64::max(total.1, 1.0),
+            ns_per_token: total.0 / f64::max(texts.len() as f64, 1.0),
             tokens_per_pass: total.1 / f64::max(total.2, 1.0),
         })
     }
@@ -192,9 +196,10 @@ impl Answers<'_> {
         }
         let (first_ns, first_tokens) = first.unwrap_or_default();
         let statistics = sequence.statistics();
+        let tokens = sequence.generated().len();
         Ok(Run {
-            ns: (cluster.now_ns() - first_ns) as f64,
-            tokens: (sequence.generated().len() - first_tokens) as f64,
+            ns_per_token: ns_per_token(tokens, cluster.now_ns() - first_ns),
+            tokens: (tokens - first_tokens) as f64,
             passes: statistics.target_forwards.saturating_sub(1) as f64,
         })
     }

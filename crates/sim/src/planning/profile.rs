@@ -4,7 +4,7 @@ use super::PlannedDraft;
 use crate::{AcceptanceModel, MeasuredPasses, SimError};
 use forerun_decode::DraftPattern;
 use serde::Deserialize;
-use std::fmt::{self, Write};
+use std::fmt;
 
 /// Where a profile comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -36,6 +36,18 @@ pub struct HardwareProfile {
     /// The target's checkpoint, as options name it. Empty: the built-in demonstration pair.
     #[serde(default)]
     pub model: String,
+    /// The type of the weights, as the option `--dtype` names it. None: each checkpoint's own.
+    #[serde(default)]
+    pub dtype: Option<String>,
+    /// The type of cached keys and values, as the option `--kv-type` names it. None: each model's default.
+    #[serde(default)]
+    pub kv_type: Option<String>,
+    /// The number of threads of automatic placements, as the option `--threads`. None: the default.
+    #[serde(default)]
+    pub threads: Option<usize>,
+    /// Whether threads stayed on their cores in automatic placements too, as with the option `--pin`.
+    #[serde(default)]
+    pub pin: bool,
     /// The number of tokens of each answer.
     pub answer_tokens: usize,
     /// The drafters.
@@ -94,6 +106,9 @@ pub struct MethodTiming {
     /// The value of the option `--placement`; none for the automatic placement.
     #[serde(default)]
     pub placement: Option<String>,
+    /// The cores that it was measured on, in the form of a placement. None: unknown.
+    #[serde(default)]
+    pub cores: Option<String>,
     /// Whether drafts are trees.
     #[serde(default)]
     pub tree: bool,
@@ -311,89 +326,4 @@ impl HardwareProfile {
             false => Err("there is no [[timing]] of the method autoregressive".into()),
         }
     }
-
-    /// Returns the text of the profile. It starts with `comment`, which should say where the numbers come from.
-    #[must_use]
-    pub fn to_toml(&self, comment: &str) -> String {
-        let mut text: String = comment.lines().map(|line| format!("# {line}\n")).collect();
-        // Writing to a string does not fail.
-        let _ = self.write(&mut text);
-        text
-    }
-
-    fn write(&self, text: &mut String) -> fmt::Result {
-        writeln!(text, "source = \"{}\"\nhardware = {}", self.source, quoted(&self.hardware))?;
-        if !self.model.is_empty() {
-            writeln!(text, "model = {}", quoted(&self.model))?;
-        }
-        writeln!(text, "answer-tokens = {}", self.answer_tokens)?;
-        for drafter in &self.drafters {
-            writeln!(text, "\n[[drafter]]\nname = {}", quoted(&drafter.name))?;
-            if let Some(model) = &drafter.model {
-                writeln!(text, "model = {}", quoted(model))?;
-            }
-            if let Some(acceptance) = drafter.acceptance {
-                writeln!(text, "acceptance = {acceptance}")?;
-            }
-            if !drafter.agreement.is_empty() {
-                let lines = drafter.agreement.iter().map(|line| format!("    \"{line}\",\n"));
-                writeln!(text, "agreement = [\n{}]", lines.collect::<String>())?;
-            }
-            if !drafter.drafts.is_empty() {
-                let pair = |&(length, accepted): &(usize, usize)| format!("[{length}, {accepted}]");
-                let line = |drafts: &Vec<_>| drafts.iter().map(pair).collect::<Vec<_>>().join(", ");
-                let lines =
-                    drafter.drafts.iter().map(|drafts| format!("    [{}],\n", line(drafts)));
-                writeln!(text, "drafts = [\n{}]", lines.collect::<String>())?;
-            }
-            if !drafter.ranks.is_empty() {
-                let lines = drafter.ranks.iter().map(|ranks| format!("    {ranks:?},\n"));
-                writeln!(text, "ranks = [\n{}]", lines.collect::<String>())?;
-            }
-            if let Some(positions) = drafter.positions {
-                writeln!(text, "positions = {positions}")?;
-            }
-            for (name, value) in
-                [("one-forward", drafter.one_forward), ("reads-features", drafter.reads_features)]
-            {
-                if value {
-                    writeln!(text, "{name} = true")?;
-                }
-            }
-        }
-        self.timings.iter().try_for_each(|timing| timing.write(text))
-    }
-}
-
-impl MethodTiming {
-    fn write(&self, text: &mut String) -> fmt::Result {
-        writeln!(text, "\n[[timing]]\nmethod = {}", quoted(&self.method))?;
-        if let Some(drafter) = &self.drafter {
-            writeln!(text, "drafter = {}", quoted(drafter))?;
-        }
-        if let Some(placement) = &self.placement {
-            writeln!(text, "placement = {}", quoted(placement))?;
-        }
-        if self.tree {
-            writeln!(text, "tree = true")?;
-        }
-        writeln!(text, "replicas = {}\nlink-ms = {:.6}", self.replicas, self.link_ms)?;
-        let scale = |(length, scale): &(usize, f64)| format!("[{length}, {scale:.6}]");
-        let scales: Vec<String> = self.scale.iter().map(scale).collect();
-        writeln!(text, "scale = [{}]", scales.join(", "))?;
-        if let Some(scale) = self.auto_scale {
-            writeln!(text, "auto-scale = {scale:.6}")?;
-        }
-        self.target.write("timing.target", text)?;
-        match &self.drafter_passes {
-            Some(passes) => passes.write("timing.draft", text),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Returns a TOML string. Control characters, which no name has, are left out.
-fn quoted(text: &str) -> String {
-    let text: String = text.chars().filter(|character| !character.is_control()).collect();
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }

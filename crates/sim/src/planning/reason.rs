@@ -1,7 +1,9 @@
 //! Why a configuration is faster or slower than plain decoding.
 
-use super::{MethodTiming, PlannedDraft};
+use super::predict::Answers;
+use super::{DrafterRecord, PlannedDraft};
 use crate::SimError;
+use forerun_decode::DraftPattern;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
@@ -50,12 +52,13 @@ pub enum Reason {
 impl Reason {
     /// Returns the reason for a time of `ns` for a token, compared with `plain_ns`.
     pub(super) fn of(
-        timing: &MethodTiming,
+        answers: &Answers<'_>,
         draft: PlannedDraft,
         plain_ns: f64,
         ns: f64,
         tokens_per_pass: f64,
     ) -> Result<Self, SimError> {
+        let timing = answers.timing;
         let (target, drafter) = timing.costs()?;
         let Some(drafter) = drafter else {
             return Ok(Self::Plain { relative_time: ns / plain_ns });
@@ -66,11 +69,13 @@ impl Reason {
             Some(_) => draft.shape(),
             None => PlannedDraft::Chain(typical).shape(),
         };
+        let pattern = answers.drafter.map_or_else(DraftPattern::default, DrafterRecord::pattern);
+        let shape = shape.truncated(pattern.positions.unwrap_or(usize::MAX));
         let tokens = shape.max_nodes();
         let scale = timing.scale_of(draft);
         let one_ns = drafter.forward.ns(1);
         let rows_ns = |rows: &usize| drafter.forward.ns(*rows).saturating_sub(one_ns);
-        let further = shape.parents_by_depth();
+        let further = if pattern.one_forward { Vec::new() } else { shape.parents_by_depth() };
         let further = further.iter().skip(1).map(|rows| drafter.next_pass_ns(1) + rows_ns(rows));
         let draft_ns = one_ns + 2 * drafter.link_ns + further.sum::<u64>();
         let drafter_cost = draft_ns as f64 * scale / tokens as f64 / plain_ns;
