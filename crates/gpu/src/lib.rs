@@ -10,7 +10,7 @@
 //! (see the guide): shaders forbid the driver to contract or reorder arithmetic, functions are this crate's own, and
 //! every sum has one order, whatever the number of rows and the GPU:
 //!
-//! * a product with a matrix: product `i` belongs to partial sum `(i / 4) mod 16`;
+//! * a product with a matrix: product `i` belongs to partial sum `(i / 8) mod 32`;
 //! * norms and the weights of attention: term `i` belongs to partial sum `i mod 64`, where `i` is the position in
 //!   attention;
 //! * then the upper half of the partial sums is added to the lower half until one is left;
