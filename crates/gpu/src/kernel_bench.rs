@@ -6,6 +6,7 @@ use crate::kernel::{Kernel, WEIGHT_TYPES};
 use crate::matrix::{GROUP_OUTPUTS, row_bytes};
 use crate::parameters::Linear;
 use crate::pipeline::Pipeline;
+use crate::product_shapes::numbers;
 use forerun_formats::WeightType;
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,26 +21,6 @@ const SHAPES: [[u32; 2]; 3] = [[28_672, 4096], [4096, 14_336], [4096, 4096]];
 fn device() -> Arc<GpuDevice> {
     let index = std::env::var("FORERUN_GPU").map_or(0, |index| index.parse().unwrap());
     GpuDevice::open(index).unwrap()
-}
-
-/// Returns a buffer with numbers that are not regular.
-fn numbers(device: &GpuDevice, bytes: u64) -> Buffer {
-    let buffer = device.allocate("numbers", bytes).unwrap();
-    let mut state = 0x9e37_79b9_u32;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        // As f32, as two bf16 or as two f16, these are moderate numbers.
-        (state & 0x83ff_83ff) | 0x3c00_3c00
-    };
-    let part: Vec<u32> = (0..(4 << 20)).map(|_| next()).collect();
-    let part: &[u8] = bytemuck::cast_slice(&part);
-    let size = buffer.size() as usize;
-    for start in (0..size).step_by(part.len()) {
-        device.upload(&buffer, start as u64, &part[..part.len().min(size - start)]).unwrap();
-    }
-    buffer
 }
 
 /// Returns the seconds of each of several dispatches, of which each waits for the one before it.

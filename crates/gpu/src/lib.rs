@@ -42,6 +42,9 @@ mod parameters;
 mod pass;
 mod pipeline;
 mod probe;
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod product_shapes;
 mod recorder;
 mod rows;
 mod rules;

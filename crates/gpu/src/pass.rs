@@ -434,7 +434,7 @@ impl PassRun<'_> {
 }
 
 /// Returns the workgroups of a product.
-fn linear_groups(kernel: Kernel, outputs: u32, rows: u32) -> [u32; 3] {
+pub(crate) fn linear_groups(kernel: Kernel, outputs: u32, rows: u32) -> [u32; 3] {
     match kernel {
         Kernel::Linear { rows: at_once, outputs: each, .. } => {
             [outputs.div_ceil(GROUP_OUTPUTS * each), rows.div_ceil(at_once), 1]
