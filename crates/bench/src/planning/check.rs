@@ -10,7 +10,7 @@ pub struct Checked {
     /// The prediction.
     #[serde(flatten)]
     pub prediction: Prediction,
-    /// The measured speed after the first token, in tokens per second: see [`ns_per_token`].
+    /// The measured speed after the first token, in tokens per second: as `ns_per_token` counts it.
     pub measured_tokens_per_second: f64,
     /// The speed in the odd rounds of the check divided by that in the even ones, minus 1. This is noise, so no prediction can be
     /// better. None: there was one round.
