@@ -57,10 +57,8 @@ fn costs_on_cores(
         ModelProbe::new(model, past, most_rows)
     };
     let (mut probe, mut fresh) = (probe(arguments.past), probe(0));
-    let mut measured = measure(&mut probe, &mut fresh, arguments);
-    for passes in &mut measured {
-        passes.weight_bytes = weights.bytes_read(passes.rows) as f64;
-    }
+    let measured =
+        measure(&mut probe, &mut fresh, arguments, |_, rows| weights.bytes_read(rows) as f64);
     let costs = Costs {
         heading: format!("{model}, {types}, {} on {} threads", team.isa(), team.members()),
         past: probe.past(),
@@ -92,18 +90,15 @@ fn costs_on_gpu(
     for &rows in &arguments.rows {
         probe.run(rows);
     }
-    let mut measured = measure(&mut probe, &mut fresh, arguments);
-    for passes in &mut measured {
-        probe.run(passes.rows);
-        passes.weight_bytes = probe.model().last_cost().weight_bytes as f64;
-    }
+    let bytes_read = |model: &GpuModel| model.last_cost().weight_bytes as f64;
+    let measured = measure(&mut probe, &mut fresh, arguments, |model, _| bytes_read(model));
     probe.run(1);
     let costs = Costs {
         heading: format!("{model} on {}", device.adapter()),
         past: probe.past(),
         rounds: arguments.rounds,
         bandwidth,
-        weight_bytes: probe.model().last_cost().weight_bytes as f64,
+        weight_bytes: bytes_read(probe.model()),
         cache_bytes: probe.past_bytes() as f64,
     };
     costs.print(measured)?;
@@ -122,7 +117,6 @@ fn print_kernels(
     rows: usize,
     rounds: usize,
 ) -> anyhow::Result<()> {
-    let rounds = rounds.max(1);
     print_times(probe, rows, rounds)?;
     probe.model_mut().measure_kernels()?;
     let seconds: f64 = (0..rounds).map(|_| probe.run(rows)).sum();
@@ -193,12 +187,13 @@ fn most_rows(context: usize, arguments: &DevicesArguments) -> anyhow::Result<usi
     Ok(most_rows)
 }
 
-/// Measures passes. Each is measured next to a pass of one row, and to one of the same rows with an empty cache, which
+/// Measures passes. `bytes_read` returns the weights that the model's last pass, of so many rows, read. Each pass is measured next to a pass of one row, and to one of the same rows with an empty cache, which
 /// shows the cost of attention to the past.
 fn measure<F: Forward>(
     probe: &mut ModelProbe<F>,
     fresh: &mut ModelProbe<F>,
     arguments: &DevicesArguments,
+    bytes_read: impl Fn(&F, usize) -> f64,
 ) -> Vec<Passes> {
     let rounds = arguments.rounds;
     let mut measured = Vec::new();
@@ -218,6 +213,7 @@ fn measure<F: Forward>(
             measured_rows += 2 * rows as u64 + 1;
             task.update(measured_rows);
         }
+        passes.weight_bytes = bytes_read(probe.model(), rows);
         measured.push(passes);
     }
     measured

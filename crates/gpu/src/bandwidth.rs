@@ -4,7 +4,10 @@ use crate::device::GpuDevice;
 use crate::error::GpuFailure;
 use crate::kernel::Kernel;
 use crate::parameters::Read;
+use crate::pipeline::Pipeline;
+use bytemuck::Pod;
 use std::time::Instant;
+use wgpu::BindGroup;
 
 /// Bytes that are read: more than caches hold.
 const BYTES: u64 = 1 << 30;
@@ -12,7 +15,7 @@ const BYTES: u64 = 1 << 30;
 const SOFTWARE_BYTES: u64 = 1 << 26;
 
 const THREADS: u32 = 1 << 18;
-const DISPATCHES: u32 = 8;
+const DISPATCHES: usize = 8;
 const ROUNDS: usize = 5;
 
 impl GpuDevice {
@@ -28,23 +31,35 @@ impl GpuDevice {
         let pipeline = self.pipeline(Kernel::Read);
         let bound = pipeline.bind(self.inner(), &[&input, &output]);
         let parameters = Read { vectors: (bytes / 16) as u32, threads: THREADS };
+        let groups = [THREADS / 64, 1, 1];
+        let seconds =
+            self.fastest_dispatch(&pipeline, &[bound], &parameters, groups, DISPATCHES)?;
+        Ok(bytes as f64 / seconds)
+    }
+
+    /// Returns the seconds of a dispatch: the best of some rounds of `dispatches`, which take turns with the bindings and of
+    /// which each waits for the one before it.
+    ///
+    /// # Errors
+    /// If the GPU fails.
+    pub(crate) fn fastest_dispatch(
+        &self,
+        pipeline: &Pipeline,
+        bindings: &[BindGroup],
+        parameters: &impl Pod,
+        groups: [u32; 3],
+        dispatches: usize,
+    ) -> Result<f64, GpuFailure> {
         let mut best = f64::INFINITY;
         for _ in 0..ROUNDS {
             let mut encoder = self.new_encoder();
-            {
-                let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-                pass.set_pipeline(&pipeline.pipeline);
-                pass.set_bind_group(0, &bound, &[]);
-                pass.set_immediates(0, bytemuck::bytes_of(&parameters));
-                for _ in 0..DISPATCHES {
-                    pass.dispatch_workgroups(THREADS / 64, 1, 1);
-                }
-            }
+            let in_turn = bindings.iter().cycle().take(dispatches);
+            pipeline.record(&mut encoder, in_turn, parameters, groups);
             let started = Instant::now();
             let submission = self.submit(encoder);
             self.wait(submission)?;
-            best = best.min(started.elapsed().as_secs_f64() / f64::from(DISPATCHES));
+            best = best.min(started.elapsed().as_secs_f64() / dispatches as f64);
         }
-        Ok(bytes as f64 / best)
+        Ok(best)
     }
 }

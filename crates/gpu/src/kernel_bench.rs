@@ -5,15 +5,16 @@ use crate::device::GpuDevice;
 use crate::kernel::{Kernel, WEIGHT_TYPES};
 use crate::matrix::{GROUP_OUTPUTS, row_bytes};
 use crate::parameters::Linear;
-use crate::pipeline::Pipeline;
 use crate::product_shapes::numbers;
 use forerun_formats::WeightType;
 use std::sync::Arc;
-use std::time::Instant;
 use wgpu::{BindGroup, Buffer};
 
 /// Bytes of the weights that are read in turn, so that no cache holds them.
 const ROTATION_BYTES: u64 = 512 << 20;
+
+/// Dispatches of a measured round.
+const DISPATCHES: usize = 24;
 
 /// The shapes of products that are measured: outputs and inputs.
 const SHAPES: [[u32; 2]; 3] = [[28_672, 4096], [4096, 14_336], [4096, 4096]];
@@ -21,38 +22,6 @@ const SHAPES: [[u32; 2]; 3] = [[28_672, 4096], [4096, 14_336], [4096, 4096]];
 fn device() -> Arc<GpuDevice> {
     let index = std::env::var("FORERUN_GPU").map_or(0, |index| index.parse().unwrap());
     GpuDevice::open(index).unwrap()
-}
-
-/// Returns the seconds of each of several dispatches, of which each waits for the one before it.
-fn seconds_each(
-    device: &GpuDevice,
-    pipeline: &Pipeline,
-    bound: &[BindGroup],
-    parameters: &[u8],
-    groups: [u32; 3],
-) -> f64 {
-    let mut best = f64::INFINITY;
-    for round in 0..4 {
-        let count = if round == 0 { 2 } else { 24 };
-        let mut encoder = device.new_encoder();
-        {
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            for index in 0..count {
-                pass.set_pipeline(&pipeline.pipeline);
-                pass.set_bind_group(0, &bound[index % bound.len()], &[]);
-                pass.set_immediates(0, parameters);
-                pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
-            }
-        }
-        let started = Instant::now();
-        let submission = device.submit(encoder);
-        device.wait(submission).unwrap();
-        let each = started.elapsed().as_secs_f64() / count as f64;
-        if round > 0 {
-            best = best.min(each);
-        }
-    }
-    best
 }
 
 #[test]
@@ -106,8 +75,9 @@ fn measure(device: &GpuDevice, weights: WeightType, outputs: u32, inputs: u32) {
                 factor: 1.0,
             };
             let groups = [outputs.div_ceil(GROUP_OUTPUTS * results), 1, 1];
-            let parameters = bytemuck::bytes_of(&parameters);
-            let seconds = seconds_each(device, &pipeline, &bound, parameters, groups);
+            let seconds = device
+                .fastest_dispatch(&pipeline, &bound, &parameters, groups, DISPATCHES)
+                .unwrap();
             line += &format!("  {results}/{depth} {:.0}", bytes as f64 / seconds / 1e9);
         }
         println!("{line}");

@@ -3,13 +3,15 @@
 use crate::device::PARAMETER_BYTES;
 use crate::kernel::{Access, Kernel};
 use crate::spirv;
+use bytemuck::Pod;
 use std::borrow::Cow;
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
-    BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType, ComputePipeline,
-    ComputePipelineDescriptor, Device, PassthroughShaderEntryPoint, PipelineCompilationOptions,
-    PipelineLayoutDescriptor, ShaderModule, ShaderModuleDescriptor,
-    ShaderModuleDescriptorPassthrough, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType, CommandEncoder,
+    ComputePassDescriptor, ComputePipeline, ComputePipelineDescriptor, Device,
+    PassthroughShaderEntryPoint, PipelineCompilationOptions, PipelineLayoutDescriptor,
+    ShaderModule, ShaderModuleDescriptor, ShaderModuleDescriptorPassthrough, ShaderRuntimeChecks,
+    ShaderSource, ShaderStages,
 };
 
 /// The name of every kernel's entry point.
@@ -59,6 +61,23 @@ impl Pipeline {
             cache: None,
         });
         Self { layout, pipeline }
+    }
+
+    /// Records one dispatch for each of the bindings, in order.
+    pub(crate) fn record<'a>(
+        &self,
+        encoder: &mut CommandEncoder,
+        bindings: impl Iterator<Item = &'a BindGroup>,
+        parameters: &impl Pod,
+        [x, y, z]: [u32; 3],
+    ) {
+        let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+        pass.set_pipeline(&self.pipeline);
+        pass.set_immediates(0, bytemuck::bytes_of(parameters));
+        for binding in bindings {
+            pass.set_bind_group(0, binding, &[]);
+            pass.dispatch_workgroups(x, y, z);
+        }
     }
 
     /// Binds buffers, in the order of the kernel's bindings.

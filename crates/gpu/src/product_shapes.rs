@@ -51,15 +51,9 @@ fn product(
     };
     let pipeline = device.pipeline(kernel);
     let bound = pipeline.bind(device.inner(), &[weights, x, x, &y]);
-    let [groups_x, groups_y, groups_z] = linear_groups(kernel, OUTPUTS, rows);
+    let groups = linear_groups(kernel, OUTPUTS, rows);
     let mut encoder = device.new_encoder();
-    {
-        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-        pass.set_pipeline(&pipeline.pipeline);
-        pass.set_bind_group(0, &bound, &[]);
-        pass.set_immediates(0, bytemuck::bytes_of(&parameters));
-        pass.dispatch_workgroups(groups_x, groups_y, groups_z);
-    }
+    pipeline.record(&mut encoder, [bound].iter(), &parameters, groups);
     encoder.copy_buffer_to_buffer(&y, 0, &staging, 0, bytes);
     let submission = device.submit(encoder);
     let mut bits = Vec::new();
