@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 /// The number of answers that are counted for each engine, if `FORERUN_SAMPLES` does not set it.
-const SAMPLES: u64 = 300;
+const SAMPLES: u64 = 1_000;
 const TOP_K: usize = 3;
 /// The number of tokens whose joint frequencies are compared. The third one follows drafts that were made while
 /// the target verified the second one.
