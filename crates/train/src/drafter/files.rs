@@ -5,9 +5,10 @@
 
 use super::forward::Drafter;
 use super::options::TrainedDrafterKind;
+use super::shape::{BlockShape, DrafterShape};
 use super::target::Target;
 use super::vocabulary::DraftVocabulary;
-use super::weights::{BlockShape, DrafterShape, NamedTensor, Weights};
+use super::weights::{NamedTensor, Weights};
 use crate::export::{ExportError, write_weights};
 use forerun_formats::checkpoint::Dtype;
 use forerun_formats::checkpoint::SerializedTensor;

@@ -4,11 +4,12 @@
 //! 2410.05589, §4).
 
 use super::options::{DrafterOptions, TrainedDrafterKind};
+use super::shape::DrafterShape;
 use super::target::{Target, Text};
 use super::vocabulary::DraftVocabulary;
 use super::weights::{
-    ATTENTION, ATTENTION_NORM, DrafterShape, FC, FC_BIAS, FINAL_NORM, MASK_EMBEDDINGS,
-    MASK_FEATURES, MLP, MLP_NORM, Weights,
+    ATTENTION, ATTENTION_NORM, FC, FC_BIAS, FINAL_NORM, MASK_EMBEDDINGS, MASK_FEATURES, MLP,
+    MLP_NORM, Weights,
 };
 use crate::model::Parameter;
 use crate::ops::attention::Rope;

@@ -6,8 +6,8 @@ use super::files::DrafterFileError;
 use super::forward::{Drafter, MOST_DRAFT_TOKENS};
 use super::objective::{Objective, Pair};
 use super::options::{BlockOptions, DrafterOptions, TrainedDrafterKind};
+use super::shape::DrafterShape;
 use super::target::Target;
-use super::weights::DrafterShape;
 use crate::data::{Batch, Dataset, ValidationWindow};
 use crate::export::ExportError;
 use crate::learner::{Evaluation, Learner};
@@ -103,7 +103,7 @@ impl<'a> DrafterLearner<'a> {
         let vocab_size = self.target.config().vocab_size;
         if mask as usize >= vocab_size {
             let expected = format!("the target has {vocab_size} tokens");
-            return TrainError::option("`mask`", &mask, &expected);
+            return TrainError::option("`mask_token`", &mask, &expected);
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ mod forward;
 mod learner;
 mod objective;
 mod options;
+mod shape;
 mod target;
 #[cfg(test)]
 mod tests;

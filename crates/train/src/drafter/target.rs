@@ -90,7 +90,7 @@ impl Target {
     }
 
     /// Returns layers that are evenly spread from the second to the third from last, as DFlash's authors choose them
-    /// (arXiv 2602.06036, §5): five, or as many as there are.
+    /// (arXiv 2602.06036): five, or as many as there are.
     #[must_use]
     pub fn default_feature_layers(&self) -> Vec<usize> {
         const COUNT: usize = 5;

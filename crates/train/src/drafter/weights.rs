@@ -5,7 +5,8 @@
 //! The layers of EAGLE (arXiv 2401.15077) and ParallelSpec (arXiv 2410.05589) start from the target's
 //! first layer, and those of DFlash (arXiv 2602.06036) from its first ones.
 
-use super::options::{DrafterOptions, TrainedDrafterKind};
+use super::options::TrainedDrafterKind;
+use super::shape::{BlockShape, DrafterShape};
 use super::target::Target;
 use crate::model::Parameter;
 use crate::ops::elementwise::inner_product;
@@ -16,7 +17,6 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, Normal};
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// The parameters of a drafter, in the layout that the operations use.
 pub(super) struct Weights {
@@ -48,6 +48,8 @@ enum Initial {
     /// Normally distributed values in rows of this width, with one standard deviation for the first half
     /// of a row and another one for the second half.
     NormalHalves(usize, [f32; 2]),
+    /// Normally distributed values of this standard deviation in rows of this width, and 1 more on the diagonal.
+    Identity(usize, f32),
     /// The values of these tensors of the target, concatenated.
     Target(Vec<CheckpointTensor>),
 }
@@ -100,6 +102,11 @@ impl ParameterSpec {
                 }
                 Ok(values)
             }
+            &Initial::Identity(width, deviation) => {
+                let mut values = normal(deviation, count)?;
+                values.iter_mut().step_by(width + 1).for_each(|value| *value += 1.0);
+                Ok(values)
+            }
             Initial::Target(tensors) => {
                 let mut values = Vec::with_capacity(count);
                 for &tensor in tensors {
@@ -133,57 +140,6 @@ pub(super) fn of_layer(name: &str, layer: usize) -> String {
 const ATTENTION_TENSORS: [LayerTensor; 4] =
     [LayerTensor::Query, LayerTensor::Key, LayerTensor::Value, LayerTensor::Output];
 const MLP_TENSORS: [LayerTensor; 3] = [LayerTensor::Gate, LayerTensor::Up, LayerTensor::Down];
-
-/// What the parameters of a drafter depend on, besides its target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DrafterShape {
-    pub(super) kind: TrainedDrafterKind,
-    /// The number of heads (Medusa) or masks; 0 for EAGLE.
-    pub(super) slots: usize,
-    /// What block drafters have in addition.
-    pub(super) block: Option<BlockShape>,
-}
-
-/// The shape of a block drafter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BlockShape {
-    /// Number of layers.
-    pub(super) layers: usize,
-    /// The token that stands for all masks.
-    pub(super) mask: u32,
-    /// The numbers of the target's layers after which the drafter reads hidden states.
-    pub(super) target_layers: Vec<usize>,
-}
-
-/// Describes the shape for messages about a drafter of another kind.
-impl fmt::Display for DrafterShape {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, slots, block } = self;
-        match (kind, block) {
-            (TrainedDrafterKind::Eagle, _) => write!(formatter, "{kind}"),
-            (TrainedDrafterKind::Medusa, _) => write!(formatter, "{kind} with {slots} heads"),
-            (_, None) => write!(formatter, "{kind} with {slots} masks"),
-            (_, Some(BlockShape { layers, mask, target_layers })) => write!(
-                formatter,
-                "{kind} with {slots} masks (token {mask}), {layers} layers, and hidden states after \
-                 layers {target_layers:?} of the target"
-            ),
-        }
-    }
-}
-
-impl DrafterShape {
-    pub(super) fn of(options: &DrafterOptions, target: &Target) -> Self {
-        let DrafterOptions { kind, draft_tokens, block, .. } = *options;
-        let block = block.map(|block| BlockShape {
-            layers: block.layers,
-            mask: block.mask,
-            target_layers: target.feature_layers().to_vec(),
-        });
-        let slots = if kind == TrainedDrafterKind::Eagle { 0 } else { draft_tokens };
-        Self { kind, slots, block }
-    }
-}
 
 /// Root mean squares of a drafter's inputs. Masks start with the same scale, and the two halves of the
 /// inputs of `fc` start with equal influence.
@@ -253,15 +209,16 @@ fn specs(shape: &DrafterShape, config: &Config, scales: RmsScales) -> Vec<Parame
 }
 
 /// Returns the definitions of a block drafter's parameters. Its layers start as copies of the target's first ones, as the
-/// layers of the other drafters do.
+/// layers of the other drafters do. They expect normed embeddings. So the context starts as the first of the hidden states
+/// that are read, which resembles the embedding most, with the norm of the target's first layer.
 fn block_specs(block: &BlockShape, config: &Config) -> Vec<ParameterSpec> {
     let (hidden, head_dim) = (config.hidden_size, [config.head_dim]);
     let width = block.target_layers.len() * hidden;
-    let fc = Initial::Normal((width as f32).powf(-0.5));
-    let mut specs = vec![
-        ParameterSpec::one(FC, "fc.weight", &[hidden, width], fc),
-        ParameterSpec::one(CONTEXT_NORM, "hidden_norm.weight", &[hidden], Initial::Ones),
-    ];
+    let fc = Initial::Identity(width, 0.1 * (width as f32).powf(-0.5));
+    let first_norm = CheckpointTensor::Layer(0, LayerTensor::AttentionNorm);
+    let mut context_norm = copied(CONTEXT_NORM.to_owned(), vec![first_norm], config);
+    context_norm.tensors[0].0 = "hidden_norm.weight".to_owned();
+    let mut specs = vec![ParameterSpec::one(FC, "fc.weight", &[hidden, width], fc), context_norm];
     for layer in 0..block.layers {
         let name = |name| of_layer(name, layer);
         let stored = |norm| format!("layers.{layer}.self_attn.{norm}.weight");
