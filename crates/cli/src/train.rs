@@ -36,6 +36,7 @@ pub(crate) fn run(train: Train) -> anyhow::Result<ExitCode> {
         Train::Medusa(arguments) => drafter::medusa(&arguments),
         Train::Eagle(arguments) => drafter::eagle(&arguments),
         Train::Parallel(arguments) => drafter::parallel(&arguments),
+        Train::Dflash(arguments) => drafter::dflash(&arguments),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Trains small language models, and drafters for speculative decoding: Medusa (arXiv 2401.10774), EAGLE
-//! (arXiv 2401.15077) and ParallelSpec (arXiv 2410.05589).
+//! (arXiv 2401.15077), ParallelSpec (arXiv 2410.05589) and DFlash (arXiv 2602.06036).
 //!
 //! - `tokenizer` and `data` turn text into batches.
 //! - `ops` implements the layers, forward and backward; `model` and `drafter` combine them.

@@ -35,6 +35,17 @@ pub enum ModelError {
          queries and keys, and a sliding window"
     )]
     Unsupported(&'static str),
+    /// The hidden states that a drafter is to read do not exist.
+    #[error(
+        "the drafter reads hidden states after layers {layers:?} of the target: give at least one number, \
+         and numbers from 1 to {count}"
+    )]
+    FeatureLayers {
+        /// The numbers of layers.
+        layers: Vec<usize>,
+        /// The number of the target's layers.
+        count: usize,
+    },
     /// The threads of a target's passes cannot be started.
     #[error(transparent)]
     Threads(#[from] TeamError),

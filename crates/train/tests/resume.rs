@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const FOLDER: &str = "FORERUN_TEST_RUN";
 /// Prefix of the names of drafters' runs.
 const DRAFTER: &str = "drafter-";
+/// The same for runs of a block drafter.
+const BLOCK_DRAFTER: &str = "drafter-block-";
 const STEPS: u64 = 60;
 const KILLS: usize = 12;
 
@@ -77,7 +79,7 @@ fn config(dataset: &Dataset) -> Config {
     }
 }
 
-/// Trains a parallel drafter, which draws random anchors and noise, in `folder/NAME` until the end, then
+/// Trains a parallel drafter, which draws random anchors and noise, or a block drafter, in `folder/NAME` until the end, then
 /// writes `folder/NAME.model`.
 fn train_drafter(folder: &Path, name: &str, masks: usize) -> Result<(), TrainError> {
     let dataset = Dataset::open(&folder.join("shards")).unwrap();
@@ -87,11 +89,13 @@ fn train_drafter(folder: &Path, name: &str, masks: usize) -> Result<(), TrainErr
         let target = Llama::random(&config(&dataset), 1).unwrap();
         export(&target, &tokenizer, &path, Dtype::Bf16).unwrap();
     }
-    let target = Target::open(&path).unwrap();
-    let drafter = DrafterOptions {
-        group_share: 0.4,
-        ..DrafterOptions::of(TrainedDrafterKind::ParallelspecEagle, masks)
-    };
+    let mut target = Target::open(&path).unwrap();
+    let mut kind = TrainedDrafterKind::ParallelspecEagle;
+    if name.starts_with(BLOCK_DRAFTER) {
+        kind = TrainedDrafterKind::Dflash;
+        target = target.with_feature_layers(&[1, 2]).unwrap();
+    }
+    let drafter = DrafterOptions { group_share: 0.4, ..DrafterOptions::of(kind, masks) };
     let run = DrafterRun {
         folder: &folder.join(name),
         dataset: &dataset,
@@ -138,7 +142,8 @@ fn child() {
         let name = run.file_name().unwrap().to_str().unwrap();
         let folder = run.parent().unwrap();
         if name.starts_with(DRAFTER) {
-            train_drafter(folder, name, 2).unwrap();
+            let masks = if name.starts_with(BLOCK_DRAFTER) { 3 } else { 2 };
+            train_drafter(folder, name, masks).unwrap();
         } else {
             train(folder, name, options()).unwrap();
         }
@@ -187,6 +192,12 @@ fn a_killed_drafter_run_ends_with_the_same_weights() {
     let folder = tempfile::tempdir().unwrap();
     kill_and_resume(folder.path(), DRAFTER);
     assert!(folder.path().join("drafter-reference").join("acceptance.svg").exists());
+}
+
+#[test]
+fn a_killed_block_drafter_run_ends_with_the_same_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    kill_and_resume(folder.path(), BLOCK_DRAFTER);
 }
 
 /// Kills and resumes runs until enough of them were killed, and compares each with an uninterrupted run.

@@ -25,6 +25,10 @@ pub(crate) enum Train {
     ///
     /// It takes the place of Medusa's heads or of EAGLE's layer.
     Parallel(Box<ParallelArguments>),
+    /// Train layers that draft a block of tokens in one forward pass (DFlash).
+    ///
+    /// They read hidden states of several of the target's layers as context.
+    Dflash(Box<DflashArguments>),
 }
 
 /// Options of the text and of the output.
@@ -275,6 +279,53 @@ pub(crate) struct ParallelArguments {
     pub(crate) features: FeatureArguments,
 }
 
+/// Options of `forerun train dflash`.
+#[derive(Args, Debug)]
+pub(crate) struct DflashArguments {
+    /// Number of masks in a block: tokens drafted in one forward pass.
+    #[arg(long, value_name = "K", default_value_t = 7, value_parser = value_parser!(u64).range(1..=31))]
+    pub(crate) masks: u64,
+
+    /// Share of the positions that start a block; a smaller share makes steps faster.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.17)]
+    pub(crate) group_share: f32,
+
+    /// Number of the drafter's layers.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = value_parser!(u64).range(1..=64),
+        help_heading = headings::MODEL
+    )]
+    pub(crate) layers: u64,
+
+    #[command(flatten)]
+    pub(crate) block: BlockArguments,
+
+    /// Draft only the N most frequent tokens of the text [default: all].
+    ///
+    /// The drafter then reads only these rows of the target's head, which is most of what a small drafter reads.
+    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
+    pub(crate) draft_vocab: Option<usize>,
+
+    #[command(flatten)]
+    pub(crate) drafter: DrafterArguments,
+}
+
+/// What a block drafter reads of its target.
+#[derive(Args, Debug)]
+pub(crate) struct BlockArguments {
+    /// Hidden states to read: those after these numbers of the target's layers [default: five, evenly spread from 2 to the
+    /// number of layers minus 2]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', help_heading = headings::MODEL)]
+    pub(crate) target_layers: Vec<usize>,
+
+    /// Id of the token that stands for masks [default: the last token of the target]
+    #[arg(long, value_name = "ID", help_heading = headings::MODEL)]
+    pub(crate) mask_token: Option<u32>,
+}
+
 /// What a layer of `forerun train parallel` replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Integration {
@@ -303,7 +354,7 @@ pub(crate) struct FeatureArguments {
 }
 
 /// Options of all drafters trained for a target. The defaults are those of ParallelSpec
-/// (arXiv 2410.05589, table 3).
+/// (arXiv 2410.05589, table 3), and for DFlash those of its paper (arXiv 2602.06036).
 #[derive(Args, Debug)]
 #[command(
     mut_arg("sequences", |arg| arg.default_value("4")),
@@ -350,7 +401,7 @@ pub(crate) struct DrafterArguments {
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) feature_cache: Option<PathBuf>,
 
-    /// Number of passes over the text [default: 20; 40 for EAGLE]
+    /// Number of passes over the text [default: 20; 40 for EAGLE, 6 for DFlash]
     #[arg(long, value_name = "N", help_heading = headings::TRAINING)]
     pub(crate) epochs: Option<u64>,
 
@@ -358,7 +409,7 @@ pub(crate) struct DrafterArguments {
     #[arg(long, value_name = "N", conflicts_with = "epochs", help_heading = headings::TRAINING)]
     pub(crate) steps: Option<u64>,
 
-    /// Highest learning rate [default: 5e-4; 5e-5 for EAGLE]
+    /// Highest learning rate [default: 5e-4; 5e-5 for EAGLE, 6e-4 for DFlash]
     #[arg(long, value_name = "RATE", help_heading = headings::TRAINING)]
     pub(crate) learning_rate: Option<f64>,
 
@@ -369,9 +420,10 @@ pub(crate) struct DrafterArguments {
     #[arg(long, value_name = "SHARE", help_heading = headings::TRAINING)]
     pub(crate) distillation_share: Option<f32>,
 
-    /// Decay of the loss by position [default: 0.8; 1 for EAGLE].
+    /// Decay of the loss by position [default: 0.8; 1 for EAGLE; for DFlash, 0.78 with 7 masks and 0.87 with 15].
     ///
-    /// The loss of the K-th head or mask is weighted by this value to the power of K.
+    /// The loss of the K-th head or mask is weighted by this value to the power of K, and that of the K-th mask of a block
+    /// by this value to the power of K minus 1.
     #[arg(long, value_name = "DECAY", help_heading = headings::TRAINING)]
     pub(crate) decay: Option<f32>,
 

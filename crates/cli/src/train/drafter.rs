@@ -1,18 +1,18 @@
-//! `forerun train medusa|eagle|parallel`: trains a drafter for a target.
+//! `forerun train medusa|eagle|parallel|dflash`: trains a drafter for a target.
 
 use super::run::{
     dataset, listen, note_damaged, note_size, open_run, set_threads, steps_of, tokenizer_of, train,
 };
 use crate::arguments::{
-    DistillArguments, DrafterArguments, EagleArguments, FeatureArguments, Integration,
-    MedusaArguments, ParallelArguments,
+    BlockArguments, DflashArguments, DistillArguments, DrafterArguments, EagleArguments,
+    FeatureArguments, Integration, MedusaArguments, ParallelArguments,
 };
 use crate::interrupts;
 use crate::{distill, note};
 use anyhow::{Context, bail};
 use forerun::{Canceller, Tokenizer};
 use forerun_train::data::{Dataset, Framing};
-use forerun_train::drafter::{DrafterOptions, Target, TrainedDrafterKind};
+use forerun_train::drafter::{BlockOptions, DrafterOptions, Target, TrainedDrafterKind};
 use forerun_train::{DrafterRun, Dtype, TrainOptions, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,14 +21,14 @@ use std::sync::atomic::AtomicBool;
 
 pub(super) fn medusa(arguments: &MedusaArguments) -> anyhow::Result<ExitCode> {
     let options = DrafterOptions::of(TrainedDrafterKind::Medusa, arguments.heads as usize);
-    run(options, &arguments.drafter)
+    run(options, &arguments.drafter, None)
 }
 
 pub(super) fn eagle(arguments: &EagleArguments) -> anyhow::Result<ExitCode> {
     let mut options = DrafterOptions::of(TrainedDrafterKind::Eagle, arguments.test_tokens as usize);
     options.drafted_positions = arguments.drafted_positions as usize;
     options.group_share = arguments.group_share;
-    run(with_features(options, &arguments.features), &arguments.drafter)
+    run(with_features(options, &arguments.features), &arguments.drafter, None)
 }
 
 pub(super) fn parallel(arguments: &ParallelArguments) -> anyhow::Result<ExitCode> {
@@ -47,7 +47,16 @@ pub(super) fn parallel(arguments: &ParallelArguments) -> anyhow::Result<ExitCode
     }
     let mut options = DrafterOptions::of(kind, arguments.masks as usize);
     options.group_share = arguments.group_share;
-    run(with_features(options, &arguments.features), &arguments.drafter)
+    run(with_features(options, &arguments.features), &arguments.drafter, None)
+}
+
+pub(super) fn dflash(arguments: &DflashArguments) -> anyhow::Result<ExitCode> {
+    let mut options = DrafterOptions::of(TrainedDrafterKind::Dflash, arguments.masks as usize);
+    options.group_share = arguments.group_share;
+    options.draft_vocab = arguments.draft_vocab;
+    options.block =
+        options.block.map(|block| BlockOptions { layers: arguments.layers as usize, ..block });
+    run(options, &arguments.drafter, Some(&arguments.block))
 }
 
 fn with_features(mut options: DrafterOptions, given: &FeatureArguments) -> DrafterOptions {
@@ -58,12 +67,29 @@ fn with_features(mut options: DrafterOptions, given: &FeatureArguments) -> Draft
     options
 }
 
-fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Result<ExitCode> {
+/// Trains a drafter. `block` is given for block drafters.
+fn run(
+    mut drafter: DrafterOptions,
+    arguments: &DrafterArguments,
+    block: Option<&BlockArguments>,
+) -> anyhow::Result<ExitCode> {
     let text = &arguments.text;
     set_threads(text.threads)?;
     let (run, _lock) = open_run(text)?;
     drafter.decay = arguments.decay.unwrap_or(drafter.decay);
     let mut target = Target::open(&arguments.target)?;
+    if let Some(BlockArguments { target_layers, mask_token }) = block {
+        let mask = mask_token.unwrap_or_else(|| target.default_mask());
+        drafter.block = drafter.block.map(|block| BlockOptions { mask, ..block });
+        target = match &target_layers[..] {
+            [] => {
+                let layers = target.default_feature_layers();
+                target.with_feature_layers(&layers)
+            }
+            layers => target.with_feature_layers(layers),
+        }
+        .context("cannot use --target-layers")?;
+    }
     if let Some(folder) = &arguments.feature_cache {
         target = target
             .with_feature_cache(folder)
@@ -151,16 +177,18 @@ fn write_own_text(
     Ok(done.then_some(file))
 }
 
-/// Returns the training options. The defaults are those of ParallelSpec (arXiv 2410.05589, table 3).
-/// EAGLE has the defaults of ParallelSpec in its place.
+/// Returns the training options. The defaults are those of ParallelSpec (arXiv 2410.05589, table 3), and of DFlash's
+/// paper (arXiv 2602.06036). EAGLE has the defaults of ParallelSpec in its place.
 fn options(
     drafter: &DrafterOptions,
     arguments: &DrafterArguments,
     dataset: &Dataset,
 ) -> anyhow::Result<TrainOptions> {
-    let eagle =
-        matches!(drafter.kind, TrainedDrafterKind::Eagle | TrainedDrafterKind::ParallelspecEagle);
-    let (rate, beta2, epochs) = if eagle { (5e-5, 0.95, 40) } else { (5e-4, 0.999, 20) };
+    let (rate, beta2, epochs) = match drafter.kind {
+        TrainedDrafterKind::Eagle | TrainedDrafterKind::ParallelspecEagle => (5e-5, 0.95, 40),
+        TrainedDrafterKind::Dflash => (6e-4, 0.999, 6),
+        TrainedDrafterKind::Medusa | TrainedDrafterKind::ParallelspecMedusa => (5e-4, 0.999, 20),
+    };
     let soft_share = if drafter.kind == TrainedDrafterKind::Eagle { 1.0 } else { 0.0 };
     let step = &arguments.step;
     let steps = match arguments.steps {

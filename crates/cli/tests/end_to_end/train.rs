@@ -192,17 +192,20 @@ fn a_reduced_drafter_is_trained_for_a_target_in_a_gguf_file() {
             "--threads=1",
         ])
     };
-    train(&["eagle", "--draft-vocab=40"]).succeed();
-    let config = fs::read_to_string(out.join("config.json")).unwrap();
-    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
-    assert_eq!(config["draft_vocab_size"], 40);
     let generate = |options: &[&str]| {
         let run = Run::forerun().with(&["generate", "--json", "-p", "the fox ran", "-n", "30"]);
         run.with_path("--model", &file).with(options).succeed().json()["tokens"].clone()
     };
-    let out = out.to_str().unwrap();
-    let drafted = generate(&["--draft-tokens=3", "--draft-model", out]);
-    assert_eq!(drafted, generate(&["--method", "autoregressive"]));
+    let plain = generate(&["--method", "autoregressive"]);
+    for kind in [&["eagle"][..], &["dflash", "--masks=3", "--layers=1"]] {
+        train(&[kind, &["--draft-vocab=40", "--restart"]].concat()).succeed();
+        // The head has the rows of 40 tokens.
+        let weights = fs::read(out.join("model.safetensors")).unwrap();
+        let header = String::from_utf8_lossy(&weights[8..]);
+        assert!(header.contains("\"d2t\":{\"dtype\":\"I64\",\"shape\":[40]"), "{kind:?}");
+        let drafted = generate(&["--draft-tokens=3", "--draft-model", out.to_str().unwrap()]);
+        assert_eq!(drafted, plain, "{kind:?}");
+    }
 
     let refused =
         |kind: &[&str], words: &[&str]| train(kind).finish().assert_refused(words[0], words);
@@ -217,7 +220,7 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
     let folder = folder.path();
     let data = text(folder);
     target(folder, &data).succeed();
-    let kinds: [(&str, &[&str]); 4] = [
+    let kinds: [(&str, &[&str]); 5] = [
         ("medusa", &["medusa", "--heads=2"]),
         ("eagle", &["eagle", "--test-tokens=2"]),
         ("parallelspec-medusa", &["parallel", "--integration=medusa", "--masks=3"]),
@@ -225,6 +228,7 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
             "parallelspec-eagle",
             &["parallel", "--integration=eagle", "--group-share=0.5", "--masks=1"],
         ),
+        ("dflash", &["dflash", "--masks=2", "--group-share=0.5", "--layers=1"]),
     ];
     for (name, kind) in kinds {
         let finished = train_drafter(folder, &data, kind, name).succeed();
@@ -235,6 +239,10 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
         assert_eq!(config["target"], "target");
         assert!(folder.join(format!("{name}.training")).join("acceptance.svg").exists());
     }
+    let dflash = folder.join("dflash");
+    let options = ["--drafter=dflash", "--draft-tokens=2", "--draft-model"];
+    let drafted = generate(folder, &[&options[..], &[dflash.to_str().unwrap()]].concat()).output();
+    assert_eq!(drafted, generate(folder, &["--method", "autoregressive"]).output());
 
     // Training on the target's own text.
     let line = |number: usize| {
@@ -258,6 +266,13 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
     refused(train_drafter(folder, &data, parallel, "a"), &["--feature-noise", "eagle"]);
     let parallel = &["parallel", "--integration=eagle", "--masks=9"];
     refused(train_drafter(folder, &data, parallel, "a"), &["--masks", "9"]);
+    for (option, words) in [
+        ("--target-layers=3", &["--target-layers", "1 to 2"][..]),
+        ("--mask-token=70000", &["--mask-token", "70000"]),
+        ("--layers=0", &["--layers", "0"]),
+    ] {
+        refused(train_drafter(folder, &data, &["dflash", option], "a"), words);
+    }
     let long =
         train_drafter(folder, &data, &["eagle", "--test-tokens=8"], "a").with(&["--decay=2"]);
     refused(long, &["decay", "2"]);

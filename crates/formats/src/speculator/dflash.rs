@@ -9,7 +9,7 @@
 //! | layers | among the options | in `transformer_layer_config` |
 //! | features | `dflash_config.target_layer_ids`: *k* is the output of layer *k*, counted from 0 | `aux_hidden_state_layer_ids`: *k* is the hidden state after *k* layers |
 //! | mask token | `dflash_config.mask_token_id` | `mask_token_id` |
-//! | head | the target's | its own if it has fewer tokens (`d2t`) |
+//! | head | the target's, or its part for the tokens in `d2t` | its own if it has fewer tokens (`d2t`) |
 //! | sliding layers | causal unless `is_causal` or `dflash_config.causal` is false | causal unless `sliding_window_non_causal` is true |
 //! | a row predicts | the token in its place | the token after its place if `sample_from_anchor` is true |
 //!
@@ -23,7 +23,7 @@ use super::eagle3::options::{
     LAYER_CONFIG, LAYER_OPTIONS, NEUTRAL, SPECULATORS_OPTIONS, check_draft_vocabulary,
 };
 use super::layers::short_name;
-use crate::architecture::{Architecture, BlockHeads, FeatureSource, Input};
+use crate::architecture::{Architecture, BlockHeads, FeatureSource, Head, Input};
 use crate::checkpoint::{LoadError, NamedTensors, Tensor};
 use crate::config::{Config, unread};
 use crate::json_options::JsonOptions;
@@ -38,8 +38,9 @@ const FEATURE_LAYERS: &str = "aux_hidden_state_layer_ids";
 /// The features in the layouts of z-lab and of DSpark's authors.
 pub(super) const TARGET_LAYERS: &str = "target_layer_ids";
 
-/// The options in z-lab's layout, next to those of the layers.
-const OPTIONS: &[&str] = &["block_size", NESTED, "is_causal", "num_target_layers"];
+/// The options in z-lab's layout, next to those of the layers. `speculator` is the drafter's kind in checkpoints of
+/// forerun's own trainer.
+const OPTIONS: &[&str] = &["block_size", NESTED, "is_causal", "num_target_layers", "speculator"];
 
 /// The options in `dflash_config`.
 const NESTED_OPTIONS: &[&str] = &["block_size", "causal", "mask_token_id", TARGET_LAYERS];
@@ -392,7 +393,11 @@ impl Speculator {
         for attention in layers.iter_mut().filter_map(|layer| layer.attention.as_mut()) {
             attention.sees_block = !layout.causal.unwrap_or(attention.window.is_some());
         }
-        let (head, head_tokens) = self.head(layout.config.vocab_size)?;
+        let (head, head_tokens) = match self.head(layout.config.vocab_size)? {
+            // A part of the target's head, as forerun's trainer writes it.
+            (Head::Target, _) => (Head::Target, self.head_tokens(layout.config.vocab_size)?),
+            own => own,
+        };
         let width = layout.features().width(layout.config.hidden_size);
         let architecture = Architecture {
             input: Input::Block { width },

@@ -180,7 +180,7 @@ pub(super) fn head_inputs(drafter: &Drafter, rows: &Tensor) -> Result<Vec<f32>> 
 pub(super) fn draft_rows(pair: Pair<'_>, text: &Text, anchors: &[usize]) -> Result<Vec<Tensor>> {
     let Pair { drafter, target, options } = pair;
     let positions = options.positions();
-    if drafter.kind == TrainedDrafterKind::Medusa {
+    if drafter.kind() == TrainedDrafterKind::Medusa {
         let size = (text.inputs.len(), target.config().hidden_size);
         let features = Tensor::from_slice(&text.features, size, &Device::Cpu)?;
         let index = row_indices(anchors, text, text.context)?;
@@ -188,8 +188,17 @@ pub(super) fn draft_rows(pair: Pair<'_>, text: &Text, anchors: &[usize]) -> Resu
         let count = text.sequences() * anchors.len();
         return (0..positions).map(|head| rows.narrow(0, head * count, count)).collect();
     }
+    if drafter.kind() == TrainedDrafterKind::Dflash {
+        let groups = Arc::new(drafter.groups(text.context, positions, anchors.to_vec()));
+        let rows = drafter.mask_rows(target, text, &groups)?.detach();
+        let blocks = anchors.len();
+        let at = |mask: usize| (mask * blocks..(mask + 1) * blocks).collect::<Vec<_>>();
+        let of_mask =
+            |mask| rows.index_select(&row_indices(&at(mask), text, positions * blocks)?, 0);
+        return (0..positions).map(of_mask).collect();
+    }
     let tokens = drafter.token_inputs(target, text, None)?.detach();
-    if !drafter.kind.has_masks() {
+    if !drafter.kind().has_masks() {
         return predicted_features(pair, text, &tokens, anchors, positions);
     }
     let rows = drafter.token_rows(text.context);

@@ -9,41 +9,48 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// The features of sequences that a target has read, one file per sequence: `[tokens, hidden]` in f32.
+/// The features of sequences that a target has read, one file per sequence: `[tokens, width]` in f32.
 ///
-/// Features depend on the target and on the sequence alone, and files are named after both. A run with the cache has
+/// Features depend on the target, on the layers that are read and on the sequence alone, and files are named after these. A run with the cache has
 /// the bits of one without.
 pub(crate) struct FeatureCache {
     folder: PathBuf,
 }
 
 impl FeatureCache {
-    /// Opens the cache of a target in a folder that targets can share.
+    /// Opens the cache of a target in a folder that targets can share. `layers` are the numbers of layers after which
+    /// block drafters read hidden states; none for features.
     ///
     /// # Errors
     /// If a weight of the target cannot be read, or the folder cannot be created.
     pub(crate) fn open(
         folder: &Path,
         target: &Checkpoint,
+        layers: &[usize],
     ) -> std::result::Result<Self, ModelError> {
-        let folder = folder.join(&target_sha256(target)?[..16]);
+        let mut name = target_sha256(target)?[..16].to_owned();
+        if !layers.is_empty() {
+            let numbers: Vec<String> = layers.iter().map(usize::to_string).collect();
+            name = format!("{name}-layers-{}", numbers.join("-"));
+        }
+        let folder = folder.join(name);
         fs::create_dir_all(&folder)
             .map_err(|cause| ModelError::Folder { path: folder.clone(), cause })?;
         Ok(Self { folder })
     }
 
-    /// Returns the features of a sequence, `[tokens, hidden]`; `None` if they are not there.
+    /// Returns the features of a sequence, `[tokens, width]`; `None` if they are not there.
     ///
     /// # Errors
     /// If the file cannot be read, or has another size.
-    pub(crate) fn read(&self, sequence: &[u32], hidden: usize) -> Result<Option<Vec<f32>>> {
+    pub(crate) fn read(&self, sequence: &[u32], width: usize) -> Result<Option<Vec<f32>>> {
         let path = self.path(sequence);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => bail!("cannot read the features in {}: {error}", path.display()),
         };
-        if bytes.len() != sequence.len() * hidden * size_of::<f32>() {
+        if bytes.len() != sequence.len() * width * size_of::<f32>() {
             bail!(
                 "{} has {} bytes, not the features of {} tokens: delete it",
                 path.display(),

@@ -5,6 +5,7 @@
 
 use super::forward::Drafter;
 use super::options::TrainedDrafterKind;
+use super::shape::{BlockShape, DrafterShape};
 use super::target::Target;
 use super::vocabulary::DraftVocabulary;
 use super::weights::{NamedTensor, Weights};
@@ -78,6 +79,37 @@ struct DrafterConfig {
     n_mask_tokens: Option<usize>,
     target: String,
     target_embedding_sha256: String,
+    // Of block drafters.
+    num_hidden_layers: Option<usize>,
+    block_size: Option<usize>,
+    dflash_config: Option<DflashConfig>,
+}
+
+/// The entries that z-lab's layout keeps apart.
+#[derive(Deserialize)]
+struct DflashConfig {
+    mask_token_id: u32,
+    /// Layers, counted from 0, whose outputs the drafter reads.
+    target_layer_ids: Vec<usize>,
+}
+
+impl DrafterConfig {
+    /// Returns the shape of the drafter; `None` if an entry of a block drafter is missing.
+    fn shape(&self) -> Option<DrafterShape> {
+        let kind = self.speculator;
+        if kind != TrainedDrafterKind::Dflash {
+            let slots = self.n_mask_tokens.unwrap_or(0);
+            return Some(DrafterShape { kind, slots, block: None });
+        }
+        let nested = self.dflash_config.as_ref()?;
+        let block = BlockShape {
+            layers: self.num_hidden_layers?,
+            mask: nested.mask_token_id,
+            target_layers: nested.target_layer_ids.iter().map(|id| id.saturating_add(1)).collect(),
+        };
+        let slots = self.block_size?.checked_sub(1)?;
+        Some(DrafterShape { kind, slots, block: Some(block) })
+    }
 }
 
 impl Drafter {
@@ -113,28 +145,37 @@ impl Drafter {
     /// Returns the contents of `config.json`.
     fn config_json(&self, target: &Target, dtype: Dtype) -> Value {
         let mut config = self.config.to_json(dtype);
-        if self.kind == TrainedDrafterKind::Medusa {
+        if self.kind() == TrainedDrafterKind::Medusa {
             config = json!({
                 "hidden_size": self.config.hidden_size,
                 "vocab_size": self.config.vocab_size,
                 "torch_dtype": config["torch_dtype"],
-                "medusa_num_heads": self.slots,
+                "medusa_num_heads": self.slots(),
                 "medusa_num_layers": 1,
                 // Version 2: the drafter uses the target's head.
                 "version": "2",
                 "base_model_name_or_path": target.name(),
             });
         }
-        if self.kind.has_masks() {
-            config["n_mask_tokens"] = json!(self.slots);
+        if self.kind().has_masks() {
+            config["n_mask_tokens"] = json!(self.slots());
         }
-        if self.kind.predicts_features() {
+        if let Some(block) = &self.shape.block {
+            let layers = block.target_layers.iter().map(|layers| layers - 1).collect::<Vec<_>>();
+            config["architectures"] = json!(["DFlashDraftModel"]);
+            config["block_size"] = json!(self.slots() + 1);
+            config["num_target_layers"] = json!(target.config().num_hidden_layers);
+            config["dflash_config"] =
+                json!({ "mask_token_id": block.mask, "target_layer_ids": layers });
+        }
+        if self.kind().predicts_features() {
             config["bias"] = json!(true);
         }
-        if let Some(vocabulary) = &self.vocabulary {
+        // z-lab's layout has no such option: `d2t` says it.
+        if let (Some(vocabulary), None) = (&self.vocabulary, &self.shape.block) {
             config["draft_vocab_size"] = json!(vocabulary.head().vocab_size());
         }
-        config["speculator"] = json!(self.kind);
+        config["speculator"] = json!(self.kind());
         config["target"] = json!(target.name());
         config["target_embedding_sha256"] = json!(target.embedding_sha256());
         config
@@ -162,12 +203,25 @@ impl Drafter {
                 found: target.embedding_sha256().to_owned(),
             });
         }
-        let (kind, slots) = (config_entries.speculator, config_entries.n_mask_tokens.unwrap_or(0));
+        let Some(shape) = config_entries.shape() else {
+            let reason = "block_size, num_hidden_layers or dflash_config is missing".to_owned();
+            return Err(format_error(&file, reason));
+        };
+        if let Some(block) = &shape.block
+            && block.target_layers != target.feature_layers()
+        {
+            let reason = format!(
+                "it reads hidden states after layers {:?} of the target, and layers {:?} were chosen",
+                block.target_layers,
+                target.feature_layers()
+            );
+            return Err(format_error(&file, reason));
+        }
         let file = folder.join("model.safetensors");
         let bytes = read(&file)?;
         let tensors = SafeTensors::deserialize(&bytes)
             .map_err(|error| format_error(&file, error.to_string()))?;
-        let weights = Weights::read(kind, slots, target.config(), |name, shape| {
+        let weights = Weights::read(&shape, target.config(), |name, shape| {
             let tensor =
                 tensors.tensor(name).map_err(|error| format_error(&file, error.to_string()))?;
             let (dtype, found, data) = (tensor.dtype(), tensor.shape(), tensor.data());
@@ -185,7 +239,7 @@ impl Drafter {
                 }
             }
         })?;
-        let drafter = Self::new(kind, slots, target.config(), weights);
+        let drafter = Self::new(shape, target.config(), weights);
         let Ok(tensor) = tensors.tensor(DRAFT_TO_TARGET) else { return Ok(drafter) };
         let (offsets, rest) = tensor.data().as_chunks();
         let offsets: Vec<i64> = offsets.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect();

@@ -3,7 +3,8 @@
 //! Medusa (arXiv 2401.10774, §2.1.1), EAGLE (arXiv 2401.15077, §3.1) and ParallelSpec (arXiv
 //! 2410.05589, §4).
 
-use super::options::TrainedDrafterKind;
+use super::options::{DrafterOptions, TrainedDrafterKind};
+use super::shape::DrafterShape;
 use super::target::{Target, Text};
 use super::vocabulary::DraftVocabulary;
 use super::weights::{
@@ -18,20 +19,21 @@ use crate::ops::groups::Groups;
 use crate::ops::mlp_block::MlpBlock;
 use crate::ops::{AttentionShape, MlpShape, apply, none};
 use candle_core::{Device, Result, Tensor, Var};
-use forerun_formats::Config;
+use forerun_formats::{Config, Family, QkNorms};
 use std::sync::Arc;
+
+/// Number of positions after the last token for which there are rotary embeddings.
+pub(super) const MOST_DRAFT_TOKENS: usize = 64;
 
 /// A drafter, with its weights in f32.
 pub struct Drafter {
-    pub(super) kind: TrainedDrafterKind,
-    /// The number of heads (Medusa) or masks; 0 for EAGLE.
-    pub(super) slots: usize,
-    /// The configuration of its layer: one layer of the target's shape.
+    pub(super) shape: DrafterShape,
+    /// The configuration of its layers, which have the target's shape. Those of a block drafter are a Qwen3's.
     pub(super) config: Config,
     pub(super) weights: Weights,
     /// The tokens that it can draft, if they are not all of the target's.
     pub(super) vocabulary: Option<DraftVocabulary>,
-    rope: Arc<Rope>,
+    pub(super) rope: Arc<Rope>,
 }
 
 impl Drafter {
@@ -39,30 +41,28 @@ impl Drafter {
     ///
     /// # Errors
     /// If a tensor operation fails.
-    pub fn random(
-        kind: TrainedDrafterKind,
-        draft_tokens: usize,
-        target: &Target,
-        seed: u64,
-    ) -> Result<Self> {
-        let weights = Weights::random(kind, draft_tokens, target, seed)?;
-        Ok(Self::new(kind, draft_tokens, target.config(), weights))
+    pub fn random(options: &DrafterOptions, target: &Target, seed: u64) -> Result<Self> {
+        let shape = DrafterShape::of(options, target);
+        let weights = Weights::random(&shape, target, seed)?;
+        Ok(Self::new(shape, target.config(), weights))
     }
 
-    pub(super) fn new(
-        kind: TrainedDrafterKind,
-        draft_tokens: usize,
-        target: &Config,
-        weights: Weights,
-    ) -> Self {
-        let slots = if kind == TrainedDrafterKind::Eagle { 0 } else { draft_tokens };
-        let config = Config { num_hidden_layers: 1, ..target.clone() };
+    pub(super) fn new(shape: DrafterShape, target: &Config, weights: Weights) -> Self {
+        let config = match &shape.block {
+            None => Config { num_hidden_layers: 1, ..target.clone() },
+            Some(block) => Config {
+                family: Family::Qwen3,
+                qk_norms: QkNorms::Heads,
+                num_hidden_layers: block.layers,
+                ..target.clone()
+            },
+        };
         let frequencies: Vec<f32> =
             (0..config.head_dim / 2).map(|pair| config.rope(0).frequency(pair)).collect();
         // A draft may extend beyond the last token.
-        let positions = config.max_position_embeddings + draft_tokens + 1;
+        let positions = config.max_position_embeddings + MOST_DRAFT_TOKENS;
         let rope = Arc::new(Rope::new(&frequencies, positions));
-        Self { kind, slots, config, weights, vocabulary: None, rope }
+        Self { shape, config, weights, vocabulary: None, rope }
     }
 
     /// Limits the drafter to some of the target's tokens, in ascending order.
@@ -89,13 +89,13 @@ impl Drafter {
     /// Returns the kind of the drafter.
     #[must_use]
     pub fn kind(&self) -> TrainedDrafterKind {
-        self.kind
+        self.shape.kind
     }
 
     /// Returns the number of heads (Medusa) or masks; 0 for EAGLE.
     #[must_use]
     pub fn slots(&self) -> usize {
-        self.slots
+        self.shape.slots
     }
 
     /// Returns the trainable parameters.
@@ -107,7 +107,15 @@ impl Drafter {
     /// Returns the number of token rows of a sequence of `context` tokens. EAGLE has no row for the
     /// first token, because there is no feature before it.
     pub(super) fn token_rows(&self, context: usize) -> usize {
-        context - usize::from(self.kind.predicts_features())
+        context - usize::from(self.kind().predicts_features())
+    }
+
+    /// Returns the rows of sequences of `context` tokens with groups of `masks` masks, or blocks, at `anchors`.
+    pub(super) fn groups(&self, context: usize, masks: usize, anchors: Vec<usize>) -> Groups {
+        match self.shape.block {
+            Some(_) => Groups::draft_blocks(context, masks + 1, anchors),
+            None => Groups::new(self.token_rows(context), masks, anchors),
+        }
     }
 
     /// Computes the rows of Medusa's heads from features `[rows, hidden]`: `x + SiLU(W x + b)`
@@ -131,7 +139,7 @@ impl Drafter {
         noise: Option<&[f32]>,
     ) -> Result<Tensor> {
         let hidden = self.config.hidden_size;
-        let features = self.kind.predicts_features();
+        let features = self.kind().predicts_features();
         let rows = self.token_rows(text.context);
         let mut values = Vec::with_capacity(text.inputs.len() * 2 * hidden);
         for (sequence, tokens) in text.inputs.chunks_exact(text.context).enumerate() {
@@ -196,14 +204,14 @@ impl Drafter {
         tokens: &Tensor,
         groups: &Arc<Groups>,
     ) -> Result<Tensor> {
-        if groups.masks() == 0 {
+        if groups.further_rows() == 0 {
             return self.layer_rows(tokens, &[], groups);
         }
         let masks = self.mask_inputs()?;
         let sequences = tokens.dim(0)? / groups.tokens();
         let size = (sequences * groups.anchors().len(), self.config.hidden_size);
         let inputs_of_mask = |mask| masks.narrow(0, mask, 1)?.broadcast_as(size);
-        let masks = (0..groups.masks()).map(inputs_of_mask).collect::<Result<Vec<_>>>()?;
+        let masks = (0..groups.further_rows()).map(inputs_of_mask).collect::<Result<Vec<_>>>()?;
         self.layer_rows(tokens, &masks, groups)
     }
 

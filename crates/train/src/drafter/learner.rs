@@ -1,17 +1,17 @@
-//! Training of a drafter: the [`Learner`] of Medusa (arXiv 2401.10774), EAGLE (arXiv 2401.15077) and
-//! ParallelSpec (arXiv 2410.05589). The objectives are ParallelSpec's equations 2 to 4.
+//! Training of a drafter: the [`Learner`] of Medusa (arXiv 2401.10774), EAGLE (arXiv 2401.15077),
+//! ParallelSpec (arXiv 2410.05589) and DFlash (arXiv 2602.06036).
 
 use super::acceptance::Acceptance;
 use super::files::DrafterFileError;
-use super::forward::Drafter;
+use super::forward::{Drafter, MOST_DRAFT_TOKENS};
 use super::objective::{Objective, Pair};
-use super::options::{DrafterOptions, TrainedDrafterKind};
+use super::options::{BlockOptions, DrafterOptions, TrainedDrafterKind};
+use super::shape::DrafterShape;
 use super::target::Target;
 use crate::data::{Batch, Dataset, ValidationWindow};
 use crate::export::ExportError;
 use crate::learner::{Evaluation, Learner};
 use crate::model::Parameter;
-use crate::ops::groups::Groups;
 use crate::options::{TrainError, TrainOptions};
 use candle_core::{Result, Tensor};
 use forerun_formats::checkpoint::Dtype;
@@ -41,7 +41,7 @@ impl<'a> DrafterLearner<'a> {
         vocabulary: Option<Arc<[u32]>>,
         seed: u64,
     ) -> Result<Self> {
-        let drafter = Drafter::random(options.kind, options.draft_tokens, target, seed)?;
+        let drafter = Drafter::random(&options, target, seed)?;
         Ok(Self { target, options, drafter: drafter.with_vocabulary(vocabulary, target) })
     }
 
@@ -57,18 +57,12 @@ impl<'a> DrafterLearner<'a> {
         folder: &Path,
     ) -> std::result::Result<Self, DrafterFileError> {
         let drafter = Drafter::load(folder, target)?;
-        let slots =
-            if options.kind == TrainedDrafterKind::Eagle { 0 } else { options.draft_tokens };
-        if (drafter.kind(), drafter.slots()) != (options.kind, slots) {
-            let name = |kind: TrainedDrafterKind, slots: usize| match kind {
-                TrainedDrafterKind::Eagle => kind.to_string(),
-                TrainedDrafterKind::Medusa => format!("{kind} with {slots} heads"),
-                _ => format!("{kind} with {slots} masks"),
-            };
+        let shape = DrafterShape::of(&options, target);
+        if drafter.shape != shape {
             return Err(DrafterFileError::OtherKind {
                 folder: folder.to_owned(),
-                found: name(drafter.kind(), drafter.slots()),
-                expected: name(options.kind, slots),
+                found: drafter.shape.to_string(),
+                expected: shape.to_string(),
             });
         }
         let drafter = match vocabulary {
@@ -100,6 +94,20 @@ impl<'a> DrafterLearner<'a> {
         Pair { drafter: &self.drafter, target: self.target, options: &self.options }
     }
 
+    /// Checks the options of a block drafter.
+    fn check_block(&self) -> std::result::Result<(), TrainError> {
+        let Some(BlockOptions { layers, mask }) = self.options.block else { return Ok(()) };
+        if layers == 0 {
+            return TrainError::option("`layers`", &0, "at least 1 is required");
+        }
+        let vocab_size = self.target.config().vocab_size;
+        if mask as usize >= vocab_size {
+            let expected = format!("the target has {vocab_size} tokens");
+            return TrainError::option("`mask_token`", &mask, &expected);
+        }
+        Ok(())
+    }
+
     /// Returns the token rows that open a draft in evaluations. All labels of their drafts exist.
     fn evaluation_anchors(&self, context: usize) -> Vec<usize> {
         let last = self.options.positions() + self.options.kind.label_shift();
@@ -113,7 +121,12 @@ impl Learner for DrafterLearner<'_> {
     }
 
     fn description(&self) -> Value {
-        json!({ "drafter": self.options, "target": self.target.embedding_sha256() })
+        let mut description =
+            json!({ "drafter": self.options, "target": self.target.embedding_sha256() });
+        if self.options.block.is_some() {
+            description["target_layers"] = json!(self.target.feature_layers());
+        }
+        description
     }
 
     fn check(
@@ -127,9 +140,14 @@ impl Learner for DrafterLearner<'_> {
         if draft_tokens == 0 {
             return refuse("`draft_tokens`", &0, "at least 1 is required");
         }
+        if draft_tokens > MOST_DRAFT_TOKENS {
+            let expected = format!("at most {MOST_DRAFT_TOKENS} are possible");
+            return refuse("`draft_tokens`", &draft_tokens, &expected);
+        }
+        self.check_block()?;
         if let Some(size) = self.options.draft_vocab {
             let vocab_size = self.target.config().vocab_size;
-            if !self.options.kind.predicts_features() {
+            if !self.options.kind.may_have_fewer_tokens() {
                 let expected =
                     "only drafters that read the target's features may have fewer tokens";
                 return refuse("`draft_vocab`", &size, expected);
@@ -175,8 +193,8 @@ impl Learner for DrafterLearner<'_> {
         };
         let text = self.target.read(batch)?;
         let key = [options.seed, number];
-        let tokens = self.drafter.token_rows(text.context);
-        let groups = objective.sample_groups(tokens, self.options.masks(), key);
+        let anchors = objective.sample_anchors(self.drafter.token_rows(text.context), key);
+        let groups = self.drafter.groups(text.context, self.options.masks(), anchors);
         let noise = objective.sample_noise(&text, key);
         let distributions = (options.distillation_share > 0.0)
             .then(|| Arc::new(self.drafter.head(self.target).distributions(&text.features)));
@@ -210,8 +228,8 @@ impl Learner for DrafterLearner<'_> {
         for windows in windows.chunks(BATCH_WINDOWS) {
             let text = self.target.read(&Batch::from_windows(windows))?;
             let distributions = Arc::new(self.target.head().distributions(&text.features));
-            let tokens = self.drafter.token_rows(text.context);
-            let groups = Arc::new(Groups::new(tokens, self.options.masks(), anchors.clone()));
+            let groups = self.drafter.groups(text.context, self.options.masks(), anchors.clone());
+            let groups = Arc::new(groups);
             let soft = match (options.distillation_share > 0.0, &self.drafter.vocabulary) {
                 (false, _) => None,
                 (true, None) => Some(Arc::clone(&distributions)),

@@ -7,14 +7,18 @@
 //! - EAGLE (arXiv 2401.15077): a layer that autoregressively predicts features.
 //! - ParallelSpec (arXiv 2410.05589): a layer with masks, which drafts all positions in one pass. It
 //!   replaces Medusa's heads or EAGLE's layer.
+//! - DFlash (arXiv 2602.06036): layers that draft a block in one pass. They read hidden states of several of the target's
+//!   layers as context.
 
 mod acceptance;
+mod blocks;
 mod feature_cache;
 mod files;
 mod forward;
 mod learner;
 mod objective;
 mod options;
+mod shape;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -26,6 +30,6 @@ pub use acceptance::mean_accepted_tokens;
 pub use files::DrafterFileError;
 pub use forward::Drafter;
 pub use learner::DrafterLearner;
-pub use options::{DrafterOptions, TrainedDrafterKind};
+pub use options::{BlockOptions, DrafterOptions, TrainedDrafterKind};
 pub use target::Target;
 pub(crate) use vocabulary::most_frequent_tokens;

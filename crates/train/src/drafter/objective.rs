@@ -1,5 +1,5 @@
-//! The training objectives of Medusa (arXiv 2401.10774, §2.2.1), EAGLE (arXiv 2401.15077, §3.2) and
-//! ParallelSpec (arXiv 2410.05589, equations 2 to 4).
+//! The training objectives of Medusa (arXiv 2401.10774, §2.2.1), EAGLE (arXiv 2401.15077, §3.2),
+//! ParallelSpec (arXiv 2410.05589, equations 2 to 4) and DFlash (arXiv 2602.06036, equation 4).
 //!
 //! A row at anchor `a` and depth `d` of a sequence, both counted from 0, is labelled by the target row
 //! `a + d + shift` of that sequence: by the token after it, by the target's distribution of that token,
@@ -51,6 +51,7 @@ impl Objective<'_> {
     /// - ParallelSpec in place of Medusa: the same, and the next token in addition (equation 3).
     /// - EAGLE, perhaps with drafted positions in its groups, and ParallelSpec in its place:
     ///   `SmoothL1(feature) − 0.1 log p(token)`, summed over a group (equation 4).
+    /// - DFlash: `Σ −w_k log p(token k)` over the masks of a block (its equation 4).
     ///
     /// `groups` are the rows of each sequence; Medusa's heads ignore them. `noise` is added to the
     /// features that the drafter reads. `distributions` are those of the text's target rows; they are
@@ -63,17 +64,24 @@ impl Objective<'_> {
         distributions: Option<&Arc<Distributions>>,
     ) -> Result<Tensor> {
         let Pair { drafter, target, options } = self.pair;
-        let (rows, labels) = if drafter.kind == TrainedDrafterKind::Medusa {
-            let size = (text.inputs.len(), target.config().hidden_size);
-            let features = Tensor::from_slice(&text.features, size, &Device::Cpu)?;
-            (drafter.medusa_rows(&features)?, self.head_labels(drafter.slots, text))
-        } else {
-            let tokens = drafter.token_inputs(target, text, noise)?;
-            let rows = match drafter.kind.has_masks() {
-                true => drafter.layer_rows_with_masks(&tokens, groups)?,
-                false => self.rows_with_drafts(text, &tokens, groups)?,
-            };
-            (rows, self.group_labels(groups, text))
+        let kind = drafter.kind();
+        let (rows, labels) = match kind {
+            TrainedDrafterKind::Medusa => {
+                let size = (text.inputs.len(), target.config().hidden_size);
+                let features = Tensor::from_slice(&text.features, size, &Device::Cpu)?;
+                (drafter.medusa_rows(&features)?, self.head_labels(drafter.slots(), text))
+            }
+            TrainedDrafterKind::Dflash => {
+                (drafter.mask_rows(target, text, groups)?, self.block_labels(groups, text))
+            }
+            _ => {
+                let tokens = drafter.token_inputs(target, text, noise)?;
+                let rows = match kind.has_masks() {
+                    true => drafter.layer_rows_with_masks(&tokens, groups)?,
+                    false => self.rows_with_drafts(text, &tokens, groups)?,
+                };
+                (rows, self.group_labels(groups, text))
+            }
         };
         let Labels { target_rows, weights } = labels;
         let target_rows: Arc<[u32]> = target_rows.into();
@@ -98,7 +106,7 @@ impl Objective<'_> {
             parts: Arc::new(Mutex::default()),
         };
         let loss = apply(head, [&rows, &drafter.final_norm()?, &none()?])?;
-        if !drafter.kind.predicts_features() {
+        if !kind.predicts_features() {
             return Ok(loss);
         }
         let features = FeatureLoss {
@@ -121,7 +129,8 @@ impl Objective<'_> {
     ) -> Result<Tensor> {
         let anchors = groups.anchors();
         let inputs = tokens.detach();
-        let predicted = predicted_features(self.pair, text, &inputs, anchors, groups.masks())?;
+        let predicted =
+            predicted_features(self.pair, text, &inputs, anchors, groups.further_rows())?;
         let drafts = predicted
             .iter()
             .enumerate()
@@ -159,16 +168,32 @@ impl Objective<'_> {
         labels
     }
 
-    /// Samples the groups of a step. The tokens are cut into equal ranges, their number given by
+    /// Returns the labels of the masks of blocks. The first mask of a block predicts the token after its anchor.
+    fn block_labels(&self, groups: &Groups, text: &Text) -> Labels {
+        let anchors = groups.anchors();
+        let anchor_weight = groups.tokens() as f32 / anchors.len().max(1) as f32;
+        let mut labels = Labels::default();
+        for sequence in 0..text.sequences() {
+            for mask in 0..groups.further_rows() - 1 {
+                let weight = self.weight * anchor_weight * self.pair.options.position_weight(mask);
+                for &anchor in anchors {
+                    labels.push(text, sequence, anchor + mask, weight);
+                }
+            }
+        }
+        labels
+    }
+
+    /// Samples the anchors of a step. The tokens are cut into equal ranges, their number given by
     /// `group_share`, and one anchor is drawn from each range.
-    pub(super) fn sample_groups(&self, tokens: usize, masks: usize, key: [u64; 2]) -> Groups {
+    pub(super) fn sample_anchors(&self, tokens: usize, key: [u64; 2]) -> Vec<usize> {
         let share = f64::from(self.pair.options.group_share);
         let count = ((tokens as f64 * share).ceil() as usize).clamp(1, tokens);
         let mut random = StdRng::seed_from_u64(hash_words(&[key[0], ANCHORS, key[1]]));
         let anchor = |group: usize| {
             random.random_range(group * tokens / count..(group + 1) * tokens / count)
         };
-        Groups::new(tokens, masks, (0..count).map(anchor).collect())
+        (0..count).map(anchor).collect()
     }
 
     /// Samples the noise for a text's features; `None` if `feature_noise` is 0.

@@ -3,9 +3,10 @@
 //!
 //! Medusa (arXiv 2401.10774, §2.1.1) starts its heads from zeros, so that they equal the target's head.
 //! The layers of EAGLE (arXiv 2401.15077) and ParallelSpec (arXiv 2410.05589) start from the target's
-//! first layer.
+//! first layer, and those of DFlash (arXiv 2602.06036) from its first ones.
 
 use super::options::TrainedDrafterKind;
+use super::shape::{BlockShape, DrafterShape};
 use super::target::Target;
 use crate::model::Parameter;
 use crate::ops::elementwise::inner_product;
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 /// The parameters of a drafter, in the layout that the operations use.
 pub(super) struct Weights {
     specs: Vec<ParameterSpec>,
-    vars: BTreeMap<&'static str, Var>,
+    vars: BTreeMap<String, Var>,
     heads: Vec<[Var; 2]>,
 }
 
@@ -31,33 +32,36 @@ pub(super) type NamedTensor = (String, Vec<usize>, Vec<f32>);
 #[derive(Clone, Debug)]
 pub(super) struct ParameterSpec {
     /// The name for [`Weights::get`]; empty for Medusa's heads.
-    name: &'static str,
+    name: String,
     /// Names and shapes of the tensors in checkpoints.
     pub(super) tensors: Vec<(String, Vec<usize>)>,
     initial: Initial,
 }
 
 /// The initial values of a parameter.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Initial {
     Zeros,
+    Ones,
     /// Normally distributed values of this standard deviation.
     Normal(f32),
     /// Normally distributed values in rows of this width, with one standard deviation for the first half
     /// of a row and another one for the second half.
     NormalHalves(usize, [f32; 2]),
+    /// Normally distributed values of this standard deviation in rows of this width, and 1 more on the diagonal.
+    Identity(usize, f32),
     /// The values of these tensors of the target, concatenated.
-    Target(&'static [CheckpointTensor]),
+    Target(Vec<CheckpointTensor>),
 }
 
 impl ParameterSpec {
     fn one(
-        name: &'static str,
+        name: impl Into<String>,
         stored: impl Into<String>,
         shape: &[usize],
         initial: Initial,
     ) -> Self {
-        Self { name, tensors: vec![(stored.into(), shape.to_vec())], initial }
+        Self { name: name.into(), tensors: vec![(stored.into(), shape.to_vec())], initial }
     }
 
     fn shape(&self) -> Vec<usize> {
@@ -69,7 +73,7 @@ impl ParameterSpec {
 
     /// Returns the shapes of the matrices of layers; empty for mask embeddings, which are vectors.
     fn matrices(&self) -> Vec<[usize; 2]> {
-        if [MASK_EMBEDDINGS, MASK_FEATURES].contains(&self.name) {
+        if [MASK_EMBEDDINGS, MASK_FEATURES].contains(&&*self.name) {
             return Vec::new();
         }
         let matrix = |(_, shape): &(String, Vec<usize>)| match shape[..] {
@@ -85,16 +89,22 @@ impl ParameterSpec {
             let normal = Normal::new(0.0, deviation).map_err(candle_core::Error::wrap)?;
             Ok(normal.sample_iter(&mut *random).take(count).collect::<Vec<f32>>())
         };
-        match self.initial {
+        match &self.initial {
             Initial::Zeros => Ok(vec![0.0; count]),
-            Initial::Normal(deviation) => normal(deviation, count),
-            Initial::NormalHalves(width, deviations) => {
+            Initial::Ones => Ok(vec![1.0; count]),
+            &Initial::Normal(deviation) => normal(deviation, count),
+            &Initial::NormalHalves(width, deviations) => {
                 let mut values = Vec::with_capacity(count);
                 while values.len() < count {
                     for deviation in deviations {
                         values.extend(normal(deviation, width / 2)?);
                     }
                 }
+                Ok(values)
+            }
+            &Initial::Identity(width, deviation) => {
+                let mut values = normal(deviation, count)?;
+                values.iter_mut().step_by(width + 1).for_each(|value| *value += 1.0);
                 Ok(values)
             }
             Initial::Target(tensors) => {
@@ -116,20 +126,20 @@ pub(super) const MLP: &str = "mlp";
 pub(super) const FINAL_NORM: &str = "final_norm";
 pub(super) const FC: &str = "fc";
 pub(super) const FC_BIAS: &str = "fc_bias";
+pub(super) const CONTEXT_NORM: &str = "context_norm";
+pub(super) const QUERY_NORM: &str = "query_norm";
+pub(super) const KEY_NORM: &str = "key_norm";
 pub(super) const MASK_EMBEDDINGS: &str = "mask_embeddings";
 pub(super) const MASK_FEATURES: &str = "mask_features";
 
-const ATTENTION_TENSORS: [CheckpointTensor; 4] = [
-    CheckpointTensor::Layer(0, LayerTensor::Query),
-    CheckpointTensor::Layer(0, LayerTensor::Key),
-    CheckpointTensor::Layer(0, LayerTensor::Value),
-    CheckpointTensor::Layer(0, LayerTensor::Output),
-];
-const MLP_TENSORS: [CheckpointTensor; 3] = [
-    CheckpointTensor::Layer(0, LayerTensor::Gate),
-    CheckpointTensor::Layer(0, LayerTensor::Up),
-    CheckpointTensor::Layer(0, LayerTensor::Down),
-];
+/// Returns the name of a parameter of one of a block drafter's layers.
+pub(super) fn of_layer(name: &str, layer: usize) -> String {
+    format!("{name}.{layer}")
+}
+
+const ATTENTION_TENSORS: [LayerTensor; 4] =
+    [LayerTensor::Query, LayerTensor::Key, LayerTensor::Value, LayerTensor::Output];
+const MLP_TENSORS: [LayerTensor; 3] = [LayerTensor::Gate, LayerTensor::Up, LayerTensor::Down];
 
 /// Root mean squares of a drafter's inputs. Masks start with the same scale, and the two halves of the
 /// inputs of `fc` start with equal influence.
@@ -149,13 +159,8 @@ impl RmsScales {
 }
 
 /// Returns the definitions of a drafter's parameters, in the order of its forward pass.
-fn specs(
-    kind: TrainedDrafterKind,
-    draft_tokens: usize,
-    config: &Config,
-    scales: RmsScales,
-) -> Vec<ParameterSpec> {
-    let hidden = config.hidden_size;
+fn specs(shape: &DrafterShape, config: &Config, scales: RmsScales) -> Vec<ParameterSpec> {
+    let (kind, slots, hidden) = (shape.kind, shape.slots, config.hidden_size);
     if kind == TrainedDrafterKind::Medusa {
         // With zeros, every head equals the target's head at first (Medusa, §2.1.1).
         let head = |head: usize| {
@@ -165,12 +170,15 @@ fn specs(
                 ParameterSpec::one("", name("bias"), &[hidden], Initial::Zeros),
             ]
         };
-        return (0..draft_tokens).flat_map(head).collect();
+        return (0..slots).flat_map(head).collect();
+    }
+    if let Some(block) = &shape.block {
+        return block_specs(block, config);
     }
     let mut specs = Vec::new();
     let mut masks = |name, stored, scale| {
         let initial = Initial::Normal(scale);
-        specs.push(ParameterSpec::one(name, stored, &[draft_tokens, hidden], initial));
+        specs.push(ParameterSpec::one(name, stored, &[slots, hidden], initial));
     };
     if kind.has_masks() {
         masks(MASK_EMBEDDINGS, "mask_embeddings.weight", scales.embedding);
@@ -188,38 +196,82 @@ fn specs(
     }
     // The layer starts as a copy of the target's first layer, which reads embeddings, too. Its heads
     // already attend to nearby tokens. Masks learn this only slowly from random weights (LOG.md).
-    let mut layer = |name, tensors: &'static [CheckpointTensor]| {
-        // The names of a drafter's tensors have no prefix `model.`.
-        let architecture = config.architecture();
-        let stored = |tensor: &CheckpointTensor| {
-            let name = tensor.to_string().trim_start_matches("model.").to_owned();
-            (name, architecture.shape(*tensor))
-        };
-        let stored = tensors.iter().map(stored).collect();
-        specs.push(ParameterSpec { name, tensors: stored, initial: Initial::Target(tensors) });
-    };
     // EAGLE's published layer has no norm here. The copied attention expects one: without it, its softmax may saturate.
-    layer(ATTENTION_NORM, &[CheckpointTensor::Layer(0, LayerTensor::AttentionNorm)]);
-    layer(ATTENTION, &ATTENTION_TENSORS);
-    layer(MLP_NORM, &[CheckpointTensor::Layer(0, LayerTensor::MlpNorm)]);
-    layer(MLP, &MLP_TENSORS);
+    let layer = |name: &str, parts: &[LayerTensor]| copied_layer(name.to_owned(), parts, 0, config);
+    specs.push(layer(ATTENTION_NORM, &[LayerTensor::AttentionNorm]));
+    specs.push(layer(ATTENTION, &ATTENTION_TENSORS));
+    specs.push(layer(MLP_NORM, &[LayerTensor::MlpNorm]));
+    specs.push(layer(MLP, &MLP_TENSORS));
     if kind == TrainedDrafterKind::ParallelspecMedusa {
-        layer(FINAL_NORM, &[CheckpointTensor::FinalNorm]);
+        specs.push(copied(FINAL_NORM.to_owned(), vec![CheckpointTensor::FinalNorm], config));
     }
     specs
 }
 
+/// Returns the definitions of a block drafter's parameters. Its layers start as copies of the target's first ones, as the
+/// layers of the other drafters do. They expect normed embeddings. So the context starts as the first of the hidden states
+/// that are read, which resembles the embedding most, with the norm of the target's first layer.
+fn block_specs(block: &BlockShape, config: &Config) -> Vec<ParameterSpec> {
+    let (hidden, head_dim) = (config.hidden_size, [config.head_dim]);
+    let width = block.target_layers.len() * hidden;
+    let fc = Initial::Identity(width, 0.1 * (width as f32).powf(-0.5));
+    let first_norm = CheckpointTensor::Layer(0, LayerTensor::AttentionNorm);
+    let mut context_norm = copied(CONTEXT_NORM.to_owned(), vec![first_norm], config);
+    context_norm.tensors[0].0 = "hidden_norm.weight".to_owned();
+    let mut specs = vec![ParameterSpec::one(FC, "fc.weight", &[hidden, width], fc), context_norm];
+    for layer in 0..block.layers {
+        let name = |name| of_layer(name, layer);
+        let stored = |norm| format!("layers.{layer}.self_attn.{norm}.weight");
+        let part = |of, parts: &[LayerTensor]| copied_layer(name(of), parts, layer, config);
+        specs.extend([
+            part(ATTENTION_NORM, &[LayerTensor::AttentionNorm]),
+            part(ATTENTION, &ATTENTION_TENSORS),
+            ParameterSpec::one(name(QUERY_NORM), stored("q_norm"), &head_dim, Initial::Ones),
+            ParameterSpec::one(name(KEY_NORM), stored("k_norm"), &head_dim, Initial::Ones),
+            part(MLP_NORM, &[LayerTensor::MlpNorm]),
+            part(MLP, &MLP_TENSORS),
+        ]);
+    }
+    specs.push(copied(FINAL_NORM.to_owned(), vec![CheckpointTensor::FinalNorm], config));
+    specs
+}
+
+/// Returns the definition of a parameter that is a part of a layer and starts as a copy of the target's. A drafter with
+/// more layers than the target repeats its last one.
+fn copied_layer(
+    name: String,
+    parts: &[LayerTensor],
+    layer: usize,
+    config: &Config,
+) -> ParameterSpec {
+    let source = layer.min(config.num_hidden_layers - 1);
+    let tensors = parts.iter().map(|&part| CheckpointTensor::Layer(source, part)).collect();
+    let mut spec = copied(name, tensors, config);
+    for ((stored, _), &part) in spec.tensors.iter_mut().zip(parts) {
+        *stored = short_name(CheckpointTensor::Layer(layer, part));
+    }
+    spec
+}
+
+/// Returns the definition of a parameter that starts as a copy of the target's tensors.
+fn copied(name: String, tensors: Vec<CheckpointTensor>, config: &Config) -> ParameterSpec {
+    let architecture = config.architecture();
+    let stored = |&tensor: &CheckpointTensor| (short_name(tensor), architecture.shape(tensor));
+    let stored = tensors.iter().map(stored).collect();
+    ParameterSpec { name, tensors: stored, initial: Initial::Target(tensors) }
+}
+
+/// Returns the name of a drafter's tensor, which has no prefix `model.`.
+fn short_name(tensor: CheckpointTensor) -> String {
+    tensor.to_string().trim_start_matches("model.").to_owned()
+}
+
 impl Weights {
-    /// Creates initial weights: the layer is a copy of the target's first layer, Medusa's heads equal the
-    /// target's head, and all other parameters are normally distributed.
-    pub(super) fn random(
-        kind: TrainedDrafterKind,
-        draft_tokens: usize,
-        target: &Target,
-        seed: u64,
-    ) -> Result<Self> {
+    /// Creates initial weights: layers are copies of the target's first ones, Medusa's heads equal the
+    /// target's head, and all other matrices are normally distributed.
+    pub(super) fn random(shape: &DrafterShape, target: &Target, seed: u64) -> Result<Self> {
         let mut number = 0;
-        Self::build(specs(kind, draft_tokens, target.config(), RmsScales::of(target)), |spec| {
+        Self::build(specs(shape, target.config(), RmsScales::of(target)), |spec| {
             number += 1;
             // Each parameter has a generator of its own, so its values do not depend on the others.
             let mut random =
@@ -230,14 +282,13 @@ impl Weights {
 
     /// Reads the weights. `tensor` returns the values of the tensor of a given name and shape.
     pub(super) fn read<E: From<candle_core::Error>>(
-        kind: TrainedDrafterKind,
-        draft_tokens: usize,
+        shape: &DrafterShape,
         config: &Config,
         mut tensor: impl FnMut(&str, &[usize]) -> std::result::Result<Vec<f32>, E>,
     ) -> std::result::Result<Self, E> {
         // The initial values are not used.
         let scales = RmsScales { embedding: 1.0, feature: 1.0 };
-        Self::build(specs(kind, draft_tokens, config, scales), |spec| {
+        Self::build(specs(shape, config, scales), |spec| {
             let mut values = Vec::new();
             for (name, shape) in &spec.tensors {
                 values.extend(tensor(name, shape)?);
@@ -256,7 +307,7 @@ impl Weights {
             if spec.name.is_empty() {
                 unnamed.push(var);
             } else {
-                vars.insert(spec.name, var);
+                vars.insert(spec.name.clone(), var);
             }
         }
         let (heads, _) = unnamed.as_chunks::<2>();
@@ -286,7 +337,7 @@ impl Weights {
 
     fn iter(&self) -> impl Iterator<Item = (&ParameterSpec, &Var)> {
         let mut heads = self.heads.iter().flatten();
-        self.specs.iter().filter_map(move |spec| match spec.name {
+        self.specs.iter().filter_map(move |spec| match &*spec.name {
             "" => heads.next().map(|var| (spec, var)),
             name => self.vars.get(name).map(|var| (spec, var)),
         })

@@ -1,12 +1,12 @@
-//! Attention over one sequence with rotary positions, forward and backward. A row attends causally to
-//! tokens, and to the masks of its own group ([`Groups`]).
+//! Attention over one sequence with rotary positions, forward and backward. A row attends to tokens, and to
+//! rows of its own group ([`Groups`]).
 //!
 //! Queries are processed in blocks of one depth. The scores of a block come in two parts:
 //!
-//! 1. One score for each mask that the query attends to, by inner products.
-//! 2. One score for each token up to the block's last anchor, by one matrix product.
+//! 1. One score for each row of its group that the query attends to, by inner products.
+//! 2. One score for each token that the block's last query attends to, by one matrix product.
 //!
-//! With the masks' scores first, the scores that a query may use are a prefix of its row.
+//! With the scores of the group first, the scores that a query may use are a prefix of its row.
 
 use super::elementwise::{
     add_scaled, exponentials, exponentials_relative_to, inner_product, scale_by, softmax_backward,
@@ -127,7 +127,7 @@ pub(crate) fn forward(
     log_sum_exp: &mut [f32],
 ) {
     let q_size = heads.q_size();
-    let mut scores = vec![0.0; QUERY_BLOCK * (groups.tokens() + groups.masks())];
+    let mut scores = vec![0.0; QUERY_BLOCK * (groups.tokens() + groups.further_rows())];
     for (head, log_sum_exp) in (0..heads.heads).zip(log_sum_exp.chunks_exact_mut(groups.rows())) {
         let head = AttentionHead::new(heads, groups, qkv, head);
         for block in groups.blocks(QUERY_BLOCK) {
@@ -147,8 +147,8 @@ pub(crate) fn forward(
             multiply(&mut block_out, block.token_scores(scores), values, 1.0, Write::Replace);
             for (row, p) in block.rows.clone().zip(scores.chunks_exact(columns)) {
                 let row_out = &mut out[row * q_size + head.query..][..heads.head_dim];
-                for (mask, &p) in groups.visible_masks(row, block.depth).zip(p) {
-                    add_scaled(row_out, heads.vector(qkv, head.value, mask), p);
+                for (key, &p) in groups.own_keys(row).zip(p) {
+                    add_scaled(row_out, heads.vector(qkv, head.value, key), p);
                 }
             }
         }
@@ -164,7 +164,7 @@ pub(crate) fn backward(
     (out, log_sum_exp, dout): (&[f32], &[f32], &[f32]),
     dqkv: &mut [f32],
 ) {
-    let size = QUERY_BLOCK * (groups.tokens() + groups.masks());
+    let size = QUERY_BLOCK * (groups.tokens() + groups.further_rows());
     let mut buffers = (vec![0.0; size], vec![0.0; size]);
     for (head, log_sum_exp) in (0..heads.heads).zip(log_sum_exp.chunks_exact(groups.rows())) {
         let head = AttentionHead::new(heads, groups, qkv, head);
@@ -178,24 +178,24 @@ pub(crate) fn backward(
 }
 
 impl Block {
-    /// Number of scores of a query: those of its masks, then those of tokens.
+    /// Number of scores of a query: those of rows of its group, then those of tokens.
     fn columns(&self) -> usize {
-        self.depth + self.tokens
+        self.own_keys + self.tokens
     }
 
     /// Number of a query's scores that its row may attend to. They come first.
     fn visible_scores(&self, groups: &Groups, row: usize) -> usize {
-        self.depth + groups.anchor_and_depth(row).0 + 1
+        self.own_keys + groups.visible_tokens(groups.anchor_and_depth(row).0)
     }
 
     /// Returns the part of a block's scores that belongs to tokens: `[queries, tokens]`.
     fn token_scores<'a>(&self, scores: &'a [f32]) -> Matrix<'a> {
-        Matrix::strided(&scores[self.depth..], self.rows.len(), self.tokens, self.columns())
+        Matrix::strided(&scores[self.own_keys..], self.rows.len(), self.tokens, self.columns())
     }
 
     fn token_scores_mut<'a>(&self, scores: &'a mut [f32]) -> MatrixMut<'a> {
         let columns = self.columns();
-        MatrixMut::strided(&mut scores[self.depth..], self.rows.len(), self.tokens, columns)
+        MatrixMut::strided(&mut scores[self.own_keys..], self.rows.len(), self.tokens, columns)
     }
 }
 
@@ -229,8 +229,8 @@ impl<'a> AttentionHead<'a> {
         &values[row * self.heads.q_size() + self.query..][..self.heads.head_dim]
     }
 
-    /// Computes a block's scaled scores, `[queries, columns]`, in `buffer`. Scores of tokens after a
-    /// query's anchor are computed, too, and must be ignored.
+    /// Computes a block's scaled scores, `[queries, columns]`, in `buffer`. Scores of tokens that a
+    /// query does not attend to are computed, too, and must be ignored.
     fn score<'b>(&self, block: &Block, buffer: &'b mut [f32]) -> &'b mut [f32] {
         let heads = self.heads;
         let scores = &mut buffer[..block.rows.len() * block.columns()];
@@ -240,9 +240,9 @@ impl<'a> AttentionHead<'a> {
         multiply(&mut token_scores, queries, keys, heads.scale(), Write::Replace);
         for (row, scores) in block.rows.clone().zip(scores.chunks_exact_mut(block.columns())) {
             let query = heads.vector(self.qkv, self.query, row);
-            for (mask, score) in self.groups.visible_masks(row, block.depth).zip(scores) {
+            for (key, score) in self.groups.own_keys(row).zip(scores) {
                 *score =
-                    heads.scale() * inner_product(query, heads.vector(self.qkv, self.key, mask));
+                    heads.scale() * inner_product(query, heads.vector(self.qkv, self.key, key));
             }
         }
         scores
@@ -264,8 +264,8 @@ impl<'a> AttentionHead<'a> {
         let row_pairs = p.chunks_exact_mut(columns).zip(dp.chunks_exact_mut(columns));
         for (row, (p, dp)) in block.rows.clone().zip(row_pairs) {
             let (out, dout) = (self.row_slice(out, row), self.row_slice(dout, row));
-            for (mask, dp) in self.groups.visible_masks(row, block.depth).zip(dp.iter_mut()) {
-                *dp = inner_product(dout, heads.vector(self.qkv, self.value, mask));
+            for (key, dp) in self.groups.own_keys(row).zip(dp.iter_mut()) {
+                *dp = inner_product(dout, heads.vector(self.qkv, self.value, key));
             }
             let (visible, masked) = p.split_at_mut(block.visible_scores(self.groups, row));
             let (dvisible, dmasked) = dp.split_at_mut(visible.len());
@@ -304,13 +304,11 @@ impl<'a> AttentionHead<'a> {
         let row_pairs = p.chunks_exact(columns).zip(dp.chunks_exact(columns));
         for (row, (p, dp)) in block.rows.clone().zip(row_pairs) {
             let query = heads.vector(qkv, self.query, row);
-            for (mask, (&p, &dp)) in
-                self.groups.visible_masks(row, block.depth).zip(p.iter().zip(dp))
-            {
-                let key = heads.vector(qkv, self.key, mask);
+            for (own, (&p, &dp)) in self.groups.own_keys(row).zip(p.iter().zip(dp)) {
+                let key = heads.vector(qkv, self.key, own);
                 add_scaled(heads.vector_mut(dqkv, self.query, row), key, dp);
-                add_scaled(heads.vector_mut(dqkv, self.key, mask), query, dp);
-                add_scaled(heads.vector_mut(dqkv, self.value, mask), self.row_slice(dout, row), p);
+                add_scaled(heads.vector_mut(dqkv, self.key, own), query, dp);
+                add_scaled(heads.vector_mut(dqkv, self.value, own), self.row_slice(dout, row), p);
             }
         }
     }

@@ -102,6 +102,18 @@ pub(crate) fn multiply(
         "matrix product of incompatible shapes"
     );
     assert_eq!(a.columns, b.rows, "matrix product of incompatible shapes");
+    if out.rows == 0 || out.columns == 0 {
+        return;
+    }
+    if a.columns == 0 {
+        // Sums of nothing.
+        if write == Write::Replace {
+            for row in 0..out.rows {
+                out.data[row * out.row_stride..][..out.columns].fill(0.0);
+            }
+        }
+        return;
+    }
     // SAFETY: the constructors and `transposed` keep every entry within its slice, `out` is borrowed
     // exclusively, and the shapes agree.
     unsafe {

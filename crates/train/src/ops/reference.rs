@@ -18,18 +18,54 @@ pub(crate) fn attention_block(
     norm: Option<&Tensor>,
     weights: &Tensor,
 ) -> Result<Tensor> {
+    let normed = match norm {
+        Some(norm) => rms_norm(x, norm, shape.epsilon)?,
+        None => x.clone(),
+    };
+    x + attention(shape, groups, &normed, None, weights)?
+}
+
+/// `x`: `[sequences · rows, hidden]`, context rows and then the rows of blocks. `norms`: of the blocks' rows, of queries
+/// and of keys. The result has the rows of blocks alone.
+pub(crate) fn context_attention(
+    shape: &AttentionShape,
+    groups: &Groups,
+    x: &Tensor,
+    norms: &Tensor,
+    weights: &Tensor,
+) -> Result<Tensor> {
+    let (rows, tokens) = (groups.rows(), groups.tokens());
+    let sequences = x.dim(0)? / rows;
+    let of_blocks = |x: &Tensor| {
+        x.reshape((sequences, rows, shape.hidden))?.narrow(1, tokens, rows - tokens)?.contiguous()
+    };
+    let part = |from, size| norms.narrow(0, from, size);
+    let norm = part(0, shape.hidden)?;
+    let head_norms =
+        [part(shape.hidden, shape.head_dim)?, part(shape.hidden + shape.head_dim, shape.head_dim)?];
+    let context = x.reshape((sequences, rows, shape.hidden))?.narrow(1, 0, tokens)?.contiguous()?;
+    let normed = rms_norm(&of_blocks(x)?, &norm, shape.epsilon)?;
+    let inputs = Tensor::cat(&[context, normed], 1)?.reshape((sequences * rows, shape.hidden))?;
+    let out = attention(shape, groups, &inputs, Some(&head_norms), weights)?;
+    (of_blocks(x)? + of_blocks(&out)?)?.reshape((sequences * (rows - tokens), shape.hidden))
+}
+
+/// Computes attention for normed rows, with its output projection. `head_norms` are those of queries and keys.
+fn attention(
+    shape: &AttentionShape,
+    groups: &Groups,
+    normed: &Tensor,
+    head_norms: Option<&[Tensor; 2]>,
+    weights: &Tensor,
+) -> Result<Tensor> {
     let context = groups.rows();
     let AttentionShape { hidden, heads, kv_heads, head_dim, epsilon } = *shape;
-    let sequences = x.dim(0)? / context;
+    let sequences = normed.dim(0)? / context;
     let width = (heads + 2 * kv_heads) * head_dim;
     let input_weights = weights.narrow(0, 0, width * hidden)?.reshape((width, hidden))?;
     let output_weights = weights
         .narrow(0, width * hidden, heads * head_dim * hidden)?
         .reshape((hidden, heads * head_dim))?;
-    let normed = match norm {
-        Some(norm) => rms_norm(x, norm, epsilon)?,
-        None => x.clone(),
-    };
     let qkv = normed.matmul(&input_weights.t()?)?;
     let qkv = qkv.reshape((sequences, context, heads + 2 * kv_heads, head_dim))?.transpose(1, 2)?;
     let repeat = |from| {
@@ -37,18 +73,23 @@ pub(crate) fn attention_block(
         let size = (sequences, kv_heads, heads / kv_heads, context, head_dim);
         part.unsqueeze(2)?.broadcast_as(size)?.reshape((sequences, heads, context, head_dim))
     };
-    let q = rotate(&qkv.narrow(1, 0, heads)?.contiguous()?, groups, head_dim)?;
-    let k = rotate(&repeat(heads)?, groups, head_dim)?;
+    let head_norm = |x: Tensor, which: usize| match head_norms {
+        Some(norms) => rms_norm(&x, &norms[which], epsilon),
+        None => Ok(x),
+    };
+    let q = rotate(&head_norm(qkv.narrow(1, 0, heads)?.contiguous()?, 0)?, groups, head_dim)?;
+    let k = rotate(&head_norm(repeat(heads)?, 1)?, groups, head_dim)?;
     let v = repeat(heads + kv_heads)?;
     let scores = (q.matmul(&k.t()?)? / (head_dim as f64).sqrt())?;
     let mask: Vec<f32> = (0..context * context)
         .map(|at| if groups.attends(at / context, at % context) { 0.0 } else { -1e9 })
         .collect();
-    let scores = scores.broadcast_add(&Tensor::from_vec(mask, (context, context), x.device())?)?;
+    let scores =
+        scores.broadcast_add(&Tensor::from_vec(mask, (context, context), normed.device())?)?;
     let scores = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?.exp()?;
     let p = scores.broadcast_div(&scores.sum_keepdim(D::Minus1)?)?;
     let out = p.matmul(&v)?.transpose(1, 2)?.reshape((sequences * context, heads * head_dim))?;
-    x + out.matmul(&output_weights.t()?)?
+    out.matmul(&output_weights.t()?)
 }
 
 fn rotate(x: &Tensor, groups: &Groups, head_dim: usize) -> Result<Tensor> {

@@ -4,6 +4,7 @@
 
 use super::attention::Rope;
 use super::attention_block::AttentionBlock;
+use super::context_attention::ContextAttention;
 use super::draft_head::{DraftHeadLoss, DraftLabels, FrozenHead};
 use super::feature_loss::FeatureLoss;
 use super::groups::Groups;
@@ -96,6 +97,13 @@ fn assert_differences(operation: Operation<'_>, inputs: &[Var]) {
     }
 }
 
+fn rope(shape: AttentionShape, groups: &Groups) -> Arc<Rope> {
+    let frequencies: Vec<f32> = (0..shape.head_dim / 2)
+        .map(|pair| 10_000_f32.powf(-2.0 * pair as f32 / shape.head_dim as f32))
+        .collect();
+    Arc::new(Rope::new(&frequencies, groups.tokens() + groups.further_rows() + 3))
+}
+
 /// Checks attention with a norm before it, or without one.
 fn attention_case(
     shape: AttentionShape,
@@ -104,10 +112,7 @@ fn attention_case(
     seed: u64,
     check: impl Fn(Operation<'_>, Operation<'_>, &[Var]),
 ) {
-    let frequencies: Vec<f32> = (0..shape.head_dim / 2)
-        .map(|pair| 10_000_f32.powf(-2.0 * pair as f32 / shape.head_dim as f32))
-        .collect();
-    let rope = Arc::new(Rope::new(&frequencies, groups.tokens() + groups.masks() + 3));
+    let rope = rope(shape, groups);
     let mut inputs = vec![
         var(seed, &[sequences * groups.rows(), shape.hidden], 0.0, 1.0),
         var(seed + 2, &[shape.weight_count()], 0.0, 0.3),
@@ -127,10 +132,39 @@ fn attention_case(
     check(&fused, &reference, &inputs);
 }
 
+/// Checks the attention of draft blocks.
+fn context_attention_case(
+    shape: AttentionShape,
+    groups: &Groups,
+    sequences: usize,
+    seed: u64,
+    check: impl Fn(Operation<'_>, Operation<'_>, &[Var]),
+) {
+    let rope = rope(shape, groups);
+    let inputs = [
+        var(seed, &[sequences * groups.rows(), shape.hidden], 0.0, 1.0),
+        var(seed + 1, &[shape.hidden + 2 * shape.head_dim], 1.0, 0.2),
+        var(seed + 2, &[shape.weight_count()], 0.0, 0.3),
+    ];
+    let fused = |inputs: &[Tensor]| {
+        let (rope, groups) = (Arc::clone(&rope), Arc::new(groups.clone()));
+        apply(ContextAttention { shape, rope, groups }, [&inputs[0], &inputs[1], &inputs[2]])
+    };
+    let reference = |inputs: &[Tensor]| {
+        reference::context_attention(&shape, groups, &inputs[0], &inputs[1], &inputs[2])
+    };
+    check(&fused, &reference, &inputs);
+}
+
+/// Pseudo-random anchors, at least one.
+fn anchors(tokens: usize, seed: u64) -> Vec<usize> {
+    let draws = values(seed + 50, tokens, 1.0);
+    (0..tokens).filter(|&token| token == tokens / 2 || draws[token] > -0.4).collect()
+}
+
 /// Groups with pseudo-random anchors.
 fn groups(tokens: usize, masks: usize, seed: u64) -> Groups {
-    let draws = values(seed + 50, tokens, 1.0);
-    Groups::new(tokens, masks, (0..tokens).filter(|&token| draws[token] > -0.4).collect())
+    Groups::new(tokens, masks, anchors(tokens, seed))
 }
 
 fn mlp_case(
@@ -334,6 +368,23 @@ proptest! {
     }
 
     #[test]
+    fn the_attention_of_draft_blocks_matches_the_reference(
+        (kv_heads, group, pairs) in (1_usize..3, 1_usize..4, 1_usize..9),
+        (tokens, sequences, hidden) in (1_usize..100, 1_usize..4, 1_usize..40),
+        (size, seed) in (1_usize..6, 0_u64..1000),
+    ) {
+        let shape = AttentionShape {
+            hidden,
+            heads: kv_heads * group,
+            kv_heads,
+            head_dim: 2 * pairs,
+            epsilon: EPSILON,
+        };
+        let groups = Groups::draft_blocks(tokens, size, anchors(tokens, seed));
+        context_attention_case(shape, &groups, sequences, seed, assert_same);
+    }
+
+    #[test]
     fn mlp_matches_the_reference(
         (hidden, intermediate, rows) in (1_usize..40, 1_usize..70, 1_usize..1300),
         seed in 0_u64..1000,
@@ -372,6 +423,10 @@ fn gradients_agree_with_finite_differences() {
         };
         attention_case(shape, &groups, (2, normed), 5, check);
     }
+    let blocks = Groups::draft_blocks(7, 3, vec![0, 2, 5]);
+    context_attention_case(shape, &blocks, 2, 5, |fused, _, inputs| {
+        assert_differences(fused, inputs);
+    });
     let shape = MlpShape { hidden: 12, intermediate: 20, epsilon: EPSILON };
     mlp_case(shape, 9, 6, |fused, _, inputs| assert_differences(fused, inputs));
     feature_case((8, 11), 6, |fused, _, inputs| assert_differences(fused, inputs));

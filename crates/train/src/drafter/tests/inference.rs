@@ -70,6 +70,66 @@ impl StoredModel {
         out
     }
 
+    /// Computes the rows of a block after all layers, from the context rows of the tokens before it and its inputs.
+    fn block_rows(&self, contexts: &[Vec<f64>], inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
+        let mut block = inputs.to_vec();
+        for layer in 0..self.size("num_hidden_layers") {
+            block = self.block_layer(layer, contexts, &block);
+        }
+        block
+    }
+
+    fn block_layer(
+        &self,
+        layer: usize,
+        contexts: &[Vec<f64>],
+        block: &[Vec<f64>],
+    ) -> Vec<Vec<f64>> {
+        let (head_dim, heads) = (self.size("head_dim"), self.size("num_attention_heads"));
+        let shared = heads / self.size("num_key_value_heads");
+        let name = |part: &str| format!("layers.{layer}.{part}");
+        let normed: Vec<_> = block.iter().map(|x| self.norm(&name("input_layernorm"), x)).collect();
+        let read: Vec<_> = contexts.iter().chain(&normed).collect();
+        let keys: Vec<_> =
+            read.iter().map(|x| self.product(&name("self_attn.k_proj"), x)).collect();
+        let values: Vec<_> =
+            read.iter().map(|x| self.product(&name("self_attn.v_proj"), x)).collect();
+        let of = |x: &[f64], head: usize| x[head * head_dim..(head + 1) * head_dim].to_vec();
+        let row = |(slot, x): (usize, &Vec<f64>)| {
+            let queries = self.product(&name("self_attn.q_proj"), &normed[slot]);
+            let mut out = Vec::new();
+            for head in 0..heads {
+                let query = self.norm(&name("self_attn.q_norm"), &of(&queries, head));
+                let query = self.rotated(&query, contexts.len() + slot);
+                let score = |(position, key): (usize, &Vec<f64>)| {
+                    let key = self.norm(&name("self_attn.k_norm"), &of(key, head / shared));
+                    let key = self.rotated(&key, position);
+                    let inner: f64 = query.iter().zip(key).map(|(q, k)| q * k).sum();
+                    (inner / (head_dim as f64).sqrt()).exp()
+                };
+                let scores: Vec<f64> = keys.iter().enumerate().map(score).collect();
+                let total: f64 = scores.iter().sum();
+                for index in 0..head_dim {
+                    let value = |row: usize| values[row][head / shared * head_dim + index];
+                    out.push((0..scores.len()).map(|row| scores[row] / total * value(row)).sum());
+                }
+            }
+            let x = add(x, &self.product(&name("self_attn.o_proj"), &out));
+            add(&x, &self.mlp(layer, &x))
+        };
+        block.iter().enumerate().map(row).collect()
+    }
+
+    fn mlp(&self, layer: usize, x: &[f64]) -> Vec<f64> {
+        let name = |part: &str| format!("layers.{layer}.{part}");
+        let normed = self.norm(&name("post_attention_layernorm"), x);
+        let gate = self.product(&name("mlp.gate_proj"), &normed);
+        let up = self.product(&name("mlp.up_proj"), &normed);
+        let inner: Vec<f64> =
+            gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+        self.product(&name("mlp.down_proj"), &inner)
+    }
+
     /// Computes the layer's last row for a causal sequence of inputs.
     fn last_row(&self, inputs: &[Vec<f64>]) -> Vec<f64> {
         let (head_dim, heads) = (self.size("head_dim"), self.size("num_attention_heads"));
@@ -100,12 +160,7 @@ impl StoredModel {
             }
         }
         let x = add(&inputs[last], &self.product("layers.0.self_attn.o_proj", &out));
-        let normed = self.norm("layers.0.post_attention_layernorm", &x);
-        let gate = self.product("layers.0.mlp.gate_proj", &normed);
-        let up = self.product("layers.0.mlp.up_proj", &normed);
-        let inner: Vec<f64> =
-            gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
-        add(&x, &self.product("layers.0.mlp.down_proj", &inner))
+        add(&x, &self.mlp(0, &x))
     }
 }
 
@@ -161,6 +216,18 @@ fn reference_rows(
             }
             rows
         }
+        "dflash" => {
+            let width = text.layer_features.len() / text.inputs.len();
+            let context = |row: usize| {
+                let feature = &text.layer_features[(first + row) * width..][..width];
+                stored.norm("hidden_norm", &stored.product("fc", &widen(feature)))
+            };
+            let contexts: Vec<_> = (0..anchor).map(context).collect();
+            let mask = stored.config["dflash_config"]["mask_token_id"].as_u64().unwrap();
+            let mut inputs = vec![widen(target.embedding_of(mask as u32)); positions + 1];
+            inputs[0] = embedding(anchor);
+            stored.block_rows(&contexts, &inputs).split_off(1)
+        }
         _ => {
             let mut inputs: Vec<_> =
                 (0..=anchor).map(|row| stored.fc(&embedding(row + 1), &feature(row))).collect();
@@ -188,7 +255,7 @@ fn draft_rows_equal_the_rows_of_inference() {
     const CONTEXT: usize = 17;
     for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
         let folder = tempfile::tempdir().unwrap();
-        let target = target(&folder.path().join("target"), seed);
+        let target = target_of(kind, &folder.path().join("target"), seed);
         let drafter = drafter(kind, &target);
         let written = folder.path().join("drafter");
         drafter.export(&target, &written, forerun_formats::checkpoint::Dtype::F32).unwrap();
@@ -268,7 +335,7 @@ fn engine_logits(
     use forerun_cpu::{CpuHeads, SpeculatorWeights, Team, Transformer, Weights};
     use forerun_formats::{Speculator, WeightType};
     use forerun_lm::{ForwardRequest, LanguageModel};
-    use forerun_model::{CachedTransformer, EagleModel};
+    use forerun_model::{BlockModel, CachedTransformer, EagleModel};
     let context = ForwardRequest::next_token(SequenceId(0), tokens);
     let checkpoint = Checkpoint::open(&folder.join("target")).unwrap();
     let target = Weights::load_as(&checkpoint, WeightType::F32).unwrap();
@@ -293,6 +360,16 @@ fn engine_logits(
             model.logits(&ForwardRequest { tree: &TokenTree::chain(&masks), ..context }).unwrap()
         }
         (TrainedDrafterKind::Medusa, SpeculatorWeights::Layers(_)) => panic!("Medusa has layers"),
+        (TrainedDrafterKind::Dflash, SpeculatorWeights::Layers(weights)) => {
+            let block = speculator.block().unwrap();
+            let masks = TokenTree::chain(&vec![block.mask; block.size - 1]);
+            let width = speculator.features().unwrap().width(width);
+            let mut rows = Features::new();
+            rows.push(FeatureRows::new(width, features.to_vec()));
+            let request = ForwardRequest::new(SequenceId(0), tokens, &masks);
+            let request = ForwardRequest { first_row: 1, features: Some(&rows), ..request };
+            BlockModel::new(Transformer::new(weights, team)).logits(&request).unwrap()
+        }
         (_, SpeculatorWeights::Layers(weights)) => {
             let masks: Vec<u32> = weights.architecture().mask_ids().collect();
             let tree = TokenTree::chain(if masks.is_empty() { drafted } else { &masks });
@@ -331,7 +408,7 @@ fn draft_rows_equal_the_rows_of_the_engine() {
     for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        let target = target(&folder.join("target"), seed);
+        let target = target_of(kind, &folder.join("target"), seed);
         let drafter = drafter(kind, &target);
         let written = folder.join("drafter");
         drafter.export(&target, &written, forerun_formats::checkpoint::Dtype::F32).unwrap();
@@ -349,7 +426,12 @@ fn draft_rows_equal_the_rows_of_the_engine() {
             let last = anchor + token_offset;
             let (tokens, drafted) = text.inputs.split_at(last + 1);
             let drafted = &drafted[..rows.len() - 1];
-            let features = &text.features[..(anchor + 1) * hidden];
+            let features = match kind {
+                TrainedDrafterKind::Dflash => {
+                    &text.layer_features[..anchor * text.layer_features.len() / CONTEXT]
+                }
+                _ => &text.features[..(anchor + 1) * hidden],
+            };
             let found = engine_logits(kind, folder, tokens, drafted, features);
             assert_eq!(found.len(), rows.len(), "{kind}");
             for (position, found) in found.iter().enumerate() {

@@ -3,9 +3,8 @@
 use super::*;
 use crate::drafter::acceptance::{Acceptance, draft_rows, head_inputs};
 use crate::drafter::objective::Objective;
-use crate::drafter::{DrafterLearner, PositionAcceptance, mean_accepted_tokens};
+use crate::drafter::{BlockOptions, DrafterLearner, PositionAcceptance, mean_accepted_tokens};
 use crate::learner::Learner;
-use crate::ops::groups::Groups;
 use crate::{LearningRateSchedule, Optimizer, OptimizerOptions, TrainOptions};
 use forerun_formats::checkpoint::Dtype;
 use std::sync::Arc;
@@ -36,13 +35,12 @@ fn options(context: usize) -> TrainOptions {
 fn gradients_agree_with_finite_differences() {
     for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
         let folder = tempfile::tempdir().unwrap();
-        let target = target(folder.path(), seed);
+        let target = target_of(kind, folder.path(), seed);
         let drafter = drafter(kind, &target);
         let text = text(&target, 2, 9);
         let options = DrafterOptions::of(kind, MASKS);
-        let masks = if kind.has_masks() { MASKS } else { 0 };
-        let tokens = drafter.token_rows(9);
-        let groups = Arc::new(Groups::new(tokens, masks, (0..tokens).step_by(2).collect()));
+        let anchors = (0..drafter.token_rows(9)).step_by(2).collect();
+        let groups = Arc::new(drafter.groups(9, options.masks(), anchors));
         let distributions = Arc::new(target.head().distributions(&text.features));
         let loss = |train| {
             let pair = pair(&drafter, &target, &options);
@@ -89,7 +87,7 @@ fn losses_match_the_papers_equations() {
     let kinds = kinds.into_iter().chain([(TrainedDrafterKind::Eagle, 2)]);
     for (seed, (kind, drafted_positions)) in (0..).zip(kinds) {
         let folder = tempfile::tempdir().unwrap();
-        let target = target(folder.path(), seed);
+        let target = target_of(kind, folder.path(), seed);
         let drafter = drafter(kind, &target);
         let text = text(&target, 2, CONTEXT);
         let defaults = DrafterOptions::of(kind, MASKS);
@@ -97,7 +95,7 @@ fn losses_match_the_papers_equations() {
         let tokens = drafter.token_rows(CONTEXT);
         let masks = options.masks();
         let anchors: Vec<usize> = (0..tokens).collect();
-        let groups = Arc::new(Groups::new(tokens, masks, anchors));
+        let groups = Arc::new(drafter.groups(CONTEXT, masks, anchors));
         let pair = pair(&drafter, &target, &options);
         let objective = Objective { pair, distillation_share: 0.0, weight: 0.5, train: false };
         let found = objective.loss(&text, &groups, None, None).unwrap();
@@ -122,7 +120,7 @@ fn losses_match_the_papers_equations() {
         let depths = if is_eagle { 1 + drafted_positions } else { options.positions() };
         // Labels beyond the end of the sequence are ignored.
         for anchor in 0..tokens {
-            let one = Groups::new(tokens, masks, vec![anchor]);
+            let one = Arc::new(drafter.groups(CONTEXT, masks, vec![anchor]));
             for depth in 0..depths {
                 for sequence in 0..2 {
                     let position = anchor + depth + kind.label_shift();
@@ -137,10 +135,12 @@ fn losses_match_the_papers_equations() {
                         rows.get((depth * 2 + sequence) * CONTEXT + anchor).unwrap()
                     } else if is_eagle {
                         draft_rows(pair, &text, &[anchor]).unwrap()[depth].get(sequence).unwrap()
+                    } else if kind == TrainedDrafterKind::Dflash {
+                        let rows = drafter.mask_rows(&target, &text, &one).unwrap();
+                        rows.get(sequence * MASKS + depth).unwrap()
                     } else {
                         let inputs = drafter.token_inputs(&target, &text, None).unwrap();
-                        let rows =
-                            drafter.layer_rows_with_masks(&inputs, &Arc::new(one.clone())).unwrap();
+                        let rows = drafter.layer_rows_with_masks(&inputs, &one).unwrap();
                         rows.get(sequence * one.rows() + one.row(0, depth)).unwrap()
                     }
                     .to_vec1()
@@ -163,6 +163,65 @@ fn losses_match_the_papers_equations() {
             }
         }
         assert!((found - expected).abs() < 1e-4 * expected, "{kind}: {found} against {expected}");
+    }
+}
+
+/// A block drafter continues only with the same token for masks and the same hidden states of the target.
+#[test]
+fn a_block_drafter_keeps_its_mask_and_the_layers_that_it_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let kind = TrainedDrafterKind::Dflash;
+    let target = target_of(kind, &folder.path().join("target"), 2);
+    let written = folder.path().join("drafter");
+    drafter(kind, &target).export(&target, &written, Dtype::F32).unwrap();
+    let options = DrafterOptions::of(kind, MASKS);
+    for block in [BlockOptions { layers: 1, mask: 0 }, BlockOptions { layers: 2, mask: 7 }] {
+        let options = DrafterOptions { block: Some(block), ..options };
+        let error = DrafterLearner::continued(&target, options, None, &written).err().unwrap();
+        assert!(error.to_string().contains("both must be the same"), "{error}");
+    }
+    let target = target.with_feature_layers(&[2]).unwrap();
+    let error = DrafterLearner::continued(&target, options, None, &written).err().unwrap();
+    let error = error.to_string();
+    assert!(error.contains("[1, 2]") && error.contains("[2] were chosen"), "{error}");
+    for layers in [&[][..], &[0], &[3]] {
+        let target = super::target(&folder.path().join("again"), 2);
+        let error = target.with_feature_layers(layers).err().unwrap().to_string();
+        assert!(error.contains(&format!("after layers {layers:?}")), "{error}");
+    }
+}
+
+/// Blocks do not see each other: the rows of a block do not depend on other blocks of the pass, nor on tokens after
+/// its anchor.
+#[test]
+fn the_rows_of_a_block_depend_on_nothing_after_its_anchor() {
+    const CONTEXT: usize = 12;
+    let folder = tempfile::tempdir().unwrap();
+    let kind = TrainedDrafterKind::Dflash;
+    let target = target_of(kind, folder.path(), 3);
+    let drafter = drafter(kind, &target);
+    let whole = batch(1, CONTEXT);
+    let other = Batch {
+        inputs: whole
+            .inputs
+            .iter()
+            .enumerate()
+            .map(|(at, &t)| if at > 4 { 5 } else { t })
+            .collect(),
+        ..whole.clone()
+    };
+    let options = DrafterOptions::of(kind, MASKS);
+    let first_block = |batch: &Batch, anchors: &[usize]| {
+        let text = target.read(batch).unwrap();
+        let rows = draft_rows(pair(&drafter, &target, &options), &text, anchors).unwrap();
+        let row = |row: Tensor| row.get(0).unwrap().to_vec1::<f32>().unwrap();
+        rows.into_iter().map(row).collect::<Vec<_>>()
+    };
+    let expected = first_block(&whole, &[4]);
+    for found in [first_block(&whole, &[4, 5, 9]), first_block(&other, &[4, 6])] {
+        for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+            assert!((found - expected).abs() < 1e-5, "{found}, expected {expected}");
+        }
     }
 }
 
@@ -195,11 +254,12 @@ fn greedy_batch(target: &Target, rows: usize, context: usize) -> Batch {
 fn overfit(kind: TrainedDrafterKind, reduced: bool) -> Vec<PositionAcceptance> {
     const CONTEXT: usize = 20;
     let folder = tempfile::tempdir().unwrap();
-    let target = target(folder.path(), 4);
+    let target = target_of(kind, folder.path(), 4);
     let batch = greedy_batch(&target, 2, CONTEXT);
     let options = options(CONTEXT);
     // On such a short text, noise would prevent overfitting.
-    let drafter_options = DrafterOptions { feature_noise: 0.0, ..DrafterOptions::of(kind, MASKS) };
+    let defaults = DrafterOptions::of(kind, MASKS);
+    let drafter_options = DrafterOptions { feature_noise: 0.0, group_share: 1.0, ..defaults };
     // A reduced vocabulary has the batch's tokens and a few more.
     let in_batch = |token: &u32| token.is_multiple_of(5) || batch.targets.contains(token);
     let vocabulary = reduced.then(|| (0..259).filter(in_batch).collect());
@@ -228,7 +288,7 @@ fn overfit(kind: TrainedDrafterKind, reduced: bool) -> Vec<PositionAcceptance> {
 /// Every kind of drafter overfits on greedy text of a target of 55,000 parameters.
 #[test]
 fn a_drafter_overfits_a_single_batch() {
-    let reduced = [TrainedDrafterKind::Eagle, TrainedDrafterKind::ParallelspecEagle];
+    let reduced = TrainedDrafterKind::ALL.into_iter().filter(|kind| kind.may_have_fewer_tokens());
     let whole = TrainedDrafterKind::ALL.map(|kind| (kind, false));
     for (kind, reduced) in whole.into_iter().chain(reduced.map(|kind| (kind, true))) {
         let acceptance = overfit(kind, reduced);
@@ -246,7 +306,7 @@ fn acceptance_matches_a_simple_reference() {
     const CONTEXT: usize = 14;
     for kind in TrainedDrafterKind::ALL {
         let folder = tempfile::tempdir().unwrap();
-        let target = target(folder.path(), 4);
+        let target = target_of(kind, folder.path(), 4);
         let drafter = drafter(kind, &target);
         let options = DrafterOptions::of(kind, MASKS);
         let text = target.read(&greedy_batch(&target, 2, CONTEXT)).unwrap();
@@ -305,7 +365,7 @@ fn mean_accepted_tokens_follow_from_the_rates() {
 fn an_exported_drafter_loads_only_for_its_own_target() {
     for kind in TrainedDrafterKind::ALL {
         let folder = tempfile::tempdir().unwrap();
-        let target = target(&folder.path().join("target"), 2);
+        let target = target_of(kind, &folder.path().join("target"), 2);
         let drafter = drafter(kind, &target);
         let written = folder.path().join("drafter");
         drafter.export(&target, &written, Dtype::F32).unwrap();
@@ -330,7 +390,7 @@ fn an_exported_drafter_loads_only_for_its_own_target() {
 #[test]
 fn a_run_starts_with_the_weights_of_a_drafter_of_its_kind() {
     let folder = tempfile::tempdir().unwrap();
-    let target = target(&folder.path().join("target"), 2);
+    let target = target_of(TrainedDrafterKind::Dflash, &folder.path().join("target"), 2);
     for kind in TrainedDrafterKind::ALL {
         let given = drafter(kind, &target);
         let written = folder.path().join(kind.to_string());

@@ -24,6 +24,15 @@ fn target(folder: &Path, seed: u64) -> Target {
     Target::open(folder).unwrap()
 }
 
+/// A target with random weights for a kind of drafter.
+fn target_of(kind: TrainedDrafterKind, folder: &Path, seed: u64) -> Target {
+    let target = target(folder, seed);
+    match kind {
+        TrainedDrafterKind::Dflash => target.with_feature_layers(&[1, 2]).unwrap(),
+        _ => target,
+    }
+}
+
 fn token(index: usize) -> u32 {
     ((index * 7919 + 13) % 259) as u32
 }
@@ -40,7 +49,7 @@ fn text(target: &Target, rows: usize, context: usize) -> Text {
 
 /// A drafter with all parameters moved away from their initial values.
 fn drafter(kind: TrainedDrafterKind, target: &Target) -> Drafter {
-    let drafter = Drafter::random(kind, MASKS, target, 5).unwrap();
+    let drafter = Drafter::random(&DrafterOptions::of(kind, MASKS), target, 5).unwrap();
     for (number, parameter) in drafter.parameters().iter().enumerate() {
         let values = parameter.values.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let shift = |index: usize| (token(index * 31 + number) as f32 / 259.0 - 0.5) * 0.2;

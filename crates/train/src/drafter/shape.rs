@@ -1,0 +1,56 @@
+//! The shape of a drafter: what the names and sizes of its parameters follow from.
+
+use super::options::{DrafterOptions, TrainedDrafterKind};
+use super::target::Target;
+use std::fmt;
+
+/// What the parameters of a drafter depend on, besides its target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DrafterShape {
+    pub(super) kind: TrainedDrafterKind,
+    /// The number of heads (Medusa) or masks; 0 for EAGLE.
+    pub(super) slots: usize,
+    /// What block drafters have in addition.
+    pub(super) block: Option<BlockShape>,
+}
+
+/// The shape of a block drafter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BlockShape {
+    /// Number of layers.
+    pub(super) layers: usize,
+    /// The token that stands for all masks.
+    pub(super) mask: u32,
+    /// The numbers of the target's layers after which the drafter reads hidden states.
+    pub(super) target_layers: Vec<usize>,
+}
+
+/// Describes the shape for messages about a drafter of another kind.
+impl fmt::Display for DrafterShape {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, slots, block } = self;
+        match (kind, block) {
+            (TrainedDrafterKind::Eagle, _) => write!(formatter, "{kind}"),
+            (TrainedDrafterKind::Medusa, _) => write!(formatter, "{kind} with {slots} heads"),
+            (_, None) => write!(formatter, "{kind} with {slots} masks"),
+            (_, Some(BlockShape { layers, mask, target_layers })) => write!(
+                formatter,
+                "{kind} with {slots} masks (token {mask}), {layers} layers, and hidden states after \
+                 layers {target_layers:?} of the target"
+            ),
+        }
+    }
+}
+
+impl DrafterShape {
+    pub(super) fn of(options: &DrafterOptions, target: &Target) -> Self {
+        let DrafterOptions { kind, draft_tokens, block, .. } = *options;
+        let block = block.map(|block| BlockShape {
+            layers: block.layers,
+            mask: block.mask,
+            target_layers: target.feature_layers().to_vec(),
+        });
+        let slots = if kind == TrainedDrafterKind::Eagle { 0 } else { draft_tokens };
+        Self { kind, slots, block }
+    }
+}
