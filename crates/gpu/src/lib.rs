@@ -26,12 +26,14 @@ mod cost;
 mod device;
 mod error;
 mod expert_matrix;
+mod free_memory;
 mod health;
 mod kernel;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "measurements")]
 mod kernel_bench;
 mod kernel_timer;
+mod layer_plan;
 mod matrix;
 mod memory;
 mod mixture;
@@ -58,7 +60,8 @@ pub use cost::{PassCost, PassTimes};
 pub use device::{GpuDevice, GpuOptions};
 pub use error::{GpuError, GpuFailure, GpuLoadError};
 pub use kernel_timer::KernelTime;
-pub use model::GpuModel;
+pub use layer_plan::LayerCount;
+pub use model::{GpuLayers, GpuModel};
 pub use pages::GpuPages;
 pub use probe::Probe;
 pub use rules::GpuRules;
