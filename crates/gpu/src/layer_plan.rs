@@ -14,7 +14,7 @@ const PASS_BYTES: u64 = 512 << 20;
 const CACHED_TOKENS: u64 = 8192;
 
 /// How many of a model's first layers are loaded on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LayerCount {
     /// This number, or all if there are fewer.
     Exactly(usize),

@@ -25,7 +25,7 @@ pub(crate) fn check(
     refuse(model.shares_embedding || model.head == Head::Target, "matrices shared with a target")?;
     refuse(model.head_tokens.is_some(), "a head with a part of the vocabulary")?;
     refuse(cache == CacheType::Q8, "caches in q8")?;
-    let of_layers = model.layers.iter().enumerate();
+    let mut of_layers = model.layers.iter().enumerate();
     let of_layers = of_layers.find_map(|(index, layer)| unsupported_layer(index, layer));
     let of_matrices =
         || model.matrices().find_map(|tensor| unsupported_matrix(model, types, tensor));
