@@ -102,8 +102,8 @@ pub enum GpuError {
 pub enum GpuFailure {
     /// The GPU has too little free memory. It can be used further.
     #[error(
-        "GPU {adapter}: there is no memory for {what} of {} MiB; choose a smaller type or a smaller cache, or place the \
-         model on the CPU",
+        "GPU {adapter}: there is no memory for {what} of {} MiB; choose a smaller type or a smaller cache, or leave \
+         layers to the CPU (`target=gpu:0/cpu:0-7`)",
         bytes.div_ceil(1 << 20)
     )]
     OutOfMemory {
