@@ -15,9 +15,7 @@ use crate::weights::{GpuWeights, LayerWeights};
 use forerun_cache::PageStorage;
 use forerun_formats::{Architecture, Checkpoint, FeatureSource, ModelTypes};
 use forerun_lm::{CachePart, LayerOrder};
-use forerun_model::{
-    CacheOverflow, Cancelled, Forward, ForwardLayers, LayersOutput, Pass, PassError, PassOutput,
-};
+use forerun_model::{CacheOverflow, Cancelled, Forward, Pass, PassError, PassOutput};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +23,7 @@ use wgpu::{Buffer, SubmissionIndex};
 
 /// A model on a GPU: its weights, and the buffers of its forward passes.
 pub struct GpuModel {
-    weights: Arc<GpuWeights>,
+    pub(crate) weights: Arc<GpuWeights>,
     scratch: Scratch,
     bound: BoundBuffers,
     /// The generation of the keys and values that `bound` refers to.
@@ -33,14 +31,14 @@ pub struct GpuModel {
     pacer: Pacer,
     staging: Option<Buffer>,
     /// The hidden states that are stored as features for drafters.
-    features: Option<FeatureSource>,
+    pub(crate) features: Option<FeatureSource>,
     timer: Option<KernelTimer>,
     cost: PassCost,
     times: PassTimes,
     logits: Vec<f32>, // [output rows, head outputs]
     /// The hidden states that the first layers of a model return: `[kept, rows, hidden]`.
-    kept: Vec<f32>,
-    overflows: Vec<CacheOverflow>,
+    pub(crate) kept: Vec<f32>,
+    pub(crate) overflows: Vec<CacheOverflow>,
 }
 
 /// Where the results of a pass are in the staging buffer, in bytes.
@@ -412,56 +410,6 @@ impl GpuModel {
         }
         self.pacer.observe(work, since);
         Ok(())
-    }
-}
-
-/// The first layers of a model on a GPU.
-pub struct GpuLayers(GpuModel);
-
-impl GpuLayers {
-    /// Creates the layers from their weights.
-    ///
-    /// # Panics
-    /// If the weights are those of a whole model: a programming error.
-    #[must_use]
-    pub fn new(weights: Arc<GpuWeights>) -> Self {
-        assert!(weights.is_part(), "weights of layers alone");
-        Self(GpuModel::new(weights))
-    }
-
-    /// Returns the largest number of pages of a cache that kernels can address.
-    #[must_use]
-    pub fn max_pages(&self) -> usize {
-        self.0.new_storage().max_pages()
-    }
-}
-
-impl ForwardLayers for GpuLayers {
-    type Storage = GpuPages;
-
-    fn n_layers(&self) -> usize {
-        self.0.weights.n_layers()
-    }
-
-    fn new_storage(&self) -> GpuPages {
-        let weights = &self.0.weights;
-        let empty = &weights.empty_pages;
-        GpuPages::new(weights.device(), &weights.layers, weights.cache_type(), empty)
-    }
-
-    fn forward_layers(
-        &mut self,
-        pass: &Pass<'_>,
-        inputs: &[f32],
-        kept: &[usize],
-        storage: &mut GpuPages,
-    ) -> Result<LayersOutput<'_>, PassError> {
-        let Self(model) = self;
-        assert!(matches!(pass.order, LayerOrder::Sequential), "no groups of layers");
-        assert!(kept.first() > Some(&0) && kept.is_sorted(), "layers in order");
-        model.features = Some(FeatureSource::Layers(kept.to_vec()));
-        model.compute(pass, Some(inputs), storage)?;
-        Ok(LayersOutput { hidden: &model.kept, overflows: &model.overflows })
     }
 }
 
