@@ -55,6 +55,7 @@ fn report(py: Python<'_>, on_progress: Option<&Py<PyAny>>, progress: Progress<'_
         Step::Download { model, file } => ("download", format!("{model} {file}")),
         Step::Cached { model } => ("use the cached", model.to_owned()),
         Step::Load { model, .. } => ("load", model.to_owned()),
+        Step::Split { model, gpu } => ("split", format!("{model} gpu:{gpu}")),
         Step::Export { model } => ("export", model.to_owned()),
     };
     match on_progress {
@@ -111,6 +112,7 @@ impl EngineOptions {
             cache_bytes: self.kv_cache_memory_bytes,
             threads: self.threads,
             placement: parse_some("placement", self.placement.as_deref())?,
+            gpu_layers: None,
             pin: self.pin,
             layers: self.layers.as_deref().map(layers).transpose()?,
             calibration: parse_some("calibration", self.calibration.as_deref())?,

@@ -309,6 +309,7 @@ fn build(
         cache_bytes: None,
         threads: None,
         placement,
+        gpu_layers: None,
         pin: false,
         layers: choice.layers.clone(),
         calibration: choice.calibration,

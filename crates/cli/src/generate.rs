@@ -345,6 +345,7 @@ pub(crate) fn options(arguments: &EngineArguments) -> Options {
         cache_bytes: arguments.cache_bytes,
         threads: arguments.threads,
         placement: arguments.placement.clone(),
+        gpu_layers: arguments.gpu_layers,
         pin: arguments.pin,
         layers: arguments.easyspec.layers(),
         calibration: arguments.easyspec.calibration,

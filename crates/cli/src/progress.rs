@@ -52,6 +52,12 @@ impl LoaderSteps {
             Step::Load { model, types } => {
                 (format!("loading {model} as {types}"), Unit::Pieces("layers"))
             }
+            Step::Split { gpu, .. } => {
+                let Progress { done, total, .. } = progress;
+                return note(format_args!(
+                    "{done} of {total} layers are on gpu:{gpu}, the others on cores"
+                ));
+            }
             Step::Export { model } => (format!("exporting {model}"), Unit::Pieces("tensors")),
         };
         let Progress { done, total, .. } = progress;

@@ -76,7 +76,7 @@ impl PipelineParallelModel {
         devices: Vec<Box<dyn ExclusiveDevice>>,
     ) -> Result<Self, PipelineError> {
         assert!(!devices.is_empty(), "a pipeline needs at least one stage");
-        let (n_layers, stages) = (weights.layers.len(), devices.len());
+        let (n_layers, stages) = (weights.n_layers(), devices.len());
         if stages > n_layers {
             return Err(PipelineError { n_layers, stages });
         }

@@ -23,7 +23,8 @@ use forerun_core::{Node, TokenId};
 use forerun_formats::{Architecture, FeatureSource, Input, OwnInput};
 use forerun_lm::LayerOrder;
 use forerun_model::{
-    CacheOverflow, Cancelled, Forward, Pass, PassError, PassOutput, RowFeature, SequencePass,
+    CacheOverflow, Cancelled, Forward, ForwardRest, Pass, PassError, PassOutput, RowFeature,
+    SequencePass,
 };
 use mlp_block::{MlpBlock, Workers};
 use std::collections::BTreeMap;
@@ -149,10 +150,36 @@ impl Forward for Transformer {
         match is_of_context(self.weights.architecture(), pass) {
             true => self.run_context(pass, storage)?,
             false => {
-                self.run_layers(pass, None, 0..self.weights.layers.len(), storage)?;
+                self.run_layers(pass, None, 0..self.weights.n_layers(), storage)?;
                 self.finish(pass, storage);
             }
         }
+        Ok(self.output())
+    }
+}
+
+impl ForwardRest for Transformer {
+    fn inputs(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) -> &[f32] {
+        self.prepare(pass, None);
+        self.store_features(0, storage);
+        self.hidden()
+    }
+
+    fn store_hidden(&mut self, layers: usize, hidden: &[f32], storage: &mut CpuPages) {
+        self.scratch.hidden.clear();
+        self.scratch.hidden.extend_from_slice(hidden);
+        self.store_features(layers, storage);
+    }
+
+    fn forward_rest(
+        &mut self,
+        pass: &Pass<'_>,
+        first: usize,
+        hidden: &[f32],
+        storage: &mut CpuPages,
+    ) -> Result<PassOutput<'_>, PassError> {
+        self.run_layers(pass, Some(hidden), first..self.weights.n_layers(), storage)?;
+        self.finish(pass, storage);
         Ok(self.output())
     }
 }
@@ -175,7 +202,7 @@ impl Transformer {
             self.store_features(0, storage);
         }
         let order = pass.order;
-        let groups = (0..order.len(self.weights.layers.len())).map(|index| order.group(index));
+        let groups = (0..order.len(self.weights.n_layers())).map(|index| order.group(index));
         for group in groups.filter(|group| layers.contains(&group.start)) {
             if self.is_cancelled(pass) {
                 return Err(Cancelled);
@@ -211,7 +238,7 @@ impl Transformer {
         if scratch.blocks.is_empty() {
             scratch.blocks.push(AttentionBlock::default());
         }
-        for layer in 0..weights.layers.len() {
+        for layer in 0..weights.n_layers() {
             if pass.is_cancelled() {
                 return Err(Cancelled);
             }
@@ -229,7 +256,7 @@ impl Transformer {
             };
             let block = &mut scratch.blocks[0];
             let cached = &mut storage.layers_mut(layer..layer + 1)[0];
-            block.store_context(team, &input, &weights.layers[layer], cached);
+            block.store_context(team, &input, weights.layer(layer), cached);
             let of_layer = block.overflows.iter();
             let of_layer = of_layer.map(|&(row, part)| CacheOverflow { row, layer, part });
             scratch.overflows.extend(of_layer);
@@ -300,7 +327,7 @@ impl Transformer {
     /// Prepares the inputs, RoPE tables and tree mask of the pass's rows. `hidden` replaces the inputs.
     fn prepare(&mut self, pass: &Pass<'_>, hidden: Option<&[f32]>) {
         if let LayerOrder::Groups(groups) = pass.order {
-            assert_eq!(groups.n_layers(), self.weights.layers.len(), "groups of all layers");
+            assert_eq!(groups.n_layers(), self.weights.n_layers(), "groups of all layers");
         }
         let n_ropes = self.weights.ropes.len();
         let Scratch {
@@ -538,7 +565,7 @@ impl Transformer {
             blocks.resize_with(layers.len(), AttentionBlock::default);
         }
         let blocks = &mut blocks[..layers.len()];
-        let mut group = Group { team, sub_teams, input, weights: &weights.layers[layers.clone()] };
+        let mut group = Group { team, sub_teams, input, weights: weights.layers(layers.clone()) };
         group.run(*group_parallelism, layers.start, blocks, storage);
         for (layer, block) in layers.zip(blocks) {
             let of_block = block.overflows.iter();
@@ -559,7 +586,7 @@ impl Transformer {
     fn finish_layer(&mut self, index: usize, layer: usize) {
         let Self { weights, team, scratch, members, .. } = self;
         let Architecture { norm, factors, .. } = *weights.architecture();
-        let (isa, weights) = (team.isa(), &weights.layers[layer]);
+        let (isa, weights) = (team.isa(), weights.layer(layer));
         let Scratch { hidden, normed, normed_output, delta, blocks, mlp, own_inputs, .. } = scratch;
         normed.resize(hidden.len(), 0.0);
         delta.resize(hidden.len(), 0.0);

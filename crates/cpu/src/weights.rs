@@ -24,8 +24,10 @@ pub struct Weights {
     architecture: Architecture,
     /// The part of the model that this process or thread computes, which is usually the whole.
     share: Share,
-    /// The layers as the share computes them.
+    /// The layers as the share computes them. Those on another device have no attention and keep nothing.
     own_layers: Vec<Layer>,
+    /// The number of layers before the packed ones: they are on another device.
+    first_layer: usize,
     /// How the members share the vocabulary, in the embedding and the head.
     pub(crate) vocabulary: Widths,
     /// The type of cached keys and values.
@@ -46,7 +48,8 @@ pub struct Weights {
     pub(crate) context_norm: Option<NormWeights>,
     /// What rows of mask tokens read instead of the target's features.
     mask_features: Vec<f32>, // [masks, feature width]
-    pub(crate) layers: Vec<LayerWeights>,
+    /// From `first_layer` on.
+    layers: Vec<LayerWeights>,
     /// The inputs that layers have next to the hidden state, if they have any.
     pub(crate) own_inputs: Option<PackedOwnInputs>,
     /// The different position embeddings of the layers.
@@ -588,6 +591,29 @@ impl LayerPacker<'_> {
     }
 }
 
+/// The part of a model that is packed.
+#[derive(Clone, Copy)]
+struct PackedPart<'a> {
+    share: Share,
+    /// The model that has the embedding or the head, if this one does not.
+    target: Option<&'a Weights>,
+    /// The number of layers that are on another device.
+    first_layer: usize,
+}
+
+impl PackedPart<'_> {
+    const WHOLE: Self = Self { share: Share::WHOLE, target: None, first_layer: 0 };
+}
+
+/// Returns the layers as a share computes them. Those before `first_layer` keep nothing here.
+fn own_layers(architecture: &Architecture, share: Share, first_layer: usize) -> Vec<Layer> {
+    let own = |(index, layer): (usize, &Layer)| match index < first_layer {
+        true => Layer { attention: None, recurrent: None, ..layer.clone() },
+        false => share.of_layer(layer),
+    };
+    architecture.layers.iter().enumerate().map(own).collect()
+}
+
 impl Weights {
     /// Reads and packs all tensors of a checkpoint, in the smallest type that loses nothing.
     ///
@@ -632,7 +658,33 @@ impl Weights {
         on_layer: &mut dyn FnMut(usize),
     ) -> Result<Self, LoadError> {
         let architecture = checkpoint.architecture().clone();
-        Self::pack(architecture, checkpoint, types, (share, None), on_layer)
+        let part = PackedPart { share, ..PackedPart::WHOLE };
+        Self::pack(architecture, checkpoint, types, part, on_layer)
+    }
+
+    /// Reads and packs all tensors but those of the layers before `first_layer`, which are on another device. A
+    /// [`SplitModel`](forerun_model::SplitModel) computes the whole. The layers that `on_layer` receives include them.
+    ///
+    /// # Errors
+    /// If the source lacks a tensor, or a value is not finite.
+    ///
+    /// # Panics
+    /// If there are fewer layers: a programming error.
+    pub fn load_from_layer(
+        first_layer: usize,
+        architecture: Architecture,
+        source: &dyn TensorSource,
+        types: ModelTypes,
+        on_layer: &mut dyn FnMut(usize),
+    ) -> Result<Self, LoadError> {
+        assert!(first_layer <= architecture.layers.len(), "a layer of the model, or its end");
+        Self::pack(
+            architecture,
+            source,
+            types,
+            PackedPart { first_layer, ..PackedPart::WHOLE },
+            on_layer,
+        )
     }
 
     /// Reads and packs the embedding and the head alone: what a drafter shares with a target that is on another device.
@@ -660,16 +712,23 @@ impl Weights {
         target: Option<&Self>,
         types: ModelTypes,
     ) -> Result<Self, LoadError> {
-        Self::pack(architecture, source, types, (Share::WHOLE, target), &mut |_| ())
+        Self::pack(
+            architecture,
+            source,
+            types,
+            PackedPart { target, ..PackedPart::WHOLE },
+            &mut |_| (),
+        )
     }
 
     fn pack(
         architecture: Architecture,
         source: &dyn TensorSource,
         types: ModelTypes,
-        (share, target): (Share, Option<&Self>),
+        part: PackedPart<'_>,
         on_layer: &mut dyn FnMut(usize),
     ) -> Result<Self, LoadError> {
+        let PackedPart { share, target, first_layer } = part;
         let matrix_types = MatrixTypes::of_model(types.weights, &architecture, source)?;
         let of_share = Some((&architecture, share));
         let packer = WeightPacker { source, types: matrix_types, share: of_share };
@@ -695,15 +754,15 @@ impl Weights {
             false => Arc::new(matrix(Tensor::Embedding)?.with_bias(tied_bias)),
         };
         let (mut layers, mut ropes) = (Vec::new(), Vec::new());
-        let own_layers: Vec<Layer> =
-            architecture.layers.iter().map(|layer| share.of_layer(layer)).collect();
-        for (index, (layer, own)) in architecture.layers.iter().zip(&own_layers).enumerate() {
+        let own_layers = own_layers(&architecture, share, first_layer);
+        let all = architecture.layers.iter().zip(&own_layers).enumerate();
+        for (index, (layer, own)) in all.skip(first_layer) {
             on_layer(index);
             let (packer, architecture) = (&packer, &architecture);
             let layer = LayerPacker { packer, architecture, share, index, layer, own };
             layers.push(layer.pack(&mut ropes)?);
         }
-        on_layer(layers.len());
+        on_layer(architecture.layers.len());
         let final_norm = || {
             let has_bias = architecture.norm == Norm::Layer { bias: true };
             Ok::<_, LoadError>(NormWeights {
@@ -752,6 +811,7 @@ impl Weights {
             architecture,
             share,
             own_layers,
+            first_layer,
             cache_type: CacheType::F32,
             embedding,
             positions: positions.unwrap_or_default(),
@@ -788,6 +848,21 @@ impl Weights {
         &self.own_layers
     }
 
+    /// Returns the packed weights of some layers.
+    pub(crate) fn layers(&self, layers: Range<usize>) -> &[LayerWeights] {
+        &self.layers[layers.start - self.first_layer..layers.end - self.first_layer]
+    }
+
+    /// Returns the packed weights of a layer.
+    pub(crate) fn layer(&self, layer: usize) -> &LayerWeights {
+        &self.layers[layer - self.first_layer]
+    }
+
+    /// Returns the number of layers of the model, also of those that are on another device.
+    pub(crate) fn n_layers(&self) -> usize {
+        self.architecture.layers.len()
+    }
+
     /// Whether the model has recurrent layers.
     pub(crate) fn has_states(&self) -> bool {
         self.layers.iter().any(|layer| layer.recurrent.is_some())
@@ -804,12 +879,36 @@ impl Weights {
         types: ModelTypes,
         share: Share,
     ) -> Result<usize, LoadError> {
+        let part = PackedPart { share, ..PackedPart::WHOLE };
+        Self::least_memory_of_part(architecture, source, types, part)
+    }
+
+    /// Returns the memory that a model needs at least without the layers before `first_layer`, as
+    /// [`Self::least_memory`] does for the whole.
+    ///
+    /// # Errors
+    /// When a tensor is missing, or has the wrong dtype or shape.
+    pub fn least_memory_from_layer(
+        first_layer: usize,
+        architecture: &Architecture,
+        source: &dyn TensorSource,
+        types: ModelTypes,
+    ) -> Result<usize, LoadError> {
+        let part = PackedPart { first_layer, ..PackedPart::WHOLE };
+        Self::least_memory_of_part(architecture, source, types, part)
+    }
+
+    fn least_memory_of_part(
+        architecture: &Architecture,
+        source: &dyn TensorSource,
+        types: ModelTypes,
+        part: PackedPart<'_>,
+    ) -> Result<usize, LoadError> {
         let cache_type = types.cache.unwrap_or(CacheType::F16);
-        let layers: Vec<Layer> =
-            architecture.layers.iter().map(|layer| share.of_layer(layer)).collect();
+        let layers = own_layers(architecture, part.share, part.first_layer);
         let page = CpuPages::new(&layers, cache_type).page_bytes();
         let cache = page.saturating_add(architecture.state_bytes().saturating_mul(2));
-        Ok(Self::packed_bytes(architecture, source, types.weights, share)?.saturating_add(cache))
+        Ok(Self::packed_bytes(architecture, source, types.weights, part)?.saturating_add(cache))
     }
 
     /// Returns the size of packed weights, as [`Self::bytes`] returns it after packing.
@@ -817,12 +916,14 @@ impl Weights {
         architecture: &Architecture,
         source: &dyn TensorSource,
         weights: Option<WeightTypes>,
-        share: Share,
+        part: PackedPart<'_>,
     ) -> Result<usize, LoadError> {
+        let PackedPart { share, first_layer, .. } = part;
         let types = MatrixTypes::of_model(weights, architecture, source)?;
         let packer = WeightPacker { source, types, share: Some((architecture, share)) };
         let with_shape = |tensor| (tensor, architecture.shape(tensor));
-        let layers = architecture.layers.iter().enumerate().flat_map(|(index, layer)| {
+        let layers = architecture.layers.iter().enumerate().skip(first_layer);
+        let layers = layers.flat_map(|(index, layer)| {
             let dense = LayerTensor::PROJECTIONS.map(|tensors| -> Vec<_> {
                 let stored = tensors.iter().filter(|tensor| layer.has(**tensor, architecture.norm));
                 stored.map(|&tensor| with_shape(Tensor::Layer(index, tensor))).collect()
@@ -850,6 +951,7 @@ impl Weights {
             .iter()
             .map(|layer| share.of_layer(layer))
             .enumerate()
+            .skip(first_layer)
             .map(|(index, layer)| PackedLatent::expansion_bytes(&packer.types, index, &layer));
         let expansions = expansions.fold(0, usize::saturating_add);
         let whole = [

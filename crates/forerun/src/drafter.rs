@@ -5,14 +5,14 @@ use crate::drafter_builders::{self, UnsuitableModel, UseWeights};
 use crate::drafter_parts::{DraftModel, DrafterDevice, DrafterParts, Site};
 use crate::error::ForerunError;
 use crate::loader::Loader;
-use crate::memory;
+use crate::memory::{self, CorePart};
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_embedded, open_located};
 use crate::plan::Plan;
 use crate::registry::{DrafterKind, is_model};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, Role};
-use forerun_cpu::{Share, SpeculatorWeights, Weights};
+use forerun_cpu::{SpeculatorWeights, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::TwoDeviceDrafter;
 use forerun_formats::{FeatureSource, LoadError, Speculator, SpeculatorKind};
@@ -97,7 +97,7 @@ impl<'p> OpenDrafter<'p> {
         match &self.checkpoint {
             DrafterCheckpoint::Model { .. } if self.gpu.is_some() => Ok(0),
             DrafterCheckpoint::Model { model, .. } => {
-                memory::of_model(&model.checkpoint, plan.types(), Share::WHOLE)
+                memory::of_model(&model.checkpoint, plan.types(), CorePart::Whole)
             }
             DrafterCheckpoint::Speculator(speculator) => {
                 SpeculatorWeights::least_memory(speculator, plan.types())

@@ -7,8 +7,9 @@ use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::error::ForerunError;
 use crate::grammar::{Grammar, GrammarCompiler, GrammarError};
 use crate::loader::Loader;
-use crate::memory;
-use crate::open_model::open_model;
+use crate::memory::{self, CorePart};
+use crate::open_model::{OpenModel, open_model};
+use crate::placed_weights::{FirstLayers, PlacedWeights};
 use crate::plan::{Method, Plan};
 use crate::ranks::{RankError, RankPart};
 use crate::request::{Request, RequestError};
@@ -20,8 +21,8 @@ use forerun_core::trace::Trace;
 use forerun_core::{Constraint, Need, Role, SequenceId, TokenId};
 use forerun_cpu::{Isa, Share, Weights};
 use forerun_decode::{AnswerDecoder, DraftPattern, Limits, Sequence};
-use forerun_formats::Config;
-use forerun_runtime::{ClusterHandle, Runtime, Workers};
+use forerun_formats::{Config, ModelTypes};
+use forerun_runtime::{ClusterHandle, DeviceGroup, Runtime, Workers};
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -111,16 +112,26 @@ impl OpenedPlan {
         let on_cores = gpus.contains(&None);
         let gpus: Vec<usize> = gpus.into_iter().flatten().collect();
         loader.check_replicas(&gpus)?;
+        // What does not fit on a GPU is for the cores, so its layers are loaded first.
+        let first_layers = first_layers(plan, &gpus, &target, loader)?;
         let share = part.map_or(Share::WHOLE, |part| part.share);
         let is_member = share != Share::WHOLE;
-        let needs_target = on_cores || is_member;
+        let needs_target = on_cores || is_member || first_layers.is_some();
+        let (core_part, target_types) = match &first_layers {
+            Some((first, _)) => {
+                let cache = Some(first.cache_type);
+                (CorePart::FromLayer(first.layers), ModelTypes { cache, ..plan.types() })
+            }
+            None if is_member => (CorePart::Share(share), plan.types()),
+            None => (CorePart::Whole, plan.types()),
+        };
         // A drafter on cores may use the head of a target that is elsewhere.
         let needs_ends = !needs_target && drafters.iter().any(OpenDrafter::shares_target);
         if !loader.shares_weights() {
             // All at once, so that a drafter that does not fit is found before the target is loaded.
             let (checkpoint, types) = (&target.checkpoint, plan.types());
             let needed = match (needs_target, needs_ends) {
-                (true, _) => memory::of_model(checkpoint, types, share)?,
+                (true, _) => memory::of_model(checkpoint, target_types, core_part)?,
                 (false, true) => memory::of_model_without_layers(checkpoint, types)?,
                 (false, false) => 0,
             };
@@ -129,14 +140,17 @@ impl OpenedPlan {
             })?;
             memory::check(needed)?;
         }
-        let types = (plan.types(), share);
-        let mut load = || loader.load_share(plan.model(), &target.checkpoint, types);
+        let part_types = (target_types, core_part);
+        let mut load = || loader.load_part(plan.model(), &target.checkpoint, part_types);
         let weights = needs_target.then(&mut load).transpose()?;
         let on_gpus = gpus.into_iter().map(|gpu| {
             let target = loader.load_on(Some(gpu), plan.model(), &target.checkpoint, plan.types());
             target.map(|target| (gpu, target))
         });
-        let gpu_targets = on_gpus.collect::<Result<HashMap<_, _>, _>>()?;
+        let gpu_targets = match first_layers {
+            Some((_, on_gpus)) => on_gpus,
+            None => on_gpus.collect::<Result<HashMap<_, _>, _>>()?,
+        };
         let load_ends = || loader.load_ends(&target.checkpoint, plan.types());
         let ends = needs_ends.then(load_ends).transpose()?;
         let shared = weights.as_ref().or(ends.as_ref());
@@ -187,6 +201,33 @@ impl OpenedPlan {
             cache_usage: loaded.cache_usage().clone(),
         }
     }
+}
+
+/// Loads the first layers of a target that is split between GPUs and cores: those of the first GPU, and by GPU. All
+/// replicas have the same number of layers there. `None` if it is not split.
+#[expect(clippy::type_complexity, reason = "a pair")]
+fn first_layers(
+    plan: &Plan,
+    gpus: &[usize],
+    target: &OpenModel,
+    loader: &mut Loader<'_>,
+) -> Result<Option<(FirstLayers, HashMap<usize, PlacedWeights>)>, ForerunError> {
+    let Some(DeviceGroup::GpuAndCores { gpu, layers, .. }) =
+        plan.placement().target(0).and_then(|groups| groups.as_slice().first())
+    else {
+        return Ok(None);
+    };
+    let mut load = |gpu: usize, layers: Option<usize>| {
+        loader.load_first_layers((gpu, layers), plan.model(), &target.checkpoint, plan.types())
+    };
+    let first = load(*gpu, *layers)?;
+    let mut by_gpu = HashMap::from([(*gpu, first.weights.clone())]);
+    for other in gpus {
+        if !by_gpu.contains_key(other) {
+            by_gpu.insert(*other, load(*other, Some(first.layers))?.weights);
+        }
+    }
+    Ok(Some((first, by_gpu)))
 }
 
 impl Forerun {

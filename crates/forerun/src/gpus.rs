@@ -1,19 +1,25 @@
 //! The GPUs of this process, and the models on them.
 
 use crate::error::ForerunError;
+use crate::loader::GpuPart;
+use forerun_cache::PageStorage;
+use forerun_cpu::Transformer;
 use forerun_formats::ModelTypes;
-use forerun_gpu::{GpuDevice, GpuModel, GpuRules, GpuWeights};
-use forerun_model::{CachedTransformer, DEFAULT_CACHE_BYTES};
+use forerun_gpu::{GpuDevice, GpuLayers, GpuModel, GpuRules, GpuWeights};
+use forerun_model::{CachedTransformer, DEFAULT_CACHE_BYTES, Forward, SplitModel};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
+
+/// What is on a GPU of a checkpoint, and the types of its matrices and of its cache.
+pub(crate) type GpuKey = (GpuPart, PathBuf, ModelTypes);
 
 /// The GPUs that were opened, and the weights that were loaded on them.
 pub(crate) struct Gpus {
     rules: GpuRules,
     devices: HashMap<usize, Arc<GpuDevice>>,
     /// Weights that some role or engine has.
-    weights: HashMap<(usize, PathBuf, ModelTypes), Weak<GpuWeights>>,
+    weights: HashMap<GpuKey, Weak<GpuWeights>>,
     /// Weights that are kept for later engines.
     kept: Vec<Arc<GpuWeights>>,
 }
@@ -55,24 +61,14 @@ impl Gpus {
     }
 
     /// Returns weights that are loaded on a GPU that works.
-    pub(crate) fn loaded(
-        &self,
-        gpu: usize,
-        key: &(PathBuf, ModelTypes),
-    ) -> Option<Arc<GpuWeights>> {
-        let weights = self.weights.get(&(gpu, key.0.clone(), key.1))?.upgrade()?;
+    pub(crate) fn loaded(&self, key: &GpuKey) -> Option<Arc<GpuWeights>> {
+        let weights = self.weights.get(key)?.upgrade()?;
         weights.device().check().is_ok().then_some(weights)
     }
 
     /// Remembers weights for other roles and engines, for as long as one has them, or for good if they are `kept`.
-    pub(crate) fn insert(
-        &mut self,
-        gpu: usize,
-        (path, types): (PathBuf, ModelTypes),
-        weights: &Arc<GpuWeights>,
-        kept: bool,
-    ) {
-        self.weights.insert((gpu, path, types), Arc::downgrade(weights));
+    pub(crate) fn insert(&mut self, key: GpuKey, weights: &Arc<GpuWeights>, kept: bool) {
+        self.weights.insert(key, Arc::downgrade(weights));
         self.kept.extend(kept.then(|| Arc::clone(weights)));
     }
 }
@@ -84,6 +80,17 @@ pub(crate) fn with_caches(
     cache_bytes: Option<usize>,
 ) -> CachedTransformer<GpuModel> {
     let most = model.max_cache_bytes();
+    let bytes = cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES).min(most);
+    CachedTransformer::new(model).with_cache_bytes(Some(bytes))
+}
+
+/// Returns a model between a GPU and cores with caches, as [`with_caches`] does. `cache_bytes` count both parts.
+pub(crate) fn with_split_caches(
+    model: SplitModel<GpuLayers, Transformer>,
+    cache_bytes: Option<usize>,
+) -> CachedTransformer<SplitModel<GpuLayers, Transformer>> {
+    let page_bytes = model.new_storage().page_bytes();
+    let most = model.first().max_pages().saturating_mul(page_bytes);
     let bytes = cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES).min(most);
     CachedTransformer::new(model).with_cache_bytes(Some(bytes))
 }

@@ -2,14 +2,14 @@
 
 use crate::drafter_parts::DrafterParts;
 use crate::error::ForerunError;
-use crate::memory;
+use crate::memory::{self, CorePart};
 use crate::model_source::ModelSource;
-use crate::placed_weights::PlacedWeights;
+use crate::placed_weights::{FirstLayers, PlacedWeights};
 use crate::progress::{Progress, Step};
-use forerun_cpu::{Share, Weights};
+use forerun_cpu::Weights;
 use forerun_formats::{Checkpoint, LoadError, MatrixTypes, ModelTypes};
 #[cfg(feature = "gpu")]
-use forerun_gpu::{GpuLoadError, GpuWeights};
+use forerun_gpu::{GpuDevice, GpuLoadError, GpuWeights, LayerCount};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,18 @@ use std::sync::Arc;
 /// A checkpoint, and the type in which its matrices are kept.
 type SharedKey = (PathBuf, ModelTypes);
 
+/// A model's layers on a GPU: this many of the first, or all with the embedding and the head.
+#[cfg(feature = "gpu")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GpuPart {
+    pub(crate) gpu: usize,
+    pub(crate) count: Option<LayerCount>,
+}
+
 /// The weights that engines share.
 #[derive(Default)]
 struct Shared {
-    models: HashMap<(PathBuf, ModelTypes, Share), Arc<Weights>>,
+    models: HashMap<(PathBuf, ModelTypes, CorePart), Arc<Weights>>,
     /// Embeddings and heads of models without layers.
     ends: HashMap<SharedKey, Arc<Weights>>,
     /// Drafters trained for a target, by their own key and the target's checkpoint.
@@ -46,6 +54,7 @@ struct Shared {
 ///         Step::Download { model, file } => eprintln!("{model}: {file} {percent} %"),
 ///         Step::Cached { model } => eprintln!("{model}: from the cache"),
 ///         Step::Load { model, .. } | Step::Export { model } => eprintln!("{model}: {percent} %"),
+///         Step::Split { gpu, .. } => eprintln!("{} layers on gpu:{gpu}", progress.done),
 ///     }
 ///     ControlFlow::Continue(())
 /// });
@@ -158,17 +167,17 @@ impl<'a> Loader<'a> {
         checkpoint: &Checkpoint,
         types: ModelTypes,
     ) -> Result<Arc<Weights>, ForerunError> {
-        self.load_share(model, checkpoint, (types, Share::WHOLE))
+        self.load_part(model, checkpoint, (types, CorePart::Whole))
     }
 
-    /// Returns a share of a model's weights, as [`Self::load`] does.
-    pub(crate) fn load_share(
+    /// Returns a part of a model's weights, as [`Self::load`] does.
+    pub(crate) fn load_part(
         &mut self,
         model: &ModelSource,
         checkpoint: &Checkpoint,
-        (types, share): (ModelTypes, Share),
+        (types, part): (ModelTypes, CorePart),
     ) -> Result<Arc<Weights>, ForerunError> {
-        let key = (checkpoint.path().to_owned(), types, share);
+        let key = (checkpoint.path().to_owned(), types, part);
         if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.models.get(&key)) {
             return Ok(Arc::clone(weights));
         }
@@ -179,8 +188,17 @@ impl<'a> Loader<'a> {
                     flow = on_layer(layers);
                 }
             };
-            memory::check(memory::of_model(checkpoint, types, share)?)?;
-            let weights = Weights::load_share(checkpoint, types, share, &mut on_layer)?;
+            memory::check(memory::of_model(checkpoint, types, part)?)?;
+            let weights = match part {
+                CorePart::Whole => Weights::load_with(checkpoint, types, &mut on_layer)?,
+                CorePart::Share(share) => {
+                    Weights::load_share(checkpoint, types, share, &mut on_layer)?
+                }
+                CorePart::FromLayer(first) => {
+                    let architecture = checkpoint.architecture().clone();
+                    Weights::load_from_layer(first, architecture, checkpoint, types, &mut on_layer)?
+                }
+            };
             match flow {
                 ControlFlow::Continue(()) => Ok(Arc::new(weights)),
                 ControlFlow::Break(()) => Err(ForerunError::Cancelled),
@@ -239,9 +257,37 @@ impl<'a> Loader<'a> {
             return self.load(model, checkpoint, types).map(PlacedWeights::Cores);
         };
         #[cfg(feature = "gpu")]
-        return self.load_on_gpu(gpu, model, checkpoint, types).map(PlacedWeights::Gpu);
+        return self
+            .upload(GpuPart { gpu, count: None }, model, checkpoint, types)
+            .map(PlacedWeights::Gpu);
         #[cfg(not(feature = "gpu"))]
         Err(ForerunError::NoGpuSupport { gpu })
+    }
+
+    /// Returns a model's first layers on a GPU: this number, or as many as fit.
+    pub(crate) fn load_first_layers(
+        &mut self,
+        (gpu, layers): (usize, Option<usize>),
+        model: &ModelSource,
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+    ) -> Result<FirstLayers, ForerunError> {
+        #[cfg(feature = "gpu")]
+        {
+            let count = layers.map_or(LayerCount::AsManyAsFit, LayerCount::Exactly);
+            let on_gpu = GpuPart { gpu, count: Some(count) };
+            let weights = self.upload(on_gpu, model, checkpoint, types)?;
+            let found = FirstLayers::new(weights);
+            let total = checkpoint.config().num_hidden_layers;
+            let name = model.to_string();
+            self.report(Step::Split { model: &name, gpu }, found.layers, total);
+            Ok(found)
+        }
+        #[cfg(not(feature = "gpu"))]
+        {
+            let _ = (layers, model, checkpoint, types);
+            Err(ForerunError::NoGpuSupport { gpu })
+        }
     }
 
     /// Checks that all GPUs with replicas of a model compute the same bits.
@@ -255,22 +301,29 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Uploads a model's weights to a GPU, unless they are there.
+    /// Uploads weights to a GPU, unless they are there.
     #[cfg(feature = "gpu")]
-    fn load_on_gpu(
+    fn upload(
         &mut self,
-        gpu: usize,
+        part: GpuPart,
         model: &ModelSource,
         checkpoint: &Checkpoint,
         types: ModelTypes,
     ) -> Result<Arc<GpuWeights>, ForerunError> {
-        let key = (checkpoint.path().to_owned(), types);
-        if let Some(weights) = self.gpus.loaded(gpu, &key) {
+        let key = (part, checkpoint.path().to_owned(), types);
+        if let Some(weights) = self.gpus.loaded(&key) {
             return Ok(weights);
         }
-        let device = self.gpus.open(gpu)?;
+        let device: Arc<GpuDevice> = self.gpus.open(part.gpu)?;
         let weights = self.by_layer(model, checkpoint, types, |on_layer| {
-            let loaded = GpuWeights::load_with(&device, checkpoint, types, on_layer);
+            let loaded = match part.count {
+                None => GpuWeights::load_with(&device, checkpoint, types, on_layer),
+                Some(count) => {
+                    let architecture = checkpoint.architecture().clone();
+                    let how = (types, count);
+                    GpuWeights::load_first_layers(&device, architecture, checkpoint, how, on_layer)
+                }
+            };
             loaded.map(Arc::new).map_err(|cause| match cause {
                 GpuLoadError::Cancelled => ForerunError::Cancelled,
                 cause => {
@@ -278,7 +331,7 @@ impl<'a> Loader<'a> {
                 }
             })
         })?;
-        self.gpus.insert(gpu, key, &weights, self.shared.is_some());
+        self.gpus.insert(key, &weights, self.shared.is_some());
         Ok(weights)
     }
 

@@ -8,13 +8,31 @@ use forerun_runtime::available_memory;
 /// Memory for activations, threads and everything else that is small, in bytes.
 const RESERVE: usize = 64 << 20;
 
-/// Returns the memory that a share of a model needs at least.
+/// The part of a model that the cores of this process compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CorePart {
+    /// The whole model.
+    Whole,
+    /// A share of each layer.
+    Share(Share),
+    /// Everything but the layers before this one.
+    FromLayer(usize),
+}
+
+/// Returns the memory that a part of a model needs at least.
 pub(crate) fn of_model(
     checkpoint: &Checkpoint,
     types: ModelTypes,
-    share: Share,
+    part: CorePart,
 ) -> Result<usize, LoadError> {
-    Weights::least_memory(checkpoint.architecture(), checkpoint, types, share)
+    let architecture = checkpoint.architecture();
+    match part {
+        CorePart::Whole => Weights::least_memory(architecture, checkpoint, types, Share::WHOLE),
+        CorePart::Share(share) => Weights::least_memory(architecture, checkpoint, types, share),
+        CorePart::FromLayer(first) => {
+            Weights::least_memory_from_layer(first, architecture, checkpoint, types)
+        }
+    }
 }
 
 /// Returns the memory that a model's embedding and head need at least.

@@ -3,10 +3,9 @@
 use crate::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::error::ForerunError;
 use crate::loader::Loader;
-use crate::memory;
+use crate::memory::{self, CorePart};
 use crate::model_source::ModelSource;
 use crate::open_model::open_model;
-use forerun_cpu::Share;
 use forerun_formats::{Config, MatrixTypes, ModelTypes, WeightTypes};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -84,7 +83,7 @@ impl ModelSummary {
             parameters: architecture.tensors().map(size).sum(),
             stored_bytes: checkpoint.weights_bytes(),
             types: matrices.names(architecture),
-            memory_bytes: memory::of_model(&checkpoint, model_types, Share::WHOLE)? as u64,
+            memory_bytes: memory::of_model(&checkpoint, model_types, CorePart::Whole)? as u64,
             chat_template: template
                 .map(|template| (!template.is_plain()).then(|| template.text().to_owned())),
         })

@@ -1,6 +1,7 @@
 //! The weights of a model, where the model is placed.
 
 use forerun_cpu::Weights;
+use forerun_formats::CacheType;
 #[cfg(feature = "gpu")]
 use forerun_gpu::GpuWeights;
 use std::sync::Arc;
@@ -13,4 +14,23 @@ pub(crate) enum PlacedWeights {
     /// In a GPU's memory.
     #[cfg(feature = "gpu")]
     Gpu(Arc<GpuWeights>),
+}
+
+/// The first layers of a model on a GPU.
+#[derive(Clone)]
+#[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there are none without GPUs"))]
+pub(crate) struct FirstLayers {
+    pub(crate) weights: PlacedWeights,
+    /// Their number.
+    pub(crate) layers: usize,
+    /// The type of their cache, which is that of the other layers, too.
+    pub(crate) cache_type: CacheType,
+}
+
+#[cfg(feature = "gpu")]
+impl FirstLayers {
+    pub(crate) fn new(weights: Arc<GpuWeights>) -> Self {
+        let (layers, cache_type) = (weights.n_layers(), weights.cache_type());
+        Self { weights: PlacedWeights::Gpu(weights), layers, cache_type }
+    }
 }

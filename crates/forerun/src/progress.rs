@@ -22,6 +22,14 @@ pub enum Step<'a> {
         /// The types of its matrices in memory, such as `q4_0 and bf16`.
         types: &'a str,
     },
+    /// The first layers of a model are on a GPU, the others will be on cores. Progress counts the layers on the GPU, and
+    /// all. Reported once.
+    Split {
+        /// The model as the plan names it.
+        model: &'a str,
+        /// The number of the GPU.
+        gpu: usize,
+    },
     /// A model is written in another format. Progress counts tensors. It cannot be cancelled.
     Export {
         /// The model as it was given.

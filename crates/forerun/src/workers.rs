@@ -15,9 +15,11 @@ use forerun_cpu::{
 };
 use forerun_decode::PearlSchedule;
 use forerun_formats::FeatureSource;
+#[cfg(feature = "gpu")]
+use forerun_model::SplitModel;
 use forerun_model::{CachedTransformer, Forward};
 use forerun_runtime::{
-    BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, TeamSpec, WorkerSpec,
+    BuildEngine, DeviceGroup, Engine, Placement, SharedDevice, StartError, TeamSpec, WorkerSpec,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Loaded {
     /// `None` in a process that does not need them.
     pub(crate) target: Option<Arc<Weights>>,
-    /// The target on each GPU that has a replica.
+    /// The target on each GPU that has a replica, or its first layers.
     #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there is none without GPUs"))]
     pub(crate) gpu_targets: HashMap<usize, PlacedWeights>,
     /// The number of the target's tokens.
@@ -68,10 +70,6 @@ pub(crate) fn worker_specs(
     let halves = plan.method() == Method::Pearl && plan.pearl().schedule == PearlSchedule::Paper;
     let spec = |worker: WorkerDescription| {
         let roles = worker.roles();
-        let gpu = match &worker.device {
-            WorkerDevice::Own(group) => group.gpu(),
-            WorkerDevice::Thread | WorkerDevice::InTurn(_) => None,
-        };
         let devices: Result<Vec<_>, StartError> = match &worker.device {
             WorkerDevice::InTurn(groups) => groups.iter().map(&mut shared_device).collect(),
             WorkerDevice::Thread | WorkerDevice::Own(_) => Ok(Vec::new()),
@@ -85,7 +83,7 @@ pub(crate) fn worker_specs(
             roles: roles.clone(),
             on_tokens: on_tokens.clone(),
             devices: devices?,
-            gpu,
+            placement: plan.placement().clone(),
             halves,
             cache_bytes: plan.cache_bytes(),
         };
@@ -104,7 +102,7 @@ pub(crate) fn team(worker: &WorkerDescription, part: Option<&RankPart>) -> TeamS
     };
     match &worker.device {
         // The thread that gives the GPU its work.
-        WorkerDevice::Own(group) if group.gpu().is_some() => TeamSpec::Unpinned(1),
+        WorkerDevice::Own(DeviceGroup::Gpu(_)) => TeamSpec::Unpinned(1),
         WorkerDevice::Own(group) if worker.pinned => TeamSpec::Pinned(cores(group)),
         WorkerDevice::Own(group) => TeamSpec::Preferring(cores(group)),
         WorkerDevice::Thread | WorkerDevice::InTurn(_) => TeamSpec::Unpinned(1),
@@ -119,9 +117,9 @@ struct WorkerModels {
     on_tokens: Vec<(usize, DrafterKind)>,
     /// The devices that it shares with other workers, if it has none of its own.
     devices: Vec<Arc<SharedDevice>>,
-    /// The GPU of its target replicas, if they are not on cores.
+    /// Which target replicas are on GPUs, as a whole or in part.
     #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there is none without GPUs"))]
-    gpu: Option<usize>,
+    placement: Placement,
     /// The connection to the other ranks that compute the target together with this one, until it is in use.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
     /// Whether each half of a draft is computed on one of two devices.
@@ -169,10 +167,17 @@ impl WorkerModels {
         team: &Arc<Team>,
     ) -> Result<Engine, String> {
         #[cfg(feature = "gpu")]
-        if let Some(gpu) = self.gpu {
+        if let Some(gpu) = self.placement.gpu_of(Role::Target(index)) {
             let Some(PlacedWeights::Gpu(weights)) = self.loaded.gpu_targets.get(&gpu) else {
                 return Err("the target is not loaded on the GPU".into());
             };
+            if self.placement.is_split(index) {
+                let first = forerun_gpu::GpuLayers::new(Arc::clone(weights));
+                let features = self.loaded.features.as_ref();
+                let replica = SplitModel::new(first, self.on_team(team)?, features);
+                let replica = crate::gpus::with_split_caches(replica, self.cache_bytes);
+                return Ok(self.install(index, replica, engine));
+            }
             let replica = forerun_gpu::GpuModel::new(Arc::clone(weights));
             let replica = match self.loaded.features.clone() {
                 Some(features) => replica.with_features(features),
@@ -199,6 +204,17 @@ impl WorkerModels {
         engine.with_target(index, replica)
     }
 
+    /// Returns the target on a team of its own.
+    fn on_team(&self, team: &Arc<Team>) -> Result<Transformer, String> {
+        let Loaded { target, features, .. } = &*self.loaded;
+        let target = target.as_ref().ok_or("the target is not loaded in this process")?;
+        let whole = Transformer::new(Arc::clone(target), Arc::clone(team));
+        Ok(match features.clone() {
+            Some(features) => whole.with_features(features),
+            None => whole,
+        })
+    }
+
     /// Returns the target on a team, with those of other ranks or without, or its layers spread over several devices.
     fn replica(
         &self,
@@ -216,11 +232,7 @@ impl WorkerModels {
             }));
         }
         if self.devices.is_empty() {
-            let whole = Transformer::new(Arc::clone(target), Arc::clone(team));
-            return Ok(Box::new(match features.clone() {
-                Some(features) => whole.with_features(features),
-                None => whole,
-            }));
+            return Ok(Box::new(self.on_team(team)?));
         }
         let lease = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
         let pipeline = PipelineParallelModel::new(target, self.devices.iter().map(lease).collect());

@@ -92,6 +92,85 @@ fn every_method_gives_the_targets_text_on_any_devices() {
     assert!(accepted > 100, "{accepted} draft tokens are accepted");
 }
 
+/// A target between a GPU and cores, with a drafter on either.
+#[test]
+fn every_method_gives_the_text_of_a_split_target() {
+    if !has_gpu() {
+        return;
+    }
+    let pair = RandomPair::make().unwrap();
+    let target = "gpu:0:1/cpu:0";
+    let expected = plain(&pair, target);
+    let mut accepted = 0;
+    for drafter in ["gpu:0", "cpu:0"] {
+        let placement = format!("drafter={drafter},target={target},shared");
+        for method in [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd] {
+            let options = Options { method: Some(method), ..options(&pair, &placement) };
+            let answers = answers(&open(options).unwrap());
+            accepted += answers.iter().flat_map(|own| &own.statistics.accepted).sum::<u64>();
+            let tokens: Vec<_> = answers.into_iter().map(|answer| answer.tokens).collect();
+            assert_eq!(tokens, expected, "{method}, {placement}");
+        }
+        let top = Tree::Top { width: 3, depth: Some(3), budget: Some(8) };
+        let tree = DraftTokens::Auto;
+        let tree = Options { draft_tokens: tree, tree: top, ..options(&pair, &placement) };
+        assert_eq!(tokens(&open(tree).unwrap()), expected, "a tree, {placement}");
+    }
+    assert!(accepted > 50, "{accepted} draft tokens are accepted");
+    // Two replicas on one GPU, with layers on the same cores.
+    let replicas = format!("drafter=cpu:0,target={target},target={target},shared");
+    let dsi = Options { method: Some(Method::Dsi), ..options(&pair, &replicas) };
+    assert_eq!(tokens(&open(dsi).unwrap()), expected);
+    // The number of layers as an option, with the default placement.
+    let cores = Options { placement: None, threads: Some(1), ..options(&pair, "target=cpu:0") };
+    let engine = open(Options { gpu_layers: Some(1), ..cores }).unwrap();
+    assert!(engine.plan().placement().to_string().contains("target=gpu:0:1/cpu:"));
+    assert_eq!(tokens(&engine), expected);
+}
+
+/// As many layers as fit are on the GPU: all of a small model.
+#[test]
+fn the_layers_of_a_split_target_are_reported() {
+    if !has_gpu() {
+        return;
+    }
+    let pair = RandomPair::make().unwrap();
+    let split = |placement: &str| {
+        let alone = Options {
+            draft_model: None,
+            draft_tokens: DraftTokens::Auto,
+            ..options(&pair, placement)
+        };
+        let mut found = None;
+        let loader = Loader::new().with_software_gpus();
+        let mut loader = loader.on_progress(|progress| {
+            if let Step::Split { gpu, .. } = progress.step {
+                found = Some((gpu, progress.done, progress.total));
+            }
+            ControlFlow::Continue(())
+        });
+        let opened = Forerun::open_with(&Plan::new(alone).unwrap(), &mut loader);
+        drop(loader);
+        opened.map(|_| found.unwrap())
+    };
+    let (_, all, total) = split("target=gpu:0/cpu:0").unwrap();
+    assert_eq!(all, total);
+    assert_eq!(split("target=gpu:0:1/cpu:0").unwrap(), (0, 1, total));
+    assert_eq!(split("target=gpu:0:99/cpu:0").unwrap(), (0, total, total));
+}
+
+#[test]
+fn gpu_layers_need_a_target_that_can_be_split() {
+    let pair = RandomPair::make().unwrap();
+    let error = |placement: &str, layers| {
+        let options = Options { gpu_layers: Some(layers), ..options(&pair, placement) };
+        Plan::new(options).unwrap_err().to_string()
+    };
+    let on_gpu = error("drafter=cpu:0,target=gpu:0", 3);
+    assert!(on_gpu.contains("`gpu_layers`") && on_gpu.contains("gpu:0/cpu:0-7"), "{on_gpu}");
+    assert!(error("drafter=cpu:0,target=cpu:0,shared", 0).contains("at least 1"));
+}
+
 #[test]
 fn trees_and_layer_groups_give_the_targets_text() {
     if !has_gpu() {
@@ -180,30 +259,37 @@ fn drafters_on_features_read_those_of_a_gpu() {
         SpeculatorLayout::Medusa | SpeculatorLayout::SharedHeadMedusa => Some(DrafterKind::Medusa),
         _ => None,
     };
-    let answer = |drafter: Option<DrafterKind>, model: Option<std::path::PathBuf>| {
-        let on_gpu = if drafter.is_some() { "drafter=cpu:0,target=gpu:0" } else { "target=gpu:0" };
-        let options = Options {
-            model: pair.target.clone().into(),
-            draft_model: model.map(Into::into),
-            method: Some(drafter.map_or(Method::Autoregressive, |_| Method::Speculative)),
-            drafter,
-            placement: Some(on_gpu.parse().unwrap()),
-            weight_type: Some(WeightType::F32.into()),
-            ..Options::default()
+    let on_device = |target: &str| {
+        let answer = |drafter: Option<DrafterKind>, model: Option<std::path::PathBuf>| {
+            let on_gpu = match drafter.is_some() {
+                true => format!("drafter=cpu:0,target={target}"),
+                false => format!("target={}", target.trim_end_matches(",shared")),
+            };
+            let options = Options {
+                model: pair.target.clone().into(),
+                draft_model: model.map(Into::into),
+                method: Some(drafter.map_or(Method::Autoregressive, |_| Method::Speculative)),
+                drafter,
+                placement: Some(on_gpu.parse().unwrap()),
+                weight_type: Some(WeightType::F32.into()),
+                ..Options::default()
+            };
+            let request = Request { max_tokens: 20, ignore_eos: true, ..Request::default() };
+            let answer = open(options).unwrap().complete(&pair.prompts[0], &request).unwrap();
+            assert_eq!(answer.statistics.failures, Vec::<String>::new());
+            answer
         };
-        let request = Request { max_tokens: 20, ignore_eos: true, ..Request::default() };
-        let answer = open(options).unwrap().complete(&pair.prompts[0], &request).unwrap();
-        assert_eq!(answer.statistics.failures, Vec::<String>::new());
-        answer
-    };
-    let expected = answer(None, None).tokens;
-    for (layout, path) in speculators {
-        if let Some(kind) = on_features(&layout) {
-            let answer = answer(Some(kind), Some(path));
-            assert_eq!(answer.tokens, expected, "{layout:?}");
-            assert!(answer.statistics.drafts > 0, "{layout:?}");
+        let expected = answer(None, None).tokens;
+        for (layout, path) in &speculators {
+            if let Some(kind) = on_features(layout) {
+                let answer = answer(Some(kind), Some(path.clone()));
+                assert_eq!(answer.tokens, expected, "{layout:?}, {target}");
+                assert!(answer.statistics.drafts > 0, "{layout:?}, {target}");
+            }
         }
-    }
+    };
+    on_device("gpu:0");
+    on_device("gpu:0:1/cpu:0,shared");
 }
 
 /// The demonstration's trained drafters predict the target on a GPU as well as one on cores: wrong features would
@@ -229,11 +315,14 @@ fn trained_drafters_on_features_are_as_right_as_with_a_target_on_cores() {
             };
             open(options).unwrap().complete("Once upon a time", &request).unwrap()
         };
-        let [on_gpu, on_cores] = [answer("gpu:0"), answer("cpu:0,shared")];
-        assert_eq!(on_gpu.tokens, on_cores.tokens, "{name}: no two tokens are nearly as likely");
-        let accepted = on_gpu.statistics.accepted;
-        assert_eq!(accepted, on_cores.statistics.accepted, "{name}");
-        assert!(accepted.iter().sum::<u64>() >= 6, "{name}: {accepted:?}");
+        let on_cores = answer("cpu:0,shared");
+        for target in ["gpu:0", "gpu:0:2/cpu:0,shared"] {
+            let found = answer(target);
+            assert_eq!(found.tokens, on_cores.tokens, "{name}: no two tokens are nearly as likely");
+            let accepted = found.statistics.accepted;
+            assert_eq!(accepted, on_cores.statistics.accepted, "{name}, {target}");
+            assert!(accepted.iter().sum::<u64>() >= 6, "{name}: {accepted:?}");
+        }
     }
 }
 

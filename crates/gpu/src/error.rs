@@ -102,8 +102,8 @@ pub enum GpuError {
 pub enum GpuFailure {
     /// The GPU has too little free memory. It can be used further.
     #[error(
-        "GPU {adapter}: there is no memory for {what} of {} MiB; choose a smaller type or a smaller cache, or place the \
-         model on the CPU",
+        "GPU {adapter}: there is no memory for {what} of {} MiB; choose a smaller type or a smaller cache, or leave \
+         layers to the CPU (`target=gpu:0/cpu:0-7`)",
         bytes.div_ceil(1 << 20)
     )]
     OutOfMemory {
@@ -152,6 +152,29 @@ pub enum GpuLoadError {
     Unsupported {
         /// The piece and where it is.
         piece: String,
+    },
+    /// More layers were asked for than GPUs compute.
+    #[error(
+        "GPUs do not compute {piece} yet: give the GPU at most {layers} layers of this model (`--gpu-layers {layers}`)"
+    )]
+    UnsupportedLayers {
+        /// The piece and where it is.
+        piece: String,
+        /// The number of layers before it.
+        layers: usize,
+    },
+    /// More layers were asked for than there is memory for.
+    #[error(
+        "GPU {adapter}: there is memory for {layers} layers of this model, not for {asked}: choose a smaller type or \
+         fewer layers (`--gpu-layers`)"
+    )]
+    TooManyLayers {
+        /// The adapter's name.
+        adapter: String,
+        /// The number of layers that were loaded before there was no memory.
+        layers: usize,
+        /// The number that was asked for.
+        asked: usize,
     },
     /// The GPU has too little free memory, or was lost.
     #[error(transparent)]

@@ -26,12 +26,15 @@ mod cost;
 mod device;
 mod error;
 mod expert_matrix;
+mod first_layers;
+mod free_memory;
 mod health;
 mod kernel;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "measurements")]
 mod kernel_bench;
 mod kernel_timer;
+mod layer_plan;
 mod matrix;
 mod memory;
 mod mixture;
@@ -57,7 +60,9 @@ pub use adapter::{AdapterKind, GpuAdapter};
 pub use cost::{PassCost, PassTimes};
 pub use device::{GpuDevice, GpuOptions};
 pub use error::{GpuError, GpuFailure, GpuLoadError};
+pub use first_layers::GpuLayers;
 pub use kernel_timer::KernelTime;
+pub use layer_plan::LayerCount;
 pub use model::GpuModel;
 pub use pages::GpuPages;
 pub use probe::Probe;

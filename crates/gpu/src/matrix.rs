@@ -73,6 +73,11 @@ impl GpuMatrix {
         Ok(matrix)
     }
 
+    /// Creates a matrix that is on another device.
+    pub(crate) fn elsewhere(inputs: usize) -> Self {
+        Self { inputs, outputs: 0, parts: Vec::new() }
+    }
+
     /// Returns the bytes that a product with the matrix reads.
     pub(crate) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.weights.size()).sum()

@@ -23,7 +23,7 @@ use wgpu::{Buffer, SubmissionIndex};
 
 /// A model on a GPU: its weights, and the buffers of its forward passes.
 pub struct GpuModel {
-    weights: Arc<GpuWeights>,
+    pub(crate) weights: Arc<GpuWeights>,
     scratch: Scratch,
     bound: BoundBuffers,
     /// The generation of the keys and values that `bound` refers to.
@@ -31,12 +31,14 @@ pub struct GpuModel {
     pacer: Pacer,
     staging: Option<Buffer>,
     /// The hidden states that are stored as features for drafters.
-    features: Option<FeatureSource>,
+    pub(crate) features: Option<FeatureSource>,
     timer: Option<KernelTimer>,
     cost: PassCost,
     times: PassTimes,
     logits: Vec<f32>, // [output rows, head outputs]
-    overflows: Vec<CacheOverflow>,
+    /// The hidden states that the first layers of a model return: `[kept, rows, hidden]`.
+    pub(crate) kept: Vec<f32>,
+    pub(crate) overflows: Vec<CacheOverflow>,
 }
 
 /// Where the results of a pass are in the staging buffer, in bytes.
@@ -63,6 +65,7 @@ impl GpuModel {
             cost: PassCost::default(),
             times: PassTimes::default(),
             logits: Vec::new(),
+            kept: Vec::new(),
             overflows: Vec::new(),
         }
     }
@@ -204,7 +207,7 @@ impl GpuModel {
             Some(FeatureSource::LastHidden) => 1,
             Some(FeatureSource::Layers(chosen)) => chosen.len(),
         };
-        let (count, hidden) = (rows.rows.len(), self.architecture().hidden_size);
+        let (count, hidden) = (rows.rows.len(), self.weights.architecture().hidden_size);
         let features = (count * size) as u64;
         let logits = features + (parts * count * hidden * size) as u64;
         let loads = logits + (rows.outputs.len() * self.weights.head.outputs * size) as u64;
@@ -230,10 +233,10 @@ impl GpuModel {
         device.write(scratch.overflows.get(), 0, bytemuck::cast_slice(&none));
     }
 
-    /// Records and submits all dispatches of a pass. Returns what may still be in progress.
+    /// Records and submits all dispatches of a pass, with the embedding or without. Returns what may still be in progress.
     fn run(
         &mut self,
-        pass: &Pass<'_>,
+        (pass, embeds): (&Pass<'_>, bool),
         rows: &PassRows,
         places: &ResultPlaces,
         storage: &mut GpuPages,
@@ -244,7 +247,9 @@ impl GpuModel {
         let mut recorder = recorder.with_timer(timer.as_mut());
         let has_copies = storage.record_copies(&mut recorder)?;
         let mut run = PassRun { weights, rows, scratch, pages: storage, recorder };
-        run.embed();
+        if embeds {
+            run.embed();
+        }
         let mut copy = FeatureCopy { source: features.as_ref(), staging, places };
         copy.after_layers(0, &mut run);
         let n_layers = weights.layers.len();
@@ -295,6 +300,7 @@ impl GpuModel {
         let (logits, overflows, cost) = (&mut self.logits, &mut self.overflows, &mut self.cost);
         logits.clear();
         overflows.clear();
+        let (kept, is_part) = (&mut self.kept, self.weights.is_part());
         let hidden = self.weights.architecture().hidden_size;
         let (started, times) = (Instant::now(), &mut self.times);
         self.weights.device().read(staging, places.end, submission, |bytes| {
@@ -303,7 +309,10 @@ impl GpuModel {
             let of_rows: &[u32] = bytemuck::cast_slice(part(0..places.features));
             overflows.extend(of_rows.iter().enumerate().filter_map(overflow));
             let features: &[f32] = bytemuck::cast_slice(part(places.features..places.logits));
-            if storage.has_features() && !features.is_empty() {
+            kept.clear();
+            if is_part {
+                kept.extend_from_slice(features);
+            } else if storage.has_features() && !features.is_empty() {
                 let interleaved = interleaved(features, rows.rows.len(), hidden);
                 storage.store_features(&rows.own_places, &interleaved);
             }
@@ -348,15 +357,33 @@ impl Forward for GpuModel {
         pass: &Pass<'_>,
         storage: &mut GpuPages,
     ) -> Result<PassOutput<'_>, PassError> {
+        self.compute(pass, None, storage)?;
+        let Self { logits, overflows, .. } = self;
+        Ok(PassOutput { logits, hidden: &[], overflows })
+    }
+}
+
+impl GpuModel {
+    /// Computes a pass. With `inputs`, only the first layers are here: these are the hidden states before them, and there
+    /// are no logits.
+    pub(crate) fn compute(
+        &mut self,
+        pass: &Pass<'_>,
+        inputs: Option<&[f32]>,
+        storage: &mut GpuPages,
+    ) -> Result<(), PassError> {
         if pass.is_cancelled() {
             return Err(Cancelled.into());
         }
         self.weights.device().check()?;
         let started = Instant::now();
-        let rows = PassRows::new(pass, &self.weights.ropes);
-        let vocabulary = self.architecture().vocab_size;
+        let mut rows = PassRows::new(pass, &self.weights.ropes);
+        let vocabulary = self.weights.architecture().vocab_size;
         let is_known = |row: &crate::rows::Row| (row.token as usize) < vocabulary;
         assert!(rows.rows.iter().all(is_known), "every token has an embedding");
+        if inputs.is_some() {
+            rows.outputs.clear();
+        }
         let n_layers = self.weights.layers.len();
         if let LayerOrder::Groups(groups) = pass.order {
             assert_eq!(groups.n_layers(), n_layers, "groups of all layers");
@@ -370,15 +397,19 @@ impl Forward for GpuModel {
         }
         let places = self.place_results(&rows)?;
         self.write_rows(&rows);
-        let Submitted { submission, work, since } = self.run(pass, &rows, &places, storage)?;
+        if let Some(inputs) = inputs {
+            let hidden = self.scratch.hidden.get();
+            self.weights.device().write(hidden, 0, bytemuck::cast_slice(inputs));
+        }
+        let Submitted { submission, work, since } =
+            self.run((pass, inputs.is_none()), &rows, &places, storage)?;
         self.times.recording = started.elapsed();
         self.read_results(&rows, &places, storage, submission.clone())?;
         if let Some(timer) = &mut self.timer {
             timer.collect(self.weights.device(), submission)?;
         }
         self.pacer.observe(work, since);
-        let Self { logits, overflows, .. } = self;
-        Ok(PassOutput { logits, hidden: &[], overflows })
+        Ok(())
     }
 }
 

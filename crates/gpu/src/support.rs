@@ -2,6 +2,7 @@
 
 use crate::error::GpuLoadError;
 use crate::kernel::{MAX_EXPERTS, MAX_HEAD_DIM, WEIGHT_TYPES};
+use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, CacheType, Experts, Head, Input, Layer, MatrixTypes,
 };
@@ -24,23 +25,57 @@ pub(crate) fn check(
     refuse(model.shares_embedding || model.head == Head::Target, "matrices shared with a target")?;
     refuse(model.head_tokens.is_some(), "a head with a part of the vocabulary")?;
     refuse(cache == CacheType::Q8, "caches in q8")?;
+    let mut of_layers = model.layers.iter().enumerate();
+    let of_layers = of_layers.find_map(|(index, layer)| unsupported_layer(index, layer));
+    let of_matrices =
+        || model.matrices().find_map(|tensor| unsupported_matrix(model, types, tensor));
+    match of_layers.or_else(of_matrices) {
+        Some(piece) => Err(GpuLoadError::Unsupported { piece }),
+        None => Ok(()),
+    }
+}
+
+/// Returns the number of a model's first layers that GPUs compute, and the piece that ends them, if there is one.
+pub(crate) fn first_layers(
+    model: &Architecture,
+    types: &MatrixTypes,
+    cache: CacheType,
+) -> (usize, Option<String>) {
+    if cache == CacheType::Q8 {
+        return (0, Some("caches in q8".into()));
+    }
+    // Such layers would read a cache on another device.
+    let shares_keys =
+        |layer: &Layer| layer.attention.as_ref().is_some_and(|it| it.keys_of.is_some());
+    if model.layers.iter().any(shares_keys) {
+        return (0, Some("a part of a model with keys that layers share".into()));
+    }
+    let layer_of = |tensor| match tensor {
+        Tensor::Layer(layer, _) | Tensor::Expert(layer, ..) => Some(layer),
+        _ => None,
+    };
     for (index, layer) in model.layers.iter().enumerate() {
-        if let Some(piece) = unsupported_piece(layer) {
-            return Err(GpuLoadError::unsupported(format!("{piece} (layer {index})")));
+        let mut matrices = model.matrices().filter(|tensor| layer_of(*tensor) == Some(index));
+        let of_matrices = || matrices.find_map(|tensor| unsupported_matrix(model, types, tensor));
+        if let Some(piece) = unsupported_layer(index, layer).or_else(of_matrices) {
+            return (index, Some(piece));
         }
     }
-    for tensor in model.matrices() {
-        let weight_type = types.of(tensor);
-        if !WEIGHT_TYPES.contains(&weight_type) {
-            return Err(GpuLoadError::unsupported(format!("weights in {weight_type} ({tensor})")));
-        }
-        let inputs = model.shape(tensor)[1];
-        if !inputs.is_multiple_of(4) {
-            let piece = format!("a matrix with {inputs} inputs, no multiple of 4 ({tensor})");
-            return Err(GpuLoadError::unsupported(piece));
-        }
+    (model.layers.len(), None)
+}
+
+fn unsupported_layer(index: usize, layer: &Layer) -> Option<String> {
+    unsupported_piece(layer).map(|piece| format!("{piece} (layer {index})"))
+}
+
+fn unsupported_matrix(model: &Architecture, types: &MatrixTypes, tensor: Tensor) -> Option<String> {
+    let weight_type = types.of(tensor);
+    if !WEIGHT_TYPES.contains(&weight_type) {
+        return Some(format!("weights in {weight_type} ({tensor})"));
     }
-    Ok(())
+    let inputs = model.shape(tensor)[1];
+    let is_odd = !inputs.is_multiple_of(4);
+    is_odd.then(|| format!("a matrix with {inputs} inputs, no multiple of 4 ({tensor})"))
 }
 
 fn unsupported_piece(layer: &Layer) -> Option<String> {

@@ -1,8 +1,9 @@
 //! A model's weights in a GPU's memory.
 
 use crate::device::GpuDevice;
-use crate::error::GpuLoadError;
+use crate::error::{GpuFailure, GpuLoadError};
 use crate::expert_matrix::ExpertMatrix;
+use crate::layer_plan::{LayerCount, LayerPlan};
 use crate::matrix::{GpuMatrix, MatrixSource, upload_floats};
 use crate::support;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
@@ -14,17 +15,19 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use wgpu::Buffer;
 
-/// A model's weights on a GPU. Models on the same GPU share them.
+/// A model's weights on a GPU, or those of its first layers. Models on the same GPU share them.
 pub struct GpuWeights {
     device: Arc<GpuDevice>,
     architecture: Architecture,
     cache_type: CacheType,
+    /// Without outputs if only the first layers are here.
     pub(crate) embedding: Arc<GpuMatrix>,
     pub(crate) positions: Option<Buffer>, // [rows, hidden]
     pub(crate) layers: Vec<LayerWeights>,
     /// The different position embeddings of the layers.
     pub(crate) ropes: Vec<Rope>,
     pub(crate) final_norm: Option<NormWeights>,
+    /// Without outputs if only the first layers are here.
     pub(crate) head: Arc<GpuMatrix>,
     /// Bound where a kernel does not use a buffer that it reads.
     pub(crate) unused: Buffer,
@@ -160,10 +163,7 @@ impl GpuWeights {
         types: ModelTypes,
         on_layer: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<Self, GpuLoadError> {
-        let matrices = MatrixTypes::of_model(types.weights, &architecture, source)?;
-        let cache_type = types.cache.unwrap_or_else(|| {
-            CacheType::for_weights(architecture.matrices().map(|tensor| matrices.of(tensor)))
-        });
+        let (matrices, cache_type) = types_of(&architecture, source, types)?;
         support::check(&architecture, &matrices, cache_type)?;
         let uploader = Uploader { device, architecture: &architecture, source, types: &matrices };
         let embedding = Arc::new(uploader.matrix(&[Tensor::Embedding], &[])?);
@@ -207,6 +207,65 @@ impl GpuWeights {
         })
     }
 
+    /// Uploads the first layers of an architecture: as many as `count` says. The others, the embedding and the head are
+    /// on another device. `on_layer` is as in [`GpuWeights::load_with`].
+    ///
+    /// # Errors
+    /// As [`GpuWeights::load_with`], [`GpuLoadError::UnsupportedLayers`], and [`GpuLoadError::TooManyLayers`].
+    pub fn load_first_layers(
+        device: &Arc<GpuDevice>,
+        architecture: Architecture,
+        source: &dyn TensorSource,
+        (types, count): (ModelTypes, LayerCount),
+        on_layer: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<Self, GpuLoadError> {
+        let (matrices, cache_type) = types_of(&architecture, source, types)?;
+        let plan = LayerPlan::new(device, &architecture, (&matrices, cache_type), count)?;
+        let uploader = Uploader { device, architecture: &architecture, source, types: &matrices };
+        let (mut ropes, mut layers) = (Vec::new(), Vec::new());
+        for (index, layer) in architecture.layers[..plan.layers].iter().enumerate() {
+            if on_layer(index).is_break() {
+                return Err(GpuLoadError::Cancelled);
+            }
+            match uploader.layer(index, layer, &mut ropes) {
+                Ok(layer) => layers.push(layer),
+                Err(GpuLoadError::Failure(failure @ GpuFailure::OutOfMemory { .. })) => {
+                    layers.truncate(plan.without_memory(index, failure)?);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if on_layer(layers.len()).is_break() {
+            return Err(GpuLoadError::Cancelled);
+        }
+        let elsewhere = Arc::new(GpuMatrix::elsewhere(architecture.hidden_size));
+        Ok(Self {
+            embedding: Arc::clone(&elsewhere),
+            positions: None,
+            layers,
+            ropes,
+            final_norm: None,
+            head: elsewhere,
+            unused: device.allocate("an unused buffer", 0)?,
+            empty_pages: [device.allocate("no keys", 0)?, device.allocate("no values", 0)?],
+            cache_type,
+            architecture,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// Returns whether only the first layers are here, without the embedding and the head.
+    pub(crate) fn is_part(&self) -> bool {
+        self.embedding.outputs == 0
+    }
+
+    /// Returns the number of layers that are on the GPU.
+    #[must_use]
+    pub fn n_layers(&self) -> usize {
+        self.layers.len()
+    }
+
     /// Returns what the model computes.
     #[must_use]
     pub fn architecture(&self) -> &Architecture {
@@ -235,6 +294,19 @@ impl GpuWeights {
         };
         layers + self.embedding.bytes() + head
     }
+}
+
+/// Returns the types of a model's matrices and of its cache.
+fn types_of(
+    architecture: &Architecture,
+    source: &dyn TensorSource,
+    types: ModelTypes,
+) -> Result<(MatrixTypes, CacheType), LoadError> {
+    let matrices = MatrixTypes::of_model(types.weights, architecture, source)?;
+    let cache = types.cache.unwrap_or_else(|| {
+        CacheType::for_weights(architecture.matrices().map(|tensor| matrices.of(tensor)))
+    });
+    Ok((matrices, cache))
 }
 
 /// Uploads the tensors of a model.

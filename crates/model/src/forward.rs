@@ -198,6 +198,67 @@ pub trait Forward {
     ) -> Result<PassOutput<'_>, PassError>;
 }
 
+/// The first layers of a model on a device, without the embedding before them. A [`SplitModel`](crate::SplitModel)
+/// joins them with the rest on another device.
+pub trait ForwardLayers {
+    /// The memory of the pages of these layers.
+    type Storage: PageStorage;
+
+    /// Returns the number of layers.
+    fn n_layers(&self) -> usize;
+
+    /// Creates a storage without pages. It keeps no features.
+    fn new_storage(&self) -> Self::Storage;
+
+    /// Computes the layers for the new nodes of all sequences, and writes their rows to `storage`. `inputs` are the
+    /// hidden states before the first layer: `[rows, hidden]`. `kept` are the numbers of layers after which hidden
+    /// states are returned, in ascending order from 1.
+    ///
+    /// # Errors
+    /// As [`Forward::forward`].
+    ///
+    /// # Panics
+    /// If the pass has groups of layers, or `kept` is not in order: programming errors.
+    fn forward_layers(
+        &mut self,
+        pass: &Pass<'_>,
+        inputs: &[f32],
+        kept: &[usize],
+        storage: &mut Self::Storage,
+    ) -> Result<LayersOutput<'_>, PassError>;
+}
+
+/// The results of the first layers of a model, on the host.
+#[derive(Clone, Copy, Debug)]
+pub struct LayersOutput<'a> {
+    /// The hidden states after each number of layers that was asked for: `[kept, rows, hidden]`.
+    pub hidden: &'a [f32],
+    /// The keys and values that the storage could not hold.
+    pub overflows: &'a [CacheOverflow],
+}
+
+/// A model on a device that can leave its first layers to another one.
+pub trait ForwardRest: Forward {
+    /// Starts a pass: computes the input of the first layer for the new nodes of all sequences, `[rows, hidden]`.
+    fn inputs(&mut self, pass: &Pass<'_>, storage: &mut Self::Storage) -> &[f32];
+
+    /// Continues a pass: stores what is a feature among the hidden states after a number of layers.
+    fn store_hidden(&mut self, layers: usize, hidden: &[f32], storage: &mut Self::Storage);
+
+    /// Ends a pass: computes the layers from `first` on, and the logits. `hidden` are the hidden states before these
+    /// layers: `[rows, hidden]`.
+    ///
+    /// # Errors
+    /// As [`Forward::forward`].
+    fn forward_rest(
+        &mut self,
+        pass: &Pass<'_>,
+        first: usize,
+        hidden: &[f32],
+        storage: &mut Self::Storage,
+    ) -> Result<PassOutput<'_>, PassError>;
+}
+
 /// Draft heads on a device. They have no cache.
 pub trait ForwardHeads {
     /// Returns what the heads compute.

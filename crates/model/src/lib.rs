@@ -13,14 +13,16 @@ mod forward;
 mod heads_model;
 mod model_probe;
 mod sequence_runner;
+mod split_model;
 
 pub use block_model::BlockModel;
 pub use cached_transformer::{CachedTransformer, DEFAULT_CACHE_BYTES};
 pub use eagle_model::EagleModel;
 pub use forward::{
-    CacheOverflow, Cancelled, Forward, ForwardHeads, HeadRow, Pass, PassError, PassOutput,
-    RowFeature, SequencePass,
+    CacheOverflow, Cancelled, Forward, ForwardHeads, ForwardLayers, ForwardRest, HeadRow,
+    LayersOutput, Pass, PassError, PassOutput, RowFeature, SequencePass,
 };
 pub use heads_model::HeadsModel;
 pub use model_probe::ModelProbe;
 pub use sequence_runner::SequenceRunner;
+pub use split_model::{SplitModel, SplitPages};

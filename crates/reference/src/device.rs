@@ -8,7 +8,10 @@ use forerun_cache::{
 };
 use forerun_core::{FeatureRows, TokenId};
 use forerun_formats::{Architecture, FeatureSource, Input, Recurrent};
-use forerun_model::{Cancelled, Forward, Pass, PassError, PassOutput, RowFeature, SequencePass};
+use forerun_model::{
+    Cancelled, Forward, ForwardLayers, ForwardRest, LayersOutput, Pass, PassError, PassOutput,
+    RowFeature, SequencePass,
+};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,8 +21,17 @@ pub struct ReferenceDevice {
     model: Arc<ReferenceModel>,
     /// The hidden states that are stored as features for drafters.
     features: Option<FeatureSource>,
+    /// The rows of a pass whose first layers are on another device.
+    started: Vec<Row>,
     logits: Vec<f32>, // [output rows, head outputs]
     hidden: Vec<f32>, // [rows, hidden]
+}
+
+/// The first layers of a model on the reference device.
+pub struct ReferenceLayers {
+    device: ReferenceDevice,
+    n_layers: usize,
+    kept: Vec<f32>, // [kept, rows, hidden]
 }
 
 /// Keys, values and features, row by row.
@@ -62,7 +74,8 @@ impl ReferenceDevice {
     /// Creates a model on the reference device.
     #[must_use]
     pub fn new(model: Arc<ReferenceModel>) -> Self {
-        Self { model, features: None, logits: Vec::new(), hidden: Vec::new() }
+        let (started, logits, hidden) = (Vec::new(), Vec::new(), Vec::new());
+        Self { model, features: None, started, logits, hidden }
     }
 
     /// Returns the same model, configured so that new storages store each token's features.
@@ -256,13 +269,105 @@ impl Forward for ReferenceDevice {
             (self.logits, self.hidden) = (Vec::new(), Vec::new());
             return Ok(PassOutput { logits: &[], hidden: &[], overflows: &[] });
         }
-        for group in (0..pass.order.len(n_layers)).map(|index| pass.order.group(index)) {
+        self.run(pass, 0..n_layers, &mut rows, storage)?;
+        Ok(self.finish(rows))
+    }
+}
+
+impl ForwardRest for ReferenceDevice {
+    fn inputs(&mut self, pass: &Pass<'_>, storage: &mut ReferencePages) -> &[f32] {
+        self.started = pass.sequences.iter().flat_map(|sequence| self.rows(sequence)).collect();
+        self.store_features(0, &self.started, storage);
+        self.hidden = self.started.iter().flat_map(|row| row.hidden.clone()).collect();
+        &self.hidden
+    }
+
+    fn store_hidden(&mut self, layers: usize, hidden: &[f32], storage: &mut ReferencePages) {
+        set_hidden(&mut self.started, hidden);
+        self.store_features(layers, &self.started, storage);
+    }
+
+    fn forward_rest(
+        &mut self,
+        pass: &Pass<'_>,
+        first: usize,
+        hidden: &[f32],
+        storage: &mut ReferencePages,
+    ) -> Result<PassOutput<'_>, PassError> {
+        let mut rows = std::mem::take(&mut self.started);
+        set_hidden(&mut rows, hidden);
+        self.run(pass, first..self.architecture().layers.len(), &mut rows, storage)?;
+        Ok(self.finish(rows))
+    }
+}
+
+impl ReferenceLayers {
+    /// Creates the first `n_layers` layers of a model.
+    #[must_use]
+    pub fn new(model: Arc<ReferenceModel>, n_layers: usize) -> Self {
+        Self { device: ReferenceDevice::new(model), n_layers, kept: Vec::new() }
+    }
+}
+
+impl ForwardLayers for ReferenceLayers {
+    type Storage = ReferencePages;
+
+    fn n_layers(&self) -> usize {
+        self.n_layers
+    }
+
+    fn new_storage(&self) -> ReferencePages {
+        ReferencePages { state_bytes: 0, ..self.device.new_storage() }
+    }
+
+    fn forward_layers(
+        &mut self,
+        pass: &Pass<'_>,
+        inputs: &[f32],
+        kept: &[usize],
+        storage: &mut ReferencePages,
+    ) -> Result<LayersOutput<'_>, PassError> {
+        let sequences = pass.sequences.iter();
+        let mut rows: Vec<Row> =
+            sequences.flat_map(|sequence| self.device.rows(sequence)).collect();
+        set_hidden(&mut rows, inputs);
+        self.kept.clear();
+        let mut first = 0;
+        for &end in kept {
+            self.device.run(pass, first..end, &mut rows, storage)?;
+            self.kept.extend(rows.iter().flat_map(|row| &row.hidden));
+            first = end;
+        }
+        Ok(LayersOutput { hidden: &self.kept, overflows: &[] })
+    }
+}
+
+/// Replaces the hidden states of rows: `[rows, hidden]`.
+fn set_hidden(rows: &mut [Row], hidden: &[f32]) {
+    let size = hidden.len() / rows.len().max(1);
+    for (row, hidden) in rows.iter_mut().zip(hidden.chunks_exact(size.max(1))) {
+        row.hidden = hidden.to_vec();
+    }
+}
+
+impl ReferenceDevice {
+    /// Computes the groups of layers that begin within `layers`.
+    fn run(
+        &self,
+        pass: &Pass<'_>,
+        layers: Range<usize>,
+        rows: &mut [Row],
+        storage: &mut ReferencePages,
+    ) -> Result<(), PassError> {
+        let n_layers = self.architecture().layers.len();
+        let groups = (0..pass.order.len(n_layers)).map(|index| pass.order.group(index));
+        for group in groups.filter(|group| layers.contains(&group.start)) {
             if pass.is_cancelled() {
                 return Err(Cancelled.into());
             }
             // The attention of all layers of a group reads the same hidden states.
             let deltas: Vec<Vec<[Vec<f32>; 2]>> =
-                group.clone().map(|layer| self.attention(layer, &rows, storage)).collect();
+                group.clone().map(|layer| self.attention(layer, rows, storage)).collect();
             for (layer, deltas) in group.clone().zip(deltas) {
                 for (row, [input, delta]) in rows.iter_mut().zip(deltas) {
                     self.model.start_residual(layer, &mut row.hidden, &input);
@@ -270,13 +375,18 @@ impl Forward for ReferenceDevice {
                     self.model.finish_layer(layer, &mut row.hidden, added);
                 }
             }
-            self.store_features(group.end, &rows, storage);
+            self.store_features(group.end, rows, storage);
         }
+        Ok(())
+    }
+
+    /// Computes the logits of the output rows.
+    fn finish(&mut self, rows: Vec<Row>) -> PassOutput<'_> {
         let outputs = rows.iter().filter(|row| row.is_output);
         self.logits =
             outputs.flat_map(|row| self.model.head(&self.model.final_norm(&row.hidden))).collect();
         self.hidden = rows.into_iter().flat_map(|row| row.hidden).collect();
-        Ok(PassOutput { logits: &self.logits, hidden: &self.hidden, overflows: &[] })
+        PassOutput { logits: &self.logits, hidden: &self.hidden, overflows: &[] }
     }
 }
 

@@ -22,7 +22,7 @@ mod whole_sequence;
 
 pub use arithmetic::{Arithmetic, Bf16Products};
 pub use block_heads::ReferenceBlockHeads;
-pub use device::{ReferenceDevice, ReferencePages};
+pub use device::{ReferenceDevice, ReferenceLayers, ReferencePages};
 pub use heads::ReferenceHeads;
 pub use matrix::Matrix;
 pub use weights::ReferenceModel;

@@ -178,11 +178,22 @@ pub struct EngineArguments {
     /// has the first core, and the target or its replicas have the others. `forerun devices` shows
     /// the defaults. The threads of a given placement stay on their cores, even if other programs use them.
     ///
+    /// `target=gpu:0` is a GPU, in a build with the feature `gpu`. `target=gpu:0/cpu:0-7` puts the first layers there, as
+    /// many as fit, and everything else on the cores; `target=gpu:0:20/cpu:0-7` puts 20 layers there.
+    ///
     /// `drafter=rank:0,target=rank:1` runs on the processes that `mpirun -n 2 forerun generate ...` starts,
     /// on one machine or several (`generate` and `serve`, in a build with the feature `mpi`). The ranks of
     /// `target=rank:1+rank:2` compute one target together.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Option<Placement>,
+
+    /// Number of the target's first layers on a GPU (`-ngl` of llama.cpp).
+    ///
+    /// The cores have the other layers, the embedding and the head. The default for
+    /// `--placement target=gpu:0/cpu:0-7` is as many layers as fit in the GPU's memory. Without such a placement, the
+    /// first GPU is used, with the target's cores.
+    #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", help_heading = headings::DEVICES)]
+    pub(crate) gpu_layers: Option<usize>,
 
     /// Seconds without a heartbeat after which a rank counts as lost and the job ends.
     ///

@@ -6,7 +6,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// The options that have no effect if nothing is measured.
-const OF_MEASUREMENTS: [&str; 20] = [
+const OF_MEASUREMENTS: [&str; 21] = [
     "check",
     "check_rounds",
     "save_profile",
@@ -26,6 +26,7 @@ const OF_MEASUREMENTS: [&str; 20] = [
     "layer_groups",
     "calibration",
     "threads",
+    "gpu_layers",
     "pin",
 ];
 

@@ -34,7 +34,7 @@ impl Transformer {
         let mut observed = Observed::default();
         self.prepare(pass, None);
         let order = pass.order;
-        for index in 0..order.len(self.weights.layers.len()) {
+        for index in 0..order.len(self.weights.n_layers()) {
             let layers = order.group(index);
             self.attention_blocks(layers.clone(), storage);
             for block in 0..layers.len() {
@@ -59,10 +59,10 @@ impl Transformer {
         see: &mut dyn FnMut(Tensor, &[f32]),
     ) {
         self.prepare(pass, None);
-        for layer in 0..self.weights.layers.len() {
+        for layer in 0..self.weights.n_layers() {
             self.attention_blocks(layer..layer + 1, storage);
             let block = &self.scratch.blocks[0];
-            let weights = &self.weights.layers[layer];
+            let weights = self.weights.layer(layer);
             let [input, output] = match weights.recurrent {
                 None => [LayerTensor::Query, LayerTensor::Output],
                 Some(_) => [LayerTensor::MixerQuery, LayerTensor::MixerOutput],
@@ -74,7 +74,7 @@ impl Transformer {
             }
             self.mlp_blocks(layer..layer + 1);
             // The experts of a mixture see other rows each, which are not observed.
-            if self.weights.layers[layer].mlp.is_some() {
+            if self.weights.layer(layer).mlp.is_some() {
                 see(Tensor::Layer(layer, LayerTensor::Gate), &self.scratch.normed);
                 see(Tensor::Layer(layer, LayerTensor::Down), &self.scratch.mlp.inner);
             }
@@ -85,12 +85,12 @@ impl Transformer {
 
     /// Returns the input and the results of the attention of a layer, which is in this block.
     fn states(&self, block: usize, layer: usize) -> [Vec<f32>; STATES] {
-        let (scratch, shape) = (&self.scratch, self.weights.layers[layer].shape);
+        let (scratch, shape) = (&self.scratch, self.weights.layer(layer).shape);
         let block = &scratch.blocks[block];
         let q_width = shape.q_width();
         let kv_width = if shape.has_keys { shape.kv_width() } else { 0 };
         let part = |range: Range<usize>| {
-            let rows = block.qkv.chunks_exact(self.weights.layers[layer].row_width());
+            let rows = block.qkv.chunks_exact(self.weights.layer(layer).row_width());
             rows.flat_map(|row| row[range.clone()].iter().copied()).collect()
         };
         [

@@ -29,7 +29,19 @@ pub(super) fn placement(
         }
     };
     placement.check_roles(models, method.has_replicas())?;
-    Ok(placement)
+    match options.gpu_layers {
+        None => Ok(placement),
+        Some(0) => Err(PlanError::Range {
+            option: "gpu_layers",
+            found: "0".into(),
+            expected: "at least 1 (for a target on cores alone, leave it out)",
+        }),
+        Some(layers) => {
+            let text = placement.to_string();
+            let split = placement.with_gpu_layers(layers);
+            split.ok_or(PlanError::Unsplit { placement: text })
+        }
+    }
 }
 
 /// Returns the cores that an automatic placement uses: the default ones, or as many as there are threads.

@@ -115,6 +115,15 @@ pub enum PlanError {
          `placement = drafter=cpu:0,target=cpu:1/cpu:2`"
     )]
     NeedsSingleDevice(SpeculatorKind),
+    /// Some layers of the target are to be on a GPU, but its placement is no GPU with cores.
+    #[error(
+        "`gpu_layers` splits a target between a GPU and cores, but the placement is {placement}: write, for example, \
+         `placement = target=gpu:0/cpu:0-7`, or leave `gpu_layers` out"
+    )]
+    Unsplit {
+        /// The placement.
+        placement: String,
+    },
     /// The placement is wrong.
     #[error(transparent)]
     Placement(#[from] PlacementError),

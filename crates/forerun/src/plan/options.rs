@@ -82,6 +82,12 @@ pub struct Options {
     /// By default target and drafter take turns on the same cores. If they run at the same time, the
     /// drafter has the first core and the target the others.
     pub placement: Option<Placement>,
+    /// The number of the target's first layers on a GPU (llama.cpp's `-ngl`). The cores have the others, the embedding
+    /// and the head.
+    ///
+    /// In a `placement` such as `target=gpu:0/cpu:0-7`, it takes the place of as many layers as fit in the GPU's memory.
+    /// A target on cores alone gets the first GPU.
+    pub gpu_layers: Option<usize>,
     /// Whether each thread stays on its core, also without `placement`. Threads of a `placement` always
     /// do. Pin threads only if no other program uses the cores.
     pub pin: bool,

@@ -142,10 +142,19 @@ pub enum PlacementError {
     },
     /// A model is spread over several GPUs, or over a GPU and cores.
     #[error(
-        "{group} spreads a model over a GPU and other devices, which is not supported yet; give each model one GPU"
+        "{group} spreads a model over a GPU and other devices; give each model one GPU, or split a target between one GPU \
+         and cores, in this order: target=gpu:0/cpu:0-7"
     )]
     JoinedGpus {
         /// The groups as written.
+        group: String,
+    },
+    /// A drafter is split between a GPU and cores.
+    #[error(
+        "{group} splits a drafter between a GPU and cores, which only targets can be; place it on one of them"
+    )]
+    SplitDrafter {
+        /// The group as written.
         group: String,
     },
     /// A GPU is in two groups that are not declared shared.
@@ -159,7 +168,8 @@ pub enum PlacementError {
     /// Some target replicas are on GPUs, and others on cores.
     #[error(
         "one target replica is on {gpu} and another one on {other}, which round differently, so the text would depend \
-         on which of them is faster; give all replicas devices of the same kind"
+         on which of them is faster; give all replicas devices of the same kind (and the same number of layers on a GPU, \
+         if they are split)"
     )]
     MixedReplicas {
         /// The device of a replica on a GPU.

@@ -17,6 +17,15 @@ pub enum DeviceGroup {
     },
     /// A GPU, by its number. GPUs are numbered from 0: those with their own memory first, software drivers last.
     Gpu(usize),
+    /// A GPU with the first layers of a target, and cores with everything else.
+    GpuAndCores {
+        /// The number of the GPU.
+        gpu: usize,
+        /// The number of layers on the GPU. `None`: as many as fit in its memory.
+        layers: Option<usize>,
+        /// The cores, in the order of the team's members.
+        cores: Vec<usize>,
+    },
 }
 
 /// The device groups of one model: one group, or several groups that the model uses one after another.
@@ -44,13 +53,19 @@ impl DeviceGroup {
         Self::Gpu(gpu)
     }
 
-    /// Returns the number of the GPU; `None` for cores.
+    /// Returns the number of the GPU that computes all layers of a model, or the first ones; `None` for cores.
     #[must_use]
     pub fn gpu(&self) -> Option<usize> {
         match self {
-            Self::Gpu(gpu) => Some(*gpu),
+            Self::Gpu(gpu) | Self::GpuAndCores { gpu, .. } => Some(*gpu),
             Self::Cores(_) | Self::Ranks { .. } => None,
         }
+    }
+
+    /// Returns whether a GPU has the first layers of a target, and cores have the others.
+    #[must_use]
+    pub fn is_split(&self) -> bool {
+        matches!(self, Self::GpuAndCores { .. })
     }
 
     /// Returns the rank whose cores these are, or that leads the group's ranks; `None` on this machine.
@@ -58,7 +73,7 @@ impl DeviceGroup {
     pub fn rank(&self) -> Option<usize> {
         match self {
             Self::Ranks { leader, .. } => Some(*leader),
-            Self::Cores(_) | Self::Gpu(_) => None,
+            Self::Cores(_) | Self::Gpu(_) | Self::GpuAndCores { .. } => None,
         }
     }
 
@@ -67,7 +82,7 @@ impl DeviceGroup {
     pub fn ranks(&self) -> Vec<usize> {
         match self {
             Self::Ranks { leader, followers } => [&[*leader], &followers[..]].concat(),
-            Self::Cores(_) | Self::Gpu(_) => Vec::new(),
+            Self::Cores(_) | Self::Gpu(_) | Self::GpuAndCores { .. } => Vec::new(),
         }
     }
 
@@ -82,26 +97,27 @@ impl DeviceGroup {
     #[must_use]
     pub fn cores(&self) -> &[usize] {
         match self {
-            Self::Cores(cores) => cores,
+            Self::Cores(cores) | Self::GpuAndCores { cores, .. } => cores,
             Self::Ranks { .. } | Self::Gpu(_) => &[],
         }
     }
 
-    /// Returns whether both groups are the same device, regardless of the order of their cores.
+    /// Returns whether both groups are the same device, regardless of the order of their cores. Groups with the same
+    /// cores are, also if a GPU has some layers of one's model.
     #[must_use]
     pub fn is_same_device(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Cores(own), Self::Cores(others)) => {
+        match [self.cores(), other.cores()] {
+            [[], []] => self == other,
+            [own, others] => {
                 own.len() == others.len() && own.iter().all(|core| others.contains(core))
             }
-            _ => self == other,
         }
     }
 
     /// Takes the last core from a group of several.
     pub(super) fn take_core(&mut self) -> Option<usize> {
         match self {
-            Self::Cores(cores) if cores.len() > 1 => cores.pop(),
+            Self::Cores(cores) | Self::GpuAndCores { cores, .. } if cores.len() > 1 => cores.pop(),
             _ => None,
         }
     }
@@ -123,6 +139,26 @@ impl DeviceGroups {
     /// Returns the cores of all groups.
     pub fn cores(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().flat_map(|group| group.cores().iter().copied())
+    }
+
+    /// Moves first layers from cores to a GPU.
+    pub(super) fn move_layers(&mut self, gpu: usize, layers: Option<usize>) {
+        for group in &mut self.0 {
+            if let DeviceGroup::Cores(cores) = group {
+                *group = DeviceGroup::GpuAndCores { gpu, layers, cores: std::mem::take(cores) };
+            }
+        }
+    }
+
+    /// Sets the number of layers on the GPU, in a group of a GPU and cores. Returns whether there is one.
+    pub(super) fn set_gpu_layers(&mut self, count: usize) -> bool {
+        match &mut self.0[..] {
+            [DeviceGroup::GpuAndCores { layers, .. }] => {
+                *layers = Some(count);
+                true
+            }
+            _ => false,
+        }
     }
 
     pub(super) fn single(cores: &[usize]) -> Self {
@@ -152,6 +188,11 @@ impl fmt::Display for DeviceGroup {
                 followers.iter().try_for_each(|rank| write!(f, "+rank:{rank}"))
             }
             Self::Gpu(gpu) => write!(f, "gpu:{gpu}"),
+            Self::GpuAndCores { gpu, layers, cores } => {
+                write!(f, "gpu:{gpu}")?;
+                layers.iter().try_for_each(|layers| write!(f, ":{layers}"))?;
+                write!(f, "/cpu:{}", format_ranges(cores))
+            }
         }
     }
 }

@@ -44,7 +44,8 @@ impl Placement {
             DeviceGroup::Cores(cores) => {
                 cores.iter().all(|core| target.cores().any(|own| own == *core))
             }
-            DeviceGroup::Ranks { .. } | DeviceGroup::Gpu(_) => target.0.contains(group),
+            DeviceGroup::Gpu(gpu) => target.0.iter().any(|own| own.gpu() == Some(*gpu)),
+            DeviceGroup::Ranks { .. } | DeviceGroup::GpuAndCores { .. } => target.0.contains(group),
         };
         self.drafters.iter().flat_map(|groups| &groups.0).all(is_targets)
     }
@@ -67,11 +68,28 @@ impl Placement {
         self.drafters.get(index)
     }
 
-    /// Returns the GPU of a role; `None` if it is on cores or on a rank.
+    /// Returns the GPU of a role, or that of its first layers; `None` if it is on cores or on a rank.
     #[must_use]
     pub fn gpu_of(&self, role: Role) -> Option<usize> {
         let groups = self.roles().find(|(own, _)| *own == role)?.1;
         groups.0.first().and_then(DeviceGroup::gpu)
+    }
+
+    /// Returns whether the first layers of a target replica are on a GPU, and the others on cores.
+    #[must_use]
+    pub fn is_split(&self, index: usize) -> bool {
+        self.target(index).is_some_and(|groups| groups.0.iter().any(DeviceGroup::is_split))
+    }
+
+    /// Returns the placement with this number of the targets' first layers on a GPU. Targets on cores alone get GPU 0.
+    /// `None` if a target cannot be split, because all of it is on a GPU or ranks, or on several groups.
+    #[must_use]
+    pub fn with_gpu_layers(mut self, layers: usize) -> Option<Self> {
+        for groups in self.targets.iter_mut().filter(|groups| !groups.has_several()) {
+            groups.move_layers(0, Some(layers));
+        }
+        let all_split = self.targets.iter_mut().all(|groups| groups.set_gpu_layers(layers));
+        all_split.then_some(self)
     }
 
     /// Returns the groups of every role.
@@ -112,7 +130,9 @@ impl fmt::Display for Placement {
         let targets = self.targets.iter().map(|group| format!("target={group}"));
         let mut parts: Vec<String> = drafters.chain(targets).collect();
         let groups: usize = self.roles().map(|(_, groups)| groups.0.len()).sum();
-        if self.devices().len() < groups {
+        let gpus: Vec<usize> = self.all_groups().filter_map(DeviceGroup::gpu).collect();
+        let shares_gpu = (1..gpus.len()).any(|at| gpus[..at].contains(&gpus[at]));
+        if self.devices().len() < groups || shares_gpu {
             parts.push("shared".into());
         }
         f.write_str(&parts.join(","))
@@ -146,12 +166,34 @@ mod tests {
     }
 
     #[test]
+    fn layers_move_to_a_gpu_from_cores_only() {
+        let with = |text: &str, layers| {
+            let placement = text.parse::<Placement>().unwrap();
+            placement.with_gpu_layers(layers).map(|placement| placement.to_string())
+        };
+        let moved = with("drafter=cpu:0-1,target=cpu:0-1,shared", 3);
+        assert_eq!(moved.as_deref(), Some("drafter=cpu:0-1,target=gpu:0:3/cpu:0-1,shared"));
+        assert_eq!(with("target=gpu:1/cpu:0", 9).as_deref(), Some("target=gpu:1:9/cpu:0"));
+        let replicas = with("drafter=cpu:0,target=cpu:1,target=cpu:2", 1);
+        assert!(replicas.unwrap().ends_with("target=gpu:0:1/cpu:2,shared"));
+        for text in ["target=gpu:0", "target=rank:0", "target=cpu:0/cpu:1"] {
+            assert_eq!(with(text, 3), None, "{text}");
+        }
+        let split = "drafter=cpu:0,target=gpu:0/cpu:1".parse::<Placement>().unwrap();
+        assert!(split.is_split(0) && !split.is_split(1));
+        assert_eq!(split.gpu_of(Role::Target(0)), Some(0));
+        assert!(split.multi_device_roles().is_empty());
+    }
+
+    #[test]
     fn shared_placements_have_one_target_with_all_cores() {
         let shared = |text: &str| Placement::parse(text, &[0, 1, 2, 3]).unwrap().is_shared();
         assert!(shared("drafter=cpu:0-3,target=cpu:0-3,shared") && shared("target=cpu:0-1"));
         assert!(!shared("drafter=cpu:0,target=cpu:1-3"));
         assert!(!shared("drafter=cpu:0,target=cpu:0,target=cpu:1,shared"));
         assert!(shared("drafter=gpu:0,target=gpu:0,shared") && shared("target=gpu:0"));
+        assert!(shared("drafter=gpu:0,target=gpu:0/cpu:0,shared"));
+        assert!(shared("drafter=cpu:0,target=gpu:0/cpu:0,shared"));
         assert!(!shared("drafter=gpu:0,target=cpu:0") && !shared("drafter=cpu:0,target=gpu:0"));
     }
 

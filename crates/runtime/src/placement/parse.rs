@@ -22,7 +22,7 @@ impl DeviceGroup {
             if gpu.contains('+') {
                 return Some(Err(PlacementError::JoinedGpus { group: text.into() }));
             }
-            let gpu = gpu.parse().ok().filter(|&gpu| gpu < MAX_GPUS)?;
+            let gpu = parse_gpu(gpu)?;
             return Some(Ok(Self::of_gpu(gpu)));
         }
         let mut cores = Vec::new();
@@ -63,8 +63,16 @@ impl DeviceGroup {
     }
 }
 
+/// Reads the number of a GPU.
+fn parse_gpu(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|&gpu| gpu < MAX_GPUS)
+}
+
 impl DeviceGroups {
     fn parse(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
+        if let Some(split) = Self::parse_split(text, available) {
+            return Some(split);
+        }
         let groups = text.split('/').map(|group| DeviceGroup::parse(group, available));
         let groups: Option<Result<Vec<DeviceGroup>, _>> = groups.collect();
         Some(groups?.and_then(|groups| {
@@ -79,6 +87,25 @@ impl DeviceGroups {
     }
 }
 
+impl DeviceGroups {
+    /// Reads a GPU and cores, as in `gpu:0/cpu:0-7` or `gpu:0:20/cpu:0-7`.
+    fn parse_split(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
+        let (gpu, cores) = text.strip_prefix("gpu:")?.split_once('/')?;
+        let (gpu, layers) = match gpu.split_once(':') {
+            Some((gpu, layers)) => (gpu, Some(layers.parse().ok().filter(|&layers| layers > 0)?)),
+            None => (gpu, None),
+        };
+        let gpu = parse_gpu(gpu)?;
+        Some(match DeviceGroup::parse(cores, available)? {
+            Ok(DeviceGroup::Cores(cores)) => {
+                Ok(Self(vec![DeviceGroup::GpuAndCores { gpu, layers, cores }]))
+            }
+            Ok(_) => return None,
+            Err(error) => Err(error),
+        })
+    }
+}
+
 impl Placement {
     /// Parses a placement, such as `drafter=cpu:0,target=cpu:1-3` or
     /// `drafter=cpu:0-3,target=cpu:0-3,shared`.
@@ -86,7 +113,8 @@ impl Placement {
     /// `target=cpu:0/cpu:1` splits the target's layers between two groups. To use the target's first and
     /// last group for the drafter, too, write `drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared`.
     ///
-    /// `drafter=cpu:0-3,target=gpu:0` places the target on a GPU.
+    /// `drafter=cpu:0-3,target=gpu:0` places the target on a GPU. `target=gpu:0/cpu:0-3` places as many of its first
+    /// layers there as fit, and `target=gpu:0:20/cpu:0-3` places 20. The cores have everything else.
     ///
     /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name ranks then. The ranks
     /// of `target=rank:1+rank:2` compute one target together.
@@ -157,6 +185,10 @@ mod tests {
             "drafter=cpu:0,target=gpu:0",
             "drafter=gpu:1,target=gpu:1,shared",
             "drafter=gpu:0,target=gpu:1,target=gpu:3",
+            "drafter=cpu:3,target=gpu:0/cpu:0-2",
+            "drafter=cpu:0-1,target=gpu:1:20/cpu:0-1,shared",
+            "drafter=gpu:0,target=gpu:0/cpu:0-2,shared",
+            "target=gpu:0/cpu:0,target=gpu:1/cpu:1",
             "drafter=rank:0,target=rank:0,target=rank:7,shared",
             "drafter=rank:0,target=rank:2+rank:1,target=rank:3",
         ] {
@@ -205,7 +237,21 @@ mod tests {
             ("target=gpu:99999", &["target=gpu:99999"]),
             ("drafter=gpu:1,target=gpu:1", &["GPU 1 is in two groups", "shared"]),
             ("target=gpu:0+gpu:1", &["gpu:0+gpu:1", "one GPU"]),
-            ("target=gpu:0/cpu:0", &["gpu:0/cpu:0", "one GPU"]),
+            ("target=cpu:0/gpu:0", &["cpu:0/gpu:0", "one GPU", "target=gpu:0/cpu:0-7"]),
+            ("target=gpu:0/gpu:1", &["gpu:0/gpu:1", "one GPU"]),
+            ("target=gpu:0/cpu:0/cpu:1", &["gpu:0/cpu:0/cpu:1", "one GPU"]),
+            ("target=gpu:0:0/cpu:0", &["target=gpu:0:0/cpu:0"]),
+            ("target=gpu:0:x/cpu:0", &["target=gpu:0:x/cpu:0"]),
+            ("target=gpu:0:5", &["target=gpu:0:5"]),
+            ("target=gpu:0/cpu:9", &["core 9"]),
+            ("drafter=gpu:0/cpu:0,target=cpu:1", &["gpu:0/cpu:0", "drafter"]),
+            ("drafter=gpu:0,target=gpu:0/cpu:0", &["GPU 0 is in two groups", "shared"]),
+            ("drafter=cpu:0-1,target=gpu:0/cpu:0,shared", &["core 0", "exactly the same cores"]),
+            ("target=gpu:0,target=gpu:1/cpu:0", &["gpu:0", "gpu:1/cpu:0", "same kind"]),
+            (
+                "target=gpu:0:3/cpu:0,target=gpu:1:4/cpu:1",
+                &["gpu:0:3/cpu:0", "same number of layers"],
+            ),
             ("target=cpu:0,target=gpu:1", &["cpu:0", "gpu:1", "same kind"]),
             ("drafter=rank:0,target=gpu:0", &["drafter=rank:0,target=gpu:0", "ranks or cores"]),
             ("target=rank:99999999", &["target=rank:99999999"]),

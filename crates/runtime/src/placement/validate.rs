@@ -82,6 +82,10 @@ impl Placement {
 
     /// Checks that roles on the same GPU are declared shared.
     fn check_gpus(&self, shared: bool) -> Result<(), PlacementError> {
+        let mut drafters = self.drafters.iter().flat_map(|groups| &groups.0);
+        if let Some(group) = drafters.find(|group| group.is_split()) {
+            return Err(PlacementError::SplitDrafter { group: group.to_string() });
+        }
         let gpus: Vec<usize> = self.all_groups().filter_map(DeviceGroup::gpu).collect();
         match (1..gpus.len()).find(|&at| gpus[..at].contains(&gpus[at])) {
             Some(at) if !shared => Err(PlacementError::SharedGpu { gpu: gpus[at] }),
@@ -91,14 +95,19 @@ impl Placement {
 
     /// Checks that all target replicas compute the same bits.
     fn check_replicas(&self) -> Result<(), PlacementError> {
-        let is_on_gpu = |groups: &&DeviceGroups| groups.0.iter().any(|group| group.gpu().is_some());
-        let (on_gpus, others): (Vec<_>, Vec<_>) = self.targets.iter().partition(is_on_gpu);
-        match (on_gpus.first(), others.first()) {
-            (Some(gpu), Some(other)) => Err(PlacementError::MixedReplicas {
-                gpu: gpu.to_string(),
+        let bits = |groups: &DeviceGroups| match groups.0.first() {
+            Some(DeviceGroup::GpuAndCores { layers, .. }) => (true, Some(*layers)),
+            Some(DeviceGroup::Gpu(_)) => (true, None),
+            _ => (false, None),
+        };
+        let on_gpu = self.targets.iter().find(|groups| bits(groups).0);
+        let Some(on_gpu) = on_gpu else { return Ok(()) };
+        match self.targets.iter().find(|groups| bits(groups) != bits(on_gpu)) {
+            Some(other) => Err(PlacementError::MixedReplicas {
+                gpu: on_gpu.to_string(),
                 other: other.to_string(),
             }),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
