@@ -40,6 +40,7 @@ use forerun_core::{
     Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
     TokenId, TokenTree, trace::SpanOutcome, verify_chains,
 };
+use forerun_plan::Knowledge;
 use std::collections::BTreeMap;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -452,5 +453,21 @@ impl AnswerDecoder for Dsi {
     fn for_next_answer(&self, options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(options.targets, self.lookahead.for_new_answer());
         Box::new(decoder.with_drafters(options.drafters))
+    }
+
+    fn knowledge(&self) -> Option<Knowledge> {
+        Some(self.lookahead.knowledge())
+    }
+
+    fn adopt(&mut self, known: &Knowledge) {
+        self.lookahead.adopt(known);
+    }
+
+    fn start(&mut self, known: &Knowledge) {
+        self.lookahead.start(known);
+    }
+
+    fn expected_token_ns(&self) -> Option<f64> {
+        self.lookahead.expected_token_ns()
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     autoregressive, dsi, pearl, speculative, ssd,
 };
 use forerun_core::{DraftShape, Guesser, Need};
-use forerun_plan::TreeLimits;
+use forerun_plan::{Knowledge, TreeLimits};
 
 /// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
 /// crate, and name the entry here.
@@ -116,4 +116,20 @@ pub trait AnswerDecoder: Decoder + Send {
         options: &DecoderOptions,
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder>;
+
+    /// Returns what other methods can use of what it has learned; `None` if it learns nothing that they can use.
+    fn knowledge(&self) -> Option<Knowledge> {
+        None
+    }
+
+    /// Learns the acceptance, and the times that it does not know, from another method.
+    fn adopt(&mut self, _known: &Knowledge) {}
+
+    /// Prepares to go on in the middle of an answer, after another method that knew this.
+    fn start(&mut self, _known: &Knowledge) {}
+
+    /// Returns the expected time of a token after the present text, in nanoseconds; `None` if it cannot say.
+    fn expected_token_ns(&self) -> Option<f64> {
+        None
+    }
 }

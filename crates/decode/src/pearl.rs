@@ -36,6 +36,7 @@ use forerun_core::{
     Cluster, Draft, Guesser, Need, Outcome, Proposal, Scores, Ticket, TokenId, TokenTree, Verdict,
     trace::SpanOutcome, verify_candidates,
 };
+use forerun_plan::Knowledge;
 use std::collections::BTreeMap;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -317,5 +318,21 @@ impl AnswerDecoder for Pearl {
     fn for_next_answer(&self, options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(options.pearl, self.draft_length.for_new_answer());
         Box::new(Self { guesser: options.guesser.map(|make| make()), ..decoder })
+    }
+
+    fn knowledge(&self) -> Option<Knowledge> {
+        Some(self.draft_length.knowledge())
+    }
+
+    fn adopt(&mut self, known: &Knowledge) {
+        self.draft_length.adopt(known);
+    }
+
+    fn start(&mut self, known: &Knowledge) {
+        self.draft_length.start(known);
+    }
+
+    fn expected_token_ns(&self) -> Option<f64> {
+        self.draft_length.expected_token_ns()
     }
 }

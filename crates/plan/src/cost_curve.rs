@@ -28,6 +28,16 @@ impl CostCurve {
         self.points.entry(count).or_default().add(ns);
     }
 
+    /// Learns the times of numbers that have not occurred here from another curve. A time there is `of(count, ns)` here.
+    pub(crate) fn fill_gaps(&mut self, other: &Self, of: impl Fn(usize, f64) -> (usize, f64)) {
+        for (&count, ns) in &other.points {
+            let (count, ns) = of(count, ns.value_or(0.0));
+            if count > 0 {
+                self.points.entry(count).or_insert_with(|| DecayingMean::of(ns));
+            }
+        }
+    }
+
     pub(crate) fn is_known(&self) -> bool {
         !self.points.is_empty()
     }

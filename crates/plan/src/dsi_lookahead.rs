@@ -4,6 +4,7 @@ use crate::DraftLength;
 use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::estimates::{BatchCosts, DraftTime, JobTime};
+use crate::knowledge::Knowledge;
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::Pipeline;
 
@@ -84,6 +85,61 @@ impl DsiLookahead {
         Self { prompt_scores, accepted, unread_tokens, draft_time, pauses, ..self.clone() }
     }
 
+    /// Returns what other methods can use of what it has learned.
+    #[must_use]
+    pub fn knowledge(&self) -> Knowledge {
+        let one_ns = self.scores.up_to(1)[1];
+        let mut rows = CostCurve::default();
+        rows.fill_gaps(&self.scores, |rows, ns| (rows.saturating_sub(1), (ns - one_ns).max(0.0)));
+        let mut known = Knowledge {
+            acceptance: self.acceptance.clone(),
+            score_costs: self.score_costs,
+            plain_ns: self.scores.is_known().then_some(one_ns),
+            rows,
+            draft_costs: BatchCosts::default(),
+            forward_ns: None,
+            catch_up_ns: None,
+            unread_tokens: 0,
+        };
+        self.draft_time.tell(&mut known);
+        known
+    }
+
+    /// Learns the acceptance, and the times that it does not know, from another method.
+    pub fn adopt(&mut self, known: &Knowledge) {
+        self.acceptance = known.acceptance.clone();
+        if let Some(one_ns) = known.plain_ns {
+            if !self.scores.is_known() {
+                self.scores.add(1, one_ns);
+                self.score_costs = known.score_costs;
+            }
+            self.scores.fill_gaps(&known.rows, |rows, ns| (rows + 1, one_ns + ns));
+        }
+        self.draft_time.adopt(known);
+    }
+
+    /// Starts in the middle of an answer, after another method with this knowledge.
+    pub fn start(&mut self, known: &Knowledge) {
+        (self.prompt_scores, self.accepted, self.unread_tokens) = (0, 0, known.unread_tokens);
+        self.draft_time.start(known.unread_tokens);
+        self.pauses.start(self.alone_ns());
+        self.decide();
+    }
+
+    /// Returns the expected time of a token after the present text, in nanoseconds; `None` if it is not known.
+    #[must_use]
+    pub fn expected_token_ns(&self) -> Option<f64> {
+        let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
+        let (_, speed) = self.best_length();
+        Some((1.0 / speed).min(alone_ns))
+    }
+
+    /// Returns the share of a pass of the target alone at the present load; `None` if it is not known.
+    fn alone_ns(&self) -> Option<f64> {
+        let one_ns = self.scores.is_known().then(|| self.scores.up_to(1)[1])?;
+        Some(self.score_costs.share_at_load(one_ns, 1.0))
+    }
+
     /// Returns whether to draft now. Otherwise the target is faster alone.
     #[must_use]
     pub fn drafts(&self) -> bool {
@@ -105,8 +161,8 @@ impl DsiLookahead {
         }
     }
 
-    /// Returns the lookahead with the most expected tokens per second.
-    fn best_length(&self) -> usize {
+    /// Returns the lookahead with the most expected tokens per nanosecond, and that speed.
+    fn best_length(&self) -> (usize, f64) {
         let of_first = self.acceptance.of_first(HORIZON.max(4 * self.length));
         let scores = self.scores.up_to(self.length);
         let score_ns = |rows: usize| self.score_costs.share_at_load(scores[rows], rows as f64);
@@ -127,7 +183,8 @@ impl DsiLookahead {
         let enough = (1..=reach).find(keeps_up).unwrap_or(reach);
         let enough = self.draft_time.whole_forwards(enough);
         let fast = (1..=reach).filter(|&rows| speeds[rows - 1] >= least);
-        fast.min_by_key(|rows| rows.abs_diff(enough)).unwrap_or(1)
+        let best = fast.min_by_key(|rows| rows.abs_diff(enough)).unwrap_or(1);
+        (best, speeds[best - 1])
     }
 
     /// Returns how many tokens the drafter may be ahead of the committed ones: the tokens that all
@@ -210,7 +267,7 @@ impl DsiLookahead {
 
     fn decide(&mut self) {
         if self.mode == DraftLength::Auto && self.scores.is_known() && self.draft_time.is_known() {
-            self.next = self.best_length();
+            self.next = self.best_length().0;
         }
     }
 }

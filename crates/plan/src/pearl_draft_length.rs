@@ -5,6 +5,7 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime, OneRowTime};
+use crate::knowledge::Knowledge;
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::ParallelRounds;
 
@@ -102,6 +103,57 @@ impl PearlDraftLength {
         Self { first_score: true, accepted: 0, draft_time, pauses, ..self.clone() }
     }
 
+    /// Returns what other methods can use of what it has learned.
+    #[must_use]
+    pub fn knowledge(&self) -> Knowledge {
+        let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
+        let mut known = Knowledge {
+            acceptance: self.acceptance.clone(),
+            score_costs: self.score_costs,
+            plain_ns: alone_ns.is_finite().then_some(alone_ns),
+            rows: self.rows.clone(),
+            draft_costs: BatchCosts::default(),
+            forward_ns: None,
+            catch_up_ns: None,
+            unread_tokens: 0,
+        };
+        self.draft_time.tell(&mut known);
+        known
+    }
+
+    /// Learns the acceptance, and the times that it does not know, from another method.
+    pub fn adopt(&mut self, known: &Knowledge) {
+        self.acceptance = known.acceptance.clone();
+        if let Some(ns) = known.plain_ns.filter(|_| !self.one_row_ns().is_finite()) {
+            self.alone = OneRowTime::of(ns);
+            self.score_costs = known.score_costs;
+        }
+        self.rows.fill_gaps(&known.rows, |rows, ns| (rows, ns));
+        self.draft_time.adopt(known);
+    }
+
+    /// Starts in the middle of an answer, after another method with this knowledge.
+    pub fn start(&mut self, known: &Knowledge) {
+        (self.first_score, self.accepted) = (false, 0);
+        self.draft_time.start(known.unread_tokens);
+        self.pauses.start(self.alone_ns());
+        self.decide();
+    }
+
+    /// Returns the expected time of a token after the present text, in nanoseconds; `None` if it is not known.
+    #[must_use]
+    pub fn expected_token_ns(&self) -> Option<f64> {
+        let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
+        let (_, speed) = self.best_lengths(&self.acceptance.of_first(HORIZON));
+        Some((1.0 / speed).min(alone_ns))
+    }
+
+    /// Returns the share of a pass of the target alone at the present load; `None` if it is not known.
+    fn alone_ns(&self) -> Option<f64> {
+        let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
+        alone_ns.is_finite().then(|| self.score_costs.share_at_load(alone_ns, 1.0))
+    }
+
     /// Returns γ of the next round; 0 if the drafter should pause.
     #[must_use]
     pub fn next_length(&self) -> usize {
@@ -196,14 +248,18 @@ impl PearlDraftLength {
             self.draft_time.skip(tokens);
         }
         self.rounds = self.rounds.wrapping_add(1);
+        let outlook = self.decide();
+        self.pauses.observe(tokens, now_ns, alone, outlook);
+    }
+
+    /// Chooses the lengths of the next round. Returns what a trial might gain.
+    fn decide(&mut self) -> Outlook {
         let catch_up_ns = self.draft_time.catch_up_ns();
         let mut outlook = Outlook { catch_up_ns, ..Outlook::default() };
         if self.mode == DraftLength::Auto
-            && self.one_row_ns().is_finite()
             && self.draft_time.is_known()
+            && let Some(alone_ns) = self.alone_ns()
         {
-            let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
-            let alone_ns = self.score_costs.share_at_load(alone_ns, 1.0);
             let (best, speed) = self.best_lengths(&self.acceptance.of_first(HORIZON));
             self.token_ns = 1.0 / speed;
             outlook.speedup_at_best = self.speed_at_best() * alone_ns;
@@ -211,7 +267,7 @@ impl PearlDraftLength {
             let probe = usize::from(self.rounds.is_multiple_of(PROBE_EVERY));
             self.next = if speed * alone_ns > MIN_GAIN { best } else { (probe, 0) };
         }
-        self.pauses.observe(tokens, now_ns, alone, outlook);
+        outlook
     }
 
     /// Learns from a verdict on the drafter's tokens. `further`: the number of tokens that were committed after the
