@@ -12,7 +12,7 @@ use crate::{
 use forerun_core::{
     Cluster, ClusterError, Completion, Job, Outcome, Role, SequenceId, Ticket, trace::SpanOutcome,
 };
-use forerun_plan::MethodChoice;
+use forerun_plan::{Forecast, MethodChoice};
 use std::collections::BTreeSet;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -37,6 +37,8 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
 pub struct Auto {
     decoders: Vec<Box<dyn AnswerDecoder>>,
     choice: MethodChoice,
+    /// The number of tokens of the text when each decoder last worked.
+    worked_until: Vec<usize>,
     jobs: JobsInFlight,
 }
 
@@ -49,7 +51,8 @@ impl Auto {
     pub fn new(decoders: Vec<Box<dyn AnswerDecoder>>) -> Self {
         assert!(!decoders.is_empty(), "there must be a decoder to choose");
         let choice = MethodChoice::new(decoders.len());
-        Self { decoders, choice, jobs: JobsInFlight::default() }
+        let worked_until = vec![0; decoders.len()];
+        Self { decoders, choice, worked_until, jobs: JobsInFlight::default() }
     }
 
     /// Returns the index of the decoder that makes the next step.
@@ -60,12 +63,17 @@ impl Auto {
 }
 
 impl Auto {
-    /// Passes on what the current decoder has learned.
-    fn pass_on_knowledge(&mut self) {
+    /// Passes on what the current decoder has learned from a text of `tokens` tokens. Returns what each decoder expects.
+    fn forecasts(&mut self, tokens: usize) -> Vec<Option<Forecast>> {
         let current = self.current();
-        let Some(known) = self.decoders[current].knowledge() else { return };
-        let others = self.decoders.iter_mut().enumerate().filter(|&(index, _)| index != current);
-        others.for_each(|(_, decoder)| decoder.adopt(&known));
+        self.worked_until[current] = tokens;
+        if let Some(known) = self.decoders[current].knowledge() {
+            let others = self.decoders.iter_mut().enumerate();
+            let others = others.filter(|&(index, _)| index != current);
+            others.for_each(|(_, decoder)| decoder.adopt(&known));
+        }
+        let decoders = self.decoders.iter().zip(&self.worked_until);
+        decoders.map(|(decoder, until)| decoder.forecast(tokens - until)).collect()
     }
 }
 
@@ -75,20 +83,19 @@ impl Decoder for Auto {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let mut cluster = WatchedCluster { cluster, jobs: &mut self.jobs };
         let (before, current) = (sequence.tokens().len(), self.current());
-        self.decoders[current].step(sequence, &mut cluster)?;
-        let tokens = sequence.tokens().len() - before;
-        let now_ns = cluster.jobs.now_ns;
-        self.pass_on_knowledge();
-        let expected: Vec<_> =
-            self.decoders.iter().map(|decoder| decoder.expected_token_ns()).collect();
-        self.choice.observe(tokens, now_ns, &expected);
-        if self.current() != current {
-            self.decoders[current].stop(&mut cluster);
-            cluster.wait_for_cancelled();
+        let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs };
+        self.decoders[current].step(sequence, &mut watched)?;
+        let tokens = sequence.tokens().len();
+        let forecasts = self.forecasts(tokens);
+        self.choice.observe(tokens - before, self.jobs.now_ns, &forecasts);
+        let next = self.current();
+        if next != current {
+            let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs };
+            self.decoders[current].stop(&mut watched);
+            watched.wait_for_cancelled();
             if let Some(known) = self.decoders[current].knowledge() {
-                self.decoders[self.choice.current()].start(&known);
+                self.decoders[next].start(&known);
             }
         }
         Ok(())
@@ -105,6 +112,7 @@ impl AnswerDecoder for Auto {
         Box::new(Self {
             decoders: decoders.map(|decoder| decoder.for_next_answer(options, prompt)).collect(),
             choice: self.choice.for_next_answer(),
+            worked_until: vec![0; self.decoders.len()],
             jobs: JobsInFlight::default(),
         })
     }

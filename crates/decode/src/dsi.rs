@@ -40,7 +40,7 @@ use forerun_core::{
     Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
     TokenId, TokenTree, trace::SpanOutcome, verify_chains,
 };
-use forerun_plan::Knowledge;
+use forerun_plan::{Forecast, Knowledge};
 use std::collections::BTreeMap;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -427,6 +427,7 @@ impl Decoder for Dsi {
             let rest = ScoreTask { first_row: end, ..task.clone() };
             self.arrived.insert((end, ticket), (rest, scores));
         }
+        let tested = self.chains[0].drafting.positions(accepted + usize::from(verdict.rejected));
         let mut all_agree = true;
         for chain in &mut self.chains {
             all_agree &= chain.advance(committed, cluster);
@@ -435,7 +436,8 @@ impl Decoder for Dsi {
             let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
             self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
         }
-        self.lookahead.observe_verdict(accepted, verdict.rejected, verdict.token.is_some());
+        let own = verdict.token.is_some();
+        self.lookahead.observe_verdict(&tested, verdict.rejected, own);
         self.lookahead.observe_step(end - frontier, self.now_ns, is_alone);
         Ok(())
     }
@@ -467,7 +469,7 @@ impl AnswerDecoder for Dsi {
         self.lookahead.start(known);
     }
 
-    fn expected_token_ns(&self) -> Option<f64> {
-        self.lookahead.expected_token_ns()
+    fn forecast(&self, missed: usize) -> Option<Forecast> {
+        self.lookahead.forecast(missed)
     }
 }

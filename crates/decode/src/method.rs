@@ -5,7 +5,7 @@ use crate::{
     autoregressive, dsi, pearl, speculative, ssd,
 };
 use forerun_core::{DraftShape, Guesser, Need};
-use forerun_plan::{Knowledge, TreeLimits};
+use forerun_plan::{Forecast, Knowledge, TreeLimits};
 
 /// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
 /// crate, and name the entry here.
@@ -128,8 +128,9 @@ pub trait AnswerDecoder: Decoder + Send {
     /// Prepares to go on in the middle of an answer, after another method that knew this.
     fn start(&mut self, _known: &Knowledge) {}
 
-    /// Returns the expected time of a token after the present text, in nanoseconds; `None` if it cannot say.
-    fn expected_token_ns(&self) -> Option<f64> {
+    /// Returns what it expects of the tokens after the present text, if another method has committed the last `missed`
+    /// tokens; `None` if it cannot say.
+    fn forecast(&self, _missed: usize) -> Option<Forecast> {
         None
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     lookup::Lookup,
 };
 use forerun_core::{Cluster, Draft, DraftShape, Guesser, Need, Outcome, trace::SpanOutcome};
-use forerun_plan::{Knowledge, RankedRound, Round, TreeLimits};
+use forerun_plan::{Forecast, Knowledge, RankedRound, Round, TreeLimits};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -216,7 +216,7 @@ impl AnswerDecoder for Speculative {
         self.draft_length.start();
     }
 
-    fn expected_token_ns(&self) -> Option<f64> {
-        self.draft_length.expected_token_ns()
+    fn forecast(&self, _missed: usize) -> Option<Forecast> {
+        self.draft_length.forecast()
     }
 }

@@ -45,7 +45,8 @@ mod tests {
     #[test]
     fn cheap_drafters_have_few_cores() {
         let ratios = [2.0, 4.0, 8.0, 16.0, 30.0];
-        let table = [2, 4, 8, 16, 32, 64].map(|cores| ratios.map(|ratio| drafter_cores(cores, ratio)));
+        let table =
+            [2, 4, 8, 16, 32, 64].map(|cores| ratios.map(|ratio| drafter_cores(cores, ratio)));
         assert_eq!(table, [[0; 5]; 6]);
     }
 

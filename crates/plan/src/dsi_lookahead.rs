@@ -4,7 +4,7 @@ use crate::DraftLength;
 use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::estimates::{BatchCosts, DraftTime, JobTime};
-use crate::knowledge::Knowledge;
+use crate::knowledge::{Forecast, Knowledge, READING_SHARE};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::Pipeline;
 
@@ -31,8 +31,6 @@ pub struct DsiLookahead {
     /// The time of jobs by their number of rows.
     scores: CostCurve,
     acceptance: Acceptance,
-    /// The number of tokens accepted since the first drafter last started afresh.
-    accepted: usize,
     /// The lookahead of the automatic mode.
     next: usize,
     draft_time: DraftTime,
@@ -41,6 +39,8 @@ pub struct DsiLookahead {
     /// The number of the answer's jobs to ignore: the first ones compute the prompt.
     prompt_scores: usize,
     pauses: Pauses,
+    /// The number of tokens that the drafter would have to read if this method went on after another.
+    missed_by_drafter: usize,
 }
 
 /// The lookahead before any times are known.
@@ -62,12 +62,12 @@ impl DsiLookahead {
             score_costs: BatchCosts::default(),
             scores: CostCurve::with_fixed_part(),
             acceptance: Acceptance::default(),
-            accepted: 0,
             next: INITIAL_LENGTH.min(length.max(1)),
             draft_time: DraftTime::default(),
             unread_tokens: 0,
             prompt_scores: replicas,
             pauses: Pauses::default(),
+            missed_by_drafter: 0,
         }
     }
 
@@ -81,8 +81,8 @@ impl DsiLookahead {
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
         let (draft_time, pauses) = (self.draft_time.for_new_answer(), self.pauses.for_new_answer());
-        let (prompt_scores, accepted, unread_tokens) = (self.replicas, 0, 0);
-        Self { prompt_scores, accepted, unread_tokens, draft_time, pauses, ..self.clone() }
+        let (prompt_scores, unread_tokens) = (self.replicas, 0);
+        Self { prompt_scores, unread_tokens, draft_time, pauses, ..self.clone() }
     }
 
     /// Returns what other methods can use of what it has learned.
@@ -116,22 +116,27 @@ impl DsiLookahead {
             self.scores.fill_gaps(&known.rows, |rows, ns| (rows + 1, one_ns + ns));
         }
         self.draft_time.adopt(known);
+        self.missed_by_drafter = known.unread_tokens;
     }
 
     /// Starts in the middle of an answer, after another method with this knowledge.
     pub fn start(&mut self, known: &Knowledge) {
-        (self.prompt_scores, self.accepted, self.unread_tokens) = (0, 0, known.unread_tokens);
+        (self.prompt_scores, self.unread_tokens) = (0, known.unread_tokens);
         self.draft_time.start(known.unread_tokens);
         self.pauses.start(self.alone_ns());
         self.decide();
     }
 
-    /// Returns the expected time of a token after the present text, in nanoseconds; `None` if it is not known.
+    /// Returns what it expects of the next tokens; `None` if the costs are not known. `missed`: the number of tokens that
+    /// were committed since it last worked.
     #[must_use]
-    pub fn expected_token_ns(&self) -> Option<f64> {
+    pub fn forecast(&self, missed: usize) -> Option<Forecast> {
         let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
         let (_, speed) = self.best_length();
-        Some((1.0 / speed).min(alone_ns))
+        let missed = if self.replicas > 1 { missed as f64 } else { 0.0 };
+        let reading_ns = missed * self.row_ns().max(READING_SHARE * alone_ns);
+        let drafter_ns = self.draft_time.reading_ns(self.missed_by_drafter);
+        Some(Forecast::new(speed, alone_ns, drafter_ns.max(reading_ns)))
     }
 
     /// Returns the share of a pass of the target alone at the present load; `None` if it is not known.
@@ -163,7 +168,7 @@ impl DsiLookahead {
 
     /// Returns the lookahead with the most expected tokens per nanosecond, and that speed.
     fn best_length(&self) -> (usize, f64) {
-        let of_first = self.acceptance.of_first(HORIZON.max(4 * self.length));
+        let of_first = self.of_first();
         let scores = self.scores.up_to(self.length);
         let score_ns = |rows: usize| self.score_costs.share_at_load(scores[rows], rows as f64);
         let speed = |rows: usize| {
@@ -195,7 +200,24 @@ impl DsiLookahead {
 
     /// Returns how many tokens one draft job should make.
     pub fn tokens_per_job(&self) -> usize {
-        self.draft_time.tokens_per_job(self.length())
+        self.job_length(self.length())
+    }
+
+    /// Returns how many of `longest` tokens a job should draft.
+    fn job_length(&self, longest: usize) -> usize {
+        let by_times = self.draft_time.tokens_per_job(longest);
+        match self.mode {
+            DraftLength::Auto => {
+                self.draft_time.whole_forwards(self.acceptance.job_length(by_times)).min(by_times)
+            }
+            _ => by_times,
+        }
+    }
+
+    /// Returns, for `n` from 0, the probability that the first `n` tokens after the present text are accepted.
+    fn of_first(&self) -> Vec<f64> {
+        let horizon = HORIZON.max(4 * self.length);
+        self.acceptance.of_first_in_jobs(horizon, self.job_length(self.length))
     }
 
     /// Learns the time of a replica's job of `rows` rows.
@@ -226,6 +248,13 @@ impl DsiLookahead {
         self.pauses.observe(tokens, now_ns, alone, self.outlook());
     }
 
+    /// Returns the mean time of further rows of a job.
+    fn row_ns(&self) -> f64 {
+        let longest = self.scores.largest();
+        let scores = self.scores.up_to(longest.max(1));
+        (scores[longest] - scores[1]) / longest.saturating_sub(1).max(1) as f64
+    }
+
     /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
     fn outlook(&self) -> Outlook {
         if !self.draft_time.is_known() || !self.scores.is_known() {
@@ -238,9 +267,7 @@ impl DsiLookahead {
         };
         let at_best = (1..=self.length).map(speed).fold(0.0, f64::max);
         // All replicas but one have to read the tokens, at the same time.
-        let longest = self.scores.largest();
-        let scores = self.scores.up_to(longest);
-        let row_ns = (scores[longest] - scores[1]) / (longest - 1).max(1) as f64;
+        let row_ns = self.row_ns();
         let unread_tokens = if self.replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
         Outlook {
             speedup_at_best: at_best * scores[1],
@@ -254,11 +281,12 @@ impl DsiLookahead {
         self.decide();
     }
 
-    /// Learns from a verdict. `own`: whether the target added a token of its own, after which the drafters start
-    /// afresh.
-    pub fn observe_verdict(&mut self, accepted: usize, rejected: bool, own: bool) {
-        self.acceptance.observe(self.accepted, accepted, rejected);
-        self.accepted = if own { 0 } else { self.accepted + accepted };
+    /// Learns from a verdict. `tested`: the positions of the first drafter's tested tokens in the jobs that drafted them,
+    /// from 0; all but a rejected last one were accepted. `own`: whether the target added a token of its own, after
+    /// which the drafters start afresh.
+    pub fn observe_verdict(&mut self, tested: &[usize], rejected: bool, own: bool) {
+        self.acceptance
+            .observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
         if own && !rejected {
             self.acceptance.skip(1);
         }

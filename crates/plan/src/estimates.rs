@@ -1,7 +1,7 @@
 //! Estimates from recent rounds. Older rounds count less.
 
 use crate::decaying::DecayingMean;
-use crate::knowledge::Knowledge;
+use crate::knowledge::{Knowledge, READING_SHARE};
 use forerun_core::{Completion, JobCost};
 
 /// The weight of a round relative to the round after it.
@@ -303,6 +303,12 @@ impl DraftTime {
     /// Returns the estimated time, in nanoseconds, in which the drafter reads the tokens of its pause.
     pub(crate) fn catch_up_ns(&self) -> f64 {
         self.unread_tokens as f64 * self.catch_up_ns.value_or(0.0)
+    }
+
+    /// Returns the estimated time, in nanoseconds, in which the drafter reads so many tokens that it missed.
+    pub(crate) fn reading_ns(&self, tokens: usize) -> f64 {
+        let usual_ns = READING_SHARE * self.forward_ns.value_or(0.0);
+        tokens as f64 * self.catch_up_ns.value_or(usual_ns)
     }
 
     /// Returns the estimated share, in nanoseconds, of drafting `tokens` tokens in one job at the

@@ -22,3 +22,27 @@ pub struct Knowledge {
     /// The number of committed tokens that the drafter has not read.
     pub(crate) unread_tokens: usize,
 }
+
+/// What a method expects of its next tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forecast {
+    /// The time of a token, in nanoseconds.
+    pub token_ns: f64,
+    /// Whether drafts are expected to be faster than the target alone.
+    pub drafts: bool,
+    /// The time to read what other methods have committed, in nanoseconds, before it works at its usual speed.
+    pub start_ns: f64,
+}
+
+impl Forecast {
+    /// Creates a forecast with drafts if they are faster than the target alone.
+    pub(crate) fn new(speed: f64, alone_ns: f64, start_ns: f64) -> Self {
+        let drafts = speed * alone_ns > LEAST_GAIN;
+        Self { token_ns: if drafts { 1.0 / speed } else { alone_ns }, drafts, start_ns }
+    }
+}
+
+/// The factor by which drafts must be faster.
+const LEAST_GAIN: f64 = 1.005;
+/// The time in which a drafter or a target reads a token, as a share of a pass over one row, if it was not measured.
+pub(crate) const READING_SHARE: f64 = 0.03;

@@ -29,7 +29,7 @@ pub use decaying::Speed;
 pub use dsi_lookahead::DsiLookahead;
 pub use estimates::{AcceptanceEstimate, JobTime};
 pub use goodput::SharedGoodput;
-pub use knowledge::Knowledge;
+pub use knowledge::{Forecast, Knowledge};
 pub use lookup_choice::LookupChoice;
 pub use method_choice::MethodChoice;
 pub use pearl_draft_length::PearlDraftLength;

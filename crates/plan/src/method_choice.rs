@@ -1,6 +1,7 @@
 //! Which of several methods to use next, by predicted and measured speeds.
 
 use crate::decaying::Speed;
+use crate::knowledge::Forecast;
 
 /// Chooses the method with the least expected time of a token.
 ///
@@ -34,6 +35,9 @@ struct Candidate {
     weight: f64,
     /// The speed that it predicts now.
     outlook: Speed,
+    /// Whether it expects to draft, and the time before it works at its usual speed.
+    drafts: bool,
+    start_ns: f64,
     /// The time that its last trial lost.
     trial_ns: f64,
     /// The number of its trials.
@@ -48,6 +52,8 @@ impl Default for Candidate {
             predicted: speed,
             weight: 0.0,
             outlook: Speed::with_decay(OUTLOOK_DECAY),
+            drafts: true,
+            start_ns: 0.0,
             trial_ns: 0.0,
             trials: 0,
         }
@@ -77,8 +83,11 @@ const SETTLING_LOSS: f64 = 24.0;
 const TRIAL_SHARE: f64 = 0.01;
 /// The factor by which another candidate must be faster to be used instead.
 const MIN_GAIN: f64 = 1.03;
-/// The factor by which a candidate may be slower to be tried.
-const NEARLY: f64 = 1.05;
+/// The number of tokens in which a change must pay for its start.
+const HORIZON: f64 = 256.0;
+/// Changes may lose the time of so many tokens, in addition to the share of trials, and what is gained with so many tokens.
+const CHANGE_LOSS: f64 = 12.0;
+const GAIN_TOKENS: f64 = 64.0;
 
 impl Candidate {
     /// Returns the expected time of a token; `None` if nothing is known.
@@ -137,20 +146,21 @@ impl MethodChoice {
     }
 
     /// Learns that a step of the current candidate has committed `tokens` tokens at `now_ns`, and chooses
-    /// the candidate of the next step. `expected_ns`: the time of a token that each candidate predicts, if it does.
+    /// the candidate of the next step. `forecasts`: what each candidate expects, if it can say.
     /// An answer's first step, which computes the prompt, only starts the clock.
-    pub fn observe(&mut self, tokens: usize, now_ns: u64, expected_ns: &[Option<f64>]) {
+    pub fn observe(&mut self, tokens: usize, now_ns: u64, forecasts: &[Option<Forecast>]) {
         let last_ns = self.last_ns.replace(now_ns);
-        for (candidate, expected_ns) in self.candidates.iter_mut().zip(expected_ns) {
-            if let Some(ns) = expected_ns {
-                candidate.outlook.add(tokens, ns * tokens as f64);
+        for (candidate, forecast) in self.candidates.iter_mut().zip(forecasts) {
+            if let Some(forecast) = forecast {
+                candidate.outlook.add(tokens, forecast.token_ns * tokens as f64);
+                (candidate.drafts, candidate.start_ns) = (forecast.drafts, forecast.start_ns);
             }
         }
         let Some(last_ns) = last_ns else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
         self.elapsed_ns += ns;
         self.steps += 1;
-        let has_settled = self.learn(tokens, ns, expected_ns);
+        let has_settled = self.learn(tokens, ns, forecasts);
         if !self.is_trial {
             return self.choose();
         }
@@ -167,7 +177,7 @@ impl MethodChoice {
     }
 
     /// Learns the speed of the current candidate. Returns whether it has settled.
-    fn learn(&mut self, tokens: usize, ns: f64, expected_ns: &[Option<f64>]) -> bool {
+    fn learn(&mut self, tokens: usize, ns: f64, forecasts: &[Option<Forecast>]) -> bool {
         for (index, candidate) in self.candidates.iter_mut().enumerate() {
             if index != self.current {
                 candidate.weight *= CORRECTION_DECAY;
@@ -178,8 +188,8 @@ impl MethodChoice {
         let has_settled = self.steps > if is_first { FIRST_SETTLING_STEPS } else { SETTLING_STEPS };
         if has_settled {
             current.measured.add(tokens, ns);
-            if let Some(expected_ns) = expected_ns.get(self.current).copied().flatten() {
-                current.predicted.add(tokens, expected_ns * tokens as f64);
+            if let Some(forecast) = forecasts.get(self.current).copied().flatten() {
+                current.predicted.add(tokens, forecast.token_ns * tokens as f64);
                 current.weight = current.weight * SPEED_DECAY + 1.0;
             }
         }
@@ -188,30 +198,52 @@ impl MethodChoice {
 
     /// Goes on with the current candidate, or with one that is faster, or begins a trial.
     fn choose(&mut self) {
-        let current_ns = self.candidates[self.current].token_ns();
-        let faster = self.fastest_other().filter(|&(_, token_ns)| {
-            current_ns.is_some_and(|current_ns| token_ns * MIN_GAIN < current_ns)
-        });
-        if let Some((faster, _)) = faster {
+        let Some(current_ns) = self.candidates[self.current].token_ns() else { return };
+        if let Some((faster, token_ns)) = self.fastest_other()
+            && self.is_worth_changing(faster, token_ns, current_ns)
+        {
             self.candidates[faster].trials += 1;
             return self.begin(faster, true);
         }
+        // Those that predict nothing are tried.
         let others = (0..self.candidates.len()).filter(|&other| other != self.current);
-        let may_be_faster = others.filter(|&other| {
-            let token_ns = self.candidates[other].outlook.token_ns().zip(current_ns);
-            token_ns.is_none_or(|(predicted_ns, current_ns)| predicted_ns < NEARLY * current_ns)
-        });
-        let next = may_be_faster.min_by_key(|&other| self.candidates[other].trials);
-        let Some(next) = next.filter(|&next| !self.candidates[next].predicts()) else { return };
+        let unpredicted = others.filter(|&other| !self.candidates[other].predicts());
+        let next = unpredicted.min_by_key(|&other| self.candidates[other].trials);
+        let Some(next) = next.filter(|_| self.steps >= TRIAL_STEPS) else { return };
         let lost_ns = self.lost_ns + self.candidates[next].trial_ns;
-        if self.steps >= TRIAL_STEPS && lost_ns <= TRIAL_SHARE * self.elapsed_ns {
+        if lost_ns <= TRIAL_SHARE * self.elapsed_ns {
             self.candidates[next].measured = Speed::with_decay(SPEED_DECAY);
             self.candidates[next].trials += 1;
             self.begin(next, true);
         }
     }
 
+    /// Returns whether a candidate is expected to be faster than the current one, also with what the change costs, and
+    /// whether changes have not lost too much.
+    fn is_worth_changing(&self, other: usize, token_ns: f64, current_ns: f64) -> bool {
+        let start_ns = self.candidates[other].start_ns;
+        let gain_ns = current_ns - MIN_GAIN * token_ns;
+        let may_lose_ns = TRIAL_SHARE * self.elapsed_ns + CHANGE_LOSS * current_ns;
+        gain_ns > 0.0
+            && start_ns < HORIZON * gain_ns
+            && self.lost_ns + start_ns <= may_lose_ns + GAIN_TOKENS * gain_ns
+    }
+
     fn begin(&mut self, candidate: usize, is_trial: bool) {
+        if std::env::var("DEBUG_CHOICE").is_ok() {
+            eprintln!(
+                "at {:.1} steps {} {}→{candidate} trial {is_trial} trial_ns {:.1} lost {:.1} {:?}",
+                self.elapsed_ns / 1e6,
+                self.steps,
+                self.current,
+                self.trial_ns / 1e6,
+                self.lost_ns / 1e6,
+                self.candidates
+                    .iter()
+                    .map(|c| (c.outlook.token_ns().unwrap_or(0.0) / 1e6, c.correction(), c.weight))
+                    .collect::<Vec<_>>()
+            );
+        } //DEBUG
         (self.current, self.is_trial, self.steps, self.trial_ns) = (candidate, is_trial, 0, 0.0);
     }
 
@@ -230,6 +262,8 @@ impl MethodChoice {
     /// Returns the fastest other candidate whose speed is known, and the nanoseconds of a token.
     fn fastest_other(&self) -> Option<(usize, f64)> {
         let others = self.candidates.iter().enumerate().filter(|&(at, _)| at != self.current);
+        // One that would not draft is not faster than the current one, which pauses by itself.
+        let others = others.filter(|(_, other)| other.drafts);
         let known = others.filter_map(|(at, other)| Some((at, other.token_ns()?)));
         known.min_by(|a, b| a.1.total_cmp(&b.1))
     }

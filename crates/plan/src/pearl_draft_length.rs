@@ -5,7 +5,7 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime, OneRowTime};
-use crate::knowledge::Knowledge;
+use crate::knowledge::{Forecast, Knowledge};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::ParallelRounds;
 
@@ -37,8 +37,6 @@ pub struct PearlDraftLength {
     rows: CostCurve,
     draft_time: DraftTime,
     acceptance: Acceptance,
-    /// The number of tokens accepted since the drafter last started afresh.
-    accepted: usize,
     /// The further tokens of a pass with guesses.
     guess_gain: DecayingMean,
     /// The estimated time for a token.
@@ -49,6 +47,8 @@ pub struct PearlDraftLength {
     /// Whether the next forward is the answer's first one, which computes the prompt.
     first_score: bool,
     pauses: Pauses,
+    /// The number of tokens that the drafter would have to read if this method went on after another.
+    unread_tokens: usize,
 }
 
 /// The factor by which a longer draft has to be faster.
@@ -79,13 +79,13 @@ impl PearlDraftLength {
             rows: CostCurve::default(),
             draft_time: DraftTime::default(),
             acceptance: Acceptance::default(),
-            accepted: 0,
             guess_gain: DecayingMean::default(),
             token_ns: f64::INFINITY,
             next: (INITIAL_LENGTH.min(length), 0),
             rounds: 0,
             first_score: true,
             pauses: Pauses::default(),
+            unread_tokens: 0,
         }
     }
 
@@ -100,7 +100,7 @@ impl PearlDraftLength {
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
         let (draft_time, pauses) = (self.draft_time.for_new_answer(), self.pauses.for_new_answer());
-        Self { first_score: true, accepted: 0, draft_time, pauses, ..self.clone() }
+        Self { first_score: true, draft_time, pauses, ..self.clone() }
     }
 
     /// Returns what other methods can use of what it has learned.
@@ -130,22 +130,23 @@ impl PearlDraftLength {
         }
         self.rows.fill_gaps(&known.rows, |rows, ns| (rows, ns));
         self.draft_time.adopt(known);
+        self.unread_tokens = known.unread_tokens;
     }
 
     /// Starts in the middle of an answer, after another method with this knowledge.
     pub fn start(&mut self, known: &Knowledge) {
-        (self.first_score, self.accepted) = (false, 0);
+        self.first_score = false;
         self.draft_time.start(known.unread_tokens);
         self.pauses.start(self.alone_ns());
         self.decide();
     }
 
-    /// Returns the expected time of a token after the present text, in nanoseconds; `None` if it is not known.
+    /// Returns what it expects of the next tokens; `None` if the costs are not known.
     #[must_use]
-    pub fn expected_token_ns(&self) -> Option<f64> {
+    pub fn forecast(&self) -> Option<Forecast> {
         let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
-        let (_, speed) = self.best_lengths(&self.acceptance.of_first(HORIZON));
-        Some((1.0 / speed).min(alone_ns))
+        let (_, speed) = self.best_lengths(&self.of_first());
+        Some(Forecast::new(speed, alone_ns, self.draft_time.reading_ns(self.unread_tokens)))
     }
 
     /// Returns the share of a pass of the target alone at the present load; `None` if it is not known.
@@ -216,7 +217,28 @@ impl PearlDraftLength {
 
     /// Returns how many tokens one draft job should make.
     pub fn tokens_per_job(&self, gamma: usize) -> usize {
-        self.draft_time.tokens_per_job(gamma)
+        self.acceptance_limited(self.draft_time.tokens_per_job(gamma))
+    }
+
+    /// Returns how many of `first` tokens that are drafted before a pass one job should make. The automatic mode counts on
+    /// jobs of the usual length.
+    pub fn tokens_per_first_job(&self, first: usize) -> usize {
+        if self.mode == DraftLength::Auto { self.tokens_per_job(first) } else { first }
+    }
+
+    /// Returns the length of a job, if it would be up to `longest` because of times alone.
+    fn acceptance_limited(&self, longest: usize) -> usize {
+        match self.mode {
+            DraftLength::Auto => {
+                self.draft_time.whole_forwards(self.acceptance.job_length(longest)).min(longest)
+            }
+            _ => longest,
+        }
+    }
+
+    /// Returns, for `n` from 0, the probability that the first `n` tokens after the present text are accepted.
+    fn of_first(&self) -> Vec<f64> {
+        self.acceptance.of_first_in_jobs(HORIZON, self.tokens_per_job(self.cap()))
     }
 
     /// Learns the time of a score job with `rows` rows. `while_drafting`: whether the drafter worked
@@ -260,7 +282,7 @@ impl PearlDraftLength {
             && self.draft_time.is_known()
             && let Some(alone_ns) = self.alone_ns()
         {
-            let (best, speed) = self.best_lengths(&self.acceptance.of_first(HORIZON));
+            let (best, speed) = self.best_lengths(&self.of_first());
             self.token_ns = 1.0 / speed;
             outlook.speedup_at_best = self.speed_at_best() * alone_ns;
             // Without a gain, the target is better alone, but for a token now and then that shows the acceptance.
@@ -270,11 +292,12 @@ impl PearlDraftLength {
         outlook
     }
 
-    /// Learns from a verdict on the drafter's tokens. `further`: the number of tokens that were committed after the
-    /// accepted ones, such as a correction or guesses. After them the drafter starts afresh.
-    pub fn observe_verdict(&mut self, accepted: usize, rejected: bool, further: usize) {
-        self.acceptance.observe(self.accepted, accepted, rejected);
-        self.accepted = if further > 0 { 0 } else { self.accepted + accepted };
+    /// Learns from a verdict on the drafter's tokens. `tested`: the positions of the tested tokens in the jobs that drafted
+    /// them, from 0; all but a rejected last one were accepted. `further`: the number of tokens that were committed after
+    /// the accepted ones, such as a correction or guesses. After them the drafter starts afresh.
+    pub fn observe_verdict(&mut self, tested: &[usize], rejected: bool, further: usize) {
+        self.acceptance
+            .observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
         self.acceptance.skip(further.saturating_sub(usize::from(rejected)));
     }
 
@@ -360,8 +383,8 @@ mod tests {
     fn a_stretch_fades_with_every_token_that_was_not_tested() {
         let acceptance_after = |further| {
             let mut draft_length = PearlDraftLength::new(8, DraftLength::Auto, true);
-            (0..30).for_each(|_| draft_length.observe_verdict(0, true, 1));
-            draft_length.observe_verdict(0, true, further);
+            (0..30).for_each(|_| draft_length.observe_verdict(&[0], true, 1));
+            draft_length.observe_verdict(&[0], true, further);
             draft_length.acceptance.of_first(1)[1]
         };
         let after = [1, 2, 5, 20].map(acceptance_after);
@@ -403,11 +426,8 @@ mod tests {
             let tested = unverified + usize::from(gamma > 0);
             let wrong = (0..tested).find(|place| is_wrong(right + place, run));
             let own = wrong.is_some() || gamma == 0;
-            draft_length.observe_verdict(
-                wrong.unwrap_or(tested),
-                wrong.is_some(),
-                usize::from(own),
-            );
+            let positions = vec![0; wrong.map_or(tested, |accepted| accepted + 1)];
+            draft_length.observe_verdict(&positions, wrong.is_some(), usize::from(own));
             // A round waits for all draft tokens, or for those of one job.
             let awaited = if draft_length.eager { gamma.min(1) } else { gamma };
             now_ns += time.max(if gamma > 0 { draft_ns(awaited) } else { 0 });

@@ -4,7 +4,7 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, OneRowTime};
-use crate::knowledge::Knowledge;
+use crate::knowledge::{Knowledge, READING_SHARE};
 use crate::ranked_tree::DraftSize;
 use crate::speculative_draft_length::Round;
 
@@ -119,6 +119,11 @@ impl RoundEstimates {
         if let Some(ns) = known.catch_up_ns.filter(|_| !self.catch_up_ns.is_known()) {
             self.catch_up_ns.add(ns);
         }
+    }
+
+    /// Returns the time in which the drafter reads a token that it missed.
+    pub(crate) fn reading_ns(&self) -> f64 {
+        self.catch_up_ns.value_or(READING_SHARE * self.draft.up_to(1)[1])
     }
 
     /// Returns the number of the drafter's forwards, and of their rows after the first of each.

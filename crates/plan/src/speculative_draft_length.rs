@@ -2,7 +2,7 @@
 
 use crate::acceptance::Tested;
 use crate::estimates::JobTime;
-use crate::knowledge::Knowledge;
+use crate::knowledge::{Forecast, Knowledge};
 use crate::ledger::Ledger;
 use crate::lookup_choice::accepted_of;
 use crate::outlook::Outlook;
@@ -193,13 +193,15 @@ impl SpeculativeDraftLength {
         self.next = self.decide();
     }
 
-    /// Returns the expected time of a token after the present text, in nanoseconds; `None` if it is not known.
+    /// Returns what it expects of the next tokens; `None` if the costs are not known.
     #[must_use]
-    pub fn expected_token_ns(&self) -> Option<f64> {
+    pub fn forecast(&self) -> Option<Forecast> {
         let plain_ns = self.estimates.plain_share().filter(|_| self.estimates.draft.is_known())?;
         let (usual, _) = self.times();
         let outlook = self.estimates.acceptance.outlook(self.depth());
-        Some((1.0 / self.best(&outlook, &usual, self.longest()).speed()).min(plain_ns))
+        let speed = self.best(&outlook, &usual, self.longest()).speed();
+        let reading_ns = self.estimates.reading_ns();
+        Some(Forecast::new(speed, plain_ns, self.unread_tokens as f64 * reading_ns))
     }
 
     /// Returns the shape of the next round's draft. Its depth is 0 if no draft should be made.

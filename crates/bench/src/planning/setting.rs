@@ -286,7 +286,9 @@ mod tests {
             let methods: Vec<Method> = all.iter().map(|setting| setting.plan.method()).collect();
             assert_eq!(methods, [Method::Autoregressive, Method::Dsi, Method::Dsi]);
             // Plain decoding has all cores of the placement.
-            let plain = Placement::target_on(&crate::choice::cores_in(&text.parse().unwrap()).into_iter().collect::<Vec<_>>());
+            let plain = Placement::target_on(
+                &crate::choice::cores_in(&text.parse().unwrap()).into_iter().collect::<Vec<_>>(),
+            );
             assert_eq!(all[0].plan.placement(), &plain);
         }
         let refused = planned(Some(Method::Pearl)).unwrap_err().to_string();
