@@ -47,7 +47,15 @@ mod tests {
         let ratios = [2.0, 4.0, 8.0, 16.0, 30.0];
         let table =
             [2, 4, 8, 16, 32, 64].map(|cores| ratios.map(|ratio| drafter_cores(cores, ratio)));
-        assert_eq!(table, [[0; 5]; 6]);
+        let expected = [
+            [1, 1, 1, 1, 1],
+            [2, 2, 1, 1, 1],
+            [4, 3, 2, 2, 2],
+            [8, 6, 5, 4, 3],
+            [16, 13, 10, 8, 6],
+            [32, 25, 19, 15, 13],
+        ];
+        assert_eq!(table, expected);
     }
 
     #[test]

@@ -77,7 +77,11 @@ impl CostCurve {
     /// not larger. Times may have steps there.
     pub(crate) fn at_best_up_to(&self, longest: usize) -> Vec<f64> {
         let mut times = vec![0.0; longest + 1];
-        for (count, ns) in self.monotone() {
+        let points = self.monotone();
+        if let Some((_, ns)) = points.first().filter(|_| self.has_fixed_part) {
+            times.iter_mut().skip(1).for_each(|time| *time = *ns);
+        }
+        for (count, ns) in points {
             times.iter_mut().skip(count).for_each(|time| *time = ns);
         }
         times

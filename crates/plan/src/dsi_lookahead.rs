@@ -39,6 +39,9 @@ pub struct DsiLookahead {
     /// The number of the answer's jobs to ignore: the first ones compute the prompt.
     prompt_scores: usize,
     pauses: Pauses,
+    /// The number of verdicts, and of those while the lookahead had more rows than were tried.
+    verdicts: u32,
+    explorations: u32,
     /// The number of tokens that the drafter would have to read if this method went on after another.
     missed_by_drafter: usize,
 }
@@ -47,6 +50,12 @@ pub struct DsiLookahead {
 const INITIAL_LENGTH: usize = 4;
 /// The number of tokens after a rejection that are looked ahead, at least.
 const HORIZON: usize = 48;
+/// The number of verdicts for each with more rows than were tried.
+const EXPLORE_EVERY: u32 = 16;
+/// The factor by which such a lookahead must be faster at best.
+const MIN_GAIN_OF_TRIAL: f64 = 1.03;
+/// The number of tokens that a replica may have missed in any case.
+const LEAST_MISSED: usize = 32;
 /// A lookahead is about as fast as another one within this factor.
 const MIN_GAIN: f64 = 1.001;
 
@@ -67,6 +76,8 @@ impl DsiLookahead {
             unread_tokens: 0,
             prompt_scores: replicas,
             pauses: Pauses::default(),
+            verdicts: 0,
+            explorations: 0,
             missed_by_drafter: 0,
         }
     }
@@ -168,8 +179,12 @@ impl DsiLookahead {
 
     /// Returns the lookahead with the most expected tokens per nanosecond, and that speed.
     fn best_length(&self) -> (usize, f64) {
+        self.best_length_with(&self.scores.up_to(self.length))
+    }
+
+    /// Returns the same if jobs take these times by their rows.
+    fn best_length_with(&self, scores: &[f64]) -> (usize, f64) {
         let of_first = self.of_first();
-        let scores = self.scores.up_to(self.length);
         let score_ns = |rows: usize| self.score_costs.share_at_load(scores[rows], rows as f64);
         let speed = |rows: usize| {
             let draft_ns = self.draft_time.estimate_ns(rows);
@@ -295,7 +310,29 @@ impl DsiLookahead {
 
     fn decide(&mut self) {
         if self.mode == DraftLength::Auto && self.scores.is_known() && self.draft_time.is_known() {
-            self.next = self.best_length().0;
+            let (best, speed) = self.best_length();
+            self.next = self.explored(speed).unwrap_or(best);
+        }
+    }
+
+    /// Returns the lookahead that would be faster than `speed` if numbers of rows that were not tried cost no more than
+    /// fewer ones, as before a step. Few verdicts try it.
+    fn explored(&mut self, speed: f64) -> Option<usize> {
+        if self.explorations * EXPLORE_EVERY > self.verdicts {
+            return None;
+        }
+        let (rows, at_best) = self.best_length_with(&self.scores.at_best_up_to(self.length));
+        (at_best > speed * MIN_GAIN_OF_TRIAL).then_some(rows)
+    }
+
+    /// Returns how many tokens a replica may have missed to get a job. Reading more would hold up the job.
+    #[must_use]
+    pub fn max_missed(&self) -> usize {
+        let one_ns = self.scores.up_to(1)[1];
+        let row_ns = self.row_ns().max(READING_SHARE * one_ns);
+        match self.mode {
+            DraftLength::Auto if row_ns > 0.0 => LEAST_MISSED.max((one_ns / row_ns) as usize),
+            _ => usize::MAX,
         }
     }
 }

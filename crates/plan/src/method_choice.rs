@@ -66,7 +66,7 @@ const SPEED_DECAY: f64 = 0.985;
 /// The weight of a step's prediction compared with the one after it.
 const OUTLOOK_DECAY: f64 = 0.93;
 /// The weight of a correction compared with one step later, while another candidate is used.
-const CORRECTION_DECAY: f64 = 0.998;
+const CORRECTION_DECAY: f64 = 0.995;
 /// The number of steps that a prediction without a correction is worth.
 const PREDICTION_STEPS: f64 = 6.0;
 /// Steps at the beginning of a turn that do not show a candidate's speed.
@@ -243,7 +243,6 @@ impl MethodChoice {
                     .map(|c| (c.outlook.token_ns().unwrap_or(0.0) / 1e6, c.correction(), c.weight))
                     .collect::<Vec<_>>()
             );
-        } //DEBUG
         (self.current, self.is_trial, self.steps, self.trial_ns) = (candidate, is_trial, 0, 0.0);
     }
 

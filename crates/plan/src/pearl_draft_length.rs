@@ -44,6 +44,8 @@ pub struct PearlDraftLength {
     /// γ of the next round and, after a rejection, the number of tokens to draft before the pass.
     next: (usize, usize),
     rounds: u32,
+    /// The number of rounds that have tried other numbers of rows.
+    explorations: u32,
     /// Whether the next forward is the answer's first one, which computes the prompt.
     first_score: bool,
     pauses: Pauses,
@@ -59,6 +61,10 @@ const INITIAL_LENGTH: usize = 3;
 const HORIZON: usize = 48;
 /// The number of rounds after which a token is drafted although that does not pay.
 const PROBE_EVERY: u32 = 8;
+/// The number of rounds for each that tries another number of rows.
+const EXPLORE_EVERY: u32 = 16;
+/// The factor by which such a round must be faster at best.
+const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 
 impl PearlDraftLength {
     /// Creates a policy that always drafts γ = `length` tokens (`Fixed`), or up to `length` tokens
@@ -83,6 +89,7 @@ impl PearlDraftLength {
             token_ns: f64::INFINITY,
             next: (INITIAL_LENGTH.min(length), 0),
             rounds: 0,
+            explorations: 0,
             first_score: true,
             pauses: Pauses::default(),
             unread_tokens: 0,
@@ -145,7 +152,8 @@ impl PearlDraftLength {
     #[must_use]
     pub fn forecast(&self) -> Option<Forecast> {
         let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
-        let (_, speed) = self.best_lengths(&self.of_first());
+        let further = self.rows.up_to(4 * self.length);
+        let (_, speed) = self.best_lengths(&self.of_first(), &further);
         Some(Forecast::new(speed, alone_ns, self.draft_time.reading_ns(self.unread_tokens)))
     }
 
@@ -282,12 +290,17 @@ impl PearlDraftLength {
             && self.draft_time.is_known()
             && let Some(alone_ns) = self.alone_ns()
         {
-            let (best, speed) = self.best_lengths(&self.of_first());
+            let of_first = self.of_first();
+            let (best, speed) = self.best_lengths(&of_first, &self.rows.up_to(4 * self.length));
             self.token_ns = 1.0 / speed;
             outlook.speedup_at_best = self.speed_at_best() * alone_ns;
             // Without a gain, the target is better alone, but for a token now and then that shows the acceptance.
             let probe = usize::from(self.rounds.is_multiple_of(PROBE_EVERY));
-            self.next = if speed * alone_ns > MIN_GAIN { best } else { (probe, 0) };
+            self.next = if speed * alone_ns > MIN_GAIN {
+                self.explored(&of_first, speed).unwrap_or(best)
+            } else {
+                (probe, 0)
+            };
         }
         outlook
     }
@@ -318,9 +331,9 @@ impl PearlDraftLength {
 
     /// Returns γ and the number of tokens to draft before a pass without any, with the most tokens per nanosecond, and
     /// that speed. More tokens must be faster by the factor [`MIN_GAIN`].
-    fn best_lengths(&self, of_first: &[f64]) -> ((usize, usize), f64) {
-        let further = self.rows.up_to(4 * self.length);
-        let speed = |length, first| self.speed(length, first, of_first, &further);
+    /// `further`: the times of further rows.
+    fn best_lengths(&self, of_first: &[f64], further: &[f64]) -> ((usize, usize), f64) {
+        let speed = |length, first| self.speed(length, first, of_first, further);
         let better = |best: ((usize, usize), f64), lengths: (usize, usize)| {
             let speed = speed(lengths.0, lengths.1);
             if speed > best.1 * MIN_GAIN { (lengths, speed) } else { best }
@@ -331,6 +344,20 @@ impl PearlDraftLength {
         let longest_first = if self.eager { best.0.0.min(self.length) } else { 0 };
         let firsts = (0..=longest_first).map(|first| (best.0.0, first));
         firsts.fold(((best.0.0, first), 0.0), better)
+    }
+
+    /// Returns the lengths that would be faster than `speed` if numbers of rows that were not tried cost no more than fewer
+    /// ones, as before a step. Few rounds try them.
+    fn explored(&mut self, of_first: &[f64], speed: f64) -> Option<(usize, usize)> {
+        if self.explorations * EXPLORE_EVERY > self.rounds {
+            return None;
+        }
+        let (lengths, at_best) =
+            self.best_lengths(of_first, &self.rows.at_best_up_to(4 * self.length));
+        (at_best > speed * MIN_GAIN_OF_TRIAL).then(|| {
+            self.explorations += 1;
+            lengths
+        })
     }
 
     /// Returns the tokens per nanosecond if all draft tokens were right, and if more rows than were tried cost nothing.
