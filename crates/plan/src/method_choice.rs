@@ -230,19 +230,6 @@ impl MethodChoice {
     }
 
     fn begin(&mut self, candidate: usize, is_trial: bool) {
-        if std::env::var("DEBUG_CHOICE").is_ok() {
-            eprintln!(
-                "at {:.1} steps {} {}→{candidate} trial {is_trial} trial_ns {:.1} lost {:.1} {:?}",
-                self.elapsed_ns / 1e6,
-                self.steps,
-                self.current,
-                self.trial_ns / 1e6,
-                self.lost_ns / 1e6,
-                self.candidates
-                    .iter()
-                    .map(|c| (c.outlook.token_ns().unwrap_or(0.0) / 1e6, c.correction(), c.weight))
-                    .collect::<Vec<_>>()
-            );
         (self.current, self.is_trial, self.steps, self.trial_ns) = (candidate, is_trial, 0, 0.0);
     }
 

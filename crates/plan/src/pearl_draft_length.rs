@@ -389,7 +389,8 @@ impl PearlDraftLength {
         let (new, min_ns) = match self.eager && requested_ns > 0.0 {
             true => {
                 let min_tokens = self.tokens_per_job(length);
-                let in_time = requested * score_ns(1.0) / requested_ns;
+                // Without the errors of sums, so that a whole number stays one.
+                let in_time = (requested * score_ns(1.0) / requested_ns * 1e6).round() / 1e6;
                 let new = in_time.clamp(min_tokens as f64, requested);
                 (new, self.draft_time.estimate_ns(min_tokens))
             }
@@ -453,6 +454,7 @@ mod tests {
             let tested = unverified + usize::from(gamma > 0);
             let wrong = (0..tested).find(|place| is_wrong(right + place, run));
             let own = wrong.is_some() || gamma == 0;
+            // All tokens are as often right at the start of a job as later.
             let positions = vec![0; wrong.map_or(tested, |accepted| accepted + 1)];
             draft_length.observe_verdict(&positions, wrong.is_some(), usize::from(own));
             // A round waits for all draft tokens, or for those of one job.
