@@ -30,6 +30,10 @@ lossless prompts="120" seed="0":
     FORERUN_LOSSLESS_PROMPTS={{prompts}} FORERUN_LOSSLESS_SEED={{seed}} \
         cargo nextest run --release -p forerun --test lossless_matrix --success-output immediate
 
+# Frequencies of sampled tokens against exact probabilities, with every method
+samples count="10000":
+    FORERUN_SAMPLES={{count}} cargo nextest run --release -p forerun --test statistics_of_samples --success-output immediate
+
 # Row invariance on many more random scripts
 rows cases="2000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test row_invariance --test tensor_parallel

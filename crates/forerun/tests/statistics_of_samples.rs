@@ -1,7 +1,7 @@
 //! Losslessness above temperature 0 on whole models. `exact_distribution` proves it by enumeration on
 //! three tokens. Here, samples are counted: the joint frequencies of the first three tokens over many seeds
 //! must fit the exact probabilities, which the slow reference computes. `FORERUN_SAMPLES` sets the number of
-//! samples.
+//! samples (`just samples` uses 10,000).
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

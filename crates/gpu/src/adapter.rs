@@ -1,6 +1,7 @@
 //! The GPUs of the machine.
 
 use std::fmt;
+use std::sync::OnceLock;
 use wgpu::{Adapter, Backend, Backends, DeviceType, Instance, InstanceDescriptor};
 
 /// A GPU that a driver offers. If it has a Vulkan driver, its other drivers do not count.
@@ -90,13 +91,21 @@ fn is_duplicate((backend, vendor, model): Identity, all: &[Identity]) -> bool {
     backend != Backend::Vulkan && all.contains(&(Backend::Vulkan, vendor, model))
 }
 
+/// Returns the connection to the drivers. A process has one, because several threads that open and close their own crash
+/// some drivers.
+fn instance() -> &'static Instance {
+    static INSTANCE: OnceLock<Instance> = OnceLock::new();
+    INSTANCE.get_or_init(|| {
+        let mut descriptor = InstanceDescriptor::new_without_display_handle();
+        descriptor.backends = Backends::VULKAN | Backends::DX12 | Backends::METAL;
+        Instance::new(descriptor)
+    })
+}
+
 /// Returns the adapters with their descriptions: GPUs with their own memory first, software last, and
 /// otherwise in the order of the drivers.
 pub(crate) fn find_adapters() -> Vec<(GpuAdapter, Adapter)> {
-    let mut descriptor = InstanceDescriptor::new_without_display_handle();
-    descriptor.backends = Backends::VULKAN | Backends::DX12 | Backends::METAL;
-    let instance = Instance::new(descriptor);
-    let mut adapters = pollster::block_on(instance.enumerate_adapters(Backends::all()));
+    let mut adapters = pollster::block_on(instance().enumerate_adapters(Backends::all()));
     let identity = |adapter: &Adapter| {
         let info = adapter.get_info();
         (info.backend, info.vendor, info.device)

@@ -3,7 +3,7 @@
 use crate::adapter::{AdapterKind, GpuAdapter, find_adapters};
 use crate::error::{GpuError, GpuFailure};
 use crate::health::Health;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, MAX_WORKGROUP};
 use crate::pipeline::Pipeline;
 use crate::probe::Probe;
 use std::collections::HashMap;
@@ -280,7 +280,11 @@ fn check_limits(adapter: &GpuAdapter, limits: &Limits) -> Result<(), GpuError> {
             limits.max_storage_buffers_per_shader_stage.into(),
         ),
         ("size of immediate data", PARAMETER_BYTES.into(), u64::from(limits.max_immediate_size)),
-        ("workgroup", 64, u64::from(limits.max_compute_invocations_per_workgroup)),
+        (
+            "workgroup",
+            MAX_WORKGROUP.into(),
+            u64::from(limits.max_compute_invocations_per_workgroup),
+        ),
         ("shared memory", 16 << 10, u64::from(limits.max_compute_workgroup_storage_size)),
         ("storage binding", 128 << 20, limits.max_storage_buffer_binding_size),
     ];

@@ -77,7 +77,18 @@ pub(crate) enum Access {
     Write,
 }
 
+/// The largest workgroup of a kernel, in threads. All GPUs that support WebGPU have it.
+pub(crate) const MAX_WORKGROUP: u32 = 256;
+
 impl Kernel {
+    /// Returns the number of threads in a workgroup.
+    pub(crate) fn workgroup(self) -> u32 {
+        match self {
+            Self::Norm | Self::Attention(_) => MAX_WORKGROUP,
+            _ => 64,
+        }
+    }
+
     /// Returns how the kernel uses its buffers, in the order of their bindings.
     pub(crate) fn accesses(self) -> &'static [Access] {
         use Access::{Read, Write};
@@ -264,6 +275,8 @@ mod tests {
             }
             let count = source.matches("@binding(").count();
             assert_eq!(count, kernel.accesses().len(), "{kernel:?}");
+            let workgroup = format!("@workgroup_size({})", kernel.workgroup());
+            assert!(source.contains(&workgroup), "{kernel:?}: {workgroup}");
         }
     }
 }

@@ -11,7 +11,7 @@
 //! every sum has one order, whatever the number of rows and the GPU:
 //!
 //! * a product with a matrix: product `i` belongs to partial sum `(i / 8) mod 32`;
-//! * norms and the weights of attention: term `i` belongs to partial sum `i mod 64`, where `i` is the position in
+//! * norms and the weights of attention: term `i` belongs to partial sum `i mod 256`, where `i` is the position in
 //!   attention;
 //! * then the upper half of the partial sums is added to the lower half until one is left;
 //! * attention takes 256 positions at a time, and combines the results in ascending order.

@@ -46,8 +46,8 @@ impl Pipeline {
             bind_group_layouts: &[Some(&layout)],
             immediate_size: PARAMETER_BYTES,
         });
-        let source = kernel.source();
-        let module = if exact { exact_module(device, &source) } else { module(device, source) };
+        let module =
+            if exact { exact_module(device, kernel) } else { module(device, kernel.source()) };
         let name = format!("{kernel:?}");
         let pipeline = device.create_compute_pipeline(&ComputePipelineDescriptor {
             label: Some(&name),
@@ -97,14 +97,14 @@ impl Pipeline {
 }
 
 /// Compiles a kernel as SPIR-V whose arithmetic the driver may not change.
-fn exact_module(device: &Device, source: &str) -> ShaderModule {
+fn exact_module(device: &Device, kernel: Kernel) -> ShaderModule {
     let entry_point = PassthroughShaderEntryPoint {
         name: Cow::Borrowed(ENTRY_POINT),
-        workgroup_size: (64, 1, 1),
+        workgroup_size: (kernel.workgroup(), 1, 1),
     };
     let descriptor = ShaderModuleDescriptorPassthrough {
         entry_points: Cow::Owned(vec![entry_point]),
-        spirv: Some(Cow::Owned(spirv::compile(source))),
+        spirv: Some(Cow::Owned(spirv::compile(&kernel.source()))),
         ..ShaderModuleDescriptorPassthrough::default()
     };
     // SAFETY: naga has validated the module, and only decorations were added. Its kernels index buffers within

@@ -99,6 +99,11 @@ impl Pauses {
         matches!(self.phase, Phase::Trial(_) | Phase::Drafting(..))
     }
 
+    /// Returns whether drafting is known to be slower than the target alone.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.phase == Phase::Paused
+    }
+
     /// Returns the time that drafting has gained, less what it has lost since.
     pub(crate) fn gained_ns(&self) -> f64 {
         self.ledger.gained_ns()

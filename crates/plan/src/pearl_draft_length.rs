@@ -169,7 +169,8 @@ impl PearlDraftLength {
         let initial = INITIAL_LENGTH.min(self.length);
         match self.mode {
             DraftLength::Fixed => self.length,
-            _ if self.first_score => initial,
+            // The drafter reads the prompt with the target, unless earlier answers were faster without it.
+            _ if self.first_score && !self.pauses.is_paused() => initial,
             _ if !self.pauses.drafts() => 0,
             _ if !self.draft_time.is_known() => initial,
             _ => self.next.0,
@@ -564,5 +565,9 @@ mod tests {
         let lengths = run(&mut draft_length, 3_000, 3_000_000, [1_000_000, 0], 2);
         let drafting = lengths[20..].iter().filter(|&&length| length > 0).count();
         assert!((1..=20).contains(&drafting), "{drafting}");
+        while !draft_length.pauses.is_paused() {
+            run(&mut draft_length, 1, 3_000_000, [1_000_000, 0], 2);
+        }
+        assert_eq!(draft_length.for_new_answer().next_length(), 0, "nor does it read the prompt");
     }
 }

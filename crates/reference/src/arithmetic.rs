@@ -81,7 +81,7 @@ impl Arithmetic {
             quantizes_activations: false,
             product_lanes: 32,
             product_run: 8,
-            sum_lanes: 64,
+            sum_lanes: 256,
             attention_split: Some(256),
         }
     }

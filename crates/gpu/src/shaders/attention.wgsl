@@ -2,7 +2,7 @@
 // position 0. Positions before the window are left out.
 //
 // Order of additions: a score adds its products in ascending order. The weight of position j belongs to partial sum
-// j mod 64, as in norm.wgsl. Values are added in ascending order of positions. So nothing depends on slots, pages or
+// j mod 256, as in norm.wgsl. Values are added in ascending order of positions. So nothing depends on slots, pages or
 // other rows.
 struct Parameters {
   query_heads: u32,
@@ -22,15 +22,15 @@ var<immediate> p: Parameters;
 @group(0) @binding(4) var<storage, read> places: array<u32>; // page tables, and places of nodes of trees
 @group(0) @binding(5) var<storage, read_write> partials: array<f32>; // [rows, query_heads, splits, 2 + head_dim]
 
-const SPLIT: u32 = 256u;
-// Reads in progress at once.
+const SPLIT: u32 = 256u; // also the number of threads
+// Reads in progress at once. Their loops have no other end, so that compilers unroll them.
 const AT_ONCE: u32 = 32u;
-var<workgroup> partial: array<f32, 64>;
+var<workgroup> partial: array<f32, SPLIT>;
 var<workgroup> query: array<f32, MAX_HEAD_DIM>;
-var<workgroup> scores: array<f32, SPLIT>;
+var<workgroup> weights: array<f32, SPLIT>;
 var<workgroup> at: array<u32, SPLIT>; // places
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let row = rows[p.first_row + group.y];
   let head = group.x;
@@ -46,62 +46,55 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let first_query = ((p.first_row + group.y) * p.query_heads + head) * p.head_dim;
   let key_head = head / (p.query_heads / p.key_heads);
 
-  for (var d = thread; d < p.head_dim; d += 64u) {
+  for (var d = thread; d < p.head_dim; d += 256u) {
     query[d] = queries[first_query + d];
   }
   workgroupBarrier();
-  var peak = LOWEST;
-  for (var i = thread; i < end; i += 64u) {
-    if (i >= start) {
-      let position = split_start + i;
-      var place: u32;
-      if (position < row.chain) {
-        place = places[row.table + position / 64u] * 64u + position % 64u;
-      } else {
-        place = places[row.rest + position - row.chain];
+  // A thread computes the score of a position.
+  let has_position = start <= thread && thread < end;
+  var score = LOWEST;
+  if (has_position) {
+    let position = split_start + thread;
+    var place: u32;
+    if (position < row.chain) {
+      place = places[row.table + position / 64u] * 64u + position % 64u;
+    } else {
+      place = places[row.rest + position - row.chain];
+    }
+    at[thread] = place;
+    let key = (place * p.key_heads + key_head) * p.head_dim;
+    score = 0.0f;
+    for (var d = 0u; d < p.head_dim; d += AT_ONCE) {
+      var read: array<u32, AT_ONCE / PER_WORD>;
+      for (var j = 0u; j < AT_ONCE / PER_WORD; j += 1u) {
+        read[j] = keys[(key + min(d + j * PER_WORD, p.head_dim - PER_WORD)) / PER_WORD];
       }
-      at[i] = place;
-      let key = (place * p.key_heads + key_head) * p.head_dim;
-      var score = 0.0f;
-      for (var d = 0u; d < p.head_dim; d += AT_ONCE) {
-        var read: array<u32, AT_ONCE>;
-        for (var j = 0u; j < AT_ONCE; j += PER_WORD) {
-          read[j / PER_WORD] = keys[(key + min(d + j, p.head_dim - PER_WORD)) / PER_WORD];
-        }
-        for (var j = 0u; j < AT_ONCE && d + j < p.head_dim; j += 1u) {
-          score = score + query[d + j] * unpack(read[j / PER_WORD], j);
-        }
+      for (var j = 0u; j < AT_ONCE; j += 1u) {
+        let i = min(d + j, p.head_dim - 1u);
+        score = select(score, score + query[i] * unpack(read[j / PER_WORD], j), d + j < p.head_dim);
       }
-      score = score * p.score_scale;
-      if (p.score_cap != 0.0f) {
-        score = p.score_cap * hyperbolic_tangent(divide(score, p.score_cap));
-      }
-      scores[i] = score;
-      peak = max(peak, score);
+    }
+    score = score * p.score_scale;
+    if (p.score_cap != 0.0f) {
+      score = p.score_cap * hyperbolic_tangent(divide(score, p.score_cap));
     }
   }
-  partial[thread] = peak;
+  partial[thread] = score;
   workgroupBarrier();
-  for (var half = 32u; half > 0u; half = half >> 1u) {
+  for (var half = SPLIT / 2u; half > 0u; half = half >> 1u) {
     if (thread < half) {
       partial[thread] = max(partial[thread], partial[thread + half]);
     }
     workgroupBarrier();
   }
-  peak = partial[0];
+  let peak = partial[0];
   workgroupBarrier();
 
-  var sum = 0.0f;
-  for (var i = thread; i < end; i += 64u) {
-    if (i >= start) {
-      let weight = exponential(scores[i] - peak);
-      scores[i] = weight;
-      sum = sum + weight;
-    }
-  }
-  partial[thread] = sum;
+  let weight = select(0.0f, exponential(score - peak), has_position);
+  weights[thread] = weight;
+  partial[thread] = weight;
   workgroupBarrier();
-  for (var half = 32u; half > 0u; half = half >> 1u) {
+  for (var half = SPLIT / 2u; half > 0u; half = half >> 1u) {
     if (thread < half) {
       partial[thread] = partial[thread] + partial[thread + half];
     }
@@ -112,7 +105,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     partials[out] = peak;
     partials[out + 1u] = partial[0];
   }
-  for (var d = thread; d < p.head_dim; d += 64u) {
+  for (var d = thread; d < p.head_dim; d += 256u) {
     var value = 0.0f;
     for (var first = start; first < end; first += AT_ONCE) {
       var read: array<u32, AT_ONCE>;
@@ -120,8 +113,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let index = (at[min(first + j, end - 1u)] * p.key_heads + key_head) * p.head_dim + d;
         read[j] = values[index / PER_WORD];
       }
-      for (var j = 0u; j < AT_ONCE && first + j < end; j += 1u) {
-        value = value + scores[first + j] * unpack(read[j], d);
+      for (var j = 0u; j < AT_ONCE; j += 1u) {
+        let i = min(first + j, end - 1u);
+        value = select(value, value + weights[i] * unpack(read[j], d), first + j < end);
       }
     }
     partials[out + 2u + d] = value;

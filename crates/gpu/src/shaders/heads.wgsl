@@ -30,9 +30,11 @@ var<immediate> p: Parameters;
 var<workgroup> partial: array<f32, 64>;
 var<workgroup> head: array<f32, MAX_HEAD_DIM>;
 
-fn tree_sum(thread: u32, sum: f32) -> f32 {
+// Adds up 256 partial sums: this thread has the sums `thread`, `thread + 64`, and so on.
+fn tree_sum(thread: u32, sums: vec4<f32>) -> f32 {
+  let halves = sums.xy + sums.zw;
   workgroupBarrier();
-  partial[thread] = sum;
+  partial[thread] = halves.x + halves.y;
   workgroupBarrier();
   for (var half = 32u; half > 0u; half = half >> 1u) {
     if (thread < half) {
@@ -43,20 +45,35 @@ fn tree_sum(thread: u32, sum: f32) -> f32 {
   return partial[0];
 }
 
-// Writes the norm's mean and scale: of `width` numbers from `first` on.
+// Returns the four numbers, 64 apart, of the partial sums of a thread, and which of them there are.
+struct Four {
+  numbers: vec4<f32>,
+  exist: vec4<bool>,
+}
+
+fn four(first: u32, start: u32, width: u32) -> Four {
+  let i = vec4<u32>(start, start + 64u, start + 128u, start + 192u);
+  let at = first + min(i, vec4<u32>(width - 1u));
+  let numbers = vec4<f32>(projected[at.x], projected[at.y], projected[at.z], projected[at.w]);
+  return Four(numbers, i < vec4<u32>(width));
+}
+
+// Returns the norm's mean and scale: of `width` numbers from `first` on.
 fn mean_and_scale(thread: u32, first: u32, width: u32) -> vec2<f32> {
   var mean = 0.0f;
   if ((p.flags & 1u) != 0u) {
-    var sum = 0.0f;
-    for (var i = thread; i < width; i += 64u) {
-      sum = sum + projected[first + i];
+    var sums = vec4<f32>();
+    for (var start = thread; start < width; start += 256u) {
+      let read = four(first, start, width);
+      sums = select(sums, sums + read.numbers, read.exist);
     }
-    mean = divide(tree_sum(thread, sum), f32(width));
+    mean = divide(tree_sum(thread, sums), f32(width));
   }
-  var squares = 0.0f;
-  for (var i = thread; i < width; i += 64u) {
-    let x = projected[first + i] - mean;
-    squares = squares + x * x;
+  var squares = vec4<f32>();
+  for (var start = thread; start < width; start += 256u) {
+    let read = four(first, start, width);
+    let x = read.numbers - mean;
+    squares = select(squares, squares + x * x, read.exist);
   }
   let square = divide(tree_sum(thread, squares), f32(width));
   return vec2<f32>(mean, divide(1.0f, square_root(square + p.epsilon)));

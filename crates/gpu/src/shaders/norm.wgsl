@@ -1,6 +1,6 @@
 // output[row] = norm(input[row]), or output[row] += norm(input[row]) · factor. A workgroup computes a row.
 //
-// Order of additions: number i belongs to partial sum i mod 64. Then the upper half of the partial sums is added
+// Order of additions: number i belongs to partial sum i mod 256. Then the upper half of the partial sums is added
 // to the lower half until one is left.
 struct Parameters {
   width: u32,
@@ -18,13 +18,13 @@ var<immediate> p: Parameters;
 @group(0) @binding(3) var<storage, read> rows: array<Row>;
 @group(0) @binding(4) var<storage, read_write> output: array<f32>; // [rows, width]
 
-var<workgroup> partial: array<f32, 64>;
+var<workgroup> partial: array<f32, 256>;
 
 fn tree_sum(thread: u32, sum: f32) -> f32 {
   workgroupBarrier();
   partial[thread] = sum;
   workgroupBarrier();
-  for (var half = 32u; half > 0u; half = half >> 1u) {
+  for (var half = 128u; half > 0u; half = half >> 1u) {
     if (thread < half) {
       partial[thread] = partial[thread] + partial[thread + half];
     }
@@ -33,19 +33,20 @@ fn tree_sum(thread: u32, sum: f32) -> f32 {
   return partial[0];
 }
 
-// Reads in progress at once.
-const AT_ONCE: u32 = 16u;
+// Numbers that a thread reads at once, 256 apart. Their loops have no other end, so that compilers unroll them and keep
+// the numbers in registers.
+const AT_ONCE: u32 = 8u;
 
 // Returns numbers that a thread adds up one after another. After the end of the row they repeat the last one.
 fn inputs(first: u32, start: u32) -> array<f32, AT_ONCE> {
   var read: array<f32, AT_ONCE>;
   for (var j = 0u; j < AT_ONCE; j += 1u) {
-    read[j] = input[first + min(start + j * 64u, p.width - 1u)];
+    read[j] = input[first + min(start + j * 256u, p.width - 1u)];
   }
   return read;
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   var row = group.x;
   if ((p.flags & 16u) != 0u) {
@@ -55,28 +56,28 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var mean = 0.0f;
   if ((p.flags & 1u) != 0u) {
     var sum = 0.0f;
-    for (var start = thread; start < p.width; start += 64u * AT_ONCE) {
+    for (var start = thread; start < p.width; start += 256u * AT_ONCE) {
       let read = inputs(first, start);
-      for (var j = 0u; j < AT_ONCE && start + j * 64u < p.width; j += 1u) {
-        sum = sum + read[j];
+      for (var j = 0u; j < AT_ONCE; j += 1u) {
+        sum = select(sum, sum + read[j], start + j * 256u < p.width);
       }
     }
     mean = divide(tree_sum(thread, sum), f32(p.width));
   }
   var squares = 0.0f;
-  for (var start = thread; start < p.width; start += 64u * AT_ONCE) {
+  for (var start = thread; start < p.width; start += 256u * AT_ONCE) {
     let read = inputs(first, start);
-    for (var j = 0u; j < AT_ONCE && start + j * 64u < p.width; j += 1u) {
+    for (var j = 0u; j < AT_ONCE; j += 1u) {
       let x = read[j] - mean;
-      squares = squares + x * x;
+      squares = select(squares, squares + x * x, start + j * 256u < p.width);
     }
   }
   let square = divide(tree_sum(thread, squares), f32(p.width));
   let scale = divide(1.0f, square_root(square + p.epsilon));
-  for (var start = thread; start < p.width; start += 64u * AT_ONCE) {
+  for (var start = thread; start < p.width; start += 256u * AT_ONCE) {
     var read = inputs(first, start);
     for (var j = 0u; j < AT_ONCE; j += 1u) {
-      let i = min(start + j * 64u, p.width - 1u);
+      let i = min(start + j * 256u, p.width - 1u);
       read[j] = (read[j] - mean) * scale;
       if ((p.flags & 2u) != 0u) {
         read[j] = read[j] * weights[i];
@@ -89,8 +90,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       }
     }
     // Writes come after all reads: a driver cannot know that they are of other numbers.
-    for (var j = 0u; j < AT_ONCE && start + j * 64u < p.width; j += 1u) {
-      output[group.x * p.width + start + j * 64u] = read[j];
+    for (var j = 0u; j < AT_ONCE; j += 1u) {
+      if (start + j * 256u < p.width) {
+        output[group.x * p.width + start + j * 256u] = read[j];
+      }
     }
   }
 }
