@@ -110,4 +110,20 @@ mod tests {
         replicas.end_job(0);
         assert_eq!(replicas.free(0, 0), Some(0));
     }
+
+    #[test]
+    fn replicas_that_have_missed_much_get_no_job() {
+        let mut replicas = Replicas::new(2);
+        replicas.start_job(0, 90);
+        assert_eq!(replicas.free(100, 32), None, "the other one has missed 100 tokens");
+        assert_eq!(replicas.free(100, 100), Some(1));
+        // After a pause, those that were near before it read what they have missed.
+        replicas.end_job(0);
+        replicas.resume(100, 500, 32);
+        assert_eq!(replicas.free(500, 32), Some(0));
+        replicas.start_job(0, 500);
+        assert_eq!(replicas.free(500, 32), None);
+        assert!(replicas.mark_failed(0));
+        assert_eq!(replicas.free(500, 32), Some(1), "there is no other one");
+    }
 }

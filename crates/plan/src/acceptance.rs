@@ -274,4 +274,12 @@ mod tests {
         later.skip(150);
         assert!(later.of_first(1)[1] > 0.3, "{later:?}");
     }
+
+    #[test]
+    fn jobs_end_before_positions_at_which_the_drafter_fails() {
+        let acceptance = learn(20_000, 6, |token, position| position < 3 && mixed(token) < 0.9);
+        assert_eq!([1, 2, 6].map(|longest| acceptance.job_length(longest)), [1, 2, 3]);
+        let [alone, long] = [1, 6].map(|per_job| acceptance.of_first_in_jobs(6, per_job)[6]);
+        assert!(alone > 0.3 && long < 0.05, "{alone} {long}");
+    }
 }

@@ -316,4 +316,36 @@ mod tests {
         let next = choice.for_next_answer();
         assert_eq!((next.current, next.last_ns, next.is_trial), (2, None, false));
     }
+
+    /// Decodes 4,000 tokens of 1,000 ns with the first candidate. The second one predicts `token_ns` and reads for `start_ns` first,
+    /// and takes `real_ns`. Returns the tokens of both.
+    fn decode_predicted(second: Forecast, real_ns: u64) -> Vec<usize> {
+        let (mut choice, mut now, mut by) = (MethodChoice::new(2), 0, vec![0; 2]);
+        let first = Forecast { token_ns: 1_000.0, drafts: true, start_ns: 0.0 };
+        for _ in 0..4_000 {
+            choice.observe(1, now, &[Some(first), Some(second)]);
+            let current = choice.current();
+            now += if current == 0 { 1_000 } else { real_ns };
+            by[current] += 1;
+        }
+        by
+    }
+
+    #[test]
+    fn only_what_may_be_faster_is_used() {
+        let predicts = |token_ns| Forecast { token_ns, drafts: true, start_ns: 0.0 };
+        assert_eq!(decode_predicted(predicts(1_500.0), 500)[1], 0, "it cannot win");
+        assert_eq!(decode_predicted(predicts(990.0), 990)[1], 0, "a tie");
+        assert!(decode_predicted(predicts(500.0), 500)[1] > 3_900, "it wins");
+        let plain = Forecast { drafts: false, ..predicts(500.0) };
+        assert_eq!(decode_predicted(plain, 500)[1], 0, "both pause by themselves");
+        let late = Forecast { start_ns: 1e6, ..predicts(900.0) };
+        assert_eq!(decode_predicted(late, 900)[1], 0, "it reads longer than it gains");
+    }
+
+    #[test]
+    fn a_wrong_prediction_is_corrected() {
+        let by = decode_predicted(Forecast { token_ns: 500.0, drafts: true, start_ns: 0.0 }, 2_000);
+        assert!((1..=120).contains(&by[1]), "{by:?}");
+    }
 }
