@@ -73,7 +73,7 @@ impl Auto {
             others.for_each(|(_, decoder)| decoder.adopt(&known));
         }
         let decoders = self.decoders.iter().zip(&self.worked_until);
-        decoders.map(|(decoder, until)| decoder.forecast(tokens - until)).collect()
+        decoders.map(|(decoder, until)| decoder.forecast(tokens.saturating_sub(*until))).collect()
     }
 }
 
