@@ -275,7 +275,7 @@ impl Checkpoint {
                 Tensor::Embedding if self.architecture.head != crate::Head::Embedding => 0.0,
                 Tensor::Positions | Tensor::LayerInputs => 0.0,
                 Tensor::Expert(layer, ..) => {
-                    let experts = self.architecture.layers.get(layer as usize)?.experts?;
+                    let experts = self.architecture.layers.get(layer)?.experts?;
                     experts.expected_distinct(1) / experts.n_experts as f64
                 }
                 _ => 1.0,
