@@ -41,7 +41,7 @@ impl Preset {
         let drafted = |drafter: DrafterKind| Sweep {
             drafters: vec![drafter],
             draft_tokens: vec![DraftTokens::Fixed(DEPTH)],
-            placements: vec![Placement::automatic(all, false, 1)],
+            placements: vec![Placement::automatic(all, None, 1)],
             ..Sweep::default()
         };
         let tree = |width| Tree::Top { width, depth: Some(DEPTH), budget: None };

@@ -19,6 +19,8 @@ pub(crate) struct DraftAhead {
     /// The number of other tokens to draft next to each token of the chain, and those tokens.
     n_siblings: usize,
     siblings: VecDeque<Vec<TokenId>>,
+    /// The position of each token of the chain in the job that drafted it, from 0.
+    positions: VecDeque<usize>,
     /// The jobs that drafted the tokens of the chain, in their order.
     jobs: VecDeque<DraftJob>,
     /// The job in flight.
@@ -53,6 +55,7 @@ impl DraftAhead {
             chain: Draft::empty(),
             n_siblings: 0,
             siblings: VecDeque::new(),
+            positions: VecDeque::new(),
             jobs: VecDeque::new(),
             running: None,
             exhausted: false,
@@ -111,6 +114,11 @@ impl DraftAhead {
     /// Returns the number of draft tokens after the committed ones.
     pub(crate) fn len(&self) -> usize {
         self.chain.tree.len()
+    }
+
+    /// Returns the positions of the first `count` tokens of the chain in the jobs that drafted them, from 0.
+    pub(crate) fn positions(&self, count: usize) -> Vec<usize> {
+        self.positions.iter().take(count).copied().collect()
     }
 
     /// Submits a job that extends the chain towards `length` tokens, by up to `per_job` tokens.
@@ -185,6 +193,7 @@ impl DraftAhead {
             return Err(not_a_chain);
         }
         self.siblings.extend(siblings);
+        self.positions.extend(0..drafted);
         self.empty_with = (drafted == 0).then(|| known_features(sequence));
         self.jobs.push_back(DraftJob { ticket: reply.ticket, remaining: drafted, accepted: 0 });
         Ok((drafted, reply.time))
@@ -207,6 +216,7 @@ impl DraftAhead {
     pub(crate) fn accept(&mut self, count: usize, cluster: &mut dyn Cluster) {
         self.chain.drop_first(count);
         self.siblings.drain(..count.min(self.siblings.len()));
+        self.positions.drain(..count.min(self.positions.len()));
         let mut count = count;
         while let Some(job) = self.jobs.front_mut() {
             let now = count.min(job.remaining);
@@ -239,6 +249,7 @@ impl DraftAhead {
         }
         self.chain = Draft::empty();
         self.siblings.clear();
+        self.positions.clear();
         self.exhausted = false;
         (self.empty_with, self.feedback) = (None, None);
     }

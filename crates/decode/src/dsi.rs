@@ -40,6 +40,7 @@ use forerun_core::{
     Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
     TokenId, TokenTree, trace::SpanOutcome, verify_chains,
 };
+use forerun_plan::{Forecast, Knowledge};
 use std::collections::BTreeMap;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -67,6 +68,8 @@ pub struct Dsi {
     /// One chain for each drafter, in order of preference.
     chains: Vec<Chain>,
     replicas: Replicas,
+    /// The number of committed tokens when drafting paused.
+    paused_at: Option<usize>,
     /// The jobs in flight, except cancelled ones.
     tasks: BTreeMap<Ticket, ScoreTask>,
     /// The scores not used yet, by the position that the first row predicts.
@@ -107,6 +110,7 @@ impl Dsi {
             waits_for_drafters: false,
             chains: vec![Chain::new(0)],
             replicas: Replicas::new(replicas),
+            paused_at: Some(0),
             tasks: BTreeMap::new(),
             arrived: BTreeMap::new(),
             now_ns: 0,
@@ -159,7 +163,17 @@ impl Dsi {
         // The scores that wait for draft tokens may have more rows than the policy allows by now.
         let waiting = self.arrived_at(sequence.tokens().len()).filter(|_| self.waits_for_drafters);
         let length = waiting.map_or(max_ahead, |(_, rows)| max_ahead.max(rows));
-        let length = if self.drafts() { length } else { 0 };
+        let drafts = self.drafts();
+        let (frontier, max_missed) = (sequence.tokens().len(), self.lookahead.max_missed());
+        match self.paused_at {
+            Some(paused_at) if drafts => {
+                self.replicas.resume(paused_at, frontier, max_missed);
+                self.paused_at = None;
+            }
+            None if !drafts => self.paused_at = Some(frontier),
+            _ => {}
+        }
+        let length = if drafts { length } else { 0 };
         for chain in &mut self.chains {
             chain.drafting.continue_to(sequence, length, per_job, cluster)?;
         }
@@ -182,7 +196,7 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let (frontier, max_ahead) = (sequence.tokens().len(), self.lookahead.max_ahead());
-        let max_rows = self.lookahead.max_rows();
+        let (max_rows, max_missed) = (self.lookahead.max_rows(), self.lookahead.max_missed());
         self.chains[index].next_row = self.first_missing_row(index, frontier);
         let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
         loop {
@@ -195,7 +209,7 @@ impl Dsi {
             if count == 0 || !is_due {
                 return Ok(());
             }
-            let Some(replica) = self.replicas.free() else { return Ok(()) };
+            let Some(replica) = self.replicas.free(frontier, max_missed) else { return Ok(()) };
             let tokens = chain[..next_row + count - 1 - frontier].to_vec();
             let task = ScoreTask { replica, first_row: next_row, committed: frontier, tokens };
             self.submit(task, sequence, cluster)?;
@@ -234,7 +248,7 @@ impl Dsi {
                 result => break result?,
             }
         };
-        self.replicas.start_job(replica);
+        self.replicas.start_job(replica, frontier);
         self.tasks.insert(ticket, ScoreTask { replica, ..task });
         Ok(())
     }
@@ -426,6 +440,7 @@ impl Decoder for Dsi {
             let rest = ScoreTask { first_row: end, ..task.clone() };
             self.arrived.insert((end, ticket), (rest, scores));
         }
+        let tested = self.chains[0].drafting.positions(accepted + usize::from(verdict.rejected));
         let mut all_agree = true;
         for chain in &mut self.chains {
             all_agree &= chain.advance(committed, cluster);
@@ -434,7 +449,8 @@ impl Decoder for Dsi {
             let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
             self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
         }
-        self.lookahead.observe_verdict(accepted, verdict.rejected, verdict.token.is_some());
+        let own = verdict.token.is_some();
+        self.lookahead.observe_verdict(&tested, verdict.rejected, own);
         self.lookahead.observe_step(end - frontier, self.now_ns, is_alone);
         Ok(())
     }
@@ -452,5 +468,22 @@ impl AnswerDecoder for Dsi {
     fn for_next_answer(&self, options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(options.targets, self.lookahead.for_new_answer());
         Box::new(decoder.with_drafters(options.drafters))
+    }
+
+    fn knowledge(&self) -> Option<Knowledge> {
+        Some(self.lookahead.knowledge())
+    }
+
+    fn adopt(&mut self, known: &Knowledge) {
+        self.lookahead.adopt(known);
+    }
+
+    fn start(&mut self, known: &Knowledge) {
+        self.lookahead.start(known);
+        self.paused_at = Some(0);
+    }
+
+    fn forecast(&self, missed: usize) -> Option<Forecast> {
+        self.lookahead.forecast(missed)
     }
 }

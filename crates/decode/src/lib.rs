@@ -38,7 +38,7 @@ pub use statistics::Statistics;
 
 pub use forerun_plan::{
     DraftLength, DsiLookahead, PearlDraftLength, RankedRound, Round, SharedGoodput,
-    SpeculativeDraftLength, TreeLimits, typical_tree,
+    SpeculativeDraftLength, TreeLimits, drafter_cores, typical_tree,
 };
 
 use forerun_core::{ClusterError, JobError};

@@ -5,7 +5,7 @@ use crate::{
     autoregressive, dsi, pearl, speculative, ssd,
 };
 use forerun_core::{DraftShape, Guesser, Need};
-use forerun_plan::TreeLimits;
+use forerun_plan::{Forecast, Knowledge, TreeLimits};
 
 /// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
 /// crate, and name the entry here.
@@ -116,4 +116,21 @@ pub trait AnswerDecoder: Decoder + Send {
         options: &DecoderOptions,
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder>;
+
+    /// Returns what other methods can use of what it has learned; `None` if it learns nothing that they can use.
+    fn knowledge(&self) -> Option<Knowledge> {
+        None
+    }
+
+    /// Learns the acceptance, and the times that it does not know, from another method.
+    fn adopt(&mut self, _known: &Knowledge) {}
+
+    /// Prepares to go on in the middle of an answer, after another method that knew this.
+    fn start(&mut self, _known: &Knowledge) {}
+
+    /// Returns what it expects of the tokens after the present text, if another method has committed the last `missed`
+    /// tokens; `None` if it cannot say.
+    fn forecast(&self, _missed: usize) -> Option<Forecast> {
+        None
+    }
 }

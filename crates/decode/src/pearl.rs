@@ -36,6 +36,7 @@ use forerun_core::{
     Cluster, Draft, Guesser, Need, Outcome, Proposal, Scores, Ticket, TokenId, TokenTree, Verdict,
     trace::SpanOutcome, verify_candidates,
 };
+use forerun_plan::{Forecast, Knowledge};
 use std::collections::BTreeMap;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -125,8 +126,9 @@ impl Pearl {
         length: usize,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
+        let per_job = self.draft_length.tokens_per_first_job(length);
         loop {
-            self.drafting.continue_to(sequence, length, length, cluster)?;
+            self.drafting.continue_to(sequence, length, per_job, cluster)?;
             if self.drafting.is_done(sequence, length) {
                 return Ok(());
             }
@@ -231,7 +233,8 @@ impl Pearl {
         let agreed = common_prefix_len(self.drafting.tokens(), committed);
         let rejected = agreed < committed.len() && agreed < self.drafting.len();
         let further = committed.len() - agreed;
-        self.draft_length.observe_verdict(agreed, rejected, further);
+        let tested = self.drafting.positions(agreed + usize::from(rejected));
+        self.draft_length.observe_verdict(&tested, rejected, further);
         self.drafting.accept(agreed, cluster);
         if further > 0 {
             self.drafting.restart(rejected, cluster);
@@ -317,5 +320,21 @@ impl AnswerDecoder for Pearl {
     fn for_next_answer(&self, options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(options.pearl, self.draft_length.for_new_answer());
         Box::new(Self { guesser: options.guesser.map(|make| make()), ..decoder })
+    }
+
+    fn knowledge(&self) -> Option<Knowledge> {
+        Some(self.draft_length.knowledge())
+    }
+
+    fn adopt(&mut self, known: &Knowledge) {
+        self.draft_length.adopt(known);
+    }
+
+    fn start(&mut self, known: &Knowledge) {
+        self.draft_length.start(known);
+    }
+
+    fn forecast(&self, _missed: usize) -> Option<Forecast> {
+        self.draft_length.forecast()
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     lookup::Lookup,
 };
 use forerun_core::{Cluster, Draft, DraftShape, Guesser, Need, Outcome, trace::SpanOutcome};
-use forerun_plan::{RankedRound, Round, TreeLimits};
+use forerun_plan::{Forecast, Knowledge, RankedRound, Round, TreeLimits};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -202,5 +202,21 @@ impl AnswerDecoder for Speculative {
         let draft_length = self.draft_length.for_new_answer(prompt_tokens);
         let lookup = Lookup::of(options);
         Box::new(Self { calibrates: self.calibrates, lookup, ..Self::new(draft_length) })
+    }
+
+    fn knowledge(&self) -> Option<Knowledge> {
+        Some(self.draft_length.knowledge())
+    }
+
+    fn adopt(&mut self, known: &Knowledge) {
+        self.draft_length.adopt(known);
+    }
+
+    fn start(&mut self, _known: &Knowledge) {
+        self.draft_length.start();
+    }
+
+    fn forecast(&self, _missed: usize) -> Option<Forecast> {
+        self.draft_length.forecast()
     }
 }

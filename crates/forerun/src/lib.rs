@@ -98,7 +98,7 @@ pub use model_source::ModelSource;
 pub use model_summary::{ModelFormat, ModelSummary};
 pub use plan::{
     AdditionalDrafter, DraftTokens, Lookup, Method, Options, Plan, PlanError, Tree,
-    WorkerDescription, WorkerDevice, WorkerModel,
+    WorkerDescription, WorkerDevice, WorkerModel, typical_placement,
 };
 pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport, TypeQuality};

@@ -10,6 +10,7 @@ mod method;
 mod options;
 mod workers;
 
+pub use cores::typical_placement;
 pub use drafters::AdditionalDrafter;
 pub use drafts::{DraftTokens, Tree};
 pub use error::PlanError;

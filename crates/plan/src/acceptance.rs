@@ -50,6 +50,8 @@ const FACTOR_TOKENS: f64 = 4.0;
 const RATE_DECAY: f64 = 0.99;
 const STAY_DECAY: f64 = 0.998;
 const FACTOR_DECAY: f64 = 0.98;
+/// The least factor of the last token of a job, where further jobs are cheap.
+const LEAST_FACTOR: f64 = 0.85;
 /// No token is certain.
 const CERTAIN: f64 = 0.999;
 
@@ -71,6 +73,14 @@ impl Acceptance {
     pub fn observe(&mut self, start: usize, accepted: usize, rejected: bool) {
         for position in start..start + accepted + usize::from(rejected) {
             self.observe_token(position, position < start + accepted);
+        }
+    }
+
+    /// Learns that a verdict accepted the first `accepted` of some tokens, and rejected the next one, if there is one. Each
+    /// has its position in the job that drafted it, from 0.
+    pub(crate) fn observe_at(&mut self, positions: &[usize], accepted: usize) {
+        for (index, &position) in positions.iter().enumerate() {
+            self.observe_token(position, index < accepted);
         }
     }
 
@@ -96,6 +106,22 @@ impl Acceptance {
         self.outlook(length).of_first(length)
     }
 
+    /// Returns the same as [`of_first`](Self::of_first) if each job drafts `per_job` tokens.
+    pub(crate) fn of_first_in_jobs(&self, length: usize, per_job: usize) -> Vec<f64> {
+        let positions = (0..length).map(|position| position % per_job.max(1));
+        self.outlook_at(self.easy, positions).of_first(length)
+    }
+
+    /// Returns how many of `longest` tokens a job should draft, because a drafter is worse at later ones.
+    pub(crate) fn job_length(&self, longest: usize) -> usize {
+        let mut factor = 1.0;
+        let is_good = |&position: &usize| {
+            factor = self.factor(position, factor);
+            factor >= LEAST_FACTOR
+        };
+        (1..longest.max(1)).take_while(is_good).count() + 1
+    }
+
     /// Returns what the estimate says about the candidates for the next `depth` positions.
     pub(crate) fn outlook(&self, depth: usize) -> Outlook {
         self.outlook_if(self.easy, depth)
@@ -107,13 +133,22 @@ impl Acceptance {
     }
 
     fn outlook_if(&self, easy: f64, depth: usize) -> Outlook {
-        let (rates, mut factor) = (self.rates(), 1.0);
-        let best = (0..depth).map(|position| {
-            factor = self.factor(position, factor);
-            rates.map(|rate| (rate * factor).min(CERTAIN))
+        self.outlook_at(easy, 0..depth)
+    }
+
+    /// Returns the outlook for candidates with these positions in the jobs that draft them.
+    fn outlook_at(&self, easy: f64, positions: impl Iterator<Item = usize> + Clone) -> Outlook {
+        let rates = self.rates();
+        let last = positions.clone().max().unwrap_or(0);
+        let factors = (0..=last).scan(1.0, |before, position| {
+            *before = self.factor(position, *before);
+            Some(*before)
         });
-        let best = best.collect();
-        let others = self.ranks.if_best_is_wrong(depth);
+        let factors: Vec<f64> = factors.collect();
+        let best =
+            positions.map(|position| rates.map(|rate| (rate * factors[position]).min(CERTAIN)));
+        let best: Vec<_> = best.collect();
+        let others = self.ranks.if_best_is_wrong(best.len());
         Outlook { states: [1.0 - easy, easy], stays: self.stays(), best, others }
     }
 
@@ -238,5 +273,13 @@ mod tests {
         let mut later = hard.clone();
         later.skip(150);
         assert!(later.of_first(1)[1] > 0.3, "{later:?}");
+    }
+
+    #[test]
+    fn jobs_end_before_positions_at_which_the_drafter_fails() {
+        let acceptance = learn(20_000, 6, |token, position| position < 3 && mixed(token) < 0.9);
+        assert_eq!([1, 2, 6].map(|longest| acceptance.job_length(longest)), [1, 2, 3]);
+        let [alone, long] = [1, 6].map(|per_job| acceptance.of_first_in_jobs(6, per_job)[6]);
+        assert!(alone > 0.3 && long < 0.05, "{alone} {long}");
     }
 }

@@ -28,6 +28,16 @@ impl CostCurve {
         self.points.entry(count).or_default().add(ns);
     }
 
+    /// Learns the times of numbers that have not occurred here from another curve. A time there is `of(count, ns)` here.
+    pub(crate) fn fill_gaps(&mut self, other: &Self, of: impl Fn(usize, f64) -> (usize, f64)) {
+        for (&count, ns) in &other.points {
+            let (count, ns) = of(count, ns.value_or(0.0));
+            if count > 0 {
+                self.points.entry(count).or_insert_with(|| DecayingMean::of(ns));
+            }
+        }
+    }
+
     pub(crate) fn is_known(&self) -> bool {
         !self.points.is_empty()
     }
@@ -67,7 +77,11 @@ impl CostCurve {
     /// not larger. Times may have steps there.
     pub(crate) fn at_best_up_to(&self, longest: usize) -> Vec<f64> {
         let mut times = vec![0.0; longest + 1];
-        for (count, ns) in self.monotone() {
+        let points = self.monotone();
+        if let Some((_, ns)) = points.first().filter(|_| self.has_fixed_part) {
+            times.iter_mut().skip(1).for_each(|time| *time = *ns);
+        }
+        for (count, ns) in points {
             times.iter_mut().skip(count).for_each(|time| *time = ns);
         }
         times

@@ -11,6 +11,11 @@ pub(crate) struct DecayingMean {
 }
 
 impl DecayingMean {
+    /// Creates the mean of one value.
+    pub(crate) fn of(value: f64) -> Self {
+        Self { sum: value, weight: 1.0 }
+    }
+
     pub(crate) fn add(&mut self, value: f64) {
         self.sum = self.sum * DECAY + value;
         self.weight = self.weight * DECAY + 1.0;
@@ -22,6 +27,11 @@ impl DecayingMean {
 
     pub(crate) fn value_or(&self, default: f64) -> f64 {
         if self.is_known() { self.sum / self.weight } else { default }
+    }
+
+    /// Returns the mean; `None` if nothing is known.
+    pub(crate) fn value(&self) -> Option<f64> {
+        self.is_known().then(|| self.sum / self.weight)
     }
 
     pub(crate) fn weight(&self) -> f64 {
@@ -97,6 +107,12 @@ impl Speed {
     pub fn add(&mut self, tokens: usize, ns: f64) {
         self.tokens = self.tokens * self.decay + tokens as f64;
         self.ns = self.ns * self.decay + ns;
+    }
+
+    /// Returns a copy that knows only that a token takes `token_ns` nanoseconds.
+    #[must_use]
+    pub(crate) fn starting_at(self, token_ns: f64) -> Self {
+        Self { tokens: 1.0, ns: token_ns, ..self }
     }
 
     /// Returns the nanoseconds of a token; `None` if nothing is known.

@@ -4,6 +4,7 @@ use crate::DraftLength;
 use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::estimates::{BatchCosts, DraftTime, JobTime};
+use crate::knowledge::{Forecast, Knowledge, READING_SHARE};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::Pipeline;
 
@@ -30,8 +31,6 @@ pub struct DsiLookahead {
     /// The time of jobs by their number of rows.
     scores: CostCurve,
     acceptance: Acceptance,
-    /// The number of tokens accepted since the first drafter last started afresh.
-    accepted: usize,
     /// The lookahead of the automatic mode.
     next: usize,
     draft_time: DraftTime,
@@ -40,12 +39,23 @@ pub struct DsiLookahead {
     /// The number of the answer's jobs to ignore: the first ones compute the prompt.
     prompt_scores: usize,
     pauses: Pauses,
+    /// The number of verdicts, and of those while the lookahead had more rows than were tried.
+    verdicts: u32,
+    explorations: u32,
+    /// The number of tokens that the drafter would have to read if this method went on after another.
+    missed_by_drafter: usize,
 }
 
 /// The lookahead before any times are known.
 const INITIAL_LENGTH: usize = 4;
 /// The number of tokens after a rejection that are looked ahead, at least.
 const HORIZON: usize = 48;
+/// The number of verdicts for each with more rows than were tried.
+const EXPLORE_EVERY: u32 = 16;
+/// The factor by which such a lookahead must be faster at best.
+const MIN_GAIN_OF_TRIAL: f64 = 1.03;
+/// The number of tokens that a replica may have missed in any case.
+const LEAST_MISSED: usize = 32;
 /// A lookahead is about as fast as another one within this factor.
 const MIN_GAIN: f64 = 1.001;
 
@@ -61,12 +71,14 @@ impl DsiLookahead {
             score_costs: BatchCosts::default(),
             scores: CostCurve::with_fixed_part(),
             acceptance: Acceptance::default(),
-            accepted: 0,
             next: INITIAL_LENGTH.min(length.max(1)),
             draft_time: DraftTime::default(),
             unread_tokens: 0,
             prompt_scores: replicas,
             pauses: Pauses::default(),
+            verdicts: 0,
+            explorations: 0,
+            missed_by_drafter: 0,
         }
     }
 
@@ -80,8 +92,68 @@ impl DsiLookahead {
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
         let (draft_time, pauses) = (self.draft_time.for_new_answer(), self.pauses.for_new_answer());
-        let (prompt_scores, accepted, unread_tokens) = (self.replicas, 0, 0);
-        Self { prompt_scores, accepted, unread_tokens, draft_time, pauses, ..self.clone() }
+        let (prompt_scores, unread_tokens) = (self.replicas, 0);
+        Self { prompt_scores, unread_tokens, draft_time, pauses, ..self.clone() }
+    }
+
+    /// Returns what other methods can use of what it has learned.
+    #[must_use]
+    pub fn knowledge(&self) -> Knowledge {
+        let one_ns = self.scores.up_to(1)[1];
+        let mut rows = CostCurve::default();
+        rows.fill_gaps(&self.scores, |rows, ns| (rows.saturating_sub(1), (ns - one_ns).max(0.0)));
+        let mut known = Knowledge {
+            acceptance: self.acceptance.clone(),
+            score_costs: self.score_costs,
+            plain_ns: self.scores.is_known().then_some(one_ns),
+            rows,
+            draft_costs: BatchCosts::default(),
+            forward_ns: None,
+            catch_up_ns: None,
+            unread_tokens: 0,
+        };
+        self.draft_time.tell(&mut known);
+        known
+    }
+
+    /// Learns the acceptance, and the times that it does not know, from another method.
+    pub fn adopt(&mut self, known: &Knowledge) {
+        self.acceptance = known.acceptance.clone();
+        if let Some(one_ns) = known.plain_ns {
+            if !self.scores.is_known() {
+                self.scores.add(1, one_ns);
+                self.score_costs = known.score_costs;
+            }
+            self.scores.fill_gaps(&known.rows, |rows, ns| (rows + 1, one_ns + ns));
+        }
+        self.draft_time.adopt(known);
+        self.missed_by_drafter = known.unread_tokens;
+    }
+
+    /// Starts in the middle of an answer, after another method with this knowledge.
+    pub fn start(&mut self, known: &Knowledge) {
+        (self.prompt_scores, self.unread_tokens) = (0, known.unread_tokens);
+        self.draft_time.start(known.unread_tokens);
+        self.pauses.start(self.alone_ns());
+        self.decide();
+    }
+
+    /// Returns what it expects of the next tokens; `None` if the costs are not known. `missed`: the number of tokens that
+    /// were committed since it last worked.
+    #[must_use]
+    pub fn forecast(&self, missed: usize) -> Option<Forecast> {
+        let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
+        let (_, speed) = self.best_length();
+        let missed = if self.replicas > 1 { missed as f64 } else { 0.0 };
+        let reading_ns = missed * self.row_ns().max(READING_SHARE * alone_ns);
+        let drafter_ns = self.draft_time.reading_ns(self.missed_by_drafter);
+        Some(Forecast::new(speed, alone_ns, drafter_ns.max(reading_ns)))
+    }
+
+    /// Returns the share of a pass of the target alone at the present load; `None` if it is not known.
+    fn alone_ns(&self) -> Option<f64> {
+        let one_ns = self.scores.is_known().then(|| self.scores.up_to(1)[1])?;
+        Some(self.score_costs.share_at_load(one_ns, 1.0))
     }
 
     /// Returns whether to draft now. Otherwise the target is faster alone.
@@ -105,10 +177,14 @@ impl DsiLookahead {
         }
     }
 
-    /// Returns the lookahead with the most expected tokens per second.
-    fn best_length(&self) -> usize {
-        let of_first = self.acceptance.of_first(HORIZON.max(4 * self.length));
-        let scores = self.scores.up_to(self.length);
+    /// Returns the lookahead with the most expected tokens per nanosecond, and that speed.
+    fn best_length(&self) -> (usize, f64) {
+        self.best_length_with(&self.scores.up_to(self.length))
+    }
+
+    /// Returns the same if jobs take these times by their rows.
+    fn best_length_with(&self, scores: &[f64]) -> (usize, f64) {
+        let of_first = self.of_first();
         let score_ns = |rows: usize| self.score_costs.share_at_load(scores[rows], rows as f64);
         let speed = |rows: usize| {
             let draft_ns = self.draft_time.estimate_ns(rows);
@@ -127,7 +203,8 @@ impl DsiLookahead {
         let enough = (1..=reach).find(keeps_up).unwrap_or(reach);
         let enough = self.draft_time.whole_forwards(enough);
         let fast = (1..=reach).filter(|&rows| speeds[rows - 1] >= least);
-        fast.min_by_key(|rows| rows.abs_diff(enough)).unwrap_or(1)
+        let best = fast.min_by_key(|rows| rows.abs_diff(enough)).unwrap_or(1);
+        (best, speeds[best - 1])
     }
 
     /// Returns how many tokens the drafter may be ahead of the committed ones: the tokens that all
@@ -138,7 +215,24 @@ impl DsiLookahead {
 
     /// Returns how many tokens one draft job should make.
     pub fn tokens_per_job(&self) -> usize {
-        self.draft_time.tokens_per_job(self.length())
+        self.job_length(self.length())
+    }
+
+    /// Returns how many of `longest` tokens a job should draft.
+    fn job_length(&self, longest: usize) -> usize {
+        let by_times = self.draft_time.tokens_per_job(longest);
+        match self.mode {
+            DraftLength::Auto => {
+                self.draft_time.whole_forwards(self.acceptance.job_length(by_times)).min(by_times)
+            }
+            _ => by_times,
+        }
+    }
+
+    /// Returns, for `n` from 0, the probability that the first `n` tokens after the present text are accepted.
+    fn of_first(&self) -> Vec<f64> {
+        let horizon = HORIZON.max(4 * self.length);
+        self.acceptance.of_first_in_jobs(horizon, self.job_length(self.length))
     }
 
     /// Learns the time of a replica's job of `rows` rows.
@@ -169,6 +263,13 @@ impl DsiLookahead {
         self.pauses.observe(tokens, now_ns, alone, self.outlook());
     }
 
+    /// Returns the mean time of further rows of a job.
+    fn row_ns(&self) -> f64 {
+        let longest = self.scores.largest();
+        let scores = self.scores.up_to(longest.max(1));
+        (scores[longest] - scores[1]) / longest.saturating_sub(1).max(1) as f64
+    }
+
     /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
     fn outlook(&self) -> Outlook {
         if !self.draft_time.is_known() || !self.scores.is_known() {
@@ -181,9 +282,7 @@ impl DsiLookahead {
         };
         let at_best = (1..=self.length).map(speed).fold(0.0, f64::max);
         // All replicas but one have to read the tokens, at the same time.
-        let longest = self.scores.largest();
-        let scores = self.scores.up_to(longest);
-        let row_ns = (scores[longest] - scores[1]) / (longest - 1).max(1) as f64;
+        let row_ns = self.row_ns();
         let unread_tokens = if self.replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
         Outlook {
             speedup_at_best: at_best * scores[1],
@@ -197,11 +296,12 @@ impl DsiLookahead {
         self.decide();
     }
 
-    /// Learns from a verdict. `own`: whether the target added a token of its own, after which the drafters start
-    /// afresh.
-    pub fn observe_verdict(&mut self, accepted: usize, rejected: bool, own: bool) {
-        self.acceptance.observe(self.accepted, accepted, rejected);
-        self.accepted = if own { 0 } else { self.accepted + accepted };
+    /// Learns from a verdict. `tested`: the positions of the first drafter's tested tokens in the jobs that drafted them,
+    /// from 0; all but a rejected last one were accepted. `own`: whether the target added a token of its own, after
+    /// which the drafters start afresh.
+    pub fn observe_verdict(&mut self, tested: &[usize], rejected: bool, own: bool) {
+        self.acceptance
+            .observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
         if own && !rejected {
             self.acceptance.skip(1);
         }
@@ -210,7 +310,29 @@ impl DsiLookahead {
 
     fn decide(&mut self) {
         if self.mode == DraftLength::Auto && self.scores.is_known() && self.draft_time.is_known() {
-            self.next = self.best_length();
+            let (best, speed) = self.best_length();
+            self.next = self.explored(speed).unwrap_or(best);
+        }
+    }
+
+    /// Returns the lookahead that would be faster than `speed` if numbers of rows that were not tried cost no more than
+    /// fewer ones, as before a step. Few verdicts try it.
+    fn explored(&mut self, speed: f64) -> Option<usize> {
+        if self.explorations * EXPLORE_EVERY > self.verdicts {
+            return None;
+        }
+        let (rows, at_best) = self.best_length_with(&self.scores.at_best_up_to(self.length));
+        (at_best > speed * MIN_GAIN_OF_TRIAL).then_some(rows)
+    }
+
+    /// Returns how many tokens a replica may have missed to get a job. Reading more would hold up the job.
+    #[must_use]
+    pub fn max_missed(&self) -> usize {
+        let one_ns = self.scores.up_to(1)[1];
+        let row_ns = self.row_ns().max(READING_SHARE * one_ns);
+        match self.mode {
+            DraftLength::Auto if row_ns > 0.0 => LEAST_MISSED.max((one_ns / row_ns) as usize),
+            _ => usize::MAX,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Estimates from recent rounds. Older rounds count less.
 
 use crate::decaying::DecayingMean;
+use crate::knowledge::{Knowledge, READING_SHARE};
 use forerun_core::{Completion, JobCost};
 
 /// The weight of a round relative to the round after it.
@@ -167,6 +168,11 @@ pub(crate) struct OneRowTime {
 }
 
 impl OneRowTime {
+    /// Creates an estimate of `ns` nanoseconds without neighbours.
+    pub(crate) fn of(ns: f64) -> Self {
+        Self { ns: DecayingMean::of(ns), neighbour_rows: DecayingMean::of(0.0) }
+    }
+
     pub(crate) fn add(&mut self, time: &JobTime) {
         self.ns.add(time.duration_ns as f64);
         self.neighbour_rows.add(time.cost.neighbour_rows() as f64);
@@ -260,6 +266,30 @@ impl DraftTime {
         }
     }
 
+    /// Learns what is not known yet from another method.
+    pub(crate) fn adopt(&mut self, known: &Knowledge) {
+        if let Some(ns) = known.forward_ns.filter(|_| !self.is_known()) {
+            self.forward_ns.add(ns);
+            self.costs = known.draft_costs;
+        }
+        if let Some(ns) = known.catch_up_ns.filter(|_| !self.catch_up_ns.is_known()) {
+            self.catch_up_ns.add(ns);
+        }
+    }
+
+    /// Starts in the middle of an answer, with a drafter that has not read so many committed tokens.
+    pub(crate) fn start(&mut self, unread_tokens: usize) {
+        (self.begun, self.unread_tokens) = (true, unread_tokens);
+    }
+
+    /// Tells another method what is known of the drafter.
+    pub(crate) fn tell(&self, known: &mut Knowledge) {
+        known.forward_ns = self.forward_ns.value();
+        known.draft_costs = self.costs;
+        known.catch_up_ns = self.catch_up_ns.value();
+        known.unread_tokens = self.unread_tokens;
+    }
+
     fn learn_catch_up(&mut self, ns: f64, forwards: f64, unread_tokens: usize) {
         let usual_ns = forwards * self.forward_ns.value_or(0.0);
         self.catch_up_ns.add((ns - usual_ns).max(0.0) / unread_tokens as f64);
@@ -273,6 +303,12 @@ impl DraftTime {
     /// Returns the estimated time, in nanoseconds, in which the drafter reads the tokens of its pause.
     pub(crate) fn catch_up_ns(&self) -> f64 {
         self.unread_tokens as f64 * self.catch_up_ns.value_or(0.0)
+    }
+
+    /// Returns the estimated time, in nanoseconds, in which the drafter reads so many tokens that it missed.
+    pub(crate) fn reading_ns(&self, tokens: usize) -> f64 {
+        let usual_ns = READING_SHARE * self.forward_ns.value_or(0.0);
+        tokens as f64 * self.catch_up_ns.value_or(usual_ns)
     }
 
     /// Returns the estimated share, in nanoseconds, of drafting `tokens` tokens in one job at the

@@ -4,13 +4,16 @@
 //! what to do next.
 
 mod acceptance;
+mod core_split;
 mod cost_curve;
 mod decaying;
 mod dsi_lookahead;
 mod estimates;
 mod goodput;
+mod knowledge;
 mod ledger;
 mod lookup_choice;
+mod method_choice;
 mod outlook;
 mod pauses;
 mod pearl_draft_length;
@@ -21,11 +24,14 @@ pub mod rounds;
 mod speculative_draft_length;
 
 pub use acceptance::{Acceptance, Tested};
+pub use core_split::drafter_cores;
 pub use decaying::Speed;
 pub use dsi_lookahead::DsiLookahead;
 pub use estimates::{AcceptanceEstimate, JobTime};
 pub use goodput::SharedGoodput;
+pub use knowledge::{Forecast, Knowledge};
 pub use lookup_choice::LookupChoice;
+pub use method_choice::MethodChoice;
 pub use pearl_draft_length::PearlDraftLength;
 pub use ranked_tree::{TreeLimits, typical_tree};
 pub use speculative_draft_length::{DraftLength, RankedRound, Round, SpeculativeDraftLength};

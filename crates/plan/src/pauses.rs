@@ -82,6 +82,18 @@ impl Pauses {
         Self { last_ns: None, ..self.clone() }
     }
 
+    /// Starts in the middle of an answer, because drafts are expected to be faster than the target alone, which takes
+    /// `alone_ns` nanoseconds for a token, or to learn whether they are.
+    pub(crate) fn start(&mut self, alone_ns: Option<f64>) {
+        self.last_ns = None;
+        if let Some(alone_ns) = alone_ns {
+            self.without_drafts = Speed::default().starting_at(alone_ns);
+            self.with_drafts = Speed::default();
+            (self.trial_ns, self.catch_up_ns) = (0.0, 0.0);
+            self.phase = Phase::Trial(TRIAL_STEPS);
+        }
+    }
+
     /// Returns whether to draft now.
     pub(crate) fn drafts(&self) -> bool {
         matches!(self.phase, Phase::Trial(_) | Phase::Drafting(..))

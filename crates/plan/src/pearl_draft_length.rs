@@ -5,6 +5,7 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime, OneRowTime};
+use crate::knowledge::{Forecast, Knowledge};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::ParallelRounds;
 
@@ -36,8 +37,6 @@ pub struct PearlDraftLength {
     rows: CostCurve,
     draft_time: DraftTime,
     acceptance: Acceptance,
-    /// The number of tokens accepted since the drafter last started afresh.
-    accepted: usize,
     /// The further tokens of a pass with guesses.
     guess_gain: DecayingMean,
     /// The estimated time for a token.
@@ -45,9 +44,13 @@ pub struct PearlDraftLength {
     /// γ of the next round and, after a rejection, the number of tokens to draft before the pass.
     next: (usize, usize),
     rounds: u32,
+    /// The number of rounds that have tried other numbers of rows.
+    explorations: u32,
     /// Whether the next forward is the answer's first one, which computes the prompt.
     first_score: bool,
     pauses: Pauses,
+    /// The number of tokens that the drafter would have to read if this method went on after another.
+    unread_tokens: usize,
 }
 
 /// The factor by which a longer draft has to be faster.
@@ -58,6 +61,10 @@ const INITIAL_LENGTH: usize = 3;
 const HORIZON: usize = 48;
 /// The number of rounds after which a token is drafted although that does not pay.
 const PROBE_EVERY: u32 = 8;
+/// The number of rounds for each that tries another number of rows.
+const EXPLORE_EVERY: u32 = 16;
+/// The factor by which such a round must be faster at best.
+const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 
 impl PearlDraftLength {
     /// Creates a policy that always drafts γ = `length` tokens (`Fixed`), or up to `length` tokens
@@ -78,13 +85,14 @@ impl PearlDraftLength {
             rows: CostCurve::default(),
             draft_time: DraftTime::default(),
             acceptance: Acceptance::default(),
-            accepted: 0,
             guess_gain: DecayingMean::default(),
             token_ns: f64::INFINITY,
             next: (INITIAL_LENGTH.min(length), 0),
             rounds: 0,
+            explorations: 0,
             first_score: true,
             pauses: Pauses::default(),
+            unread_tokens: 0,
         }
     }
 
@@ -99,7 +107,60 @@ impl PearlDraftLength {
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
         let (draft_time, pauses) = (self.draft_time.for_new_answer(), self.pauses.for_new_answer());
-        Self { first_score: true, accepted: 0, draft_time, pauses, ..self.clone() }
+        Self { first_score: true, draft_time, pauses, ..self.clone() }
+    }
+
+    /// Returns what other methods can use of what it has learned.
+    #[must_use]
+    pub fn knowledge(&self) -> Knowledge {
+        let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
+        let mut known = Knowledge {
+            acceptance: self.acceptance.clone(),
+            score_costs: self.score_costs,
+            plain_ns: alone_ns.is_finite().then_some(alone_ns),
+            rows: self.rows.clone(),
+            draft_costs: BatchCosts::default(),
+            forward_ns: None,
+            catch_up_ns: None,
+            unread_tokens: 0,
+        };
+        self.draft_time.tell(&mut known);
+        known
+    }
+
+    /// Learns the acceptance, and the times that it does not know, from another method.
+    pub fn adopt(&mut self, known: &Knowledge) {
+        self.acceptance = known.acceptance.clone();
+        if let Some(ns) = known.plain_ns.filter(|_| !self.one_row_ns().is_finite()) {
+            self.alone = OneRowTime::of(ns);
+            self.score_costs = known.score_costs;
+        }
+        self.rows.fill_gaps(&known.rows, |rows, ns| (rows, ns));
+        self.draft_time.adopt(known);
+        self.unread_tokens = known.unread_tokens;
+    }
+
+    /// Starts in the middle of an answer, after another method with this knowledge.
+    pub fn start(&mut self, known: &Knowledge) {
+        self.first_score = false;
+        self.draft_time.start(known.unread_tokens);
+        self.pauses.start(self.alone_ns());
+        self.decide();
+    }
+
+    /// Returns what it expects of the next tokens; `None` if the costs are not known.
+    #[must_use]
+    pub fn forecast(&self) -> Option<Forecast> {
+        let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
+        let further = self.rows.up_to(4 * self.length);
+        let (_, speed) = self.best_lengths(&self.of_first(), &further);
+        Some(Forecast::new(speed, alone_ns, self.draft_time.reading_ns(self.unread_tokens)))
+    }
+
+    /// Returns the share of a pass of the target alone at the present load; `None` if it is not known.
+    fn alone_ns(&self) -> Option<f64> {
+        let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
+        alone_ns.is_finite().then(|| self.score_costs.share_at_load(alone_ns, 1.0))
     }
 
     /// Returns γ of the next round; 0 if the drafter should pause.
@@ -165,7 +226,28 @@ impl PearlDraftLength {
 
     /// Returns how many tokens one draft job should make.
     pub fn tokens_per_job(&self, gamma: usize) -> usize {
-        self.draft_time.tokens_per_job(gamma)
+        self.acceptance_limited(self.draft_time.tokens_per_job(gamma))
+    }
+
+    /// Returns how many of `first` tokens that are drafted before a pass one job should make. The automatic mode counts on
+    /// jobs of the usual length.
+    pub fn tokens_per_first_job(&self, first: usize) -> usize {
+        if self.mode == DraftLength::Auto { self.tokens_per_job(first) } else { first }
+    }
+
+    /// Returns the length of a job, if it would be up to `longest` because of times alone.
+    fn acceptance_limited(&self, longest: usize) -> usize {
+        match self.mode {
+            DraftLength::Auto => {
+                self.draft_time.whole_forwards(self.acceptance.job_length(longest)).min(longest)
+            }
+            _ => longest,
+        }
+    }
+
+    /// Returns, for `n` from 0, the probability that the first `n` tokens after the present text are accepted.
+    fn of_first(&self) -> Vec<f64> {
+        self.acceptance.of_first_in_jobs(HORIZON, self.tokens_per_job(self.cap()))
     }
 
     /// Learns the time of a score job with `rows` rows. `while_drafting`: whether the drafter worked
@@ -197,29 +279,39 @@ impl PearlDraftLength {
             self.draft_time.skip(tokens);
         }
         self.rounds = self.rounds.wrapping_add(1);
+        let outlook = self.decide();
+        self.pauses.observe(tokens, now_ns, alone, outlook);
+    }
+
+    /// Chooses the lengths of the next round. Returns what a trial might gain.
+    fn decide(&mut self) -> Outlook {
         let catch_up_ns = self.draft_time.catch_up_ns();
         let mut outlook = Outlook { catch_up_ns, ..Outlook::default() };
         if self.mode == DraftLength::Auto
-            && self.one_row_ns().is_finite()
             && self.draft_time.is_known()
+            && let Some(alone_ns) = self.alone_ns()
         {
-            let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
-            let alone_ns = self.score_costs.share_at_load(alone_ns, 1.0);
-            let (best, speed) = self.best_lengths(&self.acceptance.of_first(HORIZON));
+            let of_first = self.of_first();
+            let (best, speed) = self.best_lengths(&of_first, &self.rows.up_to(4 * self.length));
             self.token_ns = 1.0 / speed;
             outlook.speedup_at_best = self.speed_at_best() * alone_ns;
             // Without a gain, the target is better alone, but for a token now and then that shows the acceptance.
             let probe = usize::from(self.rounds.is_multiple_of(PROBE_EVERY));
-            self.next = if speed * alone_ns > MIN_GAIN { best } else { (probe, 0) };
+            self.next = if speed * alone_ns > MIN_GAIN {
+                self.explored(&of_first, speed).unwrap_or(best)
+            } else {
+                (probe, 0)
+            };
         }
-        self.pauses.observe(tokens, now_ns, alone, outlook);
+        outlook
     }
 
-    /// Learns from a verdict on the drafter's tokens. `further`: the number of tokens that were committed after the
-    /// accepted ones, such as a correction or guesses. After them the drafter starts afresh.
-    pub fn observe_verdict(&mut self, accepted: usize, rejected: bool, further: usize) {
-        self.acceptance.observe(self.accepted, accepted, rejected);
-        self.accepted = if further > 0 { 0 } else { self.accepted + accepted };
+    /// Learns from a verdict on the drafter's tokens. `tested`: the positions of the tested tokens in the jobs that drafted
+    /// them, from 0; all but a rejected last one were accepted. `further`: the number of tokens that were committed after
+    /// the accepted ones, such as a correction or guesses. After them the drafter starts afresh.
+    pub fn observe_verdict(&mut self, tested: &[usize], rejected: bool, further: usize) {
+        self.acceptance
+            .observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
         self.acceptance.skip(further.saturating_sub(usize::from(rejected)));
     }
 
@@ -240,9 +332,9 @@ impl PearlDraftLength {
 
     /// Returns γ and the number of tokens to draft before a pass without any, with the most tokens per nanosecond, and
     /// that speed. More tokens must be faster by the factor [`MIN_GAIN`].
-    fn best_lengths(&self, of_first: &[f64]) -> ((usize, usize), f64) {
-        let further = self.rows.up_to(4 * self.length);
-        let speed = |length, first| self.speed(length, first, of_first, &further);
+    /// `further`: the times of further rows.
+    fn best_lengths(&self, of_first: &[f64], further: &[f64]) -> ((usize, usize), f64) {
+        let speed = |length, first| self.speed(length, first, of_first, further);
         let better = |best: ((usize, usize), f64), lengths: (usize, usize)| {
             let speed = speed(lengths.0, lengths.1);
             if speed > best.1 * MIN_GAIN { (lengths, speed) } else { best }
@@ -253,6 +345,20 @@ impl PearlDraftLength {
         let longest_first = if self.eager { best.0.0.min(self.length) } else { 0 };
         let firsts = (0..=longest_first).map(|first| (best.0.0, first));
         firsts.fold(((best.0.0, first), 0.0), better)
+    }
+
+    /// Returns the lengths that would be faster than `speed` if numbers of rows that were not tried cost no more than fewer
+    /// ones, as before a step. Few rounds try them.
+    fn explored(&mut self, of_first: &[f64], speed: f64) -> Option<(usize, usize)> {
+        if self.explorations * EXPLORE_EVERY > self.rounds {
+            return None;
+        }
+        let (lengths, at_best) =
+            self.best_lengths(of_first, &self.rows.at_best_up_to(4 * self.length));
+        (at_best > speed * MIN_GAIN_OF_TRIAL).then(|| {
+            self.explorations += 1;
+            lengths
+        })
     }
 
     /// Returns the tokens per nanosecond if all draft tokens were right, and if more rows than were tried cost nothing.
@@ -284,7 +390,8 @@ impl PearlDraftLength {
         let (new, min_ns) = match self.eager && requested_ns > 0.0 {
             true => {
                 let min_tokens = self.tokens_per_job(length);
-                let in_time = requested * score_ns(1.0) / requested_ns;
+                // Without the errors of sums, so that a whole number stays one.
+                let in_time = (requested * score_ns(1.0) / requested_ns * 1e6).round() / 1e6;
                 let new = in_time.clamp(min_tokens as f64, requested);
                 (new, self.draft_time.estimate_ns(min_tokens))
             }
@@ -305,8 +412,8 @@ mod tests {
     fn a_stretch_fades_with_every_token_that_was_not_tested() {
         let acceptance_after = |further| {
             let mut draft_length = PearlDraftLength::new(8, DraftLength::Auto, true);
-            (0..30).for_each(|_| draft_length.observe_verdict(0, true, 1));
-            draft_length.observe_verdict(0, true, further);
+            (0..30).for_each(|_| draft_length.observe_verdict(&[0], true, 1));
+            draft_length.observe_verdict(&[0], true, further);
             draft_length.acceptance.of_first(1)[1]
         };
         let after = [1, 2, 5, 20].map(acceptance_after);
@@ -348,11 +455,9 @@ mod tests {
             let tested = unverified + usize::from(gamma > 0);
             let wrong = (0..tested).find(|place| is_wrong(right + place, run));
             let own = wrong.is_some() || gamma == 0;
-            draft_length.observe_verdict(
-                wrong.unwrap_or(tested),
-                wrong.is_some(),
-                usize::from(own),
-            );
+            // All tokens are as often right at the start of a job as later.
+            let positions = vec![0; wrong.map_or(tested, |accepted| accepted + 1)];
+            draft_length.observe_verdict(&positions, wrong.is_some(), usize::from(own));
             // A round waits for all draft tokens, or for those of one job.
             let awaited = if draft_length.eager { gamma.min(1) } else { gamma };
             now_ns += time.max(if gamma > 0 { draft_ns(awaited) } else { 0 });

@@ -4,6 +4,7 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, OneRowTime};
+use crate::knowledge::{Knowledge, READING_SHARE};
 use crate::ranked_tree::DraftSize;
 use crate::speculative_draft_length::Round;
 
@@ -87,6 +88,42 @@ impl RoundEstimates {
             self.draft_row_ns.add(row_ns.clamp(0.0, usual_ns / passes as f64));
         }
         self.draft.add(passes, (ns - self.draft_rows_ns(further_rows)).max(0.0));
+    }
+
+    /// Returns what other methods can use.
+    pub(crate) fn knowledge(&self, unread_tokens: usize) -> Knowledge {
+        Knowledge {
+            acceptance: self.acceptance.clone(),
+            score_costs: self.score_costs,
+            plain_ns: self.plain_ns(),
+            rows: self.rows.clone(),
+            draft_costs: self.draft_costs,
+            forward_ns: self.draft.is_known().then(|| self.draft.up_to(1)[1]),
+            catch_up_ns: self.catch_up_ns.value(),
+            unread_tokens,
+        }
+    }
+
+    /// Learns the acceptance, and the times that are not known yet, from another method.
+    pub(crate) fn adopt(&mut self, known: &Knowledge) {
+        self.acceptance = known.acceptance.clone();
+        if let Some(ns) = known.plain_ns.filter(|_| !self.plain.is_known()) {
+            self.plain = OneRowTime::of(ns);
+            self.score_costs = known.score_costs;
+        }
+        self.rows.fill_gaps(&known.rows, |rows, ns| (rows, ns));
+        if let Some(ns) = known.forward_ns.filter(|_| !self.draft.is_known()) {
+            self.draft.add(1, ns);
+            self.draft_costs = known.draft_costs;
+        }
+        if let Some(ns) = known.catch_up_ns.filter(|_| !self.catch_up_ns.is_known()) {
+            self.catch_up_ns.add(ns);
+        }
+    }
+
+    /// Returns the time in which the drafter reads a token that it missed.
+    pub(crate) fn reading_ns(&self) -> f64 {
+        self.catch_up_ns.value_or(READING_SHARE * self.draft.up_to(1)[1])
     }
 
     /// Returns the number of the drafter's forwards, and of their rows after the first of each.

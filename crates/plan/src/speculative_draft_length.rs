@@ -2,6 +2,7 @@
 
 use crate::acceptance::Tested;
 use crate::estimates::JobTime;
+use crate::knowledge::{Forecast, Knowledge};
 use crate::ledger::Ledger;
 use crate::lookup_choice::accepted_of;
 use crate::outlook::Outlook;
@@ -172,6 +173,35 @@ impl SpeculativeDraftLength {
     #[must_use]
     pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
         Self { first_round: true, last_ns: None, unread_tokens: prompt_tokens, ..self.clone() }
+    }
+
+    /// Returns what other methods can use of what it has learned.
+    #[must_use]
+    pub fn knowledge(&self) -> Knowledge {
+        self.estimates.knowledge(self.unread_tokens)
+    }
+
+    /// Learns the acceptance, and the times that it does not know, from another method.
+    pub fn adopt(&mut self, known: &Knowledge) {
+        self.estimates.adopt(known);
+        self.unread_tokens = known.unread_tokens;
+    }
+
+    /// Starts in the middle of an answer, after another method.
+    pub fn start(&mut self) {
+        (self.first_round, self.last_ns) = (false, None);
+        self.next = self.decide();
+    }
+
+    /// Returns what it expects of the next tokens; `None` if the costs are not known.
+    #[must_use]
+    pub fn forecast(&self) -> Option<Forecast> {
+        let plain_ns = self.estimates.plain_share().filter(|_| self.estimates.draft.is_known())?;
+        let (usual, _) = self.times();
+        let outlook = self.estimates.acceptance.outlook(self.depth());
+        let speed = self.best(&outlook, &usual, self.longest()).speed();
+        let reading_ns = self.estimates.reading_ns();
+        Some(Forecast::new(speed, plain_ns, self.unread_tokens as f64 * reading_ns))
     }
 
     /// Returns the shape of the next round's draft. Its depth is 0 if no draft should be made.

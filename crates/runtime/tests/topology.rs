@@ -136,7 +136,7 @@ fn no_default_group_straddles_numa_nodes() {
     let topology = server.topology(0..16);
     let cores = topology.default_cores();
     assert_eq!(cores, [0, 1, 2, 3]);
-    let placement = Placement::automatic(&cores, true, 2).to_string();
+    let placement = Placement::automatic(&cores, Some(1), 2).to_string();
     assert_eq!(placement, "drafter=cpu:0,target=cpu:1-2,target=cpu:3");
     let expected = [
         "8 of 16 logical processors: SMT siblings share a core",
@@ -175,7 +175,7 @@ fn a_fractional_quota_is_rounded_down() {
             assert_eq!(topology.default_cores().len(), threads, "{max}");
             assert_eq!(limits(&topology).last().map(String::as_str), Some(shown));
             // All groups of a method that drafts and verifies at the same time share the quota.
-            let placement = Placement::automatic(&topology.default_cores(), true, 4);
+            let placement = Placement::automatic(&topology.default_cores(), Some(1), 4);
             let cores: usize =
                 placement.with_drafters(3).devices().iter().map(|d| d.0.cores().len()).sum();
             assert!(cores <= threads, "{max}: {cores}");

@@ -381,7 +381,7 @@ fn trees_in_random_worlds() {
 
 #[test]
 fn pearl_in_random_worlds() {
-    let bounds = Bounds { to_plain: 0.98, mean_to_best: 1.0, below_best: 0.1 };
+    let bounds = Bounds { to_plain: 0.98, mean_to_best: 1.0, below_best: 0.05 };
     check_random(1, 20, &bounds);
 }
 
@@ -393,7 +393,7 @@ fn pearl_with_guesses_in_random_worlds() {
 
 #[test]
 fn dsi_in_random_worlds() {
-    let bounds = Bounds { to_plain: 0.97, mean_to_best: 0.94, below_best: 0.25 };
+    let bounds = Bounds { to_plain: 0.97, mean_to_best: 0.95, below_best: 0.2 };
     check_random(2, 16, &bounds);
 }
 
@@ -405,7 +405,7 @@ fn ssd_in_random_worlds() {
 
 #[test]
 fn auto_in_random_worlds() {
-    let bounds = Bounds { to_plain: 0.84, mean_to_best: 0.88, below_best: 0.65 };
+    let bounds = Bounds { to_plain: 0.97, mean_to_best: 0.97, below_best: 0.22 };
     check_random(AUTO, 8, &bounds);
 }
 

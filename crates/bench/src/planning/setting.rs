@@ -110,7 +110,12 @@ pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
         Some(method) => vec![method],
         None => vec![Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd],
     };
-    let methods: Vec<Method> = methods.into_iter().filter(|method| method.drafts()).collect();
+    // Methods that cannot use all replicas of a placement are left out, unless they were asked for.
+    let replicas = base.placement.as_ref().map_or(1, Placement::replicas);
+    let fits = |method: &Method| {
+        method.drafts() && (replicas == 1 || base.method.is_some() || method.has_replicas())
+    };
+    let methods: Vec<Method> = methods.into_iter().filter(fits).collect();
     for (drafter, draft_model) in drafters(&base)? {
         for &method in &methods {
             if !runs_ahead(drafter) && method != Method::Speculative {
@@ -244,7 +249,9 @@ fn drafters(base: &Options) -> Result<Vec<(DrafterKind, Option<ModelSource>)>, P
     if base.drafter.is_none() && base.draft_model.is_none() {
         return Ok(vec![lookup]);
     }
-    let speculative = Options { method: Some(Method::Speculative), ..base.clone() };
+    // The placement may have replicas, which this method does not use.
+    let speculative =
+        Options { method: Some(Method::Speculative), placement: None, ..base.clone() };
     let kind = Plan::new(speculative)?.drafter();
     if !is_simulated(kind) {
         return Err(PlanningError::Drafter(kind));
@@ -254,4 +261,37 @@ fn drafters(base: &Options) -> Result<Vec<(DrafterKind, Option<ModelSource>)>, P
         Some(_) => vec![given],
         None => vec![given, lookup],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_placement_with_replicas_is_planned_for_methods_that_use_them() {
+        let cores = forerun::default_cores();
+        let (first, last) = (cores.first().unwrap(), cores.last().unwrap());
+        let text = format!("drafter=cpu:{first},target=cpu:{last},target=cpu:{last},shared");
+        let base = Options {
+            model: "target".into(),
+            draft_model: Some("drafter".into()),
+            placement: text.parse().ok(),
+            ..Options::default()
+        };
+        let planned = |method: Option<Method>| settings(&Options { method, ..base.clone() });
+        for method in [None, Some(Method::Dsi)] {
+            let all = planned(method).unwrap();
+            let methods: Vec<Method> = all.iter().map(|setting| setting.plan.method()).collect();
+            assert_eq!(methods, [Method::Autoregressive, Method::Dsi, Method::Dsi]);
+            // Plain decoding has all cores of the placement.
+            let plain = Placement::target_on(
+                &crate::choice::cores_in(&text.parse().unwrap()).into_iter().collect::<Vec<_>>(),
+            );
+            assert_eq!(all[0].plan.placement(), &plain);
+        }
+        let refused = planned(Some(Method::Pearl)).unwrap_err().to_string();
+        assert!(refused.contains("2 target groups"), "{refused}");
+    }
 }

@@ -262,7 +262,7 @@ pub(crate) struct CalibrateArguments {
 
     /// Cores that run the drafter and the target, as for `forerun generate`.
     ///
-    /// By default, the drafter has the first core and the target the others, as for methods that
+    /// By default, the drafter has the first cores and the target the others, as for methods that
     /// run both at the same time.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Option<Placement>,

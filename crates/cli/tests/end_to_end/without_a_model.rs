@@ -58,7 +58,7 @@ fn devices_lists_the_cores_and_the_default_placements_with_reasons() {
     let output = Run::forerun().with(&["devices"]).succeed().output();
     let topology = Topology::of_this_machine();
     let cores = topology.default_cores();
-    let shared = Placement::automatic(&cores, false, 1);
+    let shared = Placement::automatic(&cores, None, 1);
     let mut lines = vec![
         format!("logical processors   {}", topology.processors().len()),
         format!("  {}", DeviceGroup::new(&topology.processors())),

@@ -1,11 +1,16 @@
 //! The placement of targets and drafters on cores.
 
 use super::{Method, Options, PlanError};
-use forerun_formats::SpeculatorKind;
+use crate::model_source::ModelSource;
+use forerun_decode::drafter_cores;
+use forerun_formats::{Checkpoint, SpeculatorKind};
 use forerun_runtime::{DeviceGroups, Placement, Topology};
 
 /// The largest number of target replicas that an automatic placement gives DSI.
 const AUTO_REPLICAS: usize = 4;
+
+/// How many times the bytes of a draft step a pass of the target reads, if that is not known.
+const TYPICAL_RATIO: f64 = 10.0;
 
 /// Returns the requested placement, or an automatic one, for `models` drafters that are models.
 pub(super) fn placement(
@@ -25,7 +30,8 @@ pub(super) fn placement(
         }
         None => {
             let cores = used_cores(options.threads, topology)?;
-            Placement::automatic(&cores, separate, replicas).with_drafters(models)
+            let drafter = separate.then(|| drafter_cores(cores.len(), cost_ratio(options)));
+            Placement::automatic(&cores, drafter, replicas).with_drafters(models)
         }
     };
     placement.check_roles(models, method.has_replicas())?;
@@ -42,6 +48,31 @@ pub(super) fn placement(
             split.ok_or(PlanError::Unsplit { placement: text })
         }
     }
+}
+
+/// Returns the automatic placement of a target and one drafter on these cores, for methods that draft during verification
+/// (`separate`) or others. The drafter reads a tenth of the target's bytes; the placement of given models follows from
+/// theirs ([`Plan::placement`](super::Plan::placement)).
+#[must_use]
+pub fn typical_placement(cores: &[usize], separate: bool) -> Placement {
+    let drafter = separate.then(|| drafter_cores(cores.len(), TYPICAL_RATIO));
+    Placement::automatic(cores, drafter, 1)
+}
+
+/// Returns how many times the bytes of a draft step a pass of the target reads. If a checkpoint is not on disk yet, or is
+/// not a whole model, as heads on the target's features are, it is [`TYPICAL_RATIO`].
+fn cost_ratio(options: &Options) -> f64 {
+    let pass_bytes = |source: &ModelSource| {
+        let checkpoint = match source {
+            ModelSource::Path(path) => Checkpoint::open(path).ok()?,
+            ModelSource::Embedded(model) => Checkpoint::open_embedded(model).ok()?,
+            ModelSource::Hub(_) => return None,
+        };
+        Some(checkpoint.pass_bytes() as f64).filter(|&bytes| bytes > 0.0)
+    };
+    let drafter = options.draft_model.as_ref().and_then(pass_bytes);
+    let both = drafter.and_then(|drafter| Some(pass_bytes(&options.model)? / drafter));
+    both.unwrap_or(TYPICAL_RATIO)
 }
 
 /// Returns the cores that an automatic placement uses: the default ones, or as many as there are threads.

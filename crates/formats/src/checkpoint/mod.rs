@@ -267,6 +267,24 @@ impl Checkpoint {
         self.locations.values().map(|location| location.stored_bytes() as u64).sum()
     }
 
+    /// Returns the number of stored bytes that a pass over one row reads: all weights except tables of which it
+    /// reads a row, and the experts that the row does not choose.
+    pub fn pass_bytes(&self) -> u64 {
+        let read = |(tensor, location): (&Tensor, &Location)| {
+            let share = match *tensor {
+                Tensor::Embedding if self.architecture.head != crate::Head::Embedding => 0.0,
+                Tensor::Positions | Tensor::LayerInputs => 0.0,
+                Tensor::Expert(layer, ..) => {
+                    let experts = self.architecture.layers.get(layer)?.experts?;
+                    experts.expected_distinct(1) / experts.n_experts as f64
+                }
+                _ => 1.0,
+            };
+            Some(share * location.stored_bytes() as f64)
+        };
+        self.locations.iter().filter_map(read).sum::<f64>() as u64
+    }
+
     /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a bias.
     pub fn shape(&self, tensor: Tensor) -> Vec<usize> {
         self.architecture.shape(tensor)

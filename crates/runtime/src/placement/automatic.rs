@@ -5,18 +5,19 @@ use super::{DeviceGroup, DeviceGroups, Placement};
 impl Placement {
     /// Creates the default placement.
     ///
-    /// If `separate` is true and there are at least two cores, the drafter gets the first core and the
-    /// target the others. Otherwise both get all cores. The target's cores are divided between at most
-    /// `replicas` replicas. With several replicas and `separate` false, there is no drafter group.
+    /// If `drafter_cores` is a number and there are at least two cores, the drafter gets so many of the first cores, and
+    /// the target the others, at least one each. Otherwise both get all cores. The target's cores are divided between
+    /// at most `replicas` replicas. With several replicas and no `drafter_cores`, there is no drafter group.
     #[must_use]
-    pub fn automatic(available: &[usize], separate: bool, replicas: usize) -> Self {
+    pub fn automatic(available: &[usize], drafter_cores: Option<usize>, replicas: usize) -> Self {
         let group = DeviceGroups::single;
-        let (drafter, target) = match available {
-            [first, rest @ ..] if separate && !rest.is_empty() => {
-                (std::slice::from_ref(first), rest)
+        let (drafter, target) = match drafter_cores {
+            Some(count) if available.len() > 1 => {
+                available.split_at(count.clamp(1, available.len() - 1))
             }
             _ => (available, available),
         };
+        let separate = drafter_cores.is_some();
         if !separate && replicas <= 1 {
             return Self { drafters: vec![group(available)], targets: vec![group(available)] };
         }
@@ -56,21 +57,26 @@ mod tests {
 
     #[test]
     fn the_automatic_placement_separates_drafter_and_target_if_possible() {
-        let replicated = |cores: &[usize], separate, replicas| {
-            Placement::automatic(cores, separate, replicas).to_string()
+        let replicated = |cores: &[usize], drafter, replicas| {
+            Placement::automatic(cores, drafter, replicas).to_string()
         };
-        let show = |cores: &[usize], separate| replicated(cores, separate, 1);
-        assert_eq!(show(&[0, 1], true), "drafter=cpu:0,target=cpu:1");
-        assert_eq!(show(&[2, 3, 4, 5], true), "drafter=cpu:2,target=cpu:3-5");
-        assert_eq!(show(&[0], true), "drafter=cpu:0,target=cpu:0,shared");
-        assert_eq!(show(&[0, 1], false), "drafter=cpu:0-1,target=cpu:0-1,shared");
+        let show = |cores: &[usize], drafter| replicated(cores, drafter, 1);
+        assert_eq!(show(&[0, 1], Some(1)), "drafter=cpu:0,target=cpu:1");
+        assert_eq!(show(&[2, 3, 4, 5], Some(1)), "drafter=cpu:2,target=cpu:3-5");
+        assert_eq!(show(&[2, 3, 4, 5], Some(2)), "drafter=cpu:2-3,target=cpu:4-5");
+        assert_eq!(show(&[2, 3, 4, 5], Some(9)), "drafter=cpu:2-4,target=cpu:5");
+        assert_eq!(show(&[0, 1], Some(0)), "drafter=cpu:0,target=cpu:1");
+        assert_eq!(show(&[0], Some(1)), "drafter=cpu:0,target=cpu:0,shared");
+        assert_eq!(show(&[0, 1], None), "drafter=cpu:0-1,target=cpu:0-1,shared");
         let two = "drafter=cpu:0,target=cpu:1-2,target=cpu:3-4";
-        assert_eq!(replicated(&[0, 1, 2, 3, 4], true, 2), two);
-        assert_eq!(replicated(&[0, 1], true, 4), "drafter=cpu:0,target=cpu:1");
-        assert_eq!(replicated(&[0], true, 4), "drafter=cpu:0,target=cpu:0,shared");
-        assert_eq!(replicated(&[0, 1], false, 4), "target=cpu:0,target=cpu:1");
+        assert_eq!(replicated(&[0, 1, 2, 3, 4], Some(1), 2), two);
+        let uneven = "drafter=cpu:0-1,target=cpu:2-3,target=cpu:4";
+        assert_eq!(replicated(&[0, 1, 2, 3, 4], Some(2), 2), uneven);
+        assert_eq!(replicated(&[0, 1], Some(1), 4), "drafter=cpu:0,target=cpu:1");
+        assert_eq!(replicated(&[0], Some(1), 4), "drafter=cpu:0,target=cpu:0,shared");
+        assert_eq!(replicated(&[0, 1], None, 4), "target=cpu:0,target=cpu:1");
         let drafters = |cores: &[usize], replicas, count| {
-            Placement::automatic(cores, true, replicas).with_drafters(count).to_string()
+            Placement::automatic(cores, Some(1), replicas).with_drafters(count).to_string()
         };
         assert_eq!(drafters(&[0, 1], 4, 2), "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared");
         assert_eq!(drafters(&[0, 1, 2], 1, 2), "drafter=cpu:0,drafter=cpu:2,target=cpu:1");

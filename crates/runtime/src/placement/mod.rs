@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn groups_of_the_same_cores_are_one_device() {
-        let devices = Placement::automatic(&[0, 1], false, 1).devices();
+        let devices = Placement::automatic(&[0, 1], None, 1).devices();
         assert_eq!(devices.len(), 1);
         assert_eq!(devices[0].1, [Role::Drafter(0), Role::Target(0)]);
         let pipeline = "drafter=cpu:0/cpu:3,target=cpu:0/cpu:1-2/cpu:3,shared";

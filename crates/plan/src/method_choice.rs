@@ -1,0 +1,351 @@
+//! Which of several methods to use next, by predicted and measured speeds.
+
+use crate::decaying::Speed;
+use crate::knowledge::Forecast;
+
+/// Chooses the method with the least expected time of a token.
+///
+/// Each method predicts its time from what is known of costs and acceptance. While it is used, its measured time is
+/// compared with the prediction, and the ratio corrects later ones. So a method that cannot be faster is never tried.
+/// One that is expected to be faster is used, and left again if it is not. Methods that predict nothing, and those
+/// that are nearly as fast, are tried now and then, as far as an account of lost time allows.
+#[derive(Clone, Debug)]
+pub struct MethodChoice {
+    candidates: Vec<Candidate>,
+    current: usize,
+    /// Whether the current candidate is on trial.
+    is_trial: bool,
+    /// The number of steps since the current candidate's turn began.
+    steps: u32,
+    /// The time that the current trial has lost, compared with the best other candidate.
+    trial_ns: f64,
+    /// The time that all trials have lost.
+    lost_ns: f64,
+    elapsed_ns: f64,
+    /// The end of the answer's last step, if it has had one.
+    last_ns: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    /// Its speed while it was used, and the speed that it predicted for the same steps.
+    measured: Speed,
+    predicted: Speed,
+    /// The weight of these steps.
+    weight: f64,
+    /// The speed that it predicts now.
+    outlook: Speed,
+    /// Whether it expects to draft, and the time before it works at its usual speed.
+    drafts: bool,
+    start_ns: f64,
+    /// The time that its last trial lost.
+    trial_ns: f64,
+    /// The number of its trials.
+    trials: u32,
+}
+
+impl Default for Candidate {
+    fn default() -> Self {
+        let speed = Speed::with_decay(SPEED_DECAY);
+        Self {
+            measured: speed,
+            predicted: speed,
+            weight: 0.0,
+            outlook: Speed::with_decay(OUTLOOK_DECAY),
+            drafts: true,
+            start_ns: 0.0,
+            trial_ns: 0.0,
+            trials: 0,
+        }
+    }
+}
+
+/// The weight of a step's speed compared with the one after it. A change costs the drafts in flight, so chance must not
+/// cause it.
+const SPEED_DECAY: f64 = 0.985;
+/// The weight of a step's prediction compared with the one after it.
+const OUTLOOK_DECAY: f64 = 0.93;
+/// The weight of a correction compared with one step later, while another candidate is used.
+const CORRECTION_DECAY: f64 = 0.995;
+/// The number of steps that a prediction without a correction is worth.
+const PREDICTION_STEPS: f64 = 6.0;
+/// Steps at the beginning of a turn that do not show a candidate's speed.
+const SETTLING_STEPS: u32 = 2;
+/// The same of the first turn of a candidate that predicts nothing, because it measures whether to draft at all.
+const FIRST_SETTLING_STEPS: u32 = 20;
+/// The number of steps of a trial.
+const TRIAL_STEPS: u32 = 32;
+/// A trial ends early if it has lost the time of so many tokens once its candidate has settled.
+const TRIAL_LOSS: f64 = 8.0;
+/// A trial also ends if it has lost the time of so many tokens before its candidate has settled.
+const SETTLING_LOSS: f64 = 24.0;
+/// The share of the time that trials may lose.
+const TRIAL_SHARE: f64 = 0.01;
+/// The factor by which another candidate must be faster to be used instead.
+const MIN_GAIN: f64 = 1.03;
+/// The number of tokens in which a change must pay for its start.
+const HORIZON: f64 = 256.0;
+/// Changes may lose the time of so many tokens, in addition to the share of trials, and what is gained with so many tokens.
+const CHANGE_LOSS: f64 = 12.0;
+const GAIN_TOKENS: f64 = 64.0;
+
+impl Candidate {
+    /// Returns the expected time of a token; `None` if nothing is known.
+    fn token_ns(&self) -> Option<f64> {
+        match self.outlook.token_ns() {
+            Some(predicted_ns) => Some(predicted_ns * self.correction()),
+            None => self.measured.token_ns(),
+        }
+    }
+
+    /// Returns the measured time of a token, in predicted times.
+    fn correction(&self) -> f64 {
+        let ratio = self.measured.token_ns().zip(self.predicted.token_ns());
+        let Some(ratio) = ratio.map(|(measured, predicted)| measured / predicted) else {
+            return 1.0;
+        };
+        (ratio * self.weight + PREDICTION_STEPS) / (self.weight + PREDICTION_STEPS)
+    }
+
+    /// Returns whether it has predicted its speed.
+    fn predicts(&self) -> bool {
+        self.outlook.token_ns().is_some()
+    }
+}
+
+impl MethodChoice {
+    /// Creates a choice between so many candidates, at least one. It begins with the first.
+    #[must_use]
+    pub fn new(candidates: usize) -> Self {
+        let mut candidates = vec![Candidate::default(); candidates.max(1)];
+        candidates[0].trials = 1;
+        Self {
+            candidates,
+            current: 0,
+            is_trial: false,
+            steps: 0,
+            trial_ns: 0.0,
+            lost_ns: 0.0,
+            elapsed_ns: 0.0,
+            last_ns: None,
+        }
+    }
+
+    /// Returns the index of the candidate that makes the next step.
+    #[must_use]
+    pub fn current(&self) -> usize {
+        self.current
+    }
+
+    /// Returns a copy for the next answer, which keeps what it has learned.
+    #[must_use]
+    pub fn for_next_answer(&self) -> Self {
+        let mut next = Self { last_ns: None, ..self.clone() };
+        next.use_best();
+        next
+    }
+
+    /// Learns that a step of the current candidate has committed `tokens` tokens at `now_ns`, and chooses
+    /// the candidate of the next step. `forecasts`: what each candidate expects, if it can say.
+    /// An answer's first step, which computes the prompt, only starts the clock.
+    pub fn observe(&mut self, tokens: usize, now_ns: u64, forecasts: &[Option<Forecast>]) {
+        let last_ns = self.last_ns.replace(now_ns);
+        for (candidate, forecast) in self.candidates.iter_mut().zip(forecasts) {
+            if let Some(forecast) = forecast {
+                candidate.outlook.add(tokens, forecast.token_ns * tokens as f64);
+                (candidate.drafts, candidate.start_ns) = (forecast.drafts, forecast.start_ns);
+            }
+        }
+        let Some(last_ns) = last_ns else { return };
+        let ns = now_ns.saturating_sub(last_ns) as f64;
+        self.elapsed_ns += ns;
+        self.steps += 1;
+        let has_settled = self.learn(tokens, ns, forecasts);
+        if !self.is_trial {
+            return self.choose();
+        }
+        let best_ns = self.fastest_other().map_or(0.0, |(_, token_ns)| token_ns);
+        let lost_ns = ns - tokens as f64 * best_ns;
+        self.trial_ns += lost_ns;
+        self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
+        let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
+        let is_too_slow = self.trial_ns > may_lose * best_ns;
+        if self.steps >= TRIAL_STEPS || is_too_slow {
+            self.candidates[self.current].trial_ns = self.trial_ns.max(0.0);
+            self.use_best();
+        }
+    }
+
+    /// Learns the speed of the current candidate. Returns whether it has settled.
+    fn learn(&mut self, tokens: usize, ns: f64, forecasts: &[Option<Forecast>]) -> bool {
+        for (index, candidate) in self.candidates.iter_mut().enumerate() {
+            if index != self.current {
+                candidate.weight *= CORRECTION_DECAY;
+            }
+        }
+        let current = &mut self.candidates[self.current];
+        let is_first = current.trials <= 1 && !current.predicts();
+        let has_settled = self.steps > if is_first { FIRST_SETTLING_STEPS } else { SETTLING_STEPS };
+        if has_settled {
+            current.measured.add(tokens, ns);
+            if let Some(forecast) = forecasts.get(self.current).copied().flatten() {
+                current.predicted.add(tokens, forecast.token_ns * tokens as f64);
+                current.weight = current.weight * SPEED_DECAY + 1.0;
+            }
+        }
+        has_settled
+    }
+
+    /// Goes on with the current candidate, or with one that is faster, or begins a trial.
+    fn choose(&mut self) {
+        let Some(current_ns) = self.candidates[self.current].token_ns() else { return };
+        if let Some((faster, token_ns)) = self.fastest_other()
+            && self.is_worth_changing(faster, token_ns, current_ns)
+        {
+            self.candidates[faster].trials += 1;
+            return self.begin(faster, true);
+        }
+        // Those that predict nothing are tried.
+        let others = (0..self.candidates.len()).filter(|&other| other != self.current);
+        let unpredicted = others.filter(|&other| !self.candidates[other].predicts());
+        let next = unpredicted.min_by_key(|&other| self.candidates[other].trials);
+        let Some(next) = next.filter(|_| self.steps >= TRIAL_STEPS) else { return };
+        let lost_ns = self.lost_ns + self.candidates[next].trial_ns;
+        if lost_ns <= TRIAL_SHARE * self.elapsed_ns {
+            self.candidates[next].measured = Speed::with_decay(SPEED_DECAY);
+            self.candidates[next].trials += 1;
+            self.begin(next, true);
+        }
+    }
+
+    /// Returns whether a candidate is expected to be faster than the current one, also with what the change costs, and
+    /// whether changes have not lost too much.
+    fn is_worth_changing(&self, other: usize, token_ns: f64, current_ns: f64) -> bool {
+        let start_ns = self.candidates[other].start_ns;
+        let gain_ns = current_ns - MIN_GAIN * token_ns;
+        let may_lose_ns = TRIAL_SHARE * self.elapsed_ns + CHANGE_LOSS * current_ns;
+        gain_ns > 0.0
+            && start_ns < HORIZON * gain_ns
+            && self.lost_ns + start_ns <= may_lose_ns + GAIN_TOKENS * gain_ns
+    }
+
+    fn begin(&mut self, candidate: usize, is_trial: bool) {
+        (self.current, self.is_trial, self.steps, self.trial_ns) = (candidate, is_trial, 0, 0.0);
+    }
+
+    /// Ends a trial, and uses the fastest candidate.
+    fn use_best(&mut self) {
+        let own_ns = self.candidates[self.current].token_ns();
+        let other = self
+            .fastest_other()
+            .filter(|&(_, token_ns)| own_ns.is_none_or(|own_ns| token_ns < own_ns));
+        match other {
+            Some((other, _)) => self.begin(other, false),
+            None => self.is_trial = false,
+        }
+    }
+
+    /// Returns the fastest other candidate whose speed is known, and the nanoseconds of a token.
+    fn fastest_other(&self) -> Option<(usize, f64)> {
+        let others = self.candidates.iter().enumerate().filter(|&(at, _)| at != self.current);
+        // One that would not draft is not faster than the current one, which pauses by itself.
+        let others = others.filter(|(_, other)| other.drafts);
+        let known = others.filter_map(|(at, other)| Some((at, other.token_ns()?)));
+        known.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes `tokens` tokens. `token_ns(candidate, position)` is the time of a token. Returns the time, and
+    /// the number of tokens of each candidate.
+    fn decode(
+        choice: &mut MethodChoice,
+        tokens: usize,
+        token_ns: impl Fn(usize, usize) -> u64,
+    ) -> (u64, Vec<usize>) {
+        let (mut now, mut position, mut by) = (0, 0, vec![0; choice.candidates.len()]);
+        let unknown = vec![None; choice.candidates.len()];
+        choice.observe(1, now, &unknown);
+        while position < tokens {
+            let (current, count) = (choice.current, 1 + position % 3);
+            now += count as u64 * token_ns(current, position);
+            by[current] += count;
+            position += count;
+            choice.observe(count, now, &unknown);
+        }
+        (now, by)
+    }
+
+    #[test]
+    fn the_fastest_is_used() {
+        for fastest in 0..3 {
+            let token_ns = |candidate, _| if candidate == fastest { 500 } else { 1_000 };
+            let (ns, by) = decode(&mut MethodChoice::new(3), 10_000, token_ns);
+            assert!(ns < 5_400_000, "{fastest}: {ns} ns, {by:?}");
+        }
+    }
+
+    #[test]
+    fn slow_ones_cost_little() {
+        for slow in [1_100, 2_000, 20_000] {
+            let token_ns = |candidate, _| if candidate == 0 { 1_000 } else { slow };
+            let (ns, by) = decode(&mut MethodChoice::new(3), 20_000, token_ns);
+            assert!(ns < 20_400_000, "{slow}: {ns} ns, {by:?}");
+            assert!(by[1] > 0 && by[2] > 0, "they are tried: {by:?}");
+        }
+    }
+
+    #[test]
+    fn the_choice_follows_the_text() {
+        // Every 4,000 tokens another one is the fastest.
+        let token_ns = |candidate: usize, position: usize| {
+            if position / 4_000 % 2 == candidate { 500 } else { 1_000 }
+        };
+        let (ns, by) = decode(&mut MethodChoice::new(2), 40_000, token_ns);
+        // The best choice takes 20 ms, a constant one 30 ms.
+        assert!(ns < 22_500_000, "{ns} ns, {by:?}");
+    }
+
+    #[test]
+    fn the_next_answer_begins_with_the_best() {
+        let mut choice = MethodChoice::new(3);
+        decode(&mut choice, 3_000, |candidate, _| if candidate == 2 { 500 } else { 1_000 });
+        let next = choice.for_next_answer();
+        assert_eq!((next.current, next.last_ns, next.is_trial), (2, None, false));
+    }
+
+    /// Decodes 4,000 tokens of 1,000 ns with the first candidate. The second one predicts `token_ns` and reads for `start_ns` first,
+    /// and takes `real_ns`. Returns the tokens of both.
+    fn decode_predicted(second: Forecast, real_ns: u64) -> Vec<usize> {
+        let (mut choice, mut now, mut by) = (MethodChoice::new(2), 0, vec![0; 2]);
+        let first = Forecast { token_ns: 1_000.0, drafts: true, start_ns: 0.0 };
+        for _ in 0..4_000 {
+            choice.observe(1, now, &[Some(first), Some(second)]);
+            let current = choice.current();
+            now += if current == 0 { 1_000 } else { real_ns };
+            by[current] += 1;
+        }
+        by
+    }
+
+    #[test]
+    fn only_what_may_be_faster_is_used() {
+        let predicts = |token_ns| Forecast { token_ns, drafts: true, start_ns: 0.0 };
+        assert_eq!(decode_predicted(predicts(1_500.0), 500)[1], 0, "it cannot win");
+        assert_eq!(decode_predicted(predicts(990.0), 990)[1], 0, "a tie");
+        assert!(decode_predicted(predicts(500.0), 500)[1] > 3_900, "it wins");
+        let plain = Forecast { drafts: false, ..predicts(500.0) };
+        assert_eq!(decode_predicted(plain, 500)[1], 0, "both pause by themselves");
+        let late = Forecast { start_ns: 1e6, ..predicts(900.0) };
+        assert_eq!(decode_predicted(late, 900)[1], 0, "it reads longer than it gains");
+    }
+
+    #[test]
+    fn a_wrong_prediction_is_corrected() {
+        let by = decode_predicted(Forecast { token_ns: 500.0, drafts: true, start_ns: 0.0 }, 2_000);
+        assert!((1..=120).contains(&by[1]), "{by:?}");
+    }
+}
