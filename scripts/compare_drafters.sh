@@ -6,7 +6,8 @@
 #
 # The target writes the texts itself, sampled at temperature 1, so that held-out acceptance is the one of sampling
 # (docs/decisions/0052). OUT gets the texts, the drafters, their logs (NAME.training/log.jsonl) and the results of the
-# benchmark. An interrupted run goes on where it was. FORERUN is the program, THREADS the number of cores (1).
+# benchmark. An interrupted run goes on where it was. FORERUN is the program, THREADS the number of cores that train (1), STEPS
+# the number of steps (600).
 set -eu
 out=${1:?"usage: scripts/compare_drafters.sh OUT"}
 threads=${THREADS:-1}
@@ -15,6 +16,7 @@ if [ -z "${FORERUN:-}" ]; then
     cargo build --release --locked -p forerun-cli --features train,laboratory
     FORERUN=${CARGO_TARGET_DIR:-target}/release/forerun
 fi
+case $out in *[!A-Za-z0-9_./-]*) echo "OUT may have letters, digits and _ . / - only: $out" >&2; exit 2 ;; esac
 target=models/target
 mkdir -p "$out"
 

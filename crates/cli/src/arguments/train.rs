@@ -321,7 +321,7 @@ pub(crate) struct BlockArguments {
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', help_heading = headings::MODEL)]
     pub(crate) target_layers: Vec<usize>,
 
-    /// Id of the token that stands for masks [default: the last token of the target]
+    /// Id of the token that stands for masks [default: the last token with an embedding of normal size]
     #[arg(long, value_name = "ID", help_heading = headings::MODEL)]
     pub(crate) mask_token: Option<u32>,
 }

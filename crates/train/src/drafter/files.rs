@@ -207,16 +207,6 @@ impl Drafter {
             let reason = "block_size, num_hidden_layers or dflash_config is missing".to_owned();
             return Err(format_error(&file, reason));
         };
-        if let Some(block) = &shape.block
-            && block.target_layers != target.feature_layers()
-        {
-            let reason = format!(
-                "it reads hidden states after layers {:?} of the target, and layers {:?} were chosen",
-                block.target_layers,
-                target.feature_layers()
-            );
-            return Err(format_error(&file, reason));
-        }
         let file = folder.join("model.safetensors");
         let bytes = read(&file)?;
         let tensors = SafeTensors::deserialize(&bytes)

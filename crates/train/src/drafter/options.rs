@@ -165,9 +165,10 @@ impl DrafterOptions {
 }
 
 /// Returns the base of the loss weights of a block: `exp(−1 / γ)` (DFlash, equation 4). The paper's γ is 4, 5 and 7 for
-/// blocks of 8, 10 and 16 rows; the line between them gives it for other sizes.
+/// blocks of 8, 10 and 16 rows; the lines through them give it for other sizes.
 fn dflash_decay(block: usize) -> f32 {
-    let gamma = 1.0 + 0.375 * block as f32;
+    let block = block as f32;
+    let gamma = if block <= 10.0 { block / 2.0 } else { 5.0 + (block - 10.0) / 3.0 };
     (-1.0 / gamma).exp()
 }
 
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_decay_of_a_block_is_that_of_the_paper() {
-        for (block, gamma) in [(8, 4.0_f32), (16, 7.0)] {
+        for (block, gamma) in [(8, 4.0_f32), (10, 5.0), (16, 7.0)] {
             assert!((dflash_decay(block) - (-1.0 / gamma).exp()).abs() < 1e-6);
         }
     }

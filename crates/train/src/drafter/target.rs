@@ -98,7 +98,8 @@ impl Target {
         let first = 2.min(last);
         let count = COUNT.min(last - first + 1);
         let span = last - first;
-        (0..count).map(|number| first + (number * span).div_ceil((count - 1).max(1))).collect()
+        let step = span as f64 / (count - 1).max(1) as f64;
+        (0..count).map(|number| first + (number as f64 * step).round_ties_even() as usize).collect()
     }
 
     /// Returns the token that stands for masks by default: the last one whose embedding has at least half of the usual
