@@ -100,11 +100,6 @@ impl CostCurve {
         self.points.len() == 1
     }
 
-    /// Returns whether this number is known.
-    pub(crate) fn has_occurred(&self, count: usize) -> bool {
-        self.points.contains_key(&count)
-    }
-
     /// Returns the largest number that occurred; 0 if none did.
     pub(crate) fn largest(&self) -> usize {
         self.points.keys().next_back().copied().unwrap_or(0)

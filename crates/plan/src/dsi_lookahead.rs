@@ -42,8 +42,8 @@ pub struct DsiLookahead {
     /// The number of verdicts while drafting, and of those while another lookahead was tried.
     verdicts: u32,
     explorations: u32,
-    /// The lookahead that is tried now, and the number of verdicts that are left to measure it.
-    explored: Option<(usize, u32)>,
+    /// The number of verdicts that are left to try another lookahead, if one is tried now.
+    verdicts_left: Option<u32>,
     /// The time between passes in which nothing is computed, as another method has measured it.
     waited_ns: f64,
     /// The number of tokens that the drafter would have to read if this method went on after another.
@@ -56,7 +56,7 @@ const INITIAL_LENGTH: usize = 4;
 const HORIZON: usize = 48;
 /// The number of verdicts for each with more rows than were tried.
 const EXPLORE_EVERY: u32 = 16;
-/// The number of verdicts, at most, until a job has the rows of the lookahead that is tried.
+/// The number of verdicts, at most, for which such a lookahead is tried at once.
 const EXPLORED_VERDICTS: u32 = 8;
 /// The factor by which such a lookahead must be faster at best.
 const MIN_GAIN_OF_TRIAL: f64 = 1.03;
@@ -84,7 +84,7 @@ impl DsiLookahead {
             pauses: Pauses::default(),
             verdicts: 0,
             explorations: 0,
-            explored: None,
+            verdicts_left: None,
             waited_ns: 0.0,
             missed_by_drafter: 0,
         }
@@ -146,7 +146,7 @@ impl DsiLookahead {
     /// Starts in the middle of an answer, after another method with this knowledge.
     pub fn start(&mut self, known: &Knowledge) {
         (self.prompt_scores, self.unread_tokens) = (0, known.unread_tokens);
-        self.explored = None;
+        self.verdicts_left = None;
         self.draft_time.start(known.unread_tokens);
         self.pauses.start(self.alone_ns());
         self.decide();
@@ -321,7 +321,6 @@ impl DsiLookahead {
             .observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
         self.acceptance.skip(further.saturating_sub(usize::from(rejected)));
         self.explore();
-        self.decide();
     }
 
     fn knows_times(&self) -> bool {
@@ -329,27 +328,30 @@ impl DsiLookahead {
     }
 
     fn decide(&mut self) {
-        if self.mode == DraftLength::Auto && self.knows_times() {
-            self.next = self.explored.map_or_else(|| self.best_length().0, |(rows, _)| rows);
+        if self.mode != DraftLength::Auto || !self.knows_times() {
+            return;
         }
+        let explored = self.verdicts_left.and_then(|_| self.lookahead_to_explore());
+        // Scores may have shown that there is nothing to gain.
+        self.verdicts_left = self.verdicts_left.filter(|_| explored.is_some());
+        self.next = explored.unwrap_or_else(|| self.best_length().0);
     }
 
     /// After a verdict, decides whether to try the lookahead that would be the fastest if numbers of rows that were not tried
     /// cost no more than fewer ones, as before a step. That takes few of the verdicts.
     fn explore(&mut self) {
-        if self.mode != DraftLength::Auto || !self.knows_times() || !self.drafts() {
-            self.explored = None;
-            return;
+        if !self.knows_times() || !self.drafts() {
+            self.verdicts_left = None;
+            return self.decide();
         }
         self.verdicts = self.verdicts.saturating_add(1);
-        self.explored = match self.explored {
-            Some((rows, left)) if left > 0 && !self.scores.has_occurred(rows) => {
-                Some((rows, left - 1))
-            }
-            _ if self.explorations.saturating_mul(EXPLORE_EVERY) > self.verdicts => None,
-            _ => self.lookahead_to_explore().map(|rows| (rows, EXPLORED_VERDICTS - 1)),
+        let may_begin = self.explorations.saturating_mul(EXPLORE_EVERY) <= self.verdicts;
+        self.verdicts_left = match self.verdicts_left {
+            Some(left) if left > 0 => Some(left - 1),
+            _ => may_begin.then_some(EXPLORED_VERDICTS - 1),
         };
-        self.explorations += u32::from(self.explored.is_some());
+        self.decide();
+        self.explorations += u32::from(self.verdicts_left.is_some());
     }
 
     /// Returns the lookahead to try, if it may be faster than the best known one.
@@ -373,8 +375,6 @@ impl DsiLookahead {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "tests")]
-
     use super::*;
 
     fn learned(replicas: usize, score_ns: u64, token_ns: u64) -> DsiLookahead {
@@ -418,26 +418,27 @@ mod tests {
         assert_eq!(learned(usize::MAX, 5), (64, 64));
     }
 
-    /// Rows up to three cost nothing; of more, nothing is known.
+    /// Up to three rows cost a pass each; of more, nothing is known.
     #[test]
     fn few_verdicts_try_other_lookaheads() {
-        let known = Knowledge::of_target(1e6);
+        let known = Knowledge { rows: CostCurve::default(), ..Knowledge::of_target(1e6) };
         let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 1);
         lookahead.adopt(&known);
         lookahead.start(&known);
         (0..200).for_each(|_| lookahead.observe_verdict(&[0], false, 0));
-        for (rows, ns) in [(1, 1_000_000), (3, 1_000_000)] {
+        for (rows, ns) in [(1, 1_000_000), (3, 3_000_000)] {
             lookahead.observe_score(rows, &JobTime::alone(ns));
         }
         let mut explored = 0;
         for _ in 0..1_600 {
             lookahead.observe_verdict(&[0], false, 0);
             // Jobs never have as many rows, so the trial never ends by itself.
-            explored += u32::from(lookahead.explored.is_some());
-            let (chosen, is_trial) = (lookahead.length(), lookahead.explored.is_some());
+            let (chosen, is_trial) = (lookahead.length(), lookahead.verdicts_left.is_some());
+            explored += u32::from(is_trial);
             lookahead.observe_draft(1, &JobTime::alone(100_000));
             assert!(!is_trial || lookahead.length() == chosen, "it lasts until the next verdict");
         }
+        assert!(explored > 0);
         assert!(explored <= 1_800 / EXPLORE_EVERY + EXPLORED_VERDICTS, "{explored}");
         assert_eq!(lookahead.verdicts, 1_800);
     }
@@ -452,13 +453,12 @@ mod tests {
             lookahead.observe_draft(1, &JobTime::alone(50_000));
         }
         lookahead.observe_score(4, &JobTime::alone(3_000_000));
-        assert_eq!(lookahead.explored, None, "scores and drafts start no trial");
+        assert_eq!(lookahead.verdicts_left, None, "scores and drafts start no trial");
         lookahead.observe_verdict(&[0], false, 0);
-        let (rows, _) = lookahead.explored.unwrap();
-        assert_eq!(lookahead.length(), rows);
-        lookahead.observe_score(rows, &JobTime::alone(9_000_000));
-        lookahead.observe_verdict(&[0], false, 0);
-        assert_ne!(lookahead.explored.map(|(rows, _)| rows), Some(rows));
+        assert!(lookahead.verdicts_left.is_some());
+        let rows = lookahead.length();
+        lookahead.observe_score(rows, &JobTime::alone(50_000_000));
+        assert!(lookahead.verdicts_left.is_none() || lookahead.length() < rows, "{lookahead:?}");
     }
 
     #[test]

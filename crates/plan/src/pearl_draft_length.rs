@@ -561,6 +561,18 @@ mod tests {
         assert!((12..=15).contains(&plain), "{plain}");
     }
 
+    /// The first three tokens of each job are right, and the fourth one is wrong.
+    #[test]
+    fn jobs_end_before_positions_at_which_the_drafter_fails() {
+        let mut draft_length = PearlDraftLength::new(6, DraftLength::Auto, true);
+        (0..3).for_each(|_| draft_length.observe_draft(6, &JobTime::alone(60_000)));
+        assert_eq!(draft_length.tokens_per_job(6), 6);
+        for _ in 0..100 {
+            draft_length.observe_verdict(&[0, 1, 2, 3], true, 1);
+        }
+        assert_eq!(draft_length.tokens_per_job(6), 3);
+    }
+
     #[test]
     fn expensive_rows_shorten_drafts() {
         let mut cheap = PearlDraftLength::new(16, DraftLength::Auto, true);
