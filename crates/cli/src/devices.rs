@@ -5,8 +5,8 @@ use crate::bench::{self, Quartiles};
 use crate::progress::{self, Task, Unit};
 use forerun::measure::BandwidthProbe;
 use forerun::{
-    Checkpoint, DeviceGroup, Forward, Isa, ModelProbe, ModelSource, Topology, Transformer, Weights,
-    typical_placement,
+    Checkpoint, DeviceGroup, Forward, Isa, ModelProbe, ModelSource, Placement, Topology,
+    Transformer, Weights, typical_placement,
 };
 #[cfg(feature = "gpu")]
 use forerun::{GpuModel, GpuPassTimes, GpuRules, ModelTypes};
@@ -315,7 +315,8 @@ fn cores() -> anyhow::Result<ExitCode> {
         false => "by the system (only on Linux are cores pinned, and their kinds and quotas known)",
     };
     writeln!(out, "default placement    {who}")?;
-    writeln!(out, "  pearl, dsi, ssd  {}", typical_placement(&cores, true))?;
+    writeln!(out, "  pearl, auto      {}", typical_placement(&cores, true))?;
+    writeln!(out, "  dsi, ssd         {}", Placement::automatic(&cores, Some(1), 1))?;
     writeln!(out, "  others           {}", typical_placement(&cores, false))?;
     write!(out, "{}", gpus())?;
     Ok(ExitCode::SUCCESS)

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
     name: "auto",
-    help: "Measure plain and speculative decoding, PEARL and DSI, and use the fastest",
+    help: "Predict and measure speculative decoding, PEARL and DSI, and use the fastest",
     drafting: Drafting::DuringVerification,
     several_targets: false,
     offers: &[],

@@ -440,7 +440,11 @@ impl Decoder for Dsi {
             let rest = ScoreTask { first_row: end, ..task.clone() };
             self.arrived.insert((end, ticket), (rest, scores));
         }
-        let tested = self.chains[0].drafting.positions(accepted + usize::from(verdict.rejected));
+        // The first drafter's tokens may have been rejected where another one's were accepted.
+        let first = &self.chains[0].drafting;
+        let agreed = common_prefix_len(first.tokens(), committed);
+        let rejected = agreed < committed.len() && agreed < first.len();
+        let tested = first.positions(agreed + usize::from(rejected));
         let mut all_agree = true;
         for chain in &mut self.chains {
             all_agree &= chain.advance(committed, cluster);
@@ -449,8 +453,7 @@ impl Decoder for Dsi {
             let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
             self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
         }
-        let own = verdict.token.is_some();
-        self.lookahead.observe_verdict(&tested, verdict.rejected, own);
+        self.lookahead.observe_verdict(&tested, rejected, committed.len() - agreed);
         self.lookahead.observe_step(end - frontier, self.now_ns, is_alone);
         Ok(())
     }
@@ -465,8 +468,12 @@ impl Decoder for Dsi {
 }
 
 impl AnswerDecoder for Dsi {
-    fn for_next_answer(&self, options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
-        let decoder = Self::new(options.targets, self.lookahead.for_new_answer());
+    fn for_next_answer(
+        &self,
+        options: &DecoderOptions,
+        prompt_tokens: usize,
+    ) -> Box<dyn AnswerDecoder> {
+        let decoder = Self::new(options.targets, self.lookahead.for_new_answer(prompt_tokens));
         Box::new(decoder.with_drafters(options.drafters))
     }
 

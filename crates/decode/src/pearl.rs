@@ -317,8 +317,12 @@ impl Decoder for Pearl {
 }
 
 impl AnswerDecoder for Pearl {
-    fn for_next_answer(&self, options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
-        let decoder = Self::new(options.pearl, self.draft_length.for_new_answer());
+    fn for_next_answer(
+        &self,
+        options: &DecoderOptions,
+        prompt_tokens: usize,
+    ) -> Box<dyn AnswerDecoder> {
+        let decoder = Self::new(options.pearl, self.draft_length.for_new_answer(prompt_tokens));
         Box::new(Self { guesser: options.guesser.map(|make| make()), ..decoder })
     }
 

@@ -62,8 +62,9 @@ pub struct Plan {
 impl Plan {
     /// Checks options against each other and against this machine's cores.
     ///
-    /// Checkpoints are opened later, by [`Forerun::open`](crate::Forerun::open). Here, a draft model
-    /// that is on disk is only checked for the kind of its tensors.
+    /// Checkpoints are loaded later, by [`Forerun::open`](crate::Forerun::open). Here, a draft model that is on disk is
+    /// checked for the kind of its tensors, and the sizes of both models' tensors decide how PEARL and `auto` divide the
+    /// cores.
     ///
     /// # Errors
     /// Returns an error that names the options that do not work together, and a way out.

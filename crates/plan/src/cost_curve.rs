@@ -28,14 +28,22 @@ impl CostCurve {
         self.points.entry(count).or_default().add(ns);
     }
 
-    /// Learns the times of numbers that have not occurred here from another curve. A time there is `of(count, ns)` here.
-    pub(crate) fn fill_gaps(&mut self, other: &Self, of: impl Fn(usize, f64) -> (usize, f64)) {
-        for (&count, ns) in &other.points {
-            let (count, ns) = of(count, ns.value_or(0.0));
-            if count > 0 {
-                self.points.entry(count).or_insert_with(|| DecayingMean::of(ns));
-            }
+    /// Takes the times of numbers that have not occurred here from elsewhere, in place of earlier ones from there.
+    pub(crate) fn adopt(&mut self, times: impl Iterator<Item = (usize, f64)>) {
+        self.points.retain(|_, point| point.is_measured());
+        for (count, ns) in times.filter(|&(count, _)| count > 0) {
+            self.points.entry(count).or_default().adopt(ns);
         }
+    }
+
+    /// Returns the numbers that are known, with their mean times.
+    pub(crate) fn times(&self) -> impl Iterator<Item = (usize, f64)> {
+        self.points.iter().map(|(&count, ns)| (count, ns.value_or(0.0)))
+    }
+
+    /// Returns whether a number has occurred here.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.points.values().any(DecayingMean::is_measured)
     }
 
     pub(crate) fn is_known(&self) -> bool {
@@ -131,6 +139,21 @@ mod tests {
         assert_eq!(curve.up_to(7), [0.0, 2.0, 4.0, 6.0, 8.0, 18.0, 28.0, 38.0]);
         assert_eq!(curve.up_to(1), [0.0, 2.0]);
         assert_eq!(curve.at_best_up_to(7), [0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 28.0, 28.0]);
+    }
+
+    #[test]
+    fn adopted_times_are_replaced_until_they_are_measured() {
+        let mut curve = CostCurve::with_fixed_part();
+        curve.adopt([(1, 10.0), (3, 30.0)].into_iter());
+        curve.adopt([(1, 20.0), (2, 40.0)].into_iter());
+        assert_eq!(
+            (curve.times().collect::<Vec<_>>(), curve.is_measured()),
+            (vec![(1, 20.0), (2, 40.0)], false)
+        );
+        curve.add(2, 40.0);
+        curve.adopt([(1, 30.0), (2, 900.0)].into_iter());
+        let times = curve.up_to(2).iter().map(|ns| ns.round()).collect::<Vec<_>>();
+        assert_eq!((times, curve.is_measured()), (vec![0.0, 30.0, 40.0], true));
     }
 
     #[test]

@@ -8,17 +8,26 @@ const DECAY: f64 = 0.95;
 pub(crate) struct DecayingMean {
     sum: f64,
     weight: f64,
+    /// Whether there is a value of one's own, and not only one from elsewhere.
+    is_measured: bool,
 }
 
 impl DecayingMean {
-    /// Creates the mean of one value.
-    pub(crate) fn of(value: f64) -> Self {
-        Self { sum: value, weight: 1.0 }
-    }
-
     pub(crate) fn add(&mut self, value: f64) {
         self.sum = self.sum * DECAY + value;
         self.weight = self.weight * DECAY + 1.0;
+        self.is_measured = true;
+    }
+
+    /// Takes a value that was measured elsewhere, in place of an earlier one from there. A value of one's own stays.
+    pub(crate) fn adopt(&mut self, value: f64) {
+        if !self.is_measured {
+            (self.sum, self.weight) = (value, 1.0);
+        }
+    }
+
+    pub(crate) fn is_measured(&self) -> bool {
+        self.is_measured
     }
 
     pub(crate) fn is_known(&self) -> bool {

@@ -39,9 +39,13 @@ pub struct DsiLookahead {
     /// The number of the answer's jobs to ignore: the first ones compute the prompt.
     prompt_scores: usize,
     pauses: Pauses,
-    /// The number of verdicts, and of those while the lookahead had more rows than were tried.
+    /// The number of verdicts while drafting, and of those while another lookahead was tried.
     verdicts: u32,
     explorations: u32,
+    /// The number of verdicts that are left to try another lookahead, if one is tried now.
+    verdicts_left: Option<u32>,
+    /// The time between passes in which nothing is computed, as another method has measured it.
+    waited_ns: f64,
     /// The number of tokens that the drafter would have to read if this method went on after another.
     missed_by_drafter: usize,
 }
@@ -52,6 +56,8 @@ const INITIAL_LENGTH: usize = 4;
 const HORIZON: usize = 48;
 /// The number of verdicts for each with more rows than were tried.
 const EXPLORE_EVERY: u32 = 16;
+/// The number of verdicts, at most, for which such a lookahead is tried at once.
+const EXPLORED_VERDICTS: u32 = 8;
 /// The factor by which such a lookahead must be faster at best.
 const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 /// The number of tokens that a replica may have missed in any case.
@@ -78,6 +84,8 @@ impl DsiLookahead {
             pauses: Pauses::default(),
             verdicts: 0,
             explorations: 0,
+            verdicts_left: None,
+            waited_ns: 0.0,
             missed_by_drafter: 0,
         }
     }
@@ -88,11 +96,12 @@ impl DsiLookahead {
         Self { draft_time: self.draft_time.with_tokens_per_forward(tokens), ..self }
     }
 
-    /// Returns a copy for a new answer, which keeps the learned times.
+    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the learned times.
     #[must_use]
-    pub fn for_new_answer(&self) -> Self {
-        let (draft_time, pauses) = (self.draft_time.for_new_answer(), self.pauses.for_new_answer());
-        let (prompt_scores, unread_tokens) = (self.replicas, 0);
+    pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
+        let draft_time = self.draft_time.for_new_answer(prompt_tokens);
+        let pauses = self.pauses.for_new_answer();
+        let (prompt_scores, unread_tokens) = (self.replicas, prompt_tokens);
         Self { prompt_scores, unread_tokens, draft_time, pauses, ..self.clone() }
     }
 
@@ -101,11 +110,14 @@ impl DsiLookahead {
     pub fn knowledge(&self) -> Knowledge {
         let one_ns = self.scores.up_to(1)[1];
         let mut rows = CostCurve::default();
-        rows.fill_gaps(&self.scores, |rows, ns| (rows.saturating_sub(1), (ns - one_ns).max(0.0)));
+        let further =
+            self.scores.times().map(|(rows, ns)| (rows.saturating_sub(1), (ns - one_ns).max(0.0)));
+        rows.adopt(further);
         let mut known = Knowledge {
             acceptance: self.acceptance.clone(),
             score_costs: self.score_costs,
             plain_ns: self.scores.is_known().then_some(one_ns),
+            waited_ns: Some(self.waited_ns),
             rows,
             draft_costs: BatchCosts::default(),
             forward_ns: None,
@@ -116,16 +128,17 @@ impl DsiLookahead {
         known
     }
 
-    /// Learns the acceptance, and the times that it does not know, from another method.
+    /// Learns the acceptance, and the times that it has not measured, from another method.
     pub fn adopt(&mut self, known: &Knowledge) {
         self.acceptance = known.acceptance.clone();
         if let Some(one_ns) = known.plain_ns {
-            if !self.scores.is_known() {
-                self.scores.add(1, one_ns);
+            if !self.scores.is_measured() {
                 self.score_costs = known.score_costs;
             }
-            self.scores.fill_gaps(&known.rows, |rows, ns| (rows + 1, one_ns + ns));
+            let further = known.rows.times().map(|(rows, ns)| (rows + 1, one_ns + ns));
+            self.scores.adopt(std::iter::once((1, one_ns)).chain(further));
         }
+        self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
         self.draft_time.adopt(known);
         self.missed_by_drafter = known.unread_tokens;
     }
@@ -133,6 +146,7 @@ impl DsiLookahead {
     /// Starts in the middle of an answer, after another method with this knowledge.
     pub fn start(&mut self, known: &Knowledge) {
         (self.prompt_scores, self.unread_tokens) = (0, known.unread_tokens);
+        self.verdicts_left = None;
         self.draft_time.start(known.unread_tokens);
         self.pauses.start(self.alone_ns());
         self.decide();
@@ -150,10 +164,11 @@ impl DsiLookahead {
         Some(Forecast::new(speed, alone_ns, drafter_ns.max(reading_ns)))
     }
 
-    /// Returns the share of a pass of the target alone at the present load; `None` if it is not known.
+    /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is
+    /// not known.
     fn alone_ns(&self) -> Option<f64> {
         let one_ns = self.scores.is_known().then(|| self.scores.up_to(1)[1])?;
-        Some(self.score_costs.share_at_load(one_ns, 1.0))
+        Some(self.score_costs.share_at_load(one_ns, 1.0) + self.waited_ns)
     }
 
     /// Returns whether to draft now. Otherwise the target is faster alone.
@@ -185,7 +200,9 @@ impl DsiLookahead {
     /// Returns the same if jobs take these times by their rows.
     fn best_length_with(&self, scores: &[f64]) -> (usize, f64) {
         let of_first = self.of_first();
-        let score_ns = |rows: usize| self.score_costs.share_at_load(scores[rows], rows as f64);
+        let score_ns = |rows: usize| {
+            self.score_costs.share_at_load(scores[rows], rows as f64) + self.waited_ns
+        };
         let speed = |rows: usize| {
             let draft_ns = self.draft_time.estimate_ns(rows);
             let replicas = self.replicas;
@@ -297,30 +314,49 @@ impl DsiLookahead {
     }
 
     /// Learns from a verdict. `tested`: the positions of the first drafter's tested tokens in the jobs that drafted them,
-    /// from 0; all but a rejected last one were accepted. `own`: whether the target added a token of its own, after
-    /// which the drafters start afresh.
-    pub fn observe_verdict(&mut self, tested: &[usize], rejected: bool, own: bool) {
+    /// from 0; all but a rejected last one were accepted. `further`: the number of tokens that were committed after the
+    /// accepted ones, after which that drafter starts afresh.
+    pub fn observe_verdict(&mut self, tested: &[usize], rejected: bool, further: usize) {
         self.acceptance
             .observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
-        if own && !rejected {
-            self.acceptance.skip(1);
-        }
-        self.decide();
+        self.acceptance.skip(further.saturating_sub(usize::from(rejected)));
+        self.explore();
+    }
+
+    fn knows_times(&self) -> bool {
+        self.scores.is_known() && self.draft_time.is_known()
     }
 
     fn decide(&mut self) {
-        if self.mode == DraftLength::Auto && self.scores.is_known() && self.draft_time.is_known() {
-            let (best, speed) = self.best_length();
-            self.next = self.explored(speed).unwrap_or(best);
+        if self.mode != DraftLength::Auto || !self.knows_times() {
+            return;
         }
+        let explored = self.verdicts_left.and_then(|_| self.lookahead_to_explore());
+        // Scores may have shown that there is nothing to gain.
+        self.verdicts_left = self.verdicts_left.filter(|_| explored.is_some());
+        self.next = explored.unwrap_or_else(|| self.best_length().0);
     }
 
-    /// Returns the lookahead that would be faster than `speed` if numbers of rows that were not tried cost no more than
-    /// fewer ones, as before a step. Few verdicts try it.
-    fn explored(&mut self, speed: f64) -> Option<usize> {
-        if self.explorations * EXPLORE_EVERY > self.verdicts {
-            return None;
+    /// After a verdict, decides whether to try the lookahead that would be the fastest if numbers of rows that were not tried
+    /// cost no more than fewer ones, as before a step. That takes few of the verdicts.
+    fn explore(&mut self) {
+        if !self.knows_times() || !self.drafts() {
+            self.verdicts_left = None;
+            return self.decide();
         }
+        self.verdicts = self.verdicts.saturating_add(1);
+        let may_begin = self.explorations.saturating_mul(EXPLORE_EVERY) <= self.verdicts;
+        self.verdicts_left = match self.verdicts_left {
+            Some(left) if left > 0 => Some(left - 1),
+            _ => may_begin.then_some(EXPLORED_VERDICTS - 1),
+        };
+        self.decide();
+        self.explorations += u32::from(self.verdicts_left.is_some());
+    }
+
+    /// Returns the lookahead to try, if it may be faster than the best known one.
+    fn lookahead_to_explore(&self) -> Option<usize> {
+        let (_, speed) = self.best_length();
         let (rows, at_best) = self.best_length_with(&self.scores.at_best_up_to(self.length));
         (at_best > speed * MIN_GAIN_OF_TRIAL).then_some(rows)
     }
@@ -380,6 +416,49 @@ mod tests {
         assert_eq!(learned(4, 1), (40, 4));
         // A drafter that makes any number of tokens at once.
         assert_eq!(learned(usize::MAX, 5), (64, 64));
+    }
+
+    /// Up to three rows cost a pass each; of more, nothing is known.
+    #[test]
+    fn few_verdicts_try_other_lookaheads() {
+        let known = Knowledge { rows: CostCurve::default(), ..Knowledge::of_target(1e6) };
+        let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 1);
+        lookahead.adopt(&known);
+        lookahead.start(&known);
+        (0..200).for_each(|_| lookahead.observe_verdict(&[0], false, 0));
+        for (rows, ns) in [(1, 1_000_000), (3, 3_000_000)] {
+            lookahead.observe_score(rows, &JobTime::alone(ns));
+        }
+        let mut explored = 0;
+        for _ in 0..1_600 {
+            lookahead.observe_verdict(&[0], false, 0);
+            // Jobs never have as many rows, so the trial never ends by itself.
+            let (chosen, is_trial) = (lookahead.length(), lookahead.verdicts_left.is_some());
+            explored += u32::from(is_trial);
+            lookahead.observe_draft(1, &JobTime::alone(100_000));
+            assert!(!is_trial || lookahead.length() == chosen, "it lasts until the next verdict");
+        }
+        assert!(explored > 0);
+        assert!(explored <= 1_800 / EXPLORE_EVERY + EXPLORED_VERDICTS, "{explored}");
+        assert_eq!(lookahead.verdicts, 1_800);
+    }
+
+    #[test]
+    fn a_trial_ends_when_a_job_has_its_rows() {
+        let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 1);
+        lookahead.start(&Knowledge::of_target(1e6));
+        lookahead.pauses.start(Some(1e6));
+        for _ in 0..30 {
+            lookahead.observe_score(2, &JobTime::alone(1_000_000));
+            lookahead.observe_draft(1, &JobTime::alone(50_000));
+        }
+        lookahead.observe_score(4, &JobTime::alone(3_000_000));
+        assert_eq!(lookahead.verdicts_left, None, "scores and drafts start no trial");
+        lookahead.observe_verdict(&[0], false, 0);
+        assert!(lookahead.verdicts_left.is_some());
+        let rows = lookahead.length();
+        lookahead.observe_score(rows, &JobTime::alone(50_000_000));
+        assert!(lookahead.verdicts_left.is_none() || lookahead.length() < rows, "{lookahead:?}");
     }
 
     #[test]

@@ -168,9 +168,14 @@ pub(crate) struct OneRowTime {
 }
 
 impl OneRowTime {
-    /// Creates an estimate of `ns` nanoseconds without neighbours.
-    pub(crate) fn of(ns: f64) -> Self {
-        Self { ns: DecayingMean::of(ns), neighbour_rows: DecayingMean::of(0.0) }
+    /// Takes a time without neighbours that was measured elsewhere. One that was measured here stays.
+    pub(crate) fn adopt(&mut self, ns: f64) {
+        self.ns.adopt(ns);
+        self.neighbour_rows.adopt(0.0);
+    }
+
+    pub(crate) fn is_measured(&self) -> bool {
+        self.ns.is_measured()
     }
 
     pub(crate) fn add(&mut self, time: &JobTime) {
@@ -232,9 +237,9 @@ const MIN_JOB_NS: f64 = 100_000.0;
 const UNREAD_TOKENS: usize = 2;
 
 impl DraftTime {
-    /// Returns a copy for a new answer.
-    pub(crate) fn for_new_answer(self) -> Self {
-        Self { begun: false, unread_tokens: 0, ..self }
+    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens.
+    pub(crate) fn for_new_answer(self, prompt_tokens: usize) -> Self {
+        Self { begun: false, unread_tokens: prompt_tokens, ..self }
     }
 
     /// Returns a copy configured for a drafter that makes `tokens` tokens in one forward.
@@ -266,14 +271,14 @@ impl DraftTime {
         }
     }
 
-    /// Learns what is not known yet from another method.
+    /// Learns what it has not measured from another method.
     pub(crate) fn adopt(&mut self, known: &Knowledge) {
-        if let Some(ns) = known.forward_ns.filter(|_| !self.is_known()) {
-            self.forward_ns.add(ns);
+        if let Some(ns) = known.forward_ns.filter(|_| !self.forward_ns.is_measured()) {
+            self.forward_ns.adopt(ns);
             self.costs = known.draft_costs;
         }
-        if let Some(ns) = known.catch_up_ns.filter(|_| !self.catch_up_ns.is_known()) {
-            self.catch_up_ns.add(ns);
+        if let Some(ns) = known.catch_up_ns {
+            self.catch_up_ns.adopt(ns);
         }
     }
 

@@ -12,6 +12,8 @@ pub struct Knowledge {
     pub(crate) score_costs: BatchCosts,
     /// The time of a pass over one row while nothing is drafted, in nanoseconds.
     pub(crate) plain_ns: Option<f64>,
+    /// The time between passes over one row in which nothing is computed, in nanoseconds.
+    pub(crate) waited_ns: Option<f64>,
     /// The time that further rows add to a pass, by their number.
     pub(crate) rows: CostCurve,
     pub(crate) draft_costs: BatchCosts,
@@ -28,7 +30,8 @@ pub struct Knowledge {
 pub struct Forecast {
     /// The time of a token, in nanoseconds.
     pub token_ns: f64,
-    /// Whether drafts are expected to be faster than the target alone.
+    /// Whether drafts are expected to be faster than the target alone. If not, the method would decode with the target alone,
+    /// as the others do while they pause, and `token_ns` is the target's.
     pub drafts: bool,
     /// The time to read what other methods have committed, in nanoseconds, before it works at its usual speed.
     pub start_ns: f64,
@@ -46,3 +49,122 @@ impl Forecast {
 const LEAST_GAIN: f64 = 1.005;
 /// The time in which a drafter or a target reads a token, as a share of a pass over one row, if it was not measured.
 pub(crate) const READING_SHARE: f64 = 0.03;
+
+#[cfg(test)]
+impl Knowledge {
+    /// Returns knowledge of a target that takes `plain_ns` for a pass, and of a drafter that takes a tenth of it for a
+    /// token and has not read 40 tokens.
+    pub(crate) fn of_target(plain_ns: f64) -> Self {
+        let mut rows = CostCurve::default();
+        rows.adopt([(1, 0.01 * plain_ns), (8, 0.08 * plain_ns)].into_iter());
+        Self {
+            acceptance: Acceptance::default(),
+            score_costs: BatchCosts::default(),
+            plain_ns: Some(plain_ns),
+            waited_ns: Some(0.02 * plain_ns),
+            rows,
+            draft_costs: BatchCosts::default(),
+            forward_ns: Some(0.1 * plain_ns),
+            catch_up_ns: Some(0.001 * plain_ns),
+            unread_tokens: 40,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::estimates::JobTime;
+    use crate::{DraftLength, DsiLookahead, PearlDraftLength, SpeculativeDraftLength};
+    use forerun_core::DraftShape;
+
+    /// Returns policies that have adopted the knowledge of targets with these times, one after another.
+    fn adopted(times: &[f64]) -> (SpeculativeDraftLength, PearlDraftLength, DsiLookahead) {
+        let shape = DraftShape::Chain { length: 8 };
+        let mut speculative = SpeculativeDraftLength::new(shape, DraftLength::Auto);
+        let mut pearl = PearlDraftLength::new(8, DraftLength::Auto, true);
+        let mut dsi = DsiLookahead::new(8, DraftLength::Auto, 1);
+        for &ns in times {
+            let known = Knowledge::of_target(ns);
+            speculative.adopt(&known);
+            pearl.adopt(&known);
+            dsi.adopt(&known);
+        }
+        (speculative, pearl, dsi)
+    }
+
+    fn forecasts(times: &[f64]) -> [Forecast; 3] {
+        let (speculative, pearl, dsi) = adopted(times);
+        [speculative.forecast(), pearl.forecast(), dsi.forecast(0)].map(Option::unwrap)
+    }
+
+    #[test]
+    fn forecasts_follow_times_that_drift_after_the_first_sample() {
+        assert_eq!(forecasts(&[9e6, 1e6]), forecasts(&[1e6]), "the first pass was cold");
+        let slower = forecasts(&[1e6, 2e6]).map(|forecast| forecast.token_ns);
+        let before = forecasts(&[1e6]).map(|forecast| forecast.token_ns);
+        for (slower, before) in slower.iter().zip(before) {
+            assert!((slower / before - 2.0).abs() < 0.01, "{slower} {before}");
+        }
+    }
+
+    #[test]
+    fn measured_times_stay_when_others_pass_on_theirs() {
+        let (_, mut pearl, mut dsi) = adopted(&[1e6]);
+        let known = Knowledge::of_target(1e6);
+        pearl.start(&known);
+        dsi.start(&known);
+        for _ in 0..50 {
+            pearl.observe_score(1, &JobTime::alone(1_000_000), true);
+            dsi.observe_score(1, &JobTime::alone(1_000_000));
+        }
+        pearl.adopt(&Knowledge::of_target(9e6));
+        dsi.adopt(&Knowledge::of_target(9e6));
+        for known in [pearl.knowledge(), dsi.knowledge()] {
+            assert_eq!(known.plain_ns.map(f64::round), Some(1e6));
+        }
+    }
+
+    #[test]
+    fn the_time_between_passes_is_passed_on() {
+        let (speculative, pearl, dsi) = adopted(&[1e6]);
+        for known in [speculative.knowledge(), pearl.knowledge(), dsi.knowledge()] {
+            assert_eq!((known.plain_ns, known.waited_ns), (Some(1e6), Some(2e4)));
+        }
+        // Without drafts that pay, all expect the same of the target.
+        let slow = Knowledge { forward_ns: Some(9e6), ..Knowledge::of_target(1e6) };
+        let (mut speculative, mut pearl, mut dsi) = adopted(&[1e6]);
+        speculative.adopt(&slow);
+        pearl.adopt(&slow);
+        dsi.adopt(&slow);
+        for forecast in [speculative.forecast(), pearl.forecast(), dsi.forecast(0)] {
+            let forecast = forecast.unwrap();
+            assert_eq!((forecast.drafts, forecast.token_ns), (false, 1.02e6));
+        }
+    }
+
+    #[test]
+    fn a_drafter_that_has_not_begun_has_not_read_the_prompt() {
+        let (speculative, pearl, dsi) = adopted(&[1e6]);
+        let (mut pearl, mut dsi) = (pearl.for_new_answer(500), dsi.for_new_answer(500));
+        pearl.observe_round(1, 0, true);
+        dsi.observe_step(1, 0, true);
+        let speculative = speculative.for_new_answer(500).knowledge().unread_tokens;
+        let (pearl, dsi) = (pearl.knowledge().unread_tokens, dsi.knowledge().unread_tokens);
+        assert_eq!((speculative, pearl, dsi), (500, 501, 501));
+    }
+
+    #[test]
+    fn a_method_starts_with_what_another_one_knew() {
+        let (_, mut pearl, mut dsi) = adopted(&[1e6]);
+        assert_eq!((pearl.next_length(), dsi.drafts()), (3, false), "before the prompt");
+        pearl.start(&Knowledge::of_target(1e6));
+        dsi.start(&Knowledge::of_target(1e6));
+        assert!(pearl.next_length() > 0 && dsi.drafts());
+        assert_eq!(dsi.knowledge().unread_tokens, 40);
+        pearl.observe_draft(3, &JobTime::alone(400_000));
+        assert_eq!(pearl.knowledge().unread_tokens, 0);
+    }
+}

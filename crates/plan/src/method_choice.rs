@@ -33,15 +33,15 @@ struct Candidate {
     predicted: Speed,
     /// The weight of these steps.
     weight: f64,
-    /// The speed that it predicts now.
+    /// The mean of its latest predictions.
     outlook: Speed,
     /// Whether it expects to draft, and the time before it works at its usual speed.
     drafts: bool,
     start_ns: f64,
     /// The time that its last trial lost.
     trial_ns: f64,
-    /// The number of its trials.
-    trials: u32,
+    /// The number of its turns.
+    turns: u32,
 }
 
 impl Default for Candidate {
@@ -55,7 +55,7 @@ impl Default for Candidate {
             drafts: true,
             start_ns: 0.0,
             trial_ns: 0.0,
-            trials: 0,
+            turns: 0,
         }
     }
 }
@@ -118,7 +118,7 @@ impl MethodChoice {
     #[must_use]
     pub fn new(candidates: usize) -> Self {
         let mut candidates = vec![Candidate::default(); candidates.max(1)];
-        candidates[0].trials = 1;
+        candidates[0].turns = 1;
         Self {
             candidates,
             current: 0,
@@ -164,12 +164,14 @@ impl MethodChoice {
         if !self.is_trial {
             return self.choose();
         }
-        let best_ns = self.fastest_other().map_or(0.0, |(_, token_ns)| token_ns);
-        let lost_ns = ns - tokens as f64 * best_ns;
-        self.trial_ns += lost_ns;
-        self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
-        let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
-        let is_too_slow = self.trial_ns > may_lose * best_ns;
+        // Without a rival, nothing is lost.
+        let is_too_slow = self.fastest_other().is_some_and(|(_, best_ns)| {
+            let lost_ns = ns - tokens as f64 * best_ns;
+            self.trial_ns += lost_ns;
+            self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
+            let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
+            self.trial_ns > may_lose * best_ns
+        });
         if self.steps >= TRIAL_STEPS || is_too_slow {
             self.candidates[self.current].trial_ns = self.trial_ns.max(0.0);
             self.use_best();
@@ -184,7 +186,7 @@ impl MethodChoice {
             }
         }
         let current = &mut self.candidates[self.current];
-        let is_first = current.trials <= 1 && !current.predicts();
+        let is_first = current.turns <= 1 && !current.predicts();
         let has_settled = self.steps > if is_first { FIRST_SETTLING_STEPS } else { SETTLING_STEPS };
         if has_settled {
             current.measured.add(tokens, ns);
@@ -202,18 +204,18 @@ impl MethodChoice {
         if let Some((faster, token_ns)) = self.fastest_other()
             && self.is_worth_changing(faster, token_ns, current_ns)
         {
-            self.candidates[faster].trials += 1;
+            self.candidates[faster].turns += 1;
             return self.begin(faster, true);
         }
         // Those that predict nothing are tried.
         let others = (0..self.candidates.len()).filter(|&other| other != self.current);
         let unpredicted = others.filter(|&other| !self.candidates[other].predicts());
-        let next = unpredicted.min_by_key(|&other| self.candidates[other].trials);
+        let next = unpredicted.min_by_key(|&other| self.candidates[other].turns);
         let Some(next) = next.filter(|_| self.steps >= TRIAL_STEPS) else { return };
         let lost_ns = self.lost_ns + self.candidates[next].trial_ns;
         if lost_ns <= TRIAL_SHARE * self.elapsed_ns {
             self.candidates[next].measured = Speed::with_decay(SPEED_DECAY);
-            self.candidates[next].trials += 1;
+            self.candidates[next].turns += 1;
             self.begin(next, true);
         }
     }
@@ -233,12 +235,12 @@ impl MethodChoice {
         (self.current, self.is_trial, self.steps, self.trial_ns) = (candidate, is_trial, 0, 0.0);
     }
 
-    /// Ends a trial, and uses the fastest candidate.
+    /// Ends a trial, and uses the fastest candidate, if that is faster by the factor [`MIN_GAIN`].
     fn use_best(&mut self) {
         let own_ns = self.candidates[self.current].token_ns();
         let other = self
             .fastest_other()
-            .filter(|&(_, token_ns)| own_ns.is_none_or(|own_ns| token_ns < own_ns));
+            .filter(|&(_, token_ns)| own_ns.is_none_or(|own_ns| token_ns * MIN_GAIN < own_ns));
         match other {
             Some((other, _)) => self.begin(other, false),
             None => self.is_trial = false,
@@ -341,6 +343,17 @@ mod tests {
         assert_eq!(decode_predicted(plain, 500)[1], 0, "both pause by themselves");
         let late = Forecast { start_ns: 1e6, ..predicts(900.0) };
         assert_eq!(decode_predicted(late, 900)[1], 0, "it reads longer than it gains");
+    }
+
+    #[test]
+    fn a_trial_without_a_rival_loses_nothing() {
+        let mut choice = MethodChoice::new(2);
+        let plain = Forecast { token_ns: 1_000.0, drafts: false, start_ns: 0.0 };
+        choice.observe(1, 0, &[Some(plain), Some(plain)]);
+        choice.begin(1, true);
+        (1..=u64::from(TRIAL_STEPS))
+            .for_each(|step| choice.observe(1, 1_000 * step, &[Some(plain), Some(plain)]));
+        assert_eq!((choice.lost_ns, choice.current, choice.is_trial), (0.0, 1, false));
     }
 
     #[test]

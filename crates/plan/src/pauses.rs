@@ -20,6 +20,8 @@ use crate::ledger::Ledger;
 pub(crate) struct Pauses {
     phase: Phase,
     without_drafts: Speed,
+    /// Whether the speed without drafts was measured, and not only estimated.
+    is_measured_alone: bool,
     with_drafts: Speed,
     ledger: Ledger,
     /// The time lost by the last trial.
@@ -83,11 +85,13 @@ impl Pauses {
     }
 
     /// Starts in the middle of an answer, because drafts are expected to be faster than the target alone, which takes
-    /// `alone_ns` nanoseconds for a token, or to learn whether they are.
+    /// `alone_ns` nanoseconds for a token if that was not measured here, or to learn whether they are.
     pub(crate) fn start(&mut self, alone_ns: Option<f64>) {
         self.last_ns = None;
         if let Some(alone_ns) = alone_ns {
-            self.without_drafts = Speed::default().starting_at(alone_ns);
+            if !self.is_measured_alone {
+                self.without_drafts = Speed::default().starting_at(alone_ns);
+            }
             self.with_drafts = Speed::default();
             (self.trial_ns, self.catch_up_ns) = (0.0, 0.0);
             self.phase = Phase::Trial(TRIAL_STEPS);
@@ -117,6 +121,7 @@ impl Pauses {
         let ns = now_ns.saturating_sub(last_ns) as f64;
         if alone {
             self.without_drafts.add(tokens, ns);
+            self.is_measured_alone = true;
         } else if self.drafts() {
             self.with_drafts.add(tokens, ns);
         }

@@ -49,6 +49,8 @@ pub struct PearlDraftLength {
     /// Whether the next forward is the answer's first one, which computes the prompt.
     first_score: bool,
     pauses: Pauses,
+    /// The time between passes in which nothing is computed, as another method has measured it.
+    waited_ns: f64,
     /// The number of tokens that the drafter would have to read if this method went on after another.
     unread_tokens: usize,
 }
@@ -92,6 +94,7 @@ impl PearlDraftLength {
             explorations: 0,
             first_score: true,
             pauses: Pauses::default(),
+            waited_ns: 0.0,
             unread_tokens: 0,
         }
     }
@@ -103,10 +106,12 @@ impl PearlDraftLength {
         Self { draft_time: self.draft_time.with_tokens_per_forward(tokens), ..self }
     }
 
-    /// Returns a copy for a new answer, which keeps the learned times and acceptance.
+    /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the learned times and
+    /// acceptance.
     #[must_use]
-    pub fn for_new_answer(&self) -> Self {
-        let (draft_time, pauses) = (self.draft_time.for_new_answer(), self.pauses.for_new_answer());
+    pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
+        let draft_time = self.draft_time.for_new_answer(prompt_tokens);
+        let pauses = self.pauses.for_new_answer();
         Self { first_score: true, draft_time, pauses, ..self.clone() }
     }
 
@@ -118,6 +123,7 @@ impl PearlDraftLength {
             acceptance: self.acceptance.clone(),
             score_costs: self.score_costs,
             plain_ns: alone_ns.is_finite().then_some(alone_ns),
+            waited_ns: Some(self.waited_ns),
             rows: self.rows.clone(),
             draft_costs: BatchCosts::default(),
             forward_ns: None,
@@ -128,14 +134,16 @@ impl PearlDraftLength {
         known
     }
 
-    /// Learns the acceptance, and the times that it does not know, from another method.
+    /// Learns the acceptance, and the times that it has not measured, from another method.
     pub fn adopt(&mut self, known: &Knowledge) {
         self.acceptance = known.acceptance.clone();
-        if let Some(ns) = known.plain_ns.filter(|_| !self.one_row_ns().is_finite()) {
-            self.alone = OneRowTime::of(ns);
+        let is_measured = self.alone.is_measured() || self.while_drafting.is_known();
+        if let Some(ns) = known.plain_ns.filter(|_| !is_measured) {
+            self.alone.adopt(ns);
             self.score_costs = known.score_costs;
         }
-        self.rows.fill_gaps(&known.rows, |rows, ns| (rows, ns));
+        self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
+        self.rows.adopt(known.rows.times());
         self.draft_time.adopt(known);
         self.unread_tokens = known.unread_tokens;
     }
@@ -145,7 +153,7 @@ impl PearlDraftLength {
         self.first_score = false;
         self.draft_time.start(known.unread_tokens);
         self.pauses.start(self.alone_ns());
-        self.decide();
+        self.decide(false);
     }
 
     /// Returns what it expects of the next tokens; `None` if the costs are not known.
@@ -157,10 +165,12 @@ impl PearlDraftLength {
         Some(Forecast::new(speed, alone_ns, self.draft_time.reading_ns(self.unread_tokens)))
     }
 
-    /// Returns the share of a pass of the target alone at the present load; `None` if it is not known.
+    /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is
+    /// not known.
     fn alone_ns(&self) -> Option<f64> {
         let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
-        alone_ns.is_finite().then(|| self.score_costs.share_at_load(alone_ns, 1.0))
+        let share_ns = || self.score_costs.share_at_load(alone_ns, 1.0) + self.waited_ns;
+        alone_ns.is_finite().then(share_ns)
     }
 
     /// Returns γ of the next round; 0 if the drafter should pause.
@@ -279,12 +289,13 @@ impl PearlDraftLength {
             self.draft_time.skip(tokens);
         }
         self.rounds = self.rounds.wrapping_add(1);
-        let outlook = self.decide();
+        let outlook = self.decide(self.pauses.drafts());
         self.pauses.observe(tokens, now_ns, alone, outlook);
     }
 
-    /// Chooses the lengths of the next round. Returns what a trial might gain.
-    fn decide(&mut self) -> Outlook {
+    /// Chooses the lengths of the next round, which may try other numbers of rows if it `may_explore`. Returns what a trial of
+    /// drafting might gain.
+    fn decide(&mut self, may_explore: bool) -> Outlook {
         let catch_up_ns = self.draft_time.catch_up_ns();
         let mut outlook = Outlook { catch_up_ns, ..Outlook::default() };
         if self.mode == DraftLength::Auto
@@ -298,7 +309,8 @@ impl PearlDraftLength {
             // Without a gain, the target is better alone, but for a token now and then that shows the acceptance.
             let probe = usize::from(self.rounds.is_multiple_of(PROBE_EVERY));
             self.next = if speed * alone_ns > MIN_GAIN {
-                self.explored(&of_first, speed).unwrap_or(best)
+                let explored = if may_explore { self.explored(&of_first, speed) } else { None };
+                explored.unwrap_or(best)
             } else {
                 (probe, 0)
             };
@@ -322,12 +334,12 @@ impl PearlDraftLength {
     }
 
     /// Returns the estimated share of a score job with `rows` rows at the present load, while the
-    /// drafter works; infinite if nothing is known. `further` has the times of further rows.
+    /// drafter works, with the time between passes; infinite if nothing is known. `further` has the times of further rows.
     fn score_ns(&self, rows: f64, further: &[f64]) -> f64 {
         let (low, part) = ((rows - 1.0) as usize, rows.fract());
         let at = |index: usize| further.get(index).or(further.last()).copied().unwrap_or(0.0);
         let ns = self.one_row_ns() + at(low) + part * (at(low + 1) - at(low));
-        self.score_costs.share_at_load(ns, rows)
+        self.score_costs.share_at_load(ns, rows) + self.waited_ns
     }
 
     /// Returns γ and the number of tokens to draft before a pass without any, with the most tokens per nanosecond, and
@@ -549,6 +561,18 @@ mod tests {
         assert!((12..=15).contains(&plain), "{plain}");
     }
 
+    /// The first three tokens of each job are right, and the fourth one is wrong.
+    #[test]
+    fn jobs_end_before_positions_at_which_the_drafter_fails() {
+        let mut draft_length = PearlDraftLength::new(6, DraftLength::Auto, true);
+        (0..3).for_each(|_| draft_length.observe_draft(6, &JobTime::alone(60_000)));
+        assert_eq!(draft_length.tokens_per_job(6), 6);
+        for _ in 0..100 {
+            draft_length.observe_verdict(&[0, 1, 2, 3], true, 1);
+        }
+        assert_eq!(draft_length.tokens_per_job(6), 3);
+    }
+
     #[test]
     fn expensive_rows_shorten_drafts() {
         let mut cheap = PearlDraftLength::new(16, DraftLength::Auto, true);
@@ -568,6 +592,6 @@ mod tests {
         while !draft_length.pauses.is_paused() {
             run(&mut draft_length, 1, 3_000_000, [1_000_000, 0], 2);
         }
-        assert_eq!(draft_length.for_new_answer().next_length(), 0, "nor does it read the prompt");
+        assert_eq!(draft_length.for_new_answer(8).next_length(), 0, "nor does it read the prompt");
     }
 }

@@ -96,6 +96,7 @@ impl RoundEstimates {
             acceptance: self.acceptance.clone(),
             score_costs: self.score_costs,
             plain_ns: self.plain_ns(),
+            waited_ns: self.waited_ns[0].value(),
             rows: self.rows.clone(),
             draft_costs: self.draft_costs,
             forward_ns: self.draft.is_known().then(|| self.draft.up_to(1)[1]),
@@ -104,20 +105,23 @@ impl RoundEstimates {
         }
     }
 
-    /// Learns the acceptance, and the times that are not known yet, from another method.
+    /// Learns the acceptance, and the times that were not measured here, from another method.
     pub(crate) fn adopt(&mut self, known: &Knowledge) {
         self.acceptance = known.acceptance.clone();
-        if let Some(ns) = known.plain_ns.filter(|_| !self.plain.is_known()) {
-            self.plain = OneRowTime::of(ns);
+        if let Some(ns) = known.plain_ns.filter(|_| !self.plain.is_measured()) {
+            self.plain.adopt(ns);
             self.score_costs = known.score_costs;
         }
-        self.rows.fill_gaps(&known.rows, |rows, ns| (rows, ns));
-        if let Some(ns) = known.forward_ns.filter(|_| !self.draft.is_known()) {
-            self.draft.add(1, ns);
+        if let Some(ns) = known.waited_ns {
+            self.waited_ns[0].adopt(ns);
+        }
+        self.rows.adopt(known.rows.times());
+        if let Some(ns) = known.forward_ns.filter(|_| !self.draft.is_measured()) {
+            self.draft.adopt(std::iter::once((1, ns)));
             self.draft_costs = known.draft_costs;
         }
-        if let Some(ns) = known.catch_up_ns.filter(|_| !self.catch_up_ns.is_known()) {
-            self.catch_up_ns.add(ns);
+        if let Some(ns) = known.catch_up_ns {
+            self.catch_up_ns.adopt(ns);
         }
     }
 

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun_decode::drafter_cores;
 use forerun_runtime::{CpuQuota, Placement, Topology};
 use std::fs;
 use std::path::Path;
@@ -138,6 +139,9 @@ fn no_default_group_straddles_numa_nodes() {
     assert_eq!(cores, [0, 1, 2, 3]);
     let placement = Placement::automatic(&cores, Some(1), 2).to_string();
     assert_eq!(placement, "drafter=cpu:0,target=cpu:1-2,target=cpu:3");
+    let large_drafter = drafter_cores(cores.len(), 2.0);
+    let placement = Placement::automatic(&cores, Some(large_drafter), 1).to_string();
+    assert_eq!(placement, "drafter=cpu:0-1,target=cpu:2-3");
     let expected = [
         "8 of 16 logical processors: SMT siblings share a core",
         "4 of 8 cores: the others are on other NUMA nodes",
@@ -175,10 +179,13 @@ fn a_fractional_quota_is_rounded_down() {
             assert_eq!(topology.default_cores().len(), threads, "{max}");
             assert_eq!(limits(&topology).last().map(String::as_str), Some(shown));
             // All groups of a method that drafts and verifies at the same time share the quota.
-            let placement = Placement::automatic(&topology.default_cores(), Some(1), 4);
-            let cores: usize =
-                placement.with_drafters(3).devices().iter().map(|d| d.0.cores().len()).sum();
-            assert!(cores <= threads, "{max}: {cores}");
+            let cores = topology.default_cores();
+            for (drafter, replicas) in [(1, 4), (drafter_cores(cores.len(), 10.0), 1)] {
+                let placement = Placement::automatic(&cores, Some(drafter), replicas);
+                let used: usize =
+                    placement.with_drafters(3).devices().iter().map(|d| d.0.cores().len()).sum();
+                assert!(used <= threads, "{max}: {used}");
+            }
             assert_eq!(topology.cores_for(16).map(|cores| cores.len()), Some(16));
         }
     }

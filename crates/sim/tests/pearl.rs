@@ -219,7 +219,7 @@ fn the_automatic_length_is_as_fast_as_the_best_fixed_one() {
                 generate(&mut decoder, &mut sequence, &mut cluster, go_on).unwrap();
                 // As in the engine, the next answer continues with the learned draft length.
                 decoder =
-                    Pearl::new("eager".parse().unwrap(), decoder.draft_length().for_new_answer());
+                    Pearl::new("eager".parse().unwrap(), decoder.draft_length().for_new_answer(3));
                 (total_ns, tokens) = (total_ns + cluster.now_ns(), tokens + 200);
             }
             tokens as f64 * 1e9 / total_ns as f64

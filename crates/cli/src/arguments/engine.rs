@@ -175,8 +175,8 @@ pub struct EngineArguments {
     /// are replicas, and several `drafter=` groups are drafters.
     ///
     /// By default, drafter and target share all cores. With `--method pearl`, `dsi`, `ssd` or `auto`, the
-    /// drafter has the first cores, the more the fewer bytes the target reads for each of the drafter's, and the target or its
-    /// replicas have the others. `forerun devices` shows the defaults. The threads of a given placement stay on their cores, even if other programs use them.
+    /// drafter has the first core, and the target or its replicas have the others. With `pearl` and `auto`, the drafter has more
+    /// of the first cores if that pays by the bytes that both read. `forerun devices` shows the defaults. The threads of a given placement stay on their cores, even if other programs use them.
     ///
     /// `target=gpu:0` is a GPU, in a build with the feature `gpu`. `target=gpu:0/cpu:0-7` puts the first layers there, as
     /// many as fit, and everything else on the cores; `target=gpu:0:20/cpu:0-7` puts 20 layers there.

@@ -30,7 +30,11 @@ pub(super) fn placement(
         }
         None => {
             let cores = used_cores(options.threads, topology)?;
-            let drafter = separate.then(|| drafter_cores(cores.len(), cost_ratio(options)));
+            let drafter = separate.then(|| match method {
+                Method::Pearl | Method::Auto => drafter_cores(cores.len(), cost_ratio(options)),
+                // The split of cores is that of PEARL's rounds. Others have replicas, or draft for several outcomes.
+                _ => 1,
+            });
             Placement::automatic(&cores, drafter, replicas).with_drafters(models)
         }
     };
@@ -50,8 +54,8 @@ pub(super) fn placement(
     }
 }
 
-/// Returns the automatic placement of a target and one drafter on these cores, for methods that draft during verification
-/// (`separate`) or others. The drafter reads a tenth of the target's bytes; the placement of given models follows from
+/// Returns the automatic placement of a target and one drafter on these cores, for PEARL and `auto` (`separate`) or for
+/// methods that draft before verification. The drafter reads a tenth of the target's bytes; the placement of given models follows from
 /// theirs ([`Plan::placement`](super::Plan::placement)).
 #[must_use]
 pub fn typical_placement(cores: &[usize], separate: bool) -> Placement {
@@ -59,8 +63,9 @@ pub fn typical_placement(cores: &[usize], separate: bool) -> Placement {
     Placement::automatic(cores, drafter, 1)
 }
 
-/// Returns how many times the bytes of a draft step a pass of the target reads. If a checkpoint is not on disk yet, or is
-/// not a whole model, as heads on the target's features are, it is [`TYPICAL_RATIO`].
+/// Returns how many times the stored bytes of a draft step a pass of the target reads. If a checkpoint is not on disk yet, or
+/// is not a whole model, as heads on the target's features are, it is [`TYPICAL_RATIO`]. That a type of weights may be
+/// converted in memory, and that a drafter may make several tokens in a pass, is not considered.
 fn cost_ratio(options: &Options) -> f64 {
     let pass_bytes = |source: &ModelSource| {
         let checkpoint = match source {

@@ -80,7 +80,8 @@ pub struct Options {
     /// The cores of each role, as in `drafter=cpu:0,target=cpu:1-3`.
     ///
     /// By default target and drafter take turns on the same cores. If they run at the same time, the
-    /// drafter has the first cores and the target the others. How many follows from the bytes that their passes read.
+    /// drafter has the first core and the target the others. With PEARL and `auto`, the drafter may have more of the first
+    /// cores; how many follows from the bytes that passes of both read.
     pub placement: Option<Placement>,
     /// The number of the target's first layers on a GPU (llama.cpp's `-ngl`). The cores have the others, the embedding
     /// and the head.
