@@ -1093,8 +1093,10 @@ mod tests {
             for types in WeightTypes::all() {
                 let weights = Weights::load_as(&checkpoint, types).unwrap();
                 let architecture = checkpoint.architecture();
-                let of =
-                    |share| Weights::packed_bytes(architecture, &checkpoint, Some(types), share);
+                let of = |share| {
+                    let part = PackedPart { share, ..PackedPart::WHOLE };
+                    Weights::packed_bytes(architecture, &checkpoint, Some(types), part)
+                };
                 let expected = of(Share::WHOLE).unwrap();
                 assert_eq!(weights.bytes(), expected, "{types}, {config:?}");
                 let share = Share::new(1, 3);
