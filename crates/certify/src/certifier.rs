@@ -9,10 +9,10 @@ use crate::sampling_test::SamplingTest;
 use crate::seeded_options::SeededOptions;
 use crate::subject::{Subject, SubjectAnswer};
 use forerun::{
-    Canceller, Forerun, ForerunError, Isa, Loader, MAX_LOGPROBS, Method, Options, Plan, Request,
-    SamplingOptions, TokenId, TokenLogprob, Verification, VerificationChoice,
+    Canceller, Forerun, ForerunError, Isa, Loader, MAX_LOGPROBS, Method, Options, Placement, Plan,
+    Request, SamplingOptions, TokenId, TokenLogprob, Verification, VerificationChoice,
 };
-use forerun_core::{Key, KeyedRandomness, Purpose};
+use forerun_core::{Key, KeyedRandomness, Purpose, Role};
 
 /// What to compare.
 #[derive(Clone, Debug)]
@@ -107,6 +107,8 @@ impl<'a> Certifier<'a> {
             cache_type: engine.cache_type,
             cache_bytes: engine.cache_bytes,
             threads: engine.threads,
+            placement: placement_on_gpu(engine),
+            gpu_layers: engine.gpu_layers,
             ..Options::default()
         };
         let plan = Plan::new(plain).map_err(ForerunError::from)?;
@@ -367,6 +369,13 @@ fn divergence(case: &Case, tokens: &[TokenId], logprobs: &[TokenLogprob]) -> Opt
 /// Names a configuration that cannot run.
 fn described(options: &Options) -> String {
     options.method.map_or_else(|| "automatic method".to_owned(), |method| method.to_string())
+}
+
+/// Returns the placement of the target if it is on a GPU, as a whole or in part: devices round differently. On cores, it
+/// has the same bits on any of them.
+fn placement_on_gpu(engine: &Options) -> Option<Placement> {
+    let placement = engine.placement.as_ref()?;
+    placement.gpu_of(Role::Target(0)).map(|_| placement.of_first_target())
 }
 
 /// Names a configuration: its method, drafter, drafts and placement.

@@ -89,7 +89,21 @@ impl<'p> OpenDrafter<'p> {
         }
     }
 
-    /// Returns the memory that it needs at least in addition to the target, in bytes.
+    /// Returns the memory that it needs on this GPU in bytes: 0 if it drafts elsewhere.
+    ///
+    /// # Errors
+    /// If a tensor is missing or broken.
+    pub(crate) fn memory_on_gpu(&self, gpu: usize, plan: &Plan) -> Result<u64, LoadError> {
+        match &self.checkpoint {
+            DrafterCheckpoint::Model { model, .. } if self.gpu == Some(gpu) => {
+                memory::of_model_on_gpu(&model.checkpoint, plan.types())
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Returns the memory that it needs at least in addition to the target, in bytes. What it needs on a GPU does not
+    /// count.
     ///
     /// # Errors
     /// If a tensor is missing or broken.

@@ -9,7 +9,7 @@ use crate::grammar::{Grammar, GrammarCompiler, GrammarError};
 use crate::loader::Loader;
 use crate::memory::{self, CorePart};
 use crate::open_model::{OpenModel, open_model};
-use crate::placed_weights::{FirstLayers, PlacedWeights};
+use crate::placed_weights::{FirstLayers, FirstLayersPlace, PlacedWeights};
 use crate::plan::{Method, Plan};
 use crate::ranks::{RankError, RankPart};
 use crate::request::{Request, RequestError};
@@ -113,7 +113,7 @@ impl OpenedPlan {
         let gpus: Vec<usize> = gpus.into_iter().flatten().collect();
         loader.check_replicas(&gpus)?;
         // What does not fit on a GPU is for the cores, so its layers are loaded first.
-        let first_layers = first_layers(plan, &gpus, &target, loader)?;
+        let first_layers = first_layers(plan, (&gpus, &target), &drafters, loader)?;
         let share = part.map_or(Share::WHOLE, |part| part.share);
         let is_member = share != Share::WHOLE;
         let needs_target = on_cores || is_member || first_layers.is_some();
@@ -208,8 +208,8 @@ impl OpenedPlan {
 #[expect(clippy::type_complexity, reason = "a pair")]
 fn first_layers(
     plan: &Plan,
-    gpus: &[usize],
-    target: &OpenModel,
+    (gpus, target): (&[usize], &OpenModel),
+    drafters: &[OpenDrafter<'_>],
     loader: &mut Loader<'_>,
 ) -> Result<Option<(FirstLayers, HashMap<usize, PlacedWeights>)>, ForerunError> {
     let Some(DeviceGroup::GpuAndCores { gpu, layers, .. }) =
@@ -217,8 +217,30 @@ fn first_layers(
     else {
         return Ok(None);
     };
+    let (checkpoint, types) = (&target.checkpoint, plan.types());
+    let on_cores = drafters.iter().try_fold(0_usize, |sum, drafter| {
+        Ok::<_, ForerunError>(sum.saturating_add(drafter.memory(plan)?))
+    })?;
+    if let Some(layers) = *layers
+        && !loader.shares_weights()
+    {
+        // Before anything is uploaded.
+        let layers = layers.min(checkpoint.architecture().layers.len());
+        let rest = memory::of_model(checkpoint, types, CorePart::FromLayer(layers))?;
+        memory::check(rest.saturating_add(on_cores))?;
+    }
     let mut load = |gpu: usize, layers: Option<usize>| {
-        loader.load_first_layers((gpu, layers), plan.model(), &target.checkpoint, plan.types())
+        let mut reserved_bytes = 0_u64;
+        for drafter in drafters {
+            reserved_bytes = reserved_bytes.saturating_add(drafter.memory_on_gpu(gpu, plan)?);
+        }
+        if loader.shares_main_memory(gpu)? {
+            let ends = memory::of_model_without_layers(checkpoint, types)?;
+            reserved_bytes = reserved_bytes.saturating_add(ends.saturating_add(on_cores) as u64);
+        }
+        let replicas = gpus.iter().filter(|other| **other == gpu).count();
+        let place = FirstLayersPlace { gpu, layers, replicas, reserved_bytes };
+        loader.load_first_layers(place, plan.model(), checkpoint, types)
     };
     let first = load(*gpu, *layers)?;
     let mut by_gpu = HashMap::from([(*gpu, first.weights.clone())]);

@@ -4,12 +4,12 @@ use crate::drafter_parts::DrafterParts;
 use crate::error::ForerunError;
 use crate::memory::{self, CorePart};
 use crate::model_source::ModelSource;
-use crate::placed_weights::{FirstLayers, PlacedWeights};
+use crate::placed_weights::{FirstLayers, FirstLayersPlace, PlacedWeights};
 use crate::progress::{Progress, Step};
 use forerun_cpu::Weights;
 use forerun_formats::{Checkpoint, LoadError, MatrixTypes, ModelTypes};
 #[cfg(feature = "gpu")]
-use forerun_gpu::{GpuDevice, GpuLoadError, GpuWeights, LayerCount};
+use forerun_gpu::{GpuDevice, GpuLoadError, GpuWeights, LayerCount, LayerOptions};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,10 @@ use std::sync::Arc;
 
 /// A checkpoint, and the type in which its matrices are kept.
 type SharedKey = (PathBuf, ModelTypes);
+
+/// Called with the number of layers that have been uploaded. It may stop the upload.
+#[cfg(feature = "gpu")]
+type OnLayer<'a> = &'a mut dyn FnMut(usize) -> ControlFlow<()>;
 
 /// A model's layers on a GPU: this many of the first, or all with the embedding and the head.
 #[cfg(feature = "gpu")]
@@ -258,7 +262,9 @@ impl<'a> Loader<'a> {
         };
         #[cfg(feature = "gpu")]
         return self
-            .upload(GpuPart { gpu, count: None }, model, checkpoint, types)
+            .upload(GpuPart { gpu, count: None }, model, (checkpoint, types), |device, on_layer| {
+                GpuWeights::load_with(device, checkpoint, types, on_layer)
+            })
             .map(PlacedWeights::Gpu);
         #[cfg(not(feature = "gpu"))]
         Err(ForerunError::NoGpuSupport { gpu })
@@ -267,16 +273,25 @@ impl<'a> Loader<'a> {
     /// Returns a model's first layers on a GPU: this number, or as many as fit.
     pub(crate) fn load_first_layers(
         &mut self,
-        (gpu, layers): (usize, Option<usize>),
+        place: FirstLayersPlace,
         model: &ModelSource,
         checkpoint: &Checkpoint,
         types: ModelTypes,
     ) -> Result<FirstLayers, ForerunError> {
         #[cfg(feature = "gpu")]
         {
+            let FirstLayersPlace { gpu, layers, replicas, reserved_bytes } = place;
             let count = layers.map_or(LayerCount::AsManyAsFit, LayerCount::Exactly);
-            let on_gpu = GpuPart { gpu, count: Some(count) };
-            let weights = self.upload(on_gpu, model, checkpoint, types)?;
+            let part = GpuPart { gpu, count: Some(count) };
+            let options = LayerOptions { types, count, replicas, reserved_bytes };
+            let upload = |device: &Arc<GpuDevice>, on_layer: OnLayer<'_>| {
+                let architecture = checkpoint.architecture().clone();
+                GpuWeights::load_first_layers(device, architecture, checkpoint, options, on_layer)
+            };
+            let weights = self.upload(part, model, (checkpoint, types), upload)?;
+            // Engines that name this number share them.
+            let part = GpuPart { gpu, count: Some(LayerCount::Exactly(weights.n_layers())) };
+            self.gpus.insert((part, checkpoint.path().to_owned(), types), &weights, false);
             let found = FirstLayers::new(weights);
             let total = checkpoint.config().num_hidden_layers;
             let name = model.to_string();
@@ -285,9 +300,17 @@ impl<'a> Loader<'a> {
         }
         #[cfg(not(feature = "gpu"))]
         {
-            let _ = (layers, model, checkpoint, types);
-            Err(ForerunError::NoGpuSupport { gpu })
+            let _ = (model, checkpoint, types);
+            Err(ForerunError::NoGpuSupport { gpu: place.gpu })
         }
+    }
+
+    /// Returns whether a GPU's memory is the processor's.
+    pub(crate) fn shares_main_memory(&mut self, gpu: usize) -> Result<bool, ForerunError> {
+        #[cfg(feature = "gpu")]
+        return Ok(self.gpus.open(gpu)?.adapter().shares_main_memory());
+        #[cfg(not(feature = "gpu"))]
+        Err(ForerunError::NoGpuSupport { gpu })
     }
 
     /// Checks that all GPUs with replicas of a model compute the same bits.
@@ -307,8 +330,8 @@ impl<'a> Loader<'a> {
         &mut self,
         part: GpuPart,
         model: &ModelSource,
-        checkpoint: &Checkpoint,
-        types: ModelTypes,
+        (checkpoint, types): (&Checkpoint, ModelTypes),
+        upload: impl FnOnce(&Arc<GpuDevice>, OnLayer<'_>) -> Result<GpuWeights, GpuLoadError>,
     ) -> Result<Arc<GpuWeights>, ForerunError> {
         let key = (part, checkpoint.path().to_owned(), types);
         if let Some(weights) = self.gpus.loaded(&key) {
@@ -316,15 +339,7 @@ impl<'a> Loader<'a> {
         }
         let device: Arc<GpuDevice> = self.gpus.open(part.gpu)?;
         let weights = self.by_layer(model, checkpoint, types, |on_layer| {
-            let loaded = match part.count {
-                None => GpuWeights::load_with(&device, checkpoint, types, on_layer),
-                Some(count) => {
-                    let architecture = checkpoint.architecture().clone();
-                    let how = (types, count);
-                    GpuWeights::load_first_layers(&device, architecture, checkpoint, how, on_layer)
-                }
-            };
-            loaded.map(Arc::new).map_err(|cause| match cause {
+            upload(&device, on_layer).map(Arc::new).map_err(|cause| match cause {
                 GpuLoadError::Cancelled => ForerunError::Cancelled,
                 cause => {
                     ForerunError::LoadOnGpu { model: model.to_string(), cause: Box::new(cause) }

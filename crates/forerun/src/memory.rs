@@ -44,6 +44,18 @@ pub(crate) fn of_model_without_layers(
     Weights::least_memory(&ends, checkpoint, types, Share::WHOLE)
 }
 
+/// Returns the memory that a whole model needs on a GPU, with a cache.
+#[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "there are no GPUs"))]
+pub(crate) fn of_model_on_gpu(
+    checkpoint: &Checkpoint,
+    types: ModelTypes,
+) -> Result<u64, LoadError> {
+    #[cfg(feature = "gpu")]
+    return forerun_gpu::GpuWeights::needed_memory(checkpoint.architecture(), checkpoint, types);
+    #[cfg(not(feature = "gpu"))]
+    Ok(0)
+}
+
 /// Checks that models which need this memory can be loaded. Systems that do not say how much memory they
 /// have pass.
 ///

@@ -16,6 +16,19 @@ pub(crate) enum PlacedWeights {
     Gpu(Arc<GpuWeights>),
 }
 
+/// Where the first layers of a model go.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there are none without GPUs"))]
+pub(crate) struct FirstLayersPlace {
+    pub(crate) gpu: usize,
+    /// Their number. `None`: as many as fit.
+    pub(crate) layers: Option<usize>,
+    /// The number of target replicas on this GPU.
+    pub(crate) replicas: usize,
+    /// Memory in bytes that other models will need there.
+    pub(crate) reserved_bytes: u64,
+}
+
 /// The first layers of a model on a GPU.
 #[derive(Clone)]
 #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there are none without GPUs"))]

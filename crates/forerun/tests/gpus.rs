@@ -169,6 +169,10 @@ fn gpu_layers_need_a_target_that_can_be_split() {
     let on_gpu = error("drafter=cpu:0,target=gpu:0", 3);
     assert!(on_gpu.contains("`gpu_layers`") && on_gpu.contains("gpu:0/cpu:0-7"), "{on_gpu}");
     assert!(error("drafter=cpu:0,target=cpu:0,shared", 0).contains("at least 1"));
+    let shared = error("drafter=gpu:0,target=cpu:0", 3);
+    let written = "drafter=gpu:0,target=gpu:0:3/cpu:0,shared";
+    assert!(shared.contains(written), "{shared}");
+    Plan::new(options(&pair, written)).unwrap();
 }
 
 #[test]

@@ -59,6 +59,12 @@ impl fmt::Display for GpuAdapter {
 }
 
 impl GpuAdapter {
+    /// Returns whether its memory is the processor's.
+    #[must_use]
+    pub fn shares_main_memory(&self) -> bool {
+        matches!(self.kind, AdapterKind::Integrated | AdapterKind::Software)
+    }
+
     fn new(index: usize, adapter: &Adapter) -> Self {
         let (info, limits) = (adapter.get_info(), adapter.limits());
         Self {

@@ -102,8 +102,8 @@ pub enum GpuError {
 pub enum GpuFailure {
     /// The GPU has too little free memory. It can be used further.
     #[error(
-        "GPU {adapter}: there is no memory for {what} of {} MiB; choose a smaller type or a smaller cache, or leave \
-         layers to the CPU (`target=gpu:0/cpu:0-7`)",
+        "GPU {adapter}: there is no memory for {what} of {} MiB; choose a smaller type or a smaller cache, give the GPU \
+         fewer layers of the target (`--gpu-layers`), or place the model on the CPU",
         bytes.div_ceil(1 << 20)
     )]
     OutOfMemory {
@@ -155,7 +155,7 @@ pub enum GpuLoadError {
     },
     /// More layers were asked for than GPUs compute.
     #[error(
-        "GPUs do not compute {piece} yet: give the GPU at most {layers} layers of this model (`--gpu-layers {layers}`)"
+        "GPUs do not compute {piece} yet: give the GPU at most {layers} of this model's layers (`--gpu-layers {layers}`)"
     )]
     UnsupportedLayers {
         /// The piece and where it is.
@@ -165,13 +165,13 @@ pub enum GpuLoadError {
     },
     /// More layers were asked for than there is memory for.
     #[error(
-        "GPU {adapter}: there is memory for {layers} layers of this model, not for {asked}: choose a smaller type or \
-         fewer layers (`--gpu-layers`)"
+        "GPU {adapter}: there is memory for {layers} of this model's layers, not for {asked}, with caches of 8,192 tokens \
+         and the other models on it: choose a smaller type or fewer layers (`--gpu-layers {layers}`)"
     )]
     TooManyLayers {
         /// The adapter's name.
         adapter: String,
-        /// The number of layers that were loaded before there was no memory.
+        /// The number of layers for which there is memory.
         layers: usize,
         /// The number that was asked for.
         asked: usize,

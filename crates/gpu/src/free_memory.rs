@@ -4,16 +4,28 @@ use crate::device::GpuDevice;
 
 impl GpuDevice {
     /// Returns the memory in bytes that this process may still use of the GPU's own. `None` if the driver does not say:
-    /// only Vulkan drivers do.
+    /// only Vulkan drivers with budgets (`VK_EXT_memory_budget`) do.
     #[must_use]
     pub fn free_memory(&self) -> Option<u64> {
-        vulkan_memory(self.inner())
+        heap(self.inner())?.free
+    }
+
+    /// Returns the most memory in bytes that may be free. Without a budget, it is the size of the GPU's memory.
+    pub(crate) fn memory_limit(&self) -> Option<u64> {
+        let heap = heap(self.inner())?;
+        Some(heap.free.unwrap_or(heap.size))
     }
 }
 
-/// Returns what is left of the largest heap: of its budget, which considers other programs, or else of its size.
+/// The largest heap of a GPU's own memory, in bytes.
+struct Heap {
+    size: u64,
+    /// What is left of its budget, which considers other programs.
+    free: Option<u64>,
+}
+
 #[cfg(not(target_vendor = "apple"))]
-fn vulkan_memory(device: &wgpu::Device) -> Option<u64> {
+fn heap(device: &wgpu::Device) -> Option<Heap> {
     use ash::vk;
 
     // SAFETY: the handles are only read from, while the device that owns them is alive.
@@ -37,13 +49,12 @@ fn vulkan_memory(device: &wgpu::Device) -> Option<u64> {
     let heaps = memory.memory_heaps_as_slice().iter().enumerate();
     let own = heaps.filter(|(_, heap)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
     let (index, heap) = own.max_by_key(|(_, heap)| heap.size)?;
-    match has_budget {
-        true => Some(budget.heap_budget[index].saturating_sub(budget.heap_usage[index])),
-        false => Some(heap.size),
-    }
+    let free =
+        has_budget.then(|| budget.heap_budget[index].saturating_sub(budget.heap_usage[index]));
+    Some(Heap { size: heap.size, free })
 }
 
 #[cfg(target_vendor = "apple")]
-fn vulkan_memory(_device: &wgpu::Device) -> Option<u64> {
+fn heap(_device: &wgpu::Device) -> Option<Heap> {
     None
 }

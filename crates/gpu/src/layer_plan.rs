@@ -5,7 +5,7 @@ use crate::error::{GpuFailure, GpuLoadError};
 use crate::matrix::row_bytes;
 use crate::support;
 use forerun_formats::checkpoint::Tensor;
-use forerun_formats::{Architecture, CacheType, MatrixTypes};
+use forerun_formats::{Architecture, CacheType, MatrixTypes, ModelTypes};
 
 /// Memory that is left to the buffers of passes and to the driver.
 const PASS_BYTES: u64 = 512 << 20;
@@ -16,11 +16,59 @@ const CACHED_TOKENS: u64 = 8192;
 /// How many of a model's first layers are loaded on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LayerCount {
-    /// This number, or all if there are fewer.
+    /// This number, or all if there are fewer; 0 counts as 1.
     Exactly(usize),
-    /// As many as GPUs compute and as fit in the free memory, with room for the keys and values of 8,192 tokens and for
-    /// passes.
+    /// As many as GPUs compute and as fit in the free memory.
     AsManyAsFit,
+}
+
+/// How a model's first layers are loaded on a GPU.
+///
+/// There is room for passes and for the keys and values of 8,192 tokens, for each of the `replicas`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerOptions {
+    /// The types of the matrices and of the cache.
+    pub types: ModelTypes,
+    /// The number of layers.
+    pub count: LayerCount,
+    /// The number of models with these weights that have caches of their own on this GPU.
+    pub replicas: usize,
+    /// Memory in bytes that is left free in addition, such as for a drafter that is loaded later.
+    pub reserved_bytes: u64,
+}
+
+impl LayerOptions {
+    /// Creates the options of a single replica without other models on its GPU.
+    #[must_use]
+    pub fn new(types: impl Into<ModelTypes>, count: LayerCount) -> Self {
+        Self { types: types.into(), count, replicas: 1, reserved_bytes: 0 }
+    }
+}
+
+/// The memory in bytes that the layers of a model need on a GPU.
+struct Needs {
+    /// What each layer needs for its weights, and for the caches of all replicas.
+    layers: Vec<[u64; 2]>,
+    /// What passes and other models need.
+    others: u64,
+}
+
+impl Needs {
+    /// Returns the number of layers that fit.
+    fn fitting(&self, free: u64) -> usize {
+        let mut needed = self.others;
+        let fits = self.layers.iter().take_while(|[weights, caches]| {
+            needed = needed.saturating_add(weights + caches);
+            needed <= free
+        });
+        fits.count()
+    }
+
+    /// Returns what must be free in addition to the weights of the first `layers`.
+    fn room(&self, layers: usize) -> u64 {
+        let caches: u64 = self.layers[..layers].iter().map(|[_, caches]| caches).sum();
+        caches.saturating_add(self.others)
+    }
 }
 
 /// The layers that are about to be loaded.
@@ -28,8 +76,7 @@ pub(crate) struct LayerPlan {
     pub(crate) layers: usize,
     count: LayerCount,
     adapter: String,
-    /// The memory that each layer needs for its weights, and what it leaves free.
-    bytes: Vec<[u64; 2]>,
+    needs: Needs,
 }
 
 impl LayerPlan {
@@ -42,16 +89,20 @@ impl LayerPlan {
         device: &GpuDevice,
         architecture: &Architecture,
         (types, cache): (&MatrixTypes, CacheType),
-        count: LayerCount,
+        options: LayerOptions,
     ) -> Result<Self, GpuLoadError> {
         let (supported, piece) = support::first_layers(architecture, types, cache);
         let piece = piece.unwrap_or_default();
         if supported == 0 {
             return Err(GpuLoadError::Unsupported { piece });
         }
-        let bytes = layer_bytes(architecture, types, cache);
-        let adapter = device.adapter().name.clone();
-        let mut plan = Self { layers: supported, count, adapter, bytes };
+        let LayerOptions { count, replicas, reserved_bytes, .. } = options;
+        let replicas = replicas.max(1) as u64;
+        let layers = layer_bytes(architecture, types, cache).into_iter();
+        let layers = layers.map(|[weights, cached]| [weights, cached * replicas]).collect();
+        let others = reserved_bytes.saturating_add(replicas * PASS_BYTES);
+        let (adapter, needs) = (device.adapter().name.clone(), Needs { layers, others });
+        let mut plan = Self { layers: supported, count, adapter, needs };
         match count {
             LayerCount::Exactly(asked) => {
                 let asked = asked.clamp(1, architecture.layers.len());
@@ -61,8 +112,8 @@ impl LayerPlan {
                 plan.layers = asked;
             }
             LayerCount::AsManyAsFit => {
-                if let Some(free) = device.free_memory() {
-                    plan.layers = supported.min(fitting(&plan.bytes, free));
+                if let Some(most) = device.memory_limit() {
+                    plan.layers = supported.min(plan.needs.fitting(most));
                 }
                 if plan.layers == 0 {
                     return Err(plan.nothing_fits().into());
@@ -72,47 +123,55 @@ impl LayerPlan {
         Ok(plan)
     }
 
-    /// Returns how many layers to keep if the memory ended in layer `loaded`.
+    /// Drops the last of the loaded layers until there is room for the caches of the others, for passes and for other
+    /// models. `has_memory` says whether this many bytes are free.
     ///
     /// # Errors
-    /// If it is not enough.
-    pub(crate) fn without_memory(
+    /// If no layer is left, or fewer than were asked for.
+    pub(crate) fn leave_room<L>(
         &self,
-        loaded: usize,
-        failure: GpuFailure,
-    ) -> Result<usize, GpuLoadError> {
-        match self.count {
-            LayerCount::Exactly(_) if loaded == 0 => Err(failure.into()),
-            LayerCount::Exactly(_) => Err(GpuLoadError::TooManyLayers {
-                adapter: self.adapter.clone(),
-                layers: loaded,
-                asked: self.layers,
-            }),
-            LayerCount::AsManyAsFit => {
-                let held = self.bytes[..loaded].iter().map(|[weights, _]| weights).sum();
-                match fitting(&self.bytes[..loaded], held) {
-                    0 => Err(self.nothing_fits().into()),
-                    layers => Ok(layers),
-                }
+        layers: &mut Vec<L>,
+        mut has_memory: impl FnMut(u64) -> Result<bool, GpuFailure>,
+    ) -> Result<(), GpuLoadError> {
+        while !layers.is_empty() && !has_memory(self.needs.room(layers.len()))? {
+            layers.pop();
+        }
+        match (layers.len(), self.count) {
+            (0, _) => Err(self.nothing_fits().into()),
+            (found, LayerCount::Exactly(_)) if found < self.layers => {
+                Err(GpuLoadError::TooManyLayers {
+                    adapter: self.adapter.clone(),
+                    layers: found,
+                    asked: self.layers,
+                })
             }
+            _ => Ok(()),
         }
     }
 
     fn nothing_fits(&self) -> GpuFailure {
-        let bytes = self.bytes.first().map_or(0, |[weights, kept]| weights + kept);
-        let what = "a layer, its cache and the buffers of passes".to_owned();
-        GpuFailure::OutOfMemory { adapter: self.adapter.clone(), what, bytes: bytes + PASS_BYTES }
+        let bytes = self.needs.layers.first().map_or(0, |[weights, caches]| weights + caches);
+        GpuFailure::OutOfMemory {
+            adapter: self.adapter.clone(),
+            what: "a layer, its caches, the buffers of passes and other models".to_owned(),
+            bytes: bytes.saturating_add(self.needs.others),
+        }
     }
 }
 
-/// Returns the number of layers that fit.
-fn fitting(layers: &[[u64; 2]], free: u64) -> usize {
-    let mut needed = PASS_BYTES;
-    let fits = layers.iter().take_while(|[weights, cache]| {
-        needed = needed.saturating_add(weights + cache);
-        needed <= free
-    });
-    fits.count()
+/// Returns the memory in bytes that a whole model needs on a GPU: its weights, the keys and values of 8,192 tokens, and
+/// the buffers of passes.
+pub(crate) fn needed_memory(
+    architecture: &Architecture,
+    types: &MatrixTypes,
+    cache: CacheType,
+) -> u64 {
+    let layers = layer_bytes(architecture, types, cache).into_iter().flatten().sum::<u64>();
+    let outside = |tensor: &Tensor| !matches!(tensor, Tensor::Layer(..) | Tensor::Expert(..));
+    let outside = architecture.tensors().filter(outside);
+    layers
+        + outside.map(|tensor| tensor_bytes(architecture, types, tensor)).sum::<u64>()
+        + PASS_BYTES
 }
 
 /// Returns the bytes of each layer's weights, and those of its keys and values.
@@ -129,25 +188,60 @@ fn layer_bytes(
     let mut bytes: Vec<[u64; 2]> = cached.collect();
     for tensor in architecture.tensors() {
         let (Tensor::Layer(layer, _) | Tensor::Expert(layer, ..)) = tensor else { continue };
-        let shape = architecture.shape(tensor);
-        let of_tensor = match shape[..] {
-            [outputs, inputs] => outputs * row_bytes(types.of(tensor), inputs),
-            _ => shape.iter().product::<usize>() * size_of::<f32>(),
-        };
-        bytes[layer][0] += of_tensor as u64;
+        bytes[layer][0] += tensor_bytes(architecture, types, tensor);
     }
     bytes
+}
+
+fn tensor_bytes(architecture: &Architecture, types: &MatrixTypes, tensor: Tensor) -> u64 {
+    let shape = architecture.shape(tensor);
+    let bytes = match shape[..] {
+        [outputs, inputs] => outputs * row_bytes(types.of(tensor), inputs),
+        _ => shape.iter().product::<usize>() * size_of::<f32>(),
+    };
+    bytes as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A plan of three layers with two replicas, whose caches need 20 bytes a layer, next to models of 7 bytes.
+    fn plan(count: LayerCount) -> LayerPlan {
+        let needs = Needs { layers: vec![[100, 20], [100, 20], [300, 20]], others: 7 };
+        LayerPlan { layers: 3, count, adapter: "a GPU".into(), needs }
+    }
+
     #[test]
-    fn layers_fit_with_their_caches_and_the_buffers_of_passes() {
-        let layers = [[100, 10], [100, 10], [300, 10]];
-        let fit = |free: u64| fitting(&layers, PASS_BYTES + free);
-        assert_eq!([0, 109, 110, 219, 220, 529, 530, 1000].map(fit), [0, 0, 1, 1, 2, 2, 3, 3]);
-        assert_eq!(fitting(&layers, 1000), 0, "passes need memory, too");
+    fn layers_fit_with_all_caches_and_what_is_reserved() {
+        let needs = plan(LayerCount::AsManyAsFit).needs;
+        let found = [0, 126, 127, 246, 247, 566, 567, 1000].map(|free| needs.fitting(free));
+        assert_eq!(found, [0, 0, 1, 1, 2, 2, 3, 3]);
+        assert_eq!([0, 1, 3].map(|layers| needs.room(layers)), [7, 27, 67]);
+        assert_eq!(Needs { others: u64::MAX, ..needs }.fitting(u64::MAX), 0, "no overflow");
+    }
+
+    /// Each layer that is dropped frees its weights.
+    #[test]
+    fn loaded_layers_are_dropped_until_there_is_room() {
+        let leave = |count, total: u64| {
+            let plan = plan(count);
+            let mut layers = vec![100_u64, 100, 300];
+            let mut kept = layers.clone();
+            let left = plan.leave_room(&mut layers, |bytes| {
+                let fits = kept.iter().sum::<u64>() + bytes <= total;
+                kept.pop();
+                Ok(fits)
+            });
+            (layers.len(), left.map_err(|error| error.to_string()))
+        };
+        let fit = LayerCount::AsManyAsFit;
+        assert_eq!(leave(fit, 567), (3, Ok(())));
+        assert_eq!(leave(fit, 566), (2, Ok(())));
+        assert_eq!(leave(fit, 246), (1, Ok(())));
+        assert!(leave(fit, 126).1.unwrap_err().contains("no memory for a layer"));
+        assert_eq!(leave(LayerCount::Exactly(3), 567), (3, Ok(())));
+        let error = leave(LayerCount::Exactly(3), 566).1.unwrap_err();
+        assert!(error.contains("2 of this model's layers, not for 3"), "{error}");
     }
 }

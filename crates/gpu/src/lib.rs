@@ -62,7 +62,7 @@ pub use device::{GpuDevice, GpuOptions};
 pub use error::{GpuError, GpuFailure, GpuLoadError};
 pub use first_layers::GpuLayers;
 pub use kernel_timer::KernelTime;
-pub use layer_plan::LayerCount;
+pub use layer_plan::{LayerCount, LayerOptions};
 pub use model::GpuModel;
 pub use pages::GpuPages;
 pub use probe::Probe;

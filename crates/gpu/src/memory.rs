@@ -12,6 +12,9 @@ const UPLOAD_BYTES: usize = 16 << 20;
 /// there is no memory for them.
 const RESERVE_BYTES: u64 = 3 * UPLOAD_BYTES as u64;
 
+/// The largest part of a probe of the free memory.
+const PROBE_BYTES: u64 = 256 << 20;
+
 /// Smaller buffers may use the reserve.
 const SMALL_BYTES: u64 = 1 << 20;
 
@@ -75,6 +78,27 @@ impl GpuDevice {
             }
         }
         Ok(buffer)
+    }
+
+    /// Returns whether this many bytes are free: allocates them in parts, and gives them back. Buffers that were dropped
+    /// count as free.
+    ///
+    /// # Errors
+    /// If the GPU has failed.
+    pub(crate) fn has_memory(&self, bytes: u64) -> Result<bool, GpuFailure> {
+        // Buffers are freed when the work that used them has ended.
+        self.wait(self.queue.submit([]))?;
+        let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+        let largest = PROBE_BYTES.min(self.max_binding_bytes());
+        let (mut parts, mut left) = (Vec::new(), bytes);
+        while left > 0 {
+            let size = left.min(largest).next_multiple_of(ALIGNMENT);
+            let Some(part) = self.create_buffer(size, usage)? else { break };
+            parts.push(part);
+            left = left.saturating_sub(size);
+        }
+        parts.iter().for_each(Buffer::destroy);
+        Ok(left == 0)
     }
 
     /// Returns a new buffer; `None` if there is no memory.
@@ -152,6 +176,7 @@ impl GpuDevice {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::device::GpuOptions;
     use std::sync::atomic::Ordering;
 
     #[test]
@@ -169,6 +194,22 @@ mod tests {
             device.buffers_left.store(buffers, Ordering::Relaxed);
             let allocated = device.allocate("numbers", bytes);
             assert_eq!(allocated.is_ok(), fits, "{bytes} bytes, {buffers} buffers");
+            assert_eq!(device.check(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn free_memory_is_probed_in_parts() {
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let options = GpuOptions { max_binding_bytes: 1 << 20, ..GpuOptions::default() };
+        let device = GpuDevice::open_with(0, options).unwrap();
+        for (buffers, bytes, is_there) in
+            [(3, 3 << 20, true), (3, (3 << 20) + 1, false), (0, 1, false), (0, 0, true)]
+        {
+            device.buffers_left.store(buffers, Ordering::Relaxed);
+            assert_eq!(device.has_memory(bytes), Ok(is_there), "{bytes} bytes, {buffers} buffers");
             assert_eq!(device.check(), Ok(()));
         }
     }

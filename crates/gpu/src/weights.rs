@@ -3,7 +3,7 @@
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
 use crate::expert_matrix::ExpertMatrix;
-use crate::layer_plan::{LayerCount, LayerPlan};
+use crate::layer_plan::{self, LayerOptions, LayerPlan};
 use crate::matrix::{GpuMatrix, MatrixSource, upload_floats};
 use crate::support;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
@@ -207,8 +207,24 @@ impl GpuWeights {
         })
     }
 
-    /// Uploads the first layers of an architecture: as many as `count` says. The others, the embedding and the head are
+    /// Returns the memory in bytes that a whole model needs on a GPU: its weights, the keys and values of 8,192 tokens, and
+    /// the buffers of passes.
+    ///
+    /// # Errors
+    /// If a tensor is missing, or has the wrong type.
+    pub fn needed_memory(
+        architecture: &Architecture,
+        source: &dyn TensorSource,
+        types: impl Into<ModelTypes>,
+    ) -> Result<u64, LoadError> {
+        let (matrices, cache_type) = types_of(architecture, source, types.into())?;
+        Ok(layer_plan::needed_memory(architecture, &matrices, cache_type))
+    }
+
+    /// Uploads the first layers of an architecture: as many as the options say. The others, the embedding and the head are
     /// on another device. `on_layer` is as in [`GpuWeights::load_with`].
+    ///
+    /// When the layers are there, it probes whether there is the room that [`LayerOptions`] describes.
     ///
     /// # Errors
     /// As [`GpuWeights::load_with`], [`GpuLoadError::UnsupportedLayers`], and [`GpuLoadError::TooManyLayers`].
@@ -216,11 +232,11 @@ impl GpuWeights {
         device: &Arc<GpuDevice>,
         architecture: Architecture,
         source: &dyn TensorSource,
-        (types, count): (ModelTypes, LayerCount),
+        options: LayerOptions,
         on_layer: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<Self, GpuLoadError> {
-        let (matrices, cache_type) = types_of(&architecture, source, types)?;
-        let plan = LayerPlan::new(device, &architecture, (&matrices, cache_type), count)?;
+        let (matrices, cache_type) = types_of(&architecture, source, options.types)?;
+        let plan = LayerPlan::new(device, &architecture, (&matrices, cache_type), options)?;
         let uploader = Uploader { device, architecture: &architecture, source, types: &matrices };
         let (mut ropes, mut layers) = (Vec::new(), Vec::new());
         for (index, layer) in architecture.layers[..plan.layers].iter().enumerate() {
@@ -229,13 +245,11 @@ impl GpuWeights {
             }
             match uploader.layer(index, layer, &mut ropes) {
                 Ok(layer) => layers.push(layer),
-                Err(GpuLoadError::Failure(failure @ GpuFailure::OutOfMemory { .. })) => {
-                    layers.truncate(plan.without_memory(index, failure)?);
-                    break;
-                }
+                Err(GpuLoadError::Failure(GpuFailure::OutOfMemory { .. })) => break,
                 Err(error) => return Err(error),
             }
         }
+        plan.leave_room(&mut layers, |bytes| device.has_memory(bytes))?;
         if on_layer(layers.len()).is_break() {
             return Err(GpuLoadError::Cancelled);
         }

@@ -18,7 +18,7 @@ use forerun_formats::checkpoint::random::RandomTensors;
 use forerun_formats::{
     Architecture, BlockType, CacheType, Family, FeatureSource, ModelTypes, TensorSource, WeightType,
 };
-use forerun_gpu::{GpuLayers, GpuLoadError, GpuWeights, LayerCount};
+use forerun_gpu::{GpuLayers, GpuLoadError, GpuWeights, LayerCount, LayerOptions};
 use forerun_lm::fake::row_prefix;
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::{CachedTransformer, SplitModel};
@@ -51,7 +51,7 @@ impl Split {
             device,
             architecture.clone(),
             source,
-            (types, count),
+            LayerOptions::new(types, count),
             never,
         )?;
         let layers = gpu.n_layers();
@@ -165,7 +165,7 @@ fn layers_that_gpus_do_not_compute_stay_on_cores() {
     let found = outputs(&mut split.model(Some(&features)), None, 40);
     assert_eq!(found, outputs(&mut split.reference(&features), None, 40));
     let error = load(&architecture, LayerCount::Exactly(2)).err().unwrap().to_string();
-    assert!(error.contains("at most 1 layers") && error.contains("(layer 1)"), "{error}");
+    assert!(error.contains("at most 1 of") && error.contains("(layer 1)"), "{error}");
 }
 
 /// The model of the tests of rows.

@@ -28,10 +28,12 @@ impl Setting {
         self.plan.method().drafts().then(|| self.plan.drafter().to_string())
     }
 
-    /// Returns the placement, if it is not the automatic one.
+    /// Returns the placement, if it is not the automatic one. It has the number of layers on a GPU.
     #[must_use]
     pub fn placement(&self) -> Option<String> {
-        self.options.placement.as_ref().map(ToString::to_string)
+        let Options { placement, gpu_layers, .. } = &self.options;
+        let is_given = placement.is_some() || gpu_layers.is_some();
+        is_given.then(|| self.plan.placement().to_string())
     }
 
     /// Returns whether drafts are trees.

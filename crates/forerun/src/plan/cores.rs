@@ -48,8 +48,14 @@ pub(super) fn placement(
         }),
         Some(layers) => {
             let text = placement.to_string();
-            let split = placement.with_gpu_layers(layers);
-            split.ok_or(PlanError::Unsplit { placement: text })
+            let shared = placement.has_drafter_on_gpu_of_target();
+            match placement.with_gpu_layers(layers) {
+                None => Err(PlanError::Unsplit { placement: text }),
+                Some(split) if split.has_drafter_on_gpu_of_target() && !shared => {
+                    Err(PlanError::SharesGpuOfDrafter { placement: split.to_string() })
+                }
+                Some(split) => Ok(split),
+            }
         }
     }
 }

@@ -124,6 +124,15 @@ pub enum PlanError {
         /// The placement.
         placement: String,
     },
+    /// `gpu_layers` would put layers on a drafter's GPU, which the placement does not say.
+    #[error(
+        "`gpu_layers` would put layers of the target on a drafter's GPU: to let them share it, leave `gpu_layers` out and \
+         write `placement = {placement}`; otherwise name another GPU, as in `target=gpu:1/cpu:0-7`"
+    )]
+    SharesGpuOfDrafter {
+        /// The placement with these layers.
+        placement: String,
+    },
     /// The placement is wrong.
     #[error(transparent)]
     Placement(#[from] PlacementError),

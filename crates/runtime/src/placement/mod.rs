@@ -92,6 +92,22 @@ impl Placement {
         all_split.then_some(self)
     }
 
+    /// Returns whether a drafter and a target are on the same GPU, as a whole or in part.
+    #[must_use]
+    pub fn has_drafter_on_gpu_of_target(&self) -> bool {
+        let on = |models: &[DeviceGroups]| -> Vec<usize> {
+            models.iter().flat_map(|groups| &groups.0).filter_map(DeviceGroup::gpu).collect()
+        };
+        let targets = on(&self.targets);
+        on(&self.drafters).iter().any(|gpu| targets.contains(gpu))
+    }
+
+    /// Returns the placement of the first target replica alone.
+    #[must_use]
+    pub fn of_first_target(&self) -> Self {
+        Self { drafters: Vec::new(), targets: self.targets.iter().take(1).cloned().collect() }
+    }
+
     /// Returns the groups of every role.
     fn roles(&self) -> impl Iterator<Item = (Role, &DeviceGroups)> {
         let drafters =
@@ -179,7 +195,16 @@ mod tests {
         for text in ["target=gpu:0", "target=rank:0", "target=cpu:0/cpu:1"] {
             assert_eq!(with(text, 3), None, "{text}");
         }
+        let shares_gpu = |text: &str| {
+            let placement = text.parse::<Placement>().unwrap();
+            let before = placement.has_drafter_on_gpu_of_target();
+            [before, placement.with_gpu_layers(3).unwrap().has_drafter_on_gpu_of_target()]
+        };
+        assert_eq!(shares_gpu("drafter=gpu:0,target=cpu:0"), [false, true]);
+        assert_eq!(shares_gpu("drafter=gpu:1,target=cpu:0"), [false, false]);
+        assert_eq!(shares_gpu("drafter=gpu:0,target=gpu:0/cpu:0,shared"), [true, true]);
         let split = "drafter=cpu:0,target=gpu:0/cpu:1".parse::<Placement>().unwrap();
+        assert_eq!(split.of_first_target().to_string(), "target=gpu:0/cpu:1");
         assert!(split.is_split(0) && !split.is_split(1));
         assert_eq!(split.gpu_of(Role::Target(0)), Some(0));
         assert!(split.multi_device_roles().is_empty());
