@@ -179,6 +179,7 @@ def test_engines_that_cannot_be_opened() -> None:
         ({"placement": "target=moon:1"}, "`placement`"),
         ({"draft_model": "x"}, "without `model`"),
         ({"threads": 0}, "`threads` is 0"),
+        ({"gpu_layers": 0}, "`gpu_layers` is 0"),
         ({"threads": -1}, "`threads` is -1"),
         ({"kv_cache_memory_bytes": -1}, "`kv_cache_memory_bytes` is -1"),
         ({"max_num_seqs": 0}, "`max_num_seqs` is 0"),
