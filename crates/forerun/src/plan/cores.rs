@@ -30,10 +30,11 @@ pub(super) fn placement(
         }
         None => {
             let cores = used_cores(options.threads, topology)?;
-            let drafter = separate.then(|| match method {
-                Method::Pearl | Method::Auto => drafter_cores(cores.len(), cost_ratio(options)),
-                // The split of cores is that of PEARL's rounds. Others have replicas, or draft for several outcomes.
-                _ => 1,
+            // The split of cores is that of PEARL's rounds. Others have replicas, or draft for several outcomes.
+            let is_split = method == Method::Pearl || method == Method::Auto;
+            let drafter = separate.then(|| match is_split {
+                true => drafter_cores(cores.len(), cost_ratio(options)),
+                false => 1,
             });
             Placement::automatic(&cores, drafter, replicas).with_drafters(models)
         }
