@@ -183,7 +183,7 @@ fn a_block_drafter_keeps_its_mask_and_the_layers_that_it_reads() {
     let target = target.with_feature_layers(&[2]).unwrap();
     let error = DrafterLearner::continued(&target, options, None, &written).err().unwrap();
     let error = error.to_string();
-    assert!(error.contains("[1, 2]") && error.contains("[2] were chosen"), "{error}");
+    assert!(error.contains("[1, 2]") && error.contains("[2] of the target"), "{error}");
     for layers in [&[][..], &[0], &[3]] {
         let target = super::target(&folder.path().join("again"), 2);
         let error = target.with_feature_layers(layers).err().unwrap().to_string();
