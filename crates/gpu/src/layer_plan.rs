@@ -5,7 +5,7 @@ use crate::error::{GpuFailure, GpuLoadError};
 use crate::matrix::row_bytes;
 use crate::support;
 use forerun_formats::checkpoint::Tensor;
-use forerun_formats::{Architecture, CacheType, MatrixTypes, ModelTypes};
+use forerun_formats::{Architecture, Attention, CacheType, MatrixTypes, ModelTypes};
 
 /// Memory that is left to the buffers of passes and to the driver.
 const PASS_BYTES: u64 = 512 << 20;
@@ -182,7 +182,7 @@ fn layer_bytes(
 ) -> Vec<[u64; 2]> {
     let number = if cache == CacheType::F32 { 4 } else { 2 };
     let cached = architecture.layers.iter().map(|layer| {
-        let numbers = layer.attention.as_ref().map_or(0, |attention| attention.cached_size());
+        let numbers = layer.attention.as_ref().map_or(0, Attention::cached_size);
         [0, CACHED_TOKENS * number * numbers as u64]
     });
     let mut bytes: Vec<[u64; 2]> = cached.collect();
@@ -203,6 +203,7 @@ fn tensor_bytes(architecture: &Architecture, types: &MatrixTypes, tensor: Tensor
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
