@@ -31,7 +31,6 @@ pub(crate) struct FirstLayersPlace {
 
 /// The first layers of a model on a GPU.
 #[derive(Clone)]
-#[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there are none without GPUs"))]
 pub(crate) struct FirstLayers {
     pub(crate) weights: PlacedWeights,
     /// Their number.
