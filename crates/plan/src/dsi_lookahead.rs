@@ -113,19 +113,14 @@ impl DsiLookahead {
         let further =
             self.scores.times().map(|(rows, ns)| (rows.saturating_sub(1), (ns - one_ns).max(0.0)));
         rows.adopt(further);
-        let mut known = Knowledge {
+        Knowledge {
             acceptance: self.acceptance.clone(),
             score_costs: self.score_costs,
             plain_ns: self.scores.is_known().then_some(one_ns),
             waited_ns: Some(self.waited_ns),
             rows,
-            draft_costs: BatchCosts::default(),
-            forward_ns: None,
-            catch_up_ns: None,
-            unread_tokens: 0,
-        };
-        self.draft_time.tell(&mut known);
-        known
+            ..self.draft_time.knowledge()
+        }
     }
 
     /// Learns the acceptance, and the times that it has not measured, from another method.

@@ -287,12 +287,15 @@ impl DraftTime {
         (self.begun, self.unread_tokens) = (true, unread_tokens);
     }
 
-    /// Tells another method what is known of the drafter.
-    pub(crate) fn tell(&self, known: &mut Knowledge) {
-        known.forward_ns = self.forward_ns.value();
-        known.draft_costs = self.costs;
-        known.catch_up_ns = self.catch_up_ns.value();
-        known.unread_tokens = self.unread_tokens;
+    /// Returns what other methods can use of what is known of the drafter, and nothing of the target.
+    pub(crate) fn knowledge(&self) -> Knowledge {
+        Knowledge {
+            forward_ns: self.forward_ns.value(),
+            draft_costs: self.costs,
+            catch_up_ns: self.catch_up_ns.value(),
+            unread_tokens: self.unread_tokens,
+            ..Knowledge::default()
+        }
     }
 
     fn learn_catch_up(&mut self, ns: f64, forwards: f64, unread_tokens: usize) {

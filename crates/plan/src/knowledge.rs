@@ -6,7 +6,7 @@ use crate::estimates::BatchCosts;
 
 /// What a method has learned of the devices and of the text. Another method can predict its own speed from it, and
 /// start with it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Knowledge {
     pub(crate) acceptance: Acceptance,
     pub(crate) score_costs: BatchCosts,

@@ -119,19 +119,14 @@ impl PearlDraftLength {
     #[must_use]
     pub fn knowledge(&self) -> Knowledge {
         let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
-        let mut known = Knowledge {
+        Knowledge {
             acceptance: self.acceptance.clone(),
             score_costs: self.score_costs,
             plain_ns: alone_ns.is_finite().then_some(alone_ns),
             waited_ns: Some(self.waited_ns),
             rows: self.rows.clone(),
-            draft_costs: BatchCosts::default(),
-            forward_ns: None,
-            catch_up_ns: None,
-            unread_tokens: 0,
-        };
-        self.draft_time.tell(&mut known);
-        known
+            ..self.draft_time.knowledge()
+        }
     }
 
     /// Learns the acceptance, and the times that it has not measured, from another method.
