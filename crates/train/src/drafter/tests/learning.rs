@@ -569,7 +569,7 @@ fn a_reduced_vocabulary_drafts_only_its_tokens() {
     let text = target.read(&greedy_batch(&target, 2, CONTEXT)).unwrap();
     let distributions = target.head().distributions(&text.features);
     let rates = |tokens: Option<Arc<[u32]>>| {
-        let drafter = drafter(kind, &target).with_vocabulary(tokens, &target);
+        let drafter = drafter(kind, &target).with_vocabulary(tokens, &target).unwrap();
         let mut acceptance = Acceptance::default();
         let pair = pair(&drafter, &target, &options);
         acceptance.add(pair, &text, &[0, 1, 5], &distributions).unwrap();
