@@ -195,16 +195,13 @@ impl BlockHeadLoss {
         self.head.logits(&normed, &mut logits);
         inputs.bias.add_for(&embeddings, &mut logits);
         let (of_row, of_token) = inputs.heads.confidence.split_at(hidden);
-        let each = logits.chunks_exact_mut(outputs);
-        let each = each.zip(normed.chunks_exact(hidden)).zip(embeddings.chunks_exact(self.rank));
-        let gradient =
-            |(row, ((logits, normed), embedding)): (usize, ((&mut [f32], &[f32]), &[f32]))| {
-                let confidence = inner_product(of_row, normed)
-                    + inner_product(of_token, embedding)
-                    + inputs.heads.confidence_bias[0];
-                self.row(row, logits, confidence, loss)
-            };
-        let dconfidences = range.clone().zip(each).map(gradient).collect();
+        let gradient = |(at, row)| {
+            let confidence = inner_product(of_row, row_slice(&normed, at, 1, hidden))
+                + inner_product(of_token, row_slice(&embeddings, at, 1, self.rank))
+                + inputs.heads.confidence_bias[0];
+            self.row(row, &mut logits[at * outputs..][..outputs], confidence, loss)
+        };
+        let dconfidences = range.clone().enumerate().map(gradient).collect();
         Rows { range, x, normed, r, embeddings, dlogits: logits, dconfidences }
     }
 
