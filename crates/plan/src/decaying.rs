@@ -26,6 +26,11 @@ impl DecayingMean {
         }
     }
 
+    /// Takes a later value that was measured elsewhere.
+    pub(crate) fn replace(&mut self, value: f64) {
+        (self.sum, self.weight) = (value, 1.0);
+    }
+
     pub(crate) fn is_measured(&self) -> bool {
         self.is_measured
     }

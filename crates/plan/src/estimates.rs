@@ -168,10 +168,10 @@ pub(crate) struct OneRowTime {
 }
 
 impl OneRowTime {
-    /// Takes a time without neighbours that was measured elsewhere. One that was measured here stays.
-    pub(crate) fn adopt(&mut self, ns: f64) {
-        self.ns.adopt(ns);
-        self.neighbour_rows.adopt(0.0);
+    /// Takes a later time without neighbours that was measured elsewhere.
+    pub(crate) fn replace(&mut self, ns: f64) {
+        self.ns.replace(ns);
+        self.neighbour_rows.replace(0.0);
     }
 
     pub(crate) fn is_measured(&self) -> bool {

@@ -12,6 +12,9 @@ pub struct Knowledge {
     pub(crate) score_costs: BatchCosts,
     /// The time of a pass over one row while nothing is drafted, in nanoseconds.
     pub(crate) plain_ns: Option<f64>,
+    /// The time of such a pass while the drafter works, in times of a pass while it does not. It is above 1 if idle cores of the
+    /// drafter help the target.
+    pub(crate) slowdown: Option<f64>,
     /// The time between passes over one row in which nothing is computed, in nanoseconds.
     pub(crate) waited_ns: Option<f64>,
     /// The time that further rows add to a pass, by their number.
@@ -61,6 +64,7 @@ impl Knowledge {
             acceptance: Acceptance::default(),
             score_costs: BatchCosts::default(),
             plain_ns: Some(plain_ns),
+            slowdown: None,
             waited_ns: Some(0.02 * plain_ns),
             rows,
             draft_costs: BatchCosts::default(),
@@ -111,20 +115,44 @@ mod tests {
     }
 
     #[test]
-    fn measured_times_stay_when_others_pass_on_theirs() {
+    fn the_latest_time_of_the_target_alone_counts() {
         let (_, mut pearl, mut dsi) = adopted(&[1e6]);
-        let known = Knowledge::of_target(1e6);
-        pearl.start(&known);
-        dsi.start(&known);
         for _ in 0..50 {
-            pearl.observe_score(1, &JobTime::alone(1_000_000), true);
-            dsi.observe_score(1, &JobTime::alone(1_000_000));
+            pearl.observe_score(1, &JobTime::alone(1_000_000), false);
+            dsi.observe_score(1, &JobTime::alone(1_000_000), false);
         }
+        // Meanwhile other programs have taken cores.
         pearl.adopt(&Knowledge::of_target(9e6));
         dsi.adopt(&Knowledge::of_target(9e6));
-        for known in [pearl.knowledge(), dsi.knowledge()] {
-            assert_eq!(known.plain_ns.map(f64::round), Some(1e6));
+        assert_eq!(
+            [pearl.knowledge(), dsi.knowledge()].map(|known| known.plain_ns),
+            [Some(9e6); 2]
+        );
+    }
+
+    /// Idle cores of the drafter help the target, so passes take twice as long while it drafts.
+    #[test]
+    fn what_drafting_costs_the_target_is_measured_once_for_all() {
+        let (_, mut pearl, mut dsi) = adopted(&[1e6]);
+        let (ideal_pearl, ideal_dsi) = (pearl.forecast().unwrap(), dsi.forecast(0).unwrap());
+        let known = Knowledge::of_target(1e6);
+        pearl.start(&known);
+        for while_drafting in [false, true] {
+            let ns = if while_drafting { 2_000_000 } else { 1_000_000 };
+            (0..50).for_each(|_| pearl.observe_score(1, &JobTime::alone(ns), while_drafting));
         }
+        let known = pearl.knowledge();
+        assert_eq!(known.slowdown.map(|slowdown| (10.0 * slowdown).round()), Some(20.0));
+        dsi.adopt(&known);
+        let (pearl_ns, dsi_ns) =
+            (pearl.forecast().unwrap().token_ns, dsi.forecast(0).unwrap().token_ns);
+        assert!(pearl_ns > 1.4 * ideal_pearl.token_ns, "{pearl_ns} {ideal_pearl:?}");
+        assert!(dsi_ns > 1.4 * ideal_dsi.token_ns, "{dsi_ns} {ideal_dsi:?}");
+        // What was measured stays, and others with it.
+        pearl.adopt(&Knowledge::of_target(1e6));
+        dsi.adopt(&Knowledge::of_target(1e6));
+        assert_eq!(pearl.forecast().unwrap().token_ns.round(), pearl_ns.round());
+        assert_eq!(dsi.forecast(0).unwrap().token_ns.round(), dsi_ns.round());
     }
 
     #[test]

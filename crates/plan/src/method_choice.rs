@@ -150,8 +150,13 @@ impl MethodChoice {
     /// An answer's first step, which computes the prompt, only starts the clock.
     pub fn observe(&mut self, tokens: usize, now_ns: u64, forecasts: &[Option<Forecast>]) {
         let last_ns = self.last_ns.replace(now_ns);
+        // The first steps of a trial show costs that only its candidate has. So all expect afresh.
+        let is_afresh = self.is_trial && self.steps < SETTLING_STEPS;
         for (candidate, forecast) in self.candidates.iter_mut().zip(forecasts) {
             if let Some(forecast) = forecast {
+                if is_afresh {
+                    candidate.outlook = Speed::with_decay(OUTLOOK_DECAY);
+                }
                 candidate.outlook.add(tokens, forecast.token_ns * tokens as f64);
                 (candidate.drafts, candidate.start_ns) = (forecast.drafts, forecast.start_ns);
             }
@@ -161,6 +166,9 @@ impl MethodChoice {
         self.elapsed_ns += ns;
         self.steps += 1;
         let has_settled = self.learn(tokens, ns, forecasts);
+        if self.is_paused() {
+            return self.begin(0, false);
+        }
         if !self.is_trial {
             return self.choose();
         }
@@ -172,8 +180,11 @@ impl MethodChoice {
             let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
             self.trial_ns > may_lose * best_ns
         });
-        if self.steps >= TRIAL_STEPS || is_too_slow {
-            self.candidates[self.current].trial_ns = self.trial_ns.max(0.0);
+        if self.steps >= TRIAL_STEPS || is_too_slow || self.expects_less() {
+            let current = &mut self.candidates[self.current];
+            current.trial_ns = self.trial_ns.max(0.0);
+            // A trial that ended early must not be forgotten early.
+            current.weight = current.weight.max(f64::from(TRIAL_STEPS.min(self.steps * 4)));
             self.use_best();
         }
     }
@@ -229,6 +240,24 @@ impl MethodChoice {
         gain_ns > 0.0
             && start_ns < HORIZON * gain_ns
             && self.lost_ns + start_ns <= may_lose_ns + GAIN_TOKENS * gain_ns
+    }
+
+    /// Returns whether the current candidate would decode with the target alone. Then the first one does: it learns with the
+    /// least effort when drafts pay again.
+    fn is_paused(&self) -> bool {
+        let current = &self.candidates[self.current];
+        self.current != 0 && self.steps >= SETTLING_STEPS && current.predicts() && !current.drafts
+    }
+
+    /// Returns whether the candidate on trial, which was expected to be faster, is expected to be slower by now.
+    fn expects_less(&self) -> bool {
+        let current = &self.candidates[self.current];
+        self.steps >= SETTLING_STEPS
+            && current.predicts()
+            && current
+                .token_ns()
+                .zip(self.fastest_other())
+                .is_some_and(|(ns, (_, other_ns))| ns > other_ns)
     }
 
     fn begin(&mut self, candidate: usize, is_trial: bool) {
@@ -353,7 +382,11 @@ mod tests {
         choice.begin(1, true);
         (1..=u64::from(TRIAL_STEPS))
             .for_each(|step| choice.observe(1, 1_000 * step, &[Some(plain), Some(plain)]));
-        assert_eq!((choice.lost_ns, choice.current, choice.is_trial), (0.0, 1, false));
+        assert_eq!(
+            (choice.lost_ns, choice.current, choice.is_trial),
+            (0.0, 0, false),
+            "the first one pauses"
+        );
     }
 
     #[test]

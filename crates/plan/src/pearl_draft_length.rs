@@ -33,6 +33,8 @@ pub struct PearlDraftLength {
     alone: OneRowTime,
     /// The time of a forward with one row while the drafter works.
     while_drafting: OneRowTime,
+    /// The same in times of a forward while the drafter is idle, as another method has measured it.
+    slowdown: f64,
     /// The time that further rows add to a forward, by their number.
     rows: CostCurve,
     draft_time: DraftTime,
@@ -84,6 +86,7 @@ impl PearlDraftLength {
             score_costs: BatchCosts::default(),
             alone: OneRowTime::default(),
             while_drafting: OneRowTime::default(),
+            slowdown: 1.0,
             rows: CostCurve::default(),
             draft_time: DraftTime::default(),
             acceptance: Acceptance::default(),
@@ -123,20 +126,24 @@ impl PearlDraftLength {
             acceptance: self.acceptance.clone(),
             score_costs: self.score_costs,
             plain_ns: alone_ns.is_finite().then_some(alone_ns),
+            slowdown: self.measured_slowdown(),
             waited_ns: Some(self.waited_ns),
             rows: self.rows.clone(),
             ..self.draft_time.knowledge()
         }
     }
 
-    /// Learns the acceptance, and the times that it has not measured, from another method.
+    /// Learns the acceptance, the time of the target alone, and the times that it has not measured, from another method.
     pub fn adopt(&mut self, known: &Knowledge) {
         self.acceptance = known.acceptance.clone();
         let is_measured = self.alone.is_measured() || self.while_drafting.is_known();
-        if let Some(ns) = known.plain_ns.filter(|_| !is_measured) {
-            self.alone.adopt(ns);
-            self.score_costs = known.score_costs;
+        if let Some(ns) = known.plain_ns {
+            if !is_measured {
+                self.score_costs = known.score_costs;
+            }
+            self.alone.replace(ns);
         }
+        self.slowdown = known.slowdown.unwrap_or(self.slowdown);
         self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
         self.rows.adopt(known.rows.times());
         self.draft_time.adopt(known);
@@ -325,7 +332,15 @@ impl PearlDraftLength {
     fn one_row_ns(&self) -> f64 {
         let costs = &self.score_costs;
         let alone_ns = self.alone.without_neighbours_or(f64::INFINITY, costs);
-        self.while_drafting.without_neighbours_or(alone_ns, costs)
+        self.while_drafting.without_neighbours_or(alone_ns * self.slowdown, costs)
+    }
+
+    /// Returns the time of a forward with one row while the drafter works, in times of one while it is idle; `None` if they
+    /// were not measured.
+    fn measured_slowdown(&self) -> Option<f64> {
+        let are_measured = self.alone.is_measured() && self.while_drafting.is_known();
+        let alone_ns = self.alone.without_neighbours_or(f64::INFINITY, &self.score_costs);
+        are_measured.then(|| (self.one_row_ns() / alone_ns).max(1.0))
     }
 
     /// Returns the estimated share of a score job with `rows` rows at the present load, while the
