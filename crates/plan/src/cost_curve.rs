@@ -41,6 +41,13 @@ impl CostCurve {
         self.points.iter().map(|(&count, ns)| (count, ns.value_or(0.0)))
     }
 
+    /// Returns the curve with all times multiplied by a factor.
+    pub(crate) fn scaled(&self, factor: f64) -> Self {
+        let mut scaled = self.clone();
+        scaled.points.values_mut().for_each(|point| point.scale(factor));
+        scaled
+    }
+
     /// Returns whether a number has occurred here.
     pub(crate) fn is_measured(&self) -> bool {
         self.points.values().any(DecayingMean::is_measured)

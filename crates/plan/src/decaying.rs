@@ -52,6 +52,11 @@ impl DecayingMean {
         self.weight
     }
 
+    /// Multiplies all values so far.
+    pub(crate) fn scale(&mut self, factor: f64) {
+        self.sum *= factor;
+    }
+
     /// Reduces the weight of all values so far.
     pub(crate) fn fade(&mut self, factor: f64) {
         self.sum *= factor;

@@ -117,18 +117,22 @@ impl DsiLookahead {
         let one_ns = self.one_row_ns();
         let alone_ns = self.alone.without_neighbours_or(one_ns / self.slowdown, &self.score_costs);
         let is_measured = self.alone.is_measured() && self.scores.is_measured();
+        let measured = is_measured.then(|| (one_ns / alone_ns).max(1.0));
+        let slowdown = measured.unwrap_or(self.slowdown);
         let mut rows = CostCurve::default();
-        let further =
-            self.scores.times().map(|(rows, ns)| (rows.saturating_sub(1), (ns - one_ns).max(0.0)));
+        let further = self
+            .scores
+            .times()
+            .map(|(rows, ns)| (rows.saturating_sub(1), (ns - one_ns).max(0.0) / slowdown));
         rows.adopt(further);
         Knowledge {
             acceptance: self.acceptance.clone(),
             score_costs: self.score_costs,
             plain_ns: self.knows_target().then_some(alone_ns),
-            slowdown: is_measured.then(|| (one_ns / alone_ns).max(1.0)),
+            slowdown: measured,
             waited_ns: Some(self.waited_ns),
             rows,
-            ..self.draft_time.knowledge()
+            ..self.draft_time.knowledge(slowdown)
         }
     }
 
@@ -142,11 +146,12 @@ impl DsiLookahead {
             }
             self.alone.replace(alone_ns);
             let one_ns = alone_ns * self.slowdown;
-            let further = known.rows.times().map(|(rows, ns)| (rows + 1, one_ns + ns));
+            let slowdown = self.slowdown;
+            let further = known.rows.times().map(|(rows, ns)| (rows + 1, one_ns + slowdown * ns));
             self.scores.adopt(std::iter::once((1, one_ns)).chain(further));
         }
         self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
-        self.draft_time.adopt(known);
+        self.draft_time.adopt(known, self.slowdown);
         self.missed_by_drafter = known.unread_tokens;
     }
 

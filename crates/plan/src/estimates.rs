@@ -271,10 +271,11 @@ impl DraftTime {
         }
     }
 
-    /// Learns what it has not measured from another method.
-    pub(crate) fn adopt(&mut self, known: &Knowledge) {
+    /// Learns what it has not measured from another method. `slowdown`: how many times as long a forward takes while the target
+    /// works.
+    pub(crate) fn adopt(&mut self, known: &Knowledge, slowdown: f64) {
         if let Some(ns) = known.forward_ns.filter(|_| !self.forward_ns.is_measured()) {
-            self.forward_ns.adopt(ns);
+            self.forward_ns.adopt(slowdown * ns);
             self.costs = known.draft_costs;
         }
         if let Some(ns) = known.catch_up_ns {
@@ -287,10 +288,11 @@ impl DraftTime {
         (self.begun, self.unread_tokens) = (true, unread_tokens);
     }
 
-    /// Returns what other methods can use of what is known of the drafter, and nothing of the target.
-    pub(crate) fn knowledge(&self) -> Knowledge {
+    /// Returns what other methods can use of what is known of the drafter, and nothing of the target. `slowdown`: how many times
+    /// as long a forward takes while the target works.
+    pub(crate) fn knowledge(&self, slowdown: f64) -> Knowledge {
         Knowledge {
-            forward_ns: self.forward_ns.value(),
+            forward_ns: self.forward_ns.value().map(|ns| ns / slowdown),
             draft_costs: self.costs,
             catch_up_ns: self.catch_up_ns.value(),
             unread_tokens: self.unread_tokens,

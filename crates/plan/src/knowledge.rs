@@ -17,10 +17,10 @@ pub struct Knowledge {
     pub(crate) slowdown: Option<f64>,
     /// The time between passes over one row in which nothing is computed, in nanoseconds.
     pub(crate) waited_ns: Option<f64>,
-    /// The time that further rows add to a pass, by their number.
+    /// The time that further rows add to such a pass, by their number.
     pub(crate) rows: CostCurve,
     pub(crate) draft_costs: BatchCosts,
-    /// The time of one forward of the drafter, in nanoseconds.
+    /// The time of one forward of the drafter while the target is idle, in nanoseconds.
     pub(crate) forward_ns: Option<f64>,
     /// The time in which the drafter reads a token that it missed, in nanoseconds.
     pub(crate) catch_up_ns: Option<f64>,

@@ -68,7 +68,7 @@ const OUTLOOK_DECAY: f64 = 0.93;
 /// The weight of a correction compared with one step later, while another candidate is used.
 const CORRECTION_DECAY: f64 = 0.995;
 /// The number of steps that a prediction without a correction is worth.
-const PREDICTION_STEPS: f64 = 6.0;
+const PREDICTION_STEPS: f64 = 14.0;
 /// Steps at the beginning of a turn that do not show a candidate's speed.
 const SETTLING_STEPS: u32 = 2;
 /// The same of the first turn of a candidate that predicts nothing, because it measures whether to draft at all.

@@ -128,8 +128,8 @@ impl PearlDraftLength {
             plain_ns: alone_ns.is_finite().then_some(alone_ns),
             slowdown: self.measured_slowdown(),
             waited_ns: Some(self.waited_ns),
-            rows: self.rows.clone(),
-            ..self.draft_time.knowledge()
+            rows: self.rows.scaled(1.0 / self.slowdown()),
+            ..self.draft_time.knowledge(self.slowdown())
         }
     }
 
@@ -145,8 +145,9 @@ impl PearlDraftLength {
         }
         self.slowdown = known.slowdown.unwrap_or(self.slowdown);
         self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
-        self.rows.adopt(known.rows.times());
-        self.draft_time.adopt(known);
+        let slowdown = self.slowdown();
+        self.rows.adopt(known.rows.scaled(slowdown).times());
+        self.draft_time.adopt(known, slowdown);
         self.unread_tokens = known.unread_tokens;
     }
 
@@ -333,6 +334,11 @@ impl PearlDraftLength {
         let costs = &self.score_costs;
         let alone_ns = self.alone.without_neighbours_or(f64::INFINITY, costs);
         self.while_drafting.without_neighbours_or(alone_ns * self.slowdown, costs)
+    }
+
+    /// Returns the time of a forward while both models work, in times of one while only one does.
+    fn slowdown(&self) -> f64 {
+        self.measured_slowdown().unwrap_or(self.slowdown)
     }
 
     /// Returns the time of a forward with one row while the drafter works, in times of one while it is idle; `None` if they
