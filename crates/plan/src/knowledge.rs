@@ -148,11 +148,13 @@ mod tests {
             (pearl.forecast().unwrap().token_ns, dsi.forecast(0).unwrap().token_ns);
         assert!(pearl_ns > 1.4 * ideal_pearl.token_ns, "{pearl_ns} {ideal_pearl:?}");
         assert!(dsi_ns > 1.4 * ideal_dsi.token_ns, "{dsi_ns} {ideal_dsi:?}");
-        // What was measured stays, and others with it.
-        pearl.adopt(&Knowledge::of_target(1e6));
-        dsi.adopt(&Knowledge::of_target(1e6));
-        assert_eq!(pearl.forecast().unwrap().token_ns.round(), pearl_ns.round());
-        assert_eq!(dsi.forecast(0).unwrap().token_ns.round(), dsi_ns.round());
+        // Later ones know nothing of it.
+        for _ in 0..2 {
+            pearl.adopt(&Knowledge::of_target(1e6));
+            dsi.adopt(&Knowledge::of_target(1e6));
+        }
+        assert!(pearl.forecast().unwrap().token_ns >= pearl_ns);
+        assert!(dsi.forecast(0).unwrap().token_ns >= dsi_ns);
     }
 
     #[test]
