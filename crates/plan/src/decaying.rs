@@ -26,9 +26,11 @@ impl DecayingMean {
         }
     }
 
-    /// Takes a later value that was measured elsewhere.
+    /// Takes a later value that was measured elsewhere. It has the weight of all values so far, so that a single one does not
+    /// outweigh it.
     pub(crate) fn replace(&mut self, value: f64) {
-        (self.sum, self.weight) = (value, 1.0);
+        self.weight = self.weight.max(1.0);
+        self.sum = value * self.weight;
     }
 
     pub(crate) fn is_measured(&self) -> bool {

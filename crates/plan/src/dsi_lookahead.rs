@@ -3,8 +3,9 @@
 use crate::DraftLength;
 use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
-use crate::estimates::{BatchCosts, DraftTime, JobTime, OneRowTime};
-use crate::knowledge::{Forecast, Knowledge, READING_SHARE};
+use crate::decaying::DecayingMean;
+use crate::estimates::{BatchCosts, DraftTime, JobTime};
+use crate::knowledge::{Forecast, KEPT_SLOWDOWN, Knowledge, READING_SHARE};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::Pipeline;
 
@@ -29,11 +30,13 @@ pub struct DsiLookahead {
     replicas: usize,
     score_costs: BatchCosts,
     /// The time of a job with one row while nothing is drafted.
-    alone: OneRowTime,
+    alone: DecayingMean,
     /// The time of jobs by their number of rows, while drafters work.
     scores: CostCurve,
     /// The time of a job while drafters work, in times of one while they are idle, as another method has measured it.
     slowdown: f64,
+    /// The time that further rows add to a job while drafters are idle, as another method has measured it.
+    known_rows: CostCurve,
     acceptance: Acceptance,
     /// The lookahead of the automatic mode.
     next: usize,
@@ -79,9 +82,10 @@ impl DsiLookahead {
             mode,
             replicas: replicas.max(1),
             score_costs: BatchCosts::default(),
-            alone: OneRowTime::default(),
+            alone: DecayingMean::default(),
             scores: CostCurve::with_fixed_part(),
             slowdown: 1.0,
+            known_rows: CostCurve::default(),
             acceptance: Acceptance::default(),
             next: INITIAL_LENGTH.min(length.max(1)),
             draft_time: DraftTime::default(),
@@ -114,44 +118,43 @@ impl DsiLookahead {
     /// Returns what other methods can use of what it has learned.
     #[must_use]
     pub fn knowledge(&self) -> Knowledge {
-        let one_ns = self.one_row_ns();
-        let alone_ns = self.alone.without_neighbours_or(one_ns / self.slowdown, &self.score_costs);
-        let is_measured = self.alone.is_measured() && self.scores.is_measured();
-        let measured = is_measured.then(|| (one_ns / alone_ns).max(1.0));
-        let slowdown = measured.unwrap_or(self.slowdown);
+        let (one_ns, slowdown) = (self.one_row_ns(), self.slowdown());
+        let further =
+            |(rows, ns): (usize, f64)| (rows.saturating_sub(1), (ns - one_ns).max(0.0) / slowdown);
+        let is_measured = |rows: usize| self.scores.measured().any(|(other, _)| other == rows + 1);
+        let known = self.known_rows.times().filter(|&(rows, _)| !is_measured(rows));
         let mut rows = CostCurve::default();
-        let further = self
-            .scores
-            .times()
-            .map(|(rows, ns)| (rows.saturating_sub(1), (ns - one_ns).max(0.0) / slowdown));
-        rows.adopt(further);
+        rows.adopt(self.scores.measured().map(further).chain(known));
         Knowledge {
             acceptance: self.acceptance.clone(),
             score_costs: self.score_costs,
-            plain_ns: self.knows_target().then_some(alone_ns),
-            slowdown: measured,
+            plain_ns: self.knows_target().then(|| self.plain_ns()),
+            slowdown: self.measured_slowdown(),
             waited_ns: Some(self.waited_ns),
             rows,
-            ..self.draft_time.knowledge(slowdown)
+            ..self.draft_time.knowledge()
         }
     }
 
     /// Learns the acceptance, the time of the target alone, and the times that it has not measured, from another method.
     pub fn adopt(&mut self, known: &Knowledge) {
         self.acceptance = known.acceptance.clone();
-        self.slowdown = known.slowdown.unwrap_or(self.slowdown);
         if let Some(alone_ns) = known.plain_ns {
             if !self.scores.is_measured() && !self.alone.is_measured() {
                 self.score_costs = known.score_costs;
             }
+            // What drafting costs the target stays as it is.
+            self.scores.scale(alone_ns / self.alone.value_or(alone_ns));
             self.alone.replace(alone_ns);
-            let one_ns = alone_ns * self.slowdown;
-            let slowdown = self.slowdown;
+            self.fade_slowdown();
+            self.slowdown = known.slowdown.unwrap_or(self.slowdown);
+            self.known_rows = known.rows.clone();
+            let (one_ns, slowdown) = (self.one_row_ns(), self.slowdown());
             let further = known.rows.times().map(|(rows, ns)| (rows + 1, one_ns + slowdown * ns));
             self.scores.adopt(std::iter::once((1, one_ns)).chain(further));
         }
         self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
-        self.draft_time.adopt(known, self.slowdown);
+        self.draft_time.adopt(known);
         self.missed_by_drafter = known.unread_tokens;
     }
 
@@ -179,15 +182,40 @@ impl DsiLookahead {
     /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is
     /// not known.
     fn alone_ns(&self) -> Option<f64> {
-        let costs = &self.score_costs;
-        let alone_ns = || self.alone.without_neighbours_or(self.one_row_ns(), costs);
-        self.knows_target().then(|| costs.share_at_load(alone_ns(), 1.0) + self.waited_ns)
+        let share_ns = || self.score_costs.share_at_load(self.plain_ns(), 1.0) + self.waited_ns;
+        self.knows_target().then(share_ns)
+    }
+
+    /// Returns the time of a job with one row while drafters are idle; 0 if nothing is known.
+    fn plain_ns(&self) -> f64 {
+        self.alone.value_or(self.scores.up_to(1)[1] / self.slowdown)
     }
 
     /// Returns the time of a job with one row while drafters work; 0 if nothing is known.
     fn one_row_ns(&self) -> f64 {
-        let alone_ns = || self.alone.without_neighbours_or(0.0, &self.score_costs);
-        if self.scores.is_known() { self.scores.up_to(1)[1] } else { alone_ns() * self.slowdown }
+        let measured = self.scores.measured().find(|&(rows, _)| rows == 1);
+        match measured {
+            Some((_, ns)) => ns,
+            None if self.alone.is_known() => self.plain_ns() * self.slowdown,
+            None => self.scores.up_to(1)[1],
+        }
+    }
+
+    /// Returns the time of a job while drafters work, in times of one while they are idle.
+    fn slowdown(&self) -> f64 {
+        self.measured_slowdown().unwrap_or(self.slowdown)
+    }
+
+    fn measured_slowdown(&self) -> Option<f64> {
+        let (_, ns) = self.scores.measured().find(|&(rows, _)| rows == 1)?;
+        Some((ns / self.alone.value()?).max(1.0))
+    }
+
+    /// Forgets some of the slowdown, so that it is measured again after a long time.
+    fn fade_slowdown(&mut self) {
+        let before = self.slowdown();
+        self.scores.scale((1.0 + KEPT_SLOWDOWN * (before - 1.0)) / before);
+        self.slowdown = 1.0 + KEPT_SLOWDOWN * (self.slowdown - 1.0);
     }
 
     fn knows_target(&self) -> bool {
@@ -283,7 +311,7 @@ impl DsiLookahead {
                     // A replica that was idle reads tokens first.
                     let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
                     match rows.max(own_rows as usize) {
-                        1 if !while_drafting => self.observe_alone(time),
+                        1 if !while_drafting => self.observe_alone(ns),
                         rows => self.scores.add(rows, ns),
                     }
                     self.decide();
@@ -294,8 +322,8 @@ impl DsiLookahead {
         }
     }
 
-    fn observe_alone(&mut self, time: &JobTime) {
-        self.alone.add(time);
+    fn observe_alone(&mut self, ns: f64) {
+        self.alone.add(ns);
         if !self.scores.is_known() {
             self.scores.adopt(std::iter::once((1, self.one_row_ns())));
         }
@@ -325,7 +353,6 @@ impl DsiLookahead {
         if !self.draft_time.is_known() || !self.scores.is_known() {
             return Outlook::default();
         }
-        let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
         let scores = self.scores.at_best_up_to(self.length);
         let speed = |rows: usize| {
             let job_ns = scores[rows] / self.replicas as f64;
@@ -336,7 +363,7 @@ impl DsiLookahead {
         let row_ns = self.row_ns();
         let unread_tokens = if self.replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
         Outlook {
-            speedup_at_best: at_best * alone_ns,
+            speedup_at_best: at_best * self.plain_ns(),
             catch_up_ns: self.draft_time.catch_up_ns() + unread_tokens * row_ns,
         }
     }

@@ -168,10 +168,17 @@ pub(crate) struct OneRowTime {
 }
 
 impl OneRowTime {
-    /// Takes a later time without neighbours that was measured elsewhere.
-    pub(crate) fn replace(&mut self, ns: f64) {
+    /// Takes a later time without neighbours that was measured elsewhere. Returns by which factor it differs.
+    pub(crate) fn replace(&mut self, ns: f64, costs: &BatchCosts) -> f64 {
+        let before_ns = self.without_neighbours_or(ns, costs);
         self.ns.replace(ns);
         self.neighbour_rows.replace(0.0);
+        if before_ns > 0.0 { ns / before_ns } else { 1.0 }
+    }
+
+    /// Multiplies all times so far.
+    pub(crate) fn scale(&mut self, factor: f64) {
+        self.ns.scale(factor);
     }
 
     pub(crate) fn is_measured(&self) -> bool {
@@ -271,11 +278,10 @@ impl DraftTime {
         }
     }
 
-    /// Learns what it has not measured from another method. `slowdown`: how many times as long a forward takes while the target
-    /// works.
-    pub(crate) fn adopt(&mut self, known: &Knowledge, slowdown: f64) {
+    /// Learns what it has not measured from another method.
+    pub(crate) fn adopt(&mut self, known: &Knowledge) {
         if let Some(ns) = known.forward_ns.filter(|_| !self.forward_ns.is_measured()) {
-            self.forward_ns.adopt(slowdown * ns);
+            self.forward_ns.adopt(ns);
             self.costs = known.draft_costs;
         }
         if let Some(ns) = known.catch_up_ns {
@@ -288,11 +294,10 @@ impl DraftTime {
         (self.begun, self.unread_tokens) = (true, unread_tokens);
     }
 
-    /// Returns what other methods can use of what is known of the drafter, and nothing of the target. `slowdown`: how many times
-    /// as long a forward takes while the target works.
-    pub(crate) fn knowledge(&self, slowdown: f64) -> Knowledge {
+    /// Returns what other methods can use of what is known of the drafter, and nothing of the target.
+    pub(crate) fn knowledge(&self) -> Knowledge {
         Knowledge {
-            forward_ns: self.forward_ns.value().map(|ns| ns / slowdown),
+            forward_ns: self.forward_ns.value(),
             draft_costs: self.costs,
             catch_up_ns: self.catch_up_ns.value(),
             unread_tokens: self.unread_tokens,

@@ -20,7 +20,7 @@ pub struct Knowledge {
     /// The time that further rows add to such a pass, by their number.
     pub(crate) rows: CostCurve,
     pub(crate) draft_costs: BatchCosts,
-    /// The time of one forward of the drafter while the target is idle, in nanoseconds.
+    /// The time of one forward of the drafter, in nanoseconds.
     pub(crate) forward_ns: Option<f64>,
     /// The time in which the drafter reads a token that it missed, in nanoseconds.
     pub(crate) catch_up_ns: Option<f64>,
@@ -47,6 +47,10 @@ impl Forecast {
         Self { token_ns: if drafts { 1.0 / speed } else { alone_ns }, drafts, start_ns }
     }
 }
+
+/// What remains of a slowdown beyond 1 after a step of another method. It was measured in few passes, and other load may
+/// have been its cause.
+pub(crate) const KEPT_SLOWDOWN: f64 = 0.999;
 
 /// The factor by which drafts must be faster.
 const LEAST_GAIN: f64 = 1.005;
@@ -137,10 +141,7 @@ mod tests {
         let (ideal_pearl, ideal_dsi) = (pearl.forecast().unwrap(), dsi.forecast(0).unwrap());
         let known = Knowledge::of_target(1e6);
         pearl.start(&known);
-        for while_drafting in [false, true] {
-            let ns = if while_drafting { 2_000_000 } else { 1_000_000 };
-            (0..50).for_each(|_| pearl.observe_score(1, &JobTime::alone(ns), while_drafting));
-        }
+        (0..2).for_each(|_| pearl.observe_score(1, &JobTime::alone(2_000_000), true));
         let known = pearl.knowledge();
         assert_eq!(known.slowdown.map(|slowdown| (10.0 * slowdown).round()), Some(20.0));
         dsi.adopt(&known);
@@ -148,13 +149,36 @@ mod tests {
             (pearl.forecast().unwrap().token_ns, dsi.forecast(0).unwrap().token_ns);
         assert!(pearl_ns > 1.4 * ideal_pearl.token_ns, "{pearl_ns} {ideal_pearl:?}");
         assert!(dsi_ns > 1.4 * ideal_dsi.token_ns, "{dsi_ns} {ideal_dsi:?}");
-        // Later ones know nothing of it.
-        for _ in 0..2 {
+        // Others know nothing of it, and take other rows for granted. It fades slowly.
+        for _ in 0..10 {
             pearl.adopt(&Knowledge::of_target(1e6));
             dsi.adopt(&Knowledge::of_target(1e6));
         }
-        assert!(pearl.forecast().unwrap().token_ns >= pearl_ns);
-        assert!(dsi.forecast(0).unwrap().token_ns >= dsi_ns);
+        assert!((pearl.forecast().unwrap().token_ns / pearl_ns - 1.0).abs() < 0.02);
+        assert!((dsi.forecast(0).unwrap().token_ns / dsi_ns - 1.0).abs() < 0.02);
+        // If the machine becomes twice as fast, it does so for both kinds of passes.
+        pearl.adopt(&Knowledge::of_target(0.5e6));
+        let faster_ns = pearl.forecast().unwrap().token_ns;
+        assert!((1.5..2.05).contains(&(pearl_ns / faster_ns)), "{pearl_ns} {faster_ns}");
+        // After 3,000 steps it is worth another trial.
+        (0..3_000).for_each(|_| pearl.adopt(&Knowledge::of_target(1e6)));
+        assert!(pearl.forecast().unwrap().token_ns < 1.1 * ideal_pearl.token_ns);
+    }
+
+    /// A job of DSI shows more rows than one, and the times of others must not hide what it has measured.
+    #[test]
+    fn adopted_rows_cost_more_while_drafting_too() {
+        let (_, _, mut dsi) = adopted(&[1e6]);
+        dsi.start(&Knowledge::of_target(1e6));
+        (0..3).for_each(|_| dsi.observe_score(1, &JobTime::alone(2_000_000), true));
+        let known = dsi.knowledge();
+        assert_eq!(known.slowdown.map(f64::round), Some(2.0));
+        let rows: Vec<_> = known.rows.times().collect();
+        assert_eq!(rows, Knowledge::of_target(1e6).rows.times().collect::<Vec<_>>(), "of others");
+        let before = dsi.forecast(0).unwrap().token_ns;
+        dsi.adopt(&Knowledge::of_target(1e6));
+        let after = dsi.forecast(0).unwrap().token_ns;
+        assert!(after >= 0.98 * before, "{before} {after}");
     }
 
     #[test]

@@ -38,6 +38,9 @@ struct Candidate {
     /// Whether it expects to draft, and the time before it works at its usual speed.
     drafts: bool,
     start_ns: f64,
+    /// The number of its latest steps in which it did not expect to draft, and the time of a token without drafts.
+    paused_steps: u32,
+    alone_ns: f64,
     /// The time that its last trial lost.
     trial_ns: f64,
     /// The number of its turns.
@@ -54,6 +57,8 @@ impl Default for Candidate {
             outlook: Speed::with_decay(OUTLOOK_DECAY),
             drafts: true,
             start_ns: 0.0,
+            paused_steps: 0,
+            alone_ns: 0.0,
             trial_ns: 0.0,
             turns: 0,
         }
@@ -68,11 +73,13 @@ const OUTLOOK_DECAY: f64 = 0.93;
 /// The weight of a correction compared with one step later, while another candidate is used.
 const CORRECTION_DECAY: f64 = 0.995;
 /// The number of steps that a prediction without a correction is worth.
-const PREDICTION_STEPS: f64 = 14.0;
+const PREDICTION_STEPS: f64 = 6.0;
 /// Steps at the beginning of a turn that do not show a candidate's speed.
 const SETTLING_STEPS: u32 = 2;
 /// The same of the first turn of a candidate that predicts nothing, because it measures whether to draft at all.
 const FIRST_SETTLING_STEPS: u32 = 20;
+/// The number of steps without drafts after which the first candidate goes on.
+const PAUSED_STEPS: u32 = 4;
 /// The number of steps of a trial.
 const TRIAL_STEPS: u32 = 32;
 /// A trial ends early if it has lost the time of so many tokens once its candidate has settled.
@@ -165,12 +172,17 @@ impl MethodChoice {
         let ns = now_ns.saturating_sub(last_ns) as f64;
         self.elapsed_ns += ns;
         self.steps += 1;
-        let has_settled = self.learn(tokens, ns, forecasts);
-        if self.is_paused() {
-            return self.begin(0, false);
+        let current = &mut self.candidates[self.current];
+        if let Some(Some(forecast)) = forecasts.get(self.current).filter(|_| !current.drafts) {
+            (current.paused_steps, current.alone_ns) =
+                (current.paused_steps + 1, forecast.token_ns);
+        } else {
+            current.paused_steps = 0;
         }
+        let has_settled = self.learn(tokens, ns, forecasts);
+        let pauses = self.pauses();
         if !self.is_trial {
-            return self.choose();
+            return if pauses { self.begin(0, false) } else { self.choose() };
         }
         // Without a rival, nothing is lost.
         let is_too_slow = self.fastest_other().is_some_and(|(_, best_ns)| {
@@ -180,12 +192,14 @@ impl MethodChoice {
             let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
             self.trial_ns > may_lose * best_ns
         });
-        if self.steps >= TRIAL_STEPS || is_too_slow || self.expects_less() {
+        if self.steps >= TRIAL_STEPS || is_too_slow || pauses || self.expects_less() {
             let current = &mut self.candidates[self.current];
             current.trial_ns = self.trial_ns.max(0.0);
             // A trial that ended early must not be forgotten early.
-            current.weight = current.weight.max(f64::from(TRIAL_STEPS.min(self.steps * 4)));
-            self.use_best();
+            if has_settled {
+                current.weight = current.weight.max(f64::from(TRIAL_STEPS.min(self.steps * 4)));
+            }
+            if pauses { self.begin(0, false) } else { self.use_best() }
         }
     }
 
@@ -242,11 +256,15 @@ impl MethodChoice {
             && self.lost_ns + start_ns <= may_lose_ns + GAIN_TOKENS * gain_ns
     }
 
-    /// Returns whether the current candidate would decode with the target alone. Then the first one does: it learns with the
-    /// least effort when drafts pay again.
-    fn is_paused(&self) -> bool {
+    /// Returns whether the current candidate expects to decode with the target alone, as it has for some steps, and is no faster
+    /// than that. Then the first candidate is used: it learns with the least effort when drafts pay again.
+    fn pauses(&self) -> bool {
         let current = &self.candidates[self.current];
-        self.current != 0 && self.steps >= SETTLING_STEPS && current.predicts() && !current.drafts
+        let alone_ns = current.alone_ns;
+        let least = if self.is_trial { SETTLING_STEPS } else { PAUSED_STEPS };
+        self.current != 0
+            && current.paused_steps >= least
+            && current.token_ns().is_some_and(|ns| ns > alone_ns / MIN_GAIN)
     }
 
     /// Returns whether the candidate on trial, which was expected to be faster, is expected to be slower by now.
@@ -262,6 +280,7 @@ impl MethodChoice {
 
     fn begin(&mut self, candidate: usize, is_trial: bool) {
         (self.current, self.is_trial, self.steps, self.trial_ns) = (candidate, is_trial, 0, 0.0);
+        self.candidates[candidate].paused_steps = 0;
     }
 
     /// Ends a trial, and uses the fastest candidate, if that is faster by the factor [`MIN_GAIN`].

@@ -113,7 +113,7 @@ impl RoundEstimates {
             if !self.plain.is_measured() {
                 self.score_costs = known.score_costs;
             }
-            self.plain.replace(ns);
+            self.plain.replace(ns, &self.score_costs);
         }
         if let Some(ns) = known.waited_ns {
             self.waited_ns[0].adopt(ns);

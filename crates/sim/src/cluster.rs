@@ -231,7 +231,8 @@ impl SimCluster {
     }
 
     /// Lets idle devices lend their cores to others, as core groups of one machine do: the times of passes are those with all
-    /// cores, and they are `slowdown` times as long while another device works.
+    /// cores, and they are `slowdown` times as long while another device works. A device works from when its jobs are on their way. The
+    /// number of passes that a cancelled job has completed is that of a device with all cores.
     #[must_use]
     pub fn with_lent_cores(self, slowdown: f64) -> Self {
         Self { slowdown, ..self }
@@ -239,13 +240,18 @@ impl SimCluster {
 
     /// Adapts the ends of running jobs after a device has begun or ended its work at `at_ns`.
     fn lend_cores(&mut self, at_ns: u64) {
+        if self.slowdown == 1.0 {
+            return;
+        }
         let busy: Vec<usize> = (0..self.devices.len())
             .filter(|&index| !self.devices[index].1.batch.is_empty())
             .collect();
         for &index in &busy {
             let slowdown = if busy.len() > 1 { self.slowdown } else { 1.0 };
             let batch = self.devices[index].1.batch.iter_mut();
-            for running in batch.filter(|running| running.failure.is_none()) {
+            for running in
+                batch.filter(|running| running.failure.is_none() && running.ends_ns > at_ns)
+            {
                 let from_ns = at_ns.max(running.started_ns);
                 let left_ns = running.ends_ns.saturating_sub(from_ns) as f64;
                 let change = slowdown / std::mem::replace(&mut running.slowdown, slowdown);
