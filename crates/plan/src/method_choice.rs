@@ -19,6 +19,8 @@ pub struct MethodChoice {
     steps: u32,
     /// The time that the current trial has lost, compared with the best other candidate.
     trial_ns: f64,
+    /// The correction of the candidate's predictions when its turn began.
+    trial_correction: f64,
     /// The time that all trials have lost.
     lost_ns: f64,
     elapsed_ns: f64,
@@ -132,6 +134,7 @@ impl MethodChoice {
             is_trial: false,
             steps: 0,
             trial_ns: 0.0,
+            trial_correction: 1.0,
             lost_ns: 0.0,
             elapsed_ns: 0.0,
             last_ns: None,
@@ -193,12 +196,7 @@ impl MethodChoice {
             self.trial_ns > may_lose * best_ns
         });
         if self.steps >= TRIAL_STEPS || is_too_slow || pauses || self.expects_less() {
-            let current = &mut self.candidates[self.current];
-            current.trial_ns = self.trial_ns.max(0.0);
-            // A trial that ended early must not be forgotten early.
-            if has_settled {
-                current.weight = current.weight.max(f64::from(TRIAL_STEPS.min(self.steps * 4)));
-            }
+            self.candidates[self.current].trial_ns = self.trial_ns.max(0.0);
             if pauses { self.begin(0, false) } else { self.use_best() }
         }
     }
@@ -267,18 +265,17 @@ impl MethodChoice {
             && current.token_ns().is_some_and(|ns| ns > alone_ns / MIN_GAIN)
     }
 
-    /// Returns whether the candidate on trial, which was expected to be faster, is expected to be slower by now.
+    /// Returns whether the candidate on trial, which was expected to be faster, expects less by now. Measured speeds of so few
+    /// steps do not count, because the number of tokens of a step varies.
     fn expects_less(&self) -> bool {
-        let current = &self.candidates[self.current];
+        let own_ns = self.candidates[self.current].outlook.token_ns();
+        let own_ns = own_ns.map(|ns| ns * self.trial_correction);
         self.steps >= SETTLING_STEPS
-            && current.predicts()
-            && current
-                .token_ns()
-                .zip(self.fastest_other())
-                .is_some_and(|(ns, (_, other_ns))| ns > other_ns)
+            && own_ns.zip(self.fastest_other()).is_some_and(|(ns, (_, other_ns))| ns > other_ns)
     }
 
     fn begin(&mut self, candidate: usize, is_trial: bool) {
+        self.trial_correction = self.candidates[candidate].correction();
         (self.current, self.is_trial, self.steps, self.trial_ns) = (candidate, is_trial, 0, 0.0);
         self.candidates[candidate].paused_steps = 0;
     }
@@ -396,16 +393,33 @@ mod tests {
     #[test]
     fn a_trial_without_a_rival_loses_nothing() {
         let mut choice = MethodChoice::new(2);
-        let plain = Forecast { token_ns: 1_000.0, drafts: false, start_ns: 0.0 };
-        choice.observe(1, 0, &[Some(plain), Some(plain)]);
+        let own = Forecast { token_ns: 1_000.0, drafts: true, start_ns: 0.0 };
+        choice.observe(1, 0, &[None, Some(own)]);
         choice.begin(1, true);
         (1..=u64::from(TRIAL_STEPS))
-            .for_each(|step| choice.observe(1, 1_000 * step, &[Some(plain), Some(plain)]));
-        assert_eq!(
-            (choice.lost_ns, choice.current, choice.is_trial),
-            (0.0, 0, false),
-            "the first one pauses"
-        );
+            .for_each(|step| choice.observe(1, 1_000 * step, &[None, Some(own)]));
+        assert_eq!((choice.lost_ns, choice.current, choice.is_trial), (0.0, 1, false));
+    }
+
+    #[test]
+    fn the_first_goes_on_while_others_would_pause() {
+        let mut choice = MethodChoice::new(2);
+        let drafting = Forecast { token_ns: 500.0, drafts: true, start_ns: 0.0 };
+        let pausing = Forecast { token_ns: 1_000.0, drafts: false, start_ns: 0.0 };
+        choice.observe(1, 0, &[Some(pausing), Some(drafting)]);
+        choice.begin(1, false);
+        let mut now = 0;
+        let mut observe = |choice: &mut MethodChoice, ns, second| {
+            now += ns;
+            choice.observe(1, now, &[Some(pausing), Some(second)]);
+        };
+        (0..50).for_each(|_| observe(&mut choice, 500, drafting));
+        // One bad forecast is not enough, nor are several while it is as fast as before.
+        observe(&mut choice, 1_000, pausing);
+        assert_eq!(choice.current, 1);
+        observe(&mut choice, 500, drafting);
+        (0..100).for_each(|_| observe(&mut choice, 1_000, pausing));
+        assert_eq!(choice.current, 0);
     }
 
     #[test]
