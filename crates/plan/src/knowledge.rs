@@ -165,6 +165,20 @@ mod tests {
         assert!(pearl.forecast().unwrap().token_ns < 1.1 * ideal_pearl.token_ns);
     }
 
+    #[test]
+    fn a_cold_first_pass_is_corrected_by_passes_that_cost_more() {
+        let (_, mut pearl, mut dsi) = adopted(&[9e6]);
+        pearl.start(&Knowledge::of_target(9e6));
+        dsi.start(&Knowledge::of_target(9e6));
+        for _ in 0..20 {
+            pearl.observe_score(1, &JobTime::alone(1_000_000), true);
+            dsi.observe_score(2, &JobTime::alone(1_000_000), true);
+        }
+        for known in [pearl.knowledge(), dsi.knowledge()] {
+            assert!(known.plain_ns.unwrap() < 1.8e6, "{:?}", known.plain_ns);
+        }
+    }
+
     /// A job of DSI shows more rows than one, and the times of others must not hide what it has measured.
     #[test]
     fn adopted_rows_cost_more_while_drafting_too() {
