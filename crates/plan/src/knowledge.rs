@@ -36,6 +36,8 @@ pub struct Forecast {
     /// Whether drafts are expected to be faster than the target alone. If not, the method would decode with the target alone,
     /// as the others do while they pause, and `token_ns` is the target's.
     pub drafts: bool,
+    /// The time of a token of the target alone, in nanoseconds.
+    pub alone_ns: f64,
     /// The time to read what other methods have committed, in nanoseconds, before it works at its usual speed.
     pub start_ns: f64,
 }
@@ -44,7 +46,8 @@ impl Forecast {
     /// Creates a forecast with drafts if they are faster than the target alone.
     pub(crate) fn new(speed: f64, alone_ns: f64, start_ns: f64) -> Self {
         let drafts = speed * alone_ns > LEAST_GAIN;
-        Self { token_ns: if drafts { 1.0 / speed } else { alone_ns }, drafts, start_ns }
+        let token_ns = if drafts { 1.0 / speed } else { alone_ns };
+        Self { token_ns, drafts, alone_ns, start_ns }
     }
 }
 
