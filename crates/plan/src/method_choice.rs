@@ -97,7 +97,7 @@ const MIN_GAIN: f64 = 1.03;
 const HORIZON: f64 = 256.0;
 /// Changes may lose the time of so many tokens, in addition to the share of trials, and what is gained with so many tokens.
 const CHANGE_LOSS: f64 = 12.0;
-const GAIN_TOKENS: f64 = 64.0;
+const GAIN_TOKENS: f64 = 24.0;
 
 impl Candidate {
     /// Returns the expected time of a token; `None` if nothing is known.
