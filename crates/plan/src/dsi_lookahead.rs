@@ -310,6 +310,10 @@ impl DsiLookahead {
                 if let Some(ns) = self.score_costs.learn(time) {
                     // A replica that was idle reads tokens first.
                     let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
+                    // The target alone takes no longer for one row. The pass that measured it may have been cold.
+                    if while_drafting && ns < self.alone.value_or(0.0) {
+                        self.alone.add(ns);
+                    }
                     match rows.max(own_rows as usize) {
                         1 if !while_drafting => self.observe_alone(ns),
                         rows => self.scores.add(rows, ns),

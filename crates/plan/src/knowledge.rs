@@ -36,6 +36,8 @@ pub struct Forecast {
     /// Whether drafts are expected to be faster than the target alone. If not, the method would decode with the target alone,
     /// as the others do while they pause, and `token_ns` is the target's.
     pub drafts: bool,
+    /// The time of a token of the target alone, in nanoseconds.
+    pub alone_ns: f64,
     /// The time to read what other methods have committed, in nanoseconds, before it works at its usual speed.
     pub start_ns: f64,
 }
@@ -44,7 +46,8 @@ impl Forecast {
     /// Creates a forecast with drafts if they are faster than the target alone.
     pub(crate) fn new(speed: f64, alone_ns: f64, start_ns: f64) -> Self {
         let drafts = speed * alone_ns > LEAST_GAIN;
-        Self { token_ns: if drafts { 1.0 / speed } else { alone_ns }, drafts, start_ns }
+        let token_ns = if drafts { 1.0 / speed } else { alone_ns };
+        Self { token_ns, drafts, alone_ns, start_ns }
     }
 }
 
@@ -163,6 +166,20 @@ mod tests {
         // After 3,000 steps it is worth another trial.
         (0..3_000).for_each(|_| pearl.adopt(&Knowledge::of_target(1e6)));
         assert!(pearl.forecast().unwrap().token_ns < 1.1 * ideal_pearl.token_ns);
+    }
+
+    #[test]
+    fn a_cold_first_pass_is_corrected_by_passes_that_cost_more() {
+        let (_, mut pearl, mut dsi) = adopted(&[9e6]);
+        pearl.start(&Knowledge::of_target(9e6));
+        dsi.start(&Knowledge::of_target(9e6));
+        for _ in 0..20 {
+            pearl.observe_score(1, &JobTime::alone(1_000_000), true);
+            dsi.observe_score(2, &JobTime::alone(1_000_000), true);
+        }
+        for known in [pearl.knowledge(), dsi.knowledge()] {
+            assert!(known.plain_ns.unwrap() < 1.8e6, "{:?}", known.plain_ns);
+        }
     }
 
     /// A job of DSI shows more rows than one, and the times of others must not hide what it has measured.

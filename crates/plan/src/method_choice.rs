@@ -40,7 +40,8 @@ struct Candidate {
     /// Whether it expects to draft, and the time before it works at its usual speed.
     drafts: bool,
     start_ns: f64,
-    /// The number of its latest steps in which it did not expect to draft, and the time of a token without drafts.
+    /// The number of its latest steps in which it expected to be no faster than the target alone, and the time of a token of
+    /// that.
     paused_steps: u32,
     alone_ns: f64,
     /// The time that its last trial lost.
@@ -96,7 +97,7 @@ const MIN_GAIN: f64 = 1.03;
 const HORIZON: f64 = 256.0;
 /// Changes may lose the time of so many tokens, in addition to the share of trials, and what is gained with so many tokens.
 const CHANGE_LOSS: f64 = 12.0;
-const GAIN_TOKENS: f64 = 64.0;
+const GAIN_TOKENS: f64 = 24.0;
 
 impl Candidate {
     /// Returns the expected time of a token; `None` if nothing is known.
@@ -176,11 +177,10 @@ impl MethodChoice {
         self.elapsed_ns += ns;
         self.steps += 1;
         let current = &mut self.candidates[self.current];
-        if let Some(Some(forecast)) = forecasts.get(self.current).filter(|_| !current.drafts) {
-            (current.paused_steps, current.alone_ns) =
-                (current.paused_steps + 1, forecast.token_ns);
-        } else {
-            current.paused_steps = 0;
+        if let Some(Some(forecast)) = forecasts.get(self.current) {
+            current.alone_ns = forecast.alone_ns;
+            let is_slow = !current.drafts || current.token_ns() > Some(forecast.alone_ns);
+            current.paused_steps = if is_slow { current.paused_steps + 1 } else { 0 };
         }
         let has_settled = self.learn(tokens, ns, forecasts);
         let pauses = self.pauses();
@@ -188,7 +188,7 @@ impl MethodChoice {
             return if pauses { self.begin(0, false) } else { self.choose() };
         }
         // Without a rival, nothing is lost.
-        let is_too_slow = self.fastest_other().is_some_and(|(_, best_ns)| {
+        let is_too_slow = self.rival_ns().is_some_and(|best_ns| {
             let lost_ns = ns - tokens as f64 * best_ns;
             self.trial_ns += lost_ns;
             self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
@@ -254,8 +254,7 @@ impl MethodChoice {
             && self.lost_ns + start_ns <= may_lose_ns + GAIN_TOKENS * gain_ns
     }
 
-    /// Returns whether the current candidate expects to decode with the target alone, as it has for some steps, and is no faster
-    /// than that. Then the first candidate is used: it learns with the least effort when drafts pay again.
+    /// Returns whether the current candidate expects to be no faster than the target alone, as it has for some steps. Then the first candidate is used: it learns with the least effort when drafts pay again.
     fn pauses(&self) -> bool {
         let current = &self.candidates[self.current];
         let alone_ns = current.alone_ns;
@@ -290,6 +289,13 @@ impl MethodChoice {
             Some((other, _)) => self.begin(other, false),
             None => self.is_trial = false,
         }
+    }
+
+    /// Returns the least expected time of a token with another candidate, or with the target alone.
+    fn rival_ns(&self) -> Option<f64> {
+        let alone_ns = Some(self.candidates[self.current].alone_ns).filter(|&ns| ns > 0.0);
+        let other_ns = self.fastest_other().map(|(_, ns)| ns);
+        other_ns.into_iter().chain(alone_ns).min_by(f64::total_cmp)
     }
 
     /// Returns the fastest other candidate whose speed is known, and the nanoseconds of a token.
@@ -368,7 +374,7 @@ mod tests {
     /// and takes `real_ns`. Returns the tokens of both.
     fn decode_predicted(second: Forecast, real_ns: u64) -> Vec<usize> {
         let (mut choice, mut now, mut by) = (MethodChoice::new(2), 0, vec![0; 2]);
-        let first = Forecast { token_ns: 1_000.0, drafts: true, start_ns: 0.0 };
+        let first = Forecast { token_ns: 1_000.0, drafts: true, alone_ns: 1_000.0, start_ns: 0.0 };
         for _ in 0..4_000 {
             choice.observe(1, now, &[Some(first), Some(second)]);
             let current = choice.current();
@@ -380,7 +386,8 @@ mod tests {
 
     #[test]
     fn only_what_may_be_faster_is_used() {
-        let predicts = |token_ns| Forecast { token_ns, drafts: true, start_ns: 0.0 };
+        let predicts =
+            |token_ns| Forecast { token_ns, drafts: true, alone_ns: 1_000.0, start_ns: 0.0 };
         assert_eq!(decode_predicted(predicts(1_500.0), 500)[1], 0, "it cannot win");
         assert_eq!(decode_predicted(predicts(990.0), 990)[1], 0, "a tie");
         assert!(decode_predicted(predicts(500.0), 500)[1] > 3_900, "it wins");
@@ -393,7 +400,7 @@ mod tests {
     #[test]
     fn a_trial_without_a_rival_loses_nothing() {
         let mut choice = MethodChoice::new(2);
-        let own = Forecast { token_ns: 1_000.0, drafts: true, start_ns: 0.0 };
+        let own = Forecast { token_ns: 1_000.0, drafts: true, alone_ns: 2_000.0, start_ns: 0.0 };
         choice.observe(1, 0, &[None, Some(own)]);
         choice.begin(1, true);
         (1..=u64::from(TRIAL_STEPS))
@@ -404,8 +411,9 @@ mod tests {
     #[test]
     fn the_first_goes_on_while_others_would_pause() {
         let mut choice = MethodChoice::new(2);
-        let drafting = Forecast { token_ns: 500.0, drafts: true, start_ns: 0.0 };
-        let pausing = Forecast { token_ns: 1_000.0, drafts: false, start_ns: 0.0 };
+        let drafting = Forecast { token_ns: 500.0, drafts: true, alone_ns: 1_000.0, start_ns: 0.0 };
+        let pausing =
+            Forecast { token_ns: 1_000.0, drafts: false, alone_ns: 1_000.0, start_ns: 0.0 };
         choice.observe(1, 0, &[Some(pausing), Some(drafting)]);
         choice.begin(1, false);
         let mut now = 0;
@@ -424,7 +432,10 @@ mod tests {
 
     #[test]
     fn a_wrong_prediction_is_corrected() {
-        let by = decode_predicted(Forecast { token_ns: 500.0, drafts: true, start_ns: 0.0 }, 2_000);
+        let by = decode_predicted(
+            Forecast { token_ns: 500.0, drafts: true, alone_ns: 1_000.0, start_ns: 0.0 },
+            2_000,
+        );
         assert!((1..=120).contains(&by[1]), "{by:?}");
     }
 }

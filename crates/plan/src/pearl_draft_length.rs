@@ -272,6 +272,10 @@ impl PearlDraftLength {
             return;
         }
         let Some(ns) = self.score_costs.learn(time) else { return };
+        // The target alone takes no longer for one row. The pass that measured it may have been cold.
+        if while_drafting && ns < self.alone.without_neighbours_or(0.0, &self.score_costs) {
+            self.alone.add(time);
+        }
         match rows {
             1 if while_drafting => self.while_drafting.add(time),
             1 => self.alone.add(time),

@@ -59,6 +59,10 @@ impl RoundEstimates {
             return true;
         }
         if let Some(plain_ns) = self.plain_ns() {
+            // A pass over fewer rows takes no longer. The first one may have been cold.
+            if score_ns < plain_ns {
+                self.plain.add(&round.score);
+            }
             self.rows.add(round.drafted, (score_ns - plain_ns).max(0.0));
         }
         if round.looked_up {
