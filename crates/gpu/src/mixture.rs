@@ -6,10 +6,10 @@
 
 use crate::expert_matrix::ExpertMatrix;
 use crate::kernel::{EXPERT_OUTPUTS, Kernel};
+use crate::layer_weights::ExpertWeights;
 use crate::matrix::GROUP_OUTPUTS;
 use crate::parameters::{self, Route};
 use crate::pass::{MAX_EXPERT_ROWS, PassRun, Store};
-use crate::weights::ExpertWeights;
 use forerun_formats::{Experts, Weighting};
 use wgpu::Buffer;
 
@@ -141,10 +141,8 @@ impl PassRun<'_> {
     /// Records `y[row] *= sigmoid(x[row] · gate)`: the gate of a dense MLP next to experts.
     pub(crate) fn shared_gate(&mut self, experts: &ExpertWeights, x: &Buffer, y: &Buffer) {
         let Some(gate) = &experts.shared_gate else { return };
-        let (gates, rows) = (self.scratch.gates.get(), self.row_count());
+        let gates = self.scratch.gates.get();
         self.linear(gate, x, gates, Store::Set);
-        let width = self.weights.architecture().hidden_size as u32;
-        let groups = [width.div_ceil(64), rows, 1];
-        self.recorder.dispatch(Kernel::Gate, &[gates, y], &parameters::Gate { width }, groups);
+        self.gate((gates, 1), y, self.weights.architecture().hidden_size as u32);
     }
 }

@@ -3,10 +3,11 @@
 use crate::device::GpuDevice;
 use crate::error::GpuFailure;
 use crate::kernel::Kernel;
+use crate::layer_weights::{AttentionWeights, LayerWeights};
 use crate::parameters::CopyRows;
 use crate::recorder::Recorder;
-use crate::weights::LayerWeights;
-use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StorageError};
+use crate::states::GpuStates;
+use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StateId, StorageError};
 use forerun_core::FeatureRows;
 use forerun_formats::CacheType;
 use std::collections::HashMap;
@@ -14,12 +15,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use wgpu::Buffer;
 
-/// Keys and values of all pages in a GPU's memory. The memory of a released page is kept for the next one.
+/// Keys and values of all pages, and the states of recurrent layers, in a GPU's memory. The memory of a released page or state
+/// is kept for the next one.
 ///
 /// Features of drafters are in main memory.
 pub struct GpuPages {
     device: Arc<GpuDevice>,
     layers: Vec<LayerPages>,
+    states: GpuStates,
     /// Counts how often buffers were replaced.
     generation: usize,
     /// Number of pages beyond which memory is allocated for needed pages only.
@@ -29,19 +32,24 @@ pub struct GpuPages {
     features: Option<HostFeatures>,
 }
 
-/// The keys and values of a layer. A layer that attends to those of another one has none.
+/// The keys and values of a layer. A layer that attends to those of another one has none, and one with compressed keys and
+/// values has no others.
 struct LayerPages {
     /// Words of 32 bits of a row's keys, and of its values.
-    row_words: usize,
+    row_words: [usize; 2],
     /// Number of pages with memory.
     capacity: usize,
-    keys: Buffer,   // [places, row_words]
-    values: Buffer, // [places, row_words]
+    buffers: [Buffer; 2], // [places, row_words]
 }
 
 impl LayerPages {
-    fn page_bytes(&self) -> u64 {
-        (self.row_words * PAGE_ROWS * 4) as u64
+    fn has_rows(&self) -> bool {
+        self.row_words[0] > 0
+    }
+
+    /// Returns the bytes of a page's keys, and of its values.
+    fn page_bytes(&self) -> [u64; 2] {
+        self.row_words.map(|words| (words * PAGE_ROWS * 4) as u64)
     }
 
     /// Moves all pages to larger buffers.
@@ -49,19 +57,13 @@ impl LayerPages {
     /// # Errors
     /// If there is no memory, or the GPU has failed. Nothing has changed then.
     fn grow(&mut self, device: &GpuDevice, capacity: usize) -> Result<(), GpuFailure> {
-        let allocate = || device.allocate("keys and values", capacity as u64 * self.page_bytes());
-        let (keys, values) = (allocate()?, allocate()?);
-        if self.capacity > 0 {
-            let held = self.capacity as u64 * self.page_bytes();
-            let mut encoder = device.new_encoder();
-            encoder.copy_buffer_to_buffer(&self.keys, 0, &keys, 0, held);
-            encoder.copy_buffer_to_buffer(&self.values, 0, &values, 0, held);
-            device.wait(device.submit(encoder))?;
-            // Bindings of earlier passes would keep their memory.
-            self.keys.destroy();
-            self.values.destroy();
-        }
-        (self.keys, self.values, self.capacity) = (keys, values, capacity);
+        let page_bytes = self.page_bytes();
+        self.buffers = device.move_to_larger(
+            "keys and values",
+            &self.buffers,
+            page_bytes.map(|bytes| [self.capacity as u64 * bytes, capacity as u64 * bytes]),
+        )?;
+        self.capacity = capacity;
         Ok(())
     }
 }
@@ -86,18 +88,18 @@ impl GpuPages {
         empty: &[Buffer; 2],
     ) -> Self {
         let per_word = if cache_type == CacheType::F32 { 1 } else { 2 };
-        let [keys, values] = empty;
+        let states = GpuStates::new(layers, empty);
         let layers = layers.iter().map(|layer| LayerPages {
-            row_words: layer.own_key_heads() * layer.attention.head_dim / per_word,
+            row_words: layer.attention().map_or([0, 0], cached_numbers).map(|n| n / per_word),
             capacity: 0,
-            keys: keys.clone(),
-            values: values.clone(),
+            buffers: empty.clone(),
         });
         let layers = layers.collect();
         let device = Arc::clone(device);
         Self {
             device,
             layers,
+            states,
             generation: 0,
             budget: usize::MAX,
             copies: Vec::new(),
@@ -113,13 +115,13 @@ impl GpuPages {
     /// Returns the largest number of pages that kernels can address.
     #[must_use]
     pub fn max_pages(&self) -> usize {
-        let page_bytes = self.layers.iter().map(LayerPages::page_bytes).max();
+        let page_bytes = self.layers.iter().flat_map(LayerPages::page_bytes).max();
         (self.device.max_binding_bytes() / page_bytes.unwrap_or(0).max(1)) as usize
     }
 
     /// Returns the number of pages with memory in every layer.
     fn capacity(&self) -> usize {
-        let with_pages = self.layers.iter().filter(|layer| layer.row_words > 0);
+        let with_pages = self.layers.iter().filter(|layer| layer.has_rows());
         with_pages.map(|layer| layer.capacity).min().unwrap_or(usize::MAX)
     }
 
@@ -130,12 +132,27 @@ impl GpuPages {
 
     /// Returns the keys and the values of a layer.
     pub(crate) fn layer(&self, layer: usize) -> [&Buffer; 2] {
-        [&self.layers[layer].keys, &self.layers[layer].values]
+        self.layers[layer].buffers.each_ref()
     }
 
     /// Returns the bytes of a row's keys and values in a layer.
     pub(crate) fn row_bytes(&self, layer: usize) -> u64 {
-        (2 * 4 * self.layers[layer].row_words) as u64
+        4 * self.layers[layer].row_words.iter().sum::<usize>() as u64
+    }
+
+    /// Returns the states of a layer: the inputs of its convolution, and its matrices.
+    pub(crate) fn states(&self, layer: usize) -> [&Buffer; 2] {
+        self.states.layer(layer)
+    }
+
+    /// Allocates the memory of all states that have been reserved.
+    ///
+    /// # Errors
+    /// If there is no memory, or the GPU has failed. All states keep their numbers.
+    pub(crate) fn allocate_states(&mut self) -> Result<(), GpuFailure> {
+        let moved = self.states.allocate(&self.device);
+        self.generation += usize::from(*moved.as_ref().unwrap_or(&true));
+        moved.map(drop)
     }
 
     /// Records the copies of rows that have not been made yet. Returns whether there are any: they must be submitted.
@@ -152,12 +169,14 @@ impl GpuPages {
         let bytes: &[u8] = bytemuck::cast_slice(&self.copies);
         let list = self.device.allocate("copies of rows", bytes.len() as u64)?;
         self.device.write(&list, 0, bytes);
-        for layer in self.layers.iter().filter(|layer| layer.row_words > 0) {
-            let words = layer.row_words as u32;
-            let parameters = CopyRows { words, copies: self.copies.len() as u32 };
-            for cache in [&layer.keys, &layer.values] {
-                let groups = [words.div_ceil(64), 1, 1];
-                recorder.dispatch_once(Kernel::CopyRows, &[&list, cache], &parameters, groups);
+        for layer in self.layers.iter().filter(|layer| layer.has_rows()) {
+            for (cache, words) in layer.buffers.iter().zip(layer.row_words) {
+                let parameters = CopyRows { words: words as u32, copies: self.copies.len() as u32 };
+                let groups = [parameters.words.div_ceil(64), 1, 1];
+                if words > 0 {
+                    let buffers = [&list, cache];
+                    recorder.dispatch_once(Kernel::CopyRows, &buffers, &parameters, groups);
+                }
             }
         }
         self.copies.clear();
@@ -184,7 +203,7 @@ impl GpuPages {
     /// If there is no memory, or the GPU has failed. All pages keep their rows; some layers may have room for more.
     fn grow(&mut self, needed: usize, roomy: usize) -> Result<(), GpuFailure> {
         let mut pages = roomy;
-        let small = |layer: &&mut LayerPages| layer.row_words > 0 && layer.capacity < needed;
+        let small = |layer: &&mut LayerPages| layer.has_rows() && layer.capacity < needed;
         for layer in self.layers.iter_mut().filter(small) {
             self.generation += 1;
             if pages > needed {
@@ -201,6 +220,12 @@ impl GpuPages {
     }
 }
 
+/// Returns the numbers of a row's keys and of its values.
+fn cached_numbers(attention: &AttentionWeights) -> [usize; 2] {
+    let keys = attention.own_key_heads() * attention.shape.head_dim;
+    [keys, if attention.latent.is_some() { 0 } else { keys }]
+}
+
 /// Returns the number of pages to have memory for, so that a cache that grows slowly is moved rarely: a half more than
 /// before, but not more than the budget unless these pages are needed.
 fn roomy_capacity(needed: usize, capacity: usize, budget: usize, max: usize) -> usize {
@@ -209,7 +234,7 @@ fn roomy_capacity(needed: usize, capacity: usize, budget: usize, max: usize) -> 
 
 impl PageStorage for GpuPages {
     fn page_bytes(&self) -> usize {
-        let words: usize = self.layers.iter().map(|layer| 2 * layer.row_words).sum();
+        let words: usize = self.layers.iter().flat_map(|layer| layer.row_words).sum();
         let features = self.features.as_ref().map_or(0, |features| features.width);
         PAGE_ROWS * 4 * (words + features)
     }
@@ -254,6 +279,15 @@ impl PageStorage for GpuPages {
         if let Some(features) = &mut self.features {
             features.rows.retain(|place, _| place.page != page);
         }
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.states.state_bytes()
+    }
+
+    /// The next pass allocates it.
+    fn reserve_state(&mut self, state: StateId) {
+        self.states.reserve(state);
     }
 }
 

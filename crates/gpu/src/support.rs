@@ -1,10 +1,11 @@
 //! What GPUs do not compute yet. It is refused when a model is loaded, with the piece's name.
 
 use crate::error::GpuLoadError;
-use crate::kernel::{MAX_EXPERTS, MAX_HEAD_DIM, WEIGHT_TYPES};
+use crate::kernel::{MAX_CONVOLUTION, MAX_EXPERTS, MAX_HEAD_DIM, MAX_KEY_DIM, WEIGHT_TYPES};
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, CacheType, Experts, Head, Input, Layer, MatrixTypes,
+    Recurrent,
 };
 
 /// Checks that GPUs compute everything in a model.
@@ -80,7 +81,6 @@ fn unsupported_matrix(model: &Architecture, types: &MatrixTypes, tensor: Tensor)
 
 fn unsupported_piece(layer: &Layer) -> Option<String> {
     let pieces = [
-        (layer.recurrent.is_some(), "recurrent mixers"),
         (layer.own_input.is_some(), "inputs of a layer's own"),
         (layer.scalar, "factors of layers"),
         (
@@ -93,7 +93,17 @@ fn unsupported_piece(layer: &Layer) -> Option<String> {
     let of_layer = of_layer.map(|(_, piece)| piece.to_owned());
     let attention = || layer.attention.as_ref().and_then(unsupported_attention);
     let experts = || layer.experts.as_ref().and_then(unsupported_experts);
-    of_layer.or_else(attention).or_else(experts)
+    let recurrent = || layer.recurrent.as_ref().and_then(unsupported_mixer);
+    of_layer.or_else(attention).or_else(recurrent).or_else(experts)
+}
+
+fn unsupported_mixer(mixer: &Recurrent) -> Option<String> {
+    let (kernel, key_dim) = (mixer.kernel, mixer.key_dim);
+    let convolution = (kernel > MAX_CONVOLUTION)
+        .then(|| format!("convolutions over {kernel} positions, more than {MAX_CONVOLUTION}"));
+    let stateless = (mixer.state_bytes() == 0).then(|| "mixers without a state".to_owned());
+    let keys = || format!("key heads of {key_dim} numbers in recurrent mixers");
+    convolution.or(stateless).or_else(|| (key_dim > MAX_KEY_DIM).then(keys))
 }
 
 fn unsupported_experts(experts: &Experts) -> Option<String> {
@@ -109,8 +119,7 @@ fn unsupported_experts(experts: &Experts) -> Option<String> {
 
 fn unsupported_attention(attention: &Attention) -> Option<String> {
     let pieces = [
-        (attention.latent.is_some(), "compressed keys and values"),
-        (attention.gate, "gates of attention"),
+        (attention.gate && attention.latent.is_some(), "gates of compressed values"),
         (attention.sees_block, "attention within a block"),
         (
             attention.value_norm && attention.qkv_limit.is_some(),
