@@ -1,9 +1,9 @@
 //! The dispatches that only compressed keys and values have (DeepSeek's multi-head latent attention), in the absorbed form:
 //! queries are turned into queries of the cached rows, so the cache holds one latent vector for all heads.
 //!
-//! There are up to eight more than in other attention: the projection to the latent vector, the norm and the expansion of
-//! compressed queries, their parts, the absorption, the cached row, and the expansion of values. Each head has matrices of its
-//! own, which are one dispatch together.
+//! In the place of the dispatch for heads, there are the norm and the expansion of compressed queries, their parts, the
+//! absorption, the projection to the latent vector, the cached row, and the expansion of values. Each head has matrices of its own,
+//! which are one dispatch together.
 
 use crate::attention::half_rotated;
 use crate::head_matrix::HeadMatrix;

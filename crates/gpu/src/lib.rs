@@ -50,6 +50,7 @@ mod pages;
 mod parameters;
 mod pass;
 mod pipeline;
+mod pipeline_store;
 mod probe;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]

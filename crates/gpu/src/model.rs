@@ -413,6 +413,7 @@ impl GpuModel {
             timer.collect(self.weights.device(), submission)?;
         }
         self.pacer.observe(work, since);
+        self.weights.device().end_pass();
         Ok(())
     }
 }
