@@ -65,6 +65,10 @@ pub(crate) enum Kernel {
     Attention(CacheType),
     /// The sum over splits.
     Combine,
+    /// The inputs of layers next to the hidden state.
+    OwnInput,
+    /// The product with a number.
+    Scale,
     /// The activation function of an MLP.
     Activation,
     /// The choice of experts.
@@ -111,9 +115,12 @@ impl Kernel {
     /// Returns the number of threads in a workgroup.
     pub(crate) fn workgroup(self) -> u32 {
         match self {
-            Self::Norm | Self::Attention(_) | Self::LatentKey(_) | Self::Lengths | Self::Finish => {
-                MAX_WORKGROUP
-            }
+            Self::Norm
+            | Self::Attention(_)
+            | Self::LatentKey(_)
+            | Self::Lengths
+            | Self::Finish
+            | Self::OwnInput => MAX_WORKGROUP,
             Self::Recur { .. } => RECUR_COLUMNS,
             _ => 64,
         }
@@ -136,13 +143,9 @@ impl Kernel {
             Self::Route | Self::Mix => &[Read, Read, Write],
             Self::Tiles => &[Read, Write, Write, Write],
             Self::Experts { .. } => &[Read, Read, Read, Read, Read, Write],
-            Self::Activation
-            | Self::Add
-            | Self::Gate
-            | Self::CopyRows
-            | Self::Probe
-            | Self::Read => &[Read, Write],
-            Self::Logits => &[Write],
+            Self::Activation | Self::OwnInput => &[Read, Read, Write],
+            Self::Add | Self::Gate | Self::CopyRows | Self::Probe | Self::Read => &[Read, Write],
+            Self::Logits | Self::Scale => &[Write],
         }
     }
 
@@ -244,6 +247,8 @@ impl Kernel {
                 vec![NUMBERS, HALVES, ROW, unpack, include_str!("shaders/attention.wgsl")]
             }
             Self::Combine => vec![NUMBERS, ROW, include_str!("shaders/combine.wgsl")],
+            Self::OwnInput => vec![NUMBERS, TREE_SUM, include_str!("shaders/own_input.wgsl")],
+            Self::Scale => vec![include_str!("shaders/scale.wgsl")],
             Self::Activation => vec![NUMBERS, include_str!("shaders/activation.wgsl")],
             Self::Add => vec![include_str!("shaders/add.wgsl")],
             Self::Logits => vec![NUMBERS, include_str!("shaders/logits.wgsl")],
@@ -311,7 +316,7 @@ mod tests {
         });
         let others = [K::Norm, K::Combine, K::Activation, K::Add, K::Logits, K::CopyRows, K::Probe];
         let others = others.into_iter().chain([K::Route, K::Tiles, K::Mix, K::Gate, K::Read]);
-        let mixers = [K::LatentQuery, K::Lengths, K::Finish].into_iter();
+        let mixers = [K::LatentQuery, K::Lengths, K::Finish, K::OwnInput, K::Scale].into_iter();
         let mixers = mixers.chain([2, 4].map(|kernel| K::Convolve { kernel }));
         let mixers = mixers.chain([5, 128].map(|key_dim| K::Recur { key_dim }));
         let others = others.chain(mixers);

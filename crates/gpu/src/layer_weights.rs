@@ -3,7 +3,7 @@
 use crate::expert_matrix::ExpertMatrix;
 use crate::head_matrix::HeadMatrix;
 use crate::matrix::GpuMatrix;
-use forerun_formats::{Attention, Experts, Latent, Mlp, MlpInput, Recurrent};
+use forerun_formats::{Attention, Experts, Latent, Mlp, MlpInput, OwnInput, Recurrent};
 use wgpu::Buffer;
 
 /// The weights of a norm: `[width]` each.
@@ -27,6 +27,17 @@ pub(crate) struct LayerWeights {
     pub(crate) dense: Option<DenseWeights>,
     pub(crate) experts: Option<ExpertWeights>,
     pub(crate) mlp_output_norm: Option<NormWeights>,
+    pub(crate) own_input: Option<OwnInputWeights>,
+    /// What the hidden state after the layer is multiplied by.
+    pub(crate) scalar: Option<f32>,
+}
+
+/// The weights of a layer's own input.
+pub(crate) struct OwnInputWeights {
+    pub(crate) shape: OwnInput,
+    pub(crate) gate: GpuMatrix, // [width, hidden]
+    pub(crate) up: GpuMatrix,   // [hidden, width]
+    pub(crate) norm: NormWeights,
 }
 
 /// What mixes the rows of a layer.
@@ -117,12 +128,25 @@ pub(crate) struct DenseWeights {
 pub(crate) struct ExpertWeights {
     pub(crate) shape: Experts,
     pub(crate) router: GpuMatrix, // [experts, hidden], f32
-    /// What is added to the experts' weights to choose some of them.
-    pub(crate) correction: Option<Buffer>, // [experts]
+    /// What is added to the experts' weights to choose some of them, then what the weights of the chosen ones are
+    /// multiplied by.
+    pub(crate) adjustments: Option<Buffer>, // [2, experts]
+    /// The norm of what the router reads, which is the hidden state then.
+    pub(crate) router_norm: Option<NormWeights>,
+    pub(crate) norms: Option<ExpertNorms>,
     /// The gate of the dense MLP's output.
     pub(crate) shared_gate: Option<GpuMatrix>, // [1, hidden], f32
     pub(crate) gate_up: ExpertMatrix, // [experts, 2 · intermediate, hidden], or [experts, intermediate, hidden]
     pub(crate) down: ExpertMatrix,    // [experts, hidden, intermediate]
+}
+
+/// The norms of experts that do not read what the dense MLP next to them reads.
+pub(crate) struct ExpertNorms {
+    /// The norm of the hidden state that experts read.
+    pub(crate) input: NormWeights,
+    /// The norms of what experts add, and of what the dense MLP adds.
+    pub(crate) output: NormWeights,
+    pub(crate) dense_output: NormWeights,
 }
 
 impl ExpertWeights {
@@ -164,6 +188,8 @@ impl LayerWeights {
             MixerWeights::Recurrent(mixer) => mixer.projection.bytes(),
         };
         let experts = self.experts.as_ref().map_or(0, ExpertWeights::bytes);
+        let own_input = self.own_input.iter().flat_map(|input| [&input.gate, &input.up]);
+        let matrices = matrices.chain(own_input);
         matrices.map(GpuMatrix::bytes).sum::<u64>() + mixer + experts
     }
 }

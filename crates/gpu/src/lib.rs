@@ -45,6 +45,7 @@ mod matrix;
 mod memory;
 mod mixture;
 mod model;
+mod own_input;
 mod pacer;
 mod pages;
 mod parameters;

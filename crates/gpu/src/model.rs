@@ -178,6 +178,7 @@ impl GpuModel {
             (&mut scratch.latent.plain, floats(widths.latent_plain)),
             (&mut scratch.latent.down, floats(widths.latent_down)),
             (&mut scratch.latent.values, floats(widths.latent_values)),
+            (&mut scratch.own_inputs, floats(widths.own_inputs)),
             (&mut scratch.steps, size_of_val(&rows.steps[..]) as u64),
             (&mut scratch.convolved, floats(widths.convolved)),
             (&mut scratch.recurred, floats(widths.recurred)),

@@ -203,10 +203,45 @@ pub(crate) struct Combine {
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Activation {
     pub(crate) width: u32,
-    pub(crate) rows: u32,
+    pub(crate) gate_stride: u32,
+    pub(crate) up_stride: u32,
+    pub(crate) up_offset: u32,
     pub(crate) activation: u32,
     pub(crate) is_gated: u32,
     pub(crate) limit: f32,
+}
+
+impl Activation {
+    /// Returns the parameters of an activation of so many numbers of a row.
+    pub(crate) fn new(activation: forerun_formats::Activation, width: u32) -> Self {
+        use forerun_formats::Activation as A;
+        let (activation, limit) = match activation {
+            A::Silu => (0, 0.0),
+            A::Gelu => (1, 0.0),
+            A::GeluTanh => (2, 0.0),
+            A::Relu => (3, 0.0),
+            A::ClampedSwiglu { limit } => (4, limit),
+        };
+        Self { width, activation, limit, ..Self::zeroed() }
+    }
+}
+
+/// The parameters of `own_input.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct OwnInput {
+    pub(crate) width: u32,
+    pub(crate) layers: u32,
+    pub(crate) scale: f32,
+    pub(crate) epsilon: f32,
+}
+
+/// The parameters of `scale.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Scale {
+    pub(crate) len: u32,
+    pub(crate) factor: f32,
 }
 
 /// The parameters of `add.wgsl`.
@@ -234,6 +269,7 @@ pub(crate) struct Route {
 impl Route {
     pub(crate) const NORMALISED: u32 = 1;
     pub(crate) const HAS_CORRECTION: u32 = 2;
+    pub(crate) const HAS_FACTORS: u32 = 4;
 }
 
 /// The parameters of `tiles.wgsl`.

@@ -15,7 +15,8 @@ use crate::recorder::Recorder;
 use crate::rows::PassRows;
 use crate::scratch::Scratch;
 use crate::weights::GpuWeights;
-use forerun_formats::{Activation, Mlp, MlpInput};
+use bytemuck::Zeroable;
+use forerun_formats::{Mlp, MlpInput};
 use std::ops::Range;
 use wgpu::Buffer;
 
@@ -51,26 +52,38 @@ impl Store {
 }
 
 impl PassRun<'_> {
-    /// Records the first layer's input.
+    /// Records the first layer's input, and those of layers next to the hidden state.
     pub(crate) fn embed(&mut self) {
-        let architecture = self.weights.architecture();
-        let unused = &self.weights.unused;
-        let positions = self.weights.positions.as_ref();
-        for part in &self.weights.embedding.parts {
+        let weights = self.weights;
+        let architecture = weights.architecture();
+        let parameters = parameters::Embed {
+            quarters: (architecture.hidden_size / 4) as u32,
+            has_positions: weights.positions.is_some().into(),
+            first_position: architecture.positions.map_or(0, |table| table.first) as u32,
+            factor: architecture.factors.embedding,
+            ..parameters::Embed::zeroed()
+        };
+        self.gather_tokens(&weights.embedding, self.scratch.hidden.get(), parameters);
+        if let Some(inputs) = &weights.own_inputs {
+            self.own_inputs(inputs);
+        }
+    }
+
+    /// Records the rows of a table by the rows' tokens.
+    pub(crate) fn gather_tokens(
+        &mut self,
+        table: &GpuMatrix,
+        to: &Buffer,
+        parameters: parameters::Embed,
+    ) {
+        let positions = self.weights.positions.as_ref().unwrap_or(&self.weights.unused);
+        for part in &table.parts {
             let parameters = parameters::Embed {
-                quarters: (architecture.hidden_size / 4) as u32,
                 first_token: part.first_output as u32,
                 tokens: part.outputs as u32,
-                has_positions: positions.is_some().into(),
-                first_position: architecture.positions.map_or(0, |table| table.first) as u32,
-                factor: architecture.factors.embedding,
+                ..parameters
             };
-            let buffers = [
-                &part.weights,
-                positions.unwrap_or(unused),
-                self.scratch.rows.get(),
-                self.scratch.hidden.get(),
-            ];
+            let buffers = [&part.weights, positions, self.scratch.rows.get(), to];
             let kernel = Kernel::Embed(part.weight_type);
             self.recorder.dispatch(kernel, &buffers, &parameters, [self.row_count(), 1, 1]);
         }
@@ -100,7 +113,7 @@ impl PassRun<'_> {
         let input = match &layer.attention_norm {
             Some(norm) => {
                 let normed = scratch.normed.get();
-                self.norm(norm, hidden, normed, 0);
+                self.norm(norm, (hidden, normed), Store::Set);
                 normed
             }
             None => hidden,
@@ -152,12 +165,24 @@ impl PassRun<'_> {
                 let output = scratch.dense.get();
                 self.dense(dense, (input, output), Store::Set);
                 self.shared_gate(experts, input, output);
-                self.add(output, to, 1.0);
+                match &experts.norms {
+                    Some(norms) => self.norm(&norms.dense_output, (output, to), Store::Add(1.0)),
+                    None => self.add(output, to, 1.0),
+                }
             }
             (None, None) => unreachable!("refused when the model was loaded"),
         }
         if !adds_at_once {
             self.add_residual(layer.mlp_output_norm.as_ref(), delta, hidden);
+        }
+        if let Some(input) = &layer.own_input {
+            self.add_own_input(index, input);
+        }
+        if let Some(factor) = layer.scalar {
+            let len = self.row_count() * self.weights.architecture().hidden_size as u32;
+            let parameters = parameters::Scale { len, factor };
+            let groups = groups_of_elements(len);
+            self.recorder.dispatch(Kernel::Scale, &[hidden], &parameters, groups);
         }
     }
 
@@ -178,7 +203,7 @@ impl PassRun<'_> {
             MlpInput::Unnormed => &None,
         };
         if let Some(norm) = norm {
-            self.norm(norm, hidden, to, 0);
+            self.norm(norm, (hidden, to), Store::Set);
         }
     }
 
@@ -189,26 +214,31 @@ impl PassRun<'_> {
         (projected, inner): (&Buffer, &Buffer),
         rows: u32,
     ) {
-        let (number, limit) = match mlp.activation {
-            Activation::Silu => (0, 0.0),
-            Activation::Gelu => (1, 0.0),
-            Activation::GeluTanh => (2, 0.0),
-            Activation::Relu => (3, 0.0),
-            Activation::ClampedSwiglu { limit } => (4, limit),
-        };
         let width = mlp.intermediate_size as u32;
-        let is_gated = mlp.gated.into();
-        let parameters =
-            parameters::Activation { width, rows, activation: number, is_gated, limit };
+        let stride = if mlp.gated { 2 * width } else { width };
+        let parameters = parameters::Activation {
+            gate_stride: stride,
+            up_stride: stride,
+            up_offset: stride - width,
+            is_gated: mlp.gated.into(),
+            ..parameters::Activation::new(mlp.activation, width)
+        };
         let groups = [width.div_ceil(64), rows, 1];
-        self.recorder.dispatch(Kernel::Activation, &[projected, inner], &parameters, groups);
+        let buffers = [projected, projected, inner];
+        self.recorder.dispatch(Kernel::Activation, &buffers, &parameters, groups);
     }
 
     /// Records `hidden += delta · factor` with the model's factor, and a norm of `delta` if there is one.
-    fn add_residual(&mut self, norm: Option<&NormWeights>, delta: &Buffer, hidden: &Buffer) {
+    pub(crate) fn add_residual(
+        &mut self,
+        norm: Option<&NormWeights>,
+        delta: &Buffer,
+        hidden: &Buffer,
+    ) {
+        let factor = self.weights.architecture().factors.residual;
         match norm {
-            Some(norm) => self.norm(norm, delta, hidden, parameters::Norm::ADDS),
-            None => self.add(delta, hidden, self.weights.architecture().factors.residual),
+            Some(norm) => self.norm(norm, (delta, hidden), Store::Add(factor)),
+            None => self.add(delta, hidden, factor),
         }
     }
 
@@ -220,31 +250,36 @@ impl PassRun<'_> {
     }
 
     /// Records a norm of all rows.
-    fn norm(&mut self, norm: &NormWeights, input: &Buffer, output: &Buffer, flags: u32) {
-        self.norm_rows(norm, (input, output), flags, (0, self.row_count()));
+    pub(crate) fn norm(&mut self, norm: &NormWeights, both: (&Buffer, &Buffer), store: Store) {
+        let parameters = self.norm_parameters(norm, store);
+        self.norm_rows(norm, both, parameters, self.row_count());
     }
 
-    /// Records a norm of all rows, or of some outputs: their first one and their number.
-    fn norm_rows(
-        &mut self,
-        norm: &NormWeights,
-        (input, output): (&Buffer, &Buffer),
-        flags: u32,
-        (first_output, rows): (u32, u32),
-    ) {
+    fn norm_parameters(&self, norm: &NormWeights, store: Store) -> parameters::Norm {
         use parameters::Norm;
         let architecture = self.weights.architecture();
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-        let parameters = Norm {
+        let (adds, factor) = store.parts();
+        Norm {
             width: architecture.hidden_size as u32,
-            flags: flags
+            flags: flag(adds, Norm::ADDS)
                 | flag(architecture.norm.is_layer_norm(), Norm::SUBTRACTS_MEAN)
                 | flag(norm.weight.is_some(), Norm::HAS_WEIGHTS)
                 | flag(norm.bias.is_some(), Norm::HAS_BIAS),
             epsilon: architecture.norm_epsilon,
-            factor: architecture.factors.residual,
-            first_output,
-        };
+            factor,
+            first_output: 0,
+        }
+    }
+
+    /// Records a norm of so many rows.
+    fn norm_rows(
+        &mut self,
+        norm: &NormWeights,
+        (input, output): (&Buffer, &Buffer),
+        parameters: parameters::Norm,
+        rows: u32,
+    ) {
         let unused = &self.weights.unused;
         let buffers = [
             input,
@@ -313,9 +348,10 @@ impl PassRun<'_> {
         let rows = outputs.len() as u32;
         match &weights.final_norm {
             Some(norm) => {
-                let both = (scratch.hidden.get(), normed);
-                let flags = parameters::Norm::READS_OUTPUTS;
-                self.norm_rows(norm, both, flags, (outputs.start, rows));
+                let mut parameters = self.norm_parameters(norm, Store::Set);
+                parameters.flags |= parameters::Norm::READS_OUTPUTS;
+                parameters.first_output = outputs.start;
+                self.norm_rows(norm, (scratch.hidden.get(), normed), parameters, rows);
             }
             None => self.gather(outputs),
         }
@@ -346,7 +382,7 @@ impl PassRun<'_> {
         let (hidden, normed) = (self.scratch.hidden.get(), self.scratch.normed.get());
         match &self.weights.final_norm {
             Some(norm) => {
-                self.norm(norm, hidden, normed, 0);
+                self.norm(norm, (hidden, normed), Store::Set);
                 normed
             }
             None => hidden,

@@ -9,9 +9,9 @@ use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
     BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType, CommandEncoder,
     ComputePassDescriptor, ComputePipeline, ComputePipelineDescriptor, Device,
-    PassthroughShaderEntryPoint, PipelineCache, PipelineCompilationOptions, PipelineLayoutDescriptor,
-    ShaderModule, ShaderModuleDescriptor, ShaderModuleDescriptorPassthrough, ShaderRuntimeChecks,
-    ShaderSource, ShaderStages,
+    PassthroughShaderEntryPoint, PipelineCache, PipelineCompilationOptions,
+    PipelineLayoutDescriptor, ShaderModule, ShaderModuleDescriptor,
+    ShaderModuleDescriptorPassthrough, ShaderRuntimeChecks, ShaderSource, ShaderStages,
 };
 
 /// The name of every kernel's entry point.

@@ -67,7 +67,9 @@ impl PipelineStore {
 
     /// Writes the file. Without it, the next process only starts more slowly, so errors are ignored.
     fn store(&self) {
-        let (Some(data), Some(folder)) = (self.cache.get_data(), self.file.parent()) else { return };
+        let (Some(data), Some(folder)) = (self.cache.get_data(), self.file.parent()) else {
+            return;
+        };
         let mut bytes = FIRST_LINE.as_bytes().to_vec();
         bytes.extend(checksum(&data).to_le_bytes());
         bytes.extend(data);

@@ -47,6 +47,8 @@ pub(crate) struct Scratch {
     pub(crate) attended: GrowingBuffer,  // [rows, queries]
     pub(crate) inner: GrowingBuffer,     // [rows or choices, intermediate]
     pub(crate) latent: LatentScratch,
+    /// The inputs of layers next to the hidden state.
+    pub(crate) own_inputs: GrowingBuffer, // [rows, layers, width]
     /// Where the recurrence of rows starts and ends, the results of convolutions, and those of recurrences.
     pub(crate) steps: GrowingBuffer, // [rows, 2]
     pub(crate) convolved: GrowingBuffer, // [rows, channels]

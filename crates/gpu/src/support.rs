@@ -5,7 +5,7 @@ use crate::kernel::{MAX_CONVOLUTION, MAX_EXPERTS, MAX_HEAD_DIM, MAX_KEY_DIM, WEI
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, CacheType, Experts, Head, Input, Layer, MatrixTypes,
-    Recurrent,
+    Norm, Recurrent,
 };
 
 /// Checks that GPUs compute everything in a model.
@@ -26,6 +26,8 @@ pub(crate) fn check(
     refuse(model.shares_embedding || model.head == Head::Target, "matrices shared with a target")?;
     refuse(model.head_tokens.is_some(), "a head with a part of the vocabulary")?;
     refuse(cache == CacheType::Q8, "caches in q8")?;
+    let has_other_norm = model.norm != Norm::Rms && model.own_input().is_some();
+    refuse(has_other_norm, "layer norms of inputs of layers' own")?;
     let mut of_layers = model.layers.iter().enumerate();
     let of_layers = of_layers.find_map(|(index, layer)| unsupported_layer(index, layer));
     let of_matrices =
@@ -44,6 +46,9 @@ pub(crate) fn first_layers(
 ) -> (usize, Option<String>) {
     if cache == CacheType::Q8 {
         return (0, Some("caches in q8".into()));
+    }
+    if model.own_input().is_some() {
+        return (0, Some("a part of a model whose layers have inputs of their own".into()));
     }
     // Such layers would read a cache on another device.
     let shares_keys =
@@ -81,8 +86,6 @@ fn unsupported_matrix(model: &Architecture, types: &MatrixTypes, tensor: Tensor)
 
 fn unsupported_piece(layer: &Layer) -> Option<String> {
     let pieces = [
-        (layer.own_input.is_some(), "inputs of a layer's own"),
-        (layer.scalar, "factors of layers"),
         (
             matches!(layer.attention_norm, AttentionNorm::EmbeddingAndHidden { .. }),
             "attention over the embedding and the hidden state",
@@ -107,12 +110,6 @@ fn unsupported_mixer(mixer: &Recurrent) -> Option<String> {
 }
 
 fn unsupported_experts(experts: &Experts) -> Option<String> {
-    if experts.own_norms || experts.router.own_norm {
-        return Some("experts with norms of their own".into());
-    }
-    if experts.router.expert_scales {
-        return Some("stored factors of experts".into());
-    }
     let count = experts.n_experts;
     (count > MAX_EXPERTS).then(|| format!("{count} experts, more than {MAX_EXPERTS}"))
 }

@@ -5,14 +5,15 @@ use crate::error::GpuLoadError;
 use crate::expert_matrix::ExpertMatrix;
 use crate::head_matrix::HeadMatrix;
 use crate::layer_weights::{
-    AttentionWeights, DenseWeights, ExpertWeights, LatentWeights, LayerWeights, MixerWeights,
-    NormWeights, RecurrentWeights,
+    AttentionWeights, DenseWeights, ExpertNorms, ExpertWeights, LatentWeights, LayerWeights,
+    MixerWeights, NormWeights, OwnInputWeights, RecurrentWeights,
 };
 use crate::matrix::{GpuMatrix, MatrixSource, upload_floats};
+use crate::own_input::OwnInputs;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, ExpertTensor, Experts, Latent, Layer, LoadError,
-    MatrixTypes, Norm, QkNorms, Recurrent, Rope, TensorSource,
+    MatrixTypes, Norm, OwnInput, QkNorms, Recurrent, Rope, TensorSource,
 };
 use wgpu::Buffer;
 
@@ -75,14 +76,8 @@ impl Uploader<'_> {
         let norm = |is_there: bool, weight, bias| {
             is_there.then(|| self.norm(of_layer(weight), of_layer(bias))).transpose()
         };
-        // Norms of what is added have no bias.
-        let output_norm = |is_there: bool, weight| {
-            let upload = || self.vector(of_layer(weight));
-            let weight = is_there.then(upload).transpose()?;
-            Ok::<_, GpuLoadError>(
-                weight.map(|weight| NormWeights { weight: Some(weight), bias: None }),
-            )
-        };
+        let output_norm =
+            |is_there: bool, weight| is_there.then(|| self.output_norm(index, weight)).transpose();
         let mixer = match (&layer.attention, layer.recurrent) {
             (Some(shape), _) => {
                 MixerWeights::Attention(self.attention((index, layer), shape, ropes)?)
@@ -115,8 +110,27 @@ impl Uploader<'_> {
             },
             experts: layer.experts.map(|shape| self.experts(index, shape)).transpose()?,
             mlp_output_norm: output_norm(layer.mlp_output_norm, T::MlpOutputNorm)?,
+            own_input: match layer.own_input {
+                Some(shape) => Some(OwnInputWeights {
+                    shape,
+                    gate: matrix(&[T::InputGate], &[])?,
+                    up: matrix(&[T::InputUp], &[])?,
+                    norm: self.output_norm(index, T::InputNorm)?,
+                }),
+                None => None,
+            },
+            scalar: match layer.scalar {
+                true => self.floats(of_layer(T::Scalar))?.first().copied(),
+                false => None,
+            },
             mixer,
         })
+    }
+
+    /// Uploads a norm of what a layer adds. It has no bias.
+    fn output_norm(&self, index: usize, weight: LayerTensor) -> Result<NormWeights, GpuLoadError> {
+        let weight = Some(self.vector(Tensor::Layer(index, weight))?);
+        Ok(NormWeights { weight, bias: None })
     }
 
     /// Uploads those of a layer's tensors that it has as one matrix, with a bias for each of them, or none.
@@ -255,13 +269,21 @@ impl Uploader<'_> {
         })
     }
 
+    /// Uploads the inputs of layers next to the hidden state.
+    pub(crate) fn own_inputs(&self, shape: OwnInput) -> Result<OwnInputs, GpuLoadError> {
+        Ok(OwnInputs {
+            shape,
+            table: self.matrix(&[Tensor::LayerInputs], &[])?,
+            projection: self.matrix(&[Tensor::LayerInputProjection], &[])?,
+            norm: self.vector(Tensor::LayerInputNorm)?,
+        })
+    }
+
     fn experts(&self, layer: usize, shape: Experts) -> Result<ExpertWeights, GpuLoadError> {
         use ExpertTensor as E;
         use LayerTensor as T;
         let of_layer = |part| Tensor::Layer(layer, part);
         let bias = shape.router.bias.then_some(of_layer(T::RouterBias));
-        let correction = shape.router.correction;
-        let correction = correction.then(|| self.vector(of_layer(T::RouterCorrection)));
         let shared_gate = shape.shared_gate;
         let shared_gate = shared_gate.then(|| self.matrix(&[of_layer(T::SharedGate)], &[]));
         let projection = |kinds: &[(E, E)]| {
@@ -288,11 +310,45 @@ impl Uploader<'_> {
         Ok(ExpertWeights {
             shape,
             router: self.matrix(&[of_layer(T::Router)], bias.as_slice())?,
-            correction: correction.transpose()?,
+            adjustments: self.adjustments(layer, shape)?,
+            router_norm: shape.router.own_norm.then(|| self.router_norm(layer)).transpose()?,
+            norms: match shape.own_norms {
+                true => Some(ExpertNorms {
+                    input: self.output_norm(layer, T::ExpertsNorm)?,
+                    output: self.output_norm(layer, T::ExpertsOutputNorm)?,
+                    dense_output: self.output_norm(layer, T::DenseOutputNorm)?,
+                }),
+                false => None,
+            },
             shared_gate: shared_gate.transpose()?,
             gate_up: projection(if shape.mlp.gated { &gate_up[..] } else { &gate_up[1..] })?,
             down: projection(&[(E::Down, E::DownBias)])?,
         })
+    }
+
+    /// Uploads the norm of what a router reads, which is divided by the square root of the width.
+    fn router_norm(&self, layer: usize) -> Result<NormWeights, GpuLoadError> {
+        let factor = 1.0 / (self.architecture.hidden_size as f32).sqrt();
+        let stored = self.floats(Tensor::Layer(layer, LayerTensor::RouterNorm))?;
+        let weights: Vec<f32> = stored.into_iter().map(|weight| weight * factor).collect();
+        let weight = Some(upload_floats(self.device, "the norm of a router", &weights)?);
+        Ok(NormWeights { weight, bias: None })
+    }
+
+    /// Uploads what changes the choice and the weights of experts, if something does.
+    fn adjustments(&self, layer: usize, shape: Experts) -> Result<Option<Buffer>, GpuLoadError> {
+        let (correction, scales) = (shape.router.correction, shape.router.expert_scales);
+        if !correction && !scales {
+            return Ok(None);
+        }
+        let stored = |is_there, part, other| match is_there {
+            true => self.floats(Tensor::Layer(layer, part)),
+            false => Ok(vec![other; shape.n_experts]),
+        };
+        let corrections = stored(correction, LayerTensor::RouterCorrection, 0.0)?;
+        let scales = stored(scales, LayerTensor::ExpertScales, 1.0)?;
+        let both = [corrections, scales].concat();
+        upload_floats(self.device, "the choice of experts", &both).map(Some)
     }
 
     fn head_norms(

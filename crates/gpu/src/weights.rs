@@ -5,6 +5,7 @@ use crate::error::{GpuFailure, GpuLoadError};
 use crate::layer_plan::{self, LayerOptions, LayerPlan};
 use crate::layer_weights::{LayerWeights, NormWeights};
 use crate::matrix::GpuMatrix;
+use crate::own_input::OwnInputs;
 use crate::support;
 use crate::uploader::Uploader;
 use forerun_formats::checkpoint::Tensor;
@@ -24,6 +25,8 @@ pub struct GpuWeights {
     /// Without outputs if only the first layers are here.
     pub(crate) embedding: Arc<GpuMatrix>,
     pub(crate) positions: Option<Buffer>, // [rows, hidden]
+    /// The inputs of layers next to the hidden state.
+    pub(crate) own_inputs: Option<OwnInputs>,
     pub(crate) layers: Vec<LayerWeights>,
     /// The different position embeddings of the layers.
     pub(crate) ropes: Vec<Rope>,
@@ -92,6 +95,8 @@ impl GpuWeights {
         let uploader = Uploader { device, architecture: &architecture, source, types: &matrices };
         let embedding = Arc::new(uploader.matrix(&[Tensor::Embedding], &[])?);
         let positions = architecture.positions.map(|_| uploader.vector(Tensor::Positions));
+        let own_inputs = architecture.own_input().map(|shape| uploader.own_inputs(shape));
+        let own_inputs = own_inputs.transpose()?;
         let (mut ropes, mut layers) = (Vec::new(), Vec::new());
         for (index, layer) in architecture.layers.iter().enumerate() {
             if on_layer(index).is_break() {
@@ -119,6 +124,7 @@ impl GpuWeights {
         Ok(Self {
             embedding,
             positions: positions.transpose()?,
+            own_inputs,
             layers,
             ropes,
             final_norm: final_norm.transpose()?,
@@ -181,6 +187,7 @@ impl GpuWeights {
         Ok(Self {
             embedding: Arc::clone(&elsewhere),
             positions: None,
+            own_inputs: None,
             layers,
             ropes,
             final_norm: None,
@@ -230,7 +237,8 @@ impl GpuWeights {
             true => 0,
             false => self.head.bytes(),
         };
-        layers + self.embedding.bytes() + head
+        let own_inputs = self.own_inputs.as_ref().map_or(0, OwnInputs::bytes);
+        layers + self.embedding.bytes() + head + own_inputs
     }
 }
 

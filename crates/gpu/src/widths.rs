@@ -19,6 +19,7 @@ pub(crate) struct Widths {
     pub(crate) convolved: usize,
     pub(crate) recurred: usize,
     pub(crate) scores: usize,
+    pub(crate) own_inputs: usize,
     /// The width of the output of a dense MLP, if a layer also has experts.
     pub(crate) dense_next_to_experts: usize,
 }
@@ -27,6 +28,10 @@ impl Widths {
     /// Returns the widths of a model.
     pub(crate) fn of(weights: &GpuWeights) -> Self {
         let mut widths = Self { gates: 1, ..Self::default() };
+        if let Some(inputs) = &weights.own_inputs {
+            widths.own_inputs = inputs.projection.outputs;
+            widths.projected = inputs.projection.outputs;
+        }
         for layer in &weights.layers {
             match &layer.mixer {
                 MixerWeights::Attention(attention) => widths.include_attention(attention),
@@ -73,19 +78,24 @@ fn include(widest: &mut usize, width: usize) {
     *widest = width.max(*widest);
 }
 
-/// Returns the widest projections of dense MLPs and of experts: their gates and ups, and the results of activations.
+/// Returns the widest projections of dense MLPs and of experts: their gates and ups, and the results of activations. Layers' own
+/// inputs count as dense MLPs.
 pub(crate) fn widths_of_mlps(weights: &GpuWeights) -> [[usize; 2]; 2] {
+    let widest = |one: [usize; 2], other: [usize; 2]| [one[0].max(other[0]), one[1].max(other[1])];
     let of_layer = |layer: &LayerWeights| {
+        let own_input = layer.own_input.as_ref().map_or(0, |input| input.shape.width);
         let dense = layer.dense.as_ref();
         let experts = layer.experts.as_ref();
         [
-            dense.map_or([0, 0], |dense| [dense.gate_up.outputs, dense.mlp.intermediate_size]),
+            widest(
+                [own_input; 2],
+                dense.map_or([0, 0], |it| [it.gate_up.outputs, it.mlp.intermediate_size]),
+            ),
             experts.map_or([0, 0], |experts| {
                 [experts.gate_up.outputs, experts.shape.mlp.intermediate_size]
             }),
         ]
     };
-    let widest = |one: [usize; 2], other: [usize; 2]| [one[0].max(other[0]), one[1].max(other[1])];
     let all = weights.layers.iter().map(of_layer);
     all.fold([[0; 2]; 2], |[dense, experts], of| [widest(dense, of[0]), widest(experts, of[1])])
 }

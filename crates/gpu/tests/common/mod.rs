@@ -51,6 +51,7 @@ fn aligned(config: &Config) -> Config {
         latent.rank = latent.rank.next_multiple_of(4);
         latent.value_dim = latent.value_dim.next_multiple_of(2);
     }
+    config.per_layer_input = config.per_layer_input.map(|width| width.next_multiple_of(4));
     if let Some(RecurrentLayers { mixer, .. }) = &mut config.recurrent {
         while !mixer.value_width().is_multiple_of(4) {
             mixer.value_dim += 1;
