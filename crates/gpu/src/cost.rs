@@ -13,7 +13,8 @@ pub struct PassCost {
     pub weight_bytes: u64,
     /// Number of experts that some row has chosen, summed over layers.
     pub experts: usize,
-    /// Bytes of keys and values that are read, if each head of each row reads its own.
+    /// Bytes of keys and values that are read, if each head of each row reads its own, and of states of recurrent layers, if each
+    /// row reads and writes its own.
     pub cache_bytes: u64,
     /// Number of dispatches. Each waits for the one before it.
     pub dispatches: usize,

@@ -106,13 +106,13 @@ impl GpuDevice {
         let (mut description, adapter) = adapters.swap_remove(index);
         description.max_binding_bytes =
             description.max_binding_bytes.min(options.max_binding_bytes);
-        Self::open_adapter(description, &adapter, &options)
+        Self::open_adapter(description, &adapter, options)
     }
 
     fn open_adapter(
         description: GpuAdapter,
         adapter: &Adapter,
-        options: &GpuOptions,
+        options: GpuOptions,
     ) -> Result<Arc<Self>, GpuError> {
         let name = || description.name.clone();
         if !adapter.features().contains(Features::IMMEDIATES) {
@@ -142,8 +142,8 @@ impl GpuDevice {
         }));
         let info = adapter.get_info();
         let is_vulkan = info.backend == wgpu::Backend::Vulkan;
-        let folder = options.pipeline_folder.as_deref();
-        let store = folder.and_then(|folder| PipelineStore::open(&device, &info, folder));
+        let open_store = |folder| PipelineStore::open(&device, &info, folder);
+        let store = options.pipeline_folder.and_then(open_store);
         let exact = options.forbid_contraction
             && is_vulkan
             && features.contains(Features::PASSTHROUGH_SHADERS);

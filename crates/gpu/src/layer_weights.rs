@@ -42,8 +42,8 @@ pub(crate) struct OwnInputWeights {
 
 /// What mixes the rows of a layer.
 pub(crate) enum MixerWeights {
-    Attention(AttentionWeights),
-    Recurrent(RecurrentWeights),
+    Attention(Box<AttentionWeights>),
+    Recurrent(Box<RecurrentWeights>),
 }
 
 /// The weights of attention, without its output projection.

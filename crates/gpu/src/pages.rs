@@ -145,12 +145,18 @@ impl GpuPages {
         self.states.layer(layer)
     }
 
-    /// Allocates the memory of all states that have been reserved.
+    /// Returns the largest number of states that kernels can address.
+    #[must_use]
+    pub fn max_states(&self) -> usize {
+        self.states.max_slots(self.device.max_binding_bytes())
+    }
+
+    /// Allocates the memory of the first `needed` states.
     ///
     /// # Errors
     /// If there is no memory, or the GPU has failed. All states keep their numbers.
-    pub(crate) fn allocate_states(&mut self) -> Result<(), GpuFailure> {
-        let moved = self.states.allocate(&self.device);
+    pub(crate) fn allocate_states(&mut self, needed: usize) -> Result<(), GpuFailure> {
+        let moved = self.states.allocate(&self.device, needed);
         self.generation += usize::from(*moved.as_ref().unwrap_or(&true));
         moved.map(drop)
     }
@@ -285,10 +291,8 @@ impl PageStorage for GpuPages {
         self.states.state_bytes()
     }
 
-    /// The next pass allocates it.
-    fn reserve_state(&mut self, state: StateId) {
-        self.states.reserve(state);
-    }
+    /// The pass that writes a state allocates it.
+    fn reserve_state(&mut self, _state: StateId) {}
 }
 
 #[cfg(test)]

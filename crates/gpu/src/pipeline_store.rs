@@ -5,7 +5,7 @@
 //! GPU is opened, and written whole and under its name at once, so processes may share it: the last one wins.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use wgpu::{AdapterInfo, Device, Features, PipelineCache, PipelineCacheDescriptor};
 
@@ -35,11 +35,12 @@ struct Built {
 
 impl PipelineStore {
     /// Opens the store of a GPU in a folder. `None` if its driver cannot give its pipelines away.
-    pub(crate) fn open(device: &Device, adapter: &AdapterInfo, folder: &Path) -> Option<Self> {
+    pub(crate) fn open(device: &Device, adapter: &AdapterInfo, folder: PathBuf) -> Option<Self> {
         if !device.features().contains(Features::PIPELINE_CACHE) {
             return None;
         }
-        let file = folder.join(wgpu::util::pipeline_cache_key(adapter)?);
+        let mut file = folder;
+        file.push(wgpu::util::pipeline_cache_key(adapter)?);
         let data = fs::read(&file).ok();
         let data = data.as_deref().and_then(driver_data);
         let descriptor = PipelineCacheDescriptor { label: None, data, fallback: true };

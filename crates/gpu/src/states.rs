@@ -9,8 +9,6 @@ use wgpu::Buffer;
 /// The states of all recurrent layers.
 pub(crate) struct GpuStates {
     layers: Vec<LayerStates>,
-    /// Number of slots that have been reserved.
-    reserved: usize,
 }
 
 /// The states of a layer, which has none if it has attention.
@@ -53,7 +51,7 @@ impl GpuStates {
             capacity: 0,
             buffers: empty.clone(),
         };
-        Self { layers: layers.iter().map(of_layer).collect(), reserved: 0 }
+        Self { layers: layers.iter().map(of_layer).collect() }
     }
 
     /// Returns the size of a state of all layers in bytes.
@@ -61,17 +59,21 @@ impl GpuStates {
         self.layers.iter().flat_map(LayerStates::slot_bytes).sum::<u64>() as usize
     }
 
-    /// Notes that a slot is needed.
-    pub(crate) fn reserve(&mut self, state: StateId) {
-        self.reserved = self.reserved.max(state.index() + 1);
+    /// Returns the largest number of slots for which no layer's buffer exceeds this size.
+    pub(crate) fn max_slots(&self, buffer_bytes: u64) -> usize {
+        let largest = self.layers.iter().flat_map(LayerStates::slot_bytes).max();
+        (buffer_bytes / largest.unwrap_or(0).max(1)) as usize
     }
 
-    /// Allocates the memory of all slots that have been reserved. Returns whether buffers were replaced.
+    /// Allocates the memory of the first `needed` slots. Returns whether buffers were replaced.
     ///
     /// # Errors
     /// If there is no memory, or the GPU has failed. All slots keep their numbers; some layers may have more.
-    pub(crate) fn allocate(&mut self, device: &GpuDevice) -> Result<bool, GpuFailure> {
-        let needed = self.reserved;
+    pub(crate) fn allocate(
+        &mut self,
+        device: &GpuDevice,
+        needed: usize,
+    ) -> Result<bool, GpuFailure> {
         let has_states = |layer: &&mut LayerStates| layer.numbers != [0, 0];
         let small = self.layers.iter_mut().filter(has_states);
         let mut moved = false;
@@ -103,4 +105,63 @@ pub(crate) fn step_numbers(step: &StateStep) -> [u32; 2] {
         StateBefore::Kept(StateId(slot)) => slot,
     };
     [before, step.after.map_or(u32::MAX, |StateId(slot)| slot)]
+}
+
+/// Returns the number of slots that steps need.
+pub(crate) fn needed_slots(steps: &[[u32; 2]]) -> usize {
+    let slots = steps.iter().flatten().filter(|slot| **slot < u32::MAX - 1);
+    slots.map(|slot| *slot as usize + 1).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::weights::GpuWeights;
+    use forerun_formats::WeightType;
+    use forerun_formats::checkpoint::random::{RandomTensors, example_families};
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn slots_are_those_of_kept_states() {
+        let kept = |slot| StateBefore::Kept(StateId(slot));
+        let steps =
+            [(StateBefore::Zero, None), (StateBefore::Running, Some(StateId(4))), (kept(6), None)];
+        let steps = steps.map(|(before, after)| step_numbers(&StateStep { before, after }));
+        assert_eq!(steps.map(|step| needed_slots(&[step])), [0, 5, 7]);
+        assert_eq!(needed_slots(&steps), 7);
+    }
+
+    #[test]
+    fn without_memory_slots_stay_as_they_are() {
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let device = GpuDevice::open(0).unwrap();
+        let is_hybrid = |config: &forerun_formats::Config| config.recurrent.is_some();
+        let architecture = example_families().into_iter().find(is_hybrid).unwrap().architecture();
+        let tensors = RandomTensors::new(&architecture, 5);
+        let types = WeightType::F32;
+        let state_bytes = architecture.state_bytes();
+        let weights =
+            GpuWeights::load_architecture(&device, architecture, &tensors, types).unwrap();
+        let mut states = GpuStates::new(&weights.layers, &weights.empty_pages);
+        assert_eq!(states.state_bytes(), state_bytes);
+        let capacities = |states: &GpuStates| -> Vec<usize> {
+            states.layers.iter().map(|layer| layer.capacity).collect()
+        };
+        assert!(states.allocate(&device, 4).unwrap());
+        assert_eq!(capacities(&states), [4, 0]);
+        device.buffers_left.store(1, Ordering::Relaxed);
+        let error = states.allocate(&device, 5).unwrap_err().to_string();
+        device.buffers_left.store(usize::MAX, Ordering::Relaxed);
+        assert!(error.contains("the states of a recurrent layer"), "{error}");
+        // A pass with fewer goes on, and a later one may find memory.
+        assert!(!states.allocate(&device, 3).unwrap());
+        assert_eq!(capacities(&states), [4, 0]);
+        assert!(states.allocate(&device, 5).unwrap());
+        assert_eq!(capacities(&states), [6, 0]);
+        let largest = states.layers[0].slot_bytes()[0].max(states.layers[0].slot_bytes()[1]);
+        assert_eq!(states.max_slots(3 * largest + 1), 3);
+    }
 }

@@ -80,9 +80,11 @@ impl Uploader<'_> {
             |is_there: bool, weight| is_there.then(|| self.output_norm(index, weight)).transpose();
         let mixer = match (&layer.attention, layer.recurrent) {
             (Some(shape), _) => {
-                MixerWeights::Attention(self.attention((index, layer), shape, ropes)?)
+                MixerWeights::Attention(Box::new(self.attention((index, layer), shape, ropes)?))
             }
-            (None, Some(shape)) => MixerWeights::Recurrent(self.recurrent((index, layer), shape)?),
+            (None, Some(shape)) => {
+                MixerWeights::Recurrent(Box::new(self.recurrent((index, layer), shape)?))
+            }
             (None, None) => {
                 return Err(GpuLoadError::unsupported(format!("layer {index} without a mixer")));
             }
