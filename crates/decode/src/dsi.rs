@@ -88,6 +88,8 @@ struct ScoreTask {
     committed: usize,
     /// The tokens after the committed ones, up to the last row.
     tokens: Vec<TokenId>,
+    /// Whether drafters worked when it was submitted.
+    while_drafting: bool,
 }
 
 impl ScoreTask {
@@ -211,7 +213,9 @@ impl Dsi {
             }
             let Some(replica) = self.replicas.free(frontier, max_missed) else { return Ok(()) };
             let tokens = chain[..next_row + count - 1 - frontier].to_vec();
-            let task = ScoreTask { replica, first_row: next_row, committed: frontier, tokens };
+            let while_drafting = !self.is_alone();
+            let (first_row, committed) = (next_row, frontier);
+            let task = ScoreTask { replica, first_row, committed, tokens, while_drafting };
             self.submit(task, sequence, cluster)?;
             self.chains[index].next_row += count;
         }
@@ -307,7 +311,7 @@ impl Dsi {
             }
         }
         let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
-        self.lookahead.observe_score(task.rows(), &reply.time);
+        self.lookahead.observe_score(task.rows(), &reply.time, task.while_drafting);
         self.arrived.insert((task.first_row, ticket), (task, reply.output));
         Ok(())
     }
