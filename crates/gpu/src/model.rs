@@ -12,7 +12,6 @@ use crate::pass::PassRun;
 use crate::recorder::{BoundBuffers, Recorder, Submitted};
 use crate::rows::PassRows;
 use crate::scratch::{GrowingBuffer, Scratch};
-use crate::states::needed_slots;
 use crate::weights::GpuWeights;
 use crate::widths::{Widths, widths_of_mlps};
 use forerun_cache::PageStorage;
@@ -102,12 +101,7 @@ impl GpuModel {
     #[must_use]
     pub fn max_cache_bytes(&self) -> usize {
         let storage = self.new_storage();
-        let pages = storage.max_pages().saturating_mul(storage.page_bytes());
-        match storage.state_bytes() {
-            0 => pages,
-            // Each may have a half of the budget.
-            state => pages.min(storage.max_states().saturating_mul(state)).saturating_mul(2),
-        }
+        storage.max_cache_bytes(storage.page_bytes(), storage.state_bytes())
     }
 
     /// Returns what the last pass cost.
@@ -401,7 +395,6 @@ impl GpuModel {
         let groups = (0..pass.order.len(n_layers)).map(|index| pass.order.group(index).len());
         let longest_group = groups.max().unwrap_or(1);
         self.reserve(&rows, longest_group)?;
-        storage.allocate_states(needed_slots(&rows.steps))?;
         if self.bound_generation != storage.generation() {
             self.bound.clear();
             self.bound_generation = storage.generation();

@@ -151,14 +151,18 @@ impl GpuPages {
         self.states.max_slots(self.device.max_binding_bytes())
     }
 
-    /// Allocates the memory of the first `needed` states.
-    ///
-    /// # Errors
-    /// If there is no memory, or the GPU has failed. All states keep their numbers.
-    pub(crate) fn allocate_states(&mut self, needed: usize) -> Result<(), GpuFailure> {
-        let moved = self.states.allocate(&self.device, needed);
-        self.generation += usize::from(*moved.as_ref().unwrap_or(&true));
-        moved.map(drop)
+    /// Returns the largest budget in bytes of a cache for which kernels can address everything, if a page has `page_bytes` and a
+    /// state has `state_bytes`, on all devices that have a part of them.
+    #[must_use]
+    pub fn max_cache_bytes(&self, page_bytes: usize, state_bytes: usize) -> usize {
+        let pages = self.max_pages().saturating_mul(page_bytes);
+        let states = self.max_states().saturating_mul(state_bytes);
+        match (page_bytes, state_bytes) {
+            (_, 0) => pages,
+            (0, _) => states,
+            // Each may have a half of the budget.
+            _ => pages.min(states).saturating_mul(2),
+        }
     }
 
     /// Records the copies of rows that have not been made yet. Returns whether there are any: they must be submitted.
@@ -291,8 +295,18 @@ impl PageStorage for GpuPages {
         self.states.state_bytes()
     }
 
-    /// The pass that writes a state allocates it.
-    fn reserve_state(&mut self, _state: StateId) {}
+    fn set_state_budget(&mut self, states: usize) {
+        self.states.budget = states;
+    }
+
+    /// # Errors
+    /// If there is no memory for the state, or kernels cannot address so many. All states keep their numbers then.
+    fn reserve_state(&mut self, state: StateId) -> Result<(), StorageError> {
+        let moved = self.states.allocate(&self.device, state.index() + 1);
+        // After an error, the states of some layers may have moved.
+        self.generation += usize::from(*moved.as_ref().unwrap_or(&true));
+        moved.map(drop).map_err(StorageError::from)
+    }
 }
 
 #[cfg(test)]
@@ -300,8 +314,8 @@ impl PageStorage for GpuPages {
 mod tests {
     use super::*;
     use crate::weights::GpuWeights;
-    use forerun_formats::WeightType;
-    use forerun_formats::checkpoint::random::{RandomTensors, example_config};
+    use forerun_formats::checkpoint::random::{RandomTensors, example_config, example_families};
+    use forerun_formats::{Architecture, WeightType};
     use std::sync::atomic::Ordering;
 
     #[test]
@@ -341,6 +355,39 @@ mod tests {
         assert_eq!((capacities(&pages), pages.capacity()), (vec![6; layers], 6));
         assert!(pages.generation() > generation);
         assert_eq!(device.check(), Ok(()));
+    }
+
+    #[test]
+    fn budgets_are_what_kernels_can_address() {
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let device = GpuDevice::open(0).unwrap();
+        let is_hybrid = |config: &forerun_formats::Config| config.recurrent.is_some();
+        let mut architecture =
+            example_families().into_iter().find(is_hybrid).unwrap().architecture();
+        let storage = |architecture: &Architecture| {
+            let tensors = RandomTensors::new(architecture, 5);
+            let types = WeightType::F32;
+            let weights =
+                GpuWeights::load_architecture(&device, architecture.clone(), &tensors, types);
+            let weights = weights.unwrap();
+            GpuPages::new(&device, &weights.layers, CacheType::F32, &weights.empty_pages)
+        };
+        let both = storage(&architecture);
+        let (page, state) = (both.page_bytes(), both.state_bytes());
+        assert!(page > 0 && state > 0);
+        let (pages, states) = (both.max_pages() * page, both.max_states() * state);
+        assert_eq!(both.max_cache_bytes(page, state), 2 * pages.min(states));
+        // Of a split model, each page and state has a part on another device.
+        let [larger_page, larger_state] = [both.max_pages() * 10 * page, 2 * states];
+        assert_eq!(both.max_cache_bytes(10 * page, 2 * state), 2 * larger_page.min(larger_state));
+        assert_eq!(both.max_cache_bytes(page, 0), pages);
+        // Without attention, states have the whole budget.
+        architecture.layers.truncate(1);
+        let recurrent = storage(&architecture);
+        assert_eq!(recurrent.page_bytes(), 0);
+        assert_eq!(recurrent.max_cache_bytes(0, state), states);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::kernel::{Kernel, RECUR_COLUMNS};
 use crate::layer_weights::RecurrentWeights;
 use crate::parameters::{Convolve, Finish, Lengths, Recur};
 use crate::pass::{PassRun, Store};
+use crate::states::named_slots;
 use forerun_formats::{Recurrent, RecurrentRule};
 use wgpu::Buffer;
 
@@ -103,10 +104,10 @@ impl<'a> PassRun<'a> {
         let groups = [columns, shape.n_value_heads as u32, 1];
         let kernel = Kernel::Recur { key_dim: shape.key_dim as u32 };
         self.recorder.dispatch(kernel, &buffers, &parameters, groups);
-        let rows = self.rows.rows.len() as u64;
-        let bytes = rows * 2 * 4 * shape.matrix_values() as u64;
-        self.recorder.cost.cache_bytes += bytes;
-        self.recorder.add_work(bytes);
+        let state_bytes = (shape.matrix_values() * size_of::<f32>()) as u64;
+        // Between other rows of a prompt, the state stays where it is. They take time all the same.
+        self.recorder.cost.cache_bytes += named_slots(&self.rows.steps) as u64 * state_bytes;
+        self.recorder.add_work(2 * self.rows.rows.len() as u64 * state_bytes);
     }
 
     fn finish_mixer(&mut self, weights: &RecurrentWeights, x: &Buffer, y: &Buffer) {

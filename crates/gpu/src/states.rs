@@ -9,6 +9,8 @@ use wgpu::Buffer;
 /// The states of all recurrent layers.
 pub(crate) struct GpuStates {
     layers: Vec<LayerStates>,
+    /// Number of slots beyond which memory is allocated for needed ones only.
+    pub(crate) budget: usize,
 }
 
 /// The states of a layer, which has none if it has attention.
@@ -51,7 +53,7 @@ impl GpuStates {
             capacity: 0,
             buffers: empty.clone(),
         };
-        Self { layers: layers.iter().map(of_layer).collect() }
+        Self { layers: layers.iter().map(of_layer).collect(), budget: usize::MAX }
     }
 
     /// Returns the size of a state of all layers in bytes.
@@ -80,7 +82,7 @@ impl GpuStates {
         for layer in small.filter(|layer| layer.capacity < needed) {
             moved = true;
             // A half more than before, so that they are moved rarely.
-            let roomy = (layer.capacity + layer.capacity / 2).max(needed);
+            let roomy = (layer.capacity + layer.capacity / 2).min(self.budget).max(needed);
             match layer.grow(device, roomy) {
                 Err(GpuFailure::OutOfMemory { .. }) if roomy > needed => {
                     layer.grow(device, needed)?;
@@ -107,10 +109,9 @@ pub(crate) fn step_numbers(step: &StateStep) -> [u32; 2] {
     [before, step.after.map_or(u32::MAX, |StateId(slot)| slot)]
 }
 
-/// Returns the number of slots that steps need.
-pub(crate) fn needed_slots(steps: &[[u32; 2]]) -> usize {
-    let slots = steps.iter().flatten().filter(|slot| **slot < u32::MAX - 1);
-    slots.map(|slot| *slot as usize + 1).max().unwrap_or(0)
+/// Returns how often steps read or write a slot.
+pub(crate) fn named_slots(steps: &[[u32; 2]]) -> usize {
+    steps.iter().flatten().filter(|slot| **slot < u32::MAX - 1).count()
 }
 
 #[cfg(test)]
@@ -128,8 +129,9 @@ mod tests {
         let steps =
             [(StateBefore::Zero, None), (StateBefore::Running, Some(StateId(4))), (kept(6), None)];
         let steps = steps.map(|(before, after)| step_numbers(&StateStep { before, after }));
-        assert_eq!(steps.map(|step| needed_slots(&[step])), [0, 5, 7]);
-        assert_eq!(needed_slots(&steps), 7);
+        assert_eq!(steps.map(|step| named_slots(&[step])), [0, 1, 1]);
+        let both = step_numbers(&StateStep { before: kept(3), after: Some(StateId(0)) });
+        assert_eq!(named_slots(&[both, steps[1]]), 3);
     }
 
     #[test]
@@ -161,6 +163,9 @@ mod tests {
         assert_eq!(capacities(&states), [4, 0]);
         assert!(states.allocate(&device, 5).unwrap());
         assert_eq!(capacities(&states), [6, 0]);
+        states.budget = 8;
+        assert!(states.allocate(&device, 7).unwrap());
+        assert_eq!(capacities(&states), [8, 0], "no more than the budget");
         let largest = states.layers[0].slot_bytes()[0].max(states.layers[0].slot_bytes()[1]);
         assert_eq!(states.max_slots(3 * largest + 1), 3);
     }

@@ -25,6 +25,9 @@ use models::Models;
 use std::process::Command;
 use std::sync::Arc;
 
+/// The examples that GPUs do not compute, and why.
+const REFUSED: [&str; 0] = [];
+
 #[test]
 fn families_have_the_bits_of_the_reference_or_are_refused() {
     let Some(device) = gpu() else { return };
@@ -42,14 +45,15 @@ fn families_have_the_bits_of_the_reference_or_are_refused() {
                     computed.push(name);
                 }
                 Err(GpuLoadError::Unsupported { piece }) => {
-                    refused.push(format!("{} ({number}): {piece}", config.family));
+                    refused.push(format!("{}: {piece}", config.family));
                 }
                 Err(error) => panic!("{error}"),
             }
         }
     }
-    println!("computed: {computed:#?}\nrefused: {refused:#?}");
-    assert!(computed.len() >= 48, "{} families are computed", computed.len());
+    println!("computed: {computed:#?}");
+    // Only examples with odd sizes. The same families with the next larger sizes are computed.
+    assert_eq!(refused, REFUSED);
 }
 
 #[test]

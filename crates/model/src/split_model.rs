@@ -131,9 +131,14 @@ impl<L: PageStorage, R: PageStorage> PageStorage for SplitPages<L, R> {
         self.first.state_bytes() + self.rest.state_bytes()
     }
 
-    fn reserve_state(&mut self, state: StateId) {
-        self.first.reserve_state(state);
-        self.rest.reserve_state(state);
+    fn set_state_budget(&mut self, states: usize) {
+        self.first.set_state_budget(states);
+        self.rest.set_state_budget(states);
+    }
+
+    fn reserve_state(&mut self, state: StateId) -> Result<(), StorageError> {
+        self.first.reserve_state(state)?;
+        self.rest.reserve_state(state)
     }
 
     fn release_state(&mut self, state: StateId) {
