@@ -429,6 +429,13 @@ fn tasks(models: &Models) -> Vec<Task> {
         task("speculative", "lookahead", "target=rank:3+rank:1+rank:2+rank:0"),
         task("dsi", "model", "drafter=rank:0,target=rank:1+rank:2,target=rank:3"),
         trained("eagle", "drafter=rank:0,target=rank:1+rank:2"),
+        // Ranks that compute the drafter together.
+        task("speculative", "model", "drafter=rank:0+rank:1,target=rank:2+rank:3"),
+        task("speculative", "ouroboros", "drafter=rank:2+rank:0+rank:1,target=rank:3"),
+        task("speculative", "easyspec", "drafter=rank:1+rank:0,target=rank:2"),
+        task("pearl", "model", "drafter=rank:0+rank:1,target=rank:2+rank:3"),
+        task("pearl", "model", "drafter=rank:2+rank:1,target=rank:0"),
+        task("dsi", "model", "drafter=rank:0+rank:4,target=rank:1+rank:2,target=rank:3"),
         // Drafters that read the target's features and share its weights.
         trained("eagle", "drafter=rank:0,target=rank:1"),
         trained("medusa", "drafter=rank:1,target=rank:0"),
@@ -491,11 +498,12 @@ fn families_on_ranks_that_compute_together_answer_as_in_one_process() {
 #[test]
 fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
     let models = Models::make();
-    let cases = std::env::var("FORERUN_CASES").ok().map_or(9, |cases| cases.parse().unwrap());
+    let cases = std::env::var("FORERUN_CASES").ok().map_or(12, |cases| cases.parse().unwrap());
     let tasks = [
         Task::new(&models, "dsi", "model", "drafter=rank:0,target=rank:1,target=rank:2"),
         Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:1"),
         Task::new(&models, "pearl", "model", "drafter=rank:0,target=rank:2+rank:1"),
+        Task::new(&models, "pearl", "model", "drafter=rank:1+rank:2,target=rank:0"),
     ];
     let expected = tasks.each_ref().map(expected);
     let (mut longest, mut answers) = (Duration::ZERO, 0);
@@ -505,12 +513,13 @@ fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
             KeyedRandomness { seed: 11, sample: 0 }.uniform(key)
         };
         let kind = [FaultKind::Kill, FaultKind::Stop, FaultKind::Panic][case % 3];
+        let of_tasks = case / 3 % tasks.len();
         let rank = (uniform(0) * 3.0) as usize;
         let after_ms = (uniform(1) * 700.0) as u64;
         let task = Task {
             work: Work::AnswerForEver,
             fault: Some(Fault { rank, kind, after_ms }),
-            ..tasks[case / 3 % 3].clone()
+            ..tasks[of_tasks].clone()
         };
         let ended = task.run(TRANSPORTS[case % 2]);
         let name = format!("case {case}: {kind:?} rank {rank} after {after_ms} ms");
@@ -527,7 +536,7 @@ fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
             let Some((number, tokens)) = line.split_once(' ') else { continue };
             let number: usize = number.parse().unwrap();
             if tokens.ends_with(']') && number < 2 {
-                assert_eq!(tokens, expected[case / 3 % 3][number], "{name}");
+                assert_eq!(tokens, expected[of_tasks][number], "{name}");
                 answers += 1;
             }
         }
@@ -573,6 +582,22 @@ fn a_job_over_ranks_has_little_overhead() {
         let [short, long] = &bytes[..] else { panic!("{}", ended.output) };
         // Sent and received bytes for each token, which must not grow with the context.
         assert!(long[1] <= short[1] + 16 && long[2] <= short[2] + 16, "{short:?} {long:?}");
+    }
+}
+
+/// Drafters that use the target's weights are on one device.
+#[test]
+fn drafters_that_share_the_target_are_on_one_rank() {
+    let models = Models::make();
+    let path = |name| format!("{}/../../models/{name}", env!("CARGO_MANIFEST_DIR"));
+    let placement = "drafter=rank:0+rank:1,target=rank:2";
+    for kind in ["eagle", "medusa"] {
+        let task = Task::new(&models, "speculative", kind, placement);
+        let task = Task { target: path("target"), drafter: path(kind), ..task };
+        let ended = task.run(TRANSPORTS[0]);
+        assert!(!ended.succeeded, "{}", ended.output);
+        assert!(ended.errors.contains("rank:0+rank:1"), "{}", ended.errors);
+        assert!(ended.errors.contains("DrafterOnRanks"), "{}", ended.errors);
     }
 }
 
