@@ -41,8 +41,8 @@ use crate::{
     Sequence, jobs,
 };
 use forerun_core::{
-    Cluster, ClusterError, Completion, Draft, JobCost, JobError, Need, Outcome, Proposal, Scores,
-    Ticket, TokenId, TokenTree, trace::SpanOutcome, verify_chains,
+    Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
+    TokenId, TokenTree, trace::SpanOutcome, verify_chains,
 };
 use forerun_plan::{Forecast, Knowledge};
 use std::collections::BTreeMap;
@@ -373,10 +373,13 @@ impl Dsi {
         self.replicas.end_job(task.replica, self.now_ns);
         match &completion.output {
             Ok(_) => {
-                let JobCost { own_rows, passes, .. } = completion.cost;
-                // A replica that was idle reads tokens first.
-                let rows = task.rows().max(own_rows.checked_div(passes).unwrap_or(0) as usize);
-                let usual_ns = self.lookahead.score_ns(rows);
+                // A replica that was idle reads tokens first. How long that takes is less well known.
+                let own_rows = completion.cost.own_rows as usize;
+                let rows = task.rows().max(own_rows);
+                let usual_ns = match rows <= 2 * task.rows() {
+                    true => self.lookahead.score_ns(rows),
+                    false => 0.0,
+                };
                 self.replicas.observe(task.replica, completion.duration_ns(), usual_ns);
             }
             Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
