@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 
 /// Replicas whose jobs take up to this factor as long as those of another one count as equally fast.
 const SIMILAR: f64 = 1.25;
-/// The weight of the latest job in a replica's slowness.
-const LATEST: f64 = 0.5;
 /// A replica that gets no jobs is idle for this many of its jobs' times, at least, before it is tried again.
 const JOBS_BETWEEN_TRIALS: f64 = 16.0;
 
@@ -20,8 +18,8 @@ struct Replica {
     cancelled: usize,
     /// The number of committed tokens when it got its last job.
     read: usize,
-    /// How many times as long as usual its jobs take.
-    slowness: f64,
+    /// How many times as long as usual its last two jobs took.
+    latest: [f64; 2],
     /// Whether it has read the prompt of this answer, which says nothing of later jobs.
     has_read_prompt: bool,
     /// When its last job started and should end, on the cluster's clock.
@@ -38,7 +36,7 @@ impl Default for Replica {
             active: 0,
             cancelled: 0,
             read: 0,
-            slowness: 1.0,
+            latest: [1.0; 2],
             has_read_prompt: false,
             started_ns: 0,
             ends_ns: 0.0,
@@ -57,8 +55,14 @@ impl Replica {
         (self.ends_ns - now_ns as f64).abs()
     }
 
+    /// Returns how many times as long as usual its jobs take. A single slow one shows nothing: it may have shared its passes
+    /// with the prompt of another answer.
+    fn slowness(&self) -> f64 {
+        self.latest[0].min(self.latest[1])
+    }
+
     fn observe(&mut self, slowness: f64) {
-        self.slowness += LATEST * (slowness - self.slowness);
+        self.latest = [self.latest[1], slowness];
     }
 }
 
@@ -92,7 +96,7 @@ impl Replicas {
     pub(crate) fn for_new_answer(&self, count: usize) -> Self {
         let mut new = Self::new(count);
         for (replica, known) in new.all.iter_mut().zip(&self.all) {
-            replica.slowness = known.slowness;
+            replica.latest = known.latest;
         }
         new
     }
@@ -102,12 +106,13 @@ impl Replicas {
     /// gets no job if there are others.
     pub(crate) fn free(&self, job: &WaitingJob) -> Option<usize> {
         let free = || self.near(job).filter(|(_, replica)| replica.active == 0);
-        let fastest = free().map(|(_, replica)| replica.slowness).min_by(f64::total_cmp)?;
-        let fast = free().filter(|(_, replica)| replica.slowness <= fastest * SIMILAR);
+        let fastest = free().map(|(_, replica)| replica.slowness()).min_by(f64::total_cmp)?;
+        let fast = free().filter(|(_, replica)| replica.slowness() <= fastest * SIMILAR);
         let (index, chosen) = fast.min_by_key(|(_, replica)| replica.cancelled)?;
         let finishes_earlier = |busy: &Replica| {
-            let wait_ns = busy.remaining_ns(job.now_ns) + busy.slowness * job.usual_ns;
-            busy.slowness * SIMILAR < chosen.slowness && wait_ns < chosen.slowness * job.usual_ns
+            let wait_ns = busy.remaining_ns(job.now_ns) + busy.slowness() * job.usual_ns;
+            busy.slowness() * SIMILAR < chosen.slowness()
+                && wait_ns < chosen.slowness() * job.usual_ns
         };
         let mut busy = self.near(job).filter(|(_, replica)| replica.active > 0);
         (!busy.any(|(_, replica)| finishes_earlier(replica))).then_some(index)
@@ -126,7 +131,7 @@ impl Replicas {
     pub(crate) fn to_try(&self, job: &WaitingJob) -> Option<usize> {
         let is_due = |replica: &Replica| {
             let idle_ns = job.now_ns.saturating_sub(replica.worked_ns) as f64;
-            idle_ns >= JOBS_BETWEEN_TRIALS * replica.slowness * job.usual_ns
+            idle_ns >= JOBS_BETWEEN_TRIALS * replica.slowness() * job.usual_ns
         };
         let idle =
             self.healthy().filter(|(_, replica)| replica.active == 0 && replica.cancelled == 0);
@@ -143,17 +148,17 @@ impl Replicas {
     /// Returns how many replicas as fast as the fastest one have the speed of all together.
     pub(crate) fn fast_ones(&self) -> usize {
         let fastest = self.slowness_of_fastest();
-        let speed: f64 = self.healthy().map(|(_, replica)| fastest / replica.slowness).sum();
+        let speed: f64 = self.healthy().map(|(_, replica)| fastest / replica.slowness()).sum();
         (speed.round() as usize).max(1)
     }
 
     /// Returns whether the jobs of a replica take about as long as those of the fastest one.
     pub(crate) fn is_fast(&self, index: usize) -> bool {
-        self.all[index].slowness <= self.slowness_of_fastest() * SIMILAR
+        self.all[index].slowness() <= self.slowness_of_fastest() * SIMILAR
     }
 
     fn slowness_of_fastest(&self) -> f64 {
-        self.healthy().map(|(_, replica)| replica.slowness).fold(f64::INFINITY, f64::min)
+        self.healthy().map(|(_, replica)| replica.slowness()).fold(f64::INFINITY, f64::min)
     }
 
     fn healthy(&self) -> impl Iterator<Item = (usize, &Replica)> {
@@ -176,7 +181,7 @@ impl Replicas {
         replica.active += 1;
         replica.read = job.frontier;
         (replica.started_ns, replica.worked_ns) = (job.now_ns, job.now_ns);
-        replica.ends_ns = job.now_ns as f64 + replica.slowness * job.usual_ns;
+        replica.ends_ns = job.now_ns as f64 + replica.slowness() * job.usual_ns;
     }
 
     /// Counts the completion of an active job.
@@ -201,7 +206,7 @@ impl Replicas {
         let expected_ns = replica.ends_ns - replica.started_ns as f64;
         let lateness = now_ns.saturating_sub(replica.started_ns) as f64 / expected_ns;
         if replica.has_read_prompt && expected_ns > 0.0 && lateness > 2.0 {
-            replica.observe(replica.slowness * lateness);
+            replica.observe(replica.slowness() * lateness);
         }
         self.cancelled.insert(ticket, index);
     }
@@ -303,14 +308,15 @@ mod tests {
         replicas.start_job(1, &job(9, 32, 10_000));
         assert_eq!(replicas.to_try(&job(9, 32, 4_000)), None);
         let mut now_ns = 10_000;
-        for _ in 0..4 {
+        for took_ns in [300, 100] {
             let tried = job(9, 32, now_ns);
             assert_eq!(replicas.to_try(&tried), Some(2));
+            assert!(!replicas.is_fast(2));
             replicas.start_job(2, &tried);
             assert_eq!(replicas.to_try(&tried), None);
-            replicas.end_job(2, now_ns + 100);
-            replicas.observe(2, 100, 100.0);
-            assert_eq!(replicas.to_try(&job(9, 32, now_ns + 200)), None);
+            replicas.end_job(2, now_ns + took_ns);
+            replicas.observe(2, took_ns, 100.0);
+            assert_eq!(replicas.to_try(&job(9, 32, now_ns + 500)), None);
             now_ns += 10_000;
         }
         assert!(replicas.is_fast(2) && replicas.for_new_answer(3).is_fast(2));
@@ -318,15 +324,23 @@ mod tests {
     }
 
     #[test]
+    fn one_slow_job_shows_nothing() {
+        let mut replicas = Replicas::new(2);
+        for (ns, is_fast) in [(100, true), (900, true), (100, true), (900, true), (900, false)] {
+            replicas.observe(1, ns, 100.0);
+            assert_eq!(replicas.is_fast(1), is_fast);
+        }
+    }
+
+    #[test]
     fn a_late_job_that_is_cancelled_shows_that_its_replica_is_slow() {
         let mut replicas = Replicas::new(2);
         (0..2).for_each(|_| replicas.observe(1, 100, 100.0));
-        replicas.start_job(1, &job(9, 32, 1_000));
-        replicas.cancel_job(1, Ticket(3), 1_150);
-        assert!(replicas.is_fast(1));
-        assert!(replicas.end_cancelled_job(Ticket(3)));
-        replicas.start_job(1, &job(9, 32, 2_000));
-        replicas.cancel_job(1, Ticket(4), 2_250);
-        assert!(!replicas.is_fast(1));
+        for (ticket, after_ns, is_fast) in [(3, 150, true), (4, 250, true), (5, 250, false)] {
+            replicas.start_job(1, &job(9, 32, 1_000));
+            replicas.cancel_job(1, Ticket(ticket), 1_000 + after_ns);
+            assert_eq!(replicas.is_fast(1), is_fast);
+            assert!(replicas.end_cancelled_job(Ticket(ticket)));
+        }
     }
 }
