@@ -23,9 +23,9 @@
 //! * The paper terminates threads. Here a worker checks between layers whether its job was
 //!   cancelled.
 //! * The paper's replicas are equally fast. Here a job waits for a busy replica if a free one is so slow that it would
-//!   finish it later. The number of replicas in the sizing rule is that of fast ones with the same speed. Jobs that
-//!   wait are also tried on such a slow replica now and then, without using its scores, so that one that was slow for a
-//!   while gets jobs again.
+//!   finish it later. The number of replicas in the sizing rule is that of fast ones with the same speed. Now and
+//!   then, a job is also tried on a slow replica, without using its scores, so that one that was slow for a while gets
+//!   jobs again.
 //! * If drafting makes decoding slower than the target alone, because the target can use the drafter's cores
 //!   or wrong rows take time, the drafters pause.
 //! * With several drafters, the paper has all of them draft after every token of each, which gives
@@ -219,15 +219,18 @@ impl Dsi {
             let tokens = chain[..next_row + count - 1 - frontier].to_vec();
             let waiting = self.waiting_job(frontier, count);
             let free = self.replicas.free(&waiting);
-            let Some(replica) = free.or_else(|| self.replicas.to_try(&waiting)) else {
-                return Ok(());
-            };
-            let task = ScoreTask { replica, first_row: next_row, committed: frontier, tokens };
-            if free.is_none() {
-                return self.submit_trial(task, sequence, cluster);
+            let tried = self.replicas.to_try(&waiting, free.is_none());
+            let task = ScoreTask { replica: 0, first_row: next_row, committed: frontier, tokens };
+            if let Some(replica) = free {
+                self.submit(ScoreTask { replica, ..task.clone() }, sequence, cluster)?;
+                self.chains[index].next_row += count;
             }
-            self.submit(task, sequence, cluster)?;
-            self.chains[index].next_row += count;
+            if let Some(replica) = tried.filter(|tried| Some(*tried) != free) {
+                self.submit_trial(ScoreTask { replica, ..task }, sequence, cluster)?;
+            }
+            if free.is_none() {
+                return Ok(());
+            }
         }
     }
 
@@ -250,7 +253,7 @@ impl Dsi {
         WaitingJob { frontier, max_missed, now_ns: self.now_ns, usual_ns }
     }
 
-    /// Submits a task to its replica to see how long it takes. The task waits for another one.
+    /// Submits a task to its replica only to see how long it takes.
     fn submit_trial(
         &mut self,
         task: ScoreTask,

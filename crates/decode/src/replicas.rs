@@ -102,7 +102,8 @@ impl Replicas {
     }
 
     /// Returns the replica that should get a job: one without an active job, preferably one without a cancelled job, either.
-    /// There is none if a faster one that is busy would finish the job earlier. One that has missed too many tokens
+    /// There is none if a faster one that is busy would finish the job earlier, or not much later: then it may get rows that
+    /// follow along with it. One that has missed too many tokens
     /// gets no job if there are others.
     pub(crate) fn free(&self, job: &WaitingJob) -> Option<usize> {
         let free = || self.near(job).filter(|(_, replica)| replica.active == 0);
@@ -112,7 +113,7 @@ impl Replicas {
         let finishes_earlier = |busy: &Replica| {
             let wait_ns = busy.remaining_ns(job.now_ns) + busy.slowness() * job.usual_ns;
             busy.slowness() * SIMILAR < chosen.slowness()
-                && wait_ns < chosen.slowness() * job.usual_ns
+                && wait_ns < SIMILAR * chosen.slowness() * job.usual_ns
         };
         let mut busy = self.near(job).filter(|(_, replica)| replica.active > 0);
         (!busy.any(|(_, replica)| finishes_earlier(replica))).then_some(index)
@@ -126,15 +127,16 @@ impl Replicas {
         self.healthy().filter(move |(_, replica)| replica.missed(frontier) <= most)
     }
 
-    /// Returns an idle replica to try a job on that waits for another one: it was too slow, or has missed too many tokens,
-    /// and has been idle for long.
-    pub(crate) fn to_try(&self, job: &WaitingJob) -> Option<usize> {
+    /// Returns an idle replica to try a job on, because it was slow, or has missed many tokens and the job `waits`. It
+    /// has been idle for long.
+    pub(crate) fn to_try(&self, job: &WaitingJob, waits: bool) -> Option<usize> {
         let is_due = |replica: &Replica| {
             let idle_ns = job.now_ns.saturating_sub(replica.worked_ns) as f64;
             idle_ns >= JOBS_BETWEEN_TRIALS * replica.slowness() * job.usual_ns
         };
         let idle =
             self.healthy().filter(|(_, replica)| replica.active == 0 && replica.cancelled == 0);
+        let idle = idle.filter(|(index, _)| waits || !self.is_fast(*index));
         let idle = idle.filter(|(_, replica)| job.usual_ns > 0.0 && is_due(replica));
         idle.min_by_key(|(_, replica)| replica.worked_ns).map(|(index, _)| index)
     }
@@ -289,16 +291,16 @@ mod tests {
         replicas.start_job(1, &job(9, 32, 1_000));
         assert_eq!(replicas.free(&job(9, 32, 1_000)), None, "the others finish it at 1,200");
         // One that is late is expected to be as late again.
-        assert_eq!(replicas.free(&job(9, 32, 1_290)), None);
-        assert_eq!(replicas.free(&job(9, 32, 1_310)), Some(2));
+        assert_eq!(replicas.free(&job(9, 32, 1_360)), None);
+        assert_eq!(replicas.free(&job(9, 32, 1_380)), Some(2));
         // A slower one, but not by much.
         let mut replicas = with_slow_one();
-        (0..20).for_each(|_| replicas.observe(2, 160, 100.0));
+        (0..20).for_each(|_| replicas.observe(2, 140, 100.0));
         assert_eq!(replicas.fast_ones(), 3);
         replicas.start_job(0, &job(9, 32, 1_000));
         replicas.start_job(1, &job(9, 32, 1_000));
-        assert_eq!(replicas.free(&job(9, 32, 1_000)), Some(2), "1,160 is earlier than 1,200");
-        assert_eq!(replicas.free(&job(9, 32, 1_050)), None, "1,210 is later than 1,200");
+        assert_eq!(replicas.free(&job(9, 32, 1_000)), Some(2), "1,140 is much earlier than 1,200");
+        assert_eq!(replicas.free(&job(9, 32, 1_050)), None, "1,190 is hardly earlier than 1,200");
     }
 
     #[test]
@@ -306,17 +308,17 @@ mod tests {
         let mut replicas = with_slow_one();
         replicas.start_job(0, &job(9, 32, 10_000));
         replicas.start_job(1, &job(9, 32, 10_000));
-        assert_eq!(replicas.to_try(&job(9, 32, 4_000)), None);
+        assert_eq!(replicas.to_try(&job(9, 32, 4_000), false), None);
         let mut now_ns = 10_000;
         for took_ns in [300, 100] {
             let tried = job(9, 32, now_ns);
-            assert_eq!(replicas.to_try(&tried), Some(2));
+            assert_eq!(replicas.to_try(&tried, false), Some(2));
             assert!(!replicas.is_fast(2));
             replicas.start_job(2, &tried);
-            assert_eq!(replicas.to_try(&tried), None);
+            assert_eq!(replicas.to_try(&tried, true), None);
             replicas.end_job(2, now_ns + took_ns);
             replicas.observe(2, took_ns, 100.0);
-            assert_eq!(replicas.to_try(&job(9, 32, now_ns + 500)), None);
+            assert_eq!(replicas.to_try(&job(9, 32, now_ns + 500), true), None);
             now_ns += 10_000;
         }
         assert!(replicas.is_fast(2) && replicas.for_new_answer(3).is_fast(2));
