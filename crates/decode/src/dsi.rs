@@ -373,17 +373,18 @@ impl Dsi {
         completion: &Completion,
         sequence: &mut Sequence,
     ) -> bool {
-        self.replicas.end_job(task.replica, self.now_ns);
+        self.replicas.end_job(task.replica);
         match &completion.output {
             Ok(_) => {
-                // A replica that was idle reads tokens first. How long that takes is less well known.
+                // Each replica also reads what the others have verified.
                 let own_rows = completion.cost.own_rows as usize;
-                let rows = task.rows().max(own_rows);
-                let usual_ns = match rows <= 2 * task.rows() {
-                    true => self.lookahead.score_ns(rows),
+                let usual_ns = match own_rows <= task.rows() + MAX_ROWS_PER_JOB {
+                    true => self.lookahead.score_ns(task.rows().max(own_rows)),
+                    // How long it takes to read a prompt, or much text, is less well known.
                     false => 0.0,
                 };
-                self.replicas.observe(task.replica, completion.duration_ns(), usual_ns);
+                let ns = completion.duration_ns();
+                self.replicas.observe(task.replica, ns, usual_ns, self.now_ns);
             }
             Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
                 self.drop_replica(task.replica, &error.to_string(), sequence);

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 
 /// Replicas whose jobs take up to this factor as long as those of another one count as equally fast.
 const SIMILAR: f64 = 1.25;
-/// A replica that gets no jobs is idle for this many of its jobs' times, at least, before it is tried again.
-const JOBS_BETWEEN_TRIALS: f64 = 16.0;
+/// A job waits for a faster replica if that takes up to this factor as long as the job on a free one.
+const WORTH_WAITING: f64 = 1.4;
+/// A replica that gets no jobs is tried again when nothing has been learned of it for this many of its jobs' times.
+const JOBS_BETWEEN_TRIALS: f64 = 8.0;
 
 /// One target replica.
 #[derive(Clone, Copy, Debug)]
@@ -20,13 +22,11 @@ struct Replica {
     read: usize,
     /// How many times as long as usual its last two jobs took.
     latest: [f64; 2],
-    /// Whether it has read the prompt of this answer, which says nothing of later jobs.
-    has_read_prompt: bool,
     /// When its last job started and should end, on the cluster's clock.
     started_ns: u64,
     ends_ns: f64,
-    /// When it had an active job last.
-    worked_ns: u64,
+    /// When a job showed last how fast it is.
+    observed_ns: u64,
 }
 
 impl Default for Replica {
@@ -37,10 +37,9 @@ impl Default for Replica {
             cancelled: 0,
             read: 0,
             latest: [1.0; 2],
-            has_read_prompt: false,
             started_ns: 0,
             ends_ns: 0.0,
-            worked_ns: 0,
+            observed_ns: 0,
         }
     }
 }
@@ -61,8 +60,8 @@ impl Replica {
         self.latest[0].min(self.latest[1])
     }
 
-    fn observe(&mut self, slowness: f64) {
-        self.latest = [self.latest[1], slowness];
+    fn observe(&mut self, slowness: f64, now_ns: u64) {
+        (self.latest, self.observed_ns) = ([self.latest[1], slowness], now_ns);
     }
 }
 
@@ -113,7 +112,7 @@ impl Replicas {
         let finishes_earlier = |busy: &Replica| {
             let wait_ns = busy.remaining_ns(job.now_ns) + busy.slowness() * job.usual_ns;
             busy.slowness() * SIMILAR < chosen.slowness()
-                && wait_ns < SIMILAR * chosen.slowness() * job.usual_ns
+                && wait_ns < WORTH_WAITING * chosen.slowness() * job.usual_ns
         };
         let mut busy = self.near(job).filter(|(_, replica)| replica.active > 0);
         (!busy.any(|(_, replica)| finishes_earlier(replica))).then_some(index)
@@ -127,18 +126,18 @@ impl Replicas {
         self.healthy().filter(move |(_, replica)| replica.missed(frontier) <= most)
     }
 
-    /// Returns an idle replica to try a job on, because it was slow, or has missed many tokens and the job `waits`. It
-    /// has been idle for long.
+    /// Returns an idle replica to try a job on, because it was slow, or has missed many tokens and the job `waits`. Nothing
+    /// has been learned of it for long.
     pub(crate) fn to_try(&self, job: &WaitingJob, waits: bool) -> Option<usize> {
         let is_due = |replica: &Replica| {
-            let idle_ns = job.now_ns.saturating_sub(replica.worked_ns) as f64;
+            let idle_ns = job.now_ns.saturating_sub(replica.observed_ns) as f64;
             idle_ns >= JOBS_BETWEEN_TRIALS * replica.slowness() * job.usual_ns
         };
         let idle =
             self.healthy().filter(|(_, replica)| replica.active == 0 && replica.cancelled == 0);
         let idle = idle.filter(|(index, _)| waits || !self.is_fast(*index));
         let idle = idle.filter(|(_, replica)| job.usual_ns > 0.0 && is_due(replica));
-        idle.min_by_key(|(_, replica)| replica.worked_ns).map(|(index, _)| index)
+        idle.min_by_key(|(_, replica)| replica.observed_ns).map(|(index, _)| index)
     }
 
     /// Returns the healthy replica with the fewest jobs.
@@ -182,21 +181,19 @@ impl Replicas {
         let replica = &mut self.all[index];
         replica.active += 1;
         replica.read = job.frontier;
-        (replica.started_ns, replica.worked_ns) = (job.now_ns, job.now_ns);
+        replica.started_ns = job.now_ns;
         replica.ends_ns = job.now_ns as f64 + replica.slowness() * job.usual_ns;
     }
 
     /// Counts the completion of an active job.
-    pub(crate) fn end_job(&mut self, index: usize, now_ns: u64) {
+    pub(crate) fn end_job(&mut self, index: usize) {
         self.all[index].active -= 1;
-        self.all[index].worked_ns = now_ns;
     }
 
-    /// Learns that a job took `ns` nanoseconds on a replica, and usually takes `usual_ns`; 0 if that is not known.
-    pub(crate) fn observe(&mut self, index: usize, ns: u64, usual_ns: f64) {
-        let replica = &mut self.all[index];
-        if std::mem::replace(&mut replica.has_read_prompt, true) && usual_ns > 0.0 {
-            replica.observe(ns as f64 / usual_ns);
+    /// Learns at `now_ns` that a job took `ns` nanoseconds on a replica, and usually takes `usual_ns`; 0 if that is not known.
+    pub(crate) fn observe(&mut self, index: usize, ns: u64, usual_ns: f64, now_ns: u64) {
+        if usual_ns > 0.0 {
+            self.all[index].observe(ns as f64 / usual_ns, now_ns);
         }
     }
 
@@ -204,11 +201,10 @@ impl Replicas {
     pub(crate) fn cancel_job(&mut self, index: usize, ticket: Ticket, now_ns: u64) {
         let replica = &mut self.all[index];
         (replica.active, replica.cancelled) = (replica.active - 1, replica.cancelled + 1);
-        replica.worked_ns = now_ns;
         let expected_ns = replica.ends_ns - replica.started_ns as f64;
         let lateness = now_ns.saturating_sub(replica.started_ns) as f64 / expected_ns;
-        if replica.has_read_prompt && expected_ns > 0.0 && lateness > 2.0 {
-            replica.observe(replica.slowness() * lateness);
+        if expected_ns > 0.0 && lateness > 2.0 {
+            replica.observe(replica.slowness() * lateness, now_ns);
         }
         self.cancelled.insert(ticket, index);
     }
@@ -241,8 +237,7 @@ mod tests {
     fn with_slow_one() -> Replicas {
         let mut replicas = Replicas::new(3);
         for (index, ns) in [100, 100, 300].into_iter().enumerate() {
-            // The first one computes the prompt.
-            (0..20).for_each(|_| replicas.observe(index, ns, 100.0));
+            (0..2).for_each(|_| replicas.observe(index, ns, 100.0, 0));
         }
         replicas
     }
@@ -260,7 +255,7 @@ mod tests {
         assert_eq!(replicas.least_busy(), Some(1));
         assert!(replicas.mark_failed(1) && !replicas.mark_failed(1));
         assert_eq!((replicas.free(&job), replicas.least_busy()), (None, Some(0)));
-        replicas.end_job(0, 0);
+        replicas.end_job(0);
         assert_eq!(replicas.free(&job), Some(0));
     }
 
@@ -271,7 +266,7 @@ mod tests {
         assert_eq!(replicas.free(&job(100, 32, 0)), None, "the other one has missed 100 tokens");
         assert_eq!(replicas.free(&job(100, 100, 0)), Some(1));
         // After a pause, those that were near before it read what they have missed.
-        replicas.end_job(0, 0);
+        replicas.end_job(0);
         replicas.resume(100, 500, 32);
         assert_eq!(replicas.free(&job(500, 32, 0)), Some(0));
         replicas.start_job(0, &job(500, 32, 0));
@@ -291,16 +286,16 @@ mod tests {
         replicas.start_job(1, &job(9, 32, 1_000));
         assert_eq!(replicas.free(&job(9, 32, 1_000)), None, "the others finish it at 1,200");
         // One that is late is expected to be as late again.
-        assert_eq!(replicas.free(&job(9, 32, 1_360)), None);
-        assert_eq!(replicas.free(&job(9, 32, 1_380)), Some(2));
+        assert_eq!(replicas.free(&job(9, 32, 1_410)), None);
+        assert_eq!(replicas.free(&job(9, 32, 1_430)), Some(2));
         // A slower one, but not by much.
         let mut replicas = with_slow_one();
-        (0..20).for_each(|_| replicas.observe(2, 140, 100.0));
+        (0..2).for_each(|_| replicas.observe(2, 135, 100.0, 0));
         assert_eq!(replicas.fast_ones(), 3);
         replicas.start_job(0, &job(9, 32, 1_000));
         replicas.start_job(1, &job(9, 32, 1_000));
-        assert_eq!(replicas.free(&job(9, 32, 1_000)), Some(2), "1,140 is much earlier than 1,200");
-        assert_eq!(replicas.free(&job(9, 32, 1_050)), None, "1,190 is hardly earlier than 1,200");
+        assert_eq!(replicas.free(&job(9, 32, 1_000)), Some(2), "1,135 is much earlier than 1,200");
+        assert_eq!(replicas.free(&job(9, 32, 1_050)), None, "1,185 is hardly earlier than 1,200");
     }
 
     #[test]
@@ -308,7 +303,7 @@ mod tests {
         let mut replicas = with_slow_one();
         replicas.start_job(0, &job(9, 32, 10_000));
         replicas.start_job(1, &job(9, 32, 10_000));
-        assert_eq!(replicas.to_try(&job(9, 32, 4_000), false), None);
+        assert_eq!(replicas.to_try(&job(9, 32, 2_000), false), None);
         let mut now_ns = 10_000;
         for took_ns in [300, 100] {
             let tried = job(9, 32, now_ns);
@@ -316,8 +311,8 @@ mod tests {
             assert!(!replicas.is_fast(2));
             replicas.start_job(2, &tried);
             assert_eq!(replicas.to_try(&tried, true), None);
-            replicas.end_job(2, now_ns + took_ns);
-            replicas.observe(2, took_ns, 100.0);
+            replicas.end_job(2);
+            replicas.observe(2, took_ns, 100.0, now_ns + took_ns);
             assert_eq!(replicas.to_try(&job(9, 32, now_ns + 500), true), None);
             now_ns += 10_000;
         }
@@ -329,7 +324,7 @@ mod tests {
     fn one_slow_job_shows_nothing() {
         let mut replicas = Replicas::new(2);
         for (ns, is_fast) in [(100, true), (900, true), (100, true), (900, true), (900, false)] {
-            replicas.observe(1, ns, 100.0);
+            replicas.observe(1, ns, 100.0, 0);
             assert_eq!(replicas.is_fast(1), is_fast);
         }
     }
@@ -337,7 +332,6 @@ mod tests {
     #[test]
     fn a_late_job_that_is_cancelled_shows_that_its_replica_is_slow() {
         let mut replicas = Replicas::new(2);
-        (0..2).for_each(|_| replicas.observe(1, 100, 100.0));
         for (ticket, after_ns, is_fast) in [(3, 150, true), (4, 250, true), (5, 250, false)] {
             replicas.start_job(1, &job(9, 32, 1_000));
             replicas.cancel_job(1, Ticket(ticket), 1_000 + after_ns);
