@@ -22,10 +22,6 @@
 //!   no longer used, either. The tokens that it has drafted are verified.
 //! * The paper terminates threads. Here a worker checks between layers whether its job was
 //!   cancelled.
-//! * The paper's replicas are equally fast. Here a job waits for a busy replica if a free one is so slow that it would
-//!   finish it later. The number of replicas in the sizing rule is that of fast ones with the same speed. Now and
-//!   then, a job is also tried on a slow replica, without using its scores, so that one that was slow for a while gets
-//!   jobs again.
 //! * If drafting makes decoding slower than the target alone, because the target can use the drafter's cores
 //!   or wrong rows take time, the drafters pause.
 //! * With several drafters, the paper has all of them draft after every token of each, which gives
@@ -35,7 +31,7 @@
 //!   has to be dropped.
 
 use crate::chain::{Chain, common_prefix_len};
-use crate::replicas::{Replicas, WaitingJob};
+use crate::replicas::Replicas;
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, DsiLookahead, MethodEntry,
     Sequence, jobs,
@@ -76,8 +72,6 @@ pub struct Dsi {
     paused_at: Option<usize>,
     /// The jobs in flight, except cancelled ones.
     tasks: BTreeMap<Ticket, ScoreTask>,
-    /// The jobs in flight that only show how fast their replica is.
-    trials: BTreeMap<Ticket, ScoreTask>,
     /// The scores not used yet, by the position that the first row predicts.
     arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
     /// The end of the last completed job, on the cluster's clock.
@@ -118,7 +112,6 @@ impl Dsi {
             replicas: Replicas::new(replicas),
             paused_at: Some(0),
             tasks: BTreeMap::new(),
-            trials: BTreeMap::new(),
             arrived: BTreeMap::new(),
             now_ns: 0,
         }
@@ -203,7 +196,7 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let (frontier, max_ahead) = (sequence.tokens().len(), self.lookahead.max_ahead());
-        let max_rows = self.lookahead.max_rows();
+        let (max_rows, max_missed) = (self.lookahead.max_rows(), self.lookahead.max_missed());
         self.chains[index].next_row = self.first_missing_row(index, frontier);
         let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
         loop {
@@ -216,21 +209,11 @@ impl Dsi {
             if count == 0 || !is_due {
                 return Ok(());
             }
+            let Some(replica) = self.replicas.free(frontier, max_missed) else { return Ok(()) };
             let tokens = chain[..next_row + count - 1 - frontier].to_vec();
-            let waiting = self.waiting_job(frontier, count);
-            let free = self.replicas.free(&waiting);
-            let tried = self.replicas.to_try(&waiting, free.is_none());
-            let task = ScoreTask { replica: 0, first_row: next_row, committed: frontier, tokens };
-            if let Some(replica) = free {
-                self.submit(ScoreTask { replica, ..task.clone() }, sequence, cluster)?;
-                self.chains[index].next_row += count;
-            }
-            if let Some(replica) = tried.filter(|tried| Some(*tried) != free) {
-                self.submit_trial(ScoreTask { replica, ..task }, sequence, cluster)?;
-            }
-            if free.is_none() {
-                return Ok(());
-            }
+            let task = ScoreTask { replica, first_row: next_row, committed: frontier, tokens };
+            self.submit(task, sequence, cluster)?;
+            self.chains[index].next_row += count;
         }
     }
 
@@ -246,29 +229,6 @@ impl Dsi {
         shared.fold(own.next_row.max(frontier), usize::max)
     }
 
-    /// Returns a job of `rows` rows that needs a replica now.
-    fn waiting_job(&self, frontier: usize, rows: usize) -> WaitingJob {
-        let max_missed = self.lookahead.max_missed();
-        let usual_ns = self.lookahead.score_ns(rows);
-        WaitingJob { frontier, max_missed, now_ns: self.now_ns, usual_ns }
-    }
-
-    /// Submits a task to its replica only to see how long it takes.
-    fn submit_trial(
-        &mut self,
-        task: ScoreTask,
-        sequence: &mut Sequence,
-        cluster: &mut dyn Cluster,
-    ) -> Result<(), DecodeError> {
-        match self.submit_to(task.replica, &task, sequence, cluster) {
-            Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
-                self.drop_replica(task.replica, &gone.to_string(), sequence);
-            }
-            ticket => drop(self.trials.insert(ticket?, task)),
-        }
-        Ok(())
-    }
-
     /// Submits a task to its replica, or to another one if its worker has stopped.
     fn submit(
         &mut self,
@@ -276,9 +236,11 @@ impl Dsi {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let mut replica = task.replica;
+        let frontier = sequence.tokens().len();
+        let (ahead, tokens) = task.path(frontier).split_at(task.first_row - frontier);
+        let (tree, mut replica) = (TokenTree::chain(tokens), task.replica);
         let ticket = loop {
-            match self.submit_to(replica, &task, sequence, cluster) {
+            match jobs::submit_score(replica, sequence, ahead, tree.clone(), cluster) {
                 Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
                     self.drop_replica(replica, &gone.to_string(), sequence);
                     replica = self.replicas.least_busy().ok_or(DecodeError::Cluster(gone))?;
@@ -286,25 +248,9 @@ impl Dsi {
                 result => break result?,
             }
         };
+        self.replicas.start_job(replica, frontier);
         self.tasks.insert(ticket, ScoreTask { replica, ..task });
         Ok(())
-    }
-
-    /// Submits a task to a replica.
-    fn submit_to(
-        &mut self,
-        replica: usize,
-        task: &ScoreTask,
-        sequence: &Sequence,
-        cluster: &mut dyn Cluster,
-    ) -> Result<Ticket, DecodeError> {
-        let frontier = sequence.tokens().len();
-        let (ahead, tokens) = task.path(frontier).split_at(task.first_row - frontier);
-        let ticket =
-            jobs::submit_score(replica, sequence, ahead, TokenTree::chain(tokens), cluster)?;
-        let job = self.waiting_job(frontier, task.rows());
-        self.replicas.start_job(replica, &job);
-        Ok(ticket)
     }
 
     /// Handles a completed job.
@@ -318,11 +264,6 @@ impl Dsi {
         self.now_ns = self.now_ns.max(completion.finished_ns);
         if let Some(task) = self.tasks.remove(&ticket) {
             return self.handle_scores(task, sequence, completion, cluster);
-        }
-        if let Some(task) = self.trials.remove(&ticket) {
-            cluster.observe(wasted(ticket));
-            self.end_score_job(&task, &completion, sequence);
-            return Ok(());
         }
         if self.replicas.end_cancelled_job(ticket) {
             // The job may have finished before it was cancelled.
@@ -352,49 +293,23 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
-        if self.end_score_job(&task, &completion, sequence)
-            && let Some(replica) = self.replicas.least_busy()
-        {
-            return self.submit(ScoreTask { replica, ..task }, sequence, cluster);
+        self.replicas.end_job(task.replica);
+        let failed = match &completion.output {
+            Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
+                Some(error.to_string())
+            }
+            _ => None,
+        };
+        if let Some(reason) = failed {
+            self.drop_replica(task.replica, &reason, sequence);
+            if let Some(replica) = self.replicas.least_busy() {
+                return self.submit(ScoreTask { replica, ..task }, sequence, cluster);
+            }
         }
         let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
-        // The sizing rule is about fast replicas.
-        if self.replicas.is_fast(task.replica) {
-            self.lookahead.observe_score(task.rows(), &reply.time);
-        }
+        self.lookahead.observe_score(task.rows(), &reply.time);
         self.arrived.insert((task.first_row, ticket), (task, reply.output));
         Ok(())
-    }
-
-    /// Counts the end of a replica's job, and learns how fast the replica is. Returns whether the replica has failed.
-    fn end_score_job(
-        &mut self,
-        task: &ScoreTask,
-        completion: &Completion,
-        sequence: &mut Sequence,
-    ) -> bool {
-        self.replicas.end_job(task.replica);
-        match &completion.output {
-            Ok(_) => {
-                // Each replica also reads what the others have verified.
-                let own_rows = completion.cost.own_rows as usize;
-                let usual_ns = match own_rows <= task.rows() + MAX_ROWS_PER_JOB {
-                    true => self.lookahead.score_ns(task.rows().max(own_rows)),
-                    // How long it takes to read a prompt, or much text, is less well known.
-                    false => 0.0,
-                };
-                let ns = completion.duration_ns();
-                self.replicas.observe(task.replica, ns, usual_ns, self.now_ns);
-            }
-            Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
-                self.drop_replica(task.replica, &error.to_string(), sequence);
-                return true;
-            }
-            Err(JobError::Cancelled) => {}
-        }
-        // Each drafter's tokens are verified on its share of the replicas.
-        self.lookahead.set_replicas(self.replicas.fast_ones().div_ceil(self.chains.len()));
-        false
     }
 
     /// Returns the key of the arrived scores that start at the frontier, and the number of their
@@ -456,7 +371,7 @@ impl Dsi {
             let keep = keep(task);
             if !keep {
                 cluster.cancel(ticket);
-                self.replicas.cancel_job(task.replica, ticket, self.now_ns);
+                self.replicas.cancel_job(task.replica, ticket);
             }
             keep
         });
@@ -549,10 +464,6 @@ impl Decoder for Dsi {
             chain.next_row = 0;
         }
         self.drop_rows(|_| false, cluster);
-        for (ticket, task) in std::mem::take(&mut self.trials) {
-            cluster.cancel(ticket);
-            self.replicas.cancel_job(task.replica, ticket, self.now_ns);
-        }
     }
 }
 
@@ -563,8 +474,6 @@ impl AnswerDecoder for Dsi {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(options.targets, self.lookahead.for_new_answer(prompt_tokens));
-        let replicas = self.replicas.for_new_answer(options.targets);
-        let decoder = Self { replicas, ..decoder };
         Box::new(decoder.with_drafters(options.drafters))
     }
 

@@ -187,19 +187,6 @@ impl DsiLookahead {
         }
     }
 
-    /// Returns how long a replica's job of `rows` rows takes, in nanoseconds; 0 if it is not known.
-    #[must_use]
-    pub fn score_ns(&self, rows: usize) -> f64 {
-        self.scores.up_to(rows.max(1))[rows.max(1)]
-    }
-
-    /// Sets the number of target replicas, if the lookahead follows measured times.
-    pub fn set_replicas(&mut self, count: usize) {
-        if self.mode == DraftLength::Auto {
-            self.replicas = count.max(1);
-        }
-    }
-
     /// Returns the lookahead with the most expected tokens per nanosecond, and that speed.
     fn best_length(&self) -> (usize, f64) {
         self.best_length_with(&self.scores.up_to(self.length))
