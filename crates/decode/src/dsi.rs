@@ -22,6 +22,9 @@
 //!   no longer used, either. The tokens that it has drafted are verified.
 //! * The paper terminates threads. Here a worker checks between layers whether its job was
 //!   cancelled.
+//! * The paper's replicas are equally fast. Here a job waits for a busy replica if a free one is so slow that it would
+//!   finish it later, and the sizing rule counts the fast ones. Now and then, a job is also tried on a slow replica,
+//!   without using its scores, so that one that was slow for a while gets jobs again.
 //! * If drafting makes decoding slower than the target alone, because the target can use the drafter's cores
 //!   or wrong rows take time, the drafters pause.
 //! * With several drafters, the paper has all of them draft after every token of each, which gives
@@ -31,7 +34,7 @@
 //!   has to be dropped.
 
 use crate::chain::{Chain, common_prefix_len};
-use crate::replicas::Replicas;
+use crate::replicas::{Replicas, WaitingJob};
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, DsiLookahead, MethodEntry,
     Sequence, jobs,
@@ -72,6 +75,8 @@ pub struct Dsi {
     paused_at: Option<usize>,
     /// The jobs in flight, except cancelled ones.
     tasks: BTreeMap<Ticket, ScoreTask>,
+    /// The jobs in flight that only show how fast their replica is.
+    trials: BTreeMap<Ticket, ScoreTask>,
     /// The scores not used yet, by the position that the first row predicts.
     arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
     /// The end of the last completed job, on the cluster's clock.
@@ -112,6 +117,7 @@ impl Dsi {
             replicas: Replicas::new(replicas),
             paused_at: Some(0),
             tasks: BTreeMap::new(),
+            trials: BTreeMap::new(),
             arrived: BTreeMap::new(),
             now_ns: 0,
         }
@@ -196,7 +202,7 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let (frontier, max_ahead) = (sequence.tokens().len(), self.lookahead.max_ahead());
-        let (max_rows, max_missed) = (self.lookahead.max_rows(), self.lookahead.max_missed());
+        let max_rows = self.lookahead.max_rows();
         self.chains[index].next_row = self.first_missing_row(index, frontier);
         let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
         loop {
@@ -209,11 +215,21 @@ impl Dsi {
             if count == 0 || !is_due {
                 return Ok(());
             }
-            let Some(replica) = self.replicas.free(frontier, max_missed) else { return Ok(()) };
             let tokens = chain[..next_row + count - 1 - frontier].to_vec();
-            let task = ScoreTask { replica, first_row: next_row, committed: frontier, tokens };
-            self.submit(task, sequence, cluster)?;
-            self.chains[index].next_row += count;
+            let waiting = self.waiting_job(frontier);
+            let free = self.replicas.free(&waiting);
+            let tried = self.replicas.to_try(&waiting, free.is_none());
+            let task = ScoreTask { replica: 0, first_row: next_row, committed: frontier, tokens };
+            if let Some(replica) = free {
+                self.submit(ScoreTask { replica, ..task.clone() }, sequence, cluster)?;
+                self.chains[index].next_row += count;
+            }
+            if let Some(replica) = tried.filter(|tried| Some(*tried) != free) {
+                self.submit_trial(ScoreTask { replica, ..task }, sequence, cluster)?;
+            }
+            if free.is_none() {
+                return Ok(());
+            }
         }
     }
 
@@ -229,6 +245,27 @@ impl Dsi {
         shared.fold(own.next_row.max(frontier), usize::max)
     }
 
+    /// Returns a job that needs a replica now.
+    fn waiting_job(&self, frontier: usize) -> WaitingJob {
+        WaitingJob { frontier, max_missed: self.lookahead.max_missed(), now_ns: self.now_ns }
+    }
+
+    /// Submits a task to its replica only to see how long it takes.
+    fn submit_trial(
+        &mut self,
+        task: ScoreTask,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        match self.submit_to(task.replica, &task, sequence, cluster) {
+            Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
+                self.drop_replica(task.replica, &gone.to_string(), sequence);
+            }
+            ticket => drop(self.trials.insert(ticket?, task)),
+        }
+        Ok(())
+    }
+
     /// Submits a task to its replica, or to another one if its worker has stopped.
     fn submit(
         &mut self,
@@ -236,11 +273,9 @@ impl Dsi {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let frontier = sequence.tokens().len();
-        let (ahead, tokens) = task.path(frontier).split_at(task.first_row - frontier);
-        let (tree, mut replica) = (TokenTree::chain(tokens), task.replica);
+        let mut replica = task.replica;
         let ticket = loop {
-            match jobs::submit_score(replica, sequence, ahead, tree.clone(), cluster) {
+            match self.submit_to(replica, &task, sequence, cluster) {
                 Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
                     self.drop_replica(replica, &gone.to_string(), sequence);
                     replica = self.replicas.least_busy().ok_or(DecodeError::Cluster(gone))?;
@@ -248,9 +283,25 @@ impl Dsi {
                 result => break result?,
             }
         };
-        self.replicas.start_job(replica, frontier);
         self.tasks.insert(ticket, ScoreTask { replica, ..task });
         Ok(())
+    }
+
+    /// Submits a task to a replica.
+    fn submit_to(
+        &mut self,
+        replica: usize,
+        task: &ScoreTask,
+        sequence: &Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<Ticket, DecodeError> {
+        let frontier = sequence.tokens().len();
+        let (ahead, tokens) = task.path(frontier).split_at(task.first_row - frontier);
+        let ticket =
+            jobs::submit_score(replica, sequence, ahead, TokenTree::chain(tokens), cluster)?;
+        let job = self.waiting_job(frontier);
+        self.replicas.start_job(replica, &job);
+        Ok(ticket)
     }
 
     /// Handles a completed job.
@@ -264,6 +315,11 @@ impl Dsi {
         self.now_ns = self.now_ns.max(completion.finished_ns);
         if let Some(task) = self.tasks.remove(&ticket) {
             return self.handle_scores(task, sequence, completion, cluster);
+        }
+        if let Some(task) = self.trials.remove(&ticket) {
+            cluster.observe(wasted(ticket));
+            self.end_score_job(&task, &completion, sequence);
+            return Ok(());
         }
         if self.replicas.end_cancelled_job(ticket) {
             // The job may have finished before it was cancelled.
@@ -293,23 +349,44 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
-        self.replicas.end_job(task.replica);
-        let failed = match &completion.output {
-            Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
-                Some(error.to_string())
-            }
-            _ => None,
-        };
-        if let Some(reason) = failed {
-            self.drop_replica(task.replica, &reason, sequence);
-            if let Some(replica) = self.replicas.least_busy() {
-                return self.submit(ScoreTask { replica, ..task }, sequence, cluster);
-            }
+        if self.end_score_job(&task, &completion, sequence)
+            && let Some(replica) = self.replicas.least_busy()
+        {
+            return self.submit(ScoreTask { replica, ..task }, sequence, cluster);
         }
         let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
-        self.lookahead.observe_score(task.rows(), &reply.time);
+        // The sizing rule is about fast replicas.
+        if self.replicas.is_fast(task.replica) {
+            self.lookahead.observe_score(task.rows(), &reply.time);
+        }
         self.arrived.insert((task.first_row, ticket), (task, reply.output));
         Ok(())
+    }
+
+    /// Counts the end of a replica's job, and learns how fast the replica is. Returns whether the replica has failed.
+    fn end_score_job(
+        &mut self,
+        task: &ScoreTask,
+        completion: &Completion,
+        sequence: &mut Sequence,
+    ) -> bool {
+        self.replicas.end_job(task.replica);
+        match &completion.output {
+            Ok(_) => {
+                // Reading a prompt, or much text, shows nothing.
+                if completion.cost.own_rows as usize <= task.rows() + MAX_ROWS_PER_JOB {
+                    self.replicas.observe(task.replica, completion.duration_ns(), self.now_ns);
+                }
+            }
+            Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
+                self.drop_replica(task.replica, &error.to_string(), sequence);
+                return true;
+            }
+            Err(JobError::Cancelled) => {}
+        }
+        // Each drafter's tokens are verified on its share of the replicas.
+        self.lookahead.set_replicas(self.replicas.fast_ones().div_ceil(self.chains.len()));
+        false
     }
 
     /// Returns the key of the arrived scores that start at the frontier, and the number of their
@@ -371,7 +448,7 @@ impl Dsi {
             let keep = keep(task);
             if !keep {
                 cluster.cancel(ticket);
-                self.replicas.cancel_job(task.replica, ticket);
+                self.replicas.cancel_job(task.replica, ticket, self.now_ns);
             }
             keep
         });
@@ -464,6 +541,10 @@ impl Decoder for Dsi {
             chain.next_row = 0;
         }
         self.drop_rows(|_| false, cluster);
+        for (ticket, task) in std::mem::take(&mut self.trials) {
+            cluster.cancel(ticket);
+            self.replicas.cancel_job(task.replica, ticket, self.now_ns);
+        }
     }
 }
 
@@ -474,6 +555,8 @@ impl AnswerDecoder for Dsi {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(options.targets, self.lookahead.for_new_answer(prompt_tokens));
+        let replicas = self.replicas.for_new_answer(options.targets);
+        let decoder = Self { replicas, ..decoder };
         Box::new(decoder.with_drafters(options.drafters))
     }
 

@@ -187,6 +187,13 @@ impl DsiLookahead {
         }
     }
 
+    /// Sets the number of target replicas, if the lookahead follows measured times.
+    pub fn set_replicas(&mut self, count: usize) {
+        if self.mode == DraftLength::Auto {
+            self.replicas = count.max(1);
+        }
+    }
+
     /// Returns the lookahead with the most expected tokens per nanosecond, and that speed.
     fn best_length(&self) -> (usize, f64) {
         self.best_length_with(&self.scores.up_to(self.length))
