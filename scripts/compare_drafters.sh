@@ -1,5 +1,5 @@
 #!/bin/sh
-# Trains five drafters of the demonstration target with the same texts, steps, tokens in a step and learning rates, and
+# Trains six drafters of the demonstration target with the same texts, steps, tokens in a step and learning rates, and
 # measures them. Run it from the repository's root:
 #
 #   scripts/compare_drafters.sh OUT
@@ -46,17 +46,20 @@ write held-out-beginnings.txt held-out.jsonl 144 2
 # 600 steps of 2 sequences of 512 tokens, 1.7 passes over the texts. A quarter of the positions starts a group or a block.
 learn() {
     name=$1
-    shift
+    share=$2
+    shift 2
     "$FORERUN" train "$@" --target "$target" --out "$out/$name" --shards "$out/shards" --threads "$threads" \
-        --data "$out/texts.jsonl" --validation "$out/held-out.jsonl" --distillation-share 1 \
+        --data "$out/texts.jsonl" --validation "$out/held-out.jsonl" --distillation-share "$share" \
         --steps "$steps" --sequences 2 --accumulation 1 --optimizer muon --learning-rate 2e-3 --warmup 40 \
         --final-share 0.05 --evaluate-every 150 --evaluation-tokens 16384
 }
-learn dflash dflash --masks 5 --layers 1 --group-share 0.25
-learn dflash-2 dflash --masks 5 --layers 2 --group-share 0.25
-learn parallelspec-eagle parallel --integration eagle --masks 4 --group-share 0.25
-learn parallelspec-medusa parallel --integration medusa --masks 4 --group-share 0.25
-learn eagle eagle
+learn dflash 1 dflash --masks 5 --layers 1 --group-share 0.25
+learn dflash-2 1 dflash --masks 5 --layers 2 --group-share 0.25
+# DSpark's divergence is a distance, whose gradient is small at first. So its authors keep a tenth of cross-entropy.
+learn dspark 0.9 dspark --block-size 5 --layers 1 --group-share 0.25
+learn parallelspec-eagle 1 parallel --integration eagle --masks 4 --group-share 0.25
+learn parallelspec-medusa 1 parallel --integration medusa --masks 4 --group-share 0.25
+learn eagle 1 eagle
 
 # The measurement reads the drafters in OUT.
 sed "s|OUT|$out|" docs/bench/block-drafters.toml >"$out/bench.toml"

@@ -8,7 +8,7 @@ use crate::arguments::Arguments;
 use clap::{Command, CommandFactory};
 
 /// Fields whose flag is spelt differently.
-const OTHER_NAMES: [(&str, &str); 8] = [
+const OTHER_NAMES: [(&str, &str); 9] = [
     ("weight_type", "dtype"),
     ("cache_type", "kv-type"),
     ("additional_drafters", "also-draft"),
@@ -17,6 +17,7 @@ const OTHER_NAMES: [(&str, &str); 8] = [
     ("held_out_share", "held-out"),
     ("draft_tokens", "heads"),
     ("draft_tokens", "masks"),
+    ("draft_tokens", "block-size"),
 ];
 
 /// Returns the message with every option as a flag of the command that is running: `draft_model`
@@ -101,6 +102,8 @@ mod tests {
             ("train medusa", "`draft_tokens` is 0", "--heads is 0"),
             #[cfg(feature = "train")]
             ("train parallel", "`draft_tokens` is 0", "--masks is 0"),
+            #[cfg(feature = "train")]
+            ("train dspark", "`draft_tokens` is 1", "--block-size is 1"),
             (
                 "generate",
                 "`hidden_size` of `config.json` and `seed",

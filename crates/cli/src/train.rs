@@ -37,6 +37,7 @@ pub(crate) fn run(train: Train) -> anyhow::Result<ExitCode> {
         Train::Eagle(arguments) => drafter::eagle(&arguments),
         Train::Parallel(arguments) => drafter::parallel(&arguments),
         Train::Dflash(arguments) => drafter::dflash(&arguments),
+        Train::Dspark(arguments) => drafter::dspark(&arguments),
     }
 }
 

@@ -93,6 +93,8 @@ struct ScoreTask {
     committed: usize,
     /// The tokens after the committed ones, up to the last row.
     tokens: Vec<TokenId>,
+    /// Whether drafters worked when it was submitted.
+    while_drafting: bool,
 }
 
 impl ScoreTask {
@@ -219,7 +221,9 @@ impl Dsi {
             let waiting = self.waiting_job(frontier);
             let free = self.replicas.free(&waiting);
             let tried = self.replicas.to_try(&waiting, free.is_none());
-            let task = ScoreTask { replica: 0, first_row: next_row, committed: frontier, tokens };
+            let while_drafting = !self.is_alone();
+            let (first_row, committed) = (next_row, frontier);
+            let task = ScoreTask { replica: 0, first_row, committed, tokens, while_drafting };
             if let Some(replica) = free {
                 self.submit(ScoreTask { replica, ..task.clone() }, sequence, cluster)?;
                 self.chains[index].next_row += count;
@@ -357,7 +361,7 @@ impl Dsi {
         let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
         // The sizing rule is about fast replicas.
         if self.replicas.is_fast(task.replica) {
-            self.lookahead.observe_score(task.rows(), &reply.time);
+            self.lookahead.observe_score(task.rows(), &reply.time, task.while_drafting);
         }
         self.arrived.insert((task.first_row, ticket), (task, reply.output));
         Ok(())

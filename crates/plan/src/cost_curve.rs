@@ -21,11 +21,15 @@ const FADE: f64 = 0.998;
 const MIN_WEIGHT: f64 = 0.02;
 
 impl CostCurve {
-    /// Learns that `count` rows or tokens took `ns` nanoseconds.
+    /// Learns that `count` rows or tokens took `ns` nanoseconds, in place of a time from elsewhere.
     pub(crate) fn add(&mut self, count: usize, ns: f64) {
         self.points.values_mut().for_each(|point| point.fade(FADE));
         self.points.retain(|_, point| point.weight() >= MIN_WEIGHT);
-        self.points.entry(count).or_default().add(ns);
+        let point = self.points.entry(count).or_default();
+        if !point.is_measured() {
+            *point = DecayingMean::default();
+        }
+        point.add(ns);
     }
 
     /// Takes the times of numbers that have not occurred here from elsewhere, in place of earlier ones from there.
@@ -39,6 +43,17 @@ impl CostCurve {
     /// Returns the numbers that are known, with their mean times.
     pub(crate) fn times(&self) -> impl Iterator<Item = (usize, f64)> {
         self.points.iter().map(|(&count, ns)| (count, ns.value_or(0.0)))
+    }
+
+    /// Multiplies all times so far.
+    pub(crate) fn scale(&mut self, factor: f64) {
+        self.points.values_mut().for_each(|point| point.scale(factor));
+    }
+
+    /// Returns the numbers that have occurred here, with their mean times.
+    pub(crate) fn measured(&self) -> impl Iterator<Item = (usize, f64)> {
+        let measured = self.points.iter().filter(|(_, ns)| ns.is_measured());
+        measured.map(|(&count, ns)| (count, ns.value_or(0.0)))
     }
 
     /// Returns whether a number has occurred here.

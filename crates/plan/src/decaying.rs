@@ -26,6 +26,13 @@ impl DecayingMean {
         }
     }
 
+    /// Takes a later value that was measured elsewhere. It has the weight of all values so far, so that a single one does not
+    /// outweigh it.
+    pub(crate) fn replace(&mut self, value: f64) {
+        self.weight = self.weight.max(1.0);
+        self.sum = value * self.weight;
+    }
+
     pub(crate) fn is_measured(&self) -> bool {
         self.is_measured
     }
@@ -45,6 +52,11 @@ impl DecayingMean {
 
     pub(crate) fn weight(&self) -> f64 {
         self.weight
+    }
+
+    /// Multiplies all values so far.
+    pub(crate) fn scale(&mut self, factor: f64) {
+        self.sum *= factor;
     }
 
     /// Reduces the weight of all values so far.

@@ -3,8 +3,9 @@
 use crate::DraftLength;
 use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
+use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime};
-use crate::knowledge::{Forecast, Knowledge, READING_SHARE};
+use crate::knowledge::{Forecast, KEPT_SLOWDOWN, Knowledge, READING_SHARE};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::Pipeline;
 
@@ -28,8 +29,14 @@ pub struct DsiLookahead {
     mode: DraftLength,
     replicas: usize,
     score_costs: BatchCosts,
-    /// The time of jobs by their number of rows.
+    /// The time of a job with one row while nothing is drafted.
+    alone: DecayingMean,
+    /// The time of jobs by their number of rows, while drafters work.
     scores: CostCurve,
+    /// The time of a job while drafters work, in times of one while they are idle, as another method has measured it.
+    slowdown: f64,
+    /// The time that further rows add to a job while drafters are idle, as another method has measured it.
+    known_rows: CostCurve,
     acceptance: Acceptance,
     /// The lookahead of the automatic mode.
     next: usize,
@@ -75,7 +82,10 @@ impl DsiLookahead {
             mode,
             replicas: replicas.max(1),
             score_costs: BatchCosts::default(),
+            alone: DecayingMean::default(),
             scores: CostCurve::with_fixed_part(),
+            slowdown: 1.0,
+            known_rows: CostCurve::default(),
             acceptance: Acceptance::default(),
             next: INITIAL_LENGTH.min(length.max(1)),
             draft_time: DraftTime::default(),
@@ -108,29 +118,39 @@ impl DsiLookahead {
     /// Returns what other methods can use of what it has learned.
     #[must_use]
     pub fn knowledge(&self) -> Knowledge {
-        let one_ns = self.scores.up_to(1)[1];
-        let mut rows = CostCurve::default();
+        let (one_ns, slowdown) = (self.one_row_ns(), self.slowdown());
         let further =
-            self.scores.times().map(|(rows, ns)| (rows.saturating_sub(1), (ns - one_ns).max(0.0)));
-        rows.adopt(further);
+            |(rows, ns): (usize, f64)| (rows.saturating_sub(1), (ns - one_ns).max(0.0) / slowdown);
+        let is_measured = |rows: usize| self.scores.measured().any(|(other, _)| other == rows + 1);
+        let known = self.known_rows.times().filter(|&(rows, _)| !is_measured(rows));
+        let mut rows = CostCurve::default();
+        rows.adopt(self.scores.measured().map(further).chain(known));
         Knowledge {
             acceptance: self.acceptance.clone(),
             score_costs: self.score_costs,
-            plain_ns: self.scores.is_known().then_some(one_ns),
+            plain_ns: self.knows_target().then(|| self.plain_ns()),
+            slowdown: self.measured_slowdown(),
             waited_ns: Some(self.waited_ns),
             rows,
             ..self.draft_time.knowledge()
         }
     }
 
-    /// Learns the acceptance, and the times that it has not measured, from another method.
+    /// Learns the acceptance, the time of the target alone, and the times that it has not measured, from another method.
     pub fn adopt(&mut self, known: &Knowledge) {
         self.acceptance = known.acceptance.clone();
-        if let Some(one_ns) = known.plain_ns {
-            if !self.scores.is_measured() {
+        if let Some(alone_ns) = known.plain_ns {
+            if !self.scores.is_measured() && !self.alone.is_measured() {
                 self.score_costs = known.score_costs;
             }
-            let further = known.rows.times().map(|(rows, ns)| (rows + 1, one_ns + ns));
+            // What drafting costs the target stays as it is.
+            self.scores.scale(alone_ns / self.alone.value_or(alone_ns));
+            self.alone.replace(alone_ns);
+            self.fade_slowdown();
+            self.slowdown = known.slowdown.unwrap_or(self.slowdown);
+            self.known_rows = known.rows.clone();
+            let (one_ns, slowdown) = (self.one_row_ns(), self.slowdown());
+            let further = known.rows.times().map(|(rows, ns)| (rows + 1, one_ns + slowdown * ns));
             self.scores.adopt(std::iter::once((1, one_ns)).chain(further));
         }
         self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
@@ -162,8 +182,44 @@ impl DsiLookahead {
     /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is
     /// not known.
     fn alone_ns(&self) -> Option<f64> {
-        let one_ns = self.scores.is_known().then(|| self.scores.up_to(1)[1])?;
-        Some(self.score_costs.share_at_load(one_ns, 1.0) + self.waited_ns)
+        let share_ns = || self.score_costs.share_at_load(self.plain_ns(), 1.0) + self.waited_ns;
+        self.knows_target().then(share_ns)
+    }
+
+    /// Returns the time of a job with one row while drafters are idle; 0 if nothing is known.
+    fn plain_ns(&self) -> f64 {
+        self.alone.value_or(self.scores.up_to(1)[1] / self.slowdown)
+    }
+
+    /// Returns the time of a job with one row while drafters work; 0 if nothing is known.
+    fn one_row_ns(&self) -> f64 {
+        let measured = self.scores.measured().find(|&(rows, _)| rows == 1);
+        match measured {
+            Some((_, ns)) => ns,
+            None if self.alone.is_known() => self.plain_ns() * self.slowdown,
+            None => self.scores.up_to(1)[1],
+        }
+    }
+
+    /// Returns the time of a job while drafters work, in times of one while they are idle.
+    fn slowdown(&self) -> f64 {
+        self.measured_slowdown().unwrap_or(self.slowdown)
+    }
+
+    fn measured_slowdown(&self) -> Option<f64> {
+        let (_, ns) = self.scores.measured().find(|&(rows, _)| rows == 1)?;
+        Some((ns / self.alone.value()?).max(1.0))
+    }
+
+    /// Forgets some of the slowdown, so that it is measured again after a long time.
+    fn fade_slowdown(&mut self) {
+        let before = self.slowdown();
+        self.scores.scale((1.0 + KEPT_SLOWDOWN * (before - 1.0)) / before);
+        self.slowdown = 1.0 + KEPT_SLOWDOWN * (self.slowdown - 1.0);
+    }
+
+    fn knows_target(&self) -> bool {
+        self.scores.is_known() || self.alone.is_known()
     }
 
     /// Returns whether to draft now. Otherwise the target is faster alone.
@@ -254,19 +310,29 @@ impl DsiLookahead {
         self.acceptance.of_first_in_jobs(horizon, self.job_length(self.length))
     }
 
-    /// Learns the time of a replica's job of `rows` rows.
-    pub fn observe_score(&mut self, rows: usize, time: &JobTime) {
+    /// Learns the time of a replica's job of `rows` rows. `while_drafting`: whether drafters worked at the same time.
+    pub fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
         match self.prompt_scores {
             0 => {
                 if let Some(ns) = self.score_costs.learn(time) {
                     // A replica that was idle reads tokens first.
                     let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
-                    self.scores.add(rows.max(own_rows as usize), ns);
+                    match rows.max(own_rows as usize) {
+                        1 if !while_drafting => self.observe_alone(ns),
+                        rows => self.scores.add(rows, ns),
+                    }
                     self.decide();
                 }
             }
             // A replica's first job computes the prompt.
             _ => self.prompt_scores -= 1,
+        }
+    }
+
+    fn observe_alone(&mut self, ns: f64) {
+        self.alone.add(ns);
+        if !self.scores.is_known() {
+            self.scores.adopt(std::iter::once((1, self.one_row_ns())));
         }
     }
 
@@ -304,7 +370,7 @@ impl DsiLookahead {
         let row_ns = self.row_ns();
         let unread_tokens = if self.replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
         Outlook {
-            speedup_at_best: at_best * scores[1],
+            speedup_at_best: at_best * self.plain_ns(),
             catch_up_ns: self.draft_time.catch_up_ns() + unread_tokens * row_ns,
         }
     }
@@ -383,7 +449,7 @@ mod tests {
         let mut lookahead = DsiLookahead::new(64, DraftLength::Auto, replicas);
         assert_eq!(lookahead.length(), 4);
         for _ in 0..20 {
-            lookahead.observe_score(64, &JobTime::alone(score_ns));
+            lookahead.observe_score(64, &JobTime::alone(score_ns), true);
             lookahead.observe_draft(1, &JobTime::alone(token_ns));
         }
         lookahead
@@ -407,7 +473,7 @@ mod tests {
             let lookahead = DsiLookahead::new(64, DraftLength::Auto, replicas);
             let mut lookahead = lookahead.with_tokens_per_forward(per_forward);
             for _ in 0..20 {
-                lookahead.observe_score(64, &JobTime::alone(10_000_000));
+                lookahead.observe_score(64, &JobTime::alone(10_000_000), true);
                 let draft_ns = 4_u64.div_ceil(per_forward as u64) * 1_000_000;
                 lookahead.observe_draft(4, &JobTime::alone(draft_ns));
             }
@@ -429,7 +495,7 @@ mod tests {
         lookahead.start(&known);
         (0..200).for_each(|_| lookahead.observe_verdict(&[0], false, 0));
         for (rows, ns) in [(1, 1_000_000), (3, 3_000_000)] {
-            lookahead.observe_score(rows, &JobTime::alone(ns));
+            lookahead.observe_score(rows, &JobTime::alone(ns), true);
         }
         let mut explored = 0;
         for _ in 0..1_600 {
@@ -451,22 +517,22 @@ mod tests {
         lookahead.start(&Knowledge::of_target(1e6));
         lookahead.pauses.start(Some(1e6));
         for _ in 0..30 {
-            lookahead.observe_score(2, &JobTime::alone(1_000_000));
+            lookahead.observe_score(2, &JobTime::alone(1_000_000), true);
             lookahead.observe_draft(1, &JobTime::alone(50_000));
         }
-        lookahead.observe_score(4, &JobTime::alone(3_000_000));
+        lookahead.observe_score(4, &JobTime::alone(3_000_000), true);
         assert_eq!(lookahead.verdicts_left, None, "scores and drafts start no trial");
         lookahead.observe_verdict(&[0], false, 0);
         assert!(lookahead.verdicts_left.is_some());
         let rows = lookahead.length();
-        lookahead.observe_score(rows, &JobTime::alone(50_000_000));
+        lookahead.observe_score(rows, &JobTime::alone(50_000_000), true);
         assert!(lookahead.verdicts_left.is_none() || lookahead.length() < rows, "{lookahead:?}");
     }
 
     #[test]
     fn a_fixed_lookahead_is_constant_and_bounds_the_drafts() {
         let mut lookahead = DsiLookahead::new(5, DraftLength::Fixed, 3);
-        lookahead.observe_score(1, &JobTime::alone(1_000));
+        lookahead.observe_score(1, &JobTime::alone(1_000), true);
         assert_eq!((lookahead.length(), lookahead.max_ahead()), (5, 25));
     }
 }

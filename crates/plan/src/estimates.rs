@@ -168,10 +168,17 @@ pub(crate) struct OneRowTime {
 }
 
 impl OneRowTime {
-    /// Takes a time without neighbours that was measured elsewhere. One that was measured here stays.
-    pub(crate) fn adopt(&mut self, ns: f64) {
-        self.ns.adopt(ns);
-        self.neighbour_rows.adopt(0.0);
+    /// Takes a later time without neighbours that was measured elsewhere. Returns by which factor it differs.
+    pub(crate) fn replace(&mut self, ns: f64, costs: &BatchCosts) -> f64 {
+        let before_ns = self.without_neighbours_or(ns, costs);
+        self.ns.replace(ns);
+        self.neighbour_rows.replace(0.0);
+        if before_ns > 0.0 { ns / before_ns } else { 1.0 }
+    }
+
+    /// Multiplies all times so far.
+    pub(crate) fn scale(&mut self, factor: f64) {
+        self.ns.scale(factor);
     }
 
     pub(crate) fn is_measured(&self) -> bool {

@@ -19,6 +19,8 @@ pub struct MethodChoice {
     steps: u32,
     /// The time that the current trial has lost, compared with the best other candidate.
     trial_ns: f64,
+    /// The correction of the candidate's predictions when its turn began.
+    trial_correction: f64,
     /// The time that all trials have lost.
     lost_ns: f64,
     elapsed_ns: f64,
@@ -38,6 +40,9 @@ struct Candidate {
     /// Whether it expects to draft, and the time before it works at its usual speed.
     drafts: bool,
     start_ns: f64,
+    /// The number of its latest steps in which it did not expect to draft, and the time of a token without drafts.
+    paused_steps: u32,
+    alone_ns: f64,
     /// The time that its last trial lost.
     trial_ns: f64,
     /// The number of its turns.
@@ -54,6 +59,8 @@ impl Default for Candidate {
             outlook: Speed::with_decay(OUTLOOK_DECAY),
             drafts: true,
             start_ns: 0.0,
+            paused_steps: 0,
+            alone_ns: 0.0,
             trial_ns: 0.0,
             turns: 0,
         }
@@ -73,6 +80,8 @@ const PREDICTION_STEPS: f64 = 6.0;
 const SETTLING_STEPS: u32 = 2;
 /// The same of the first turn of a candidate that predicts nothing, because it measures whether to draft at all.
 const FIRST_SETTLING_STEPS: u32 = 20;
+/// The number of steps without drafts after which the first candidate goes on.
+const PAUSED_STEPS: u32 = 4;
 /// The number of steps of a trial.
 const TRIAL_STEPS: u32 = 32;
 /// A trial ends early if it has lost the time of so many tokens once its candidate has settled.
@@ -125,6 +134,7 @@ impl MethodChoice {
             is_trial: false,
             steps: 0,
             trial_ns: 0.0,
+            trial_correction: 1.0,
             lost_ns: 0.0,
             elapsed_ns: 0.0,
             last_ns: None,
@@ -150,8 +160,13 @@ impl MethodChoice {
     /// An answer's first step, which computes the prompt, only starts the clock.
     pub fn observe(&mut self, tokens: usize, now_ns: u64, forecasts: &[Option<Forecast>]) {
         let last_ns = self.last_ns.replace(now_ns);
+        // The first steps of a trial show costs that only its candidate has. So all expect afresh.
+        let is_afresh = self.is_trial && self.steps < SETTLING_STEPS;
         for (candidate, forecast) in self.candidates.iter_mut().zip(forecasts) {
             if let Some(forecast) = forecast {
+                if is_afresh {
+                    candidate.outlook = Speed::with_decay(OUTLOOK_DECAY);
+                }
                 candidate.outlook.add(tokens, forecast.token_ns * tokens as f64);
                 (candidate.drafts, candidate.start_ns) = (forecast.drafts, forecast.start_ns);
             }
@@ -160,9 +175,17 @@ impl MethodChoice {
         let ns = now_ns.saturating_sub(last_ns) as f64;
         self.elapsed_ns += ns;
         self.steps += 1;
+        let current = &mut self.candidates[self.current];
+        if let Some(Some(forecast)) = forecasts.get(self.current).filter(|_| !current.drafts) {
+            (current.paused_steps, current.alone_ns) =
+                (current.paused_steps + 1, forecast.token_ns);
+        } else {
+            current.paused_steps = 0;
+        }
         let has_settled = self.learn(tokens, ns, forecasts);
+        let pauses = self.pauses();
         if !self.is_trial {
-            return self.choose();
+            return if pauses { self.begin(0, false) } else { self.choose() };
         }
         // Without a rival, nothing is lost.
         let is_too_slow = self.fastest_other().is_some_and(|(_, best_ns)| {
@@ -172,9 +195,9 @@ impl MethodChoice {
             let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
             self.trial_ns > may_lose * best_ns
         });
-        if self.steps >= TRIAL_STEPS || is_too_slow {
+        if self.steps >= TRIAL_STEPS || is_too_slow || pauses || self.expects_less() {
             self.candidates[self.current].trial_ns = self.trial_ns.max(0.0);
-            self.use_best();
+            if pauses { self.begin(0, false) } else { self.use_best() }
         }
     }
 
@@ -231,8 +254,30 @@ impl MethodChoice {
             && self.lost_ns + start_ns <= may_lose_ns + GAIN_TOKENS * gain_ns
     }
 
+    /// Returns whether the current candidate expects to decode with the target alone, as it has for some steps, and is no faster
+    /// than that. Then the first candidate is used: it learns with the least effort when drafts pay again.
+    fn pauses(&self) -> bool {
+        let current = &self.candidates[self.current];
+        let alone_ns = current.alone_ns;
+        let least = if self.is_trial { SETTLING_STEPS } else { PAUSED_STEPS };
+        self.current != 0
+            && current.paused_steps >= least
+            && current.token_ns().is_some_and(|ns| ns > alone_ns / MIN_GAIN)
+    }
+
+    /// Returns whether the candidate on trial, which was expected to be faster, expects less by now. Measured speeds of so few
+    /// steps do not count, because the number of tokens of a step varies.
+    fn expects_less(&self) -> bool {
+        let own_ns = self.candidates[self.current].outlook.token_ns();
+        let own_ns = own_ns.map(|ns| ns * self.trial_correction);
+        self.steps >= SETTLING_STEPS
+            && own_ns.zip(self.fastest_other()).is_some_and(|(ns, (_, other_ns))| ns > other_ns)
+    }
+
     fn begin(&mut self, candidate: usize, is_trial: bool) {
+        self.trial_correction = self.candidates[candidate].correction();
         (self.current, self.is_trial, self.steps, self.trial_ns) = (candidate, is_trial, 0, 0.0);
+        self.candidates[candidate].paused_steps = 0;
     }
 
     /// Ends a trial, and uses the fastest candidate, if that is faster by the factor [`MIN_GAIN`].
@@ -348,12 +393,33 @@ mod tests {
     #[test]
     fn a_trial_without_a_rival_loses_nothing() {
         let mut choice = MethodChoice::new(2);
-        let plain = Forecast { token_ns: 1_000.0, drafts: false, start_ns: 0.0 };
-        choice.observe(1, 0, &[Some(plain), Some(plain)]);
+        let own = Forecast { token_ns: 1_000.0, drafts: true, start_ns: 0.0 };
+        choice.observe(1, 0, &[None, Some(own)]);
         choice.begin(1, true);
         (1..=u64::from(TRIAL_STEPS))
-            .for_each(|step| choice.observe(1, 1_000 * step, &[Some(plain), Some(plain)]));
+            .for_each(|step| choice.observe(1, 1_000 * step, &[None, Some(own)]));
         assert_eq!((choice.lost_ns, choice.current, choice.is_trial), (0.0, 1, false));
+    }
+
+    #[test]
+    fn the_first_goes_on_while_others_would_pause() {
+        let mut choice = MethodChoice::new(2);
+        let drafting = Forecast { token_ns: 500.0, drafts: true, start_ns: 0.0 };
+        let pausing = Forecast { token_ns: 1_000.0, drafts: false, start_ns: 0.0 };
+        choice.observe(1, 0, &[Some(pausing), Some(drafting)]);
+        choice.begin(1, false);
+        let mut now = 0;
+        let mut observe = |choice: &mut MethodChoice, ns, second| {
+            now += ns;
+            choice.observe(1, now, &[Some(pausing), Some(second)]);
+        };
+        (0..50).for_each(|_| observe(&mut choice, 500, drafting));
+        // One bad forecast is not enough, nor are several while it is as fast as before.
+        observe(&mut choice, 1_000, pausing);
+        assert_eq!(choice.current, 1);
+        observe(&mut choice, 500, drafting);
+        (0..100).for_each(|_| observe(&mut choice, 1_000, pausing));
+        assert_eq!(choice.current, 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime, OneRowTime};
-use crate::knowledge::{Forecast, Knowledge};
+use crate::knowledge::{Forecast, KEPT_SLOWDOWN, Knowledge};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::ParallelRounds;
 
@@ -33,7 +33,9 @@ pub struct PearlDraftLength {
     alone: OneRowTime,
     /// The time of a forward with one row while the drafter works.
     while_drafting: OneRowTime,
-    /// The time that further rows add to a forward, by their number.
+    /// The same in times of a forward while the drafter is idle, as another method has measured it.
+    slowdown: f64,
+    /// The time that further rows add to a forward while the drafter is idle, by their number.
     rows: CostCurve,
     draft_time: DraftTime,
     acceptance: Acceptance,
@@ -84,6 +86,7 @@ impl PearlDraftLength {
             score_costs: BatchCosts::default(),
             alone: OneRowTime::default(),
             while_drafting: OneRowTime::default(),
+            slowdown: 1.0,
             rows: CostCurve::default(),
             draft_time: DraftTime::default(),
             acceptance: Acceptance::default(),
@@ -123,20 +126,27 @@ impl PearlDraftLength {
             acceptance: self.acceptance.clone(),
             score_costs: self.score_costs,
             plain_ns: alone_ns.is_finite().then_some(alone_ns),
+            slowdown: self.measured_slowdown(),
             waited_ns: Some(self.waited_ns),
             rows: self.rows.clone(),
             ..self.draft_time.knowledge()
         }
     }
 
-    /// Learns the acceptance, and the times that it has not measured, from another method.
+    /// Learns the acceptance, the time of the target alone, and the times that it has not measured, from another method.
     pub fn adopt(&mut self, known: &Knowledge) {
         self.acceptance = known.acceptance.clone();
         let is_measured = self.alone.is_measured() || self.while_drafting.is_known();
-        if let Some(ns) = known.plain_ns.filter(|_| !is_measured) {
-            self.alone.adopt(ns);
-            self.score_costs = known.score_costs;
+        if let Some(ns) = known.plain_ns {
+            if !is_measured {
+                self.score_costs = known.score_costs;
+            }
+            // What drafting costs the target stays as it is.
+            let factor = self.alone.replace(ns, &self.score_costs);
+            self.while_drafting.scale(factor);
         }
+        self.fade_slowdown();
+        self.slowdown = known.slowdown.unwrap_or(self.slowdown);
         self.waited_ns = known.waited_ns.unwrap_or(self.waited_ns);
         self.rows.adopt(known.rows.times());
         self.draft_time.adopt(known);
@@ -200,7 +210,7 @@ impl PearlDraftLength {
             // First a pass over one row shows what the drafter's work costs the target.
             return 0;
         }
-        let rows_ns = self.rows.up_to(gamma)[gamma];
+        let rows_ns = self.slowdown() * self.rows.up_to(gamma)[gamma];
         let is_probe = self.rounds.is_multiple_of(PROBE_EVERY);
         let pays = !self.guess_gain.is_known()
             || rows_ns == 0.0
@@ -266,7 +276,7 @@ impl PearlDraftLength {
             1 if while_drafting => self.while_drafting.add(time),
             1 => self.alone.add(time),
             _ if self.one_row_ns().is_finite() => {
-                self.rows.add(rows - 1, (ns - self.one_row_ns()).max(0.0));
+                self.rows.add(rows - 1, (ns - self.one_row_ns()).max(0.0) / self.slowdown());
             }
             _ => {}
         }
@@ -325,7 +335,28 @@ impl PearlDraftLength {
     fn one_row_ns(&self) -> f64 {
         let costs = &self.score_costs;
         let alone_ns = self.alone.without_neighbours_or(f64::INFINITY, costs);
-        self.while_drafting.without_neighbours_or(alone_ns, costs)
+        self.while_drafting.without_neighbours_or(alone_ns * self.slowdown, costs)
+    }
+
+    /// Returns the time of a forward while both models work, in times of one while only one does.
+    fn slowdown(&self) -> f64 {
+        self.measured_slowdown().unwrap_or(self.slowdown)
+    }
+
+    /// Returns the time of a forward with one row while the drafter works, in times of one while it is idle; `None` if they
+    /// were not measured.
+    fn measured_slowdown(&self) -> Option<f64> {
+        let are_known = self.alone.is_known() && self.while_drafting.is_known();
+        let alone_ns = self.alone.without_neighbours_or(f64::INFINITY, &self.score_costs);
+        are_known.then(|| (self.one_row_ns() / alone_ns).max(1.0))
+    }
+
+    /// Forgets some of the slowdown, so that it is measured again after a long time.
+    fn fade_slowdown(&mut self) {
+        let before = self.slowdown();
+        let faded = 1.0 + KEPT_SLOWDOWN * (before - 1.0);
+        self.while_drafting.scale(faded / before);
+        self.slowdown = 1.0 + KEPT_SLOWDOWN * (self.slowdown - 1.0);
     }
 
     /// Returns the estimated share of a score job with `rows` rows at the present load, while the
@@ -333,7 +364,8 @@ impl PearlDraftLength {
     fn score_ns(&self, rows: f64, further: &[f64]) -> f64 {
         let (low, part) = ((rows - 1.0) as usize, rows.fract());
         let at = |index: usize| further.get(index).or(further.last()).copied().unwrap_or(0.0);
-        let ns = self.one_row_ns() + at(low) + part * (at(low + 1) - at(low));
+        let further_ns = at(low) + part * (at(low + 1) - at(low));
+        let ns = self.one_row_ns() + self.slowdown() * further_ns;
         self.score_costs.share_at_load(ns, rows) + self.waited_ns
     }
 

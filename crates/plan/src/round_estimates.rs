@@ -95,6 +95,7 @@ impl RoundEstimates {
         Knowledge {
             acceptance: self.acceptance.clone(),
             score_costs: self.score_costs,
+            slowdown: None,
             plain_ns: self.plain_ns(),
             waited_ns: self.waited_ns[0].value(),
             rows: self.rows.clone(),
@@ -105,12 +106,14 @@ impl RoundEstimates {
         }
     }
 
-    /// Learns the acceptance, and the times that were not measured here, from another method.
+    /// Learns the acceptance, the time of the target alone, and the times that were not measured here, from another method.
     pub(crate) fn adopt(&mut self, known: &Knowledge) {
         self.acceptance = known.acceptance.clone();
-        if let Some(ns) = known.plain_ns.filter(|_| !self.plain.is_measured()) {
-            self.plain.adopt(ns);
-            self.score_costs = known.score_costs;
+        if let Some(ns) = known.plain_ns {
+            if !self.plain.is_measured() {
+                self.score_costs = known.score_costs;
+            }
+            self.plain.replace(ns, &self.score_costs);
         }
         if let Some(ns) = known.waited_ns {
             self.waited_ns[0].adopt(ns);

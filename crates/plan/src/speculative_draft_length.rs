@@ -181,7 +181,7 @@ impl SpeculativeDraftLength {
         self.estimates.knowledge(self.unread_tokens)
     }
 
-    /// Learns the acceptance, and the times that it does not know, from another method.
+    /// Learns the acceptance, the time of the target alone, and the times that it has not measured, from another method.
     pub fn adopt(&mut self, known: &Knowledge) {
         self.estimates.adopt(known);
         self.unread_tokens = known.unread_tokens;

@@ -85,6 +85,8 @@ struct Running {
     started_ns: u64,
     ends_ns: u64,
     passes: Passes,
+    /// The factor by which it takes longer at present, because another device needs its cores itself.
+    slowdown: f64,
     /// The error with which the job ends; `None` if it succeeds.
     failure: Option<JobError>,
 }
@@ -162,6 +164,8 @@ pub struct SimCluster {
     trace: Trace,
     /// The schedule of the physical devices if drafter and target share them.
     shared: Option<DeviceSchedule>,
+    /// The factor by which passes take longer while another device works.
+    slowdown: f64,
 }
 
 impl SimCluster {
@@ -208,6 +212,7 @@ impl SimCluster {
             records_trace: true,
             trace,
             shared: None,
+            slowdown: 1.0,
         })
     }
 
@@ -223,6 +228,36 @@ impl SimCluster {
     #[must_use]
     pub fn on_shared_devices(self, devices: SharedDevices) -> Self {
         Self { shared: Some(DeviceSchedule::new(devices)), ..self }
+    }
+
+    /// Lets idle devices lend their cores to others, as core groups of one machine do: the times of passes are those with all
+    /// cores, and they are `slowdown` times as long while another device works. A device works from when its jobs are on their way. The
+    /// number of passes that a cancelled job has completed is that of a device with all cores.
+    #[must_use]
+    pub fn with_lent_cores(self, slowdown: f64) -> Self {
+        Self { slowdown, ..self }
+    }
+
+    /// Adapts the ends of running jobs after a device has begun or ended its work at `at_ns`.
+    fn lend_cores(&mut self, at_ns: u64) {
+        if self.slowdown == 1.0 {
+            return;
+        }
+        let busy: Vec<usize> = (0..self.devices.len())
+            .filter(|&index| !self.devices[index].1.batch.is_empty())
+            .collect();
+        for &index in &busy {
+            let slowdown = if busy.len() > 1 { self.slowdown } else { 1.0 };
+            let batch = self.devices[index].1.batch.iter_mut();
+            for running in
+                batch.filter(|running| running.failure.is_none() && running.ends_ns > at_ns)
+            {
+                let from_ns = at_ns.max(running.started_ns);
+                let left_ns = running.ends_ns.saturating_sub(from_ns) as f64;
+                let change = slowdown / std::mem::replace(&mut running.slowdown, slowdown);
+                running.ends_ns = from_ns + (left_ns * change).round() as u64;
+            }
+        }
     }
 
     /// Returns the virtual time in nanoseconds.
@@ -295,6 +330,7 @@ impl SimCluster {
         (state.batch_jobs, state.idle_ns) = (batch_jobs, at_ns);
         state.counted_ns = batch.iter().map(|running| running.started_ns).min().unwrap_or(0);
         state.batch = batch;
+        self.lend_cores(start_ns);
     }
 
     /// Returns a job that starts at `started_ns`, unless a fault of the device delays it.
@@ -336,7 +372,7 @@ impl SimCluster {
             let message = format!("died at {dies_ns} ns");
             failure = Some(JobError::Failed { worker: device.name.clone(), message });
         }
-        Running { waiting, started_ns, ends_ns, passes, failure }
+        Running { waiting, started_ns, ends_ns, passes, slowdown: 1.0, failure }
     }
 
     /// Ends the next job of a device's batch and sends its completion to the decoder.
@@ -344,7 +380,8 @@ impl SimCluster {
         let (device, state) = &mut self.devices[index];
         let ends = state.batch.iter().enumerate().map(|(at, running)| (running.ends_ns, at));
         let Some((_, next)) = ends.min() else { return };
-        let Running { waiting, started_ns, ends_ns, passes, failure } = state.batch.remove(next);
+        let Running { waiting, started_ns, ends_ns, passes, failure, .. } =
+            state.batch.remove(next);
         let Waiting { ticket, role, job, .. } = waiting;
         let (Role::Drafter(index_in_role) | Role::Target(index_in_role)) = role;
         let sequence = job.sequence();
@@ -376,6 +413,7 @@ impl SimCluster {
             state.cache.record(&device.cost, role, job, output);
         }
         self.deliveries.insert((ends_ns + device.cost.link_ns, ticket), completion);
+        self.lend_cores(ends_ns);
         self.start_next(index, ends_ns);
     }
 

@@ -19,6 +19,8 @@ const TOKENS: usize = 3_000;
 struct World {
     draft_ns: u64,
     acceptance: AcceptanceModel,
+    /// The factor by which a pass takes longer while the other device works. Idle devices help each other if it is above 1.
+    slowdown: f64,
 }
 
 impl World {
@@ -36,6 +38,7 @@ impl World {
         ];
         let mut cluster =
             SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, Vec::new()).unwrap();
+        cluster = cluster.with_lent_cores(self.slowdown);
         let limits = Limits { max_tokens: TOKENS, context_length: usize::MAX, eos: Vec::new() };
         let mut sequence = Sequence::new(SequenceId(0), oracle.text(3), Sampling::greedy(), limits);
         generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
@@ -55,26 +58,42 @@ fn methods() -> Vec<Box<dyn AnswerDecoder>> {
     ]
 }
 
-#[test]
-fn auto_is_about_as_fast_as_the_best_method() {
+/// Returns the speed of `auto` compared with the target alone and with the best method, in worlds of many kinds.
+fn compare(slowdown: f64) -> Vec<[f64; 2]> {
     let mut ratios = Vec::new();
     for draft_percent in [5, 20, 50, 150] {
         for acceptance in [0.1, 0.5, 0.8, 0.95] {
-            let world = World {
-                draft_ns: TARGET_NS * draft_percent / 100,
-                acceptance: AcceptanceModel::Iid(acceptance),
-            };
+            let draft_ns = TARGET_NS * draft_percent / 100;
+            let world = World { draft_ns, acceptance: AcceptanceModel::Iid(acceptance), slowdown };
             let plain = world.run(&mut Autoregressive) as f64;
             let best = methods().iter_mut().map(|method| world.run(&mut **method)).min().unwrap();
             let auto = world.run(&mut Auto::new(methods())) as f64;
             let (to_plain, to_best) = (plain / auto, best as f64 / auto);
             eprintln!(
-                "c {draft_percent} %, α {acceptance}: {to_plain:.3} of plain, {to_best:.3} of the best"
+                "c {draft_percent} %, α {acceptance}, slowdown {slowdown}: {to_plain:.3} of plain, {to_best:.3} of the best"
             );
-            assert!(to_plain > 0.98 && to_best > 0.75, "{world:?}: {to_plain} {to_best}");
-            ratios.push(to_best);
+            ratios.push([to_plain, to_best]);
         }
     }
-    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
-    assert!(mean > 0.93, "{mean}");
+    ratios
+}
+
+/// Checks the speeds of [`compare`]. `mean`: the least mean compared with the best method.
+fn check(ratios: &[[f64; 2]], mean: f64) {
+    for &[to_plain, to_best] in ratios {
+        assert!(to_plain > 0.98 && to_best > 0.95, "{ratios:?}");
+    }
+    let to_best = ratios.iter().map(|[_, to_best]| to_best).sum::<f64>() / ratios.len() as f64;
+    assert!(to_best > mean, "{to_best}");
+}
+
+#[test]
+fn auto_is_about_as_fast_as_the_best_method() {
+    check(&compare(1.0), 0.98);
+}
+
+/// With two core groups of one machine, a method that drafts during verification takes the cores that would help the target.
+#[test]
+fn auto_learns_what_drafting_during_verification_costs() {
+    check(&compare(1.8), 0.97);
 }

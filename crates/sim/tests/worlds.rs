@@ -61,6 +61,8 @@ struct World {
     acceptance: AcceptanceModel,
     /// How often guesses from earlier text are right, for PEARL with guesses.
     lookup: AcceptanceModel,
+    /// The factor by which a pass takes longer while another device works: above 1, idle devices lend their cores.
+    slowdown: f64,
     seed: u64,
 }
 
@@ -82,7 +84,9 @@ impl World {
         let lookup = AcceptanceModel::ByPosition(vec![hits, random.between(0.3, 0.95)]);
         let rank_power = random.log_between(0.3, 3.0);
         let acceptance = AcceptanceModel::Varying { text, depth, rank_power };
-        Self { name: format!("world {seed}"), drafter, target, replicas, acceptance, lookup, seed }
+        let slowdown = if random.chance(0.25) { random.between(1.1, 2.0) } else { 1.0 };
+        let name = format!("world {seed}");
+        Self { name, drafter, target, replicas, acceptance, lookup, slowdown, seed }
     }
 
     /// A pair that was measured: its costs, and where the drafter agreed with the target.
@@ -98,6 +102,7 @@ impl World {
             replicas: 1,
             acceptance: AcceptanceModel::Varying { text, depth: vec![1.0], rank_power: 1.0 },
             lookup: AcceptanceModel::Iid(0.0),
+            slowdown: 1.0,
             seed: prompt,
         }
     }
@@ -113,7 +118,7 @@ impl World {
         let targets = (0..self.replicas).map(|index| device(Role::Target(index), &self.target));
         let devices = targets.chain([device(Role::Drafter(0), &self.drafter)]).collect();
         let cluster = SimCluster::new(devices, oracle.clone(), Cancellation::Layer, Vec::new());
-        let mut cluster = cluster.unwrap().without_trace();
+        let mut cluster = cluster.unwrap().without_trace().with_lent_cores(self.slowdown);
         let limits = Limits { max_tokens: TOKENS, context_length: usize::MAX, eos: Vec::new() };
         let mut sequence = Sequence::new(SequenceId(0), oracle.text(3), Sampling::greedy(), limits);
         generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
@@ -366,6 +371,7 @@ fn drafts_that_are_mostly_empty() {
             replicas: 1,
             acceptance: AcceptanceModel::Drafts((0..TOKENS).map(draft).collect()),
             lookup: AcceptanceModel::Iid(0.0),
+            slowdown: 1.0,
             seed: 0,
         };
         let comparison = compare(&world, 0);

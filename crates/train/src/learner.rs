@@ -31,6 +31,11 @@ pub trait Learner {
         dataset: &Dataset,
     ) -> std::result::Result<(), TrainError>;
 
+    /// Returns the length of the shortest held-out text, in tokens, that an evaluation can use.
+    fn least_window(&self) -> usize {
+        1
+    }
+
     /// Computes the loss of a batch, as a scalar that can be differentiated and as a number.
     ///
     /// A step consists of one or more batches. `number` is the number of the batch in the run; random

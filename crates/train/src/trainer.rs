@@ -170,6 +170,15 @@ impl<'a, L: Learner> Trainer<'a, L> {
         } else {
             Validation::windows(dataset, options.context, options.evaluation_tokens)?
         };
+        let shortest = windows.iter().map(|window| window.inputs.len()).min();
+        if let Some(found) = shortest.filter(|&found| found < learner.least_window()) {
+            let least = learner.least_window();
+            let expected = format!(
+                "a draft requires at least {least}: give more held-out text, or do not evaluate \
+                 (`evaluation_tokens = 0`)"
+            );
+            return TrainError::option("the number of held-out tokens", &found, &expected);
+        }
         let folder = folder.to_owned();
         Ok(Self { learner, optimizer, dataset, windows, folder, log, state, damaged })
     }

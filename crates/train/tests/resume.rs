@@ -27,6 +27,8 @@ const FOLDER: &str = "FORERUN_TEST_RUN";
 const DRAFTER: &str = "drafter-";
 /// The same for runs of a block drafter.
 const BLOCK_DRAFTER: &str = "drafter-block-";
+/// The same for runs of a block drafter with heads.
+const HEADS_DRAFTER: &str = "drafter-heads-";
 const STEPS: u64 = 60;
 const KILLS: usize = 12;
 
@@ -95,6 +97,10 @@ fn train_drafter(folder: &Path, name: &str, masks: usize) -> Result<(), TrainErr
         kind = TrainedDrafterKind::Dflash;
         target = target.with_feature_layers(&[1, 2]).unwrap();
     }
+    if name.starts_with(HEADS_DRAFTER) {
+        kind = TrainedDrafterKind::Dspark;
+        target = target.with_feature_layers(&[1]).unwrap();
+    }
     let drafter = DrafterOptions { group_share: 0.4, ..DrafterOptions::of(kind, masks) };
     let run = DrafterRun {
         folder: &folder.join(name),
@@ -142,7 +148,8 @@ fn child() {
         let name = run.file_name().unwrap().to_str().unwrap();
         let folder = run.parent().unwrap();
         if name.starts_with(DRAFTER) {
-            let masks = if name.starts_with(BLOCK_DRAFTER) { 3 } else { 2 };
+            let has_blocks = [BLOCK_DRAFTER, HEADS_DRAFTER].iter().any(|of| name.starts_with(of));
+            let masks = if has_blocks { 3 } else { 2 };
             train_drafter(folder, name, masks).unwrap();
         } else {
             train(folder, name, options()).unwrap();
@@ -198,6 +205,12 @@ fn a_killed_drafter_run_ends_with_the_same_weights() {
 fn a_killed_block_drafter_run_ends_with_the_same_weights() {
     let folder = tempfile::tempdir().unwrap();
     kill_and_resume(folder.path(), BLOCK_DRAFTER);
+}
+
+#[test]
+fn a_killed_run_of_a_block_drafter_with_heads_ends_with_the_same_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    kill_and_resume(folder.path(), HEADS_DRAFTER);
 }
 
 /// Kills and resumes runs until enough of them were killed, and compares each with an uninterrupted run.

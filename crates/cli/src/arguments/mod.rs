@@ -56,9 +56,9 @@ pub(crate) use simulate::{
 pub(crate) use simulate::{Merge, PlotArguments};
 #[cfg(feature = "train")]
 pub(crate) use train::{
-    BlockArguments, DflashArguments, DistillArguments, DrafterArguments, EagleArguments,
-    FeatureArguments, Integration, LmArguments, MedusaArguments, OptimizerName, ParallelArguments,
-    StepArguments, TextArguments, Train,
+    BlockArguments, DflashArguments, DistillArguments, DrafterArguments, DsparkArguments,
+    EagleArguments, FeatureArguments, Integration, LmArguments, MedusaArguments, OptimizerName,
+    ParallelArguments, StepArguments, TextArguments, Train,
 };
 
 /// Headings under which the help groups options.

@@ -29,6 +29,11 @@ pub(crate) enum Train {
     ///
     /// They read hidden states of several of the target's layers as context.
     Dflash(Box<DflashArguments>),
+    /// Train layers that draft a block in one forward pass, and heads that correct it token by token (DSpark).
+    ///
+    /// The layers are those of `dflash`. A Markov head adds to the scores of each token what the token before it says, and a
+    /// confidence head predicts whether the target accepts it, which ends drafts early.
+    Dspark(Box<DsparkArguments>),
 }
 
 /// Options of the text and of the output.
@@ -313,6 +318,54 @@ pub(crate) struct DflashArguments {
     pub(crate) drafter: DrafterArguments,
 }
 
+/// Options of `forerun train dspark`.
+#[derive(Args, Debug)]
+pub(crate) struct DsparkArguments {
+    /// Number of rows of a block, the last token and masks: tokens drafted in one forward pass.
+    #[arg(long, value_name = "K", default_value_t = 7, value_parser = value_parser!(u64).range(2..=32))]
+    pub(crate) block_size: u64,
+
+    /// Share of the positions that start a block; a smaller share makes steps faster.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.17)]
+    pub(crate) group_share: f32,
+
+    /// Number of the drafter's layers.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = value_parser!(u64).range(1..=64),
+        help_heading = headings::MODEL
+    )]
+    pub(crate) layers: u64,
+
+    /// Width of the Markov head: numbers that describe the token before a position. DSpark's authors have 256.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = value_parser!(u64).range(1..=4096),
+        help_heading = headings::MODEL
+    )]
+    pub(crate) markov_rank: u64,
+
+    #[command(flatten)]
+    pub(crate) block: BlockArguments,
+
+    /// Draft only the N most frequent tokens of the text [default: all].
+    ///
+    /// The drafter then reads only these rows of the target's head, which is most of what a small drafter reads.
+    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
+    pub(crate) draft_vocab: Option<usize>,
+
+    /// Weight of the confidence head's loss relative to the token loss.
+    #[arg(long, value_name = "WEIGHT", default_value_t = 1.0, help_heading = headings::TRAINING)]
+    pub(crate) confidence_weight: f32,
+
+    #[command(flatten)]
+    pub(crate) drafter: DrafterArguments,
+}
+
 /// What a block drafter reads of its target.
 #[derive(Args, Debug)]
 pub(crate) struct BlockArguments {
@@ -354,7 +407,7 @@ pub(crate) struct FeatureArguments {
 }
 
 /// Options of all drafters trained for a target. The defaults are those of ParallelSpec
-/// (arXiv 2410.05589, table 3), and for DFlash those of its paper (arXiv 2602.06036).
+/// (arXiv 2410.05589, table 3), for DFlash those of its paper (arXiv 2602.06036), and for DSpark those of its authors.
 #[derive(Args, Debug)]
 #[command(
     mut_arg("sequences", |arg| arg.default_value("4")),
@@ -401,7 +454,7 @@ pub(crate) struct DrafterArguments {
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) feature_cache: Option<PathBuf>,
 
-    /// Number of passes over the text [default: 20; 40 for EAGLE, 6 for DFlash]
+    /// Number of passes over the text [default: 20; 40 for EAGLE, 6 for DFlash, 10 for DSpark]
     #[arg(long, value_name = "N", help_heading = headings::TRAINING)]
     pub(crate) epochs: Option<u64>,
 
@@ -409,18 +462,19 @@ pub(crate) struct DrafterArguments {
     #[arg(long, value_name = "N", conflicts_with = "epochs", help_heading = headings::TRAINING)]
     pub(crate) steps: Option<u64>,
 
-    /// Highest learning rate [default: 5e-4; 5e-5 for EAGLE, 6e-4 for DFlash]
+    /// Highest learning rate [default: 5e-4; 5e-5 for EAGLE, 6e-4 for DFlash and DSpark]
     #[arg(long, value_name = "RATE", help_heading = headings::TRAINING)]
     pub(crate) learning_rate: Option<f64>,
 
     /// Share of the divergence from the target's distributions in the token loss [default: 1 for
-    /// `eagle`, else 0].
+    /// `eagle`, 0.9 for `dspark`, else 0].
     ///
-    /// The rest is the loss of the text's own tokens.
+    /// The rest is the loss of the text's own tokens. For DSpark, the divergence is the sum of the differences between
+    /// probabilities.
     #[arg(long, value_name = "SHARE", help_heading = headings::TRAINING)]
     pub(crate) distillation_share: Option<f32>,
 
-    /// Decay of the loss by position [default: 0.8; 1 for EAGLE; for DFlash, 0.78 with 7 masks and 0.87 with 15].
+    /// Decay of the loss by position [default: 0.8; 1 for EAGLE; for DFlash and DSpark, 0.78 with drafts of 7 tokens and 0.87 of 15].
     ///
     /// The loss of the K-th head or mask is weighted by this value to the power of K, and that of the K-th mask of a block
     /// by this value to the power of K minus 1.

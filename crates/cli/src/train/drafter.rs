@@ -1,18 +1,20 @@
-//! `forerun train medusa|eagle|parallel|dflash`: trains a drafter for a target.
+//! `forerun train medusa|eagle|parallel|dflash|dspark`: trains a drafter for a target.
 
 use super::run::{
     dataset, listen, note_damaged, note_size, open_run, set_threads, steps_of, tokenizer_of, train,
 };
 use crate::arguments::{
-    BlockArguments, DflashArguments, DistillArguments, DrafterArguments, EagleArguments,
-    FeatureArguments, Integration, MedusaArguments, ParallelArguments,
+    BlockArguments, DflashArguments, DistillArguments, DrafterArguments, DsparkArguments,
+    EagleArguments, FeatureArguments, Integration, MedusaArguments, ParallelArguments,
 };
 use crate::interrupts;
 use crate::{distill, note};
 use anyhow::{Context, bail};
 use forerun::{Canceller, Tokenizer};
 use forerun_train::data::{Dataset, Framing};
-use forerun_train::drafter::{BlockOptions, DrafterOptions, Target, TrainedDrafterKind};
+use forerun_train::drafter::{
+    BlockOptions, DrafterOptions, HeadOptions, Target, TrainedDrafterKind,
+};
 use forerun_train::{DrafterRun, Dtype, TrainOptions, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -59,6 +61,16 @@ pub(super) fn dflash(arguments: &DflashArguments) -> anyhow::Result<ExitCode> {
     run(options, &arguments.drafter, Some(&arguments.block))
 }
 
+pub(super) fn dspark(arguments: &DsparkArguments) -> anyhow::Result<ExitCode> {
+    let DsparkArguments { block_size, layers, markov_rank, confidence_weight, .. } = *arguments;
+    let mut options = DrafterOptions::of(TrainedDrafterKind::Dspark, block_size as usize);
+    options.group_share = arguments.group_share;
+    options.draft_vocab = arguments.draft_vocab;
+    options.block = options.block.map(|block| BlockOptions { layers: layers as usize, ..block });
+    options.heads = Some(HeadOptions { markov_rank: markov_rank as usize, confidence_weight });
+    run(options, &arguments.drafter, Some(&arguments.block))
+}
+
 fn with_features(mut options: DrafterOptions, given: &FeatureArguments) -> DrafterOptions {
     options.classification_weight =
         given.classification_weight.unwrap_or(options.classification_weight);
@@ -80,7 +92,7 @@ fn run(
     let mut target = Target::open(&arguments.target)?;
     if let Some(BlockArguments { target_layers, mask_token }) = block {
         let mask = mask_token.unwrap_or_else(|| target.default_mask());
-        drafter.block = drafter.block.map(|block| BlockOptions { mask, ..block });
+        drafter.block = drafter.block.map(|block| BlockOptions { mask: Some(mask), ..block });
         target = match &target_layers[..] {
             [] => {
                 let layers = target.default_feature_layers();
@@ -177,8 +189,8 @@ fn write_own_text(
     Ok(done.then_some(file))
 }
 
-/// Returns the training options. The defaults are those of ParallelSpec (arXiv 2410.05589, table 3), and of DFlash's
-/// paper (arXiv 2602.06036). EAGLE has the defaults of ParallelSpec in its place.
+/// Returns the training options. The defaults are those of ParallelSpec (arXiv 2410.05589, table 3), of DFlash's paper
+/// (arXiv 2602.06036), and of the published configurations of DSpark's authors. EAGLE has the defaults of ParallelSpec in its place.
 fn options(
     drafter: &DrafterOptions,
     arguments: &DrafterArguments,
@@ -187,9 +199,14 @@ fn options(
     let (rate, beta2, epochs) = match drafter.kind {
         TrainedDrafterKind::Eagle | TrainedDrafterKind::ParallelspecEagle => (5e-5, 0.95, 40),
         TrainedDrafterKind::Dflash => (6e-4, 0.999, 6),
+        TrainedDrafterKind::Dspark => (6e-4, 0.999, 10),
         TrainedDrafterKind::Medusa | TrainedDrafterKind::ParallelspecMedusa => (5e-4, 0.999, 20),
     };
-    let soft_share = if drafter.kind == TrainedDrafterKind::Eagle { 1.0 } else { 0.0 };
+    let soft_share = match drafter.kind {
+        TrainedDrafterKind::Eagle => 1.0,
+        TrainedDrafterKind::Dspark => 0.9,
+        _ => 0.0,
+    };
     let step = &arguments.step;
     let steps = match arguments.steps {
         Some(steps) => steps,

@@ -197,7 +197,11 @@ fn a_reduced_drafter_is_trained_for_a_target_in_a_gguf_file() {
         run.with_path("--model", &file).with(options).succeed().json()["tokens"].clone()
     };
     let plain = generate(&["--method", "autoregressive"]);
-    for kind in [&["eagle"][..], &["dflash", "--masks=3", "--layers=1"]] {
+    for kind in [
+        &["eagle"][..],
+        &["dflash", "--masks=3", "--layers=1"],
+        &["dspark", "--block-size=3", "--layers=1", "--markov-rank=5"],
+    ] {
         train(&[kind, &["--draft-vocab=40", "--restart"]].concat()).succeed();
         // The head has the rows of 40 tokens.
         let weights = fs::read(out.join("model.safetensors")).unwrap();
@@ -220,7 +224,7 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
     let folder = folder.path();
     let data = text(folder);
     target(folder, &data).succeed();
-    let kinds: [(&str, &[&str]); 5] = [
+    let kinds: [(&str, &[&str]); 6] = [
         ("medusa", &["medusa", "--heads=2"]),
         ("eagle", &["eagle", "--test-tokens=2"]),
         ("parallelspec-medusa", &["parallel", "--integration=medusa", "--masks=3"]),
@@ -229,6 +233,7 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
             &["parallel", "--integration=eagle", "--group-share=0.5", "--masks=1"],
         ),
         ("dflash", &["dflash", "--masks=2", "--group-share=0.5", "--layers=1"]),
+        ("dspark", &["dspark", "--block-size=3", "--group-share=0.5", "--markov-rank=8"]),
     ];
     for (name, kind) in kinds {
         let finished = train_drafter(folder, &data, kind, name).succeed();
@@ -239,10 +244,12 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
         assert_eq!(config["target"], "target");
         assert!(folder.join(format!("{name}.training")).join("acceptance.svg").exists());
     }
-    let dflash = folder.join("dflash");
-    let options = ["--drafter=dflash", "--draft-tokens=2", "--draft-model"];
-    let drafted = generate(folder, &[&options[..], &[dflash.to_str().unwrap()]].concat()).output();
-    assert_eq!(drafted, generate(folder, &["--method", "autoregressive"]).output());
+    let plain = generate(folder, &["--method", "autoregressive"]).output();
+    for (name, option) in [("dflash", "--drafter=dflash"), ("dspark", "--drafter=dspark")] {
+        let drafter = folder.join(name);
+        let options = [option, "--draft-tokens=2", "--draft-model", drafter.to_str().unwrap()];
+        assert_eq!(generate(folder, &options).output(), plain, "{name}");
+    }
 
     // Training on the target's own text.
     let line = |number: usize| {
@@ -273,6 +280,23 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
     ] {
         refused(train_drafter(folder, &data, &["dflash", option], "a"), words);
     }
+    for (option, words) in [
+        ("--block-size=1", &["--block-size", "1"][..]),
+        ("--markov-rank=0", &["--markov-rank", "0"]),
+        ("--confidence-weight=0", &["--confidence-weight", "above 0"]),
+        ("--target-layers=2", &["--target-layers", "last layer"]),
+    ] {
+        refused(train_drafter(folder, &data, &["dspark", option], "a"), words);
+    }
+    let short = folder.join("short.txt");
+    fs::write(&short, "the fox ran").unwrap();
+    let evaluated = Run::forerun()
+        .with(&["train", "dflash", "--masks=20", "--steps=1", "--context=64", "--threads=1"])
+        .with_path("--target", &folder.join("target"))
+        .with_path("--data", &data)
+        .with_path("--out", &folder.join("b"));
+    let words = ["held-out tokens", "at least 20", "--evaluation-tokens 0"];
+    refused(evaluated.with_path("--validation", &short), &words);
     let long =
         train_drafter(folder, &data, &["eagle", "--test-tokens=8"], "a").with(&["--decay=2"]);
     refused(long, &["decay", "2"]);

@@ -9,7 +9,7 @@
 //! | layers | among the options | in `transformer_layer_config` |
 //! | features | `dflash_config.target_layer_ids`: *k* is the output of layer *k*, counted from 0 | `aux_hidden_state_layer_ids`: *k* is the hidden state after *k* layers |
 //! | mask token | `dflash_config.mask_token_id` | `mask_token_id` |
-//! | head | the target's, or its part for the tokens in `d2t` | its own if it has fewer tokens (`d2t`) |
+//! | head | the target's, or its part for the tokens in `d2t` if forerun's trainer wrote the drafter | its own if it has fewer tokens (`d2t`) |
 //! | sliding layers | causal unless `is_causal` or `dflash_config.causal` is false | causal unless `sliding_window_non_causal` is true |
 //! | a row predicts | the token in its place | the token after its place if `sample_from_anchor` is true |
 //!
@@ -38,9 +38,11 @@ const FEATURE_LAYERS: &str = "aux_hidden_state_layer_ids";
 /// The features in the layouts of z-lab and of DSpark's authors.
 pub(super) const TARGET_LAYERS: &str = "target_layer_ids";
 
-/// The options in z-lab's layout, next to those of the layers. `speculator` is the drafter's kind in checkpoints of
-/// forerun's own trainer.
-const OPTIONS: &[&str] = &["block_size", NESTED, "is_causal", "num_target_layers", "speculator"];
+/// The drafter's kind in checkpoints of forerun's own trainer.
+pub(super) const OF_TRAINER: &str = "speculator";
+
+/// The options in z-lab's layout, next to those of the layers, and the one of forerun's own trainer.
+const OPTIONS: &[&str] = &["block_size", NESTED, "is_causal", "num_target_layers", OF_TRAINER];
 
 /// The options in `dflash_config`.
 const NESTED_OPTIONS: &[&str] = &["block_size", "causal", "mask_token_id", TARGET_LAYERS];
@@ -115,6 +117,8 @@ pub(super) struct Layout {
     causal: Option<bool>,
     /// The heads after the layers; without any in DFlash.
     heads: Heads,
+    /// Whether forerun's trainer wrote the drafter.
+    of_trainer: bool,
 }
 
 /// Returns whether the tensors are those of DFlash.
@@ -188,7 +192,8 @@ impl Layout {
         };
         let heads = dspark::heads(options, tensors, &config)?;
         let block = DraftBlock { predicts_after, ..block };
-        let layout = Self { config, feature_layers, block, causal, heads };
+        let of_trainer = options.contains(OF_TRAINER);
+        let layout = Self { config, feature_layers, block, causal, heads, of_trainer };
         layout.check_windows(layer_options, writer)?;
         Ok(layout)
     }
@@ -394,10 +399,14 @@ impl Speculator {
             attention.sees_block = !layout.causal.unwrap_or(attention.window.is_some());
         }
         let (head, head_tokens) = match self.head(layout.config.vocab_size)? {
-            // A part of the target's head, as forerun's trainer writes it.
-            (Head::Target, _) => (Head::Target, self.head_tokens(layout.config.vocab_size)?),
-            own => own,
+            // A part of the target's head.
+            (Head::Target, _) if layout.of_trainer => {
+                (Head::Target, self.head_tokens(layout.config.vocab_size)?)
+            }
+            other => other,
         };
+        // Nobody else has `d2t` without a head, so it may mean something else there.
+        let knows_tokens = head == Head::Own || layout.of_trainer;
         let width = layout.features().width(layout.config.hidden_size);
         let architecture = Architecture {
             input: Input::Block { width },
@@ -413,7 +422,7 @@ impl Speculator {
         let names: Vec<String> = architecture.tensors().chain(of_heads).map(short_name).collect();
         let is_known = |name: &str| {
             names.iter().any(|known| known == name)
-                || name == DRAFT_TO_TARGET
+                || name == DRAFT_TO_TARGET && knows_tokens
                 || UNREAD_TENSORS.contains(&name)
         };
         self.tensors.reject_unknown("this block drafter", is_known)?;

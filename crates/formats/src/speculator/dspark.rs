@@ -8,14 +8,14 @@
 //! | layers | a Qwen3's, among the options; none is causal | as for DFlash |
 //! | features | `target_layer_ids`: *k* is the output of layer *k*, counted from 0, and -1 the embedding | as for DFlash |
 //! | a row predicts | the token after its place | the same if `sample_from_anchor` is true |
-//! | head | its own, a copy of the target's | its own if it has fewer tokens (`d2t`) |
+//! | head | its own, a copy of the target's. forerun's trainer stores none: the target's, or its part for the tokens in `d2t` | its own if it has fewer tokens (`d2t`) |
 //!
 //! Both have `markov_head.markov_w1` and `markov_w2`, `gate_proj` (gated) or `joint_proj` (rnn), and
 //! `confidence_head.proj`. [`BlockHeads`](crate::BlockHeads) says what they compute.
 //!
 //! Heads in other packages are refused, because their readers disagree about what a row predicts.
 
-use super::dflash::TARGET_LAYERS;
+use super::dflash::{OF_TRAINER, TARGET_LAYERS};
 use super::layers::short_name;
 use crate::architecture::{ConfidenceInput, MarkovHead, MarkovKind};
 use crate::checkpoint::{LoadError, NamedTensors, Tensor};
@@ -37,8 +37,9 @@ const PREDICTS_AFTER: &str = "sample_from_anchor";
 pub(super) const HEAD_OPTIONS: &[&str] = &[RANK, KIND, HAS_CONFIDENCE, CONFIDENCE_READS_TOKEN];
 
 /// The options in the authors' layout, next to those of the layers and of the heads. `num_anchors` is of training.
+/// `speculator` is the drafter's kind in checkpoints of forerun's own trainer.
 pub(super) const OPTIONS: &[&str] =
-    &["block_size", "mask_token_id", "num_anchors", "num_target_layers", TARGET_LAYERS];
+    &["block_size", "mask_token_id", "num_anchors", "num_target_layers", OF_TRAINER, TARGET_LAYERS];
 
 /// The heads that a drafter has.
 #[derive(Clone, Copy)]

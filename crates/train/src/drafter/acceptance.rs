@@ -15,13 +15,15 @@
 use super::forward::Drafter;
 use super::objective::Pair;
 use super::options::TrainedDrafterKind;
-use super::target::{Target, Text};
+use super::target::Text;
 use crate::metrics::PositionAcceptance;
-use crate::ops::draft_head::{Distributions, LOGIT_ROWS};
+use crate::ops::block_head_loss::MarkovBias;
+use crate::ops::draft_head::{Distributions, FrozenHead, LOGIT_ROWS};
 use crate::ops::elementwise::{exponentials, rms_norm, scale_by};
 use crate::ops::groups::Groups;
 use candle_core::{Device, Result, Tensor};
 use rayon::prelude::*;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Returns the mean number of tokens per target forward for drafts of the given acceptance rates:
@@ -81,6 +83,10 @@ impl Acceptance {
     ) -> Result<()> {
         let Pair { drafter, target, options } = pair;
         let rows = draft_rows(pair, text, anchors)?;
+        let markov = drafter.markov_head()?;
+        let bias = markov
+            .as_ref()
+            .map(|([embeddings, weights], rank)| MarkovBias::new(embeddings, weights, *rank));
         let mut drafts = vec![DraftState { weight: 1.0, agrees: true }; rows[0].dim(0)?];
         self.positions.resize(rows.len(), Sums::default());
         for (position, (rows, sums)) in rows.iter().zip(&mut self.positions).enumerate() {
@@ -89,8 +95,14 @@ impl Acceptance {
                 anchors.iter().map(move |anchor| first + anchor)
             });
             let target_rows: Vec<usize> = target_rows.collect();
-            let rows = head_inputs(drafter, rows)?;
-            let results = evaluate_position(drafter, target, &rows, &drafts, |draft| {
+            let inputs = HeadInputs {
+                head: drafter.head(target),
+                rows: head_inputs(drafter, rows)?,
+                // A Markov head reads the text's token before the position.
+                previous: target_rows.iter().map(|&row| text.inputs[row]).collect(),
+                bias: bias.as_ref(),
+            };
+            let results = evaluate_position(drafter, &inputs, &drafts, |draft| {
                 let target_row = target_rows[draft];
                 (distributions.of(target_row), text.targets[target_row] as usize)
             });
@@ -115,26 +127,45 @@ impl Acceptance {
     }
 }
 
-/// Evaluates one position of all drafts. `rows` are the inputs of the head, and `label` returns the
-/// target's distribution and the text's token for a draft.
+/// The inputs of the head for one position of all drafts.
+struct HeadInputs<'a> {
+    head: &'a FrozenHead,
+    /// `[drafts, hidden]`.
+    rows: Vec<f32>,
+    /// The token before the position of each draft.
+    previous: Vec<u32>,
+    bias: Option<&'a MarkovBias<'a>>,
+}
+
+impl HeadInputs<'_> {
+    /// Returns the logits of some drafts: `[drafts, outputs]`.
+    fn logits(&self, drafts: Range<usize>) -> Vec<f32> {
+        let hidden = self.rows.len() / self.previous.len();
+        let mut logits = vec![0.0; drafts.len() * self.head.vocab_size()];
+        self.head.logits(&self.rows[drafts.start * hidden..drafts.end * hidden], &mut logits);
+        if let Some(bias) = self.bias {
+            bias.add(&self.previous[drafts], &mut logits);
+        }
+        logits
+    }
+}
+
+/// Evaluates one position of all drafts. `label` returns the target's distribution and the text's token for a draft.
 fn evaluate_position<'a>(
     drafter: &Drafter,
-    target: &Target,
-    rows: &[f32],
+    inputs: &HeadInputs<'_>,
     drafts: &[DraftState],
     label: impl Fn(usize) -> (&'a [f32], usize) + Sync,
 ) -> Vec<PositionResult> {
-    let head = drafter.head(target);
-    let (hidden, vocab_size) = (target.config().hidden_size, head.vocab_size());
-    let blocks = rows.par_chunks(LOGIT_ROWS * hidden).zip(drafts.par_chunks(LOGIT_ROWS));
-    let results = blocks.enumerate().map(|(block, (rows, drafts))| {
-        let mut logits = vec![0.0; drafts.len() * vocab_size];
-        head.logits(rows, &mut logits);
+    let vocab_size = inputs.head.vocab_size();
+    let results = drafts.par_chunks(LOGIT_ROWS).enumerate().map(|(block, drafts)| {
+        let first = block * LOGIT_ROWS;
+        let mut logits = inputs.logits(first..first + drafts.len());
         let draft_logits = logits.chunks_exact_mut(vocab_size).zip(drafts).enumerate();
         let evaluate = |(row, (draft_p, draft)): (usize, (&mut [f32], &DraftState))| {
             let (_, sum) = exponentials(draft_p);
             scale_by(draft_p, 1.0 / sum);
-            let (target_p, token) = label(block * LOGIT_ROWS + row);
+            let (target_p, token) = label(first + row);
             let overlap = |(output, q): (usize, &f32)| q.min(target_p[drafter.token_of(output)]);
             let overlap: f32 = draft_p.iter().enumerate().map(overlap).sum();
             let best = drafter.token_of(argmax(draft_p));
@@ -188,14 +219,14 @@ pub(super) fn draft_rows(pair: Pair<'_>, text: &Text, anchors: &[usize]) -> Resu
         let count = text.sequences() * anchors.len();
         return (0..positions).map(|head| rows.narrow(0, head * count, count)).collect();
     }
-    if drafter.kind() == TrainedDrafterKind::Dflash {
-        let groups = Arc::new(drafter.groups(text.context, positions, anchors.to_vec()));
-        let rows = drafter.mask_rows(target, text, &groups)?.detach();
+    if drafter.kind().has_blocks() {
+        let groups = Arc::new(drafter.groups(text.context, options.masks(), anchors.to_vec()));
+        let rows = drafter.block_rows(target, text, &groups)?.detach();
         let blocks = anchors.len();
-        let at = |mask: usize| (mask * blocks..(mask + 1) * blocks).collect::<Vec<_>>();
-        let of_mask =
-            |mask| rows.index_select(&row_indices(&at(mask), text, positions * blocks)?, 0);
-        return (0..positions).map(of_mask).collect();
+        let at = |position: usize| (position * blocks..(position + 1) * blocks).collect::<Vec<_>>();
+        let at_position =
+            |position| rows.index_select(&row_indices(&at(position), text, positions * blocks)?, 0);
+        return (0..positions).map(at_position).collect();
     }
     let tokens = drafter.token_inputs(target, text, None)?.detach();
     if !drafter.kind().has_masks() {

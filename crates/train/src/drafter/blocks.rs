@@ -1,8 +1,9 @@
-//! The forward pass of a block drafter: DFlash (arXiv 2602.06036, §4).
+//! The forward pass of a block drafter: DFlash (arXiv 2602.06036, §4) and DSpark (arXiv 2607.05147, §3).
 //!
 //! The context of a token is `norm(fc(hidden states of several of the target's layers))`. Every layer computes keys and
 //! values of all tokens before a block from it. A block is the embedding of its anchor, and that of the mask token in all
-//! further places. The row of a mask predicts the token in its place.
+//! further places. In DFlash, the row of a mask predicts the token in its place. In DSpark, each row predicts the token after
+//! its place.
 
 use super::forward::Drafter;
 use super::target::{Target, Text};
@@ -17,9 +18,9 @@ use candle_core::{D, Device, Result, Tensor, bail};
 use std::sync::Arc;
 
 impl Drafter {
-    /// Computes the rows of the masks of all blocks, `[sequences · masks · blocks, hidden]`: in each sequence, the first
-    /// mask of every block, then the second one of every block, and so on.
-    pub(super) fn mask_rows(
+    /// Computes the rows of all blocks that predict tokens, `[sequences · positions · blocks, hidden]`: in each sequence, the
+    /// first one of every block, then the second one of every block, and so on.
+    pub(super) fn block_rows(
         &self,
         target: &Target,
         text: &Text,
@@ -45,8 +46,9 @@ impl Drafter {
             x = apply(mlp, [&x, weights(MLP_NORM)?, weights(MLP)?])?;
         }
         let x = x.reshape((sequences, block_rows, hidden))?;
-        let masks = x.narrow(1, blocks, block_rows - blocks)?.contiguous()?;
-        masks.reshape((sequences * (block_rows - blocks), hidden))
+        let first = self.kind().first_predicting_row() * blocks;
+        let predicting = x.narrow(1, first, block_rows - first)?.contiguous()?;
+        predicting.reshape((sequences * (block_rows - first), hidden))
     }
 
     /// Computes the context of every token: `[sequences · context, hidden]`.

@@ -11,9 +11,14 @@ use std::path::{Path, PathBuf};
 
 /// The features of sequences that a target has read, one file per sequence: `[tokens, width]` in f32.
 ///
-/// Features depend on the target, on the layers that are read and on the sequence alone, and files are named after these. A run with the cache has
-/// the bits of one without.
+/// Features depend on the target, on the layers that are read and on the sequence alone, and files are named after these. A
+/// run with the cache has the bits of one without.
 pub(crate) struct FeatureCache {
+    /// The folder that targets share.
+    shared: PathBuf,
+    /// The name of the target.
+    target: String,
+    /// The folder of the target and the layers.
     folder: PathBuf,
 }
 
@@ -28,15 +33,31 @@ impl FeatureCache {
         target: &Checkpoint,
         layers: &[usize],
     ) -> std::result::Result<Self, ModelError> {
-        let mut name = target_sha256(target)?[..16].to_owned();
+        Self::create(folder.to_owned(), target_sha256(target)?[..16].to_owned(), layers)
+    }
+
+    /// Opens the cache of the same target for other layers.
+    ///
+    /// # Errors
+    /// If the folder cannot be created.
+    pub(crate) fn of_layers(&self, layers: &[usize]) -> std::result::Result<Self, ModelError> {
+        Self::create(self.shared.clone(), self.target.clone(), layers)
+    }
+
+    fn create(
+        shared: PathBuf,
+        target: String,
+        layers: &[usize],
+    ) -> std::result::Result<Self, ModelError> {
+        let mut name = target.clone();
         if !layers.is_empty() {
             let numbers: Vec<String> = layers.iter().map(usize::to_string).collect();
             name = format!("{name}-layers-{}", numbers.join("-"));
         }
-        let folder = folder.join(name);
+        let folder = shared.join(name);
         fs::create_dir_all(&folder)
             .map_err(|cause| ModelError::Folder { path: folder.clone(), cause })?;
-        Ok(Self { folder })
+        Ok(Self { shared, target, folder })
     }
 
     /// Returns the features of a sequence, `[tokens, width]`; `None` if they are not there.

@@ -17,6 +17,7 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fs, io};
 
 /// The tensor that maps the head's outputs to the target's tokens, if the drafter does not have all of them.
@@ -82,12 +83,17 @@ struct DrafterConfig {
     // Of block drafters.
     num_hidden_layers: Option<usize>,
     block_size: Option<usize>,
-    dflash_config: Option<DflashConfig>,
+    /// z-lab's layout keeps entries apart.
+    dflash_config: Option<BlockConfig>,
+    /// In the layout of DSpark's authors they are among the others.
+    #[serde(flatten)]
+    dspark_config: Option<BlockConfig>,
+    markov_rank: Option<usize>,
 }
 
-/// The entries that z-lab's layout keeps apart.
+/// What a block drafter reads.
 #[derive(Deserialize)]
-struct DflashConfig {
+struct BlockConfig {
     mask_token_id: u32,
     /// Layers, counted from 0, whose outputs the drafter reads.
     target_layer_ids: Vec<usize>,
@@ -97,17 +103,22 @@ impl DrafterConfig {
     /// Returns the shape of the drafter; `None` if an entry of a block drafter is missing.
     fn shape(&self) -> Option<DrafterShape> {
         let kind = self.speculator;
-        if kind != TrainedDrafterKind::Dflash {
-            let slots = self.n_mask_tokens.unwrap_or(0);
-            return Some(DrafterShape { kind, slots, block: None });
-        }
-        let nested = self.dflash_config.as_ref()?;
+        let nested = match kind {
+            TrainedDrafterKind::Dflash => self.dflash_config.as_ref()?,
+            TrainedDrafterKind::Dspark => self.dspark_config.as_ref()?,
+            _ => {
+                let slots = self.n_mask_tokens.unwrap_or(0);
+                return Some(DrafterShape { kind, slots, block: None });
+            }
+        };
+        let has_heads = kind == TrainedDrafterKind::Dspark;
         let block = BlockShape {
             layers: self.num_hidden_layers?,
             mask: nested.mask_token_id,
             target_layers: nested.target_layer_ids.iter().map(|id| id.saturating_add(1)).collect(),
+            markov_rank: if has_heads { Some(self.markov_rank?) } else { None },
         };
-        let slots = self.block_size?.checked_sub(1)?;
+        let slots = self.block_size?.checked_sub(kind.first_predicting_row())?;
         Some(DrafterShape { kind, slots, block: Some(block) })
     }
 }
@@ -162,16 +173,29 @@ impl Drafter {
         }
         if let Some(block) = &self.shape.block {
             let layers = block.target_layers.iter().map(|layers| layers - 1).collect::<Vec<_>>();
-            config["architectures"] = json!(["DFlashDraftModel"]);
-            config["block_size"] = json!(self.slots() + 1);
+            config["block_size"] = json!(self.slots() + self.kind().first_predicting_row());
             config["num_target_layers"] = json!(target.config().num_hidden_layers);
-            config["dflash_config"] =
-                json!({ "mask_token_id": block.mask, "target_layer_ids": layers });
+            match block.markov_rank {
+                None => {
+                    config["architectures"] = json!(["DFlashDraftModel"]);
+                    config["dflash_config"] =
+                        json!({ "mask_token_id": block.mask, "target_layer_ids": layers });
+                }
+                Some(rank) => {
+                    config["architectures"] = json!(["Qwen3DSparkModel"]);
+                    config["mask_token_id"] = json!(block.mask);
+                    config["target_layer_ids"] = json!(layers);
+                    config["markov_rank"] = json!(rank);
+                    config["markov_head_type"] = json!("vanilla");
+                    config["enable_confidence_head"] = json!(true);
+                    config["confidence_head_with_markov"] = json!(true);
+                }
+            }
         }
         if self.kind().predicts_features() {
             config["bias"] = json!(true);
         }
-        // z-lab's layout has no such option: `d2t` says it.
+        // The layouts of block drafters have no such option: `d2t` says it.
         if let (Some(vocabulary), None) = (&self.vocabulary, &self.shape.block) {
             config["draft_vocab_size"] = json!(vocabulary.head().vocab_size());
         }
@@ -204,14 +228,22 @@ impl Drafter {
             });
         }
         let Some(shape) = config_entries.shape() else {
-            let reason = "block_size, num_hidden_layers or dflash_config is missing".to_owned();
-            return Err(format_error(&file, reason));
+            let reason = match config_entries.speculator {
+                TrainedDrafterKind::Dspark => {
+                    "block_size, num_hidden_layers, mask_token_id, target_layer_ids or markov_rank is missing"
+                }
+                _ => "block_size, num_hidden_layers or dflash_config is missing",
+            };
+            return Err(format_error(&file, reason.to_owned()));
         };
         let file = folder.join("model.safetensors");
         let bytes = read(&file)?;
         let tensors = SafeTensors::deserialize(&bytes)
             .map_err(|error| format_error(&file, error.to_string()))?;
-        let weights = Weights::read(&shape, target.config(), |name, shape| {
+        let tokens = draft_tokens(&tensors, target.config().vocab_size)
+            .map_err(|reason| format_error(&file, reason))?;
+        let outputs = tokens.as_ref().map_or(target.config().vocab_size, |tokens| tokens.len());
+        let weights = Weights::read(&shape, target.config(), outputs, |name, shape| {
             let tensor =
                 tensors.tensor(name).map_err(|error| format_error(&file, error.to_string()))?;
             let (dtype, found, data) = (tensor.dtype(), tensor.shape(), tensor.data());
@@ -229,19 +261,27 @@ impl Drafter {
                 }
             }
         })?;
-        let drafter = Self::new(shape, target.config(), weights);
-        let Ok(tensor) = tensors.tensor(DRAFT_TO_TARGET) else { return Ok(drafter) };
-        let (offsets, rest) = tensor.data().as_chunks();
-        let offsets: Vec<i64> = offsets.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect();
-        let tokens = DraftVocabulary::tokens_of(&offsets, target.config().vocab_size);
-        let is_valid = tensor.dtype() == safetensors::Dtype::I64 && rest.is_empty();
-        match tokens.filter(|tokens| is_valid && !tokens.is_empty()) {
-            Some(tokens) => Ok(drafter.with_vocabulary(Some(tokens), target)),
-            None => {
-                let reason = format!("{DRAFT_TO_TARGET} does not list tokens of the target");
-                Err(format_error(&file, reason))
-            }
-        }
+        let vocabulary = tokens.map(|tokens| DraftVocabulary::new(tokens, target));
+        Ok(Self { vocabulary, ..Self::new(shape, target.config(), weights) })
+    }
+}
+
+/// Returns the tokens that a stored drafter can draft, in ascending order; `None` if they are all tokens.
+///
+/// # Errors
+/// If they are not tokens of the target.
+fn draft_tokens(
+    tensors: &SafeTensors<'_>,
+    vocab_size: usize,
+) -> Result<Option<Arc<[u32]>>, String> {
+    let Ok(tensor) = tensors.tensor(DRAFT_TO_TARGET) else { return Ok(None) };
+    let (offsets, rest) = tensor.data().as_chunks();
+    let offsets: Vec<i64> = offsets.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect();
+    let tokens = DraftVocabulary::tokens_of(&offsets, vocab_size);
+    let is_valid = tensor.dtype() == safetensors::Dtype::I64 && rest.is_empty();
+    match tokens.filter(|tokens| is_valid && !tokens.is_empty()) {
+        Some(tokens) => Ok(Some(tokens)),
+        None => Err(format!("{DRAFT_TO_TARGET} does not list tokens of the target")),
     }
 }
 

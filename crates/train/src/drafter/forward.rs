@@ -8,8 +8,8 @@ use super::shape::DrafterShape;
 use super::target::{Target, Text};
 use super::vocabulary::DraftVocabulary;
 use super::weights::{
-    ATTENTION, ATTENTION_NORM, FC, FC_BIAS, FINAL_NORM, MASK_EMBEDDINGS, MASK_FEATURES, MLP,
-    MLP_NORM, Weights,
+    ATTENTION, ATTENTION_NORM, CONFIDENCE, CONFIDENCE_BIAS, FC, FC_BIAS, FINAL_NORM, MARKOV_BIAS,
+    MARKOV_EMBEDDINGS, MASK_EMBEDDINGS, MASK_FEATURES, MLP, MLP_NORM, Weights,
 };
 use crate::model::Parameter;
 use crate::ops::attention::Rope;
@@ -65,10 +65,46 @@ impl Drafter {
         Self { shape, config, weights, vocabulary: None, rope }
     }
 
-    /// Limits the drafter to some of the target's tokens, in ascending order.
-    pub(super) fn with_vocabulary(self, tokens: Option<Arc<[u32]>>, target: &Target) -> Self {
-        let vocabulary = tokens.map(|tokens| DraftVocabulary::new(tokens, target));
-        Self { vocabulary, ..self }
+    /// Limits the drafter to some of the target's tokens, in ascending order. A Markov head keeps its rows of tokens that it
+    /// had before, and gets rows without effect for others. `None` changes nothing.
+    pub(super) fn with_vocabulary(
+        mut self,
+        tokens: Option<Arc<[u32]>>,
+        target: &Target,
+    ) -> Result<Self> {
+        let Some(tokens) = tokens else { return Ok(self) };
+        if let Some(rows) = self.weights.get(MARKOV_BIAS) {
+            let (rows, rank) = (rows.to_vec2::<f32>()?, rows.dim(1)?);
+            let row = |&token: &u32| match self.output_of(token) {
+                Some(output) => rows[output as usize].clone(),
+                None => vec![0.0; rank],
+            };
+            let rows = tokens.iter().map(row).collect();
+            self.weights.set_rows(MARKOV_BIAS, rows)?;
+        }
+        self.vocabulary = Some(DraftVocabulary::new(tokens, target));
+        Ok(self)
+    }
+
+    /// Returns the embeddings, `[vocabulary, rank]`, and the weights, `[outputs, rank]`, of the Markov head, and their rank;
+    /// `None` without one.
+    pub(super) fn markov_head(&self) -> Result<Option<([Vec<f32>; 2], usize)>> {
+        let (Some(embeddings), Some(bias)) =
+            (self.weights.get(MARKOV_EMBEDDINGS), self.weights.get(MARKOV_BIAS))
+        else {
+            return Ok(None);
+        };
+        let values = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
+        Ok(Some(([values(embeddings)?, values(bias)?], embeddings.dim(1)?)))
+    }
+
+    /// Returns the weights of DSpark's heads, one after another, as [`BlockHeadLoss`] reads them.
+    ///
+    /// [`BlockHeadLoss`]: crate::ops::block_head_loss::BlockHeadLoss
+    pub(super) fn head_weights(&self) -> Result<Tensor> {
+        let flat = |name| self.weights.require(name)?.flatten_all();
+        let names = [MARKOV_EMBEDDINGS, MARKOV_BIAS, CONFIDENCE, CONFIDENCE_BIAS];
+        Tensor::cat(&names.map(flat).into_iter().collect::<Result<Vec<_>>>()?, 0)
     }
 
     /// Returns the head: the target's, or its part for the drafter's vocabulary.
@@ -92,7 +128,7 @@ impl Drafter {
         self.shape.kind
     }
 
-    /// Returns the number of heads (Medusa) or masks; 0 for EAGLE.
+    /// Returns the number of heads (Medusa) or masks, or of rows of DSpark's blocks; 0 for EAGLE.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.shape.slots

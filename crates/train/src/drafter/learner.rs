@@ -1,19 +1,21 @@
 //! Training of a drafter: the [`Learner`] of Medusa (arXiv 2401.10774), EAGLE (arXiv 2401.15077),
-//! ParallelSpec (arXiv 2410.05589) and DFlash (arXiv 2602.06036).
+//! ParallelSpec (arXiv 2410.05589), DFlash (arXiv 2602.06036) and DSpark (arXiv 2607.05147).
 
 use super::acceptance::Acceptance;
 use super::files::DrafterFileError;
 use super::forward::{Drafter, MOST_DRAFT_TOKENS};
 use super::objective::{Objective, Pair};
-use super::options::{BlockOptions, DrafterOptions, TrainedDrafterKind};
+use super::options::{BlockOptions, DrafterOptions, HeadOptions, TrainedDrafterKind};
 use super::shape::DrafterShape;
 use super::target::Target;
 use crate::data::{Batch, Dataset, ValidationWindow};
 use crate::export::ExportError;
 use crate::learner::{Evaluation, Learner};
 use crate::model::Parameter;
+use crate::ops::draft_head::Distributions;
 use crate::options::{TrainError, TrainOptions};
 use candle_core::{Result, Tensor};
+use forerun_formats::Config;
 use forerun_formats::checkpoint::Dtype;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -42,7 +44,7 @@ impl<'a> DrafterLearner<'a> {
         seed: u64,
     ) -> Result<Self> {
         let drafter = Drafter::random(&options, target, seed)?;
-        Ok(Self { target, options, drafter: drafter.with_vocabulary(vocabulary, target) })
+        Ok(Self { target, options, drafter: drafter.with_vocabulary(vocabulary, target)? })
     }
 
     /// Starts with the weights of a drafter in a folder that [`Drafter::export`] wrote. `vocabulary` replaces its tokens;
@@ -65,10 +67,7 @@ impl<'a> DrafterLearner<'a> {
                 expected: shape.to_string(),
             });
         }
-        let drafter = match vocabulary {
-            Some(_) => drafter.with_vocabulary(vocabulary, target),
-            None => drafter,
-        };
+        let drafter = drafter.with_vocabulary(vocabulary, target)?;
         Ok(Self { target, options, drafter })
     }
 
@@ -100,18 +99,60 @@ impl<'a> DrafterLearner<'a> {
         if layers == 0 {
             return TrainError::option("`layers`", &0, "at least 1 is required");
         }
-        let vocab_size = self.target.config().vocab_size;
-        if mask as usize >= vocab_size {
+        let Config { vocab_size, num_hidden_layers, .. } = *self.target.config();
+        if let Some(mask) = mask.filter(|&mask| mask as usize >= vocab_size) {
             let expected = format!("the target has {vocab_size} tokens");
             return TrainError::option("`mask_token`", &mask, &expected);
+        }
+        let Some(HeadOptions { markov_rank, confidence_weight }) = self.options.heads else {
+            return Ok(());
+        };
+        if self.target.feature_layers().contains(&num_hidden_layers) {
+            let layers = format!("{:?}", self.target.feature_layers());
+            let expected = format!(
+                "the layout of DSpark's authors has no hidden state after the target's last layer, which is {num_hidden_layers}"
+            );
+            return TrainError::option("`target_layers`", &layers, &expected);
+        }
+        if self.options.draft_tokens < 2 {
+            let expected = "a block has the last token and at least one mask";
+            return TrainError::option("`draft_tokens`", &self.options.draft_tokens, expected);
+        }
+        if markov_rank == 0 {
+            return TrainError::option("`markov_rank`", &0, "at least 1 is required");
+        }
+        if !(confidence_weight.is_finite() && confidence_weight > 0.0) {
+            let expected = "it must be above 0: an untrained confidence head would end drafts";
+            return TrainError::option("`confidence_weight`", &confidence_weight, expected);
         }
         Ok(())
     }
 
+    /// Returns the distributions that the loss needs, if it needs any. `all` are those of all the target's tokens if they
+    /// have been computed.
+    fn label_distributions(
+        &self,
+        features: &[f32],
+        options: &TrainOptions,
+        all: Option<&Arc<Distributions>>,
+    ) -> Option<Arc<Distributions>> {
+        // DSpark learns how probable an acceptance is, which depends on all tokens.
+        let of_all = self.options.heads.is_some();
+        if !of_all && options.distillation_share == 0.0 {
+            return None;
+        }
+        match (&self.drafter.vocabulary, all) {
+            (Some(vocabulary), _) if !of_all => {
+                Some(Arc::new(vocabulary.head().distributions(features)))
+            }
+            (_, Some(all)) => Some(Arc::clone(all)),
+            (_, None) => Some(Arc::new(self.target.head().distributions(features))),
+        }
+    }
+
     /// Returns the token rows that open a draft in evaluations. All labels of their drafts exist.
     fn evaluation_anchors(&self, context: usize) -> Vec<usize> {
-        let last = self.options.positions() + self.options.kind.label_shift();
-        (0..(context + 1).saturating_sub(last)).step_by(STRIDE).collect()
+        (0..(context + 1).saturating_sub(self.least_window())).step_by(STRIDE).collect()
     }
 }
 
@@ -184,6 +225,11 @@ impl Learner for DrafterLearner<'_> {
         Ok(())
     }
 
+    /// Returns the length of the shortest text in which a draft has labels for all its tokens.
+    fn least_window(&self) -> usize {
+        self.options.positions() + self.options.kind.label_shift()
+    }
+
     fn loss(&self, batch: &Batch, number: u64, options: &TrainOptions) -> Result<(Tensor, f64)> {
         let objective = Objective {
             pair: self.pair(),
@@ -196,8 +242,7 @@ impl Learner for DrafterLearner<'_> {
         let anchors = objective.sample_anchors(self.drafter.token_rows(text.context), key);
         let groups = self.drafter.groups(text.context, self.options.masks(), anchors);
         let noise = objective.sample_noise(&text, key);
-        let distributions = (options.distillation_share > 0.0)
-            .then(|| Arc::new(self.drafter.head(self.target).distributions(&text.features)));
+        let distributions = self.label_distributions(&text.features, options, None);
         let groups = Arc::new(groups);
         let loss = objective.loss(&text, &groups, noise.as_deref(), distributions.as_ref())?;
         let value = f64::from(loss.to_scalar::<f32>()?);
@@ -230,15 +275,9 @@ impl Learner for DrafterLearner<'_> {
             let distributions = Arc::new(self.target.head().distributions(&text.features));
             let groups = self.drafter.groups(text.context, self.options.masks(), anchors.clone());
             let groups = Arc::new(groups);
-            let soft = match (options.distillation_share > 0.0, &self.drafter.vocabulary) {
-                (false, _) => None,
-                (true, None) => Some(Arc::clone(&distributions)),
-                (true, Some(vocabulary)) => {
-                    Some(Arc::new(vocabulary.head().distributions(&text.features)))
-                }
-            };
-            let soft = soft.as_ref();
-            loss += f64::from(objective.loss(&text, &groups, None, soft)?.to_scalar::<f32>()?);
+            let labels = self.label_distributions(&text.features, options, Some(&distributions));
+            let labels = labels.as_ref();
+            loss += f64::from(objective.loss(&text, &groups, None, labels)?.to_scalar::<f32>()?);
             acceptance.add(self.pair(), &text, &anchors, &distributions)?;
         }
         Ok(Some(Evaluation::Drafts { loss, acceptance: acceptance.rates() }))

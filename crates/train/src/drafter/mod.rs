@@ -9,6 +9,7 @@
 //!   replaces Medusa's heads or EAGLE's layer.
 //! - DFlash (arXiv 2602.06036): layers that draft a block in one pass. They read hidden states of several of the target's
 //!   layers as context.
+//! - DSpark (arXiv 2607.05147): the same layers, with heads that correct a block token by token and predict acceptance.
 
 mod acceptance;
 mod blocks;
@@ -30,6 +31,6 @@ pub use acceptance::mean_accepted_tokens;
 pub use files::DrafterFileError;
 pub use forward::Drafter;
 pub use learner::DrafterLearner;
-pub use options::{BlockOptions, DrafterOptions, TrainedDrafterKind};
+pub use options::{BlockOptions, DrafterOptions, HeadOptions, TrainedDrafterKind};
 pub use target::Target;
 pub(crate) use vocabulary::most_frequent_tokens;

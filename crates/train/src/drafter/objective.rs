@@ -1,5 +1,6 @@
 //! The training objectives of Medusa (arXiv 2401.10774, §2.2.1), EAGLE (arXiv 2401.15077, §3.2),
-//! ParallelSpec (arXiv 2410.05589, equations 2 to 4) and DFlash (arXiv 2602.06036, equation 4).
+//! ParallelSpec (arXiv 2410.05589, equations 2 to 4), DFlash (arXiv 2602.06036, equation 4) and DSpark (arXiv 2607.05147,
+//! §3, with the weights of its authors' code).
 //!
 //! A row at anchor `a` and depth `d` of a sequence, both counted from 0, is labelled by the target row
 //! `a + d + shift` of that sequence: by the token after it, by the target's distribution of that token,
@@ -11,11 +12,12 @@ use super::forward::Drafter;
 use super::options::{DrafterOptions, TrainedDrafterKind};
 use super::target::{Target, Text};
 use crate::data::hash_words;
+use crate::ops::block_head_loss::{BlockHeadLoss, BlockLabels};
 use crate::ops::draft_head::{Distributions, DraftHeadLoss, DraftLabels};
 use crate::ops::feature_loss::FeatureLoss;
 use crate::ops::groups::Groups;
 use crate::ops::{apply, none};
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor, bail};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::sync::{Arc, Mutex};
@@ -36,7 +38,8 @@ pub(super) struct Pair<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Objective<'a> {
     pub(super) pair: Pair<'a>,
-    /// The share of the divergence from the target's distributions in the classification loss.
+    /// The share of the divergence from the target's distributions in the classification loss. For DSpark, it is that of the
+    /// distance.
     pub(super) distillation_share: f32,
     /// The weight of a token's loss.
     pub(super) weight: f32,
@@ -52,10 +55,11 @@ impl Objective<'_> {
     /// - EAGLE, perhaps with drafted positions in its groups, and ParallelSpec in its place:
     ///   `SmoothL1(feature) − 0.1 log p(token)`, summed over a group (equation 4).
     /// - DFlash: `Σ −w_k log p(token k)` over the masks of a block (its equation 4).
+    /// - DSpark: see [`BlockHeadLoss`], with the same weights.
     ///
     /// `groups` are the rows of each sequence; Medusa's heads ignore them. `noise` is added to the
     /// features that the drafter reads. `distributions` are those of the text's target rows; they are
-    /// required if `distillation_share` is above 0.
+    /// required if `distillation_share` is above 0, and for DSpark, which needs those of all the target's tokens.
     pub(super) fn loss(
         &self,
         text: &Text,
@@ -72,8 +76,9 @@ impl Objective<'_> {
                 (drafter.medusa_rows(&features)?, self.head_labels(drafter.slots(), text))
             }
             TrainedDrafterKind::Dflash => {
-                (drafter.mask_rows(target, text, groups)?, self.block_labels(groups, text))
+                (drafter.block_rows(target, text, groups)?, self.block_labels(groups, text))
             }
+            TrainedDrafterKind::Dspark => return self.block_head_loss(text, groups, distributions),
             _ => {
                 let tokens = drafter.token_inputs(target, text, noise)?;
                 let rows = match kind.has_masks() {
@@ -116,6 +121,40 @@ impl Objective<'_> {
             weights: weights.into(),
         };
         loss + apply(features, [&rows, &none()?, &none()?])?
+    }
+
+    /// Computes the loss of DSpark. The token before each position is that of the text.
+    fn block_head_loss(
+        &self,
+        text: &Text,
+        groups: &Arc<Groups>,
+        distributions: Option<&Arc<Distributions>>,
+    ) -> Result<Tensor> {
+        let Pair { drafter, target, options } = self.pair;
+        let (Some(heads), Some(distributions)) = (options.heads, distributions) else {
+            bail!("DSpark's loss needs its options and the target's distributions")
+        };
+        let rows = drafter.block_rows(target, text, groups)?;
+        let Labels { target_rows, weights } = self.block_labels(groups, text);
+        let token = |&row: &u32| drafter.output_of(text.targets[row as usize]);
+        let weights = weights.iter().map(|weight| weight * options.classification_weight);
+        let loss = BlockHeadLoss {
+            epsilon: target.config().rms_norm_eps,
+            head: Arc::clone(drafter.head(target)),
+            rank: heads.markov_rank,
+            labels: BlockLabels {
+                previous: target_rows.iter().map(|&row| text.inputs[row as usize]).collect(),
+                tokens: target_rows.iter().map(token).collect(),
+                target_rows: target_rows.into(),
+                weights: weights.collect(),
+                distributions: Arc::clone(distributions),
+                outputs: drafter.vocabulary.as_ref().map(|some| Arc::clone(some.tokens())),
+            },
+            distance_share: self.distillation_share,
+            confidence_weight: heads.confidence_weight,
+            train: self.train,
+        };
+        apply(loss, [&rows, &drafter.final_norm()?, &drafter.head_weights()?])
     }
 
     /// Computes EAGLE's rows for token inputs, followed by rows that read the features which the drafter itself
@@ -168,16 +207,17 @@ impl Objective<'_> {
         labels
     }
 
-    /// Returns the labels of the masks of blocks. The first mask of a block predicts the token after its anchor.
+    /// Returns the labels of the rows of blocks that predict tokens. The first one predicts the token after the anchor.
     fn block_labels(&self, groups: &Groups, text: &Text) -> Labels {
-        let anchors = groups.anchors();
+        let (anchors, first) = (groups.anchors(), self.pair.options.kind.first_predicting_row());
         let anchor_weight = groups.tokens() as f32 / anchors.len().max(1) as f32;
         let mut labels = Labels::default();
         for sequence in 0..text.sequences() {
-            for mask in 0..groups.further_rows() - 1 {
-                let weight = self.weight * anchor_weight * self.pair.options.position_weight(mask);
+            for position in 0..groups.further_rows() - first {
+                let factor = self.pair.options.position_weight(position);
+                let weight = self.weight * anchor_weight * factor;
                 for &anchor in anchors {
-                    labels.push(text, sequence, anchor + mask, weight);
+                    labels.push(text, sequence, anchor + position, weight);
                 }
             }
         }

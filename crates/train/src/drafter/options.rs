@@ -20,16 +20,20 @@ pub enum TrainedDrafterKind {
     /// DFlash (arXiv 2602.06036): layers that draft a block of masks in one pass. They read hidden states of several of
     /// the target's layers as context.
     Dflash,
+    /// DSpark (arXiv 2607.05147): DFlash's layers, a Markov head that corrects a block token by token, and a head that
+    /// predicts acceptance.
+    Dspark,
 }
 
 impl TrainedDrafterKind {
     /// All kinds.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Medusa,
         Self::ParallelspecMedusa,
         Self::Eagle,
         Self::ParallelspecEagle,
         Self::Dflash,
+        Self::Dspark,
     ];
 
     /// Returns whether the drafter reads and predicts features.
@@ -39,7 +43,18 @@ impl TrainedDrafterKind {
 
     /// Returns whether the drafter may draft only some of the target's tokens.
     pub(crate) fn may_have_fewer_tokens(self) -> bool {
-        self.predicts_features() || self == Self::Dflash
+        self.predicts_features() || self.has_blocks()
+    }
+
+    /// Returns whether the drafter drafts blocks: its masks have the target's embedding of a token.
+    pub(crate) fn has_blocks(self) -> bool {
+        matches!(self, Self::Dflash | Self::Dspark)
+    }
+
+    /// Returns the first row of a block that predicts a token. In DFlash it is that of the first mask. In DSpark it is that
+    /// of the last token, because each row predicts the token after its place.
+    pub(crate) fn first_predicting_row(self) -> usize {
+        usize::from(self == Self::Dflash)
     }
 
     /// Returns whether the drafter has masks of its own.
@@ -51,7 +66,7 @@ impl TrainedDrafterKind {
     /// draft. It is 1 for EAGLE, because the row of a token has the index of the feature before it, and
     /// for Medusa, because the first head skips the next token, which the target samples itself.
     pub(crate) fn label_shift(self) -> usize {
-        usize::from(!matches!(self, Self::ParallelspecMedusa | Self::Dflash))
+        usize::from(self != Self::ParallelspecMedusa && !self.has_blocks())
     }
 }
 
@@ -64,6 +79,7 @@ impl fmt::Display for TrainedDrafterKind {
             Self::Eagle => "eagle",
             Self::ParallelspecEagle => "parallelspec-eagle",
             Self::Dflash => "dflash",
+            Self::Dspark => "dspark",
         })
     }
 }
@@ -74,7 +90,7 @@ pub struct DrafterOptions {
     /// The kind of the drafter.
     pub kind: TrainedDrafterKind,
     /// The number of Medusa's heads, or of masks of a parallel drafter or of a block. For EAGLE, the number of further
-    /// tokens that are drafted from predicted features in evaluations.
+    /// tokens that are drafted from predicted features in evaluations. For DSpark, the number of rows of a block.
     pub draft_tokens: usize,
     /// The base of the loss weights: the loss of the k-th head or mask has the weight
     /// `λ_k = decay^k`.
@@ -97,6 +113,9 @@ pub struct DrafterOptions {
     /// What block drafters have in addition; `None` for all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<BlockOptions>,
+    /// What DSpark has in addition; `None` for all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heads: Option<HeadOptions>,
 }
 
 /// Options of a block drafter.
@@ -104,8 +123,18 @@ pub struct DrafterOptions {
 pub struct BlockOptions {
     /// Number of the drafter's layers.
     pub layers: usize,
-    /// The token that stands for all masks. The target's embedding of it is used.
-    pub mask: u32,
+    /// The token that stands for all masks. The target's embedding of it is used. `None` for
+    /// [`Target::default_mask`](crate::drafter::Target::default_mask).
+    pub mask: Option<u32>,
+}
+
+/// Options of the heads after a block drafter's layers (DSpark).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeadOptions {
+    /// Width of the Markov head's embeddings.
+    pub markov_rank: usize,
+    /// The weight of the confidence head's loss relative to the token loss.
+    pub confidence_weight: f32,
 }
 
 /// Options of runs that are older than an option do not contain it.
@@ -117,25 +146,28 @@ impl DrafterOptions {
     /// Returns the papers' options: `λ_k = 0.8^k` for Medusa and its replacement. For EAGLE and its
     /// replacement: the plain sum over a group (ParallelSpec, equation 4), a classification weight of
     /// 0.1, and noise from −0.1 to 0.1. For DFlash: the weights of equation 4, and 512 blocks in 3,072 tokens. Its layers
-    /// are two, because targets that are trained on are small; the paper has five.
+    /// are two, because targets that are trained on are small; the paper has five. DSpark has the same ones, and a Markov
+    /// head of rank 64 (its authors: 256), and a weight of 1 for its confidence head.
     #[must_use]
     pub fn of(kind: TrainedDrafterKind, draft_tokens: usize) -> Self {
         let features = kind.predicts_features();
-        let is_dflash = kind == TrainedDrafterKind::Dflash;
+        let has_heads = kind == TrainedDrafterKind::Dspark;
         Self {
             kind,
             draft_tokens,
             decay: match kind {
-                TrainedDrafterKind::Dflash => dflash_decay(draft_tokens + 1),
+                // DSpark's authors have the same weights: γ = 4 for drafts of 7 tokens.
+                _ if kind.has_blocks() => block_decay(draft_tokens + 1),
                 _ if features => 1.0,
                 _ => 0.8,
             },
-            group_share: if is_dflash { 1.0 / 6.0 } else { 1.0 },
+            group_share: if kind.has_blocks() { 1.0 / 6.0 } else { 1.0 },
             classification_weight: if features { 0.1 } else { 1.0 },
             feature_noise: if features { 0.2 } else { 0.0 },
             drafted_positions: 0,
             draft_vocab: None,
-            block: is_dflash.then_some(BlockOptions { layers: 2, mask: 0 }),
+            block: kind.has_blocks().then_some(BlockOptions { layers: 2, mask: None }),
+            heads: has_heads.then_some(HeadOptions { markov_rank: 64, confidence_weight: 1.0 }),
         }
     }
 
@@ -143,7 +175,8 @@ impl DrafterOptions {
     #[must_use]
     pub fn positions(&self) -> usize {
         match self.kind {
-            TrainedDrafterKind::Medusa | TrainedDrafterKind::Dflash => self.draft_tokens,
+            TrainedDrafterKind::Medusa => self.draft_tokens,
+            kind if kind.has_blocks() => self.draft_tokens,
             _ => self.draft_tokens + 1,
         }
     }
@@ -153,6 +186,7 @@ impl DrafterOptions {
         match self.kind {
             kind if kind.has_masks() => self.draft_tokens,
             TrainedDrafterKind::Dflash => self.draft_tokens,
+            TrainedDrafterKind::Dspark => self.draft_tokens.saturating_sub(1),
             _ => self.drafted_positions,
         }
     }
@@ -166,7 +200,7 @@ impl DrafterOptions {
 
 /// Returns the base of the loss weights of a block: `exp(−1 / γ)` (DFlash, equation 4). The paper's γ is 4, 5 and 7 for
 /// blocks of 8, 10 and 16 rows; the lines through them give it for other sizes.
-fn dflash_decay(block: usize) -> f32 {
+fn block_decay(block: usize) -> f32 {
     let block = block as f32;
     let gamma = if block <= 10.0 { block / 2.0 } else { 5.0 + (block - 10.0) / 3.0 };
     (-1.0 / gamma).exp()
@@ -179,7 +213,7 @@ mod tests {
     #[test]
     fn the_decay_of_a_block_is_that_of_the_paper() {
         for (block, gamma) in [(8, 4.0_f32), (10, 5.0), (16, 7.0)] {
-            assert!((dflash_decay(block) - (-1.0 / gamma).exp()).abs() < 1e-6);
+            assert!((block_decay(block) - (-1.0 / gamma).exp()).abs() < 1e-6);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DrafterShape {
     pub(super) kind: TrainedDrafterKind,
-    /// The number of heads (Medusa) or masks; 0 for EAGLE.
+    /// The number of heads (Medusa) or masks, or of rows of DSpark's blocks; 0 for EAGLE.
     pub(super) slots: usize,
     /// What block drafters have in addition.
     pub(super) block: Option<BlockShape>,
@@ -23,6 +23,8 @@ pub(super) struct BlockShape {
     pub(super) mask: u32,
     /// The numbers of the target's layers after which the drafter reads hidden states.
     pub(super) target_layers: Vec<usize>,
+    /// Width of the Markov head's embeddings; `None` without heads.
+    pub(super) markov_rank: Option<usize>,
 }
 
 /// Describes the shape for messages about a drafter of another kind.
@@ -33,22 +35,30 @@ impl fmt::Display for DrafterShape {
             (TrainedDrafterKind::Eagle, _) => write!(formatter, "{kind}"),
             (TrainedDrafterKind::Medusa, _) => write!(formatter, "{kind} with {slots} heads"),
             (_, None) => write!(formatter, "{kind} with {slots} masks"),
-            (_, Some(BlockShape { layers, mask, target_layers })) => write!(
-                formatter,
-                "{kind} with {slots} masks (token {mask}), {layers} layers, and hidden states after \
-                 layers {target_layers:?} of the target"
-            ),
+            (_, Some(BlockShape { layers, mask, target_layers, markov_rank })) => {
+                let rows = if markov_rank.is_some() { "rows of a block" } else { "masks" };
+                write!(
+                    formatter,
+                    "{kind} with {slots} {rows} (mask: token {mask}), {layers} layers, and hidden states after \
+                     layers {target_layers:?} of the target"
+                )?;
+                match markov_rank {
+                    Some(rank) => write!(formatter, ", and a Markov head of rank {rank}"),
+                    None => Ok(()),
+                }
+            }
         }
     }
 }
 
 impl DrafterShape {
     pub(super) fn of(options: &DrafterOptions, target: &Target) -> Self {
-        let DrafterOptions { kind, draft_tokens, block, .. } = *options;
+        let DrafterOptions { kind, draft_tokens, block, heads, .. } = *options;
         let block = block.map(|block| BlockShape {
             layers: block.layers,
-            mask: block.mask,
+            mask: block.mask.unwrap_or_else(|| target.default_mask()),
             target_layers: target.feature_layers().to_vec(),
+            markov_rank: heads.map(|heads| heads.markov_rank),
         });
         let slots = if kind == TrainedDrafterKind::Eagle { 0 } else { draft_tokens };
         Self { kind, slots, block }

@@ -74,10 +74,12 @@ impl Target {
         })
     }
 
-    /// Returns the target for block drafters, which read its hidden states after these numbers of layers.
+    /// Returns the target for block drafters, which read its hidden states after these numbers of layers. Its folder for
+    /// features, if there is one, is then that of these hidden states.
     ///
     /// # Errors
-    /// If there are no numbers, one is not from 1 to the number of the target's layers, or a thread cannot be started.
+    /// If there are no numbers, one is not from 1 to the number of the target's layers, a thread cannot be started, or a
+    /// folder cannot be created.
     pub fn with_feature_layers(self, layers: &[usize]) -> std::result::Result<Self, ModelError> {
         let count = self.config().num_hidden_layers;
         if layers.is_empty() || layers.iter().any(|layer| !(1..=count).contains(layer)) {
@@ -86,7 +88,8 @@ impl Target {
         // The hidden state after the last layer gives the target's distributions.
         let read = FeatureSource::Layers(layers.iter().copied().chain([count]).collect());
         let engine = engine(&self.weights, read)?;
-        Ok(Self { engine, feature_layers: layers.to_vec(), ..self })
+        let cache = self.cache.as_ref().map(|cache| cache.of_layers(layers)).transpose()?;
+        Ok(Self { engine, feature_layers: layers.to_vec(), cache, ..self })
     }
 
     /// Returns layers that are evenly spread from the second to the third from last, as DFlash's authors choose them

@@ -20,6 +20,11 @@ impl DraftVocabulary {
         Self { tokens, head }
     }
 
+    /// Returns the target's tokens in the order of the head's outputs.
+    pub(super) fn tokens(&self) -> &Arc<[u32]> {
+        &self.tokens
+    }
+
     /// Returns the part of the target's head.
     pub(super) fn head(&self) -> &Arc<FrozenHead> {
         &self.head

@@ -3,16 +3,16 @@
 //!
 //! Medusa (arXiv 2401.10774, §2.1.1) starts its heads from zeros, so that they equal the target's head.
 //! The layers of EAGLE (arXiv 2401.15077) and ParallelSpec (arXiv 2410.05589) start from the target's
-//! first layer, and those of DFlash (arXiv 2602.06036) from its first ones.
+//! first layer, and those of DFlash (arXiv 2602.06036) and DSpark (arXiv 2607.05147) from its first ones.
 
 use super::options::TrainedDrafterKind;
 use super::shape::{BlockShape, DrafterShape};
 use super::target::Target;
-use crate::model::Parameter;
+use crate::model::{INITIAL_DEVIATION, Parameter};
 use crate::ops::elementwise::inner_product;
 use candle_core::{Device, Result, Tensor, Var};
-use forerun_formats::Config;
 use forerun_formats::checkpoint::{LayerTensor, Tensor as CheckpointTensor};
+use forerun_formats::{BlockHeadTensor, Config};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, Normal};
@@ -71,9 +71,10 @@ impl ParameterSpec {
         }
     }
 
-    /// Returns the shapes of the matrices of layers; empty for mask embeddings, which are vectors.
+    /// Returns the shapes of the matrices of layers; empty for mask embeddings, which are vectors, and for DSpark's heads.
     fn matrices(&self) -> Vec<[usize; 2]> {
-        if [MASK_EMBEDDINGS, MASK_FEATURES].contains(&&*self.name) {
+        let others = [MASK_EMBEDDINGS, MASK_FEATURES, MARKOV_EMBEDDINGS, MARKOV_BIAS, CONFIDENCE];
+        if others.contains(&&*self.name) {
             return Vec::new();
         }
         let matrix = |(_, shape): &(String, Vec<usize>)| match shape[..] {
@@ -131,6 +132,10 @@ pub(super) const QUERY_NORM: &str = "query_norm";
 pub(super) const KEY_NORM: &str = "key_norm";
 pub(super) const MASK_EMBEDDINGS: &str = "mask_embeddings";
 pub(super) const MASK_FEATURES: &str = "mask_features";
+pub(super) const MARKOV_EMBEDDINGS: &str = "markov_embeddings";
+pub(super) const MARKOV_BIAS: &str = "markov_bias";
+pub(super) const CONFIDENCE: &str = "confidence";
+pub(super) const CONFIDENCE_BIAS: &str = "confidence_bias";
 
 /// Returns the name of a parameter of one of a block drafter's layers.
 pub(super) fn of_layer(name: &str, layer: usize) -> String {
@@ -150,6 +155,9 @@ struct RmsScales {
 }
 
 impl RmsScales {
+    /// No scales, for parameters whose initial values are not used.
+    const UNKNOWN: Self = Self { embedding: 1.0, feature: 1.0 };
+
     /// Returns the scales of a target. Features are results of the final norm, so they have the scale of
     /// that norm's weights.
     fn of(target: &Target) -> Self {
@@ -158,8 +166,14 @@ impl RmsScales {
     }
 }
 
-/// Returns the definitions of a drafter's parameters, in the order of its forward pass.
-fn specs(shape: &DrafterShape, config: &Config, scales: RmsScales) -> Vec<ParameterSpec> {
+/// Returns the definitions of a drafter's parameters, in the order of its forward pass. `outputs` is the number of tokens
+/// that it can draft.
+fn specs(
+    shape: &DrafterShape,
+    config: &Config,
+    outputs: usize,
+    scales: RmsScales,
+) -> Vec<ParameterSpec> {
     let (kind, slots, hidden) = (shape.kind, shape.slots, config.hidden_size);
     if kind == TrainedDrafterKind::Medusa {
         // With zeros, every head equals the target's head at first (Medusa, §2.1.1).
@@ -173,7 +187,7 @@ fn specs(shape: &DrafterShape, config: &Config, scales: RmsScales) -> Vec<Parame
         return (0..slots).flat_map(head).collect();
     }
     if let Some(block) = &shape.block {
-        return block_specs(block, config);
+        return block_specs(block, config, outputs);
     }
     let mut specs = Vec::new();
     let mut masks = |name, stored, scale| {
@@ -211,7 +225,7 @@ fn specs(shape: &DrafterShape, config: &Config, scales: RmsScales) -> Vec<Parame
 /// Returns the definitions of a block drafter's parameters. Its layers start as copies of the target's first ones, as the
 /// layers of the other drafters do. They expect normed embeddings. So the context starts as the first of the hidden states
 /// that are read, which resembles the embedding most, with the norm of the target's first layer.
-fn block_specs(block: &BlockShape, config: &Config) -> Vec<ParameterSpec> {
+fn block_specs(block: &BlockShape, config: &Config, outputs: usize) -> Vec<ParameterSpec> {
     let (hidden, head_dim) = (config.hidden_size, [config.head_dim]);
     let width = block.target_layers.len() * hidden;
     let fc = Initial::Identity(width, 0.1 * (width as f32).powf(-0.5));
@@ -233,7 +247,40 @@ fn block_specs(block: &BlockShape, config: &Config) -> Vec<ParameterSpec> {
         ]);
     }
     specs.push(copied(FINAL_NORM.to_owned(), vec![CheckpointTensor::FinalNorm], config));
+    if let Some(rank) = block.markov_rank {
+        specs.extend(head_specs(rank, config, outputs));
+    }
     specs
+}
+
+/// Returns the definitions of the parameters of DSpark's heads. They start without effect: a bias of 0 and a confidence of
+/// one half.
+fn head_specs(rank: usize, config: &Config, outputs: usize) -> [ParameterSpec; 4] {
+    let embeddings = Initial::Normal(INITIAL_DEVIATION);
+    let stored = |tensor| short_name(CheckpointTensor::BlockHead(tensor));
+    let previous = [config.vocab_size, rank];
+    let read = [1, config.hidden_size + rank];
+    [
+        ParameterSpec::one(
+            MARKOV_EMBEDDINGS,
+            stored(BlockHeadTensor::Previous),
+            &previous,
+            embeddings,
+        ),
+        ParameterSpec::one(
+            MARKOV_BIAS,
+            stored(BlockHeadTensor::LogitBias),
+            &[outputs, rank],
+            Initial::Zeros,
+        ),
+        ParameterSpec::one(CONFIDENCE, stored(BlockHeadTensor::Confidence), &read, Initial::Zeros),
+        ParameterSpec::one(
+            CONFIDENCE_BIAS,
+            stored(BlockHeadTensor::ConfidenceBias),
+            &[1],
+            Initial::Zeros,
+        ),
+    ]
 }
 
 /// Returns the definition of a parameter that is a part of a layer and starts as a copy of the target's. A drafter with
@@ -271,7 +318,8 @@ impl Weights {
     /// target's head, and all other matrices are normally distributed.
     pub(super) fn random(shape: &DrafterShape, target: &Target, seed: u64) -> Result<Self> {
         let mut number = 0;
-        Self::build(specs(shape, target.config(), RmsScales::of(target)), |spec| {
+        let (config, scales) = (target.config(), RmsScales::of(target));
+        Self::build(specs(shape, config, config.vocab_size, scales), |spec| {
             number += 1;
             // Each parameter has a generator of its own, so its values do not depend on the others.
             let mut random =
@@ -280,15 +328,15 @@ impl Weights {
         })
     }
 
-    /// Reads the weights. `tensor` returns the values of the tensor of a given name and shape.
+    /// Reads the weights of a drafter that can draft `outputs` tokens. `tensor` returns the values of the tensor of a given
+    /// name and shape.
     pub(super) fn read<E: From<candle_core::Error>>(
         shape: &DrafterShape,
         config: &Config,
+        outputs: usize,
         mut tensor: impl FnMut(&str, &[usize]) -> std::result::Result<Vec<f32>, E>,
     ) -> std::result::Result<Self, E> {
-        // The initial values are not used.
-        let scales = RmsScales { embedding: 1.0, feature: 1.0 };
-        Self::build(specs(shape, config, scales), |spec| {
+        Self::build(specs(shape, config, outputs, RmsScales::UNKNOWN), |spec| {
             let mut values = Vec::new();
             for (name, shape) in &spec.tensors {
                 values.extend(tensor(name, shape)?);
@@ -312,6 +360,18 @@ impl Weights {
         }
         let (heads, _) = unnamed.as_chunks::<2>();
         Ok(Self { specs, vars, heads: heads.to_vec() })
+    }
+
+    /// Replaces a parameter that is a matrix by one of other rows.
+    pub(super) fn set_rows(&mut self, name: &str, rows: Vec<Vec<f32>>) -> Result<()> {
+        let size = [rows.len(), rows.first().map_or(0, Vec::len)];
+        let values: Vec<f32> = rows.into_iter().flatten().collect();
+        let var = Var::from_vec(values, &size[..], &Device::Cpu)?;
+        if let Some(spec) = self.specs.iter_mut().find(|spec| spec.name == name) {
+            spec.tensors[0].1 = size.to_vec();
+        }
+        self.vars.insert(name.to_owned(), var);
+        Ok(())
     }
 
     /// Returns a parameter by its name; `None` if the drafter does not have it.

@@ -21,10 +21,10 @@ pub(crate) const LOGIT_ROWS: usize = 256;
 /// The target's head, which its drafters share and do not train.
 pub(crate) struct FrozenHead {
     /// `[vocabulary, hidden]`.
-    weights: Vec<f32>,
+    pub(super) weights: Vec<f32>,
     /// `[hidden, vocabulary]`.
     transposed: Vec<f32>,
-    hidden: usize,
+    pub(super) hidden: usize,
 }
 
 impl FrozenHead {

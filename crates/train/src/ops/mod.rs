@@ -11,6 +11,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod attention_block;
+pub(crate) mod block_head_loss;
 pub(crate) mod context_attention;
 pub(crate) mod draft_head;
 pub(crate) mod elementwise;

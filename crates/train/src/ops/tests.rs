@@ -4,6 +4,7 @@
 
 use super::attention::Rope;
 use super::attention_block::AttentionBlock;
+use super::block_head_loss::{BlockHeadLoss, BlockLabels};
 use super::context_attention::ContextAttention;
 use super::draft_head::{DraftHeadLoss, DraftLabels, FrozenHead};
 use super::feature_loss::FeatureLoss;
@@ -313,6 +314,98 @@ fn draft_head_case(
     check(&fused, &reference, &inputs);
 }
 
+/// Checks the loss of DSpark's rows. If `reduced`, the head has only every second token.
+fn block_head_case(
+    (hidden, vocab_size, rows, rank): (usize, usize, usize, usize),
+    (share, confidence_weight): (f32, f32),
+    reduced: bool,
+    seed: u64,
+    check: impl Fn(Operation<'_>, Operation<'_>, &[Var]),
+) {
+    let target_rows = rows.div_ceil(3);
+    let drafted: Arc<[u32]> = (0..vocab_size as u32).step_by(if reduced { 2 } else { 1 }).collect();
+    let outputs = drafted.len();
+    let count = (vocab_size + outputs) * rank + hidden + rank + 1;
+    let inputs = [
+        var(seed, &[rows, hidden], 0.0, 1.0),
+        var(seed + 1, &[hidden], 1.0, 0.2),
+        var(seed + 2, &[count], 0.0, 0.5),
+    ];
+    let weights = values(seed + 3, vocab_size * hidden, 0.5);
+    let target_head = FrozenHead::new(weights.clone(), hidden);
+    let head = Arc::new(target_head.select(&drafted));
+    let target_hidden = values(seed + 4, target_rows * hidden, 1.0);
+    let target_row_of: Vec<u32> = (0..rows).map(|row| (row % target_rows) as u32).collect();
+    let previous: Vec<u32> = (0..rows).map(|row| ((row * 17 + 3) % vocab_size) as u32).collect();
+    let tokens = (0..rows).map(|row| ((row * 31 + 7) % vocab_size) as u32);
+    let tokens: Vec<Option<u32>> =
+        tokens.map(|token| drafted.binary_search(&token).ok().map(|at| at as u32)).collect();
+    // Some rows have no label.
+    let row_weight = |(row, weight): (usize, &f32)| if row % 5 == 4 { 0.0 } else { weight.abs() };
+    let row_weights: Vec<f32> =
+        values(seed + 5, rows, 0.3).iter().enumerate().map(row_weight).collect();
+    let labels = BlockLabels {
+        previous: previous.clone().into(),
+        tokens: tokens.clone().into(),
+        target_rows: target_row_of.clone().into(),
+        weights: row_weights.clone().into(),
+        distributions: Arc::new(target_head.distributions(&target_hidden)),
+        outputs: reduced.then(|| Arc::clone(&drafted)),
+    };
+    let fused = |inputs: &[Tensor]| {
+        let loss = BlockHeadLoss {
+            epsilon: EPSILON,
+            head: Arc::clone(&head),
+            rank,
+            labels: labels.clone(),
+            distance_share: share,
+            confidence_weight,
+            train: true,
+        };
+        apply(loss, [&inputs[0], &inputs[1], &inputs[2]])
+    };
+    let reference = |inputs: &[Tensor]| {
+        let tensor = |values: &[f32], columns: usize| {
+            Tensor::from_slice(values, (values.len() / columns, columns), &Device::Cpu)
+        };
+        let mut first = 0;
+        let mut part = |rows: usize, columns: usize| {
+            let part = inputs[2].narrow(0, first, rows * columns)?.reshape((rows, columns));
+            first += rows * columns;
+            part
+        };
+        let (embeddings, bias) = (part(vocab_size, rank)?, part(outputs, rank)?);
+        let (confidence, confidence_bias) = (part(hidden + rank, 1)?, part(1, 1)?);
+        let index = |values: &[u32]| Tensor::new(values, &Device::Cpu);
+        let target_head = tensor(&weights, hidden)?;
+        let head = target_head.index_select(&index(&drafted)?, 0)?;
+        let x = reference::rms_norm(&inputs[0], &inputs[1], EPSILON)?;
+        let e = embeddings.index_select(&index(&previous)?, 0)?;
+        let logits = (x.matmul(&head.t()?)? + e.matmul(&bias.t()?)?)?;
+        let log_q = logits.broadcast_sub(&logits.exp()?.sum_keepdim(1)?.log()?)?;
+        let p = tensor(&target_hidden, hidden)?.matmul(&target_head.t()?)?.exp()?;
+        let p = p.broadcast_div(&p.sum_keepdim(1)?)?;
+        let p = p.index_select(&index(&target_row_of)?, 0)?.index_select(&index(&drafted)?, 1)?;
+        let acceptance = log_q.exp()?.minimum(&p)?.sum_keepdim(1)?;
+        let mut hard = vec![0.0_f32; rows * outputs];
+        for (row, token) in tokens.iter().enumerate() {
+            if let Some(token) = token {
+                hard[row * outputs + *token as usize] = 1.0;
+            }
+        }
+        let nll = (tensor(&hard, outputs)? * log_q)?.sum_keepdim(1)?.neg()?;
+        let logit = Tensor::cat(&[&x, &e], 1)?.matmul(&confidence)?;
+        let logit = logit.broadcast_add(&confidence_bias)?;
+        let softplus = (logit.exp()? + 1.0)?.log()?;
+        let entropy = (softplus - (acceptance.detach() * logit)?)?;
+        let (share, of_confidence) = (f64::from(share), f64::from(confidence_weight));
+        let distance = ((acceptance * -2.0)? + 2.0)?;
+        let each = (((nll * (1.0 - share))? + (distance * share)?)? + (entropy * of_confidence)?)?;
+        each.broadcast_mul(&tensor(&row_weights, 1)?)?.sum_all()
+    };
+    check(&fused, &reference, &inputs);
+}
+
 /// Checks the feature loss with distances below and above 1.
 fn feature_case(
     (hidden, rows): (usize, usize),
@@ -402,6 +495,15 @@ proptest! {
     }
 
     #[test]
+    fn block_losses_match_the_reference(
+        sizes in (1_usize..40, 2_usize..90, 1_usize..400, 1_usize..9),
+        weights in (0.0_f32..=1.0, 0.1_f32..2.0),
+        (reduced, seed) in (any::<bool>(), 0_u64..1000),
+    ) {
+        block_head_case(sizes, weights, reduced, seed, assert_same);
+    }
+
+    #[test]
     fn draft_losses_match_the_reference(
         sizes in (1_usize..40, 2_usize..90, 1_usize..400),
         share in prop_oneof![Just(None), (0.0_f32..=1.0).prop_map(Some)],
@@ -430,6 +532,12 @@ fn gradients_agree_with_finite_differences() {
     let shape = MlpShape { hidden: 12, intermediate: 20, epsilon: EPSILON };
     mlp_case(shape, 9, 6, |fused, _, inputs| assert_differences(fused, inputs));
     feature_case((8, 11), 6, |fused, _, inputs| assert_differences(fused, inputs));
+    for (share, reduced) in [(0.0, false), (0.9, false), (0.4, true), (1.0, true)] {
+        // The label of a confidence is a constant in the gradient, but not in differences.
+        block_head_case((10, 17, 12, 3), (share, 0.0), reduced, 8, |fused, _, inputs| {
+            assert_differences(fused, inputs);
+        });
+    }
     for share in [None, Some(0.0), Some(0.7), Some(1.0)] {
         draft_head_case((10, 17, 12), share, share != Some(0.7), 9, |fused, _, inputs| {
             assert_differences(fused, inputs);

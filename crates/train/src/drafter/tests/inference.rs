@@ -216,17 +216,22 @@ fn reference_rows(
             }
             rows
         }
-        "dflash" => {
+        kind @ ("dflash" | "dspark") => {
             let width = text.layer_features.len() / text.inputs.len();
             let context = |row: usize| {
                 let feature = &text.layer_features[(first + row) * width..][..width];
                 stored.norm("hidden_norm", &stored.product("fc", &widen(feature)))
             };
             let contexts: Vec<_> = (0..anchor).map(context).collect();
-            let mask = stored.config["dflash_config"]["mask_token_id"].as_u64().unwrap();
-            let mut inputs = vec![widen(target.embedding_of(mask as u32)); positions + 1];
+            let (options, silent) = match kind {
+                "dflash" => (&stored.config["dflash_config"], 1),
+                _ => (&stored.config, 0),
+            };
+            let mask = options["mask_token_id"].as_u64().unwrap();
+            let mut inputs = vec![widen(target.embedding_of(mask as u32)); positions + silent];
+            assert_eq!(stored.size("block_size"), inputs.len());
             inputs[0] = embedding(anchor);
-            stored.block_rows(&contexts, &inputs).split_off(1)
+            stored.block_rows(&contexts, &inputs).split_off(silent)
         }
         _ => {
             let mut inputs: Vec<_> =
@@ -360,14 +365,18 @@ fn engine_logits(
             model.logits(&ForwardRequest { tree: &TokenTree::chain(&masks), ..context }).unwrap()
         }
         (TrainedDrafterKind::Medusa, SpeculatorWeights::Layers(_)) => panic!("Medusa has layers"),
-        (TrainedDrafterKind::Dflash, SpeculatorWeights::Layers(weights)) => {
+        (
+            TrainedDrafterKind::Dflash | TrainedDrafterKind::Dspark,
+            SpeculatorWeights::Layers(weights),
+        ) => {
             let block = speculator.block().unwrap();
             let masks = TokenTree::chain(&vec![block.mask; block.size - 1]);
             let width = speculator.features().unwrap().width(width);
             let mut rows = Features::new();
             rows.push(FeatureRows::new(width, features.to_vec()));
             let request = ForwardRequest::new(SequenceId(0), tokens, &masks);
-            let request = ForwardRequest { first_row: 1, features: Some(&rows), ..request };
+            let first_row = block.size - block.positions();
+            let request = ForwardRequest { first_row, features: Some(&rows), ..request };
             BlockModel::new(Transformer::new(weights, team)).logits(&request).unwrap()
         }
         (_, SpeculatorWeights::Layers(weights)) => {
@@ -427,7 +436,7 @@ fn draft_rows_equal_the_rows_of_the_engine() {
             let (tokens, drafted) = text.inputs.split_at(last + 1);
             let drafted = &drafted[..rows.len() - 1];
             let features = match kind {
-                TrainedDrafterKind::Dflash => {
+                kind if kind.has_blocks() => {
                     &text.layer_features[..anchor * text.layer_features.len() / CONTEXT]
                 }
                 _ => &text.features[..(anchor + 1) * hidden],
@@ -440,5 +449,79 @@ fn draft_rows_equal_the_rows_of_the_engine() {
                 assert_near(found, &expected, &format!("{kind}, anchor {anchor}, {position}"));
             }
         }
+    }
+}
+
+/// The engine reads DSpark's heads: the same bias of the logits and the same confidences as plain loops over the file.
+#[test]
+fn dsparks_heads_equal_those_of_the_engine() {
+    use forerun_cpu::{BlockHeadWeights, CpuBlockHeads, Team};
+    use forerun_formats::{Speculator, WeightType};
+    use forerun_lm::{BlockPosition, ForwardBlockHeads};
+    let folder = tempfile::tempdir().unwrap();
+    let kind = TrainedDrafterKind::Dspark;
+    let target = target_of(kind, &folder.path().join("target"), 3);
+    let all_tokens = drafter(kind, &target);
+    let some_tokens = drafter(kind, &target);
+    let some_tokens =
+        some_tokens.with_vocabulary(Some((0..259).step_by(3).collect()), &target).unwrap();
+    let text = text(&target, 1, 12);
+    let options = DrafterOptions::of(kind, MASKS);
+    for (name, drafter) in [("all", all_tokens), ("some", some_tokens)] {
+        let written = folder.path().join(name);
+        drafter.export(&target, &written, forerun_formats::checkpoint::Dtype::F32).unwrap();
+        let stored = StoredModel::read(&written);
+        let checkpoint = Checkpoint::open(&folder.path().join("target")).unwrap();
+        let speculator = Speculator::open(&written, &checkpoint).unwrap().unwrap();
+        let heads = speculator.block_heads().unwrap().unwrap();
+        let weights = BlockHeadWeights::load(heads, &speculator, WeightType::F32.into()).unwrap();
+        let mut heads = CpuBlockHeads::new(Arc::new(weights), Arc::new(Team::single_thread()));
+        let rows = draft_rows(pair(&drafter, &target, &options), &text, &[2]).unwrap();
+        for (position, row) in rows.iter().enumerate() {
+            let hidden = row.get(0).unwrap().to_vec1::<f32>().unwrap();
+            let previous = text.inputs[2 + position];
+            let read = BlockPosition { hidden: &hidden, previous, state: &[], predicts: true };
+            let found = heads.forward(&[read]).remove(0);
+            let embedding =
+                &stored.tensor("markov_head.markov_w1.weight").unwrap()[previous as usize];
+            let bias = stored.product("markov_head.markov_w2", embedding);
+            // The engine's logits are those of all the target's tokens.
+            let of_output = |output| found.logit_bias[drafter.token_of(output)];
+            let found_bias: Vec<f32> = (0..bias.len()).map(of_output).collect();
+            assert_near(&found_bias, &bias, &format!("{name}, bias {position}"));
+            let read = [stored.norm("norm", &widen(&hidden)), embedding.clone()].concat();
+            let logit = stored.product("confidence_head.proj", &read)[0]
+                + stored.vector("confidence_head.proj.bias").unwrap()[0];
+            let confidence = 1.0 / (1.0 + (-logit).exp());
+            assert_near(&[found.confidence], &[confidence], &format!("{name}, {position}"));
+        }
+    }
+}
+
+/// Only forerun's trainer stores `d2t` without a head.
+#[test]
+fn tokens_without_a_head_are_refused_from_other_writers() {
+    use forerun_cpu::{SpeculatorWeights, Weights};
+    use forerun_formats::{Speculator, WeightType};
+    for kind in [TrainedDrafterKind::Dflash, TrainedDrafterKind::Dspark] {
+        let folder = tempfile::tempdir().unwrap();
+        let target = target_of(kind, &folder.path().join("target"), 3);
+        let vocabulary = Some((0..259).step_by(2).collect());
+        let drafter = drafter(kind, &target).with_vocabulary(vocabulary, &target).unwrap();
+        let written = folder.path().join("drafter");
+        drafter.export(&target, &written, forerun_formats::checkpoint::Dtype::F32).unwrap();
+        let checkpoint = Checkpoint::open(&folder.path().join("target")).unwrap();
+        let weights = Weights::load_as(&checkpoint, WeightType::F32).unwrap();
+        let load = || {
+            let speculator = Speculator::open(&written, &checkpoint)?.unwrap();
+            SpeculatorWeights::load(&speculator, &weights, WeightType::F32.into()).map(drop)
+        };
+        load().unwrap();
+        let file = written.join("config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        config.as_object_mut().unwrap().remove("speculator");
+        std::fs::write(&file, config.to_string()).unwrap();
+        let error = load().unwrap_err().to_string();
+        assert!(error.contains("d2t"), "{error}");
     }
 }

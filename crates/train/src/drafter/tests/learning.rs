@@ -3,7 +3,10 @@
 use super::*;
 use crate::drafter::acceptance::{Acceptance, draft_rows, head_inputs};
 use crate::drafter::objective::Objective;
-use crate::drafter::{BlockOptions, DrafterLearner, PositionAcceptance, mean_accepted_tokens};
+use crate::drafter::weights::{CONFIDENCE, CONFIDENCE_BIAS};
+use crate::drafter::{
+    BlockOptions, DrafterLearner, HeadOptions, PositionAcceptance, mean_accepted_tokens,
+};
 use crate::learner::Learner;
 use crate::{LearningRateSchedule, Optimizer, OptimizerOptions, TrainOptions};
 use forerun_formats::checkpoint::Dtype;
@@ -38,7 +41,9 @@ fn gradients_agree_with_finite_differences() {
         let target = target_of(kind, folder.path(), seed);
         let drafter = drafter(kind, &target);
         let text = text(&target, 2, 9);
-        let options = DrafterOptions::of(kind, MASKS);
+        let mut options = DrafterOptions::of(kind, MASKS);
+        // The label of the confidence is a constant in the gradient, but not in differences.
+        options.heads = options.heads.map(|heads| HeadOptions { confidence_weight: 1e-6, ..heads });
         let anchors = (0..drafter.token_rows(9)).step_by(2).collect();
         let groups = Arc::new(drafter.groups(9, options.masks(), anchors));
         let distributions = Arc::new(target.head().distributions(&text.features));
@@ -84,7 +89,8 @@ fn losses_match_the_papers_equations() {
     const CONTEXT: usize = 10;
     // EAGLE's drafted positions are those of the training-time test.
     let kinds = TrainedDrafterKind::ALL.map(|kind| (kind, 0));
-    let kinds = kinds.into_iter().chain([(TrainedDrafterKind::Eagle, 2)]);
+    let kinds = kinds.into_iter().filter(|&(kind, _)| kind != TrainedDrafterKind::Dspark);
+    let kinds = kinds.chain([(TrainedDrafterKind::Eagle, 2)]);
     for (seed, (kind, drafted_positions)) in (0..).zip(kinds) {
         let folder = tempfile::tempdir().unwrap();
         let target = target_of(kind, folder.path(), seed);
@@ -136,7 +142,7 @@ fn losses_match_the_papers_equations() {
                     } else if is_eagle {
                         draft_rows(pair, &text, &[anchor]).unwrap()[depth].get(sequence).unwrap()
                     } else if kind == TrainedDrafterKind::Dflash {
-                        let rows = drafter.mask_rows(&target, &text, &one).unwrap();
+                        let rows = drafter.block_rows(&target, &text, &one).unwrap();
                         rows.get(sequence * MASKS + depth).unwrap()
                     } else {
                         let inputs = drafter.token_inputs(&target, &text, None).unwrap();
@@ -166,6 +172,124 @@ fn losses_match_the_papers_equations() {
     }
 }
 
+/// DSpark's loss equals its equation, computed in simple loops over all of the target's tokens.
+#[test]
+fn dsparks_loss_matches_its_equation() {
+    const CONTEXT: usize = 10;
+    let kind = TrainedDrafterKind::Dspark;
+    for (seed, reduced) in [(2, false), (3, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let target = target_of(kind, folder.path(), seed);
+        let vocabulary = reduced.then(|| (0..259).step_by(2).collect());
+        let drafter = drafter(kind, &target).with_vocabulary(vocabulary, &target).unwrap();
+        let text = text(&target, 2, CONTEXT);
+        let heads = HeadOptions { markov_rank: 64, confidence_weight: 0.6 };
+        let defaults = DrafterOptions::of(kind, MASKS);
+        let options = DrafterOptions { decay: 0.7, heads: Some(heads), ..defaults };
+        let groups = drafter.groups(CONTEXT, options.masks(), (0..CONTEXT).collect());
+        let distributions = Arc::new(target.head().distributions(&text.features));
+        let pair = pair(&drafter, &target, &options);
+        let objective = Objective { pair, distillation_share: 0.3, weight: 0.5, train: false };
+        let found = objective.loss(&text, &Arc::new(groups), None, Some(&distributions)).unwrap();
+        let found = f64::from(found.to_scalar::<f32>().unwrap());
+
+        let values = |name| {
+            let tensor = drafter.weights.require(name).unwrap().flatten_all().unwrap();
+            tensor.to_vec1::<f32>().unwrap()
+        };
+        let mut expected = 0.0;
+        for anchor in 0..CONTEXT {
+            let one = Arc::new(drafter.groups(CONTEXT, options.masks(), vec![anchor]));
+            let rows = drafter.block_rows(&target, &text, &one).unwrap();
+            let rows = head_inputs(&drafter, &rows).unwrap();
+            let hidden = target.config().hidden_size;
+            for (number, row) in rows.chunks_exact(hidden).enumerate() {
+                let (sequence, depth) = (number / MASKS, number % MASKS);
+                if anchor + depth >= CONTEXT {
+                    continue;
+                }
+                let target_row = sequence * CONTEXT + anchor + depth;
+                let previous = text.inputs[target_row];
+                let q = draft_distribution(&drafter, &target, row, previous);
+                let p = distributions.of(target_row);
+                let token = text.targets[target_row] as usize;
+                let nll = if q[token] > 0.0 { -q[token].ln() } else { 0.0 };
+                let distance: f64 = p.iter().zip(&q).map(|(&p, q)| (f64::from(p) - q).abs()).sum();
+                let acceptance = 1.0 - 0.5 * distance;
+                let ([embeddings, _], rank) = drafter.markov_head().unwrap().unwrap();
+                let embedding = &embeddings[previous as usize * rank..][..rank];
+                let read = row.iter().chain(embedding).zip(values(CONFIDENCE));
+                let logit: f32 = read.map(|(x, weight)| x * weight).sum();
+                let logit = f64::from(logit + values(CONFIDENCE_BIAS)[0]);
+                let confidence = 1.0 / (1.0 + (-logit).exp());
+                let entropy =
+                    -acceptance * confidence.ln() - (1.0 - acceptance) * (1.0 - confidence).ln();
+                let weight = 0.5 * 0.7_f64.powi(depth as i32);
+                expected += weight * (0.7 * nll + 0.3 * distance + 0.6 * entropy);
+            }
+        }
+        assert!((found - expected).abs() < 1e-4 * expected, "{found} against {expected}");
+    }
+}
+
+/// Computes a drafter's probabilities of all the target's tokens after an input of its head and the token before.
+fn draft_distribution(drafter: &Drafter, target: &Target, row: &[f32], previous: u32) -> Vec<f64> {
+    let head = drafter.head(target);
+    let mut logits = vec![0.0; head.vocab_size()];
+    head.logits(row, &mut logits);
+    if let Some(([embeddings, weights], rank)) = drafter.markov_head().unwrap() {
+        let embedding = &embeddings[previous as usize * rank..][..rank];
+        for (logit, weights) in logits.iter_mut().zip(weights.chunks_exact(rank)) {
+            *logit += weights.iter().zip(embedding).map(|(w, e)| w * e).sum::<f32>();
+        }
+    }
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+    let mut probabilities = vec![0.0; target.config().vocab_size];
+    for (output, logit) in logits.into_iter().enumerate() {
+        probabilities[drafter.token_of(output)] = f64::from(logit).exp() / sum;
+    }
+    probabilities
+}
+
+/// A Markov head keeps its rows when the drafter's tokens change.
+#[test]
+fn a_markov_head_keeps_the_rows_of_its_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let kind = TrainedDrafterKind::Dspark;
+    let target = target_of(kind, &folder.path().join("target"), 3);
+    let drafter = drafter(kind, &target);
+    let rows = |drafter: &Drafter| {
+        let ([_, weights], rank) = drafter.markov_head().unwrap().unwrap();
+        weights.chunks(rank).map(<[f32]>::to_vec).collect::<Vec<_>>()
+    };
+    let all = rows(&drafter);
+    let even = drafter.with_vocabulary(Some((0..259).step_by(2).collect()), &target).unwrap();
+    assert_eq!(rows(&even), all.iter().step_by(2).cloned().collect::<Vec<_>>());
+    let written = folder.path().join("drafter");
+    even.export(&target, &written, Dtype::F32).unwrap();
+    let options = DrafterOptions::of(kind, MASKS);
+    let tokens = Some([3, 4].into());
+    let other = DrafterLearner::continued(&target, options, tokens, &written).unwrap();
+    assert_eq!(rows(other.drafter()), [vec![0.0; 64], all[4].clone()]);
+}
+
+/// A folder for features serves other hidden states after a change of layers.
+#[test]
+fn a_feature_cache_follows_the_layers_that_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch = batch(1, 8);
+    let read = |target: &Target| target.read(&batch).unwrap().layer_features.to_vec();
+    let mut cached = target(&folder.path().join("target"), 2)
+        .with_feature_cache(&folder.path().join("cache"))
+        .unwrap();
+    for layers in [&[1][..], &[2], &[1, 2], &[1]] {
+        let plain = target(&folder.path().join("target"), 2).with_feature_layers(layers).unwrap();
+        cached = cached.with_feature_layers(layers).unwrap();
+        assert_eq!(read(&cached), read(&plain), "{layers:?}");
+        assert_eq!(read(&cached), read(&plain), "{layers:?}");
+    }
+}
+
 /// A block drafter continues only with the same token for masks and the same hidden states of the target.
 #[test]
 fn a_block_drafter_keeps_its_mask_and_the_layers_that_it_reads() {
@@ -175,7 +299,8 @@ fn a_block_drafter_keeps_its_mask_and_the_layers_that_it_reads() {
     let written = folder.path().join("drafter");
     drafter(kind, &target).export(&target, &written, Dtype::F32).unwrap();
     let options = DrafterOptions::of(kind, MASKS);
-    for block in [BlockOptions { layers: 1, mask: 0 }, BlockOptions { layers: 2, mask: 7 }] {
+    for (layers, mask) in [(1, None), (2, Some(7))] {
+        let block = BlockOptions { layers, mask };
         let options = DrafterOptions { block: Some(block), ..options };
         let error = DrafterLearner::continued(&target, options, None, &written).err().unwrap();
         assert!(error.to_string().contains("both must be the same"), "{error}");
@@ -195,9 +320,14 @@ fn a_block_drafter_keeps_its_mask_and_the_layers_that_it_reads() {
 /// its anchor.
 #[test]
 fn the_rows_of_a_block_depend_on_nothing_after_its_anchor() {
+    for kind in [TrainedDrafterKind::Dflash, TrainedDrafterKind::Dspark] {
+        assert_rows_depend_on_nothing_after_their_anchor(kind);
+    }
+}
+
+fn assert_rows_depend_on_nothing_after_their_anchor(kind: TrainedDrafterKind) {
     const CONTEXT: usize = 12;
     let folder = tempfile::tempdir().unwrap();
-    let kind = TrainedDrafterKind::Dflash;
     let target = target_of(kind, folder.path(), 3);
     let drafter = drafter(kind, &target);
     let whole = batch(1, CONTEXT);
@@ -317,7 +447,7 @@ fn acceptance_matches_a_simple_reference() {
         acceptance.add(pair, &text, &anchors, &distributions).unwrap();
 
         let hidden = target.config().hidden_size;
-        let softmax = |row: &[f32]| -> Vec<f64> {
+        let target_softmax = |row: &[f32]| -> Vec<f64> {
             let mut logits = vec![0.0; target.config().vocab_size];
             target.head().logits(row, &mut logits);
             let e: Vec<f64> = logits.iter().map(|&logit| f64::from(logit).exp()).collect();
@@ -334,8 +464,9 @@ fn acceptance_matches_a_simple_reference() {
             let (mut weight, mut agreed) = (1.0, 1.0);
             for (position, sums) in sums.iter_mut().enumerate() {
                 let target_row = sequence * CONTEXT + anchor + position + kind.label_shift();
-                let q = softmax(&rows[position][draft * hidden..][..hidden]);
-                let p = softmax(&text.features[target_row * hidden..][..hidden]);
+                let row = &rows[position][draft * hidden..][..hidden];
+                let q = draft_distribution(&drafter, &target, row, text.inputs[target_row]);
+                let p = target_softmax(&text.features[target_row * hidden..][..hidden]);
                 let token = text.targets[target_row] as usize;
                 let overlap: f64 = q.iter().zip(&p).map(|(q, p)| q.min(*p)).sum();
                 let agrees = f64::from(u8::from(best(&q) == best(&p)));
@@ -438,7 +569,7 @@ fn a_reduced_vocabulary_drafts_only_its_tokens() {
     let text = target.read(&greedy_batch(&target, 2, CONTEXT)).unwrap();
     let distributions = target.head().distributions(&text.features);
     let rates = |tokens: Option<Arc<[u32]>>| {
-        let drafter = drafter(kind, &target).with_vocabulary(tokens, &target);
+        let drafter = drafter(kind, &target).with_vocabulary(tokens, &target).unwrap();
         let mut acceptance = Acceptance::default();
         let pair = pair(&drafter, &target, &options);
         acceptance.add(pair, &text, &[0, 1, 5], &distributions).unwrap();

@@ -29,6 +29,7 @@ fn target_of(kind: TrainedDrafterKind, folder: &Path, seed: u64) -> Target {
     let target = target(folder, seed);
     match kind {
         TrainedDrafterKind::Dflash => target.with_feature_layers(&[1, 2]).unwrap(),
+        TrainedDrafterKind::Dspark => target.with_feature_layers(&[1]).unwrap(),
         _ => target,
     }
 }
