@@ -50,8 +50,7 @@ pub(crate) struct RankPart {
 impl RankPart {
     fn new(workers: &[WorkerDescription], site: RankSite<'_>) -> Self {
         let RankSite { rank, cores, connect } = site;
-        let mut groups = workers.iter().filter(|worker| worker.ranks().len() > 1);
-        let group = groups.find(|worker| worker.ranks().contains(&rank));
+        let group = group_of(workers, rank);
         let membership = group.and_then(|worker| {
             let (ranks, mut models) = (worker.ranks(), worker.models.iter());
             let member = ranks.iter().position(|other| *other == rank)?;
@@ -225,7 +224,7 @@ impl Rank {
         let (opened, runtime) = OpenedPlan::start(plan, loader, Some(&part))?;
         let has_target =
             of_rank.any(|worker| worker.roles().iter().any(|it| it.target().is_some()));
-        let group = workers.iter().find(|it| it.ranks().contains(&site.rank));
+        let group = group_of(&workers, site.rank);
         // The leader's worker has taken the exchange.
         if let Some((role, share)) = part.membership
             && let Some(exchange) = part.take_exchange().filter(|_| share.member() > 0)
@@ -279,6 +278,14 @@ impl Rank {
         let pattern = DraftPattern { positions: pattern.0, one_forward: pattern.1 };
         Ok(self.opened.into_engine(connect(self.runtime), pattern))
     }
+}
+
+/// Returns the worker whose models a rank computes together with others.
+fn group_of(workers: &[WorkerDescription], rank: usize) -> Option<&WorkerDescription> {
+    workers
+        .iter()
+        .map(|worker| (worker, worker.ranks()))
+        .find_map(|(worker, ranks)| (ranks.len() > 1 && ranks.contains(&rank)).then_some(worker))
 }
 
 /// Starts the thread that computes a share of a model until the leader ends.
@@ -393,6 +400,7 @@ fn add_file(hash: &mut Sha256, path: &Path) -> io::Result<()> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::{AdditionalDrafter, DrafterKind, Options};
     use std::fs;
     use std::io::Write;
 
@@ -442,7 +450,35 @@ mod tests {
         let drafts = |facts: &mut RankFacts| {
             facts.isa = Some(("the drafter rank:2+rank:3".into(), "portable".into()));
         };
-        assert_eq!(error([avx2, avx2, drafts]), "", "other bits of a draft change no text");
+        let reason = "other bits of a draft do not change the distribution of the text";
+        assert_eq!(error([avx2, avx2, drafts]), "", "{reason}");
+    }
+
+    /// Rank 0 also has a drafter that needs no model, on a thread.
+    #[test]
+    fn a_rank_that_follows_belongs_to_its_group() {
+        for (method, drafter, placement, group) in [
+            ("dsi", "model", "drafter=rank:1+rank:0,target=rank:2", "drafter rank:1+rank:0"),
+            ("pearl", "prompt-lookup", "target=rank:1+rank:0", "target rank:1+rank:0"),
+        ] {
+            let kind: DrafterKind = drafter.parse().unwrap();
+            let also = AdditionalDrafter::Tokens("suffix".parse().unwrap());
+            let options = Options {
+                model: "target".into(),
+                draft_model: kind.has_model().then(|| "drafter".into()),
+                method: Some(method.parse().unwrap()),
+                drafter: Some(kind),
+                additional_drafters: if kind.has_model() { vec![also] } else { Vec::new() },
+                placement: Some(placement.parse().unwrap()),
+                ..Options::default()
+            };
+            let workers = Plan::new(options).unwrap().workers();
+            assert_eq!(workers[0].ranks(), [0], "the drafter without a model");
+            for rank in [0, 1] {
+                assert_eq!(group_of(&workers, rank).unwrap().name, group);
+            }
+            assert_eq!(group_of(&workers, 2), None);
+        }
     }
 
     #[test]

@@ -55,6 +55,22 @@ impl Models {
         models
     }
 
+    /// Writes the drafter as a PARD model, which differs by a mask token. Returns its path.
+    fn pard(&self) -> String {
+        let (from, to) = (self.path("drafter"), self.path("pard"));
+        std::fs::create_dir_all(&to).unwrap();
+        for entry in from.read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+        }
+        let file = to.join("config.json");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        config["pard_token"] = 7.into();
+        std::fs::write(&file, config.to_string()).unwrap();
+        to.display().to_string()
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -553,6 +569,16 @@ fn tasks(models: &Models) -> Vec<Task> {
         task("pearl", "model", "drafter=rank:0+rank:1,target=rank:2+rank:3"),
         task("pearl", "model", "drafter=rank:2+rank:1,target=rank:0"),
         task("dsi", "model", "drafter=rank:0+rank:4,target=rank:1+rank:2,target=rank:3"),
+        Task {
+            drafter: models.pard(),
+            ..task("speculative", "parallel", "drafter=rank:1+rank:0,target=rank:2")
+        },
+        // Rank 0 follows, and has a drafter that needs no model.
+        Task {
+            also_prompt_lookup: true,
+            ..task("dsi", "model", "drafter=rank:1+rank:0,target=rank:2,target=rank:3")
+        },
+        task("pearl", "prompt-lookup", "target=rank:1+rank:0"),
         // Drafters that read the target's features and share its weights.
         trained("eagle", "drafter=rank:0,target=rank:1"),
         trained("medusa", "drafter=rank:1,target=rank:0"),

@@ -159,9 +159,11 @@ mod tests {
             gathers: (model == "b").then(|| Gathers {
                 ranks: 2,
                 numbers: vec![64, 256],
+                hidden: 64,
+                vocabulary: 1_000,
                 gathering_ms: 0.005,
                 latency_ms: 0.03,
-                gigabytes_per_second: 1.25,
+                gigabytes_per_second: 0.000_25,
             }),
         };
         let calibration = Calibration {
@@ -186,9 +188,15 @@ mod tests {
             ("0.02", "-1"),
             ("layers", "layer"),
             ("ranks = 2", "ranks = 0"),
-            ("1.25", "0"),
+            ("gigabytes-per-second = 0.00025", "gigabytes-per-second = 0"),
+            ("vocabulary = 1000", "vocabulary = 1048577"),
         ] {
+            assert!(text.contains(from), "{from}: {text}");
             assert!(Calibration::parse(&text.replacen(from, to, 1)).is_err(), "{from}");
         }
+        // Both are optional.
+        let shorter = text.replace("hidden = 64\nvocabulary = 1000\n", "");
+        let gathers = Calibration::parse(&shorter).unwrap().drafter.gathers.unwrap();
+        assert_eq!((gathers.hidden, gathers.vocabulary), (0, 0));
     }
 }

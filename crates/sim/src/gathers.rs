@@ -18,6 +18,12 @@ pub struct Gathers {
     /// How many numbers of a row they gather in a layer, for each gathering: the heads' outputs, the hidden size, the
     /// inside of the MLP, and the hidden size again.
     pub numbers: Vec<usize>,
+    /// The numbers of a row's embedding, which they gather once a pass; 0 to leave that out.
+    #[serde(default)]
+    pub hidden: usize,
+    /// The numbers of a row's logits, which the first rank receives once a pass; 0 to leave that out.
+    #[serde(default)]
+    pub vocabulary: usize,
     /// How long a gathering takes without the link, in milliseconds.
     pub gathering_ms: f64,
     /// The latency of the link, in milliseconds.
@@ -40,7 +46,10 @@ impl Gathers {
             let bytes = NUMBER_BYTES * (numbers * rows) as f64 * others;
             (self.gathering_ms + self.latency_ms) * 1e6 + bytes / self.gigabytes_per_second
         };
-        layers as f64 * self.numbers.iter().map(gathering).sum::<f64>()
+        let of_layer: f64 = self.numbers.iter().map(gathering).sum();
+        let once = [self.hidden, self.vocabulary];
+        let of_pass: f64 = once.iter().filter(|numbers| **numbers > 0).map(gathering).sum();
+        layers as f64 * of_layer + of_pass
     }
 
     /// Adds the gatherings to the cost of a rank's own work. The numbers of a prompt count as those of one row.
@@ -68,6 +77,11 @@ impl Gathers {
     /// Checks the numbers of a file.
     pub(crate) fn check(&self) -> Result<(), SimError> {
         let range = |option, found: String, expected| SimError::Range { option, found, expected };
+        for (option, numbers) in [("hidden", self.hidden), ("vocabulary", self.vocabulary)] {
+            if numbers > MOST {
+                return Err(range(option, numbers.to_string(), "from 0 to 1048576"));
+            }
+        }
         if !(1..=MOST).contains(&self.ranks) {
             return Err(range("ranks", self.ranks.to_string(), "from 1 to 1048576"));
         }
@@ -85,10 +99,12 @@ impl Gathers {
     }
 
     pub(crate) fn write(&self, name: &str, text: &mut String) -> fmt::Result {
-        let Self { ranks, numbers, gathering_ms, latency_ms, gigabytes_per_second } = self;
+        let Self { ranks, numbers, hidden, vocabulary, gathering_ms, latency_ms, .. } = self;
         writeln!(text, "\n[{name}.gathers]\nranks = {ranks}\nnumbers = {numbers:?}")?;
+        writeln!(text, "hidden = {hidden}\nvocabulary = {vocabulary}")?;
         writeln!(text, "gathering-ms = {gathering_ms:.6}\nlatency-ms = {latency_ms:.6}")?;
-        writeln!(text, "gigabytes-per-second = {gigabytes_per_second:.3}")
+        // All digits: a slow link must not become 0.
+        writeln!(text, "gigabytes-per-second = {}", self.gigabytes_per_second)
     }
 }
 
@@ -100,6 +116,8 @@ mod tests {
         Gathers {
             ranks: 4,
             numbers: vec![100, 300],
+            hidden: 0,
+            vocabulary: 0,
             gathering_ms: 0.005,
             latency_ms: 0.002,
             gigabytes_per_second: 2.0,
@@ -112,6 +130,12 @@ mod tests {
         assert_eq!(gathers().ns(10, 1), 10.0 * (2.0 * 7_000.0 + 1_200.0 / 2.0));
         assert_eq!(gathers().ns(10, 5), 10.0 * (2.0 * 7_000.0 + 6_000.0 / 2.0));
         assert_eq!(Gathers { ranks: 1, ..gathers() }.ns(10, 5), 0.0);
+        // Embeddings and logits are gathered once a pass.
+        let all = Gathers { hidden: 100, vocabulary: 1_000, ..gathers() };
+        assert_eq!(all.ns(10, 5) - gathers().ns(10, 5), 2.0 * 7_000.0 + 16_500.0 / 2.0);
+        let logits = Gathers { vocabulary: 1_000, ..gathers() };
+        assert_eq!(logits.ns(10, 1) - gathers().ns(10, 1), 7_000.0 + 3_000.0 / 2.0);
+        assert!(Gathers { vocabulary: MOST + 1, ..gathers() }.check().is_err());
     }
 
     #[test]

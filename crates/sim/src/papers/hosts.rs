@@ -21,11 +21,17 @@ struct Model {
     layers: usize,
     /// The numbers that the ranks gather in a layer, for one row: attention, its output, the MLP's inside, and its output.
     gathered: [usize; 4],
+    hidden: usize,
 }
 
+/// The numbers of a row's logits, of both models.
+const VOCABULARY: usize = 128_256;
+
 /// Llama 3 70B and 8B.
-const TARGET: Model = Model { bytes: 42.5e9, layers: 80, gathered: [8192, 8192, 28_672, 8192] };
-const DRAFTER: Model = Model { bytes: 4.9e9, layers: 32, gathered: [4096, 4096, 14_336, 4096] };
+const TARGET: Model =
+    Model { bytes: 42.5e9, layers: 80, gathered: [8192, 8192, 28_672, 8192], hidden: 8192 };
+const DRAFTER: Model =
+    Model { bytes: 4.9e9, layers: 32, gathered: [4096, 4096, 14_336, 4096], hidden: 4096 };
 
 /// A network between the hosts.
 struct Link {
@@ -48,6 +54,8 @@ impl Model {
         let gathers = Gathers {
             ranks: hosts,
             numbers: self.gathered.to_vec(),
+            hidden: self.hidden,
+            vocabulary: VOCABULARY,
             gathering_ms: GATHERING_MS,
             latency_ms: link.latency_ms,
             gigabytes_per_second: link.gigabytes_per_second,
@@ -121,7 +129,7 @@ pub(super) fn fastest(texts: u64) -> Result<PublishedTable, SimError> {
     for link in &LINKS {
         for (hosts, acceptance) in [2, 4, 8, 16].into_iter().flat_map(|n| [(n, 0.6), (n, 0.8)]) {
             let drafting = move |most: usize| [1, 2, 4, 8].into_iter().filter(move |n| *n <= most);
-            // These take turns, so all hosts verify.
+            // These take turns, so all hosts verify. A rank has one model, so hosts that also draft have two ranks.
             let in_turn =
                 drafting(hosts).map(|drafter| Hosts { drafter, target: hosts, replicas: 1 });
             let apart = drafting(hosts - 1).map(|drafter| Hosts {
@@ -183,10 +191,12 @@ pub(super) fn fastest(texts: u64) -> Result<PublishedTable, SimError> {
         ]),
         rows,
         note: "Simulated, and in no paper: hosts with 392 GB/s that read all weights once a pass, and a further row of a \
-               target pass takes 3 % of it. The hosts of a model gather activations four times a layer: 5 µs as \
-               measured over shared memory on one machine, and the published latency and bandwidth of the link. With \
-               speculative decoding all hosts verify, and some of them draft before; with PEARL and DSI the drafter's \
-               hosts do not verify. Each method has its best draft length of 1 to 10 and its best number of drafting \
+               target pass takes 3 % of it. The hosts of a model gather activations four times a layer, and embeddings and \
+               logits once a pass: 5 µs as measured over shared memory on one machine, and the published latency and \
+               bandwidth of the link. With speculative decoding all hosts verify, and some of them draft before. Such a \
+               host needs two ranks, which divide its cores, because a rank that computes a model with others has no other \
+               model; half of the cores are assumed to reach the bandwidth. With PEARL and DSI the drafter's hosts do not \
+               verify. Each method has its best draft length of 1 to 10 and its best number of drafting \
                hosts of 1, 2, 4 and 8, and DSI its best number of replicas. Means of texts of 256 tokens.",
     })
 }
