@@ -43,7 +43,7 @@ use forerun_core::{
     Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
     TokenId, TokenTree, trace::SpanOutcome, verify_chains,
 };
-use forerun_plan::{Forecast, Knowledge};
+use forerun_plan::{Forecast, JobTime, Knowledge};
 use std::collections::BTreeMap;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -59,6 +59,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
         let lookahead = DsiLookahead::new(options.draft_tokens, options.length, replicas)
             .with_tokens_per_forward(options.pattern.tokens_per_forward());
         let decoder = Dsi::new(options.targets, lookahead).with_drafters(options.drafters);
+        let decoder = Dsi { tries_slow_replicas: !options.shares_devices, ..decoder };
         Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
     },
 };
@@ -71,6 +72,8 @@ pub struct Dsi {
     /// One chain for each drafter, in order of preference.
     chains: Vec<Chain>,
     replicas: Replicas,
+    /// Whether slow replicas get jobs that only show how fast they are.
+    tries_slow_replicas: bool,
     /// The number of committed tokens when drafting paused.
     paused_at: Option<usize>,
     /// The jobs in flight, except cancelled ones.
@@ -79,8 +82,8 @@ pub struct Dsi {
     trials: BTreeMap<Ticket, ScoreTask>,
     /// The scores not used yet, by the position that the first row predicts.
     arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
-    /// The end of the last completed job, on the cluster's clock.
-    now_ns: u64,
+    /// The end of the last completed job since the decoder was started, on the cluster's clock.
+    now_ns: Option<u64>,
 }
 
 /// A job that scores consecutive rows along a chain. Rows are named by the absolute position that
@@ -117,11 +120,12 @@ impl Dsi {
             waits_for_drafters: false,
             chains: vec![Chain::new(0)],
             replicas: Replicas::new(replicas),
+            tries_slow_replicas: true,
             paused_at: Some(0),
             tasks: BTreeMap::new(),
             trials: BTreeMap::new(),
             arrived: BTreeMap::new(),
-            now_ns: 0,
+            now_ns: None,
         }
     }
 
@@ -218,9 +222,10 @@ impl Dsi {
                 return Ok(());
             }
             let tokens = chain[..next_row + count - 1 - frontier].to_vec();
-            let waiting = self.waiting_job(frontier);
+            let waiting = self.waiting_job(frontier, count);
             let free = self.replicas.free(&waiting);
             let tried = self.replicas.to_try(&waiting, free.is_none());
+            let tried = tried.filter(|_| self.tries_slow_replicas);
             let while_drafting = !self.is_alone();
             let (first_row, committed) = (next_row, frontier);
             let task = ScoreTask { replica: 0, first_row, committed, tokens, while_drafting };
@@ -249,9 +254,10 @@ impl Dsi {
         shared.fold(own.next_row.max(frontier), usize::max)
     }
 
-    /// Returns a job that needs a replica now.
-    fn waiting_job(&self, frontier: usize) -> WaitingJob {
-        WaitingJob { frontier, max_missed: self.lookahead.max_missed(), now_ns: self.now_ns }
+    /// Returns a job of `rows` rows that needs a replica now.
+    fn waiting_job(&self, frontier: usize, rows: usize) -> WaitingJob {
+        let (max_missed, size) = (self.lookahead.max_missed(), self.lookahead.job_size(rows));
+        WaitingJob { frontier, max_missed, now_ns: self.now_ns, size }
     }
 
     /// Submits a task to its replica only to see how long it takes.
@@ -303,7 +309,7 @@ impl Dsi {
         let (ahead, tokens) = task.path(frontier).split_at(task.first_row - frontier);
         let ticket =
             jobs::submit_score(replica, sequence, ahead, TokenTree::chain(tokens), cluster)?;
-        let job = self.waiting_job(frontier);
+        let job = self.waiting_job(frontier, task.rows());
         self.replicas.start_job(replica, &job);
         Ok(ticket)
     }
@@ -316,12 +322,13 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
-        self.now_ns = self.now_ns.max(completion.finished_ns);
+        self.now_ns = self.now_ns.max(Some(completion.finished_ns));
         if let Some(task) = self.tasks.remove(&ticket) {
             return self.handle_scores(task, sequence, completion, cluster);
         }
         if let Some(task) = self.trials.remove(&ticket) {
             cluster.observe(wasted(ticket));
+            self.replicas.end_trial_in_vain(task.replica, completion.finished_ns);
             self.end_score_job(&task, &completion, sequence);
             return Ok(());
         }
@@ -377,9 +384,13 @@ impl Dsi {
         self.replicas.end_job(task.replica);
         match &completion.output {
             Ok(_) => {
-                // Reading a prompt, or much text, shows nothing.
-                if completion.cost.own_rows as usize <= task.rows() + MAX_ROWS_PER_JOB {
-                    self.replicas.observe(task.replica, completion.duration_ns(), self.now_ns);
+                // Reading a prompt, or much text, shows nothing, nor do passes with another answer's prompt.
+                let reads_little =
+                    completion.cost.own_rows as usize <= task.rows() + MAX_ROWS_PER_JOB;
+                let time = JobTime::from(completion);
+                let ns = self.lookahead.one_row_ns_of(task.rows(), &time);
+                if let Some(ns) = ns.filter(|_| reads_little) {
+                    self.replicas.observe(task.replica, ns, completion.finished_ns);
                 }
             }
             Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
@@ -389,7 +400,8 @@ impl Dsi {
             Err(JobError::Cancelled) => {}
         }
         // Each drafter's tokens are verified on its share of the replicas.
-        self.lookahead.set_replicas(self.replicas.fast_ones().div_ceil(self.chains.len()));
+        let job = self.waiting_job(sequence.tokens().len(), task.rows());
+        self.lookahead.set_replicas(self.replicas.fast_ones(&job).div_ceil(self.chains.len()));
         false
     }
 
@@ -535,7 +547,7 @@ impl Decoder for Dsi {
             self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
         }
         self.lookahead.observe_verdict(&tested, rejected, committed.len() - agreed);
-        self.lookahead.observe_step(end - frontier, self.now_ns, is_alone);
+        self.lookahead.observe_step(end - frontier, self.now_ns.unwrap_or(0), is_alone);
         Ok(())
     }
 
@@ -544,6 +556,8 @@ impl Decoder for Dsi {
             chain.drafting.restart(false, cluster);
             chain.next_row = 0;
         }
+        // Jobs that are stopped show no slowness.
+        self.now_ns = None;
         self.drop_rows(|_| false, cluster);
         for (ticket, task) in std::mem::take(&mut self.trials) {
             cluster.cancel(ticket);
@@ -560,7 +574,8 @@ impl AnswerDecoder for Dsi {
     ) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(options.targets, self.lookahead.for_new_answer(prompt_tokens));
         let replicas = self.replicas.for_new_answer(options.targets);
-        let decoder = Self { replicas, ..decoder };
+        let tries_slow_replicas = !options.shares_devices;
+        let decoder = Self { replicas, tries_slow_replicas, ..decoder };
         Box::new(decoder.with_drafters(options.drafters))
     }
 
@@ -575,6 +590,9 @@ impl AnswerDecoder for Dsi {
     fn start(&mut self, known: &Knowledge) {
         self.lookahead.start(known);
         self.paused_at = Some(0);
+        self.now_ns = None;
+        // Other methods may have received their completions.
+        self.replicas.forget_cancelled();
     }
 
     fn forecast(&self, missed: usize) -> Option<Forecast> {
