@@ -547,6 +547,25 @@ mod tests {
     }
 
     #[test]
+    fn jobs_are_compared_by_the_time_of_one_row() {
+        let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 3);
+        assert_eq!(lookahead.one_row_ns_of(5, &JobTime::alone(600)), Some(600.0));
+        for _ in 0..lookahead.prompt_scores {
+            lookahead.observe_score(1, &JobTime::alone(9_000), true);
+        }
+        for (rows, ns) in [(1, 100), (5, 300)] {
+            lookahead.observe_score(rows, &JobTime::alone(ns), true);
+        }
+        assert_eq!(lookahead.one_row_ns_of(5, &JobTime::alone(600)), Some(200.0));
+        let mut reading = JobTime::alone(600);
+        reading.cost.add_pass(5, 500, 2, 600);
+        assert_eq!(lookahead.one_row_ns_of(5, &reading), None, "a neighbour reads a prompt");
+        // All replicas read the next prompt.
+        lookahead.set_replicas(1);
+        assert_eq!(lookahead.for_new_answer(9).prompt_scores, 3);
+    }
+
+    #[test]
     fn a_fixed_lookahead_is_constant_and_bounds_the_drafts() {
         let mut lookahead = DsiLookahead::new(5, DraftLength::Fixed, 3);
         lookahead.observe_score(1, &JobTime::alone(1_000), true);
