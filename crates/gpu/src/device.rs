@@ -142,7 +142,7 @@ impl GpuDevice {
         }));
         let info = adapter.get_info();
         let is_vulkan = info.backend == wgpu::Backend::Vulkan;
-        let open_store = |folder| PipelineStore::open(&device, &info, folder);
+        let open_store = |folder: PathBuf| PipelineStore::open(&device, &info, &folder);
         let store = options.pipeline_folder.and_then(open_store);
         let exact = options.forbid_contraction
             && is_vulkan

@@ -70,7 +70,7 @@ impl Built {
 
 impl PipelineStore {
     /// Opens the store of a GPU in a folder. `None` if its driver cannot give its pipelines away.
-    pub(crate) fn open(device: &Device, adapter: &AdapterInfo, folder: PathBuf) -> Option<Self> {
+    pub(crate) fn open(device: &Device, adapter: &AdapterInfo, folder: &Path) -> Option<Self> {
         if !device.features().contains(Features::PIPELINE_CACHE) {
             return None;
         }

@@ -217,7 +217,7 @@ fn a_request_that_needs_too_many_states_is_an_error_and_others_go_on() {
     assert!((8..200).contains(&most), "{most} states");
     let tokens: Vec<TokenId> = (0..20).map(|token| token * 7 % 250).collect();
     let mut wide = TokenTree::new();
-    (0..=most as TokenId).for_each(|token| _ = wide.push(None, token));
+    (0..2 * most as TokenId).for_each(|token| _ = wide.push(None, token));
     for round in 0..3 {
         let too_wide = ForwardRequest::new(SequenceId(0), &tokens[..3], &wide);
         let message = small_model.logits(&too_wide).unwrap_err().to_string();

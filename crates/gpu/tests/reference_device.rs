@@ -25,12 +25,12 @@ use models::Models;
 use std::process::Command;
 use std::sync::Arc;
 
-/// The examples that GPUs do not compute, and how many inputs of a matrix are no multiple of four.
-const REFUSED: [(Family, usize); 4] = [
-    (Family::Gemma4, 22),
-    (Family::DeepseekV3, 22),
-    (Family::Glm4MoeLite, 18),
-    (Family::Qwen35, 27),
+/// The examples that GPUs do not compute, and how the reason begins.
+const REFUSED: [(Family, &str); 4] = [
+    (Family::Gemma4, "a matrix with 22 inputs, no multiple of 4"),
+    (Family::DeepseekV3, "heads of 45 numbers in attention"),
+    (Family::Glm4MoeLite, "a matrix with 18 inputs, no multiple of 4"),
+    (Family::Qwen35, "a matrix with 27 inputs, no multiple of 4"),
 ];
 
 #[test]
@@ -59,8 +59,8 @@ fn families_have_the_bits_of_the_reference_or_are_refused() {
     println!("computed: {computed:#?}\nrefused: {refused:#?}");
     // Only examples with odd sizes. The same families with the next larger sizes are computed.
     let is_expected =
-        |((family, piece), (expected, inputs)): (&(Family, String), (Family, usize))| {
-            *family == expected && piece.starts_with(&format!("a matrix with {inputs} inputs, "))
+        |((family, piece), (expected, reason)): (&(Family, String), (Family, &str))| {
+            *family == expected && piece.starts_with(reason)
         };
     assert_eq!(refused.len(), REFUSED.len());
     assert!(refused.iter().zip(REFUSED).all(is_expected));

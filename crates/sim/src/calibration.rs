@@ -72,7 +72,7 @@ impl MeasuredPasses {
         };
         let Some(gathers) = &self.gathers else { return Ok(cost) };
         gathers.check()?;
-        Ok(gathers.added_to(cost))
+        Ok(gathers.added_to(&cost))
     }
 
     pub(crate) fn write(&self, name: &str, text: &mut String) -> std::fmt::Result {

@@ -54,7 +54,7 @@ impl Gathers {
 
     /// Adds the gatherings to the cost of a rank's own work. The numbers of a prompt count as those of one row.
     #[must_use]
-    pub fn added_to(&self, cost: Cost) -> Cost {
+    pub fn added_to(&self, cost: &Cost) -> Cost {
         let gathers_ns = |rows| self.ns(cost.layers, rows).round() as u64;
         let with = |rows: usize| (rows, cost.forward.ns(rows) + gathers_ns(rows));
         let mut points: Vec<_> = match &cost.forward {
@@ -70,7 +70,7 @@ impl Gathers {
             forward: ForwardCost::Rows { points },
             first_ns: cost.first_ns.map(|ns| ns + one_row_ns),
             next_ns: cost.next_ns.map(|ns| ns + one_row_ns),
-            ..cost
+            ..cost.clone()
         }
     }
 
@@ -142,14 +142,14 @@ mod tests {
     fn they_are_added_to_every_pass() {
         let rows = |points: &[(usize, u64)]| ForwardCost::Rows { points: points.to_vec() };
         let cost = |forward| Cost { forward, layers: 10, ..Cost::constant(0) };
-        let with = gathers().added_to(cost(rows(&[(1, 1_000), (4, 1_600)])));
+        let with = gathers().added_to(&cost(rows(&[(1, 1_000), (4, 1_600)])));
         assert_eq!(
             [1, 2, 4, 8].map(|rows| with.forward.ns(rows)),
             [147_000, 153_200, 165_600, 190_400]
         );
-        assert_eq!(gathers().added_to(cost(rows(&[(1, 1_000)]))).forward.ns(3), 159_000);
+        assert_eq!(gathers().added_to(&cost(rows(&[(1, 1_000)]))).forward.ns(3), 159_000);
         let constant = Cost { first_ns: Some(9_000), ..cost(ForwardCost::Constant { ns: 1_000 }) };
-        let with = gathers().added_to(constant);
+        let with = gathers().added_to(&constant);
         assert_eq!(
             (with.forward.ns(3), with.first_ns, with.next_ns),
             (159_000, Some(155_000), None)

@@ -60,7 +60,7 @@ impl Model {
             latency_ms: link.latency_ms,
             gigabytes_per_second: link.gigabytes_per_second,
         };
-        gathers.added_to(Cost {
+        gathers.added_to(&Cost {
             layers: self.layers,
             link_ns: MESSAGE_NS + (link.latency_ms * 1e6) as u64,
             forward: ForwardCost::Rows { points },
