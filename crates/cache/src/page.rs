@@ -67,7 +67,7 @@ pub trait HeldRows {
     fn add_state_steps(&self, tree: &TokenTree, steps: &mut Vec<StateStep>);
 }
 
-/// A device that cannot store another page: it has no memory left, or has failed. The message names the device.
+/// A device that cannot store another page or state: it has no memory left, or has failed. The message names the device.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct StorageError(pub String);
@@ -105,8 +105,16 @@ pub trait PageStorage {
         0
     }
 
+    /// Sets the number of states that the pool has at most, as [`PageStorage::set_budget`] does for pages.
+    fn set_state_budget(&mut self, _states: usize) {}
+
     /// Allocates the memory of a state, if it is not allocated yet. Its content is arbitrary.
-    fn reserve_state(&mut self, _state: StateId) {}
+    ///
+    /// # Errors
+    /// If there is no memory. All states that have memory must keep it and their numbers.
+    fn reserve_state(&mut self, _state: StateId) -> Result<(), StorageError> {
+        Ok(())
+    }
 
     /// Frees the memory of a state.
     fn release_state(&mut self, _state: StateId) {}

@@ -44,7 +44,7 @@ struct Page {
     state: Option<StateId>,
 }
 
-/// Passes after which a pool whose device had no memory asks for memory again.
+/// Passes after which a pool whose device had no memory for a page or a state asks for it again.
 const RETRY_PASSES: u64 = 1000;
 
 /// The cache of one sequence.
@@ -135,7 +135,7 @@ pub struct CachePool<S> {
     budget: usize,
     /// The budget if the device has memory for it.
     full_budget: usize,
-    /// The pass that tries the full budget again.
+    /// The pass that tries the full budgets again.
     retry_at: u64,
     /// Counts passes. Sequences used in the current pass are never evicted.
     now: u64,
@@ -155,6 +155,8 @@ struct StateSlots {
     allocated: usize,
     /// Number of slots to have memory for.
     budget: usize,
+    /// The budget if the device has memory for it.
+    full_budget: usize,
 }
 
 impl<S: PageStorage> CachePool<S> {
@@ -175,7 +177,11 @@ impl<S: PageStorage> CachePool<S> {
             now: 1,
             next_content: 0,
             usage: Arc::default(),
-            states: StateSlots { budget: usize::MAX, ..StateSlots::default() },
+            states: StateSlots {
+                budget: usize::MAX,
+                full_budget: usize::MAX,
+                ..StateSlots::default()
+            },
         }
         .with_budget(budget)
     }
@@ -223,9 +229,16 @@ impl<S: PageStorage> CachePool<S> {
     /// Returns the pool with another budget of states. If the sequences of one pass need more, it exceeds the budget
     /// for that pass.
     #[must_use]
-    pub fn with_state_budget(self, budget: usize) -> Self {
-        self.usage.state_budget.store(budget.max(1), Ordering::Relaxed);
-        Self { states: StateSlots { budget: budget.max(1), ..self.states }, ..self }
+    pub fn with_state_budget(mut self, budget: usize) -> Self {
+        self.states.full_budget = budget.max(1);
+        self.set_state_budget(self.states.full_budget);
+        self
+    }
+
+    fn set_state_budget(&mut self, budget: usize) {
+        self.states.budget = budget;
+        self.usage.state_budget.store(budget, Ordering::Relaxed);
+        self.storage.set_state_budget(budget);
     }
 
     /// Starts a pass: from now on, the sequences of earlier passes may be evicted when pages are needed.
@@ -234,6 +247,9 @@ impl<S: PageStorage> CachePool<S> {
         if self.now >= self.retry_at {
             self.retry_at = u64::MAX;
             self.set_budget(self.full_budget);
+            if self.has_states() {
+                self.set_state_budget(self.states.full_budget);
+            }
         }
     }
 
@@ -494,15 +510,19 @@ impl<S: PageStorage> CachePool<S> {
             cache.pages.push(page);
         }
         if self.has_states() {
-            self.reserve_states(cache, tree, first_output);
+            self.reserve_states(cache, tree, first_output)?;
         }
         Ok(())
     }
 
     /// Makes room for the states that a pass keeps.
-    fn reserve_states(&mut self, cache: &mut SequenceCache, tree: &TokenTree, first_output: Node) {
-        let failed = std::mem::take(&mut cache.states.pending).into_values();
-        failed.for_each(|state| self.unuse_state(state));
+    fn reserve_states(
+        &mut self,
+        cache: &mut SequenceCache,
+        tree: &TokenTree,
+        first_output: Node,
+    ) -> Result<(), StorageError> {
+        self.unuse_pending_states(cache);
         let (prefix, held) = (cache.index.prefix_len(), cache.index.tree_len());
         let first_output = first_output.clamp(held, tree.len());
         let nodes: Vec<Node> = (held..tree.len())
@@ -510,14 +530,35 @@ impl<S: PageStorage> CachePool<S> {
             .collect();
         let in_use = self.states.allocated - self.states.free.len() - self.states_of_pages();
         if in_use + nodes.len() > self.states.budget {
-            // The pass needs the last state of the prefix, and those of its tree.
-            let old = cache.states.drop_before(prefix.saturating_sub(1));
-            old.into_iter().for_each(|state| self.unuse_state(state));
+            self.unuse_old_states(cache);
         }
         for node in nodes {
-            let state = self.allocate_state();
-            cache.states.pending.insert(node, state);
+            let mut state = self.allocate_state();
+            if state.is_err() {
+                self.unuse_old_states(cache);
+                state = self.allocate_state();
+            }
+            match state {
+                Ok(state) => _ = cache.states.pending.insert(node, state),
+                Err(error) => {
+                    self.unuse_pending_states(cache);
+                    return Err(error);
+                }
+            }
         }
+        Ok(())
+    }
+
+    /// Gives up the states of a pass that has failed.
+    fn unuse_pending_states(&mut self, cache: &mut SequenceCache) {
+        let failed = std::mem::take(&mut cache.states.pending).into_values();
+        failed.for_each(|state| self.unuse_state(state));
+    }
+
+    /// Gives up the states of a sequence that its pass does not need. It needs the last one of the prefix, and those of its tree.
+    fn unuse_old_states(&mut self, cache: &mut SequenceCache) {
+        let old = cache.states.drop_before(cache.index.prefix_len().saturating_sub(1));
+        old.into_iter().for_each(|state| self.unuse_state(state));
     }
 
     /// Returns the number of states that only pages use.
@@ -544,7 +585,7 @@ impl<S: PageStorage> CachePool<S> {
     }
 
     /// Returns a state with one user.
-    fn allocate_state(&mut self) -> StateId {
+    fn allocate_state(&mut self) -> Result<StateId, StorageError> {
         // An earlier pass may have exceeded the budget.
         while self.states.allocated > self.states.budget {
             let Some(state) = self.free_state() else { break };
@@ -554,12 +595,7 @@ impl<S: PageStorage> CachePool<S> {
         }
         let is_full = self.states.allocated >= self.states.budget;
         let found = if is_full { self.free_state() } else { self.states.free.pop() };
-        let state = found.unwrap_or_else(|| {
-            let unused = self.states.users.iter().position(Option::is_none);
-            StateId(unused.unwrap_or(self.states.users.len()) as u32)
-        });
-        // This fails only without memory for a new state, and nothing has changed yet then.
-        self.storage.reserve_state(state);
+        let state = found.map_or_else(|| self.reserve_state(), Ok)?;
         match self.states.users.get_mut(state.index()) {
             Some(users) => self.states.allocated += usize::from(users.replace(1).is_none()),
             None => {
@@ -567,7 +603,18 @@ impl<S: PageStorage> CachePool<S> {
                 self.states.allocated += 1;
             }
         }
-        state
+        Ok(state)
+    }
+
+    /// Returns a state with new memory. If the device has none left, takes another state away. The states that there are
+    /// become the budget for the next [`RETRY_PASSES`], so that passes are planned with them.
+    fn reserve_state(&mut self) -> Result<StateId, StorageError> {
+        let unused = self.states.users.iter().position(Option::is_none);
+        let state = StateId(unused.unwrap_or(self.states.users.len()) as u32);
+        let Err(error) = self.storage.reserve_state(state) else { return Ok(state) };
+        self.set_state_budget(self.states.allocated.clamp(1, self.states.budget));
+        self.retry_at = self.now + RETRY_PASSES;
+        self.free_state().ok_or(error)
     }
 
     /// Returns a free state, if necessary after taking one away that was not used for the longest time: of a page, or
@@ -846,10 +893,11 @@ mod tests {
             usize::from(self.1.is_some())
         }
 
-        fn reserve_state(&mut self, state: StateId) {
+        fn reserve_state(&mut self, state: StateId) -> Result<(), StorageError> {
             let states = self.1.as_mut().expect("a model with states");
             // What was in the slot before must not matter.
             states.insert(state, vec![TokenId::MAX]);
+            Ok(())
         }
 
         fn release_state(&mut self, state: StateId) {
@@ -948,10 +996,13 @@ mod tests {
     }
 
     /// A storage whose device has memory for some pages only.
+    #[derive(Default)]
     struct Limited {
         rows: Prefixes,
         most: usize,
         budget: usize,
+        most_states: usize,
+        state_budget: usize,
     }
 
     impl PageStorage for Limited {
@@ -977,6 +1028,25 @@ mod tests {
 
         fn release(&mut self, page: PageId) {
             self.rows.release(page);
+        }
+
+        fn state_bytes(&self) -> usize {
+            self.rows.state_bytes()
+        }
+
+        fn set_state_budget(&mut self, states: usize) {
+            self.state_budget = states;
+        }
+
+        fn reserve_state(&mut self, state: StateId) -> Result<(), StorageError> {
+            if state.index() >= self.most_states {
+                return Err(StorageError("no memory".into()));
+            }
+            self.rows.reserve_state(state)
+        }
+
+        fn release_state(&mut self, state: StateId) {
+            self.rows.release_state(state);
         }
     }
 
@@ -1013,7 +1083,7 @@ mod tests {
 
     #[test]
     fn a_device_without_memory_leaves_the_pool_whole() {
-        let storage = Limited { rows: Prefixes::default(), most: 4, budget: 0 };
+        let storage = Limited { most: 4, ..Limited::default() };
         let mut pool = CachePool::new(storage, 100);
         assert_eq!(pool.storage().budget, 100);
         let [a, b] = [tokens(0, 2 * PAGE_ROWS - 5), tokens(1, 4 * PAGE_ROWS)];
@@ -1045,6 +1115,44 @@ mod tests {
         assert_eq!((pool.storage().budget, pool.usage().tokens()), (100, 100 * PAGE_ROWS));
         assert_eq!(write(&mut pool, &[(second, &b)]), Some(b.len() - two.len()));
         assert_eq!((pool.allocated(), different_pages(&pool, [first, second])), (5, 5));
+    }
+
+    #[test]
+    fn a_device_without_memory_for_states_takes_older_ones_away() {
+        let rows = Prefixes(HashMap::new(), Some(HashMap::new()));
+        let storage = Limited { rows, most: 100, most_states: 12, ..Limited::default() };
+        let mut pool = CachePool::new(storage, 100).with_state_budget(1000);
+        let [first, second] = [SequenceId(0), SequenceId(1)];
+        let [a, b] = [tokens(0, 10), tokens(1, 14)];
+        assert_eq!(write(&mut pool, &[(first, &a)]), Some(10));
+        // A sequence gives up its own old states.
+        let longer = [&a[..], &[1, 2, 3, 4, 5]].concat();
+        assert_eq!(write(&mut pool, &[(first, &longer)]), Some(5));
+        assert_eq!((pool.allocated_states(), pool.storage().state_budget), (12, 12));
+        // A pass that needs more than there are fails, again and again.
+        for _ in 0..3 {
+            assert_eq!(write(&mut pool, &[(second, &b)]), None);
+            assert_eq!(pool.allocated_states(), 12);
+            assert_eq!(pool.usage().state_budget.load(Ordering::Relaxed), 12);
+        }
+        // A short one finds the states that the failed one has given back, also after its sequence was released.
+        assert_eq!(write(&mut pool, &[(second, &b[..12])]), Some(12));
+        pool.release(second);
+        assert_eq!(write(&mut pool, &[(first, &a[..3])]), Some(3));
+        // The other sequence in a pass keeps its states.
+        for _ in 0..3 {
+            assert_eq!(write(&mut pool, &[(first, &a[..3]), (second, &b[..12])]), None);
+            assert_eq!(write(&mut pool, &[(first, &a[..3])]), Some(0));
+        }
+        assert_eq!(write(&mut pool, &[(first, &a)]), Some(7));
+        assert_eq!(write(&mut pool, &[(first, &longer)]), Some(5));
+        assert_eq!(pool.allocated_states(), 12);
+        // Later, the pool asks for memory again.
+        pool.storage.most_states = 1000;
+        (0..RETRY_PASSES).for_each(|_| pool.start_pass());
+        assert_eq!(pool.storage().state_budget, 1000);
+        assert_eq!(write(&mut pool, &[(first, &a[..3]), (second, &b)]), Some(14));
+        assert!(pool.allocated_states() > 12);
     }
 
     #[test]

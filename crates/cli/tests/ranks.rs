@@ -86,6 +86,8 @@ fn generate_runs_over_ranks() {
         let options = ["--method", method, "--placement", together];
         assert_eq!(text(&generate(3, &models, &options)), alone);
     }
+    let both = ["--placement", "drafter=rank:0+rank:1,target=rank:2+rank:3"];
+    assert_eq!(text(&generate(4, &models, &both)), alone);
 }
 
 #[test]

@@ -151,6 +151,12 @@ impl CpuPages {
         self.keys_values_mut().for_each(|layer| layer.reserve(page));
         self.features.iter_mut().for_each(|features| features.reserve(page));
     }
+
+    /// Allocates the memory of a state.
+    pub(crate) fn allocate_state(&mut self, state: StateId) {
+        self.note(PageOperation::ReserveState(state.0));
+        self.states_mut().for_each(|layer| layer.reserve(state));
+    }
 }
 
 impl PageStorage for CpuPages {
@@ -188,9 +194,9 @@ impl PageStorage for CpuPages {
         self.states().map(RecurrentStates::state_bytes).sum::<usize>() + of_others
     }
 
-    fn reserve_state(&mut self, state: StateId) {
-        self.note(PageOperation::ReserveState(state.0));
-        self.states_mut().for_each(|layer| layer.reserve(state));
+    fn reserve_state(&mut self, state: StateId) -> Result<(), StorageError> {
+        self.allocate_state(state);
+        Ok(())
     }
 
     fn release_state(&mut self, state: StateId) {

@@ -22,6 +22,9 @@
 //!   no longer used, either. The tokens that it has drafted are verified.
 //! * The paper terminates threads. Here a worker checks between layers whether its job was
 //!   cancelled.
+//! * The paper's replicas are equally fast. Here a job waits for a busy replica if a free one is so slow that it would
+//!   finish it later, and the sizing rule counts the fast ones. Now and then, a job is also tried on a slow replica,
+//!   without using its scores, so that one that was slow for a while gets jobs again.
 //! * If drafting makes decoding slower than the target alone, because the target can use the drafter's cores
 //!   or wrong rows take time, the drafters pause.
 //! * With several drafters, the paper has all of them draft after every token of each, which gives
@@ -31,7 +34,7 @@
 //!   has to be dropped.
 
 use crate::chain::{Chain, common_prefix_len};
-use crate::replicas::Replicas;
+use crate::replicas::{Replicas, WaitingJob};
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, DsiLookahead, MethodEntry,
     Sequence, jobs,
@@ -40,7 +43,7 @@ use forerun_core::{
     Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
     TokenId, TokenTree, trace::SpanOutcome, verify_chains,
 };
-use forerun_plan::{Forecast, Knowledge};
+use forerun_plan::{Forecast, JobTime, Knowledge};
 use std::collections::BTreeMap;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -56,6 +59,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
         let lookahead = DsiLookahead::new(options.draft_tokens, options.length, replicas)
             .with_tokens_per_forward(options.pattern.tokens_per_forward());
         let decoder = Dsi::new(options.targets, lookahead).with_drafters(options.drafters);
+        let decoder = Dsi { tries_slow_replicas: !options.shares_devices, ..decoder };
         Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
     },
 };
@@ -68,14 +72,18 @@ pub struct Dsi {
     /// One chain for each drafter, in order of preference.
     chains: Vec<Chain>,
     replicas: Replicas,
+    /// Whether slow replicas get jobs that only show how fast they are.
+    tries_slow_replicas: bool,
     /// The number of committed tokens when drafting paused.
     paused_at: Option<usize>,
     /// The jobs in flight, except cancelled ones.
     tasks: BTreeMap<Ticket, ScoreTask>,
+    /// The jobs in flight that only show how fast their replica is.
+    trials: BTreeMap<Ticket, ScoreTask>,
     /// The scores not used yet, by the position that the first row predicts.
     arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
-    /// The end of the last completed job, on the cluster's clock.
-    now_ns: u64,
+    /// The end of the last completed job since the decoder was started, on the cluster's clock.
+    now_ns: Option<u64>,
 }
 
 /// A job that scores consecutive rows along a chain. Rows are named by the absolute position that
@@ -112,10 +120,12 @@ impl Dsi {
             waits_for_drafters: false,
             chains: vec![Chain::new(0)],
             replicas: Replicas::new(replicas),
+            tries_slow_replicas: true,
             paused_at: Some(0),
             tasks: BTreeMap::new(),
+            trials: BTreeMap::new(),
             arrived: BTreeMap::new(),
-            now_ns: 0,
+            now_ns: None,
         }
     }
 
@@ -198,7 +208,7 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let (frontier, max_ahead) = (sequence.tokens().len(), self.lookahead.max_ahead());
-        let (max_rows, max_missed) = (self.lookahead.max_rows(), self.lookahead.max_missed());
+        let max_rows = self.lookahead.max_rows();
         self.chains[index].next_row = self.first_missing_row(index, frontier);
         let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
         loop {
@@ -211,13 +221,24 @@ impl Dsi {
             if count == 0 || !is_due {
                 return Ok(());
             }
-            let Some(replica) = self.replicas.free(frontier, max_missed) else { return Ok(()) };
             let tokens = chain[..next_row + count - 1 - frontier].to_vec();
+            let waiting = self.waiting_job(frontier, count);
+            let free = self.replicas.free(&waiting);
+            let tried = self.replicas.to_try(&waiting, free.is_none());
+            let tried = tried.filter(|_| self.tries_slow_replicas);
             let while_drafting = !self.is_alone();
             let (first_row, committed) = (next_row, frontier);
-            let task = ScoreTask { replica, first_row, committed, tokens, while_drafting };
-            self.submit(task, sequence, cluster)?;
-            self.chains[index].next_row += count;
+            let task = ScoreTask { replica: 0, first_row, committed, tokens, while_drafting };
+            if let Some(replica) = free {
+                self.submit(ScoreTask { replica, ..task.clone() }, sequence, cluster)?;
+                self.chains[index].next_row += count;
+            }
+            if let Some(replica) = tried.filter(|tried| Some(*tried) != free) {
+                self.submit_trial(ScoreTask { replica, ..task }, sequence, cluster)?;
+            }
+            if free.is_none() {
+                return Ok(());
+            }
         }
     }
 
@@ -233,6 +254,28 @@ impl Dsi {
         shared.fold(own.next_row.max(frontier), usize::max)
     }
 
+    /// Returns a job of `rows` rows that needs a replica now.
+    fn waiting_job(&self, frontier: usize, rows: usize) -> WaitingJob {
+        let (max_missed, size) = (self.lookahead.max_missed(), self.lookahead.job_size(rows));
+        WaitingJob { frontier, max_missed, now_ns: self.now_ns, size }
+    }
+
+    /// Submits a task to its replica only to see how long it takes.
+    fn submit_trial(
+        &mut self,
+        task: ScoreTask,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        match self.submit_to(task.replica, &task, sequence, cluster) {
+            Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
+                self.drop_replica(task.replica, &gone.to_string(), sequence);
+            }
+            ticket => drop(self.trials.insert(ticket?, task)),
+        }
+        Ok(())
+    }
+
     /// Submits a task to its replica, or to another one if its worker has stopped.
     fn submit(
         &mut self,
@@ -240,11 +283,9 @@ impl Dsi {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let frontier = sequence.tokens().len();
-        let (ahead, tokens) = task.path(frontier).split_at(task.first_row - frontier);
-        let (tree, mut replica) = (TokenTree::chain(tokens), task.replica);
+        let mut replica = task.replica;
         let ticket = loop {
-            match jobs::submit_score(replica, sequence, ahead, tree.clone(), cluster) {
+            match self.submit_to(replica, &task, sequence, cluster) {
                 Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
                     self.drop_replica(replica, &gone.to_string(), sequence);
                     replica = self.replicas.least_busy().ok_or(DecodeError::Cluster(gone))?;
@@ -252,9 +293,25 @@ impl Dsi {
                 result => break result?,
             }
         };
-        self.replicas.start_job(replica, frontier);
         self.tasks.insert(ticket, ScoreTask { replica, ..task });
         Ok(())
+    }
+
+    /// Submits a task to a replica.
+    fn submit_to(
+        &mut self,
+        replica: usize,
+        task: &ScoreTask,
+        sequence: &Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<Ticket, DecodeError> {
+        let frontier = sequence.tokens().len();
+        let (ahead, tokens) = task.path(frontier).split_at(task.first_row - frontier);
+        let ticket =
+            jobs::submit_score(replica, sequence, ahead, TokenTree::chain(tokens), cluster)?;
+        let job = self.waiting_job(frontier, task.rows());
+        self.replicas.start_job(replica, &job);
+        Ok(ticket)
     }
 
     /// Handles a completed job.
@@ -265,9 +322,15 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
-        self.now_ns = self.now_ns.max(completion.finished_ns);
+        self.now_ns = self.now_ns.max(Some(completion.finished_ns));
         if let Some(task) = self.tasks.remove(&ticket) {
             return self.handle_scores(task, sequence, completion, cluster);
+        }
+        if let Some(task) = self.trials.remove(&ticket) {
+            cluster.observe(wasted(ticket));
+            self.replicas.end_trial_in_vain(task.replica, completion.finished_ns);
+            self.end_score_job(&task, &completion, sequence);
+            return Ok(());
         }
         if self.replicas.end_cancelled_job(ticket) {
             // The job may have finished before it was cancelled.
@@ -297,23 +360,49 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
-        self.replicas.end_job(task.replica);
-        let failed = match &completion.output {
-            Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
-                Some(error.to_string())
-            }
-            _ => None,
-        };
-        if let Some(reason) = failed {
-            self.drop_replica(task.replica, &reason, sequence);
-            if let Some(replica) = self.replicas.least_busy() {
-                return self.submit(ScoreTask { replica, ..task }, sequence, cluster);
-            }
+        if self.end_score_job(&task, &completion, sequence)
+            && let Some(replica) = self.replicas.least_busy()
+        {
+            return self.submit(ScoreTask { replica, ..task }, sequence, cluster);
         }
         let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
-        self.lookahead.observe_score(task.rows(), &reply.time, task.while_drafting);
+        // The sizing rule is about fast replicas.
+        if self.replicas.is_fast(task.replica) {
+            self.lookahead.observe_score(task.rows(), &reply.time, task.while_drafting);
+        }
         self.arrived.insert((task.first_row, ticket), (task, reply.output));
         Ok(())
+    }
+
+    /// Counts the end of a replica's job, and learns how fast the replica is. Returns whether the replica has failed.
+    fn end_score_job(
+        &mut self,
+        task: &ScoreTask,
+        completion: &Completion,
+        sequence: &mut Sequence,
+    ) -> bool {
+        self.replicas.end_job(task.replica);
+        match &completion.output {
+            Ok(_) => {
+                // Reading a prompt, or much text, shows nothing, nor do passes with another answer's prompt.
+                let reads_little =
+                    completion.cost.own_rows as usize <= task.rows() + MAX_ROWS_PER_JOB;
+                let time = JobTime::from(completion);
+                let ns = self.lookahead.one_row_ns_of(task.rows(), &time);
+                if let Some(ns) = ns.filter(|_| reads_little) {
+                    self.replicas.observe(task.replica, ns, completion.finished_ns);
+                }
+            }
+            Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
+                self.drop_replica(task.replica, &error.to_string(), sequence);
+                return true;
+            }
+            Err(JobError::Cancelled) => {}
+        }
+        // Each drafter's tokens are verified on its share of the replicas.
+        let job = self.waiting_job(sequence.tokens().len(), task.rows());
+        self.lookahead.set_replicas(self.replicas.fast_ones(&job).div_ceil(self.chains.len()));
+        false
     }
 
     /// Returns the key of the arrived scores that start at the frontier, and the number of their
@@ -375,7 +464,7 @@ impl Dsi {
             let keep = keep(task);
             if !keep {
                 cluster.cancel(ticket);
-                self.replicas.cancel_job(task.replica, ticket);
+                self.replicas.cancel_job(task.replica, ticket, self.now_ns);
             }
             keep
         });
@@ -458,7 +547,7 @@ impl Decoder for Dsi {
             self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
         }
         self.lookahead.observe_verdict(&tested, rejected, committed.len() - agreed);
-        self.lookahead.observe_step(end - frontier, self.now_ns, is_alone);
+        self.lookahead.observe_step(end - frontier, self.now_ns.unwrap_or(0), is_alone);
         Ok(())
     }
 
@@ -467,7 +556,13 @@ impl Decoder for Dsi {
             chain.drafting.restart(false, cluster);
             chain.next_row = 0;
         }
+        // Jobs that are stopped show no slowness.
+        self.now_ns = None;
         self.drop_rows(|_| false, cluster);
+        for (ticket, task) in std::mem::take(&mut self.trials) {
+            cluster.cancel(ticket);
+            self.replicas.cancel_job(task.replica, ticket, self.now_ns);
+        }
     }
 }
 
@@ -478,6 +573,9 @@ impl AnswerDecoder for Dsi {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(options.targets, self.lookahead.for_new_answer(prompt_tokens));
+        let replicas = self.replicas.for_new_answer(options.targets);
+        let tries_slow_replicas = !options.shares_devices;
+        let decoder = Self { replicas, tries_slow_replicas, ..decoder };
         Box::new(decoder.with_drafters(options.drafters))
     }
 
@@ -492,6 +590,9 @@ impl AnswerDecoder for Dsi {
     fn start(&mut self, known: &Knowledge) {
         self.lookahead.start(known);
         self.paused_at = Some(0);
+        self.now_ns = None;
+        // Other methods may have received their completions.
+        self.replicas.forget_cancelled();
     }
 
     fn forecast(&self, missed: usize) -> Option<Forecast> {

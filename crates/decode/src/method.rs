@@ -70,6 +70,8 @@ pub struct DecoderOptions {
     pub targets: usize,
     /// The number of drafters.
     pub drafters: usize,
+    /// Whether some of these models share devices, so that a job takes time from others.
+    pub shares_devices: bool,
     /// Whether the drafter computes its draft's rows again while the target verifies it (EasySpec's calibration).
     pub calibrates_during_verification: bool,
     /// Whether the text of a seed must not depend on measured times or on which device finishes

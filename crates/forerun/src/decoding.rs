@@ -37,6 +37,7 @@ impl LearnedDecoders {
             lookup: lookup(plan.lookup()),
             targets: plan.placement().replicas(),
             drafters: 1 + plan.additional_drafters().len(),
+            shares_devices: plan.placement().is_shared(),
             calibrates_during_verification,
             reproducible: false,
         };

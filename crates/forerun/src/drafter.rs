@@ -8,15 +8,16 @@ use crate::loader::Loader;
 use crate::memory::{self, CorePart};
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_embedded, open_located};
+use crate::placed_weights::PlacedWeights;
 use crate::plan::Plan;
 use crate::registry::{DrafterKind, is_model};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, Role};
-use forerun_cpu::{SpeculatorWeights, Weights};
+use forerun_cpu::{Share, SpeculatorWeights, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::TwoDeviceDrafter;
 use forerun_formats::{FeatureSource, LoadError, Speculator, SpeculatorKind};
-use forerun_runtime::Engine;
+use forerun_runtime::{DeviceGroup, DeviceGroups, Engine};
 use std::sync::Arc;
 
 /// An open drafter checkpoint that fits the target.
@@ -25,6 +26,8 @@ pub(crate) struct OpenDrafter<'p> {
     index: usize,
     /// The GPU on which it drafts, if not on cores.
     gpu: Option<usize>,
+    /// The part of its model that this process computes.
+    share: Share,
     name: &'p ModelSource,
     checkpoint: DrafterCheckpoint,
 }
@@ -56,11 +59,19 @@ impl<'p> OpenDrafter<'p> {
             let kind = if index == 0 { plan.drafter() } else { DrafterKind::Model };
             let checkpoint = DrafterCheckpoint::open(plan, (name, kind), target, loader)?;
             let gpu = plan.placement().gpu_of(Role::Drafter(group));
-            match (&checkpoint, gpu) {
-                (DrafterCheckpoint::Speculator(_), Some(gpu)) => {
+            let groups = plan.placement().drafter(group);
+            let has_several_ranks = |groups: &&DeviceGroups| {
+                groups.as_slice().iter().any(DeviceGroup::has_several_ranks)
+            };
+            match (&checkpoint, gpu, groups.filter(has_several_ranks)) {
+                (DrafterCheckpoint::Speculator(_), Some(gpu), _) => {
                     Err(ForerunError::DrafterOnGpu { drafter: name.to_string(), gpu })
                 }
-                _ => Ok(Self { index, gpu, name, checkpoint }),
+                (DrafterCheckpoint::Speculator(_), _, Some(ranks)) => {
+                    let (drafter, ranks) = (name.to_string(), ranks.to_string());
+                    Err(ForerunError::DrafterOnRanks { drafter, ranks })
+                }
+                _ => Ok(Self { index, gpu, share: Share::WHOLE, name, checkpoint }),
             }
         };
         plan.drafters_with_models().into_iter().enumerate().map(open).collect()
@@ -69,6 +80,16 @@ impl<'p> OpenDrafter<'p> {
     /// Returns its index among all drafters.
     pub(crate) fn index(&self) -> usize {
         self.index
+    }
+
+    /// Sets the part of its model that this process computes, if several ranks compute it together.
+    pub(crate) fn set_share(&mut self, share: Share) {
+        self.share = share;
+    }
+
+    /// Returns the part of its model that this process computes.
+    pub(crate) fn share(&self) -> Share {
+        self.share
     }
 
     /// Returns whether it uses a part of the target's weights, such as its head.
@@ -111,7 +132,7 @@ impl<'p> OpenDrafter<'p> {
         match &self.checkpoint {
             DrafterCheckpoint::Model { .. } if self.gpu.is_some() => Ok(0),
             DrafterCheckpoint::Model { model, .. } => {
-                memory::of_model(&model.checkpoint, plan.types(), CorePart::Whole)
+                memory::of_model(&model.checkpoint, plan.types(), CorePart::of(self.share))
             }
             DrafterCheckpoint::Speculator(speculator) => {
                 SpeculatorWeights::least_memory(speculator, plan.types())
@@ -131,9 +152,16 @@ impl<'p> OpenDrafter<'p> {
         loader: &mut Loader<'_>,
     ) -> Result<LoadedDrafter, ForerunError> {
         let (target, target_weights) = target;
-        let Self { index, gpu, name, checkpoint } = self;
+        let Self { index, gpu, share, name, checkpoint } = self;
         let types = plan.types();
+        let mut member_weights = None;
         let parts = match checkpoint {
+            DrafterCheckpoint::Model { model, use_weights, .. } if share != Share::WHOLE => {
+                let part = (types, CorePart::Share(share));
+                let weights = loader.load_part(name, &model.checkpoint, part)?;
+                member_weights = Some(Arc::clone(&weights));
+                use_weights(PlacedWeights::Cores(weights))
+            }
             DrafterCheckpoint::Model { model, use_weights, .. } => {
                 use_weights(loader.load_on(gpu, name, &model.checkpoint, types)?)
             }
@@ -146,7 +174,7 @@ impl<'p> OpenDrafter<'p> {
                 })?
             }
         };
-        Ok(LoadedDrafter { index, parts })
+        Ok(LoadedDrafter { index, parts, member_weights })
     }
 }
 
@@ -254,12 +282,19 @@ fn check_translation(
 pub(crate) struct LoadedDrafter {
     index: usize,
     parts: DrafterParts,
+    /// The weights of this rank, if several ranks compute the drafter's model together.
+    member_weights: Option<Arc<Weights>>,
 }
 
 impl LoadedDrafter {
     /// Returns its index among all drafters.
     pub(crate) fn index(&self) -> usize {
         self.index
+    }
+
+    /// Returns the weights of this rank, if several ranks compute its model together.
+    pub(crate) fn member_weights(&self) -> Option<&Arc<Weights>> {
+        self.member_weights.as_ref()
     }
 
     /// Returns the number of positions that it drafts, and in how many passes.

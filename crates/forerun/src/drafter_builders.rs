@@ -40,7 +40,7 @@ pub(crate) fn model(draft_model: &DraftModel<'_>) -> Result<UseWeights, Unsuitab
     let translation = draft_model.translation.clone();
     Ok(Box::new(move |weights| {
         DrafterParts::new(DraftPattern::default(), move |site: &Site<'_>| -> Built {
-            let model = site.model(&weights);
+            let model = site.model(&weights)?;
             Ok(match &translation {
                 Some(translation) => {
                     Box::new(VocabTranslationDrafter::new(model, Arc::clone(translation)))
@@ -58,7 +58,7 @@ pub(crate) fn easyspec(draft_model: &DraftModel<'_>) -> Result<UseWeights, Unsui
     let groups = easyspec.layers.groups(n_layers).map_err(UnsuitableModel::LayerGroups)?;
     Ok(Box::new(move |weights| {
         DrafterParts::new(DraftPattern::default(), move |site: &Site<'_>| -> Built {
-            let (model, groups) = (site.model(&weights), groups.clone());
+            let (model, groups) = (site.model(&weights)?, groups.clone());
             let drafter = LayerParallelDrafter::new(model, groups, easyspec.calibration);
             let drafter = drafter.with_round_length(LAYER_PARALLEL_ROUND);
             Ok(Box::new(drafter.with_vocab_size(site.vocab_size)))
@@ -70,7 +70,7 @@ pub(crate) fn easyspec(draft_model: &DraftModel<'_>) -> Result<UseWeights, Unsui
 pub(crate) fn ouroboros(_draft_model: &DraftModel<'_>) -> Result<UseWeights, UnsuitableModel> {
     Ok(Box::new(move |weights| {
         DrafterParts::new(DraftPattern::default(), move |site: &Site<'_>| -> Built {
-            let drafter = OuroborosDrafter::new(site.model(&weights));
+            let drafter = OuroborosDrafter::new(site.model(&weights)?);
             Ok(Box::new(drafter.with_vocab_size(site.vocab_size)))
         })
     }))
@@ -185,7 +185,7 @@ fn with_masks(masks: usize) -> DraftPattern {
 
 fn drafts_at_masks(weights: PlacedWeights, masks: Masks, pattern: DraftPattern) -> DrafterParts {
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
-        let drafter = ParallelDrafter::new(site.model(&weights), masks.clone());
+        let drafter = ParallelDrafter::new(site.model(&weights)?, masks.clone());
         Ok(Box::new(drafter.with_vocab_size(site.vocab_size)))
     })
 }

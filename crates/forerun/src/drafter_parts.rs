@@ -3,14 +3,17 @@
 use crate::easyspec::EasySpec;
 use crate::placed_weights::PlacedWeights;
 use crate::translation::Translation;
-use forerun_cpu::{AlternatingModel, CpuPages, ExclusiveDevice, Team, Transformer, Weights};
+use forerun_cpu::{
+    AlternatingModel, CpuPages, Exchange, ExclusiveDevice, Team, TensorParallelModel, Transformer,
+    Weights,
+};
 use forerun_decode::DraftPattern;
 use forerun_draft::Drafter;
 use forerun_formats::{Checkpoint, SpeculatorKind};
 use forerun_lm::LayeredModel;
 use forerun_model::{CachedTransformer, Forward};
 use forerun_runtime::{Engine, SharedDevice, TimedModel};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// An open language model that is about to draft.
 pub(crate) struct DraftModel<'a> {
@@ -61,10 +64,13 @@ impl Site<'_> {
     }
 
     /// Returns a language model with caches of its own.
-    pub(crate) fn model(&self, weights: &PlacedWeights) -> Box<dyn LayeredModel> {
-        match weights {
+    ///
+    /// # Errors
+    /// If another model uses the connection to the ranks that compute it.
+    pub(crate) fn model(&self, weights: &PlacedWeights) -> Result<Box<dyn LayeredModel>, String> {
+        Ok(match weights {
             PlacedWeights::Cores(weights) => {
-                let passes = self.device.passes(self.engine, Arc::clone(weights));
+                let passes = self.device.passes(self.engine, Arc::clone(weights))?;
                 let model = CachedTransformer::new(passes).with_cache_bytes(self.cache_bytes);
                 Box::new(self.timed(model))
             }
@@ -73,18 +79,20 @@ impl Site<'_> {
                 let model = forerun_gpu::GpuModel::new(Arc::clone(weights));
                 Box::new(self.timed(crate::gpus::with_caches(model, self.cache_bytes)))
             }
-        }
+        })
     }
 
     /// Returns the team of a device that no other worker uses.
     ///
     /// # Errors
-    /// If the device is shared.
+    /// If the device is shared, or consists of several ranks.
     pub(crate) fn team(&self) -> Result<Arc<Team>, String> {
         match self.device {
             DrafterDevice::Team(team) => Ok(Arc::clone(team)),
             // `Plan` refuses such placements.
             DrafterDevice::Shared { .. } => Err("this drafter cannot move between devices".into()),
+            // So does the engine.
+            DrafterDevice::Ranks { .. } => Err("this drafter cannot be on several ranks".into()),
         }
     }
 }
@@ -93,6 +101,13 @@ impl Site<'_> {
 pub(crate) enum DrafterDevice<'a> {
     /// A device that no other worker uses.
     Team(&'a Arc<Team>),
+    /// Several ranks that compute the model together.
+    Ranks {
+        /// The team of the first of them.
+        team: &'a Arc<Team>,
+        /// The connection to the others, until a model uses it.
+        exchange: &'a Mutex<Option<Box<dyn Exchange>>>,
+    },
     /// The first and the last of the target's devices.
     Shared {
         devices: [&'a Arc<SharedDevice>; 2],
@@ -108,13 +123,18 @@ impl DrafterDevice<'_> {
         &self,
         engine: &Engine,
         weights: Arc<Weights>,
-    ) -> Box<dyn Forward<Storage = CpuPages>> {
-        match self {
+    ) -> Result<Box<dyn Forward<Storage = CpuPages>>, String> {
+        Ok(match self {
             Self::Team(team) => Box::new(Transformer::new(weights, Arc::clone(team))),
             Self::Shared { devices, .. } => {
                 let lease = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
                 Box::new(AlternatingModel::new(&weights, devices.map(lease)))
             }
-        }
+            Self::Ranks { team, exchange } => {
+                let exchange = exchange.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let exchange = exchange.ok_or("these ranks compute another model already")?;
+                Box::new(TensorParallelModel::new(weights, Arc::clone(team), exchange))
+            }
+        })
     }
 }

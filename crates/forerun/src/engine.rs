@@ -105,7 +105,13 @@ impl OpenedPlan {
                 plan.workers().into_iter().filter(|worker| worker.roles().contains(&role));
             part.is_none_or(|part| workers.any(|worker| part.has(&worker)))
         };
-        drafters.retain(|drafter| is_here(Role::Drafter(drafter.index())));
+        let share = |role| part.map_or(Share::WHOLE, |part| part.share(role));
+        for drafter in &mut drafters {
+            drafter.set_share(share(Role::Drafter(drafter.index())));
+        }
+        drafters.retain(|drafter| {
+            drafter.share() != Share::WHOLE || is_here(Role::Drafter(drafter.index()))
+        });
         let targets =
             (0..plan.placement().replicas()).map(Role::Target).filter(|&role| is_here(role));
         let gpus: Vec<Option<usize>> = targets.map(|role| plan.placement().gpu_of(role)).collect();
@@ -114,7 +120,7 @@ impl OpenedPlan {
         loader.check_replicas(&gpus)?;
         // What does not fit on a GPU is for the cores, so its layers are loaded first.
         let first_layers = first_layers(plan, (&gpus, &target), &drafters, loader)?;
-        let share = part.map_or(Share::WHOLE, |part| part.share);
+        let share = part.map_or(Share::WHOLE, RankPart::target_share);
         let is_member = share != Share::WHOLE;
         let needs_target = on_cores || is_member || first_layers.is_some();
         let (core_part, target_types) = match &first_layers {
@@ -122,8 +128,7 @@ impl OpenedPlan {
                 let cache = Some(first.cache_type);
                 (CorePart::FromLayer(first.layers), ModelTypes { cache, ..plan.types() })
             }
-            None if is_member => (CorePart::Share(share), plan.types()),
-            None => (CorePart::Whole, plan.types()),
+            None => (CorePart::of(share), plan.types()),
         };
         // A drafter on cores may use the head of a target that is elsewhere.
         let needs_ends = !needs_target && drafters.iter().any(OpenDrafter::shares_target);
@@ -174,9 +179,15 @@ impl OpenedPlan {
         Ok((Self { plan, config, tokenizer, translates, loaded }, runtime))
     }
 
-    /// Returns the weights of the target, if this process has some.
-    pub(crate) fn target(&self) -> Option<&Arc<Weights>> {
-        self.loaded.target.as_ref()
+    /// Returns the weights of a model that this rank computes together with others.
+    pub(crate) fn member_weights(&self, role: Role) -> Option<&Arc<Weights>> {
+        match role {
+            Role::Target(_) => self.loaded.target.as_ref(),
+            Role::Drafter(index) => {
+                let mut drafters = self.loaded.drafters.iter();
+                drafters.find(|drafter| drafter.index() == index)?.member_weights()
+            }
+        }
     }
 
     /// Returns what the first drafter drafts in one job, if it has a checkpoint and is in this process.

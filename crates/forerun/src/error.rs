@@ -69,6 +69,17 @@ pub enum ForerunError {
         /// The number of the GPU.
         gpu: usize,
     },
+    /// A drafter that one device computes is placed on several ranks.
+    #[error(
+        "the drafter {drafter} uses weights and hidden states of the target, and cannot be split between ranks, but the \
+         placement puts it on {ranks}; give it one rank, as in \"drafter=rank:0\", or draft with a model of its own"
+    )]
+    DrafterOnRanks {
+        /// The drafter.
+        drafter: String,
+        /// Its ranks.
+        ranks: String,
+    },
     /// A model that is part of the program, where one on disk is needed.
     #[error("{0} is part of this program and has no path: give the path of a model")]
     Embedded(&'static str),

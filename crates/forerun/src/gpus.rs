@@ -89,8 +89,8 @@ pub(crate) fn with_split_caches(
     model: SplitModel<GpuLayers, Transformer>,
     cache_bytes: Option<usize>,
 ) -> CachedTransformer<SplitModel<GpuLayers, Transformer>> {
-    let page_bytes = model.new_storage().page_bytes();
-    let most = model.first().max_pages().saturating_mul(page_bytes);
+    let storage = model.new_storage();
+    let most = model.first().max_cache_bytes(storage.page_bytes(), storage.state_bytes());
     let bytes = cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES).min(most);
     CachedTransformer::new(model).with_cache_bytes(Some(bytes))
 }

@@ -19,6 +19,13 @@ pub(crate) enum CorePart {
     FromLayer(usize),
 }
 
+impl CorePart {
+    /// Returns the part of a member of several that compute each layer together, or of one that computes alone.
+    pub(crate) fn of(share: Share) -> Self {
+        if share == Share::WHOLE { Self::Whole } else { Self::Share(share) }
+    }
+}
+
 /// Returns the memory that a part of a model needs at least.
 pub(crate) fn of_model(
     checkpoint: &Checkpoint,

@@ -8,11 +8,13 @@ use crate::loader::Loader;
 use crate::model_source::ModelSource;
 use crate::plan::{Plan, WorkerDescription, WorkerDevice};
 use crate::workers::team;
-use forerun_cpu::{Exchange, Isa, Share, TensorParallelFollower, Weights};
+use forerun_core::Role;
+use forerun_cpu::{Exchange, Isa, IsaError, Share, TensorParallelFollower, Weights};
 use forerun_decode::DraftPattern;
 use forerun_runtime::{DeviceGroup, Runtime, TeamSpec, Workers};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -30,7 +32,7 @@ pub struct RankSite<'a> {
     pub rank: usize,
     /// The cores of the rank's device.
     pub cores: &'a [usize],
-    /// Connects this rank with the others that compute a target together. It receives their ranks, the leader first.
+    /// Connects this rank with the others that compute a model together. It receives their ranks, the leader first.
     pub connect: &'a dyn Fn(&[usize]) -> Box<dyn Exchange>,
 }
 
@@ -39,27 +41,38 @@ pub(crate) struct RankPart {
     rank: usize,
     /// The cores of the rank's device.
     pub(crate) cores: Vec<usize>,
-    /// The part of the target that this rank computes.
-    pub(crate) share: Share,
-    /// The connection to the other ranks that compute the target together with this one, until it is in use.
+    /// The model that this rank computes together with others, and its share. Such a rank has no other model.
+    membership: Option<(Role, Share)>,
+    /// The connection to these others, until it is in use.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
 }
 
 impl RankPart {
     fn new(workers: &[WorkerDescription], site: RankSite<'_>) -> Self {
         let RankSite { rank, cores, connect } = site;
-        let groups = workers.iter().filter_map(WorkerDescription::group);
-        let mut groups = groups.filter(|group| group.has_several_ranks()).map(DeviceGroup::ranks);
-        let ranks = groups.find(|ranks| ranks.contains(&rank)).unwrap_or_default();
-        let share = match ranks.iter().position(|other| *other == rank) {
-            Some(member) => Share::new(member, ranks.len()),
-            None => Share::WHOLE,
-        };
-        let exchange = (!ranks.is_empty()).then(|| connect(&ranks));
-        Self { rank, cores: cores.to_vec(), share, exchange: Mutex::new(exchange) }
+        let group = group_of(workers, rank);
+        let membership = group.and_then(|worker| {
+            let (ranks, mut models) = (worker.ranks(), worker.models.iter());
+            let member = ranks.iter().position(|other| *other == rank)?;
+            let role = models.find(|model| model.checkpoint.is_some())?.role;
+            Some((role, Share::new(member, ranks.len())))
+        });
+        let exchange = group.map(|worker| connect(&worker.ranks()));
+        Self { rank, cores: cores.to_vec(), membership, exchange: Mutex::new(exchange) }
     }
 
-    /// Returns the connection to the other ranks of a target. Whoever takes it first computes this rank's share.
+    /// Returns the part of a model that this rank computes, if it has the model.
+    pub(crate) fn share(&self, role: Role) -> Share {
+        self.membership.filter(|(own, _)| *own == role).map_or(Share::WHOLE, |(_, share)| share)
+    }
+
+    /// Returns the part of the target that this rank computes, if it has a replica.
+    pub(crate) fn target_share(&self) -> Share {
+        let of_target = self.membership.filter(|(role, _)| role.target().is_some());
+        of_target.map_or(Share::WHOLE, |(_, share)| share)
+    }
+
+    /// Returns the connection to the other ranks of a model. Whoever takes it first computes this rank's share.
     pub(crate) fn take_exchange(&self) -> Option<Box<dyn Exchange>> {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -100,8 +113,8 @@ pub struct RankFacts {
     plan: String,
     /// The models of the plan with a fingerprint of their files.
     models: Vec<(String, String)>,
-    /// The instruction set of a rank with a target.
-    isa: Option<String>,
+    /// A model that other ranks must compute with the same bits, and the instruction set of this rank.
+    isa: Option<(String, String)>,
     /// What the first drafter drafts in one job, if it is on this rank.
     pattern: Option<(Option<usize>, bool)>,
 }
@@ -145,23 +158,25 @@ pub enum RankError {
         /// The model, as the options name it.
         model: String,
     },
-    /// Two target replicas compute with different instruction sets.
+    /// Two ranks compute the same model with different instruction sets.
     #[error(
-        "the target of rank {rank} computes with {found}, and that of rank {other} with {expected}, so their texts \
-         could differ: set FORERUN_ISA to the lower one on all ranks, as in mpirun -x FORERUN_ISA=avx2"
+        "rank {rank} computes {model} with {found}, and rank {other} with {expected}, so their results could differ: \
+         set FORERUN_ISA to the lower one on all ranks, as in mpirun -x FORERUN_ISA=avx2"
     )]
     Isa {
+        /// The model.
+        model: String,
         /// The rank.
         rank: usize,
         /// Its instruction set.
         found: String,
-        /// A rank before it with a target.
+        /// A rank before it with the model.
         other: usize,
         /// The instruction set of that rank.
         expected: String,
     },
     /// A thread cannot be started.
-    #[error("cannot start the thread of a share of the target: {0}")]
+    #[error("cannot start the thread of a share of a model: {0}")]
     Thread(String),
     /// A model's file cannot be read.
     #[error("cannot read {}: {message}", path.display())]
@@ -185,7 +200,7 @@ pub struct Rank {
 
 impl Rank {
     /// Loads the models that `plan` places on this rank, and starts their workers on the cores of `site`. If the rank
-    /// computes a target with others, and another one leads, a thread computes its share from now on.
+    /// computes a model with others, and another one leads, a thread computes its share from now on.
     ///
     /// # Errors
     /// As [`Forerun::open_with`].
@@ -209,20 +224,27 @@ impl Rank {
         let (opened, runtime) = OpenedPlan::start(plan, loader, Some(&part))?;
         let has_target =
             of_rank.any(|worker| worker.roles().iter().any(|it| it.target().is_some()));
+        let group = group_of(&workers, site.rank);
         // The leader's worker has taken the exchange.
-        let follows = part.share != Share::WHOLE && part.share.member() > 0;
-        if let Some(exchange) = part.take_exchange().filter(|_| follows)
-            && let Some(worker) = workers.iter().find(|it| it.ranks().contains(&site.rank))
-            && let Some(weights) = opened.target()
+        if let Some((role, share)) = part.membership
+            && let Some(exchange) = part.take_exchange().filter(|_| share.member() > 0)
+            && let Some(worker) = group
+            && let Some(weights) = opened.member_weights(role)
         {
             follow(Arc::clone(weights), team(worker, Some(&part)), exchange)?;
         }
-        let isa = has_target.then(Isa::from_environment).transpose()?;
+        let drafts_with_others = part.membership.is_some() && !has_target;
+        let computed = match group.filter(|_| drafts_with_others) {
+            Some(worker) => Some(format!("the {}", worker.name)),
+            None => has_target.then(|| "the target".to_owned()),
+        };
+        let isa = computed.map(|model| Ok((model, Isa::from_environment()?.to_string())));
+        let isa = isa.transpose().map_err(|error: IsaError| ForerunError::from(error))?;
         let facts = RankFacts {
             version: env!("CARGO_PKG_VERSION").into(),
             plan: format!("{plan:?}"),
             models,
-            isa: isa.map(|isa| isa.to_string()),
+            isa,
             pattern: opened.pattern().map(|pattern| (pattern.positions, pattern.one_forward)),
         };
         Ok(Self { opened, runtime, facts })
@@ -258,7 +280,15 @@ impl Rank {
     }
 }
 
-/// Starts the thread that computes a share of the target until the leader ends.
+/// Returns the worker whose models a rank computes together with others.
+fn group_of(workers: &[WorkerDescription], rank: usize) -> Option<&WorkerDescription> {
+    workers
+        .iter()
+        .map(|worker| (worker, worker.ranks()))
+        .find_map(|(worker, ranks)| (ranks.len() > 1 && ranks.contains(&rank)).then_some(worker))
+}
+
+/// Starts the thread that computes a share of a model until the leader ends.
 fn follow(
     weights: Arc<Weights>,
     team: TeamSpec,
@@ -276,7 +306,8 @@ fn follow(
 
 /// Checks that the ranks fit together.
 fn check(own: &RankFacts, others: &[RankFacts]) -> Result<(), RankError> {
-    let mut isa = own.isa.as_ref().map(|isa| (DECODING_RANK, isa));
+    let mut isas = BTreeMap::new();
+    isas.extend(own.isa.as_ref().map(|(model, isa)| (model, (DECODING_RANK, isa))));
     for (rank, facts) in (1..).zip(others) {
         if facts.version != own.version {
             let (found, expected) = (facts.version.clone(), own.version.clone());
@@ -289,13 +320,11 @@ fn check(own: &RankFacts, others: &[RankFacts]) -> Result<(), RankError> {
         if let Some(((model, _), _)) = different {
             return Err(RankError::Model { rank, model: model.clone() });
         }
-        match (&facts.isa, isa) {
-            (Some(found), Some((other, expected))) if found != expected => {
-                let (found, expected) = (found.clone(), expected.clone());
-                return Err(RankError::Isa { rank, found, other, expected });
-            }
-            (Some(found), None) => isa = Some((rank, found)),
-            _ => {}
+        let Some((model, found)) = &facts.isa else { continue };
+        let (other, expected) = *isas.entry(model).or_insert((rank, found));
+        if found != expected {
+            let (model, found, expected) = (model.clone(), found.clone(), expected.clone());
+            return Err(RankError::Isa { model, rank, found, other, expected });
         }
     }
     Ok(())
@@ -371,6 +400,7 @@ fn add_file(hash: &mut Sha256, path: &Path) -> io::Result<()> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::{AdditionalDrafter, DrafterKind, Options};
     use std::fs;
     use std::io::Write;
 
@@ -395,7 +425,9 @@ mod tests {
             check(&all[0], &all[1..]).err().map(|error| error.to_string()).unwrap_or_default()
         };
         let same = |_: &mut RankFacts| {};
-        let avx2 = |facts: &mut RankFacts| facts.isa = Some("avx2".into());
+        let avx2 = |facts: &mut RankFacts| {
+            facts.isa = Some(("the target".into(), "avx2".into()));
+        };
         assert_eq!(error([same, same, same]), "");
         assert_eq!(error([same, avx2, avx2]), "");
         assert!(
@@ -407,12 +439,46 @@ mod tests {
         );
         let other = error([same, same, |facts| facts.models[1].1 = "c".into()]);
         assert!(other.starts_with("the model drafter of rank 2 differs"), "{other}");
-        let portable = |facts: &mut RankFacts| facts.isa = Some("portable".into());
+        let portable = |facts: &mut RankFacts| {
+            facts.isa = Some(("the target".into(), "portable".into()));
+        };
         let isa = error([same, avx2, portable]);
         assert!(
-            isa.contains("of rank 2 computes with portable, and that of rank 1 with avx2"),
+            isa.contains("rank 2 computes the target with portable, and rank 1 with avx2"),
             "{isa}"
         );
+        let drafts = |facts: &mut RankFacts| {
+            facts.isa = Some(("the drafter rank:2+rank:3".into(), "portable".into()));
+        };
+        let reason = "other bits of a draft do not change the distribution of the text";
+        assert_eq!(error([avx2, avx2, drafts]), "", "{reason}");
+    }
+
+    /// Rank 0 also has a drafter that needs no model, on a thread.
+    #[test]
+    fn a_rank_that_follows_belongs_to_its_group() {
+        for (method, drafter, placement, group) in [
+            ("dsi", "model", "drafter=rank:1+rank:0,target=rank:2", "drafter rank:1+rank:0"),
+            ("pearl", "prompt-lookup", "target=rank:1+rank:0", "target rank:1+rank:0"),
+        ] {
+            let kind: DrafterKind = drafter.parse().unwrap();
+            let also = AdditionalDrafter::Tokens("suffix".parse().unwrap());
+            let options = Options {
+                model: "target".into(),
+                draft_model: kind.has_model().then(|| "drafter".into()),
+                method: Some(method.parse().unwrap()),
+                drafter: Some(kind),
+                additional_drafters: if kind.has_model() { vec![also] } else { Vec::new() },
+                placement: Some(placement.parse().unwrap()),
+                ..Options::default()
+            };
+            let workers = Plan::new(options).unwrap().workers();
+            assert_eq!(workers[0].ranks(), [0], "the drafter without a model");
+            for rank in [0, 1] {
+                assert_eq!(group_of(&workers, rank).unwrap().name, group);
+            }
+            assert_eq!(group_of(&workers, 2), None);
+        }
     }
 
     #[test]

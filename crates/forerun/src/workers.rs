@@ -120,7 +120,7 @@ struct WorkerModels {
     /// Which target replicas are on GPUs, as a whole or in part.
     #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "there is none without GPUs"))]
     placement: Placement,
-    /// The connection to the other ranks that compute the target together with this one, until it is in use.
+    /// The connection to the other ranks that compute the model together with this one, until it is in use.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
     /// Whether each half of a draft is computed on one of two devices.
     halves: bool,
@@ -133,10 +133,12 @@ impl WorkerModels {
         for device in &self.devices {
             device.check().map_err(|error| error.to_string())?;
         }
+        let leads = self.exchange.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let device = match &self.devices[..] {
             [first, .., last] => {
                 DrafterDevice::Shared { devices: [first, last], halves: self.halves }
             }
+            _ if leads => DrafterDevice::Ranks { team, exchange: &self.exchange },
             _ => DrafterDevice::Team(team),
         };
         let Loaded { vocab_size, drafters, grammars, .. } = &*self.loaded;

@@ -202,14 +202,20 @@ fn trees_and_layer_groups_give_the_targets_text() {
     assert_eq!(tokens(&open(lookup).unwrap()), expected);
 }
 
-/// A target with experts on a GPU or on cores, with a drafter on either.
-#[test]
-fn mixtures_of_experts_give_the_targets_text_on_any_devices() {
-    if !has_gpu() {
-        return;
+/// Returns a small configuration of a family, with sizes that GPUs compute.
+fn config_of(family: Family) -> Config {
+    let mut config = example_families().into_iter().find(|config| config.family == family).unwrap();
+    if let Some(latent) = &mut config.latent {
+        latent.query_rank = latent.query_rank.map(|rank| rank.next_multiple_of(4));
+        latent.rank = latent.rank.next_multiple_of(4);
+        latent.value_dim = latent.value_dim.next_multiple_of(2);
     }
-    let mixtral = example_families().into_iter().find(|config| config.family == Family::Mixtral);
-    let pair = Pair::of_config(&Config { num_hidden_layers: 1, ..mixtral.unwrap() });
+    config
+}
+
+/// Checks that a target on a GPU or on cores gives the text of plain decoding, with a drafter on either.
+fn check_family(config: &Config) {
+    let pair = Pair::of_config(config);
     let options = |placement: &str, method: Method| Options {
         model: pair.target.clone().into(),
         draft_model: (method != Method::Autoregressive).then(|| pair.drafter.clone().into()),
@@ -233,9 +239,33 @@ fn mixtures_of_experts_give_the_targets_text_on_any_devices() {
             let placement = format!("drafter={drafter},target={target}{shared}");
             for method in [Method::Speculative, Method::Pearl] {
                 let found = tokens(options(&placement, method));
-                assert_eq!(found, expected, "{method}, {placement}");
+                assert_eq!(found, expected, "{}, {method}, {placement}", config.family);
             }
         }
+    }
+}
+
+#[test]
+fn mixtures_of_experts_give_the_targets_text_on_any_devices() {
+    if has_gpu() {
+        check_family(&Config { num_hidden_layers: 1, ..config_of(Family::Mixtral) });
+    }
+}
+
+#[test]
+fn compressed_keys_and_values_give_the_targets_text_on_any_devices() {
+    if has_gpu() {
+        check_family(&config_of(Family::DeepseekV3));
+    }
+}
+
+#[test]
+fn hybrids_give_the_targets_text_on_any_devices() {
+    if has_gpu() {
+        [Family::Lfm2, Family::Qwen3Next, Family::GraniteMoeHybrid]
+            .map(config_of)
+            .iter()
+            .for_each(check_family);
     }
 }
 

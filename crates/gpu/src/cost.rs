@@ -13,7 +13,8 @@ pub struct PassCost {
     pub weight_bytes: u64,
     /// Number of experts that some row has chosen, summed over layers.
     pub experts: usize,
-    /// Bytes of keys and values that are read, if each head of each row reads its own.
+    /// Bytes of keys and values that are read, if each head of each row reads its own, and of states of recurrent layers that are
+    /// read before a row or written after it.
     pub cache_bytes: u64,
     /// Number of dispatches. Each waits for the one before it.
     pub dispatches: usize,
@@ -48,7 +49,7 @@ impl fmt::Display for PassCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} rows: {} bytes of weights, {} experts, {} bytes of keys and values, {} dispatches, {} submissions, {} bytes back",
+            "{} rows: {} bytes of weights, {} experts, {} bytes of keys, values and states, {} dispatches, {} submissions, {} bytes back",
             self.rows,
             self.weight_bytes,
             self.experts,

@@ -5,9 +5,11 @@ use crate::error::{GpuError, GpuFailure};
 use crate::health::Health;
 use crate::kernel::{Kernel, MAX_WORKGROUP};
 use crate::pipeline::Pipeline;
+use crate::pipeline_store::PipelineStore;
 use crate::probe::Probe;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use wgpu::{
@@ -44,6 +46,8 @@ pub struct GpuDevice {
     exact: bool,
     probe: Option<Probe>,
     pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
+    /// The pipelines on disk.
+    store: Option<PipelineStore>,
     pub(crate) health: Arc<Health>,
     /// The last part of an upload that may still be in progress.
     pub(crate) last_upload: Mutex<Option<SubmissionIndex>>,
@@ -55,18 +59,20 @@ pub struct GpuDevice {
 }
 
 /// How a GPU is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuOptions {
     /// The largest number of bytes that kernels address of a buffer. Larger matrices and results are split, as on GPUs
     /// with such a limit.
     pub max_binding_bytes: u64,
     /// Whether shaders forbid contraction, where the driver allows that. Otherwise, it compiles WGSL.
     pub forbid_contraction: bool,
+    /// The folder in which compiled pipelines are kept for later processes, if the driver gives them away (Vulkan).
+    pub pipeline_folder: Option<PathBuf>,
 }
 
 impl Default for GpuOptions {
     fn default() -> Self {
-        Self { max_binding_bytes: u64::MAX, forbid_contraction: true }
+        Self { max_binding_bytes: u64::MAX, forbid_contraction: true, pipeline_folder: None }
     }
 }
 
@@ -86,7 +92,7 @@ impl GpuDevice {
         Self::open_with(index, GpuOptions::default())
     }
 
-    /// Opens a GPU with options, which tests use.
+    /// Opens a GPU with options.
     ///
     /// # Errors
     /// As [`GpuDevice::open`].
@@ -100,13 +106,13 @@ impl GpuDevice {
         let (mut description, adapter) = adapters.swap_remove(index);
         description.max_binding_bytes =
             description.max_binding_bytes.min(options.max_binding_bytes);
-        Self::open_adapter(description, &adapter, options.forbid_contraction)
+        Self::open_adapter(description, &adapter, options)
     }
 
     fn open_adapter(
         description: GpuAdapter,
         adapter: &Adapter,
-        forbid_contraction: bool,
+        options: GpuOptions,
     ) -> Result<Arc<Self>, GpuError> {
         let name = || description.name.clone();
         if !adapter.features().contains(Features::IMMEDIATES) {
@@ -116,8 +122,8 @@ impl GpuDevice {
             });
         }
         check_limits(&description, &adapter.limits())?;
-        let features =
-            adapter.features() & (Features::IMMEDIATES | Features::PASSTHROUGH_SHADERS | CLOCK);
+        let used = Features::IMMEDIATES | Features::PASSTHROUGH_SHADERS | Features::PIPELINE_CACHE;
+        let features = adapter.features() & (used | CLOCK);
         let opened = pollster::block_on(adapter.request_device(&DeviceDescriptor {
             label: Some("forerun"),
             required_features: features,
@@ -134,9 +140,13 @@ impl GpuDevice {
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
             on_error.fail(error.to_string());
         }));
-        let is_vulkan = adapter.get_info().backend == wgpu::Backend::Vulkan;
-        let exact =
-            forbid_contraction && is_vulkan && features.contains(Features::PASSTHROUGH_SHADERS);
+        let info = adapter.get_info();
+        let is_vulkan = info.backend == wgpu::Backend::Vulkan;
+        let open_store = |folder: PathBuf| PipelineStore::open(&device, &info, &folder);
+        let store = options.pipeline_folder.and_then(open_store);
+        let exact = options.forbid_contraction
+            && is_vulkan
+            && features.contains(Features::PASSTHROUGH_SHADERS);
         let mut opened = Self {
             adapter: description,
             device,
@@ -144,6 +154,7 @@ impl GpuDevice {
             exact,
             probe: None,
             pipelines: Mutex::default(),
+            store,
             health,
             last_upload: Mutex::default(),
             binding_limit: adapter.limits().max_storage_buffer_binding_size,
@@ -200,8 +211,18 @@ impl GpuDevice {
     /// Returns the pipeline of a kernel, which is built when it is first needed.
     pub(crate) fn pipeline(&self, kernel: Kernel) -> Arc<Pipeline> {
         let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
-        let build = || Arc::new(Pipeline::new(&self.device, kernel, self.exact));
+        let build = || {
+            let cache = self.store.as_ref().map(|store| &store.cache);
+            let pipeline = Pipeline::new(&self.device, kernel, self.exact, cache);
+            self.store.iter().for_each(PipelineStore::add);
+            Arc::new(pipeline)
+        };
         Arc::clone(pipelines.entry(kernel).or_insert_with(build))
+    }
+
+    /// Stores the pipelines that earlier passes have built, unless this pass has built others.
+    pub(crate) fn end_pass(&self) {
+        self.store.iter().for_each(PipelineStore::end_pass);
     }
 
     /// Checks that the GPU still works.

@@ -22,10 +22,10 @@ impl GpuLayers {
         Self(GpuModel::new(weights))
     }
 
-    /// Returns the largest number of pages of a cache that kernels can address.
+    /// As [`GpuPages::max_cache_bytes`]: `page_bytes` and `state_bytes` also count the part on the other device.
     #[must_use]
-    pub fn max_pages(&self) -> usize {
-        self.0.new_storage().max_pages()
+    pub fn max_cache_bytes(&self, page_bytes: usize, state_bytes: usize) -> usize {
+        self.0.new_storage().max_cache_bytes(page_bytes, state_bytes)
     }
 }
 

@@ -2,8 +2,14 @@
 
 use forerun_formats::{BlockType, CacheType, WeightType};
 
-/// The widest head of attention.
-pub(crate) const MAX_HEAD_DIM: usize = 512;
+/// The widest head of attention: the compressed keys of DeepSeek.
+pub(crate) const MAX_HEAD_DIM: usize = 576;
+
+/// The largest number of positions that a convolution reads.
+pub(crate) const MAX_CONVOLUTION: usize = 8;
+
+/// The widest key head of a recurrent mixer.
+pub(crate) const MAX_KEY_DIM: usize = 256;
 
 /// Outputs of experts that a team of threads computes.
 pub(crate) const EXPERT_OUTPUTS: u32 = 2;
@@ -37,10 +43,32 @@ pub(crate) enum Kernel {
     },
     /// Norms, limits and rotations of heads, and writes to the cache.
     Heads(CacheType),
+    /// The parts of queries of compressed keys.
+    LatentQuery,
+    /// The cached row of compressed keys and values.
+    LatentKey(CacheType),
+    /// The convolution of a recurrent mixer, over this number of positions.
+    Convolve {
+        /// The number of positions, including the row's own.
+        kernel: u32,
+    },
+    /// Divisions of queries and keys of a recurrent mixer by their lengths.
+    Lengths,
+    /// The recurrence of a mixer, with key heads of this width.
+    Recur {
+        /// The width of key heads.
+        key_dim: u32,
+    },
+    /// The norm and the gate of a recurrent mixer.
+    Finish,
     /// Attention over splits of a row's path.
     Attention(CacheType),
     /// The sum over splits.
     Combine,
+    /// The inputs of layers next to the hidden state.
+    OwnInput,
+    /// The product with a number.
+    Scale,
     /// The activation function of an MLP.
     Activation,
     /// The choice of experts.
@@ -77,6 +105,9 @@ pub(crate) enum Access {
     Write,
 }
 
+/// Columns of a state that a workgroup computes.
+pub(crate) const RECUR_COLUMNS: u32 = 32;
+
 /// The largest workgroup of a kernel, in threads. All GPUs that support WebGPU have it.
 pub(crate) const MAX_WORKGROUP: u32 = 256;
 
@@ -84,7 +115,13 @@ impl Kernel {
     /// Returns the number of threads in a workgroup.
     pub(crate) fn workgroup(self) -> u32 {
         match self {
-            Self::Norm | Self::Attention(_) => MAX_WORKGROUP,
+            Self::Norm
+            | Self::Attention(_)
+            | Self::LatentKey(_)
+            | Self::Lengths
+            | Self::Finish
+            | Self::OwnInput => MAX_WORKGROUP,
+            Self::Recur { .. } => RECUR_COLUMNS,
             _ => 64,
         }
     }
@@ -95,18 +132,20 @@ impl Kernel {
         match self {
             Self::Embed(_) | Self::Linear { .. } | Self::Combine => &[Read, Read, Read, Write],
             Self::Norm => &[Read, Read, Read, Read, Write],
+            Self::LatentQuery => &[Read, Read, Write, Write],
+            Self::LatentKey(_) => &[Read, Read, Read, Read, Write, Write],
+            Self::Convolve { .. } => &[Read, Read, Read, Read, Write, Write],
+            Self::Lengths => &[Write],
+            Self::Recur { .. } => &[Read, Read, Read, Read, Write, Write],
+            Self::Finish => &[Read, Read, Read, Write],
             Self::Heads(_) => &[Read, Read, Read, Read, Write, Write, Write, Write],
             Self::Attention(_) => &[Read, Read, Read, Read, Read, Write],
             Self::Route | Self::Mix => &[Read, Read, Write],
             Self::Tiles => &[Read, Write, Write, Write],
             Self::Experts { .. } => &[Read, Read, Read, Read, Read, Write],
-            Self::Activation
-            | Self::Add
-            | Self::Gate
-            | Self::CopyRows
-            | Self::Probe
-            | Self::Read => &[Read, Write],
-            Self::Logits => &[Write],
+            Self::Activation | Self::OwnInput => &[Read, Read, Write],
+            Self::Add | Self::Gate | Self::CopyRows | Self::Probe | Self::Read => &[Read, Write],
+            Self::Logits | Self::Scale => &[Write],
         }
     }
 
@@ -144,7 +183,11 @@ impl Kernel {
             Self::Experts { rows, .. } => {
                 format!("const ROWS: u32 = {rows}u;\nconst OUTPUTS: u32 = {EXPERT_OUTPUTS}u;\n")
             }
-            Self::Heads(_) => head_dim(),
+            Self::Heads(_) | Self::LatentKey(_) => head_dim(),
+            Self::Convolve { kernel } => format!("const KERNEL: u32 = {kernel}u;\n"),
+            Self::Recur { key_dim } => {
+                format!("const KEY_DIM: u32 = {key_dim}u;\n")
+            }
             Self::Attention(_) => lowest() + &head_dim(),
             Self::Combine => lowest(),
             Self::Route => lowest() + &experts(),
@@ -160,12 +203,28 @@ impl Kernel {
         const BYTES: &str = include_str!("shaders/bytes.wgsl");
         const ROW: &str = include_str!("shaders/row.wgsl");
         const PRODUCT: &str = include_str!("shaders/product.wgsl");
+        const ROTATED: &str = include_str!("shaders/rotated.wgsl");
+        const STATES: &str = include_str!("shaders/states.wgsl");
+        const TREE_SUM: &str = include_str!("shaders/tree_sum.wgsl");
+        const WORD: &str = include_str!("shaders/word.wgsl");
         match self {
             Self::Embed(weights) => {
                 let embed = include_str!("shaders/embed.wgsl");
                 vec![HALVES, BYTES, ROW, weight_part(weights), embed]
             }
-            Self::Norm => vec![NUMBERS, ROW, include_str!("shaders/norm.wgsl")],
+            Self::Norm => vec![NUMBERS, ROW, TREE_SUM, include_str!("shaders/norm.wgsl")],
+            Self::LatentQuery => vec![ROTATED, include_str!("shaders/latent_query.wgsl")],
+            Self::LatentKey(cache) => {
+                let latent_key = include_str!("shaders/latent_key.wgsl");
+                let [unpack, pack] = cache_parts(cache);
+                vec![NUMBERS, HALVES, ROW, TREE_SUM, ROTATED, WORD, unpack, latent_key, pack]
+            }
+            Self::Convolve { .. } => {
+                vec![NUMBERS, STATES, include_str!("shaders/convolve.wgsl")]
+            }
+            Self::Lengths => vec![NUMBERS, TREE_SUM, include_str!("shaders/lengths.wgsl")],
+            Self::Recur { .. } => vec![NUMBERS, STATES, include_str!("shaders/recur.wgsl")],
+            Self::Finish => vec![NUMBERS, TREE_SUM, include_str!("shaders/finish.wgsl")],
             Self::Linear { weights, .. } => {
                 let linear = include_str!("shaders/linear.wgsl");
                 vec![HALVES, BYTES, PRODUCT, weight_part(weights), linear]
@@ -181,13 +240,15 @@ impl Kernel {
             Self::Heads(cache) => {
                 let heads = include_str!("shaders/heads.wgsl");
                 let [unpack, pack] = cache_parts(cache);
-                vec![NUMBERS, HALVES, ROW, unpack, heads, pack]
+                vec![NUMBERS, HALVES, ROW, WORD, unpack, heads, pack]
             }
             Self::Attention(cache) => {
                 let [unpack, _] = cache_parts(cache);
                 vec![NUMBERS, HALVES, ROW, unpack, include_str!("shaders/attention.wgsl")]
             }
             Self::Combine => vec![NUMBERS, ROW, include_str!("shaders/combine.wgsl")],
+            Self::OwnInput => vec![NUMBERS, TREE_SUM, include_str!("shaders/own_input.wgsl")],
+            Self::Scale => vec![include_str!("shaders/scale.wgsl")],
             Self::Activation => vec![NUMBERS, include_str!("shaders/activation.wgsl")],
             Self::Add => vec![include_str!("shaders/add.wgsl")],
             Self::Logits => vec![NUMBERS, include_str!("shaders/logits.wgsl")],
@@ -255,7 +316,13 @@ mod tests {
         });
         let others = [K::Norm, K::Combine, K::Activation, K::Add, K::Logits, K::CopyRows, K::Probe];
         let others = others.into_iter().chain([K::Route, K::Tiles, K::Mix, K::Gate, K::Read]);
-        let of_caches = caches.into_iter().flat_map(|cache| [K::Heads(cache), K::Attention(cache)]);
+        let mixers = [K::LatentQuery, K::Lengths, K::Finish, K::OwnInput, K::Scale].into_iter();
+        let mixers = mixers.chain([2, 4].map(|kernel| K::Convolve { kernel }));
+        let mixers = mixers.chain([5, 128].map(|key_dim| K::Recur { key_dim }));
+        let others = others.chain(mixers);
+        let of_caches = caches.into_iter();
+        let of_caches =
+            of_caches.flat_map(|cache| [K::Heads, K::LatentKey, K::Attention].map(|of| of(cache)));
         let embed = weights.into_iter().map(K::Embed);
         linear.chain(others).chain(of_caches).chain(embed).collect()
     }

@@ -65,15 +65,7 @@ fn measure(device: &GpuDevice, weights: WeightType, outputs: u32, inputs: u32) {
             let pipeline = device.pipeline(kernel);
             let bind = |copy| pipeline.bind(device.inner(), &[copy, &x, &bias, &y]);
             let bound: Vec<BindGroup> = copies.iter().map(bind).collect();
-            let parameters = Linear {
-                quarters: inputs / 4,
-                outputs,
-                y_offset: 0,
-                y_stride: outputs,
-                rows,
-                flags: 0,
-                factor: 1.0,
-            };
+            let parameters = Linear::new([rows, outputs, inputs]);
             let groups = [outputs.div_ceil(GROUP_OUTPUTS * results), 1, 1];
             let seconds = device
                 .fastest_dispatch(&pipeline, &bound, &parameters, groups, DISPATCHES)

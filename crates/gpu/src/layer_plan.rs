@@ -4,14 +4,18 @@ use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
 use crate::matrix::row_bytes;
 use crate::support;
+use forerun_cache::{RECENT_STATES, SHORT_PASS_ROWS};
 use forerun_formats::checkpoint::Tensor;
-use forerun_formats::{Architecture, Attention, CacheType, MatrixTypes, ModelTypes};
+use forerun_formats::{Architecture, Attention, CacheType, MatrixTypes, ModelTypes, Recurrent};
 
 /// Memory that is left to the buffers of passes and to the driver.
 const PASS_BYTES: u64 = 512 << 20;
 
 /// The number of tokens for whose keys and values memory is left. The cache may still grow larger, while there is memory.
 const CACHED_TOKENS: u64 = 8192;
+
+/// The number of states of recurrent layers for which memory is left: those of a sequence, and those of a short pass.
+const KEPT_STATES: u64 = (RECENT_STATES + SHORT_PASS_ROWS) as u64;
 
 /// How many of a model's first layers are loaded on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +28,8 @@ pub enum LayerCount {
 
 /// How a model's first layers are loaded on a GPU.
 ///
-/// There is room for passes and for the keys and values of 8,192 tokens, for each of the `replicas`.
+/// There is room for passes and for the keys and values of 8,192 tokens, and for 64 states of recurrent layers, for each of the
+/// `replicas`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerOptions {
     /// The types of the matrices and of the cache.
@@ -174,7 +179,7 @@ pub(crate) fn needed_memory(
         + PASS_BYTES
 }
 
-/// Returns the bytes of each layer's weights, and those of its keys and values.
+/// Returns the bytes of each layer's weights, and those of its keys and values or of its states.
 fn layer_bytes(
     architecture: &Architecture,
     types: &MatrixTypes,
@@ -182,8 +187,9 @@ fn layer_bytes(
 ) -> Vec<[u64; 2]> {
     let number = if cache == CacheType::F32 { 4 } else { 2 };
     let cached = architecture.layers.iter().map(|layer| {
-        let numbers = layer.attention.as_ref().map_or(0, Attention::cached_size);
-        [0, CACHED_TOKENS * number * numbers as u64]
+        let numbers = layer.attention.as_ref().map_or(0, Attention::cached_size) as u64;
+        let state = layer.recurrent.as_ref().map_or(0, Recurrent::state_bytes) as u64;
+        [0, CACHED_TOKENS * number * numbers + KEPT_STATES * state]
     });
     let mut bytes: Vec<[u64; 2]> = cached.collect();
     for tensor in architecture.tensors() {

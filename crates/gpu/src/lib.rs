@@ -14,6 +14,8 @@
 //! * norms and the weights of attention: term `i` belongs to partial sum `i mod 256`, where `i` is the position in
 //!   attention;
 //! * then the upper half of the partial sums is added to the lower half until one is left;
+//! * a convolution adds its products from the oldest position to the row's own, and sums over the keys of a recurrent state are
+//!   in ascending order;
 //! * attention takes 256 positions at a time, and combines the results in ascending order.
 //!
 //! Weights in blocks are multiplied as the numbers that they stand for. `Arithmetic::gpu` in `forerun-reference` states
@@ -21,6 +23,7 @@
 //! never run.
 
 mod adapter;
+mod attention;
 mod bandwidth;
 mod cost;
 mod device;
@@ -28,33 +31,42 @@ mod error;
 mod expert_matrix;
 mod first_layers;
 mod free_memory;
+mod head_matrix;
 mod health;
 mod kernel;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "measurements")]
 mod kernel_bench;
 mod kernel_timer;
+mod latent;
 mod layer_plan;
+mod layer_weights;
 mod matrix;
 mod memory;
 mod mixture;
 mod model;
+mod own_input;
 mod pacer;
 mod pages;
 mod parameters;
 mod pass;
 mod pipeline;
+mod pipeline_store;
 mod probe;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod product_shapes;
 mod recorder;
+mod recurrent;
 mod rows;
 mod rules;
 mod scratch;
 mod spirv;
+mod states;
 mod support;
+mod uploader;
 mod weights;
+mod widths;
 
 pub use adapter::{AdapterKind, GpuAdapter};
 pub use cost::{PassCost, PassTimes};

@@ -137,7 +137,7 @@ pub(crate) fn row_bytes(weight_type: WeightType, inputs: usize) -> usize {
 }
 
 /// Returns the number of weights of a row, with those that fill it.
-fn row_values(weight_type: WeightType, inputs: usize) -> usize {
+pub(crate) fn row_values(weight_type: WeightType, inputs: usize) -> usize {
     match weight_type {
         WeightType::Quantized(block_type) => inputs.next_multiple_of(block_type.weights()),
         _ => inputs.next_multiple_of(8),
@@ -152,36 +152,35 @@ fn extend_converted(
     row: usize,
     values: &mut [f32],
 ) -> Result<(), LoadError> {
-    let rows = &source.rows;
-    let mut read = || rows.read(row, &mut values[..rows.columns()]);
-    match source.weight_type {
-        WeightType::F32 => {
-            read()?;
-            bytes.extend_from_slice(bytemuck::cast_slice(values));
-        }
+    let (rows, weight_type) = (&source.rows, source.weight_type);
+    if let WeightType::Quantized(block_type) = weight_type
+        && rows.block_type() == Some(block_type)
+        && let Some(blocks) = rows.stored(row)?
+    {
+        extend_blocks(bytes, block_type, &blocks);
+        return Ok(());
+    }
+    rows.read(row, &mut values[..rows.columns()])?;
+    extend_row(bytes, weight_type, values);
+    Ok(())
+}
+
+/// Appends a row as kernels read it. `values` has [`row_values`] numbers.
+pub(crate) fn extend_row(bytes: &mut Vec<u8>, weight_type: WeightType, values: &[f32]) {
+    match weight_type {
+        WeightType::F32 => bytes.extend_from_slice(bytemuck::cast_slice(values)),
         WeightType::Bf16 => {
-            read()?;
             bytes.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_ne_bytes()));
         }
         WeightType::F16 => {
-            read()?;
             bytes.extend(values.iter().flat_map(|value| f16::from_f32(*value).to_ne_bytes()));
         }
         WeightType::Quantized(block_type) => {
-            let is_stored = rows.block_type() == Some(block_type);
-            let stored = if is_stored { rows.stored(row)? } else { None };
-            match stored {
-                Some(blocks) => extend_blocks(bytes, block_type, &blocks),
-                None => {
-                    read()?;
-                    let mut blocks = Vec::new();
-                    quantize(block_type, values, None, &mut blocks);
-                    extend_blocks(bytes, block_type, &blocks);
-                }
-            }
+            let mut blocks = Vec::new();
+            quantize(block_type, values, None, &mut blocks);
+            extend_blocks(bytes, block_type, &blocks);
         }
     }
-    Ok(())
 }
 
 /// Appends blocks, each padded to whole words of 32 bits.

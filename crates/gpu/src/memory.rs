@@ -29,6 +29,36 @@ impl GpuDevice {
         self.new_buffer(what, bytes, usage, self.binding_limit)
     }
 
+    /// Copies two buffers to larger ones, and frees them: of each `[held, new]` bytes. A buffer of no bytes stays as it is.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::allocate`]. Nothing has changed then.
+    pub(crate) fn move_to_larger(
+        &self,
+        what: &str,
+        buffers: &[Buffer; 2],
+        bytes: [[u64; 2]; 2],
+    ) -> Result<[Buffer; 2], GpuFailure> {
+        let allocate = |part: usize| match bytes[part] {
+            [_, 0] => Ok(buffers[part].clone()),
+            [_, new] => self.allocate(what, new),
+        };
+        let moved = [allocate(0)?, allocate(1)?];
+        let held = buffers.iter().zip(&moved).zip(bytes).filter(|(_, [held, _])| *held > 0);
+        let held: Vec<_> = held.collect();
+        if held.is_empty() {
+            return Ok(moved);
+        }
+        let mut encoder = self.new_encoder();
+        for ((from, to), [bytes, _]) in &held {
+            encoder.copy_buffer_to_buffer(from, 0, to, 0, *bytes);
+        }
+        self.wait(self.submit(encoder))?;
+        // Bindings of earlier passes would keep their memory.
+        held.iter().for_each(|((from, _), _)| from.destroy());
+        Ok(moved)
+    }
+
     /// Allocates memory from which the processor reads.
     ///
     /// # Errors

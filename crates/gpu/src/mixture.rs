@@ -6,10 +6,10 @@
 
 use crate::expert_matrix::ExpertMatrix;
 use crate::kernel::{EXPERT_OUTPUTS, Kernel};
+use crate::layer_weights::ExpertWeights;
 use crate::matrix::GROUP_OUTPUTS;
 use crate::parameters::{self, Route};
 use crate::pass::{MAX_EXPERT_ROWS, PassRun, Store};
-use crate::weights::ExpertWeights;
 use forerun_formats::{Experts, Weighting};
 use wgpu::Buffer;
 
@@ -46,8 +46,23 @@ impl PassRun<'_> {
         let (scratch, rows) = (self.scratch, self.row_count());
         let shape = &experts.shape;
         let distribution = Distribution::new(shape, rows);
-        self.linear(&experts.router, x, scratch.scores.get(), Store::Set);
+        let (hidden, normed) = (scratch.hidden.get(), scratch.normed.get());
+        let router_input = match &experts.router_norm {
+            Some(norm) => {
+                self.norm(norm, (hidden, normed), Store::Set);
+                normed
+            }
+            None => x,
+        };
+        self.linear(&experts.router, router_input, scratch.scores.get(), Store::Set);
         self.route(experts);
+        let x = match &experts.norms {
+            Some(norms) => {
+                self.norm(&norms.input, (hidden, normed), Store::Set);
+                normed
+            }
+            None => x,
+        };
         let parameters = parameters::Tiles {
             experts: shape.n_experts as u32,
             choices: distribution.choices,
@@ -65,11 +80,23 @@ impl PassRun<'_> {
         self.activation(&shape.mlp, (projected, inner), distribution.choices);
         self.expert_products(&experts.down, (inner, outputs), distribution, 1);
         self.add_expert_work(experts, distribution);
+        match &experts.norms {
+            None => self.mix_experts(chosen, (outputs, y), store),
+            Some(norms) => {
+                self.mix_experts(chosen, (outputs, normed), Store::Set);
+                self.norm(&norms.output, (normed, y), store);
+            }
+        }
+    }
+
+    /// Records the weighted sum of the experts' outputs.
+    fn mix_experts(&mut self, chosen: u32, (outputs, y): (&Buffer, &Buffer), store: Store) {
         let width = self.weights.architecture().hidden_size as u32;
         let (adds, factor) = store.parts();
         let parameters = parameters::Mix { width, chosen, adds: adds.into(), factor };
-        let groups = [width.div_ceil(64), rows, 1];
-        self.recorder.dispatch(Kernel::Mix, &[choices, outputs, y], &parameters, groups);
+        let groups = [width.div_ceil(64), self.row_count(), 1];
+        let buffers = [self.scratch.choices.get(), outputs, y];
+        self.recorder.dispatch(Kernel::Mix, &buffers, &parameters, groups);
     }
 
     fn route(&mut self, experts: &ExpertWeights) {
@@ -85,14 +112,15 @@ impl PassRun<'_> {
                 Weighting::Sigmoid => 2,
             },
             flags: flag(router.normalised, Route::NORMALISED)
-                | flag(experts.correction.is_some(), Route::HAS_CORRECTION),
+                | flag(router.correction, Route::HAS_CORRECTION)
+                | flag(router.expert_scales, Route::HAS_FACTORS),
             scale: router.scale,
             groups: groups.map_or(0, |groups| groups.n_groups) as u32,
             chosen_groups: groups.map_or(0, |groups| groups.groups_per_token) as u32,
             scored: groups.map_or(0, |groups| groups.experts_scored) as u32,
         };
-        let correction = experts.correction.as_ref().unwrap_or(&self.weights.unused);
-        let buffers = [self.scratch.scores.get(), correction, self.scratch.choices.get()];
+        let adjustments = experts.adjustments.as_ref().unwrap_or(&self.weights.unused);
+        let buffers = [self.scratch.scores.get(), adjustments, self.scratch.choices.get()];
         self.recorder.dispatch(Kernel::Route, &buffers, &parameters, [self.row_count(), 1, 1]);
     }
 
@@ -141,10 +169,8 @@ impl PassRun<'_> {
     /// Records `y[row] *= sigmoid(x[row] · gate)`: the gate of a dense MLP next to experts.
     pub(crate) fn shared_gate(&mut self, experts: &ExpertWeights, x: &Buffer, y: &Buffer) {
         let Some(gate) = &experts.shared_gate else { return };
-        let (gates, rows) = (self.scratch.gates.get(), self.row_count());
+        let gates = self.scratch.gates.get();
         self.linear(gate, x, gates, Store::Set);
-        let width = self.weights.architecture().hidden_size as u32;
-        let groups = [width.div_ceil(64), rows, 1];
-        self.recorder.dispatch(Kernel::Gate, &[gates, y], &parameters::Gate { width }, groups);
+        self.gate((gates, 1), y, self.weights.architecture().hidden_size as u32);
     }
 }

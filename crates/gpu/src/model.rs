@@ -1,5 +1,6 @@
 //! A model on a GPU.
 
+use crate::attention::{partial_bytes, window};
 use crate::cost::{PassCost, PassTimes};
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
@@ -7,11 +8,12 @@ use crate::kernel_timer::{KernelTime, KernelTimer};
 use crate::mixture::Distribution;
 use crate::pacer::Pacer;
 use crate::pages::GpuPages;
-use crate::pass::{PassRun, partial_bytes, window};
+use crate::pass::PassRun;
 use crate::recorder::{BoundBuffers, Recorder, Submitted};
 use crate::rows::PassRows;
 use crate::scratch::{GrowingBuffer, Scratch};
-use crate::weights::{GpuWeights, LayerWeights};
+use crate::weights::GpuWeights;
+use crate::widths::{Widths, widths_of_mlps};
 use forerun_cache::PageStorage;
 use forerun_formats::{Architecture, Checkpoint, FeatureSource, ModelTypes};
 use forerun_lm::{CachePart, LayerOrder};
@@ -94,12 +96,12 @@ impl GpuModel {
         &self.weights
     }
 
-    /// Returns the largest number of bytes of pages that kernels can address: the budget of a cache must not
+    /// Returns the largest number of bytes of pages and states that kernels can address: the budget of a cache must not
     /// exceed it.
     #[must_use]
     pub fn max_cache_bytes(&self) -> usize {
         let storage = self.new_storage();
-        storage.max_pages().saturating_mul(storage.page_bytes())
+        storage.max_cache_bytes(storage.page_bytes(), storage.state_bytes())
     }
 
     /// Returns what the last pass cost.
@@ -139,20 +141,17 @@ impl GpuModel {
         let (device, architecture) = (weights.device(), weights.architecture());
         let (count, hidden) = (rows.rows.len(), architecture.hidden_size);
         let floats = |width: usize| (count * width * size_of::<f32>()) as u64;
-        let widest = |width: fn(&LayerWeights) -> usize| {
-            floats(weights.layers.iter().map(width).max().unwrap_or(0))
-        };
-        let attended = widest(|layer| layer.attention.q_size());
-        let partials = weights.layers.iter().map(|layer| {
-            let splits = rows.splits(window(&layer.attention));
-            partial_bytes(&layer.attention, splits, count)
+        let widths = Widths::of(weights);
+        let partials = weights.layers.iter().filter_map(|layer| layer.attention());
+        let partials = partials.map(|attention| {
+            let splits = rows.splits(window(&attention.shape));
+            partial_bytes(attention, splits, count)
         });
         let logits = outputs_at_once(device, weights.head.outputs).min(rows.outputs.len());
         let deltas = scratch.deltas.len().max(longest_group).max(1);
         scratch.deltas.resize_with(deltas, GrowingBuffer::default);
         let [dense, experts] = widths_of_mlps(weights);
-        let has_both = |layer: &LayerWeights| layer.dense.is_some() && layer.experts.is_some();
-        let both = if weights.layers.iter().any(has_both) { floats(hidden) } else { 0 };
+        let both = floats(widths.dense_next_to_experts);
         let distributions = weights.layers.iter().flat_map(|layer| &layer.experts);
         let distributions =
             distributions.map(|experts| Distribution::new(&experts.shape, count as u32));
@@ -169,20 +168,24 @@ impl GpuModel {
             (&mut scratch.mlp_input, floats(hidden)),
             (
                 &mut scratch.projected,
-                widest(|layer| layer.projection.outputs)
-                    .max(floats(dense[0]))
-                    .max(4 * choices * experts[0] as u64),
+                floats(widths.projected).max(floats(dense[0])).max(4 * choices * experts[0] as u64),
             ),
-            (&mut scratch.queries, attended),
+            (&mut scratch.queries, floats(widths.queries)),
             (&mut scratch.partials, partials.max().unwrap_or(0)),
-            (&mut scratch.attended, attended),
+            (&mut scratch.attended, floats(widths.attended)),
+            (&mut scratch.latent.normed, floats(widths.latent_normed)),
+            (&mut scratch.latent.queries, floats(widths.latent_queries)),
+            (&mut scratch.latent.plain, floats(widths.latent_plain)),
+            (&mut scratch.latent.down, floats(widths.latent_down)),
+            (&mut scratch.latent.values, floats(widths.latent_values)),
+            (&mut scratch.own_inputs, floats(widths.own_inputs)),
+            (&mut scratch.steps, size_of_val(&rows.steps[..]) as u64),
+            (&mut scratch.convolved, floats(widths.convolved)),
+            (&mut scratch.recurred, floats(widths.recurred)),
             (&mut scratch.inner, floats(dense[1]).max(4 * choices * experts[1] as u64)),
             (&mut scratch.dense, both),
-            (&mut scratch.gates, floats(1)),
-            (
-                &mut scratch.scores,
-                widest(|layer| layer.experts.as_ref().map_or(0, |experts| experts.router.outputs)),
-            ),
+            (&mut scratch.gates, floats(widths.gates)),
+            (&mut scratch.scores, floats(widths.scores)),
             (&mut scratch.choices, 8 * choices),
             (&mut scratch.members, 4 * choices),
             (&mut scratch.tiles, 16 * tiles),
@@ -229,6 +232,7 @@ impl GpuModel {
         device.write(scratch.rows.get(), 0, bytemuck::cast_slice(&rows.rows));
         device.write(scratch.places.get(), 0, bytemuck::cast_slice(&rows.places));
         device.write(scratch.tables.get(), 0, bytemuck::cast_slice(&rows.tables));
+        device.write(scratch.steps.get(), 0, bytemuck::cast_slice(&rows.steps));
         let none = vec![u32::MAX; rows.rows.len()];
         device.write(scratch.overflows.get(), 0, bytemuck::cast_slice(&none));
     }
@@ -377,7 +381,7 @@ impl GpuModel {
         }
         self.weights.device().check()?;
         let started = Instant::now();
-        let mut rows = PassRows::new(pass, &self.weights.ropes);
+        let mut rows = PassRows::new(pass, &self.weights.ropes, storage.state_bytes() > 0);
         let vocabulary = self.weights.architecture().vocab_size;
         let is_known = |row: &crate::rows::Row| (row.token as usize) < vocabulary;
         assert!(rows.rows.iter().all(is_known), "every token has an embedding");
@@ -409,6 +413,7 @@ impl GpuModel {
             timer.collect(self.weights.device(), submission)?;
         }
         self.pacer.observe(work, since);
+        self.weights.device().end_pass();
         Ok(())
     }
 }
@@ -444,23 +449,6 @@ impl FeatureCopy<'_> {
         let to = (self.staging, self.places.features + part * bytes);
         run.recorder.copy((from, 0), to, bytes);
     }
-}
-
-/// Returns the widest projections of dense MLPs and of experts: their gates and ups, and the results of activations.
-fn widths_of_mlps(weights: &GpuWeights) -> [[usize; 2]; 2] {
-    let of_layer = |layer: &LayerWeights| {
-        let dense = layer.dense.as_ref();
-        let experts = layer.experts.as_ref();
-        [
-            dense.map_or([0, 0], |dense| [dense.gate_up.outputs, dense.mlp.intermediate_size]),
-            experts.map_or([0, 0], |experts| {
-                [experts.gate_up.outputs, experts.shape.mlp.intermediate_size]
-            }),
-        ]
-    };
-    let widest = |one: [usize; 2], other: [usize; 2]| [one[0].max(other[0]), one[1].max(other[1])];
-    let all = weights.layers.iter().map(of_layer);
-    all.fold([[0; 2]; 2], |[dense, experts], of| [widest(dense, of[0]), widest(experts, of[1])])
 }
 
 /// Returns the number of outputs whose logits are computed at once.

@@ -3,10 +3,11 @@
 use crate::device::GpuDevice;
 use crate::error::GpuFailure;
 use crate::kernel::Kernel;
+use crate::layer_weights::{AttentionWeights, LayerWeights};
 use crate::parameters::CopyRows;
 use crate::recorder::Recorder;
-use crate::weights::LayerWeights;
-use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StorageError};
+use crate::states::GpuStates;
+use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StateId, StorageError};
 use forerun_core::FeatureRows;
 use forerun_formats::CacheType;
 use std::collections::HashMap;
@@ -14,12 +15,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use wgpu::Buffer;
 
-/// Keys and values of all pages in a GPU's memory. The memory of a released page is kept for the next one.
+/// Keys and values of all pages, and the states of recurrent layers, in a GPU's memory. The memory of a released page or state
+/// is kept for the next one.
 ///
 /// Features of drafters are in main memory.
 pub struct GpuPages {
     device: Arc<GpuDevice>,
     layers: Vec<LayerPages>,
+    states: GpuStates,
     /// Counts how often buffers were replaced.
     generation: usize,
     /// Number of pages beyond which memory is allocated for needed pages only.
@@ -29,19 +32,24 @@ pub struct GpuPages {
     features: Option<HostFeatures>,
 }
 
-/// The keys and values of a layer. A layer that attends to those of another one has none.
+/// The keys and values of a layer. A layer that attends to those of another one has none, and one with compressed keys and
+/// values has no others.
 struct LayerPages {
     /// Words of 32 bits of a row's keys, and of its values.
-    row_words: usize,
+    row_words: [usize; 2],
     /// Number of pages with memory.
     capacity: usize,
-    keys: Buffer,   // [places, row_words]
-    values: Buffer, // [places, row_words]
+    buffers: [Buffer; 2], // [places, row_words]
 }
 
 impl LayerPages {
-    fn page_bytes(&self) -> u64 {
-        (self.row_words * PAGE_ROWS * 4) as u64
+    fn has_rows(&self) -> bool {
+        self.row_words[0] > 0
+    }
+
+    /// Returns the bytes of a page's keys, and of its values.
+    fn page_bytes(&self) -> [u64; 2] {
+        self.row_words.map(|words| (words * PAGE_ROWS * 4) as u64)
     }
 
     /// Moves all pages to larger buffers.
@@ -49,19 +57,13 @@ impl LayerPages {
     /// # Errors
     /// If there is no memory, or the GPU has failed. Nothing has changed then.
     fn grow(&mut self, device: &GpuDevice, capacity: usize) -> Result<(), GpuFailure> {
-        let allocate = || device.allocate("keys and values", capacity as u64 * self.page_bytes());
-        let (keys, values) = (allocate()?, allocate()?);
-        if self.capacity > 0 {
-            let held = self.capacity as u64 * self.page_bytes();
-            let mut encoder = device.new_encoder();
-            encoder.copy_buffer_to_buffer(&self.keys, 0, &keys, 0, held);
-            encoder.copy_buffer_to_buffer(&self.values, 0, &values, 0, held);
-            device.wait(device.submit(encoder))?;
-            // Bindings of earlier passes would keep their memory.
-            self.keys.destroy();
-            self.values.destroy();
-        }
-        (self.keys, self.values, self.capacity) = (keys, values, capacity);
+        let page_bytes = self.page_bytes();
+        self.buffers = device.move_to_larger(
+            "keys and values",
+            &self.buffers,
+            page_bytes.map(|bytes| [self.capacity as u64 * bytes, capacity as u64 * bytes]),
+        )?;
+        self.capacity = capacity;
         Ok(())
     }
 }
@@ -86,18 +88,18 @@ impl GpuPages {
         empty: &[Buffer; 2],
     ) -> Self {
         let per_word = if cache_type == CacheType::F32 { 1 } else { 2 };
-        let [keys, values] = empty;
+        let states = GpuStates::new(layers, empty);
         let layers = layers.iter().map(|layer| LayerPages {
-            row_words: layer.own_key_heads() * layer.attention.head_dim / per_word,
+            row_words: layer.attention().map_or([0, 0], cached_numbers).map(|n| n / per_word),
             capacity: 0,
-            keys: keys.clone(),
-            values: values.clone(),
+            buffers: empty.clone(),
         });
         let layers = layers.collect();
         let device = Arc::clone(device);
         Self {
             device,
             layers,
+            states,
             generation: 0,
             budget: usize::MAX,
             copies: Vec::new(),
@@ -113,13 +115,13 @@ impl GpuPages {
     /// Returns the largest number of pages that kernels can address.
     #[must_use]
     pub fn max_pages(&self) -> usize {
-        let page_bytes = self.layers.iter().map(LayerPages::page_bytes).max();
+        let page_bytes = self.layers.iter().flat_map(LayerPages::page_bytes).max();
         (self.device.max_binding_bytes() / page_bytes.unwrap_or(0).max(1)) as usize
     }
 
     /// Returns the number of pages with memory in every layer.
     fn capacity(&self) -> usize {
-        let with_pages = self.layers.iter().filter(|layer| layer.row_words > 0);
+        let with_pages = self.layers.iter().filter(|layer| layer.has_rows());
         with_pages.map(|layer| layer.capacity).min().unwrap_or(usize::MAX)
     }
 
@@ -130,12 +132,37 @@ impl GpuPages {
 
     /// Returns the keys and the values of a layer.
     pub(crate) fn layer(&self, layer: usize) -> [&Buffer; 2] {
-        [&self.layers[layer].keys, &self.layers[layer].values]
+        self.layers[layer].buffers.each_ref()
     }
 
     /// Returns the bytes of a row's keys and values in a layer.
     pub(crate) fn row_bytes(&self, layer: usize) -> u64 {
-        (2 * 4 * self.layers[layer].row_words) as u64
+        4 * self.layers[layer].row_words.iter().sum::<usize>() as u64
+    }
+
+    /// Returns the states of a layer: the inputs of its convolution, and its matrices.
+    pub(crate) fn states(&self, layer: usize) -> [&Buffer; 2] {
+        self.states.layer(layer)
+    }
+
+    /// Returns the largest number of states that kernels can address.
+    #[must_use]
+    pub fn max_states(&self) -> usize {
+        self.states.max_slots(self.device.max_binding_bytes())
+    }
+
+    /// Returns the largest budget in bytes of a cache for which kernels can address everything, if a page has `page_bytes` and a
+    /// state has `state_bytes`, on all devices that have a part of them.
+    #[must_use]
+    pub fn max_cache_bytes(&self, page_bytes: usize, state_bytes: usize) -> usize {
+        let pages = self.max_pages().saturating_mul(page_bytes);
+        let states = self.max_states().saturating_mul(state_bytes);
+        match (page_bytes, state_bytes) {
+            (_, 0) => pages,
+            (0, _) => states,
+            // Each may have a half of the budget.
+            _ => pages.min(states).saturating_mul(2),
+        }
     }
 
     /// Records the copies of rows that have not been made yet. Returns whether there are any: they must be submitted.
@@ -152,12 +179,14 @@ impl GpuPages {
         let bytes: &[u8] = bytemuck::cast_slice(&self.copies);
         let list = self.device.allocate("copies of rows", bytes.len() as u64)?;
         self.device.write(&list, 0, bytes);
-        for layer in self.layers.iter().filter(|layer| layer.row_words > 0) {
-            let words = layer.row_words as u32;
-            let parameters = CopyRows { words, copies: self.copies.len() as u32 };
-            for cache in [&layer.keys, &layer.values] {
-                let groups = [words.div_ceil(64), 1, 1];
-                recorder.dispatch_once(Kernel::CopyRows, &[&list, cache], &parameters, groups);
+        for layer in self.layers.iter().filter(|layer| layer.has_rows()) {
+            for (cache, words) in layer.buffers.iter().zip(layer.row_words) {
+                let parameters = CopyRows { words: words as u32, copies: self.copies.len() as u32 };
+                let groups = [parameters.words.div_ceil(64), 1, 1];
+                if words > 0 {
+                    let buffers = [&list, cache];
+                    recorder.dispatch_once(Kernel::CopyRows, &buffers, &parameters, groups);
+                }
             }
         }
         self.copies.clear();
@@ -184,7 +213,7 @@ impl GpuPages {
     /// If there is no memory, or the GPU has failed. All pages keep their rows; some layers may have room for more.
     fn grow(&mut self, needed: usize, roomy: usize) -> Result<(), GpuFailure> {
         let mut pages = roomy;
-        let small = |layer: &&mut LayerPages| layer.row_words > 0 && layer.capacity < needed;
+        let small = |layer: &&mut LayerPages| layer.has_rows() && layer.capacity < needed;
         for layer in self.layers.iter_mut().filter(small) {
             self.generation += 1;
             if pages > needed {
@@ -201,6 +230,12 @@ impl GpuPages {
     }
 }
 
+/// Returns the numbers of a row's keys and of its values.
+fn cached_numbers(attention: &AttentionWeights) -> [usize; 2] {
+    let keys = attention.own_key_heads() * attention.shape.head_dim;
+    [keys, if attention.latent.is_some() { 0 } else { keys }]
+}
+
 /// Returns the number of pages to have memory for, so that a cache that grows slowly is moved rarely: a half more than
 /// before, but not more than the budget unless these pages are needed.
 fn roomy_capacity(needed: usize, capacity: usize, budget: usize, max: usize) -> usize {
@@ -209,7 +244,7 @@ fn roomy_capacity(needed: usize, capacity: usize, budget: usize, max: usize) -> 
 
 impl PageStorage for GpuPages {
     fn page_bytes(&self) -> usize {
-        let words: usize = self.layers.iter().map(|layer| 2 * layer.row_words).sum();
+        let words: usize = self.layers.iter().flat_map(|layer| layer.row_words).sum();
         let features = self.features.as_ref().map_or(0, |features| features.width);
         PAGE_ROWS * 4 * (words + features)
     }
@@ -255,6 +290,23 @@ impl PageStorage for GpuPages {
             features.rows.retain(|place, _| place.page != page);
         }
     }
+
+    fn state_bytes(&self) -> usize {
+        self.states.state_bytes()
+    }
+
+    fn set_state_budget(&mut self, states: usize) {
+        self.states.budget = states;
+    }
+
+    /// # Errors
+    /// If there is no memory for the state, or kernels cannot address so many. All states keep their numbers then.
+    fn reserve_state(&mut self, state: StateId) -> Result<(), StorageError> {
+        let moved = self.states.allocate(&self.device, state.index() + 1);
+        // After an error, the states of some layers may have moved.
+        self.generation += usize::from(*moved.as_ref().unwrap_or(&true));
+        moved.map(drop).map_err(StorageError::from)
+    }
 }
 
 #[cfg(test)]
@@ -262,8 +314,8 @@ impl PageStorage for GpuPages {
 mod tests {
     use super::*;
     use crate::weights::GpuWeights;
-    use forerun_formats::WeightType;
-    use forerun_formats::checkpoint::random::{RandomTensors, example_config};
+    use forerun_formats::checkpoint::random::{RandomTensors, example_config, example_families};
+    use forerun_formats::{Architecture, WeightType};
     use std::sync::atomic::Ordering;
 
     #[test]
@@ -303,6 +355,39 @@ mod tests {
         assert_eq!((capacities(&pages), pages.capacity()), (vec![6; layers], 6));
         assert!(pages.generation() > generation);
         assert_eq!(device.check(), Ok(()));
+    }
+
+    #[test]
+    fn budgets_are_what_kernels_can_address() {
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let device = GpuDevice::open(0).unwrap();
+        let is_hybrid = |config: &forerun_formats::Config| config.recurrent.is_some();
+        let mut architecture =
+            example_families().into_iter().find(is_hybrid).unwrap().architecture();
+        let storage = |architecture: &Architecture| {
+            let tensors = RandomTensors::new(architecture, 5);
+            let types = WeightType::F32;
+            let weights =
+                GpuWeights::load_architecture(&device, architecture.clone(), &tensors, types);
+            let weights = weights.unwrap();
+            GpuPages::new(&device, &weights.layers, CacheType::F32, &weights.empty_pages)
+        };
+        let both = storage(&architecture);
+        let (page, state) = (both.page_bytes(), both.state_bytes());
+        assert!(page > 0 && state > 0);
+        let (pages, states) = (both.max_pages() * page, both.max_states() * state);
+        assert_eq!(both.max_cache_bytes(page, state), 2 * pages.min(states));
+        // Of a split model, each page and state has a part on another device.
+        let [larger_page, larger_state] = [both.max_pages() * 10 * page, 2 * states];
+        assert_eq!(both.max_cache_bytes(10 * page, 2 * state), 2 * larger_page.min(larger_state));
+        assert_eq!(both.max_cache_bytes(page, 0), pages);
+        // Without attention, states have the whole budget.
+        architecture.layers.truncate(1);
+        let recurrent = storage(&architecture);
+        assert_eq!(recurrent.page_bytes(), 0);
+        assert_eq!(recurrent.max_cache_bytes(0, state), states);
     }
 
     #[test]

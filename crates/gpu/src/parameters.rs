@@ -35,12 +35,16 @@ impl Norm {
 
 /// The parameters of `linear.wgsl`.
 #[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(crate) struct Linear {
     pub(crate) quarters: u32,
     pub(crate) outputs: u32,
+    pub(crate) x_offset: u32,
+    pub(crate) x_stride: u32,
+    pub(crate) x_head: u32,
     pub(crate) y_offset: u32,
     pub(crate) y_stride: u32,
+    pub(crate) y_head: u32,
     pub(crate) rows: u32,
     pub(crate) flags: u32,
     pub(crate) factor: f32,
@@ -49,6 +53,13 @@ pub(crate) struct Linear {
 impl Linear {
     pub(crate) const HAS_BIAS: u32 = 1;
     pub(crate) const ADDS: u32 = 2;
+
+    /// Returns the parameters of a product that replaces what is there.
+    pub(crate) fn new([rows, outputs, inputs]: [u32; 3]) -> Self {
+        let quarters = inputs.div_ceil(4);
+        let (x_stride, y_stride) = (quarters, outputs);
+        Self { quarters, outputs, x_stride, y_stride, rows, factor: 1.0, ..Self::default() }
+    }
 }
 
 /// The parameters of `heads.wgsl`.
@@ -76,6 +87,89 @@ impl Heads {
     pub(crate) const HAS_LIMIT: u32 = 32;
 }
 
+/// The parameters of `latent_query.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct LatentQuery {
+    pub(crate) heads: u32,
+    pub(crate) plain_dim: u32,
+    pub(crate) plain_stride: u32,
+    pub(crate) rope_dim: u32,
+    pub(crate) key_dim: u32,
+    pub(crate) half_rotated: u32,
+    pub(crate) table: u32,
+}
+
+/// The parameters of `latent_key.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct LatentKey {
+    pub(crate) rank: u32,
+    pub(crate) rope_dim: u32,
+    pub(crate) half_rotated: u32,
+    pub(crate) table: u32,
+    pub(crate) epsilon: f32,
+    pub(crate) layer: u32,
+}
+
+/// The parameters of `convolve.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Convolve {
+    pub(crate) rows: u32,
+    pub(crate) channels: u32,
+    pub(crate) row_width: u32,
+    pub(crate) first_factor: u32,
+    pub(crate) flags: u32,
+}
+
+impl Convolve {
+    pub(crate) const HAS_BIAS: u32 = 1;
+    pub(crate) const HAS_SILU: u32 = 2;
+}
+
+/// The parameters of `lengths.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Lengths {
+    pub(crate) channels: u32,
+    pub(crate) key_dim: u32,
+    pub(crate) query_heads: u32,
+    pub(crate) scale: f32,
+}
+
+/// The parameters of `recur.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Recur {
+    pub(crate) rows: u32,
+    pub(crate) channels: u32,
+    pub(crate) row_width: u32,
+    pub(crate) key_heads: u32,
+    pub(crate) value_heads: u32,
+    pub(crate) value_dim: u32,
+    pub(crate) first_beta: u32,
+    pub(crate) first_decay: u32,
+    pub(crate) flags: u32,
+}
+
+impl Recur {
+    pub(crate) const IS_DELTA: u32 = 1;
+    pub(crate) const IS_TILED: u32 = 2;
+}
+
+/// The parameters of `finish.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Finish {
+    pub(crate) width: u32,
+    pub(crate) values: u32,
+    pub(crate) row_width: u32,
+    pub(crate) first_gate: u32,
+    pub(crate) epsilon: f32,
+    pub(crate) rule: u32,
+}
+
 /// The parameters of `attention.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -88,6 +182,8 @@ pub(crate) struct Attention {
     pub(crate) score_cap: f32,
     pub(crate) splits: u32,
     pub(crate) first_row: u32,
+    pub(crate) value_first: u32,
+    pub(crate) value_dim: u32,
 }
 
 /// The parameters of `combine.wgsl`.
@@ -95,7 +191,7 @@ pub(crate) struct Attention {
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Combine {
     pub(crate) query_heads: u32,
-    pub(crate) head_dim: u32,
+    pub(crate) value_dim: u32,
     pub(crate) window: u32,
     pub(crate) splits: u32,
     pub(crate) first_row: u32,
@@ -107,10 +203,45 @@ pub(crate) struct Combine {
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Activation {
     pub(crate) width: u32,
-    pub(crate) rows: u32,
+    pub(crate) gate_stride: u32,
+    pub(crate) up_stride: u32,
+    pub(crate) up_offset: u32,
     pub(crate) activation: u32,
     pub(crate) is_gated: u32,
     pub(crate) limit: f32,
+}
+
+impl Activation {
+    /// Returns the parameters of an activation of so many numbers of a row.
+    pub(crate) fn new(activation: forerun_formats::Activation, width: u32) -> Self {
+        use forerun_formats::Activation as A;
+        let (activation, limit) = match activation {
+            A::Silu => (0, 0.0),
+            A::Gelu => (1, 0.0),
+            A::GeluTanh => (2, 0.0),
+            A::Relu => (3, 0.0),
+            A::ClampedSwiglu { limit } => (4, limit),
+        };
+        Self { width, activation, limit, ..Self::zeroed() }
+    }
+}
+
+/// The parameters of `own_input.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct OwnInput {
+    pub(crate) width: u32,
+    pub(crate) layers: u32,
+    pub(crate) scale: f32,
+    pub(crate) epsilon: f32,
+}
+
+/// The parameters of `scale.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Scale {
+    pub(crate) len: u32,
+    pub(crate) factor: f32,
 }
 
 /// The parameters of `add.wgsl`.
@@ -138,6 +269,7 @@ pub(crate) struct Route {
 impl Route {
     pub(crate) const NORMALISED: u32 = 1;
     pub(crate) const HAS_CORRECTION: u32 = 2;
+    pub(crate) const HAS_FACTORS: u32 = 4;
 }
 
 /// The parameters of `tiles.wgsl`.
@@ -180,6 +312,7 @@ pub(crate) struct Mix {
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Gate {
     pub(crate) width: u32,
+    pub(crate) gates: u32,
 }
 
 /// The parameters of `logits.wgsl`.

@@ -2,10 +2,11 @@
 //!
 //! A layer is ten dispatches: a norm, the projection to queries, keys and values, norms and rotations of heads,
 //! attention over splits and the sum of splits, the output projection, a norm, the gate and up projection, the
-//! activation, and the down projection. Projections whose parts have different types are a dispatch for each part. Experts
-//! are in `mixture.rs`.
+//! activation, and the down projection. Projections whose parts have different types are a dispatch for each part. Attention
+//! is in `attention.rs` and `latent.rs`, recurrent mixers are in `recurrent.rs`, and experts in `mixture.rs`.
 
 use crate::kernel::Kernel;
+use crate::layer_weights::{DenseWeights, LayerWeights, MixerWeights, NormWeights};
 use crate::matrix::{GROUP_OUTPUTS, GpuMatrix};
 use crate::pacer::work_of_product;
 use crate::pages::GpuPages;
@@ -13,16 +14,14 @@ use crate::parameters::{self, groups_of_elements};
 use crate::recorder::Recorder;
 use crate::rows::PassRows;
 use crate::scratch::Scratch;
-use crate::weights::{DenseWeights, GpuWeights, LayerWeights, NormWeights};
-use forerun_formats::{Activation, Attention, Mlp, MlpInput, QkNorms};
+use crate::weights::GpuWeights;
+use bytemuck::Zeroable;
+use forerun_formats::{Mlp, MlpInput};
 use std::ops::Range;
 use wgpu::Buffer;
 
 /// The largest number of rows that a workgroup of experts computes.
 pub(crate) const MAX_EXPERT_ROWS: u32 = 8;
-
-/// The largest size of the partial results of attention.
-const PARTIAL_BYTES: u64 = 64 << 20;
 
 /// A pass while it is recorded.
 pub(crate) struct PassRun<'a> {
@@ -53,26 +52,38 @@ impl Store {
 }
 
 impl PassRun<'_> {
-    /// Records the first layer's input.
+    /// Records the first layer's input, and those of layers next to the hidden state.
     pub(crate) fn embed(&mut self) {
-        let architecture = self.weights.architecture();
-        let unused = &self.weights.unused;
-        let positions = self.weights.positions.as_ref();
-        for part in &self.weights.embedding.parts {
+        let weights = self.weights;
+        let architecture = weights.architecture();
+        let parameters = parameters::Embed {
+            quarters: (architecture.hidden_size / 4) as u32,
+            has_positions: weights.positions.is_some().into(),
+            first_position: architecture.positions.map_or(0, |table| table.first) as u32,
+            factor: architecture.factors.embedding,
+            ..parameters::Embed::zeroed()
+        };
+        self.gather_tokens(&weights.embedding, self.scratch.hidden.get(), parameters);
+        if let Some(inputs) = &weights.own_inputs {
+            self.own_inputs(inputs);
+        }
+    }
+
+    /// Records the rows of a table by the rows' tokens.
+    pub(crate) fn gather_tokens(
+        &mut self,
+        table: &GpuMatrix,
+        to: &Buffer,
+        parameters: parameters::Embed,
+    ) {
+        let positions = self.weights.positions.as_ref().unwrap_or(&self.weights.unused);
+        for part in &table.parts {
             let parameters = parameters::Embed {
-                quarters: (architecture.hidden_size / 4) as u32,
                 first_token: part.first_output as u32,
                 tokens: part.outputs as u32,
-                has_positions: positions.is_some().into(),
-                first_position: architecture.positions.map_or(0, |table| table.first) as u32,
-                factor: architecture.factors.embedding,
+                ..parameters
             };
-            let buffers = [
-                &part.weights,
-                positions.unwrap_or(unused),
-                self.scratch.rows.get(),
-                self.scratch.hidden.get(),
-            ];
+            let buffers = [&part.weights, positions, self.scratch.rows.get(), to];
             let kernel = Kernel::Embed(part.weight_type);
             self.recorder.dispatch(kernel, &buffers, &parameters, [self.row_count(), 1, 1]);
         }
@@ -83,7 +94,7 @@ impl PassRun<'_> {
     pub(crate) fn layers(&mut self, group: Range<usize>) {
         let is_alone = group.len() == 1;
         for (slot, layer) in group.clone().enumerate() {
-            self.attention(layer, slot, is_alone);
+            self.mix(layer, slot, is_alone);
         }
         for (slot, layer) in group.enumerate() {
             self.finish_layer(layer, slot, is_alone);
@@ -95,117 +106,31 @@ impl PassRun<'_> {
         is_alone && layer.attention_output_norm.is_none()
     }
 
-    /// Records the attention of a layer, which adds to the hidden state, or is stored in a slot.
-    fn attention(&mut self, index: usize, slot: usize, is_alone: bool) {
+    /// Records the attention of a layer, or its recurrent mixer, which adds to the hidden state, or is stored in a slot.
+    fn mix(&mut self, index: usize, slot: usize, is_alone: bool) {
         let (scratch, layer) = (self.scratch, &self.weights.layers[index]);
         let hidden = scratch.hidden.get();
         let input = match &layer.attention_norm {
             Some(norm) => {
                 let normed = scratch.normed.get();
-                self.norm(norm, hidden, normed, 0);
+                self.norm(norm, (hidden, normed), Store::Set);
                 normed
             }
             None => hidden,
         };
-        let projected = scratch.projected.get();
-        self.linear(&layer.projection, input, projected, Store::Set);
-        self.heads(index);
-        self.attend(index);
-        let attended = scratch.attended.get();
+        let mixed = match &layer.mixer {
+            MixerWeights::Attention(attention) => self.attention(index, attention, input),
+            MixerWeights::Recurrent(mixer) => self.recurrent(index, mixer, input),
+        };
         if Self::adds_at_once(layer, is_alone) {
             if layer.mlp_input.is_before_attention() {
                 self.mlp_input(layer);
             }
             let factor = self.weights.architecture().factors.residual;
-            self.linear(&layer.output, attended, hidden, Store::Add(factor));
+            self.linear(&layer.output, mixed, hidden, Store::Add(factor));
         } else {
-            self.linear(&layer.output, attended, scratch.deltas[slot].get(), Store::Set);
+            self.linear(&layer.output, mixed, scratch.deltas[slot].get(), Store::Set);
         }
-    }
-
-    /// Records norms, limits and rotations of a layer's heads, and the writes to the cache.
-    fn heads(&mut self, index: usize) {
-        let (layer, scratch) = (&self.weights.layers[index], self.scratch);
-        let attention = &layer.attention;
-        let architecture = self.weights.architecture();
-        let key_heads = layer.own_key_heads();
-        let parameters = parameters::Heads {
-            query_heads: attention.n_heads as u32,
-            key_heads: key_heads as u32,
-            head_dim: attention.head_dim as u32,
-            flags: head_flags(attention, architecture.norm.is_layer_norm()),
-            half_rotated: attention.rope.as_ref().map_or(0, |rope| rope.dims / 2) as u32,
-            epsilon: architecture.norm_epsilon,
-            limit: attention.qkv_limit.unwrap_or(0.0),
-            layer: index as u32,
-            table: layer.rope.map_or(0, |rope| self.rows.table_starts[rope]) as u32,
-            row_width: layer.projection.outputs as u32,
-        };
-        let [keys, values] = self.pages.layer(index);
-        let buffers = [
-            scratch.projected.get(),
-            scratch.tables.get(),
-            layer.head_norms.as_ref().unwrap_or(&self.weights.unused),
-            scratch.rows.get(),
-            scratch.queries.get(),
-            keys,
-            values,
-            scratch.overflows.get(),
-        ];
-        let heads = (attention.n_heads + 2 * key_heads) as u32;
-        let kernel = Kernel::Heads(self.weights.cache_type());
-        self.recorder.dispatch(kernel, &buffers, &parameters, [heads, self.row_count(), 1]);
-    }
-
-    /// Records attention over the cache.
-    fn attend(&mut self, index: usize) {
-        let (layer, scratch) = (&self.weights.layers[index], self.scratch);
-        let attention = &layer.attention;
-        let source = attention.keys_of.unwrap_or(index);
-        let [keys, values] = self.pages.layer(source);
-        let window = window(attention);
-        let splits = self.rows.splits(window);
-        let chunk = rows_of_partials(attention, splits);
-        let (rows, query_heads) = (self.row_count(), attention.n_heads as u32);
-        for first_row in (0..rows).step_by(chunk as usize) {
-            let chunk = chunk.min(rows - first_row);
-            let parameters = parameters::Attention {
-                query_heads,
-                key_heads: attention.n_kv_heads as u32,
-                head_dim: attention.head_dim as u32,
-                window,
-                score_scale: attention.score_scale,
-                score_cap: attention.score_cap.unwrap_or(0.0),
-                splits,
-                first_row,
-            };
-            let partials = scratch.partials.get();
-            let buffers = [
-                scratch.queries.get(),
-                keys,
-                values,
-                scratch.rows.get(),
-                scratch.places.get(),
-                partials,
-            ];
-            let kernel = Kernel::Attention(self.weights.cache_type());
-            self.recorder.dispatch(kernel, &buffers, &parameters, [query_heads, chunk, splits]);
-            let parameters = parameters::Combine {
-                query_heads,
-                head_dim: attention.head_dim as u32,
-                window,
-                splits,
-                first_row,
-                has_sinks: layer.sinks.is_some().into(),
-            };
-            let sinks = layer.sinks.as_ref().unwrap_or(&self.weights.unused);
-            let buffers = [partials, sinks, scratch.rows.get(), scratch.attended.get()];
-            self.recorder.dispatch(Kernel::Combine, &buffers, &parameters, [query_heads, chunk, 1]);
-        }
-        let group = (attention.n_heads / attention.n_kv_heads) as u64;
-        let bytes = self.rows.visible(window) * self.pages.row_bytes(source) * group;
-        self.recorder.cost.cache_bytes += bytes;
-        self.recorder.add_work(bytes);
     }
 
     /// Records what follows a layer's attention, which is in a slot unless it has been added.
@@ -240,12 +165,24 @@ impl PassRun<'_> {
                 let output = scratch.dense.get();
                 self.dense(dense, (input, output), Store::Set);
                 self.shared_gate(experts, input, output);
-                self.add(output, to, 1.0);
+                match &experts.norms {
+                    Some(norms) => self.norm(&norms.dense_output, (output, to), Store::Add(1.0)),
+                    None => self.add(output, to, 1.0),
+                }
             }
             (None, None) => unreachable!("refused when the model was loaded"),
         }
         if !adds_at_once {
             self.add_residual(layer.mlp_output_norm.as_ref(), delta, hidden);
+        }
+        if let Some(input) = &layer.own_input {
+            self.add_own_input(index, input);
+        }
+        if let Some(factor) = layer.scalar {
+            let len = self.row_count() * self.weights.architecture().hidden_size as u32;
+            let parameters = parameters::Scale { len, factor };
+            let groups = groups_of_elements(len);
+            self.recorder.dispatch(Kernel::Scale, &[hidden], &parameters, groups);
         }
     }
 
@@ -266,7 +203,7 @@ impl PassRun<'_> {
             MlpInput::Unnormed => &None,
         };
         if let Some(norm) = norm {
-            self.norm(norm, hidden, to, 0);
+            self.norm(norm, (hidden, to), Store::Set);
         }
     }
 
@@ -277,26 +214,31 @@ impl PassRun<'_> {
         (projected, inner): (&Buffer, &Buffer),
         rows: u32,
     ) {
-        let (number, limit) = match mlp.activation {
-            Activation::Silu => (0, 0.0),
-            Activation::Gelu => (1, 0.0),
-            Activation::GeluTanh => (2, 0.0),
-            Activation::Relu => (3, 0.0),
-            Activation::ClampedSwiglu { limit } => (4, limit),
-        };
         let width = mlp.intermediate_size as u32;
-        let is_gated = mlp.gated.into();
-        let parameters =
-            parameters::Activation { width, rows, activation: number, is_gated, limit };
+        let stride = if mlp.gated { 2 * width } else { width };
+        let parameters = parameters::Activation {
+            gate_stride: stride,
+            up_stride: stride,
+            up_offset: stride - width,
+            is_gated: mlp.gated.into(),
+            ..parameters::Activation::new(mlp.activation, width)
+        };
         let groups = [width.div_ceil(64), rows, 1];
-        self.recorder.dispatch(Kernel::Activation, &[projected, inner], &parameters, groups);
+        let buffers = [projected, projected, inner];
+        self.recorder.dispatch(Kernel::Activation, &buffers, &parameters, groups);
     }
 
     /// Records `hidden += delta · factor` with the model's factor, and a norm of `delta` if there is one.
-    fn add_residual(&mut self, norm: Option<&NormWeights>, delta: &Buffer, hidden: &Buffer) {
+    pub(crate) fn add_residual(
+        &mut self,
+        norm: Option<&NormWeights>,
+        delta: &Buffer,
+        hidden: &Buffer,
+    ) {
+        let factor = self.weights.architecture().factors.residual;
         match norm {
-            Some(norm) => self.norm(norm, delta, hidden, parameters::Norm::ADDS),
-            None => self.add(delta, hidden, self.weights.architecture().factors.residual),
+            Some(norm) => self.norm(norm, (delta, hidden), Store::Add(factor)),
+            None => self.add(delta, hidden, factor),
         }
     }
 
@@ -308,31 +250,36 @@ impl PassRun<'_> {
     }
 
     /// Records a norm of all rows.
-    fn norm(&mut self, norm: &NormWeights, input: &Buffer, output: &Buffer, flags: u32) {
-        self.norm_rows(norm, (input, output), flags, (0, self.row_count()));
+    pub(crate) fn norm(&mut self, norm: &NormWeights, both: (&Buffer, &Buffer), store: Store) {
+        let parameters = self.norm_parameters(norm, store);
+        self.norm_rows(norm, both, parameters, self.row_count());
     }
 
-    /// Records a norm of all rows, or of some outputs: their first one and their number.
-    fn norm_rows(
-        &mut self,
-        norm: &NormWeights,
-        (input, output): (&Buffer, &Buffer),
-        flags: u32,
-        (first_output, rows): (u32, u32),
-    ) {
+    fn norm_parameters(&self, norm: &NormWeights, store: Store) -> parameters::Norm {
         use parameters::Norm;
         let architecture = self.weights.architecture();
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-        let parameters = Norm {
+        let (adds, factor) = store.parts();
+        Norm {
             width: architecture.hidden_size as u32,
-            flags: flags
+            flags: flag(adds, Norm::ADDS)
                 | flag(architecture.norm.is_layer_norm(), Norm::SUBTRACTS_MEAN)
                 | flag(norm.weight.is_some(), Norm::HAS_WEIGHTS)
                 | flag(norm.bias.is_some(), Norm::HAS_BIAS),
             epsilon: architecture.norm_epsilon,
-            factor: architecture.factors.residual,
-            first_output,
-        };
+            factor,
+            first_output: 0,
+        }
+    }
+
+    /// Records a norm of so many rows.
+    fn norm_rows(
+        &mut self,
+        norm: &NormWeights,
+        (input, output): (&Buffer, &Buffer),
+        parameters: parameters::Norm,
+        rows: u32,
+    ) {
         let unused = &self.weights.unused;
         let buffers = [
             input,
@@ -342,6 +289,21 @@ impl PassRun<'_> {
             output,
         ];
         self.recorder.dispatch(Kernel::Norm, &buffers, &parameters, [rows, 1, 1]);
+    }
+
+    /// Records RMS norms of so many parts of this width, with a constant of their own.
+    pub(crate) fn norm_parts(
+        &mut self,
+        weight: &Buffer,
+        (input, output): (&Buffer, &Buffer),
+        [parts, width]: [u32; 2],
+        epsilon: f32,
+    ) {
+        use parameters::Norm;
+        let flags = Norm::HAS_WEIGHTS;
+        let parameters = Norm { width, flags, epsilon, factor: 1.0, first_output: 0 };
+        let buffers = [input, weight, &self.weights.unused, self.scratch.rows.get(), output];
+        self.recorder.dispatch(Kernel::Norm, &buffers, &parameters, [parts, 1, 1]);
     }
 
     pub(crate) fn linear(&mut self, matrix: &GpuMatrix, x: &Buffer, y: &Buffer, store: Store) {
@@ -363,13 +325,11 @@ impl PassRun<'_> {
             let (adds, factor) = store.parts();
             let adds = if adds { Linear::ADDS } else { 0 };
             let parameters = Linear {
-                quarters: (matrix.inputs / 4) as u32,
-                outputs: part.outputs as u32,
                 y_offset: part.first_output as u32,
                 y_stride: matrix.outputs as u32,
-                rows,
                 flags: has_bias | adds,
                 factor,
+                ..Linear::new([rows, part.outputs as u32, matrix.inputs as u32])
             };
             let bias = part.bias.as_ref().unwrap_or(&self.weights.unused);
             let outputs = part.outputs as u32;
@@ -388,9 +348,10 @@ impl PassRun<'_> {
         let rows = outputs.len() as u32;
         match &weights.final_norm {
             Some(norm) => {
-                let both = (scratch.hidden.get(), normed);
-                let flags = parameters::Norm::READS_OUTPUTS;
-                self.norm_rows(norm, both, flags, (outputs.start, rows));
+                let mut parameters = self.norm_parameters(norm, Store::Set);
+                parameters.flags |= parameters::Norm::READS_OUTPUTS;
+                parameters.first_output = outputs.start;
+                self.norm_rows(norm, (scratch.hidden.get(), normed), parameters, rows);
             }
             None => self.gather(outputs),
         }
@@ -421,7 +382,7 @@ impl PassRun<'_> {
         let (hidden, normed) = (self.scratch.hidden.get(), self.scratch.normed.get());
         match &self.weights.final_norm {
             Some(norm) => {
-                self.norm(norm, hidden, normed, 0);
+                self.norm(norm, (hidden, normed), Store::Set);
                 normed
             }
             None => hidden,
@@ -441,40 +402,4 @@ pub(crate) fn linear_groups(kernel: Kernel, outputs: u32, rows: u32) -> [u32; 3]
         }
         _ => unreachable!("a product"),
     }
-}
-
-/// Returns the number of positions that a row sees.
-pub(crate) fn window(attention: &Attention) -> u32 {
-    attention.window.and_then(|window| u32::try_from(window).ok()).unwrap_or(u32::MAX)
-}
-
-/// Returns the bytes of the partial results of attention for a row.
-fn partial_row_bytes(attention: &Attention, splits: u32) -> u64 {
-    4 * attention.n_heads as u64 * u64::from(splits) * (2 + attention.head_dim as u64)
-}
-
-/// Returns the number of rows whose partial results are held at once.
-fn rows_of_partials(attention: &Attention, splits: u32) -> u32 {
-    (PARTIAL_BYTES / partial_row_bytes(attention, splits).max(1)).max(1) as u32
-}
-
-/// Returns the bytes of the partial results that are held at once.
-pub(crate) fn partial_bytes(attention: &Attention, splits: u32, rows: usize) -> u64 {
-    let rows = (rows as u32).min(rows_of_partials(attention, splits));
-    u64::from(rows) * partial_row_bytes(attention, splits)
-}
-
-fn head_flags(attention: &Attention, is_layer_norm: bool) -> u32 {
-    use parameters::Heads;
-    let norms = match attention.qk_norms {
-        QkNorms::None => 0,
-        QkNorms::Heads => Heads::HAS_NORMS,
-        QkNorms::OwnHeads => Heads::HAS_NORMS | Heads::HAS_OWN_WEIGHTS,
-        QkNorms::Whole => Heads::HAS_NORMS | Heads::NORMS_WHOLE,
-    };
-    let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-    norms
-        | flag(is_layer_norm, Heads::SUBTRACTS_MEAN)
-        | flag(attention.value_norm, Heads::NORMS_VALUES)
-        | flag(attention.qkv_limit.is_some(), Heads::HAS_LIMIT)
 }

@@ -9,9 +9,9 @@ use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
     BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType, CommandEncoder,
     ComputePassDescriptor, ComputePipeline, ComputePipelineDescriptor, Device,
-    PassthroughShaderEntryPoint, PipelineCompilationOptions, PipelineLayoutDescriptor,
-    ShaderModule, ShaderModuleDescriptor, ShaderModuleDescriptorPassthrough, ShaderRuntimeChecks,
-    ShaderSource, ShaderStages,
+    PassthroughShaderEntryPoint, PipelineCache, PipelineCompilationOptions,
+    PipelineLayoutDescriptor, ShaderModule, ShaderModuleDescriptor,
+    ShaderModuleDescriptorPassthrough, ShaderRuntimeChecks, ShaderSource, ShaderStages,
 };
 
 /// The name of every kernel's entry point.
@@ -24,8 +24,13 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Compiles a kernel: as SPIR-V without contraction, or as WGSL.
-    pub(crate) fn new(device: &Device, kernel: Kernel, exact: bool) -> Self {
+    /// Compiles a kernel: as SPIR-V without contraction, or as WGSL. The driver may find it in `cache`, or adds it.
+    pub(crate) fn new(
+        device: &Device,
+        kernel: Kernel,
+        exact: bool,
+        cache: Option<&PipelineCache>,
+    ) -> Self {
         let entry = |(binding, access): (usize, &Access)| BindGroupLayoutEntry {
             binding: binding as u32,
             visibility: ShaderStages::COMPUTE,
@@ -58,7 +63,7 @@ impl Pipeline {
                 zero_initialize_workgroup_memory: false,
                 ..PipelineCompilationOptions::default()
             },
-            cache: None,
+            cache,
         });
         Self { layout, pipeline }
     }

@@ -40,15 +40,7 @@ fn product(
     let bytes = u64::from(rows * OUTPUTS) * 4;
     let y = device.allocate("results", bytes).unwrap();
     let staging = device.allocate_staging("results", bytes).unwrap();
-    let parameters = Linear {
-        quarters: inputs / 4,
-        outputs: OUTPUTS,
-        y_offset: 0,
-        y_stride: OUTPUTS,
-        rows,
-        flags: 0,
-        factor: 1.0,
-    };
+    let parameters = Linear::new([rows, OUTPUTS, inputs]);
     let pipeline = device.pipeline(kernel);
     let bound = pipeline.bind(device.inner(), &[weights, x, x, &y]);
     let groups = linear_groups(kernel, OUTPUTS, rows);

@@ -1,6 +1,7 @@
 //! The rows of a pass, as kernels read them.
 
 use crate::pages::place_number;
+use crate::states::step_numbers;
 use bytemuck::{Pod, Zeroable};
 use forerun_cache::RowPlace;
 use forerun_formats::Rope;
@@ -34,18 +35,25 @@ pub(crate) struct PassRows {
     pub(crate) table_starts: Vec<usize>,
     /// The rows whose logits are computed.
     pub(crate) outputs: Vec<u32>,
+    /// Where each row's recurrence starts and ends, if there are recurrent layers.
+    pub(crate) steps: Vec<[u32; 2]>,
 }
 
 impl PassRows {
-    /// Collects the rows of all sequences.
+    /// Collects the rows of all sequences, with the steps of recurrent layers if there are any.
     ///
     /// # Panics
     /// If a cache already holds an output row.
-    pub(crate) fn new(pass: &Pass<'_>, ropes: &[Rope]) -> Self {
+    pub(crate) fn new(pass: &Pass<'_>, ropes: &[Rope], has_states: bool) -> Self {
         let mut rows = Self::default();
+        let mut steps = Vec::new();
         for sequence in pass.sequences {
             rows.add_sequence(sequence);
+            if has_states {
+                sequence.cache.add_state_steps(sequence.tree, &mut steps);
+            }
         }
+        rows.steps = steps.iter().map(step_numbers).collect();
         for (row, output) in rows.rows.iter_mut().zip(&rows.outputs) {
             row.output = *output;
         }

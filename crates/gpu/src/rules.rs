@@ -1,8 +1,9 @@
 //! Which GPUs may be used.
 
 use crate::adapter::{AdapterKind, GpuAdapter};
-use crate::device::GpuDevice;
+use crate::device::{GpuDevice, GpuOptions};
 use crate::error::GpuError;
+use crate::pipeline_store::folder_from_environment;
 use crate::probe::Probe;
 use std::fmt;
 use std::sync::Arc;
@@ -30,13 +31,18 @@ impl GpuRules {
         Self { software: is_set(SOFTWARE), inexact: is_set(INEXACT) }
     }
 
-    /// Opens a GPU, as [`GpuDevice::open`] does.
+    /// Opens a GPU, as [`GpuDevice::open`] does. Its compiled pipelines are kept in the user's folder of caches, or where the
+    /// environment variable `FORERUN_GPU_CACHE` says.
     ///
     /// # Errors
     /// As [`GpuDevice::open`], and if the rules exclude the GPU.
     pub fn open(self, index: usize) -> Result<Arc<GpuDevice>, GpuError> {
-        self.check_adapter(&GpuDevice::adapters(), index)?;
-        let device = GpuDevice::open(index)?;
+        let adapters = GpuDevice::adapters();
+        self.check_adapter(&adapters, index)?;
+        let kind = adapters.get(index).map(|adapter| adapter.kind);
+        let pipeline_folder = folder_from_environment(kind == Some(AdapterKind::Software));
+        let options = GpuOptions { pipeline_folder, ..GpuOptions::default() };
+        let device = GpuDevice::open_with(index, options)?;
         self.check_bits(&device.adapter().name, device.probe())?;
         Ok(device)
     }

@@ -46,11 +46,18 @@ pub(crate) struct Scratch {
     pub(crate) partials: GrowingBuffer,  // [rows, query heads, splits, 2 + head_dim]
     pub(crate) attended: GrowingBuffer,  // [rows, queries]
     pub(crate) inner: GrowingBuffer,     // [rows or choices, intermediate]
+    pub(crate) latent: LatentScratch,
+    /// The inputs of layers next to the hidden state.
+    pub(crate) own_inputs: GrowingBuffer, // [rows, layers, width]
+    /// Where the recurrence of rows starts and ends, the results of convolutions, and those of recurrences.
+    pub(crate) steps: GrowingBuffer, // [rows, 2]
+    pub(crate) convolved: GrowingBuffer, // [rows, channels]
+    pub(crate) recurred: GrowingBuffer,  // [rows, values]
     /// The output of a dense MLP next to experts.
     pub(crate) dense: GrowingBuffer, // [rows, hidden]
     pub(crate) scores: GrowingBuffer,    // [rows, experts]
-    /// The gates of dense MLPs next to experts.
-    pub(crate) gates: GrowingBuffer, // [rows]
+    /// The gates of dense MLPs next to experts, and of attention.
+    pub(crate) gates: GrowingBuffer, // [rows], or [rows, queries]
     /// The chosen experts with their weights, their order by expert, and the tiles of products with them.
     pub(crate) choices: GrowingBuffer, // [rows, chosen, 2]
     pub(crate) members: GrowingBuffer,   // [rows, chosen]
@@ -61,4 +68,14 @@ pub(crate) struct Scratch {
     /// What the attention of each layer of a group adds.
     pub(crate) deltas: Vec<GrowingBuffer>, // [rows, hidden]
     pub(crate) logits: GrowingBuffer,    // [rows, head outputs]
+}
+
+/// The buffers of compressed keys and values.
+#[derive(Default)]
+pub(crate) struct LatentScratch {
+    pub(crate) normed: GrowingBuffer,  // [rows, query_rank]
+    pub(crate) queries: GrowingBuffer, // [rows, heads, query_dim]
+    pub(crate) plain: GrowingBuffer,   // [rows, heads, plain_dim], filled up
+    pub(crate) down: GrowingBuffer,    // [rows, rank + rope_dim]
+    pub(crate) values: GrowingBuffer,  // [rows, heads, value_dim]
 }

@@ -1,10 +1,11 @@
 //! What GPUs do not compute yet. It is refused when a model is loaded, with the piece's name.
 
 use crate::error::GpuLoadError;
-use crate::kernel::{MAX_EXPERTS, MAX_HEAD_DIM, WEIGHT_TYPES};
+use crate::kernel::{MAX_CONVOLUTION, MAX_EXPERTS, MAX_HEAD_DIM, MAX_KEY_DIM, WEIGHT_TYPES};
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, CacheType, Experts, Head, Input, Layer, MatrixTypes,
+    Norm, Recurrent,
 };
 
 /// Checks that GPUs compute everything in a model.
@@ -25,6 +26,8 @@ pub(crate) fn check(
     refuse(model.shares_embedding || model.head == Head::Target, "matrices shared with a target")?;
     refuse(model.head_tokens.is_some(), "a head with a part of the vocabulary")?;
     refuse(cache == CacheType::Q8, "caches in q8")?;
+    let has_other_norm = model.norm != Norm::Rms && model.own_input().is_some();
+    refuse(has_other_norm, "layer norms of inputs of layers' own")?;
     let mut of_layers = model.layers.iter().enumerate();
     let of_layers = of_layers.find_map(|(index, layer)| unsupported_layer(index, layer));
     let of_matrices =
@@ -43,6 +46,9 @@ pub(crate) fn first_layers(
 ) -> (usize, Option<String>) {
     if cache == CacheType::Q8 {
         return (0, Some("caches in q8".into()));
+    }
+    if model.own_input().is_some() {
+        return (0, Some("a part of a model whose layers have inputs of their own".into()));
     }
     // Such layers would read a cache on another device.
     let shares_keys =
@@ -80,9 +86,6 @@ fn unsupported_matrix(model: &Architecture, types: &MatrixTypes, tensor: Tensor)
 
 fn unsupported_piece(layer: &Layer) -> Option<String> {
     let pieces = [
-        (layer.recurrent.is_some(), "recurrent mixers"),
-        (layer.own_input.is_some(), "inputs of a layer's own"),
-        (layer.scalar, "factors of layers"),
         (
             matches!(layer.attention_norm, AttentionNorm::EmbeddingAndHidden { .. }),
             "attention over the embedding and the hidden state",
@@ -93,24 +96,27 @@ fn unsupported_piece(layer: &Layer) -> Option<String> {
     let of_layer = of_layer.map(|(_, piece)| piece.to_owned());
     let attention = || layer.attention.as_ref().and_then(unsupported_attention);
     let experts = || layer.experts.as_ref().and_then(unsupported_experts);
-    of_layer.or_else(attention).or_else(experts)
+    let recurrent = || layer.recurrent.as_ref().and_then(unsupported_mixer);
+    of_layer.or_else(attention).or_else(recurrent).or_else(experts)
+}
+
+fn unsupported_mixer(mixer: &Recurrent) -> Option<String> {
+    let (kernel, key_dim) = (mixer.kernel, mixer.key_dim);
+    let convolution = (kernel > MAX_CONVOLUTION)
+        .then(|| format!("convolutions over {kernel} positions, more than {MAX_CONVOLUTION}"));
+    let stateless = (mixer.state_bytes() == 0).then(|| "mixers without a state".to_owned());
+    let keys = || format!("key heads of {key_dim} numbers in recurrent mixers");
+    convolution.or(stateless).or_else(|| (key_dim > MAX_KEY_DIM).then(keys))
 }
 
 fn unsupported_experts(experts: &Experts) -> Option<String> {
-    if experts.own_norms || experts.router.own_norm {
-        return Some("experts with norms of their own".into());
-    }
-    if experts.router.expert_scales {
-        return Some("stored factors of experts".into());
-    }
     let count = experts.n_experts;
     (count > MAX_EXPERTS).then(|| format!("{count} experts, more than {MAX_EXPERTS}"))
 }
 
 fn unsupported_attention(attention: &Attention) -> Option<String> {
     let pieces = [
-        (attention.latent.is_some(), "compressed keys and values"),
-        (attention.gate, "gates of attention"),
+        (attention.gate && attention.latent.is_some(), "gates of compressed values"),
         (attention.sees_block, "attention within a block"),
         (
             attention.value_norm && attention.qkv_limit.is_some(),

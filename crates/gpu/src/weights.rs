@@ -2,14 +2,16 @@
 
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
-use crate::expert_matrix::ExpertMatrix;
 use crate::layer_plan::{self, LayerOptions, LayerPlan};
-use crate::matrix::{GpuMatrix, MatrixSource, upload_floats};
+use crate::layer_weights::{LayerWeights, NormWeights};
+use crate::matrix::GpuMatrix;
+use crate::own_input::OwnInputs;
 use crate::support;
-use forerun_formats::checkpoint::{LayerTensor, Tensor};
+use crate::uploader::Uploader;
+use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, CacheType, Checkpoint, ExpertTensor, Experts, Head,
-    Layer, LoadError, MatrixTypes, Mlp, MlpInput, ModelTypes, Norm, QkNorms, Rope, TensorSource,
+    Architecture, CacheType, Checkpoint, Head, LoadError, MatrixTypes, ModelTypes, Rope,
+    TensorSource,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,6 +25,8 @@ pub struct GpuWeights {
     /// Without outputs if only the first layers are here.
     pub(crate) embedding: Arc<GpuMatrix>,
     pub(crate) positions: Option<Buffer>, // [rows, hidden]
+    /// The inputs of layers next to the hidden state.
+    pub(crate) own_inputs: Option<OwnInputs>,
     pub(crate) layers: Vec<LayerWeights>,
     /// The different position embeddings of the layers.
     pub(crate) ropes: Vec<Rope>,
@@ -33,83 +37,6 @@ pub struct GpuWeights {
     pub(crate) unused: Buffer,
     /// The keys and values of layers without any.
     pub(crate) empty_pages: [Buffer; 2],
-}
-
-/// The weights of a norm: `[width]` each.
-pub(crate) struct NormWeights {
-    pub(crate) weight: Option<Buffer>,
-    pub(crate) bias: Option<Buffer>,
-}
-
-/// The weights of a layer.
-pub(crate) struct LayerWeights {
-    /// `None` if attention reads the hidden state.
-    pub(crate) attention_norm: Option<NormWeights>,
-    pub(crate) attention: Attention,
-    /// Queries, keys and values: `[(n_heads + 2 · n_kv_heads) · head_dim, hidden]`; queries only if the layer has no
-    /// keys of its own.
-    pub(crate) projection: GpuMatrix,
-    /// The norms of queries and of keys, one after another.
-    pub(crate) head_norms: Option<Buffer>,
-    pub(crate) sinks: Option<Buffer>, // [n_heads]
-    /// The index of the layer's position embedding.
-    pub(crate) rope: Option<usize>,
-    pub(crate) output: GpuMatrix, // [hidden, n_heads · head_dim]
-    pub(crate) attention_output_norm: Option<NormWeights>,
-    pub(crate) mlp_input: MlpInput,
-    /// The norm of what the MLP reads, unless that is the hidden state, or has the norm of attention.
-    pub(crate) mlp_norm: Option<NormWeights>,
-    /// The dense MLP, the experts, or both.
-    pub(crate) dense: Option<DenseWeights>,
-    pub(crate) experts: Option<ExpertWeights>,
-    pub(crate) mlp_output_norm: Option<NormWeights>,
-}
-
-/// The weights of a dense MLP.
-pub(crate) struct DenseWeights {
-    pub(crate) mlp: Mlp,
-    pub(crate) gate_up: GpuMatrix, // [2 · intermediate, hidden], or [intermediate, hidden]
-    pub(crate) down: GpuMatrix,    // [hidden, intermediate]
-}
-
-/// The weights of a mixture of experts.
-pub(crate) struct ExpertWeights {
-    pub(crate) shape: Experts,
-    pub(crate) router: GpuMatrix, // [experts, hidden], f32
-    /// What is added to the experts' weights to choose some of them.
-    pub(crate) correction: Option<Buffer>, // [experts]
-    /// The gate of the dense MLP's output.
-    pub(crate) shared_gate: Option<GpuMatrix>, // [1, hidden], f32
-    pub(crate) gate_up: ExpertMatrix, // [experts, 2 · intermediate, hidden], or [experts, intermediate, hidden]
-    pub(crate) down: ExpertMatrix,    // [experts, hidden, intermediate]
-}
-
-impl ExpertWeights {
-    /// Returns the bytes of an expert.
-    pub(crate) fn expert_bytes(&self) -> u64 {
-        (self.gate_up.bytes() + self.down.bytes()) / self.shape.n_experts as u64
-    }
-
-    fn bytes(&self) -> u64 {
-        let matrices = [Some(&self.router), self.shared_gate.as_ref()];
-        let matrices = matrices.into_iter().flatten().map(GpuMatrix::bytes).sum::<u64>();
-        matrices + self.gate_up.bytes() + self.down.bytes()
-    }
-}
-
-impl LayerWeights {
-    /// Returns the number of key heads of the layer's own: 0 if it attends to those of another layer.
-    pub(crate) fn own_key_heads(&self) -> usize {
-        if self.attention.keys_of.is_some() { 0 } else { self.attention.n_kv_heads }
-    }
-
-    /// Returns the size of all matrices in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        let dense = self.dense.iter().flat_map(|dense| [&dense.gate_up, &dense.down]);
-        let matrices = [&self.projection, &self.output].into_iter().chain(dense);
-        let experts = self.experts.as_ref().map_or(0, ExpertWeights::bytes);
-        matrices.map(GpuMatrix::bytes).sum::<u64>() + experts
-    }
 }
 
 impl GpuWeights {
@@ -168,6 +95,8 @@ impl GpuWeights {
         let uploader = Uploader { device, architecture: &architecture, source, types: &matrices };
         let embedding = Arc::new(uploader.matrix(&[Tensor::Embedding], &[])?);
         let positions = architecture.positions.map(|_| uploader.vector(Tensor::Positions));
+        let own_inputs = architecture.own_input().map(|shape| uploader.own_inputs(shape));
+        let own_inputs = own_inputs.transpose()?;
         let (mut ropes, mut layers) = (Vec::new(), Vec::new());
         for (index, layer) in architecture.layers.iter().enumerate() {
             if on_layer(index).is_break() {
@@ -195,6 +124,7 @@ impl GpuWeights {
         Ok(Self {
             embedding,
             positions: positions.transpose()?,
+            own_inputs,
             layers,
             ropes,
             final_norm: final_norm.transpose()?,
@@ -257,6 +187,7 @@ impl GpuWeights {
         Ok(Self {
             embedding: Arc::clone(&elsewhere),
             positions: None,
+            own_inputs: None,
             layers,
             ropes,
             final_norm: None,
@@ -306,7 +237,8 @@ impl GpuWeights {
             true => 0,
             false => self.head.bytes(),
         };
-        layers + self.embedding.bytes() + head
+        let own_inputs = self.own_inputs.as_ref().map_or(0, OwnInputs::bytes);
+        layers + self.embedding.bytes() + head + own_inputs
     }
 }
 
@@ -321,171 +253,4 @@ fn types_of(
         CacheType::for_weights(architecture.matrices().map(|tensor| matrices.of(tensor)))
     });
     Ok((matrices, cache))
-}
-
-/// Uploads the tensors of a model.
-struct Uploader<'a> {
-    device: &'a GpuDevice,
-    architecture: &'a Architecture,
-    source: &'a dyn TensorSource,
-    types: &'a MatrixTypes,
-}
-
-impl Uploader<'_> {
-    fn floats(&self, tensor: Tensor) -> Result<Vec<f32>, LoadError> {
-        self.source.rows(tensor, &self.architecture.shape(tensor))?.read_all()
-    }
-
-    fn vector(&self, tensor: Tensor) -> Result<Buffer, GpuLoadError> {
-        upload_floats(self.device, &tensor.to_string(), &self.floats(tensor)?)
-    }
-
-    /// Uploads tensors as one matrix. There is a bias for each of them, or none.
-    fn matrix(&self, tensors: &[Tensor], biases: &[Tensor]) -> Result<GpuMatrix, GpuLoadError> {
-        let source = |(index, &tensor): (usize, &Tensor)| {
-            let rows = self.source.rows(tensor, &self.architecture.shape(tensor))?;
-            let bias = biases.get(index).map(|&bias| self.floats(bias)).transpose()?;
-            let weight_type = self.types.of(tensor);
-            Ok(MatrixSource { rows, weight_type, bias: bias.unwrap_or_default() })
-        };
-        let sources = tensors.iter().enumerate().map(source);
-        let sources = sources.collect::<Result<Vec<_>, LoadError>>()?;
-        let name = tensors.first().map(Tensor::to_string).unwrap_or_default();
-        GpuMatrix::upload(self.device, &name, &sources)
-    }
-
-    /// Uploads the weights of a norm, if the model's norms have any.
-    fn norm(&self, weight: Tensor, bias: Tensor) -> Result<NormWeights, GpuLoadError> {
-        let norm = self.architecture.norm;
-        let has_bias = norm == Norm::Layer { bias: true };
-        Ok(NormWeights {
-            weight: norm.has_weights().then(|| self.vector(weight)).transpose()?,
-            bias: has_bias.then(|| self.vector(bias)).transpose()?,
-        })
-    }
-
-    fn layer(
-        &self,
-        index: usize,
-        layer: &Layer,
-        ropes: &mut Vec<Rope>,
-    ) -> Result<LayerWeights, GpuLoadError> {
-        use LayerTensor as T;
-        let of_layer = |part| Tensor::Layer(index, part);
-        let has = |part: &LayerTensor| layer.has(*part, self.architecture.norm);
-        let matrix = |weights: &[LayerTensor], biases: &[LayerTensor]| {
-            let tensors = |parts: &[LayerTensor]| -> Vec<Tensor> {
-                parts.iter().filter(|part| has(part)).map(|&part| of_layer(part)).collect()
-            };
-            self.matrix(&tensors(weights), &tensors(biases))
-        };
-        let norm = |is_there: bool, weight, bias| {
-            is_there.then(|| self.norm(of_layer(weight), of_layer(bias))).transpose()
-        };
-        // Norms of what is added have no bias.
-        let output_norm = |is_there: bool, weight| {
-            let upload = || self.vector(of_layer(weight));
-            let weight = is_there.then(upload).transpose()?;
-            Ok::<_, GpuLoadError>(
-                weight.map(|weight| NormWeights { weight: Some(weight), bias: None }),
-            )
-        };
-        let Some(attention) = layer.attention.clone() else {
-            return Err(GpuLoadError::unsupported(format!("layer {index} without attention")));
-        };
-        let sinks = attention.sinks.then(|| self.vector(of_layer(T::Sinks))).transpose()?;
-        let rope = attention.rope.clone().map(|rope| {
-            ropes.iter().position(|other| *other == rope).unwrap_or_else(|| {
-                ropes.push(rope);
-                ropes.len() - 1
-            })
-        });
-        Ok(LayerWeights {
-            attention_norm: norm(
-                layer.attention_norm == AttentionNorm::Hidden,
-                T::AttentionNorm,
-                T::AttentionNormBias,
-            )?,
-            projection: matrix(
-                &[T::Query, T::Key, T::Value],
-                &[T::QueryBias, T::KeyBias, T::ValueBias],
-            )?,
-            head_norms: self.head_norms(index, &attention)?,
-            sinks,
-            rope,
-            output: matrix(&[T::Output], &[T::OutputBias])?,
-            attention_output_norm: output_norm(
-                layer.attention_output_norm,
-                T::AttentionOutputNorm,
-            )?,
-            mlp_input: layer.mlp_input,
-            mlp_norm: norm(layer.mlp_input.norm() == Some(T::MlpNorm), T::MlpNorm, T::MlpNormBias)?,
-            dense: match layer.mlp {
-                Some(mlp) => Some(DenseWeights {
-                    mlp,
-                    gate_up: matrix(&[T::Gate, T::Up], &[T::GateBias, T::UpBias])?,
-                    down: matrix(&[T::Down], &[T::DownBias])?,
-                }),
-                None => None,
-            },
-            experts: layer.experts.map(|shape| self.experts(index, shape)).transpose()?,
-            mlp_output_norm: output_norm(layer.mlp_output_norm, T::MlpOutputNorm)?,
-            attention,
-        })
-    }
-
-    fn experts(&self, layer: usize, shape: Experts) -> Result<ExpertWeights, GpuLoadError> {
-        use ExpertTensor as E;
-        use LayerTensor as T;
-        let of_layer = |part| Tensor::Layer(layer, part);
-        let bias = shape.router.bias.then_some(of_layer(T::RouterBias));
-        let correction = shape.router.correction;
-        let correction = correction.then(|| self.vector(of_layer(T::RouterCorrection)));
-        let shared_gate = shape.shared_gate;
-        let shared_gate = shared_gate.then(|| self.matrix(&[of_layer(T::SharedGate)], &[]));
-        let projection = |kinds: &[(E, E)]| {
-            let source = |expert, (weight, bias): (E, E)| {
-                let tensor = Tensor::Expert(layer, expert, weight);
-                let bias = Tensor::Expert(layer, expert, bias);
-                let bias = shape.mlp.bias.then(|| self.floats(bias)).transpose()?;
-                let rows = self.source.rows(tensor, &self.architecture.shape(tensor))?;
-                let weight_type = self.types.of(tensor);
-                Ok::<_, LoadError>(MatrixSource {
-                    rows,
-                    weight_type,
-                    bias: bias.unwrap_or_default(),
-                })
-            };
-            let of_kind = |&kind: &(E, E)| {
-                (0..shape.n_experts).map(|expert| source(expert, kind)).collect::<Result<_, _>>()
-            };
-            let sources = kinds.iter().map(of_kind).collect::<Result<Vec<Vec<_>>, LoadError>>()?;
-            let name = Tensor::Expert(layer, 0, kinds[0].0).to_string();
-            ExpertMatrix::upload(self.device, &name, &sources)
-        };
-        let gate_up = [(E::Gate, E::GateBias), (E::Up, E::UpBias)];
-        Ok(ExpertWeights {
-            shape,
-            router: self.matrix(&[of_layer(T::Router)], bias.as_slice())?,
-            correction: correction.transpose()?,
-            shared_gate: shared_gate.transpose()?,
-            gate_up: projection(if shape.mlp.gated { &gate_up[..] } else { &gate_up[1..] })?,
-            down: projection(&[(E::Down, E::DownBias)])?,
-        })
-    }
-
-    fn head_norms(
-        &self,
-        index: usize,
-        attention: &Attention,
-    ) -> Result<Option<Buffer>, GpuLoadError> {
-        if attention.qk_norms == QkNorms::None {
-            return Ok(None);
-        }
-        let mut weights = self.floats(Tensor::Layer(index, LayerTensor::QueryNorm))?;
-        if attention.keys_of.is_none() {
-            weights.extend(self.floats(Tensor::Layer(index, LayerTensor::KeyNorm))?);
-        }
-        upload_floats(self.device, "norms of heads", &weights).map(Some)
-    }
 }

@@ -3,14 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
+#[path = "common/families.rs"]
+mod families;
 
 use common::{configs, gpu};
+use families::config_of;
 use forerun_cache::PAGE_ROWS;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::random::{
     RandomDtype, RandomTensors, scale_tensor, write_random_checkpoint,
 };
-use forerun_formats::{Checkpoint, Config, Family, FeatureSource, WeightType};
+use forerun_formats::{Checkpoint, Family, FeatureSource, WeightType};
 use forerun_gpu::{GpuModel, GpuWeights};
 use forerun_lm::{
     BatchEntry, CachePart, ForwardOutput, ForwardRequest, LanguageModel, LayerGroups, LayerOrder,
@@ -21,18 +24,29 @@ use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A plain model, one with windows and norms of heads, one with biases, and a mixture of experts; in different types.
+/// The models of the tests and their types: a plain one, windows and norms of heads, biases, a mixture of experts, recurrent layers
+/// with matrices and with convolutions alone, and compressed keys and values.
+const MODELS: [(Family, WeightType); 8] = [
+    (Family::Llama, WeightType::F32),
+    (Family::Gemma3, WeightType::Bf16),
+    (Family::Qwen2, WeightType::F16),
+    (Family::Qwen2Moe, WeightType::INT8),
+    (Family::Qwen3Next, WeightType::F32),
+    (Family::Lfm2, WeightType::Bf16),
+    (Family::DeepseekV2, WeightType::F16),
+    (Family::DeepseekV3, WeightType::F32),
+];
+
 fn all_weights() -> &'static [Arc<GpuWeights>] {
     static WEIGHTS: OnceLock<Vec<Arc<GpuWeights>>> = OnceLock::new();
     let load = || {
         let Some(device) = gpu() else { return Vec::new() };
-        let configs = configs();
-        let has_both = |config: &Config| config.family == Family::Qwen2Moe;
-        let mixture = configs.iter().position(has_both).unwrap();
-        let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
-        let chosen = [0, 2, 7, mixture].into_iter().zip(types);
-        let models = chosen.map(|(number, weight_type)| {
-            let architecture = configs[number].architecture();
+        let models = MODELS.into_iter().map(|(family, weight_type)| {
+            let config = match family {
+                Family::Llama => configs().remove(0),
+                _ => config_of(family),
+            };
+            let architecture = config.architecture();
             let tensors = RandomTensors::new(&architecture, 5);
             let weights =
                 GpuWeights::load_architecture(device, architecture, &tensors, weight_type);
@@ -165,14 +179,18 @@ proptest! {
 
     #[test]
     fn a_request_has_the_same_bits_in_company(
-        number in 0..4_usize,
+        number in 0..MODELS.len(),
         pages in 1..14_usize,
+        states in 1..60_usize,
         events in prop::collection::vec(event(), 1..30),
         out_of_vocabulary in prop::option::weighted(0.3, 0..8_usize),
     ) {
         let Some(weights) = all_weights().get(number) else { return Ok(()) };
         let groups = LayerGroups::of_sizes(&[weights.architecture().layers.len()]);
         let mut model = model(weights).with_page_budget(pages);
+        if weights.architecture().state_bytes() > 0 {
+            model = model.with_state_budget(states);
+        }
         let solo = |request: &Request| {
             let never = AtomicBool::new(false);
             self::model(weights).logits(&request.view(&groups, &never))

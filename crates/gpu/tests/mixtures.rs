@@ -81,25 +81,51 @@ fn experts_of_all_types_and_in_parts_have_the_bits_of_the_reference() {
     }
 }
 
+/// Norms of what routers and experts read, and stored factors, each alone and all together.
 #[test]
-fn other_mixtures_are_refused_by_name() {
+fn experts_with_norms_and_factors_have_the_bits_of_the_reference() {
     let Some(device) = gpu() else { return };
-    let error = |change: fn(&mut Experts)| {
-        let mut architecture = config_of(Family::Mixtral).architecture();
-        architecture.layers.iter_mut().flat_map(|layer| &mut layer.experts).for_each(change);
-        let tensors = RandomTensors::new(&architecture, 5);
-        match Models::load(device, &architecture, &tensors, WeightType::F32) {
-            Err(GpuLoadError::Unsupported { piece }) => piece,
-            Err(error) => panic!("{error}"),
-            Ok(_) => panic!("loaded"),
+    let changes: [fn(&mut Experts); 4] = [
+        |experts| experts.router.own_norm = true,
+        |experts| experts.router.expert_scales = true,
+        |experts| experts.own_norms = true,
+        |experts| {
+            experts.router = Router {
+                own_norm: true,
+                expert_scales: true,
+                correction: true,
+                weighting: Weighting::Sigmoid,
+                ..experts.router
+            };
+            experts.own_norms = true;
+        },
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        for family in [Family::Mixtral, Family::Qwen2Moe] {
+            let mut architecture = config_of(family).architecture();
+            architecture.layers.iter_mut().flat_map(|layer| &mut layer.experts).for_each(change);
+            let tensors = RandomTensors::new(&architecture, 5);
+            let models = Models::load(device, &architecture, &tensors, WeightType::F32).unwrap();
+            let name = format!("change {number} of {family}");
+            assert_same(&models, &all_layers(&architecture), 40, &name);
         }
-    };
-    let own_norm = error(|experts| experts.router.own_norm = true);
-    assert_eq!(own_norm, "experts with norms of their own (layer 0)");
-    let scales = error(|experts| experts.router.expert_scales = true);
-    assert_eq!(scales, "stored factors of experts (layer 0)");
-    let many = error(|experts| experts.n_experts = 513);
-    assert_eq!(many, "513 experts, more than 512 (layer 0)");
+    }
+}
+
+#[test]
+fn too_many_experts_are_refused_by_name() {
+    let Some(device) = gpu() else { return };
+    let mut architecture = config_of(Family::Mixtral).architecture();
+    let experts = architecture.layers.iter_mut().flat_map(|layer| &mut layer.experts);
+    experts.for_each(|experts| experts.n_experts = 513);
+    let tensors = RandomTensors::new(&architecture, 5);
+    match Models::load(device, &architecture, &tensors, WeightType::F32) {
+        Err(GpuLoadError::Unsupported { piece }) => {
+            assert_eq!(piece, "513 experts, more than 512 (layer 0)");
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("loaded"),
+    }
 }
 
 /// Of experts, a pass reads those that some row has chosen. A layer with experts is fourteen dispatches.

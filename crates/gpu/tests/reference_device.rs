@@ -15,7 +15,7 @@ use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::gguf::write_gguf;
 use forerun_formats::checkpoint::random::{RandomDtype, RandomTensors, write_random_checkpoint};
 use forerun_formats::{
-    BlockType, CacheType, Checkpoint, Config, FeatureSource, Mix, ModelTypes, WeightType,
+    BlockType, CacheType, Checkpoint, Config, Family, FeatureSource, Mix, ModelTypes, WeightType,
 };
 use forerun_gpu::{AdapterKind, GpuDevice, GpuLoadError, GpuOptions};
 use forerun_lm::{ForwardRequest, LanguageModel};
@@ -24,6 +24,14 @@ use forerun_reference::ReferenceDevice;
 use models::Models;
 use std::process::Command;
 use std::sync::Arc;
+
+/// The examples that GPUs do not compute, and how the reason begins.
+const REFUSED: [(Family, &str); 4] = [
+    (Family::Gemma4, "a matrix with 22 inputs, no multiple of 4"),
+    (Family::DeepseekV3, "heads of 45 numbers in attention"),
+    (Family::Glm4MoeLite, "a matrix with 18 inputs, no multiple of 4"),
+    (Family::Qwen35, "a matrix with 27 inputs, no multiple of 4"),
+];
 
 #[test]
 fn families_have_the_bits_of_the_reference_or_are_refused() {
@@ -42,14 +50,20 @@ fn families_have_the_bits_of_the_reference_or_are_refused() {
                     computed.push(name);
                 }
                 Err(GpuLoadError::Unsupported { piece }) => {
-                    refused.push(format!("{} ({number}): {piece}", config.family));
+                    refused.push((config.family, piece));
                 }
                 Err(error) => panic!("{error}"),
             }
         }
     }
     println!("computed: {computed:#?}\nrefused: {refused:#?}");
-    assert!(computed.len() >= 27, "{} families are computed", computed.len());
+    // Only examples with odd sizes. The same families with the next larger sizes are computed.
+    let is_expected =
+        |((family, piece), (expected, reason)): (&(Family, String), (Family, &str))| {
+            *family == expected && piece.starts_with(reason)
+        };
+    assert_eq!(refused.len(), REFUSED.len());
+    assert!(refused.iter().zip(REFUSED).all(is_expected));
 }
 
 #[test]

@@ -6,13 +6,16 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
+#[path = "common/families.rs"]
+mod families;
 #[path = "common/models.rs"]
 mod models;
 
 use common::{configs, gpu};
+use families::config_of;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::random::RandomTensors;
-use forerun_formats::{BlockType, CacheType, ModelTypes, WeightType};
+use forerun_formats::{BlockType, CacheType, Config, Family, ModelTypes, WeightType};
 use forerun_gpu::{GpuLoadError, GpuModel};
 use forerun_lm::fake::row_prefix;
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
@@ -211,13 +214,37 @@ fn deep_trees_after_long_prompts_have_the_same_bits_for_every_model() {
 /// Each pass also accepts the second branch of a tree, whose rows are copied.
 #[test]
 fn a_cancelled_forward_leaves_the_cache_unchanged() {
-    let Some((models, mut model)) = model(0) else { return };
+    let Some((models, model)) = model(0) else { return };
+    cancel_at_many_times(models, model, 60);
+}
+
+/// The same with states of recurrent layers, of which the cache has few, and with compressed keys and values.
+#[test]
+fn a_cancelled_forward_leaves_states_and_compressed_rows_unchanged() {
+    for family in [Family::Qwen3Next, Family::Lfm2, Family::DeepseekV2] {
+        let Some(models) = load(&config_of(family)) else { return };
+        let mut model = CachedTransformer::new(models.gpu());
+        if models.weights.architecture().state_bytes() > 0 {
+            model = model.with_state_budget(12);
+        }
+        cancel_at_many_times(&models, model, 12);
+    }
+}
+
+/// Loads a model in f32.
+fn load(config: &Config) -> Option<Models> {
+    let architecture = config.architecture();
+    let tensors = RandomTensors::new(&architecture, 5);
+    Some(Models::load(gpu()?, &architecture, &tensors, WeightType::F32).unwrap())
+}
+
+fn cancel_at_many_times(models: &Models, mut model: CachedTransformer<GpuModel>, moments: usize) {
     let tokens: Vec<TokenId> = (0..80).map(|index| index * 5 % 250).collect();
     let (mut cancelled, mut finished) = (0, 0);
     let mut tree = TokenTree::chain(&[9]);
     let branch = tree.push(None, 5);
     tree.push(Some(branch), 6);
-    for moment in 0..60 {
+    for moment in 0..moments {
         // Drops most rows, so that the next forward takes long enough to be cancelled.
         check_rows(models, &mut model, &tokens[..3], &tree, 0).unwrap();
         let accepted = [&tokens[..3], &[5, 6]].concat();
@@ -225,7 +252,7 @@ fn a_cancelled_forward_leaves_the_cache_unchanged() {
         let switch = AtomicBool::new(moment == 0);
         let outcome = std::thread::scope(|scope| {
             scope.spawn(|| {
-                for _ in 0..moment * 100 {
+                for _ in 0..moment * 6000 / moments {
                     std::hint::spin_loop();
                 }
                 switch.store(true, Ordering::Relaxed);

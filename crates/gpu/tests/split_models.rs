@@ -146,19 +146,15 @@ fn layers_that_gpus_do_not_compute_stay_on_cores() {
     }
     let config = configs().into_iter().find(|config| config.family == Family::Lfm2).unwrap();
     let mut architecture = config.architecture();
-    let is_recurrent: Vec<bool> =
-        architecture.layers.iter().map(|layer| layer.recurrent.is_some()).collect();
-    assert!(is_recurrent[0] && is_recurrent.contains(&false), "{is_recurrent:?}");
     let load = |architecture: &Architecture, count| {
         let tensors = RandomTensors::new(architecture, 5);
         Split::load(architecture, &tensors, WeightType::F32, count)
     };
+    architecture.layers[0].recurrent.as_mut().unwrap().kernel = 9;
     let error = load(&architecture, LayerCount::AsManyAsFit).err().unwrap().to_string();
-    assert!(error.contains("recurrent mixers (layer 0)"), "{error}");
+    assert!(error.contains("convolutions over 9 positions, more than 8 (layer 0)"), "{error}");
     // With a layer of attention first, that one is on the GPU, and states are on the cores.
-    let attention = is_recurrent.iter().position(|is_recurrent| !is_recurrent).unwrap();
-    let first = architecture.layers.remove(attention);
-    architecture.layers.insert(0, first);
+    architecture.layers.swap(0, 1);
     let split = load(&architecture, LayerCount::AsManyAsFit).unwrap();
     assert_eq!(split.layers, 1);
     let features = FeatureSource::LastHidden;
@@ -166,6 +162,34 @@ fn layers_that_gpus_do_not_compute_stay_on_cores() {
     assert_eq!(found, outputs(&mut split.reference(&features), None, 40));
     let error = load(&architecture, LayerCount::Exactly(2)).err().unwrap().to_string();
     assert!(error.contains("at most 1 of") && error.contains("(layer 1)"), "{error}");
+}
+
+/// Recurrent layers on both devices keep their states there.
+#[test]
+fn recurrent_layers_on_both_devices_have_their_bits() {
+    if gpu().is_none() {
+        return;
+    }
+    for family in [Family::Lfm2, Family::Qwen3Next, Family::GraniteMoeHybrid] {
+        let config = configs().into_iter().find(|config| config.family == family).unwrap();
+        let mut architecture = config.architecture();
+        let recurrent = architecture.layers[0].clone();
+        assert!(recurrent.recurrent.is_some(), "{family}");
+        architecture.layers.push(recurrent);
+        let tensors = RandomTensors::new(&architecture, 5);
+        let split = Split::load(&architecture, &tensors, WeightType::F32, LayerCount::Exactly(2));
+        let split = split.unwrap();
+        let features = FeatureSource::LastHidden;
+        let found = outputs(&mut split.model(Some(&features)), None, 40);
+        assert_eq!(found, outputs(&mut split.reference(&features), None, 40), "{family}");
+        let tokens: Vec<TokenId> = (0..40).map(|index| index * 5 % 250).collect();
+        let mut tree = TokenTree::chain(&[9, 4]);
+        tree.push(Some(0), 5);
+        let mut model = split.model(None);
+        for end in [5, 40, 38, 20, 40] {
+            check_rows_of(&split, &mut model, (&tokens[..end], &tree), 0).unwrap();
+        }
+    }
 }
 
 /// The model of the tests of rows.
@@ -182,11 +206,21 @@ fn split() -> Option<&'static Split> {
 
 type Model = CachedTransformer<SplitModel<GpuLayers, Transformer>>;
 
-/// Compares each row with a fresh forward pass over its prefix.
+/// Compares each row of the model of the tests of rows with a fresh forward pass over its prefix.
 fn check_rows(
     model: &mut Model,
     tokens: &[TokenId],
     tree: &TokenTree,
+    first_row: usize,
+) -> Result<(), TestCaseError> {
+    check_rows_of(split().unwrap(), model, (tokens, tree), first_row)
+}
+
+/// Compares each row with a fresh forward pass over its prefix.
+fn check_rows_of(
+    split: &Split,
+    model: &mut Model,
+    (tokens, tree): (&[TokenId], &TokenTree),
     first_row: usize,
 ) -> Result<(), TestCaseError> {
     let request =
@@ -196,7 +230,7 @@ fn check_rows(
     for (row, logits) in (first_row..).zip(logits.rows()) {
         let prefix = row_prefix(tokens, tree, row.checked_sub(1));
         let fresh = ForwardRequest::next_token(SequenceId(9), &prefix);
-        let expected = split().unwrap().model(None).logits(&fresh).unwrap().logits;
+        let expected = split.model(None).logits(&fresh).unwrap().logits;
         let bits = |row: &[f32]| row.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         prop_assert!(bits(logits) == bits(&expected), "row {} after {:?}", row, prefix);
     }

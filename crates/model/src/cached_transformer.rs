@@ -87,6 +87,12 @@ impl<F: Forward> CachedTransformer<F> {
         Self { pool: self.pool.with_budget(pages), ..self }
     }
 
+    /// Returns the model with another budget for the states of its recurrent layers.
+    #[must_use]
+    pub fn with_state_budget(self, states: usize) -> Self {
+        Self { pool: self.pool.with_state_budget(states), ..self }
+    }
+
     /// Returns the model on its device.
     #[must_use]
     pub fn device(&self) -> &F {

@@ -86,7 +86,7 @@ impl<L: ForwardLayers, R: ForwardRest> Forward for SplitModel<L, R> {
 /// The pages of a [`SplitModel`]: a page has a part on each device.
 pub struct SplitPages<L, R> {
     first: L,
-    /// Features and states of recurrent layers are here.
+    /// Features are here.
     rest: R,
 }
 
@@ -128,14 +128,21 @@ impl<L: PageStorage, R: PageStorage> PageStorage for SplitPages<L, R> {
     }
 
     fn state_bytes(&self) -> usize {
-        self.rest.state_bytes()
+        self.first.state_bytes() + self.rest.state_bytes()
     }
 
-    fn reserve_state(&mut self, state: StateId) {
-        self.rest.reserve_state(state);
+    fn set_state_budget(&mut self, states: usize) {
+        self.first.set_state_budget(states);
+        self.rest.set_state_budget(states);
+    }
+
+    fn reserve_state(&mut self, state: StateId) -> Result<(), StorageError> {
+        self.first.reserve_state(state)?;
+        self.rest.reserve_state(state)
     }
 
     fn release_state(&mut self, state: StateId) {
+        self.first.release_state(state);
         self.rest.release_state(state);
     }
 }

@@ -27,7 +27,9 @@ use crate::rounds::Pipeline;
 pub struct DsiLookahead {
     length: usize,
     mode: DraftLength,
+    /// The number of replicas that get jobs, and of all.
     replicas: usize,
+    all_replicas: usize,
     score_costs: BatchCosts,
     /// The time of a job with one row while nothing is drafted.
     alone: DecayingMean,
@@ -81,6 +83,7 @@ impl DsiLookahead {
             length: length.max(1),
             mode,
             replicas: replicas.max(1),
+            all_replicas: replicas.max(1),
             score_costs: BatchCosts::default(),
             alone: DecayingMean::default(),
             scores: CostCurve::with_fixed_part(),
@@ -111,7 +114,7 @@ impl DsiLookahead {
     pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
         let draft_time = self.draft_time.for_new_answer(prompt_tokens);
         let pauses = self.pauses.for_new_answer();
-        let (prompt_scores, unread_tokens) = (self.replicas, prompt_tokens);
+        let (prompt_scores, unread_tokens) = (self.all_replicas, prompt_tokens);
         Self { prompt_scores, unread_tokens, draft_time, pauses, ..self.clone() }
     }
 
@@ -240,6 +243,27 @@ impl DsiLookahead {
         match self.mode {
             DraftLength::Auto => self.next.max(2),
             _ => self.max_ahead(),
+        }
+    }
+
+    /// Returns how long a job of `rows` rows takes, in times of a job with one row; 1 if that is not known.
+    #[must_use]
+    pub fn job_size(&self, rows: usize) -> f64 {
+        let times = self.scores.up_to(rows.max(1));
+        if times[1] > 0.0 { (times[rows.max(1)] / times[1]).max(1.0) } else { 1.0 }
+    }
+
+    /// Returns the nanoseconds that a job of `rows` rows would have taken with one row and without neighbours; `None` if a
+    /// neighbour was reading a prompt, so that it shows nothing.
+    #[must_use]
+    pub fn one_row_ns_of(&self, rows: usize, time: &JobTime) -> Option<f64> {
+        Some(self.score_costs.alone_ns(time)? / self.job_size(rows))
+    }
+
+    /// Sets the number of target replicas that get jobs, if the lookahead follows measured times.
+    pub fn set_replicas(&mut self, count: usize) {
+        if self.mode == DraftLength::Auto {
+            self.replicas = count.max(1);
         }
     }
 
@@ -524,6 +548,25 @@ mod tests {
         let rows = lookahead.length();
         lookahead.observe_score(rows, &JobTime::alone(50_000_000), true);
         assert!(lookahead.verdicts_left.is_none() || lookahead.length() < rows, "{lookahead:?}");
+    }
+
+    #[test]
+    fn jobs_are_compared_by_the_time_of_one_row() {
+        let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 3);
+        assert_eq!(lookahead.one_row_ns_of(5, &JobTime::alone(600)), Some(600.0));
+        for _ in 0..lookahead.prompt_scores {
+            lookahead.observe_score(1, &JobTime::alone(9_000), true);
+        }
+        for (rows, ns) in [(1, 100), (5, 300)] {
+            lookahead.observe_score(rows, &JobTime::alone(ns), true);
+        }
+        assert_eq!(lookahead.one_row_ns_of(5, &JobTime::alone(600)), Some(200.0));
+        let mut reading = JobTime::alone(600);
+        reading.cost.add_pass(5, 500, 2, 600);
+        assert_eq!(lookahead.one_row_ns_of(5, &reading), None, "a neighbour reads a prompt");
+        // All replicas read the next prompt.
+        lookahead.set_replicas(1);
+        assert_eq!(lookahead.for_new_answer(9).prompt_scores, 3);
     }
 
     #[test]

@@ -109,21 +109,17 @@ impl BatchCosts {
     /// passes do not show the usual costs.
     pub(crate) fn learn(&mut self, time: &JobTime) -> Option<f64> {
         let cost = &time.cost;
+        let alone_ns = self.alone_ns(time);
         if cost.passes > 0 {
             let per_pass = |count: u64| count as f64 / cost.passes as f64;
             let (rows, ns) = (per_pass(cost.batch_rows), per_pass(cost.busy_ns));
             let sequences = per_pass(cost.batch_sequences);
-            // The neighbours may do as this sequence does, or as in recent passes.
-            let alike = per_pass(cost.own_rows) * sequences;
-            let usual = UNUSUAL_FACTOR * self.recent_rows.max(alike) + UNUSUAL_ROWS;
             self.recent_rows = rows.min(self.recent_rows * RECENT_GROWTH + 1.0);
             self.sequences.add(sequences);
             if cost.active_sequences > 0 {
                 self.active.add(cost.active_sequences as f64);
             }
-            if per_pass(cost.neighbour_rows()) > usual {
-                return None;
-            }
+            alone_ns?;
             self.rows.add(rows);
             self.ns.add(ns);
             self.squared_rows.add(rows * rows);
@@ -131,6 +127,18 @@ impl BatchCosts {
             self.fit();
         }
         Some(time.duration_ns as f64 * cost.without_neighbours(self.row_ns))
+    }
+
+    /// Returns the nanoseconds that a job would have taken without the rows of its neighbours; `None` if a neighbour was
+    /// reading a prompt.
+    pub(crate) fn alone_ns(&self, time: &JobTime) -> Option<f64> {
+        let cost = &time.cost;
+        let per_pass = |count: u64| count as f64 / cost.passes.max(1) as f64;
+        // The neighbours may do as this sequence does, or as in recent passes.
+        let alike = per_pass(cost.own_rows) * per_pass(cost.batch_sequences);
+        let usual = UNUSUAL_FACTOR * self.recent_rows.max(alike) + UNUSUAL_ROWS;
+        let is_usual = per_pass(cost.neighbour_rows()) <= usual;
+        is_usual.then(|| time.duration_ns as f64 * cost.without_neighbours(self.row_ns))
     }
 
     /// Fits the time of a row to the passes by least squares, if they differ enough in rows.

@@ -3,7 +3,7 @@
 use crate::weights::{ReferenceModel, add_assign, silu};
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{Recurrent, RecurrentRule};
-use forerun_vector::{exp, sigmoid};
+use forerun_vector::{exp, sigmoid, softplus};
 
 /// The state of a mixer after a row.
 #[derive(Clone, Debug)]
@@ -157,9 +157,4 @@ impl ReferenceModel {
         let inverse = 1.0 / (square + 1e-6).sqrt();
         x.iter().map(|x| x * inverse).collect()
     }
-}
-
-/// Computes `ln(1 + exp(x))`.
-fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { f64::from(x).exp().ln_1p() as f32 }
 }

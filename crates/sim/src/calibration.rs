@@ -1,6 +1,6 @@
 //! Calibrations: measured times and acceptance of real models, as input of simulations.
 
-use crate::{AcceptanceModel, Cost, ForwardCost, SimError};
+use crate::{AcceptanceModel, Cost, ForwardCost, Gathers, SimError};
 use serde::Deserialize;
 use std::fmt::Write;
 
@@ -38,6 +38,9 @@ pub struct MeasuredPasses {
     /// The time of each pass of a job after the first, in milliseconds, if it differs.
     #[serde(default)]
     pub next_ms: Option<f64>,
+    /// What is added to these times because several ranks compute the model together. Without it, they include everything.
+    #[serde(default)]
+    pub gathers: Option<Gathers>,
 }
 
 /// Converts milliseconds to nanoseconds.
@@ -58,7 +61,7 @@ impl MeasuredPasses {
             let expected = "pairs of rows and milliseconds, in ascending order of rows";
             return Err(SimError::Range { option: "rows-ms", found, expected });
         }
-        Ok(Cost {
+        let cost = Cost {
             forward: ForwardCost::Rows { points },
             first_ns: Some(ns("first-ms", self.first_ms)?),
             next_ns: self.next_ms.map(|ms| ns("next-ms", ms)).transpose()?,
@@ -66,7 +69,10 @@ impl MeasuredPasses {
             layers: self.layers,
             link_ns,
             reads_features: false,
-        })
+        };
+        let Some(gathers) = &self.gathers else { return Ok(cost) };
+        gathers.check()?;
+        Ok(gathers.added_to(&cost))
     }
 
     pub(crate) fn write(&self, name: &str, text: &mut String) -> std::fmt::Result {
@@ -74,7 +80,8 @@ impl MeasuredPasses {
             self.rows_ms.iter().map(|(rows, ms)| format!("[{rows}, {ms:.4}]")).collect();
         writeln!(text, "\n[{name}]\nmodel = {:?}\nlayers = {}", self.model, self.layers)?;
         writeln!(text, "first-ms = {:.4}\nrows-ms = [{}]", self.first_ms, points.join(", "))?;
-        self.next_ms.map_or(Ok(()), |ms| writeln!(text, "next-ms = {ms:.4}"))
+        self.next_ms.map_or(Ok(()), |ms| writeln!(text, "next-ms = {ms:.4}"))?;
+        self.gathers.as_ref().map_or(Ok(()), |gathers| gathers.write(name, text))
     }
 }
 
@@ -149,6 +156,15 @@ mod tests {
             first_ms: 80.5,
             rows_ms: vec![(1, 10.25), (4, 12.5)],
             next_ms: (model == "b").then_some(1.25),
+            gathers: (model == "b").then(|| Gathers {
+                ranks: 2,
+                numbers: vec![64, 256],
+                hidden: 64,
+                vocabulary: 1_000,
+                gathering_ms: 0.005,
+                latency_ms: 0.03,
+                gigabytes_per_second: 0.000_25,
+            }),
         };
         let calibration = Calibration {
             link_ms: 0.02,
@@ -166,10 +182,21 @@ mod tests {
             (11_000_000, Some(80_500_000), 20_000)
         );
         assert_eq!(calibration.acceptance(3), AcceptanceModel::Recorded(vec![false]));
-        for (from, to) in
-            [("1101", "1121"), ("[4, 12", "[1, 12"), ("0.02", "-1"), ("layers", "layer")]
-        {
+        for (from, to) in [
+            ("1101", "1121"),
+            ("[4, 12", "[1, 12"),
+            ("0.02", "-1"),
+            ("layers", "layer"),
+            ("ranks = 2", "ranks = 0"),
+            ("gigabytes-per-second = 0.00025", "gigabytes-per-second = 0"),
+            ("vocabulary = 1000", "vocabulary = 1048577"),
+        ] {
+            assert!(text.contains(from), "{from}: {text}");
             assert!(Calibration::parse(&text.replacen(from, to, 1)).is_err(), "{from}");
         }
+        // Both are optional.
+        let shorter = text.replace("hidden = 64\nvocabulary = 1000\n", "");
+        let gathers = Calibration::parse(&shorter).unwrap().drafter.gathers.unwrap();
+        assert_eq!((gathers.hidden, gathers.vocabulary), (0, 0));
     }
 }

@@ -163,6 +163,7 @@ impl<'a> Laboratory<'a> {
             first_ms: 0.0,
             rows_ms: Vec::new(),
             next_ms: None,
+            gathers: None,
         };
         let drafter = setting.drafter().map(|name| match plan.draft_model() {
             Some(model) => {

@@ -11,7 +11,7 @@ use super::shared::SharedSlice;
 use crate::team::Team;
 use forerun_cache::{StateBefore, StateId, StateStep};
 use forerun_formats::{Norm, Recurrent, RecurrentRule};
-use forerun_vector::{Lanes, Vectorized, dot, exp, sigmoid, vectorize};
+use forerun_vector::{Lanes, Vectorized, dot, exp, sigmoid, softplus, vectorize};
 use std::ops::Range;
 
 /// What is added to the square of the length of queries and keys.
@@ -292,11 +292,6 @@ fn prepare_heads(
             }
         }
     });
-}
-
-/// Returns `ln(1 + exp(x))`.
-fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { f64::from(x).exp().ln_1p() as f32 }
 }
 
 /// Divides parts of a vector by their lengths, and multiplies them by a factor.

@@ -71,7 +71,7 @@ impl PageOperation {
             Self::Reserve(page) => storage.allocate(PageId(page)),
             Self::Release(page) => storage.release(PageId(page)),
             Self::CopyRow { from, to } => storage.copy_row(place(from), place(to)),
-            Self::ReserveState(state) => storage.reserve_state(StateId(state)),
+            Self::ReserveState(state) => storage.allocate_state(StateId(state)),
             Self::ReleaseState(state) => storage.release_state(StateId(state)),
         }
     }

@@ -1,15 +1,18 @@
 // inner = activation(gate) · up, or activation(up) without a gate.
 struct Parameters {
   width: u32, // of `inner`
-  rows: u32,
+  gate_stride: u32, // numbers of a row of `gates`
+  up_stride: u32, // numbers of a row of `ups`
+  up_offset: u32,
   // 0: SiLU. 1: GELU. 2: GELU by tanh. 3: ReLU. 4: gpt-oss's clamped SwiGLU.
   activation: u32,
   is_gated: u32,
   limit: f32,
 }
 var<immediate> p: Parameters;
-@group(0) @binding(0) var<storage, read> projected: array<f32>; // [rows, gate, up], or [rows, up]
-@group(0) @binding(1) var<storage, read_write> inner: array<f32>; // [rows, width]
+@group(0) @binding(0) var<storage, read> gates: array<f32>; // [rows, gate_stride]
+@group(0) @binding(1) var<storage, read> ups: array<f32>; // [rows, up_stride]
+@group(0) @binding(2) var<storage, read_write> inner: array<f32>; // [rows, width]
 
 fn activate(x: f32) -> f32 {
   switch p.activation {
@@ -28,11 +31,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
   var value: f32;
+  var up = ups[row * p.up_stride + p.up_offset + i];
   if (p.is_gated == 0u) {
-    value = activate(projected[row * p.width + i]);
+    value = activate(up);
   } else {
-    var gate = projected[row * 2u * p.width + i];
-    var up = projected[row * 2u * p.width + p.width + i];
+    var gate = gates[row * p.gate_stride + i];
     if (p.activation == 4u) {
       gate = select(gate, p.limit, gate > p.limit);
       up = clamp(up, -p.limit, p.limit);

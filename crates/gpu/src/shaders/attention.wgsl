@@ -13,14 +13,17 @@ struct Parameters {
   score_cap: f32, // 0 for none
   splits: u32, // in `partials`
   first_row: u32, // the row of the first workgroup
+  // The place of a head's values in its row of `values`, which is as wide as the keys, and their number.
+  value_first: u32,
+  value_dim: u32,
 }
 var<immediate> p: Parameters;
 @group(0) @binding(0) var<storage, read> queries: array<f32>; // [rows, query_heads, head_dim]
 @group(0) @binding(1) var<storage, read> keys: array<u32>; // [places, key_heads, head_dim]
-@group(0) @binding(2) var<storage, read> values: array<u32>; // [places, key_heads, head_dim]
+@group(0) @binding(2) var<storage, read> values: array<u32>; // [places, key_heads, head_dim]; compressed values are a part of the keys
 @group(0) @binding(3) var<storage, read> rows: array<Row>;
 @group(0) @binding(4) var<storage, read> places: array<u32>; // page tables, and places of nodes of trees
-@group(0) @binding(5) var<storage, read_write> partials: array<f32>; // [rows, query_heads, splits, 2 + head_dim]
+@group(0) @binding(5) var<storage, read_write> partials: array<f32>; // [rows, query_heads, splits, 2 + value_dim]
 
 const SPLIT: u32 = 256u; // also the number of threads
 // Reads in progress at once. Their loops have no other end, so that compilers unroll them.
@@ -100,17 +103,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
   }
-  let out = ((group.y * p.query_heads + head) * p.splits + group.z) * (2u + p.head_dim);
+  let out = ((group.y * p.query_heads + head) * p.splits + group.z) * (2u + p.value_dim);
   if (thread == 0u) {
     partials[out] = peak;
     partials[out + 1u] = partial[0];
   }
-  for (var d = thread; d < p.head_dim; d += 256u) {
+  for (var d = thread; d < p.value_dim; d += 256u) {
     var value = 0.0f;
     for (var first = start; first < end; first += AT_ONCE) {
       var read: array<u32, AT_ONCE>;
       for (var j = 0u; j < AT_ONCE; j += 1u) {
-        let index = (at[min(first + j, end - 1u)] * p.key_heads + key_head) * p.head_dim + d;
+        let index = (at[min(first + j, end - 1u)] * p.key_heads + key_head) * p.head_dim + p.value_first + d;
         read[j] = values[index / PER_WORD];
       }
       for (var j = 0u; j < AT_ONCE; j += 1u) {

@@ -2,17 +2,17 @@
 // and added in ascending order. Then comes the attention sink, and the division by the sum of all weights.
 struct Parameters {
   query_heads: u32,
-  head_dim: u32,
+  value_dim: u32,
   window: u32,
   splits: u32,
   first_row: u32,
   has_sinks: u32,
 }
 var<immediate> p: Parameters;
-@group(0) @binding(0) var<storage, read> partials: array<f32>; // [rows, query_heads, splits, 2 + head_dim]
+@group(0) @binding(0) var<storage, read> partials: array<f32>; // [rows, query_heads, splits, 2 + value_dim]
 @group(0) @binding(1) var<storage, read> sinks: array<f32>; // [query_heads]
 @group(0) @binding(2) var<storage, read> rows: array<Row>;
-@group(0) @binding(3) var<storage, read_write> attended: array<f32>; // [rows, query_heads, head_dim]
+@group(0) @binding(3) var<storage, read_write> attended: array<f32>; // [rows, query_heads, value_dim]
 
 const SPLIT: u32 = 256u;
 
@@ -22,7 +22,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let seen = row.position + 1u;
   let first_split = (seen - min(seen, p.window)) / SPLIT;
   let used = (seen - 1u) / SPLIT - first_split + 1u;
-  let size = 2u + p.head_dim;
+  let size = 2u + p.value_dim;
   let first = (group.y * p.query_heads + group.x) * p.splits * size;
   var peak = LOWEST;
   for (var s = 0u; s < used; s += 1u) {
@@ -38,12 +38,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (p.has_sinks == 1u) {
     total = total + exponential(sinks[group.x] - peak);
   }
-  for (var d = thread; d < p.head_dim; d += 64u) {
+  for (var d = thread; d < p.value_dim; d += 64u) {
     var value = 0.0f;
     for (var s = 0u; s < used; s += 1u) {
       let weight = exponential(partials[first + s * size] - peak);
       value = value + partials[first + s * size + 2u + d] * weight;
     }
-    attended[((p.first_row + group.y) * p.query_heads + group.x) * p.head_dim + d] = divide(value, total);
+    attended[((p.first_row + group.y) * p.query_heads + group.x) * p.value_dim + d] = divide(value, total);
   }
 }

@@ -159,8 +159,3 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     atomicMin(&overflows[row], 2u * p.layer + select(0u, 1u, is_value));
   }
 }
-
-struct Word {
-  bits: u32,
-  is_too_large: bool,
-}

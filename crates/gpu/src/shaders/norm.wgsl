@@ -18,21 +18,6 @@ var<immediate> p: Parameters;
 @group(0) @binding(3) var<storage, read> rows: array<Row>;
 @group(0) @binding(4) var<storage, read_write> output: array<f32>; // [rows, width]
 
-var<workgroup> partial: array<f32, 256>;
-
-fn tree_sum(thread: u32, sum: f32) -> f32 {
-  workgroupBarrier();
-  partial[thread] = sum;
-  workgroupBarrier();
-  for (var half = 128u; half > 0u; half = half >> 1u) {
-    if (thread < half) {
-      partial[thread] = partial[thread] + partial[thread + half];
-    }
-    workgroupBarrier();
-  }
-  return partial[0];
-}
-
 // Numbers that a thread reads at once, 256 apart. Their loops have no other end, so that compilers unroll them and keep
 // the numbers in registers.
 const AT_ONCE: u32 = 8u;

@@ -96,6 +96,22 @@ fn silu(x: f32) -> f32 {
   return divide(x, 1.0f + exponential(-x));
 }
 
+// `vector::softplus`.
+fn softplus(x: f32) -> f32 {
+  let y = exponential(-abs(x));
+  let ratio = divide(y, 2.0f + y);
+  let square = ratio * ratio;
+  var sum = 0.06666667f;
+  sum = sum * square + 0.07692308f;
+  sum = sum * square + 0.09090909f;
+  sum = sum * square + 0.11111111f;
+  sum = sum * square + 0.14285715f;
+  sum = sum * square + 0.2f;
+  sum = sum * square + 0.33333334f;
+  let twice = 2.0f * ratio;
+  return select(x, 0.0f, x < 0.0f) + (twice + twice * square * sum);
+}
+
 // `vector::gelu`.
 fn gelu(x: f32) -> f32 {
   let z = abs(x) * 0.70710678118654752f;

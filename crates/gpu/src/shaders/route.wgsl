@@ -7,7 +7,7 @@ struct Parameters {
   chosen: u32, // experts of a row
   // 0: the softmax of all experts. 1: the softmax of the chosen ones. 2: sigmoids.
   weighting: u32,
-  // 1: weights are divided by their sum. 2: there is a correction.
+  // 1: weights are divided by their sum. 2: there is a correction. 4: experts have factors.
   flags: u32,
   scale: f32,
   groups: u32, // 0 for none
@@ -16,7 +16,7 @@ struct Parameters {
 }
 var<immediate> p: Parameters;
 @group(0) @binding(0) var<storage, read> scores: array<f32>; // [rows, experts]
-@group(0) @binding(1) var<storage, read> correction: array<f32>; // [experts]
+@group(0) @binding(1) var<storage, read> adjustments: array<f32>; // [2, experts]: corrections, then factors
 @group(0) @binding(2) var<storage, read_write> choices: array<vec2<u32>>; // [rows, chosen]: an expert, and its weight's bits
 
 // The key of minus infinity, and one that comes before all others.
@@ -114,7 +114,10 @@ fn write_choices(row: u32) {
   }
   for (var i = 0u; i < p.chosen; i += 1u) {
     let expert = chosen_experts[i];
-    let weight = divide(weights[expert], total) * p.scale;
+    var weight = divide(weights[expert], total) * p.scale;
+    if ((p.flags & 4u) != 0u) {
+      weight = weight * adjustments[p.experts + expert];
+    }
     choices[at + i] = vec2<u32>(expert, bitcast<u32>(weight));
   }
 }
@@ -153,7 +156,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     criterion[e] = weights[e];
     if ((p.flags & 2u) != 0u) {
-      criterion[e] = weights[e] + correction[e];
+      criterion[e] = weights[e] + adjustments[e];
     }
     keys[e] = key_of(criterion[e]);
   }

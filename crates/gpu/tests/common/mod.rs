@@ -1,7 +1,7 @@
 //! What the tests of GPUs share.
 
-use forerun_formats::Config;
 use forerun_formats::checkpoint::random::{example_config, example_families};
+use forerun_formats::{Config, RecurrentLayers};
 use forerun_gpu::GpuDevice;
 use std::sync::{Arc, OnceLock};
 
@@ -31,8 +31,31 @@ pub(crate) fn gpu_number() -> usize {
     std::env::var("FORERUN_GPU").ok().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// A plain Llama model, then the features of other families.
+/// A plain Llama model, then the features of other families. Those with sizes that GPUs do not compute are there again with
+/// the next larger ones.
 pub(crate) fn configs() -> Vec<Config> {
     let all = [example_config()].into_iter().chain(example_families());
+    let all = all.flat_map(|config| {
+        let aligned = aligned(&config);
+        let aligned = (aligned != config).then_some(aligned);
+        [config].into_iter().chain(aligned)
+    });
     all.map(|config| Config { max_position_embeddings: 700, ..config }).collect()
+}
+
+/// Returns a configuration in which matrices have multiples of four inputs.
+fn aligned(config: &Config) -> Config {
+    let mut config = config.clone();
+    if let Some(latent) = &mut config.latent {
+        latent.query_rank = latent.query_rank.map(|rank| rank.next_multiple_of(4));
+        latent.rank = latent.rank.next_multiple_of(4);
+        latent.value_dim = latent.value_dim.next_multiple_of(2);
+    }
+    config.per_layer_input = config.per_layer_input.map(|width| width.next_multiple_of(4));
+    if let Some(RecurrentLayers { mixer, .. }) = &mut config.recurrent {
+        while !mixer.value_width().is_multiple_of(4) {
+            mixer.value_dim += 1;
+        }
+    }
+    config
 }

@@ -97,12 +97,6 @@ pub enum PlacementError {
         /// The groups as written.
         group: String,
     },
-    /// A drafter is on several ranks.
-    #[error("{group} spreads a drafter over several ranks; give each drafter one rank")]
-    DraftingRanks {
-        /// The group as written.
-        group: String,
-    },
     /// A group names a rank twice.
     #[error("the group {group} names rank {rank} twice")]
     DuplicateRank {
@@ -113,7 +107,7 @@ pub enum PlacementError {
     },
     /// A rank that computes a model together with others has another model, too.
     #[error(
-        "rank {rank} computes a target together with the other ranks of {group}, so no other model can be there; \
+        "rank {rank} computes a model together with the other ranks of {group}, so no other model can be there; \
          give the other model a rank of its own"
     )]
     SharedMember {

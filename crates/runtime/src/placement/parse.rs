@@ -117,7 +117,7 @@ impl Placement {
     /// layers there as fit, and `target=gpu:0:20/cpu:0-3` places 20. The cores have everything else.
     ///
     /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name ranks then. The ranks
-    /// of `target=rank:1+rank:2` compute one target together.
+    /// of `target=rank:1+rank:2` compute one target together; so do those of a drafter.
     ///
     /// # Errors
     /// [`PlacementError`] if the text cannot be read, names a core that is not `available` or names a
@@ -191,6 +191,7 @@ mod tests {
             "target=gpu:0/cpu:0,target=gpu:1/cpu:1",
             "drafter=rank:0,target=rank:0,target=rank:7,shared",
             "drafter=rank:0,target=rank:2+rank:1,target=rank:3",
+            "drafter=rank:0+rank:1,target=rank:2+rank:3",
         ] {
             assert_eq!(Placement::parse(text, &CORES).unwrap().to_string(), text);
         }
@@ -226,7 +227,11 @@ mod tests {
             ("drafter=rank:1,target=rank:1", &["rank 1 is in two groups", "shared"]),
             ("target=rank:1+rank:1", &["rank:1+rank:1", "rank 1 twice"]),
             ("target=rank:1+cpu:1", &["target=rank:1+cpu:1"]),
-            ("drafter=rank:1+rank:2,target=rank:3", &["rank:1+rank:2", "one rank"]),
+            (
+                "drafter=rank:1+rank:2,drafter=rank:1+rank:2,target=rank:3,shared",
+                &["rank 1", "rank:1+rank:2", "no other"],
+            ),
+            ("drafter=rank:1+rank:2,target=rank:1,shared", &["rank 1", "no other"]),
             (
                 "drafter=rank:2,target=rank:1+rank:2,shared",
                 &["rank 2", "rank:1+rank:2", "no other"],

@@ -61,10 +61,6 @@ impl Placement {
             }
             _ => {}
         }
-        let mut drafters = self.drafters.iter().flat_map(|groups| &groups.0);
-        if let Some(group) = drafters.find(|group| group.has_several_ranks()) {
-            return Err(PlacementError::DraftingRanks { group: group.to_string() });
-        }
         for group in self.all_groups().filter(|group| group.has_several_ranks()) {
             let others = self.all_groups().filter(|other| !std::ptr::eq(*other, group));
             let others: Vec<usize> = others.flat_map(DeviceGroup::ranks).collect();

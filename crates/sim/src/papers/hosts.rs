@@ -2,72 +2,87 @@
 
 use super::{PublishedTable, headings, mean_ns};
 use crate::{
-    AcceptanceModel, Cancellation, Cost, ForwardCost, SimError, SimulatedMethod, Simulation,
+    AcceptanceModel, Cancellation, Cost, ForwardCost, Gathers, SimError, SimulatedMethod,
+    Simulation,
 };
 
-/// The bytes of Llama 3 70B and 8B in Q4_K_M.
-const TARGET_BYTES: f64 = 42.5e9;
-const DRAFTER_BYTES: f64 = 4.9e9;
 /// The memory bandwidth of a host with twelve channels of DDR5-4800, at 85 % of its peak.
 const HOST_BYTES_PER_SECOND: f64 = 392e9;
 /// The share of a pass that each further row takes.
 const ROW: f64 = 0.03;
-const LAYERS: usize = 80;
-/// The numbers that the ranks gather in a layer, for one row: attention, its output, the MLP's inside, and its output.
-const GATHERED: [usize; 4] = [8192, 8192, 28_672, 8192];
 /// What a gathering takes without the link, and half of what a job takes to a rank and back, both measured over shared memory
 /// on one machine (LOG.md).
-const GATHERING_NS: f64 = 5_000.0;
+const GATHERING_MS: f64 = 0.005;
 const MESSAGE_NS: u64 = 75_000;
+
+/// A model in Q4_K_M.
+struct Model {
+    bytes: f64,
+    layers: usize,
+    /// The numbers that the ranks gather in a layer, for one row: attention, its output, the MLP's inside, and its output.
+    gathered: [usize; 4],
+    hidden: usize,
+}
+
+/// The numbers of a row's logits, of both models.
+const VOCABULARY: usize = 128_256;
+
+/// Llama 3 70B and 8B.
+const TARGET: Model =
+    Model { bytes: 42.5e9, layers: 80, gathered: [8192, 8192, 28_672, 8192], hidden: 8192 };
+const DRAFTER: Model =
+    Model { bytes: 4.9e9, layers: 32, gathered: [4096, 4096, 14_336, 4096], hidden: 4096 };
 
 /// A network between the hosts.
 struct Link {
     name: &'static str,
-    latency_ns: f64,
-    bytes_per_second: f64,
+    latency_ms: f64,
+    gigabytes_per_second: f64,
 }
 
 const LINKS: [Link; 2] = [
-    Link { name: "10 GbE, TCP", latency_ns: 30_000.0, bytes_per_second: 1.25e9 },
-    Link { name: "400 Gbit/s InfiniBand", latency_ns: 2_000.0, bytes_per_second: 50e9 },
+    Link { name: "10 GbE, TCP", latency_ms: 0.03, gigabytes_per_second: 1.25 },
+    Link { name: "400 Gbit/s InfiniBand", latency_ms: 0.002, gigabytes_per_second: 50.0 },
 ];
 
-/// Returns the time of a target pass over `rows` rows on `hosts` hosts that compute each layer together.
-fn pass_ns(hosts: usize, rows: usize, link: &Link) -> u64 {
-    let reading = TARGET_BYTES / hosts as f64 / HOST_BYTES_PER_SECOND * 1e9;
-    let computing = reading * (1.0 + ROW * (rows - 1) as f64);
-    let others = (hosts - 1) as f64 / hosts as f64;
-    let gathering = |&numbers: &usize| match hosts {
-        1 => 0.0,
-        _ => {
-            let bytes = (4 * numbers * rows) as f64 * others;
-            GATHERING_NS + link.latency_ns + bytes / link.bytes_per_second * 1e9
-        }
-    };
-    (computing + LAYERS as f64 * GATHERED.iter().map(gathering).sum::<f64>()) as u64
-}
-
-fn target(hosts: usize, link: &Link) -> Cost {
-    let points = [1, 16, 32].map(|rows| (rows, pass_ns(hosts, rows, link))).to_vec();
-    Cost {
-        layers: LAYERS,
-        link_ns: MESSAGE_NS + link.latency_ns as u64,
-        forward: ForwardCost::Rows { points },
-        ..Cost::constant(0)
+impl Model {
+    /// Returns the cost of passes on `hosts` hosts that compute each layer together.
+    fn cost(&self, hosts: usize, link: &Link) -> Cost {
+        let reading_ns = self.bytes / hosts as f64 / HOST_BYTES_PER_SECOND * 1e9;
+        let computing_ns = |rows: usize| reading_ns * (1.0 + ROW * (rows - 1) as f64);
+        let points = [1, 16, 32].map(|rows| (rows, computing_ns(rows) as u64)).to_vec();
+        let gathers = Gathers {
+            ranks: hosts,
+            numbers: self.gathered.to_vec(),
+            hidden: self.hidden,
+            vocabulary: VOCABULARY,
+            gathering_ms: GATHERING_MS,
+            latency_ms: link.latency_ms,
+            gigabytes_per_second: link.gigabytes_per_second,
+        };
+        gathers.added_to(&Cost {
+            layers: self.layers,
+            link_ns: MESSAGE_NS + (link.latency_ms * 1e6) as u64,
+            forward: ForwardCost::Rows { points },
+            ..Cost::constant(0)
+        })
     }
 }
 
-fn simulation(
-    method: SimulatedMethod,
-    target: Cost,
+/// How many hosts have what.
+#[derive(Clone, Copy)]
+struct Hosts {
+    drafter: usize,
+    /// Those of each replica.
+    target: usize,
     replicas: usize,
-    acceptance: f64,
-) -> Simulation {
-    let drafting_ns = (DRAFTER_BYTES / HOST_BYTES_PER_SECOND * 1e9) as u64;
+}
+
+fn simulation(method: SimulatedMethod, hosts: Hosts, link: &Link, acceptance: f64) -> Simulation {
     Simulation {
         method,
-        drafters: vec![Cost { link_ns: MESSAGE_NS, ..Cost::constant(drafting_ns) }],
-        targets: vec![target; replicas],
+        drafters: vec![DRAFTER.cost(hosts.drafter, link)],
+        targets: vec![TARGET.cost(hosts.target, link); hosts.replicas],
         acceptance: vec![AcceptanceModel::Iid(acceptance)],
         lookup: AcceptanceModel::Iid(0.0),
         draft_tokens: 0,
@@ -91,45 +106,74 @@ fn best(simulation: &Simulation, texts: u64) -> Result<(f64, usize), SimError> {
     Ok(best)
 }
 
+/// The fastest division of the hosts: tokens per second, the draft length, and the division.
+fn fastest_division(
+    method: SimulatedMethod,
+    divisions: impl Iterator<Item = Hosts>,
+    (link, acceptance): (&Link, f64),
+    texts: u64,
+) -> Result<Option<(f64, usize, Hosts)>, SimError> {
+    let mut fastest: Option<(f64, usize, Hosts)> = None;
+    for hosts in divisions {
+        let (speed, length) = best(&simulation(method, hosts, link, acceptance), texts)?;
+        if fastest.is_none_or(|(known, ..)| speed > known) {
+            fastest = Some((speed, length, hosts));
+        }
+    }
+    Ok(fastest)
+}
+
 /// The fastest method on two to sixteen hosts.
 pub(super) fn fastest(texts: u64) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();
     for link in &LINKS {
         for (hosts, acceptance) in [2, 4, 8, 16].into_iter().flat_map(|n| [(n, 0.6), (n, 0.8)]) {
-            let run = |method, hosts: usize, replicas| {
-                best(&simulation(method, target(hosts, link), replicas, acceptance), texts)
+            let drafting = move |most: usize| [1, 2, 4, 8].into_iter().filter(move |n| *n <= most);
+            // These take turns, so all hosts verify. A rank has one model, so hosts that also draft have two ranks.
+            let in_turn =
+                drafting(hosts).map(|drafter| Hosts { drafter, target: hosts, replicas: 1 });
+            let apart = drafting(hosts - 1).map(|drafter| Hosts {
+                drafter,
+                target: hosts - drafter,
+                replicas: 1,
+            });
+            let replicated = drafting(hosts - 1).flat_map(|drafter| {
+                let left = hosts - drafter;
+                (2..=left.min(8)).map(move |replicas| Hosts {
+                    drafter,
+                    target: left / replicas,
+                    replicas,
+                })
+            });
+            let run = |method, divisions: &mut dyn Iterator<Item = Hosts>| {
+                fastest_division(method, divisions, (link, acceptance), texts)
             };
-            let plain = 1e9 / pass_ns(hosts, 1, link) as f64;
-            let (speculative, length) = run(SimulatedMethod::Speculative, hosts, 1)?;
-            let mut cells = vec![
+            let plain = 1e9 / TARGET.cost(hosts, link).forward.ns(1) as f64;
+            let speculative = run(SimulatedMethod::Speculative, &mut in_turn.into_iter())?;
+            let pearl = run(SimulatedMethod::Pearl, &mut apart.into_iter())?;
+            let dsi = run(SimulatedMethod::Dsi, &mut replicated.into_iter())?;
+            let methods = [("speculative", speculative), ("PEARL", pearl), ("DSI", dsi)];
+            let speeds =
+                methods.iter().filter_map(|(name, it)| it.map(|(speed, ..)| (*name, speed)));
+            let fastest = speeds.chain([("plain", plain)]).max_by(|a, b| a.1.total_cmp(&b.1));
+            let division = |(speed, length, hosts): (f64, usize, Hosts)| match hosts {
+                Hosts { drafter, replicas: 1, .. } => {
+                    format!("{speed:.1} (γ = {length}, {drafter})")
+                }
+                Hosts { drafter, target, replicas } => {
+                    format!("{speed:.1} ({drafter}, {replicas} × {target})")
+                }
+            };
+            let cells = methods.map(|(_, it)| it.map_or_else(|| "-".into(), division));
+            let mut row = vec![
                 link.name.into(),
                 hosts.to_string(),
                 format!("{acceptance:.1}"),
                 format!("{plain:.1}"),
-                format!("{speculative:.1} (γ = {length})"),
             ];
-            let mut all = vec![("plain", plain), ("speculative", speculative)];
-            let (pearl, length) = run(SimulatedMethod::Pearl, hosts - 1, 1)?;
-            cells.push(format!("{pearl:.1} (γ = {length})"));
-            all.push(("PEARL", pearl));
-            let mut dsi = (0.0, 0, 0);
-            for replicas in (2..hosts).take_while(|replicas| *replicas <= 8) {
-                let each = (hosts - 1) / replicas;
-                let (speed, _) = run(SimulatedMethod::Dsi, each, replicas)?;
-                if speed > dsi.0 {
-                    dsi = (speed, replicas, each);
-                }
-            }
-            cells.push(match dsi {
-                (speed, replicas, each) if replicas > 0 => {
-                    format!("{speed:.1} ({replicas} × {each})")
-                }
-                _ => "-".into(),
-            });
-            all.push(("DSI", dsi.0));
-            let fastest = all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
-            cells.push(fastest.map_or_else(String::new, |(name, _)| name.into()));
-            rows.push(cells);
+            row.extend(cells);
+            row.push(fastest.map_or_else(String::new, |(name, _)| name.into()));
+            rows.push(row);
         }
     }
     Ok(PublishedTable {
@@ -140,17 +184,19 @@ pub(super) fn fastest(texts: u64) -> Result<PublishedTable, SimError> {
             "hosts",
             "acceptance",
             "plain decoding",
-            "speculative decoding",
-            "PEARL",
-            "DSI (replicas × hosts of each)",
+            "speculative decoding (γ, drafting hosts)",
+            "PEARL (γ, drafting hosts)",
+            "DSI (drafting hosts, replicas × hosts of each)",
             "fastest",
         ]),
         rows,
         note: "Simulated, and in no paper: hosts with 392 GB/s that read all weights once a pass, and a further row of a \
-               target pass takes 3 % of it. The hosts of a target gather activations four times a layer: 5 µs as \
-               measured over shared memory on one machine, and the published latency and bandwidth of the link. \
-               Speculative decoding drafts on one of the hosts, which all verify; with PEARL and DSI one host drafts \
-               and the others verify. Each method has its best draft length of 1 to 10, and DSI its best number of \
-               replicas. Means of texts of 256 tokens.",
+               target pass takes 3 % of it. The hosts of a model gather activations four times a layer, and embeddings and \
+               logits once a pass: 5 µs as measured over shared memory on one machine, and the published latency and \
+               bandwidth of the link. With speculative decoding all hosts verify, and some of them draft before. Such a \
+               host needs two ranks, which divide its cores, because a rank that computes a model with others has no other \
+               model; half of the cores are assumed to reach the bandwidth. With PEARL and DSI the drafter's hosts do not \
+               verify. Each method has its best draft length of 1 to 10 and its best number of drafting \
+               hosts of 1, 2, 4 and 8, and DSI its best number of replicas. Means of texts of 256 tokens.",
     })
 }

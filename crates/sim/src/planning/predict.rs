@@ -164,6 +164,7 @@ impl Answers<'_> {
             lookup: None,
             targets: self.timing.replicas,
             drafters: 1,
+            shares_devices: false,
             calibrates_during_verification: false,
             reproducible: false,
         }
