@@ -59,7 +59,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
         let lookahead = DsiLookahead::new(options.draft_tokens, options.length, replicas)
             .with_tokens_per_forward(options.pattern.tokens_per_forward());
         let decoder = Dsi::new(options.targets, lookahead).with_drafters(options.drafters);
-        let decoder = Dsi { tries_slow_replicas: !options.shares_devices, ..decoder };
+        let decoder = if options.shares_devices { decoder.without_trials() } else { decoder };
         Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
     },
 };
@@ -127,6 +127,13 @@ impl Dsi {
             arrived: BTreeMap::new(),
             now_ns: None,
         }
+    }
+
+    /// Returns the decoder in a mode where slow replicas get no jobs only to measure them. Where models share cores, such jobs
+    /// take time from others.
+    #[must_use]
+    pub fn without_trials(self) -> Self {
+        Self { tries_slow_replicas: false, ..self }
     }
 
     /// Returns the decoder with the first `count` drafters, at least one. If several drafters agree

@@ -70,7 +70,7 @@ pub struct DecoderOptions {
     pub targets: usize,
     /// The number of drafters.
     pub drafters: usize,
-    /// Whether some of these models share devices, so that a job takes time from others.
+    /// Whether some of these models share a machine's devices, so that a job takes time from others.
     pub shares_devices: bool,
     /// Whether the drafter computes its draft's rows again while the target verifies it (EasySpec's calibration).
     pub calibrates_during_verification: bool,

@@ -37,7 +37,8 @@ impl LearnedDecoders {
             lookup: lookup(plan.lookup()),
             targets: plan.placement().replicas(),
             drafters: 1 + plan.additional_drafters().len(),
-            shares_devices: plan.placement().is_shared(),
+            // Cores of one machine help each other, and share its memory.
+            shares_devices: plan.placement().is_shared() || plan.placement().ranks().is_empty(),
             calibrates_during_verification,
             reproducible: false,
         };

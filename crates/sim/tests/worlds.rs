@@ -132,6 +132,11 @@ impl World {
         cluster.now_ns() as f64
     }
 
+    fn dsi(&self, mode: DraftLength, length: usize) -> Dsi {
+        let dsi = Dsi::new(self.replicas, DsiLookahead::new(length, mode, self.replicas));
+        if self.slowdown > 1.0 { dsi.without_trials() } else { dsi }
+    }
+
     fn decoder(&self, method: usize, mode: DraftLength, length: usize) -> Box<dyn Decoder> {
         match method {
             0 => Box::new(speculative(mode, length)),
@@ -141,7 +146,7 @@ impl World {
                 Box::new(Speculative::new(policy.growing_trees(limits)))
             }
             1 => Box::new(pearl(mode, length)),
-            2 => Box::new(dsi(mode, length, self.replicas)),
+            2 => Box::new(self.dsi(mode, length)),
             3 => {
                 let shape = DraftShape::Chain { length };
                 Box::new(Ssd::new(SpeculativeDraftLength::new(shape, mode)))
@@ -157,7 +162,7 @@ impl World {
             _ => Box::new(Auto::new(vec![
                 Box::new(speculative(mode, length)),
                 Box::new(pearl(mode, length)),
-                Box::new(dsi(mode, length, self.replicas)),
+                Box::new(self.dsi(mode, length)),
             ])),
         }
     }
@@ -177,10 +182,6 @@ fn speculative(mode: DraftLength, length: usize) -> Speculative {
 
 fn pearl(mode: DraftLength, length: usize) -> Pearl {
     Pearl::new(PearlOptions::default(), PearlDraftLength::new(length, mode, true))
-}
-
-fn dsi(mode: DraftLength, length: usize, replicas: usize) -> Dsi {
-    Dsi::new(replicas, DsiLookahead::new(length, mode, replicas))
 }
 
 const METHODS: [&str; 7] =
