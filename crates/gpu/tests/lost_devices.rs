@@ -4,11 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-#[path = "common/families.rs"]
-mod families;
 
 use common::{configs, gpu, gpu_number};
-use families::config_of;
 use forerun_cache::{PAGE_ROWS, PageStorage};
 use forerun_core::{
     KeyedRandomness, Role, Sampling, SamplingOptions, SequenceId, TokenId, TokenTree, Verification,
@@ -18,8 +15,8 @@ use forerun_decode::{
     Speculative, SpeculativeDraftLength, generate,
 };
 use forerun_draft::ModelDrafter;
+use forerun_formats::WeightType;
 use forerun_formats::checkpoint::random::RandomTensors;
-use forerun_formats::{Family, WeightType};
 use forerun_gpu::{GpuDevice, GpuFailure, GpuLoadError, GpuModel, GpuOptions, GpuWeights};
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::CachedTransformer;
@@ -197,44 +194,6 @@ fn a_full_cache_is_an_error_and_the_gpu_goes_on() {
         let [found, expected] =
             [&mut small_model, &mut healthy].map(|model| model.logits(&request).unwrap().logits);
         assert_eq!(found, expected);
-    }
-}
-
-/// The same with the states of recurrent layers: after a request that needs too many, others find those that there are.
-#[test]
-fn a_request_that_needs_too_many_states_is_an_error_and_others_go_on() {
-    let Some(device) = gpu() else { return };
-    let options = GpuOptions { max_binding_bytes: 32 << 10, ..GpuOptions::default() };
-    let small = GpuDevice::open_with(gpu_number(), options).unwrap();
-    let architecture = config_of(Family::Qwen3Next).architecture();
-    let tensors = RandomTensors::new(&architecture, 5);
-    let [mut small_model, mut healthy] = [&small, device].map(|device| {
-        let types = WeightType::F32;
-        let weights = GpuWeights::load_architecture(device, architecture.clone(), &tensors, types);
-        model(&Arc::new(weights.unwrap())).with_state_budget(10_000)
-    });
-    let most = small_model.pool().storage().max_states();
-    assert!((8..200).contains(&most), "{most} states");
-    let tokens: Vec<TokenId> = (0..20).map(|token| token * 7 % 250).collect();
-    let mut wide = TokenTree::new();
-    (0..2 * most as TokenId).for_each(|token| _ = wide.push(None, token));
-    for round in 0..3 {
-        let too_wide = ForwardRequest::new(SequenceId(0), &tokens[..3], &wide);
-        let message = small_model.logits(&too_wide).unwrap_err().to_string();
-        assert!(message.contains("the states of a recurrent layer"), "{message}");
-        assert!(message.contains(&*small.adapter().name), "{message}");
-        assert_eq!(small.check(), Ok(()));
-        if round > 0 {
-            small_model.release(SequenceId(0));
-        }
-        for sequence in 1..4 {
-            let request =
-                ForwardRequest::next_token(SequenceId(sequence), &tokens[round..10 + round]);
-            let [found, expected] = [&mut small_model, &mut healthy]
-                .map(|model| model.logits(&request).unwrap().logits);
-            assert_eq!(found, expected);
-        }
-        assert_eq!(small_model.pool().allocated_states(), most);
     }
 }
 
