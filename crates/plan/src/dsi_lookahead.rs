@@ -5,7 +5,7 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime};
-use crate::knowledge::{Forecast, KEPT_SLOWDOWN, Knowledge, READING_SHARE};
+use crate::knowledge::{Forecast, Knowledge, READING_SHARE, faded};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::Pipeline;
 
@@ -27,7 +27,7 @@ use crate::rounds::Pipeline;
 pub struct DsiLookahead {
     length: usize,
     mode: DraftLength,
-    /// The number of replicas that get jobs, and of all.
+    /// The number of replicas that get jobs.
     replicas: usize,
     all_replicas: usize,
     score_costs: BatchCosts,
@@ -196,9 +196,8 @@ impl DsiLookahead {
 
     /// Returns the time of a job with one row while drafters work; 0 if nothing is known.
     fn one_row_ns(&self) -> f64 {
-        let measured = self.scores.measured().find(|&(rows, _)| rows == 1);
-        match measured {
-            Some((_, ns)) => ns,
+        match self.measured_one_row_ns() {
+            Some(ns) => ns,
             None if self.alone.is_known() => self.plain_ns() * self.slowdown,
             None => self.scores.up_to(1)[1],
         }
@@ -210,15 +209,18 @@ impl DsiLookahead {
     }
 
     fn measured_slowdown(&self) -> Option<f64> {
-        let (_, ns) = self.scores.measured().find(|&(rows, _)| rows == 1)?;
-        Some((ns / self.alone.value()?).max(1.0))
+        Some((self.measured_one_row_ns()? / self.alone.value()?).max(1.0))
     }
 
-    /// Forgets some of the slowdown, so that it is measured again after a long time.
+    fn measured_one_row_ns(&self) -> Option<f64> {
+        self.scores.measured().find(|&(rows, _)| rows == 1).map(|(_, ns)| ns)
+    }
+
+    /// Forgets some of the slowdown.
     fn fade_slowdown(&mut self) {
         let before = self.slowdown();
-        self.scores.scale((1.0 + KEPT_SLOWDOWN * (before - 1.0)) / before);
-        self.slowdown = 1.0 + KEPT_SLOWDOWN * (self.slowdown - 1.0);
+        self.scores.scale(faded(before) / before);
+        self.slowdown = faded(self.slowdown);
     }
 
     fn knows_target(&self) -> bool {

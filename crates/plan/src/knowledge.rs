@@ -51,9 +51,14 @@ impl Forecast {
     }
 }
 
-/// What remains of a slowdown beyond 1 after a step of another method. It was measured in few passes, and other load may
-/// have been its cause.
-pub(crate) const KEPT_SLOWDOWN: f64 = 0.999;
+/// What remains of a slowdown beyond 1 after a step of another method.
+const KEPT_SLOWDOWN: f64 = 0.999;
+
+/// Returns a slowdown after a step of another method. It was measured in few passes, and other load may have been its
+/// cause, so it fades, and is measured again after a long time.
+pub(crate) fn faded(slowdown: f64) -> f64 {
+    1.0 + KEPT_SLOWDOWN * (slowdown - 1.0)
+}
 
 /// The factor by which drafts must be faster.
 const LEAST_GAIN: f64 = 1.005;

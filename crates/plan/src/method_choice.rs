@@ -81,7 +81,7 @@ const PREDICTION_STEPS: f64 = 6.0;
 const SETTLING_STEPS: u32 = 2;
 /// The same of the first turn of a candidate that predicts nothing, because it measures whether to draft at all.
 const FIRST_SETTLING_STEPS: u32 = 20;
-/// The number of steps without drafts after which the first candidate goes on.
+/// The number of steps without a gain after which the first candidate goes on.
 const PAUSED_STEPS: u32 = 4;
 /// The number of steps of a trial.
 const TRIAL_STEPS: u32 = 32;
@@ -254,7 +254,8 @@ impl MethodChoice {
             && self.lost_ns + start_ns <= may_lose_ns + GAIN_TOKENS * gain_ns
     }
 
-    /// Returns whether the current candidate expects to be no faster than the target alone, as it has for some steps. Then the first candidate is used: it learns with the least effort when drafts pay again.
+    /// Returns whether the current candidate expects to be no faster than the target alone, as it has for some steps. Then the
+    /// first candidate is used: it learns with the least effort when drafts pay again.
     fn pauses(&self) -> bool {
         let current = &self.candidates[self.current];
         let alone_ns = current.alone_ns;

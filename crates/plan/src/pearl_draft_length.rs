@@ -5,7 +5,7 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime, OneRowTime};
-use crate::knowledge::{Forecast, KEPT_SLOWDOWN, Knowledge};
+use crate::knowledge::{Forecast, Knowledge, faded};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::ParallelRounds;
 
@@ -355,12 +355,11 @@ impl PearlDraftLength {
         are_known.then(|| (self.one_row_ns() / alone_ns).max(1.0))
     }
 
-    /// Forgets some of the slowdown, so that it is measured again after a long time.
+    /// Forgets some of the slowdown.
     fn fade_slowdown(&mut self) {
         let before = self.slowdown();
-        let faded = 1.0 + KEPT_SLOWDOWN * (before - 1.0);
-        self.while_drafting.scale(faded / before);
-        self.slowdown = 1.0 + KEPT_SLOWDOWN * (self.slowdown - 1.0);
+        self.while_drafting.scale(faded(before) / before);
+        self.slowdown = faded(self.slowdown);
     }
 
     /// Returns the estimated share of a score job with `rows` rows at the present load, while the
