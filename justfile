@@ -28,19 +28,19 @@ test:
 # The complete lossless matrix: 120 prompts, all pairs
 lossless prompts="120" seed="0":
     FORERUN_LOSSLESS_PROMPTS={{prompts}} FORERUN_LOSSLESS_SEED={{seed}} \
-        cargo nextest run --release -p forerun --test lossless_matrix --success-output immediate
+        cargo nextest run --release -p forerun --test integration lossless_matrix:: --success-output immediate
 
 # Frequencies of sampled tokens against exact probabilities, with every method
 samples count="10000":
-    FORERUN_SAMPLES={{count}} cargo nextest run --release -p forerun --test statistics_of_samples --success-output immediate
+    FORERUN_SAMPLES={{count}} cargo nextest run --release -p forerun --test integration statistics_of_samples:: --success-output immediate
 
 # Row invariance on many more random scripts
 rows cases="2000":
-    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test row_invariance --test tensor_parallel
+    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test integration row_invariance:: tensor_parallel::
 
 # Row invariance in company: random schedules of requests that share passes and pages
 batches cases="20000":
-    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test batches
+    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test integration batches::
 
 # The GPU's tests on the software Vulkan driver lavapipe (Debian: mesa-vulkan-drivers)
 gpu cases="24" driver="/usr/share/vulkan/icd.d/lvp_icd.x86_64.json":
@@ -48,7 +48,7 @@ gpu cases="24" driver="/usr/share/vulkan/icd.d/lvp_icd.x86_64.json":
 
 # Automatic draft lengths against plain decoding and every fixed length, in many more random worlds
 worlds cases="10000":
-    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-sim --test worlds --success-output immediate
+    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-sim --test integration worlds:: --success-output immediate
 
 # Decoders on workers behind byte channels, in many more random worlds
 wire cases="50000":
@@ -91,7 +91,7 @@ states rounds="300":
 # Mutation fuzzing of the checkpoint loaders and of configurations
 fuzz cases="1000000":
     FORERUN_FUZZ_CASES={{cases}} \
-        cargo nextest run --release -p forerun-formats --test fuzz_loaders --test fuzz_configurations --success-output immediate
+        cargo nextest run --release -p forerun-formats --test fuzz_loaders --test integration fuzz --success-output immediate
 
 # Build the Python package, install it in a fresh environment and run its tests and type checks
 python profile="dev":
@@ -117,12 +117,12 @@ soak minutes="10":
 
 # 20,000 answers of 64 clients at once, each compared with the same request alone
 load answers="20000":
-    FORERUN_ANSWERS={{answers}} cargo nextest run --release -p forerun-server --test load_equality
+    FORERUN_ANSWERS={{answers}} cargo nextest run --release -p forerun-server --test integration load_equality::
 
 # Fetch SmolLM2-135M-Instruct (93 MB) and run all tests that use it (scripts/smollm2)
 smollm2:
     scripts/smollm2/fetch.py
-    FORERUN_SMOLLM2_PROMPTS=20 cargo nextest run --release -p forerun --test smollm2 --success-output immediate
+    FORERUN_SMOLLM2_PROMPTS=20 cargo nextest run --release -p forerun --test integration smollm2:: --success-output immediate
 
 # Install what `just guide` needs: mdbook and lychee
 guide-tools:

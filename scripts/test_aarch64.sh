@@ -20,9 +20,10 @@ case "${1:-}" in
         # Emulated tests take minutes.
         export FORERUN_CASES="${FORERUN_CASES:-8}"
         test_on max -p forerun-vector --lib
-        test_on max -p forerun-cpu --lib --test row_invariance --test batches --test reference_device
+        test_on max -p forerun-cpu --lib
+        test_on max -p forerun-cpu --test integration -- row_invariance:: batches:: reference_device::
         for processor in cortex-a76 cortex-a53; do
-            test_on "$processor" -p forerun-cpu --lib --test row_invariance -- kernels:: row
+            test_on "$processor" -p forerun-cpu --lib --test integration -- kernels:: row
         done
         ;;
     --sample)

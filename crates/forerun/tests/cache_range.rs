@@ -3,9 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Pair;
+use crate::common::Pair;
 use forerun::{
     DraftTokens, DrafterKind, Forerun, Method, Options, Plan, Request, WeightType, available_cores,
 };

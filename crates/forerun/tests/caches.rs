@@ -4,9 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Pair;
+use crate::common::Pair;
 use forerun_core::{Sampling, SequenceId, TokenId};
 use forerun_cpu::{
     AlternatingModel, CpuPages, ExclusiveDevice, PipelineParallelModel, Team, Transformer, Weights,

@@ -5,10 +5,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod draft_goldens;
-
-use draft_goldens::{
-    Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, on_cpu, on_reference, weights,
+use crate::draft_goldens::{
+    self, Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, on_cpu, on_reference,
+    weights,
 };
 use forerun::{Checkpoint, LoadError, Team, TokenId};
 use forerun_core::{Features, SequenceId, TokenTree};

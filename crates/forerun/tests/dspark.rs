@@ -5,10 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod draft_goldens;
-
-use draft_goldens::{
-    Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, on_cpu, on_reference,
+use crate::draft_goldens::{
+    self, Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, on_cpu, on_reference,
     reference_models,
 };
 use forerun::{Checkpoint, DrafterKind, LoadError, Team, TokenId};

@@ -4,9 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod draft_goldens;
-
-use draft_goldens::{Opened, assert_drafts, goldens, on_cpu, on_reference};
+use crate::draft_goldens::{self, Opened, assert_drafts, goldens, on_cpu, on_reference};
 use forerun::Checkpoint;
 use forerun_formats::{FeatureSource, Speculator};
 use forerun_model::EagleModel;

@@ -3,9 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Pair;
+use crate::common::Pair;
 use forerun::{
     Canceller, DraftTokens, DrafterKind, Finish, Forerun, Method, Options, Plan, Request,
     SamplingOptions, SpanKind, TokenId, Tree, Verification, VerificationChoice,

@@ -7,8 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
+use crate::common;
 use forerun::{
     BlockType, Canceller, Checkpoint, Config, Finish, Forerun, Options, Plan, Request, RopeScaling,
     Team, TokenId, WeightType, Weights,

@@ -2,8 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
+use crate::common;
 use forerun::{
     ChatTemplate, Checkpoint, Config, Loader, Message, ModelSource, TextStream, TokenId, Tokenizer,
     WeightType, export_gguf,

@@ -3,8 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
+use crate::common;
 use forerun::{
     Canceller, Checkpoint, Forerun, Options, Plan, Request, TextStream, TokenId, Tokenizer,
 };

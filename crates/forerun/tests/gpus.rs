@@ -5,9 +5,7 @@
 #![cfg(feature = "gpu")]
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Pair;
+use crate::common::Pair;
 use forerun::{
     Answer, DraftTokens, DrafterKind, Forerun, ForerunError, GpuDevice, LayerStrategy, Loader,
     Method, Options, Plan, RandomPair, Request, SamplingOptions, Step, Tree, WeightType,

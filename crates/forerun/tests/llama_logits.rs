@@ -8,9 +8,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::report;
+use crate::common::report;
 use forerun::{
     BlockType, Checkpoint, Config, Family, Loader, Mix, ModelSource, RopeScaling, Team, TokenId,
     WeightType, WeightTypes, Weights, export_gguf,

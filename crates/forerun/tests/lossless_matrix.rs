@@ -10,9 +10,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Pair;
+use crate::common::{self, Pair};
 use forerun::{
     AdditionalDrafter, Answer, AnswerDecoder, CacheType, CalibrationPolicy, Canceller, Checkpoint,
     Config, DecoderOptions, DraftContext, DraftTokens, Drafter, DrafterEntry, DrafterKind,

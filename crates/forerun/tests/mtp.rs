@@ -3,9 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod draft_goldens;
-
-use draft_goldens::{Opened, assert_drafts, on_cpu, on_reference};
+use crate::draft_goldens::{self, Opened, assert_drafts, on_cpu, on_reference};
 use forerun::{Checkpoint, LoadError};
 use forerun_formats::Speculator;
 use forerun_model::EagleModel;

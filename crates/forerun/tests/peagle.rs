@@ -4,10 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod draft_goldens;
-
-use draft_goldens::{
-    Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, on_cpu, on_reference,
+use crate::draft_goldens::{
+    self, Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, on_cpu, on_reference,
 };
 use forerun::{Checkpoint, LoadError, TokenId};
 use forerun_core::{Features, TokenTree};

@@ -5,8 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
+use crate::common;
 use forerun::{
     Quality, QualityBench, QualityError, QualityOptions, QualityReport, RandomPair, Team,
     TypeQuality, WeightType,

@@ -5,9 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Pair;
+use crate::common::{self, Pair};
 use forerun::{
     AdditionalDrafter, Answer, AnswerEvent, Canceller, ClusterHandle, DraftTokens, DrafterKind,
     Finish, Forerun, Grammar, Loader, Method, Options, Plan, RemoteProcess, RemoteWorkers, Request,

@@ -3,9 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Pair;
+use crate::common::{self, Pair};
 use forerun::{
     Canceller, DraftTokens, Forerun, Method, Options, Plan, PlanError, Request, SpanKind, Trace,
     available_cores,

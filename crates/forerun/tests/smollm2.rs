@@ -5,8 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
+use crate::common;
 use forerun::{
     Canceller, ChatTemplate, Checkpoint, Forerun, Message, Options, Plan, Request, Team, TokenId,
     WeightType, Weights,

@@ -5,9 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Pair;
+use crate::common::Pair;
 use forerun::{
     Canceller, Checkpoint, DraftTokens, DrafterKind, Forerun, LayerStrategy, Method, Options, Plan,
     Request, SamplingOptions, TokenId, Tree, Verification, VerificationChoice,

@@ -2,9 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Pair;
+use crate::common::Pair;
 use forerun::{
     Answer, AnswerEvent, AnswerToken, Finish, Forerun, Method, Options, Plan, Request, TokenOrigin,
     Verification, VerificationChoice, available_cores,

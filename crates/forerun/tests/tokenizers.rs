@@ -3,8 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
+use crate::common;
 use forerun::{Forerun, Options, Plan, TextStream, TokenId, Tokenizer};
 use forerun_formats::checkpoint::random::{
     BOS, RandomDtype, example_config, write_random_checkpoint,

@@ -2,12 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-#[path = "common/families.rs"]
-mod families;
-
-use common::{configs, gpu};
-use families::config_of;
+use crate::common::{configs, gpu};
+use crate::families::config_of;
 use forerun_cache::PAGE_ROWS;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::random::{

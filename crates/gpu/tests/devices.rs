@@ -2,9 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{configs, gpu, gpu_number};
+use crate::common::{configs, gpu, gpu_number};
 use forerun_core::SequenceId;
 use forerun_formats::WeightType;
 use forerun_formats::checkpoint::random::RandomTensors;

@@ -3,14 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-#[path = "common/comparison.rs"]
-mod comparison;
-#[path = "common/models.rs"]
-mod models;
-
-use common::{configs, gpu, gpu_number};
-use comparison::{TYPES, all_layers, assert_same};
+use crate::common::{configs, gpu, gpu_number};
+use crate::comparison::{TYPES, all_layers, assert_same};
+use crate::models::Models;
 use forerun_core::{SequenceId, TokenId};
 use forerun_formats::checkpoint::random::{
     RandomDtype, RandomTensors, scale_tensor, write_random_checkpoint,
@@ -21,7 +16,6 @@ use forerun_formats::{
 use forerun_gpu::{GpuDevice, GpuLoadError, GpuModel, GpuOptions, GpuWeights};
 use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::CachedTransformer;
-use models::Models;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -2,9 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::{configs, gpu, gpu_number};
+use crate::common::{configs, gpu, gpu_number};
 use forerun_core::SequenceId;
 use forerun_formats::WeightType;
 use forerun_formats::checkpoint::random::RandomTensors;
@@ -135,7 +133,7 @@ fn processes_share_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let run = || {
         Command::new(std::env::current_exe().unwrap())
-            .args(["a_process_with_a_folder", "--exact", "--nocapture"])
+            .args(["pipeline_files::a_process_with_a_folder", "--exact", "--nocapture"])
             .env(FOLDER, folder.path())
             .stdout(std::process::Stdio::piped())
             .spawn()

@@ -3,14 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-#[path = "common/comparison.rs"]
-mod comparison;
-#[path = "common/models.rs"]
-mod models;
-
-use common::{configs, gpu, gpu_number};
-use comparison::{TYPES, all_layers, assert_same};
+use crate::common::{configs, gpu, gpu_number};
+use crate::comparison::{TYPES, all_layers, assert_same};
+use crate::models::Models;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::gguf::write_gguf;
 use forerun_formats::checkpoint::random::{RandomDtype, RandomTensors, write_random_checkpoint};
@@ -21,7 +16,6 @@ use forerun_gpu::{AdapterKind, GpuDevice, GpuLoadError, GpuOptions};
 use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::CachedTransformer;
 use forerun_reference::ReferenceDevice;
-use models::Models;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -183,7 +177,7 @@ fn subgroups_of_all_widths_have_the_bits_of_the_reference() {
     for width in [4, 8, 16] {
         let child = Command::new(std::env::current_exe().unwrap())
             .args([
-                "families_have_the_bits_of_the_reference_or_are_refused",
+                "reference_device::families_have_the_bits_of_the_reference_or_are_refused",
                 "--exact",
                 "--nocapture",
             ])

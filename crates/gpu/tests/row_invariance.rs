@@ -5,14 +5,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-#[path = "common/families.rs"]
-mod families;
-#[path = "common/models.rs"]
-mod models;
-
-use common::{configs, gpu};
-use families::config_of;
+use crate::common::{configs, gpu};
+use crate::families::config_of;
+use crate::models::Models;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::random::RandomTensors;
 use forerun_formats::{BlockType, CacheType, Config, Family, ModelTypes, WeightType};
@@ -20,7 +15,6 @@ use forerun_gpu::{GpuLoadError, GpuModel};
 use forerun_lm::fake::row_prefix;
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::CachedTransformer;
-use models::Models;
 use proptest::prelude::*;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};

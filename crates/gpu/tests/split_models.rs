@@ -2,16 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-#[path = "common/comparison.rs"]
-#[expect(dead_code, reason = "shared with other tests")]
-mod comparison;
-#[path = "common/models.rs"]
-#[expect(dead_code, reason = "shared with other tests")]
-mod models;
-
-use common::{configs, gpu};
-use comparison::outputs;
+use crate::common::{configs, gpu};
+use crate::comparison::outputs;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_cpu::{Team, Transformer, Weights};
 use forerun_formats::checkpoint::random::RandomTensors;

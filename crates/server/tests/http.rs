@@ -2,9 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use forerun::{
     ChatTemplate, Forerun, Message, Options, Plan, RandomPair, Request, SamplingOptions,
 };

@@ -1,11 +1,9 @@
 //! Batches: every token is a target once per epoch, and the order is a function of seed and step.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::path::Path;
 
-use common::{books, quiet, tokenizer, write_books};
+use crate::common::{books, quiet, tokenizer, write_books};
 use forerun_train::data::{Batches, Dataset, PrepareOptions, Split, Validation, bits_per_byte};
 use proptest::prelude::*;
 

@@ -2,12 +2,10 @@
 //! opened.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{books, contents, quiet, tokenizer, write_books};
+use crate::common::{books, contents, quiet, tokenizer, write_books};
 use forerun_train::data::{DataError, Dataset, Framing, PrepareOptions, Progress, Split};
 
 /// The inputs of a data set in a temporary folder: two training files, a validation file, a tokenizer.
@@ -216,7 +214,7 @@ fn the_end_of_the_text_is_held_out_if_no_document_is_chosen() {
 
 #[test]
 fn a_killed_preparation_leaves_no_data_set() {
-    let this = "a_killed_preparation_leaves_no_data_set";
+    let this = "dataset::a_killed_preparation_leaves_no_data_set";
     if let (Some(folder), Some(at)) =
         (std::env::var_os("FORERUN_TEST_SET"), std::env::var_os("FORERUN_TEST_KILL_AT"))
     {

@@ -159,7 +159,7 @@ fn child() {
 
 fn spawn(folder: &Path, name: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "resume::child", "--nocapture"])
         .env(FOLDER, folder.join(name))
         // With one thread, the order of sums is fixed.
         .env("RAYON_NUM_THREADS", "1")

@@ -2,11 +2,9 @@
 //! files.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
 use std::io::Write;
 
-use common::{books, quiet, tokenizer, write_books};
+use crate::common::{books, quiet, tokenizer, write_books};
 use forerun_train::data::{Phase, Progress};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use proptest::prelude::*;

@@ -2,9 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Choices;
+use crate::common::Choices;
 use forerun_core::{
     Completion, Distribution, Job, JobCost, JobError, JobOutput, Role, Sampling, ScoreJob, Scores,
     SequenceId, Ticket, TokenTree,

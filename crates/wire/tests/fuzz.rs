@@ -3,9 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use common::Choices;
+use crate::common::Choices;
 use forerun_core::{
     Completion, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobCost, JobError,
     JobOutput, KeyedRandomness, Proposal, Role, RowLogprobs, Sampling, SamplingOptions, ScoreJob,

@@ -38,14 +38,12 @@ pub(crate) fn data_folder() -> Option<PathBuf> {
 }
 
 /// Prints a line even if the test passes: it bypasses the capture of the test harness.
-#[allow(dead_code, clippy::allow_attributes, reason = "not every test file reports something")]
 pub(crate) fn report(line: &str) {
     // A closed standard error is no reason to fail.
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 
 /// A target and a drafter, with prompts for them.
-#[allow(dead_code, clippy::allow_attributes, reason = "not every test file uses pairs")]
 pub(crate) struct Pair {
     pub(crate) target: PathBuf,
     pub(crate) drafter: PathBuf,
@@ -56,8 +54,6 @@ pub(crate) struct Pair {
     _random: Option<RandomPair>,
     _folder: Option<TempDir>,
 }
-
-#[allow(dead_code, clippy::allow_attributes, reason = "not every test file uses pairs")]
 impl Pair {
     /// Returns the two story models that share a tokenizer, with prompts of Spec-Bench.
     pub(crate) fn real() -> Option<Self> {

@@ -2,7 +2,6 @@
 //! features, and greedy drafts.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
-#![allow(dead_code, reason = "each test uses a part")]
 
 use forerun::{Checkpoint, LoadError, Team, TokenId, WeightType, Weights};
 use forerun_core::{Features, SequenceId, TokenTree};

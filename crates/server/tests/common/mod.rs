@@ -1,7 +1,5 @@
 //! A running server, and a client of it.
 
-#![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
-
 use forerun::{ChatTemplate, Forerun, Options, Plan, RandomPair, Request};
 use forerun_formats::Config;
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
@@ -14,13 +12,13 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub const MODEL: &str = "random";
+pub(crate) const MODEL: &str = "random";
 
 /// A running server.
-pub struct Running {
-    pub address: SocketAddr,
-    pub stop: Option<mpsc::Sender<()>>,
-    pub thread: Option<JoinHandle<()>>,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) stop: Option<mpsc::Sender<()>>,
+    pub(crate) thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for Running {
@@ -32,40 +30,40 @@ impl Drop for Running {
     }
 }
 
-pub fn open(target: &Path, drafter: Option<&Path>) -> Forerun {
+pub(crate) fn open(target: &Path, drafter: Option<&Path>) -> Forerun {
     let (model, draft_model) = (target.into(), drafter.map(Into::into));
     let options = Options { model, draft_model, ..Options::default() };
     Forerun::open(&Plan::new(options).unwrap()).unwrap()
 }
 
-pub fn engine(pair: &RandomPair) -> Forerun {
+pub(crate) fn engine(pair: &RandomPair) -> Forerun {
     open(pair.target(), Some(pair.drafter()))
 }
 
 /// An engine whose answers may be so long that no test sees their end.
-pub fn endless_engine() -> Forerun {
+pub(crate) fn endless_engine() -> Forerun {
     let config = Config { max_position_embeddings: 1 << 20, ..example_config() };
     let folder = tempfile::tempdir().unwrap();
     write_random_checkpoint(folder.path(), &config, 1, RandomDtype::F32).unwrap();
     open(folder.path(), None)
 }
 
-pub fn serve_with(pair: &RandomPair, change: impl FnOnce(&mut ServerOptions)) -> Running {
+pub(crate) fn serve_with(pair: &RandomPair, change: impl FnOnce(&mut ServerOptions)) -> Running {
     serve_engine(engine(pair), change)
 }
 
-pub fn serve_engine(engine: Forerun, change: impl FnOnce(&mut ServerOptions)) -> Running {
+pub(crate) fn serve_engine(engine: Forerun, change: impl FnOnce(&mut ServerOptions)) -> Running {
     let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), MODEL);
     options.drain = Duration::from_secs(60);
     change(&mut options);
     run(Server::bind(options).unwrap(), engine)
 }
 
-pub fn run(server: Server, engine: Forerun) -> Running {
+pub(crate) fn run(server: Server, engine: Forerun) -> Running {
     run_with(server, engine, ChatTemplate::plain().unwrap())
 }
 
-pub fn run_with(server: Server, engine: Forerun, template: ChatTemplate) -> Running {
+pub(crate) fn run_with(server: Server, engine: Forerun, template: ChatTemplate) -> Running {
     let address = server.address();
     let (stop, stopped) = mpsc::channel();
     let run = move || server.run(engine, template, move || _ = stopped.recv()).unwrap();
@@ -76,24 +74,24 @@ pub fn run_with(server: Server, engine: Forerun, template: ChatTemplate) -> Runn
     running
 }
 
-pub fn serve(pair: &RandomPair) -> Running {
+pub(crate) fn serve(pair: &RandomPair) -> Running {
     serve_with(pair, |_| ())
 }
 
 /// A response: its status, its headers, and its body.
-pub struct Response {
-    pub status: u16,
-    pub headers: String,
-    pub body: String,
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) headers: String,
+    pub(crate) body: String,
 }
 
 impl Response {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 
     /// Returns the data of server-sent events, without the last one, `[DONE]`.
-    pub fn events(&self) -> Vec<Value> {
+    pub(crate) fn events(&self) -> Vec<Value> {
         let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
         let mut data: Vec<&str> = data.collect();
         assert_eq!(data.pop(), Some("[DONE]"), "{}", self.body);
@@ -102,7 +100,7 @@ impl Response {
 }
 
 impl Running {
-    pub fn request(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
+    pub(crate) fn request(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).unwrap();
         let length = body.len();
         write!(
@@ -114,7 +112,7 @@ impl Running {
         stream
     }
 
-    pub fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Response {
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Response {
         let mut reader = BufReader::new(self.request(method, path, headers, body));
         let mut lines = String::new();
         while !lines.ends_with("\r\n\r\n") {
@@ -141,22 +139,22 @@ impl Running {
         Response { status, headers, body }
     }
 
-    pub fn post(&self, path: &str, body: &Value) -> Response {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Response {
         self.send("POST", path, "", &body.to_string())
     }
 
-    pub fn get(&self, path: &str) -> Response {
+    pub(crate) fn get(&self, path: &str) -> Response {
         self.send("GET", path, "", "")
     }
 
-    pub fn metric(&self, name: &str) -> f64 {
+    pub(crate) fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
         let mut lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
         lines.next().unwrap().rsplit(' ').next().unwrap().parse().unwrap()
     }
 
     /// Waits until a metric has a value.
-    pub fn wait_for(&self, name: &str, value: f64) {
+    pub(crate) fn wait_for(&self, name: &str, value: f64) {
         // A bound for a test that fails: on the slowest machine it takes seconds.
         for _ in 0..60_000 {
             if self.metric(name) == value {
@@ -168,16 +166,16 @@ impl Running {
     }
 }
 
-pub fn completion(prompt: &str, max_tokens: usize) -> Value {
+pub(crate) fn completion(prompt: &str, max_tokens: usize) -> Value {
     json!({"model": MODEL, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true})
 }
 
-pub fn with(mut body: Value, fields: Value) -> Value {
+pub(crate) fn with(mut body: Value, fields: Value) -> Value {
     let Value::Object(fields) = fields else { panic!("{fields} is no object") };
     body.as_object_mut().unwrap().extend(fields);
     body
 }
 
-pub fn plain_request(max_tokens: usize) -> Request {
+pub(crate) fn plain_request(max_tokens: usize) -> Request {
     Request { max_tokens, ignore_eos: true, ..Request::default() }
 }

@@ -1,5 +1,4 @@
 //! Shared helpers of the tests: books of random words, and a tokenizer for them.
-#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part")]
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The bits of a GPU and those of the reference.
 
-use super::models::Models;
+use crate::models::Models;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::{Architecture, BlockType, FeatureSource, WeightType};
 use forerun_lm::{BatchEntry, ForwardRequest, LayerGroups, LayerOrder, LayeredModel, Progress};

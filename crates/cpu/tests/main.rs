@@ -1,0 +1,11 @@
+//! Passes on the CPU. All tests are one program, because each program takes seconds to link.
+
+mod batches;
+mod features;
+mod hybrids;
+mod layer_groups;
+mod pipeline;
+mod reference_device;
+mod row_invariance;
+mod speculators;
+mod tensor_parallel;

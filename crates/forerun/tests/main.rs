@@ -1,0 +1,33 @@
+//! The engine. All tests are one program, because each program takes seconds to link.
+
+mod cache_range;
+mod caches;
+mod chat;
+mod common;
+mod dflash;
+mod draft_goldens;
+mod dspark;
+mod eagle3;
+mod embedding_example;
+mod ends;
+mod families;
+mod gguf_tokenizers;
+mod goldens;
+mod gpus;
+mod grammars;
+mod llama_logits;
+mod loader;
+mod long_prompts;
+mod lossless_matrix;
+mod mixes;
+mod mtp;
+mod peagle;
+mod quality;
+mod quantized;
+mod remote_workers;
+mod scoring;
+mod shared_devices;
+mod smollm2;
+mod statistics_of_samples;
+mod stream;
+mod tokenizers;

@@ -1,0 +1,13 @@
+//! Passes on GPUs. All tests are one program, because each program takes seconds to link.
+
+mod batches;
+mod common;
+mod comparison;
+mod devices;
+mod families;
+mod mixtures;
+mod models;
+mod pipeline_files;
+mod reference_device;
+mod row_invariance;
+mod split_models;

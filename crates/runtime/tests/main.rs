@@ -1,0 +1,8 @@
+//! Workers, and decoders on them. All tests are one program, because each program takes seconds to link.
+
+mod cluster;
+mod costs;
+mod parallel_fuzz;
+mod reproducible;
+mod shared_devices;
+mod topology;

@@ -1,0 +1,13 @@
+//! Decoders in virtual time. All tests are one program, because each program takes seconds to link.
+
+mod auto;
+mod decoders;
+mod dsi;
+mod papers;
+mod pearl;
+mod planning;
+mod real_time;
+mod ssd;
+mod sweeps;
+mod together;
+mod worlds;

@@ -1,0 +1,8 @@
+//! Training. All tests are one program, because each program takes seconds to link.
+
+mod batches;
+mod common;
+mod dataset;
+mod engine_parity;
+mod resume;
+mod tokenizer;

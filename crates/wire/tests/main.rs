@@ -1,0 +1,7 @@
+//! Bytes between an engine and its workers. All tests are one program, because each program takes seconds to link.
+
+mod common;
+mod connection;
+mod ends;
+mod fuzz;
+mod sizes;
