@@ -44,7 +44,7 @@ impl BlockHeadWeights {
         types: ModelTypes,
     ) -> Result<Self, LoadError> {
         let types = MatrixTypes::of_block_heads(types.weights, &heads, source)?;
-        let packer = WeightPacker { source, types, share: None };
+        let packer = WeightPacker { source, types, part: None };
         let matrix = |part| packer.matrix(Tensor::BlockHead(part), &heads.shape(part));
         let floats = |part| packer.floats(Tensor::BlockHead(part), &heads.shape(part));
         let mixing = |part, bias| Ok::<_, LoadError>(matrix(part)?.with_bias(Some(floats(bias)?)));
@@ -86,7 +86,7 @@ impl BlockHeadWeights {
         types: ModelTypes,
     ) -> Result<usize, LoadError> {
         let types = MatrixTypes::of_block_heads(types.weights, heads, source)?;
-        let packer = WeightPacker { source, types, share: None };
+        let packer = WeightPacker { source, types, part: None };
         heads.matrices().try_fold(0_usize, |sum, part| {
             let bytes = packer.matrix_bytes(Tensor::BlockHead(part), &heads.shape(part))?;
             Ok(sum.saturating_add(bytes))

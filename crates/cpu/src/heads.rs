@@ -43,7 +43,7 @@ impl HeadWeights {
         types: ModelTypes,
     ) -> Result<Self, LoadError> {
         let matrix_types = MatrixTypes::of_heads(types.weights, &architecture, source)?;
-        let packer = WeightPacker { source, types: matrix_types, share: None };
+        let packer = WeightPacker { source, types: matrix_types, part: None };
         let matrix = |head, tensor: HeadTensor| {
             let shape = architecture.shape(head, tensor);
             let bias = Tensor::DraftHead(head, tensor.bias());
@@ -111,7 +111,7 @@ impl SpeculatorWeights {
             }
             SpeculatorArchitecture::Heads(heads) => {
                 let matrix_types = MatrixTypes::of_heads(types.weights, &heads, speculator)?;
-                let packer = WeightPacker { source: speculator, types: matrix_types, share: None };
+                let packer = WeightPacker { source: speculator, types: matrix_types, part: None };
                 let prefix = match &heads.prefix {
                     Some(layer) => Weights::least_memory(layer, speculator, types, Share::WHOLE)?,
                     None => 0,

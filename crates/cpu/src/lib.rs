@@ -16,6 +16,7 @@ pub mod measure;
 pub mod pipeline;
 pub mod quality;
 mod snapshot;
+pub mod stages;
 pub mod team;
 pub mod tensor_parallel;
 pub mod transformer;
@@ -27,6 +28,7 @@ pub use heads::{CpuHeads, HeadWeights, SpeculatorWeights};
 pub use kernels::{Isa, IsaError, PackedMatrix};
 pub use pipeline::{AlternatingModel, ExclusiveDevice, PipelineError, PipelineParallelModel};
 pub use snapshot::snapshot;
+pub use stages::{Stage, StageFollower, StagedModel};
 pub use team::{AffinityGuard, AtWork, LentCores, Team, TeamError};
 pub use tensor_parallel::{
     Exchange, ExchangeError, LEADER, Recipients, Share, Take, TensorParallelFollower,

@@ -86,8 +86,9 @@ impl PipelineParallelModel {
             let model = Transformer::new(Arc::clone(weights), Arc::clone(device.team()));
             Stage { layers, model, device }
         };
-        let stages =
-            partition_layers(n_layers, stages, layer, head).into_iter().zip(devices).map(stage);
+        let cuts: Vec<usize> = (1..n_layers).collect();
+        let layers = partition_layers((&cuts, n_layers), stages, layer, head);
+        let stages = layers.into_iter().zip(devices).map(stage);
         Ok(Self { stages: stages.collect(), overflows: Vec::new() })
     }
 
@@ -106,23 +107,27 @@ impl PipelineParallelModel {
 }
 
 /// Splits layers of `layer` bytes each, followed by a head of `head` bytes, into stages of about equal
-/// size.
-fn partition_layers(
-    n_layers: usize,
+/// size. `cuts` are the layers with which a stage other than the first may begin: at least `stages - 1`, in ascending
+/// order; they are given with the number of layers.
+pub(crate) fn partition_layers(
+    (cuts, n_layers): (&[usize], usize),
     stages: usize,
     layer: usize,
     head: usize,
 ) -> Vec<Range<usize>> {
     let (layer, whole) = (layer.max(1), n_layers * layer.max(1) + head);
-    let mut first = 0;
+    let (mut first, mut cuts) = (0, cuts);
     let mut ranges = Vec::with_capacity(stages);
-    for index in 1..=stages {
-        // Each stage has at least one layer, and leaves at least one for each later stage.
+    for index in 1..stages {
         let nearest = (whole * index / stages + layer / 2) / layer;
-        let end = nearest.clamp(first + 1, n_layers - (stages - index));
-        ranges.push(first..if index == stages { n_layers } else { end });
-        first = end;
+        // Leaves a cut for each later stage but the last.
+        let possible = cuts[..=cuts.len() - (stages - index)].iter().enumerate();
+        let chosen = possible.min_by_key(|(_, cut)| cut.abs_diff(nearest));
+        let Some((at, &end)) = chosen else { break };
+        ranges.push(first..end);
+        (first, cuts) = (end, &cuts[at + 1..]);
     }
+    ranges.push(first..n_layers);
     ranges
 }
 
@@ -230,7 +235,8 @@ mod tests {
     #[test]
     fn stages_have_about_equal_sizes_and_none_is_empty() {
         let sizes = |n_layers, stages, head| -> Vec<usize> {
-            let ranges = partition_layers(n_layers, stages, 10, head);
+            let cuts: Vec<usize> = (1..n_layers).collect();
+            let ranges = partition_layers((&cuts, n_layers), stages, 10, head);
             assert_eq!(ranges.first().map(|range| range.start), Some(0));
             assert_eq!(ranges.last().map(|range| range.end), Some(n_layers));
             assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
@@ -246,5 +252,9 @@ mod tests {
         assert_eq!(sizes(3, 3, 500), [1, 1, 1]);
         assert_eq!(sizes(5, 1, 7), [5]);
         assert_eq!(sizes(2, 2, 1), [1, 1]);
+        // Stages that may begin with some layers only.
+        assert_eq!(partition_layers((&[1, 2, 5], 9), 2, 10, 0), [0..5, 5..9]);
+        assert_eq!(partition_layers((&[1, 2], 9), 3, 10, 0), [0..1, 1..2, 2..9]);
+        assert_eq!(partition_layers((&[], 9), 1, 10, 0), [0..9]);
     }
 }

@@ -49,8 +49,9 @@ pub struct Transformer {
 /// Buffers that are kept between passes, so that passes stop allocating once the buffers have grown.
 #[derive(Default)]
 struct Scratch {
-    hidden: Vec<f32>,     // [rows, hidden]
-    embeddings: Vec<f32>, // [rows, hidden], if attention also reads embeddings (EAGLE-3)
+    hidden: Vec<f32>,             // [rows, hidden]
+    collected_features: Vec<f32>, // [numbers of layers, rows, hidden]
+    embeddings: Vec<f32>,         // [rows, hidden], if attention also reads embeddings (EAGLE-3)
     fusion: FusionInputs,
     own_inputs: OwnInputs,
     normed: Vec<f32>,        // [rows, hidden]
@@ -160,8 +161,7 @@ impl Forward for Transformer {
 
 impl ForwardRest for Transformer {
     fn inputs(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) -> &[f32] {
-        self.prepare(pass, None);
-        self.store_features(0, storage);
+        self.start(pass, None, storage);
         self.hidden()
     }
 
@@ -197,21 +197,36 @@ impl Transformer {
         layers: Range<usize>,
         storage: &mut CpuPages,
     ) -> Result<(), Cancelled> {
-        self.prepare(pass, hidden);
-        if layers.start == 0 {
-            self.store_features(0, storage);
-        }
+        self.start(pass, hidden, storage);
         let order = pass.order;
         let groups = (0..order.len(self.weights.n_layers())).map(|index| order.group(index));
         for group in groups.filter(|group| layers.contains(&group.start)) {
             if self.is_cancelled(pass) {
                 return Err(Cancelled);
             }
-            self.attention_blocks(group.clone(), storage);
-            self.mlp_blocks(group.clone());
-            self.store_features(group.end, storage);
+            self.run_group(group, storage);
         }
         Ok(())
+    }
+
+    /// Starts a pass: with the embeddings of its tokens, or with the `hidden` states that earlier layers left.
+    pub(crate) fn start(
+        &mut self,
+        pass: &Pass<'_>,
+        hidden: Option<&[f32]>,
+        storage: &mut CpuPages,
+    ) {
+        self.prepare(pass, hidden);
+        if hidden.is_none() {
+            self.store_features(0, storage);
+        }
+    }
+
+    /// Runs a group of layers.
+    pub(crate) fn run_group(&mut self, group: Range<usize>, storage: &mut CpuPages) {
+        self.attention_blocks(group.clone(), storage);
+        self.mlp_blocks(group.clone());
+        self.store_features(group.end, storage);
     }
 
     /// Returns whether the pass ends here. All members end it at the same layer.
@@ -312,11 +327,27 @@ impl Transformer {
         &self.scratch.hidden
     }
 
+    /// Returns the hidden states of the last pass that are features and have no place in the storage:
+    /// `[numbers of layers, rows, hidden]`.
+    pub(crate) fn collected_features(&self) -> &[f32] {
+        &self.scratch.collected_features
+    }
+
+    /// Chooses the hidden states that are features from now on.
+    pub(crate) fn set_features(&mut self, features: FeatureSource) {
+        self.features = Some(features);
+    }
+
     /// Stores the rows' hidden states as features, if the hidden states after this number of layers are
-    /// part of the features.
-    fn store_features(&self, layers: usize, storage: &mut CpuPages) {
+    /// part of the features. If the storage has no features, they are collected for another device.
+    fn store_features(&mut self, layers: usize, storage: &mut CpuPages) {
         let Some(FeatureSource::Layers(chosen)) = &self.features else { return };
-        let Some(features) = storage.features_mut() else { return };
+        let Some(features) = storage.features_mut() else {
+            if chosen.contains(&layers) {
+                self.scratch.collected_features.extend_from_slice(&self.scratch.hidden);
+            }
+            return;
+        };
         for (part, _) in chosen.iter().enumerate().filter(|(_, after)| **after == layers) {
             let size = self.hidden_size();
             let Scratch { tree_mask, hidden, .. } = &self.scratch;
@@ -339,12 +370,13 @@ impl Transformer {
             block_mask,
             steps,
             overflows,
+            collected_features,
             ..
         } = &mut self.scratch;
         rope_tables.resize_with(n_ropes, Vec::new);
         rope_tables
             .iter_mut()
-            .chain([&mut *inputs, embeddings, &mut fusion.inputs])
+            .chain([&mut *inputs, embeddings, &mut fusion.inputs, collected_features])
             .for_each(Vec::clear);
         fusion.rows.clear();
         tree_mask.clear();

@@ -4,6 +4,7 @@ mod latent;
 
 use crate::cpu_pages::CpuPages;
 use crate::kernels::{AttentionShape, NormWeights, PackedMatrix, RecurrentWeights, Rope};
+use crate::stages::Stage;
 use crate::tensor_parallel::{LayerWidths, Share, Widths};
 use forerun_cache::PageStorage;
 use forerun_core::TokenId;
@@ -26,8 +27,8 @@ pub struct Weights {
     share: Share,
     /// The layers as the share computes them. Those on another device have no attention and keep nothing.
     own_layers: Vec<Layer>,
-    /// The number of layers before the packed ones: they are on another device.
-    first_layer: usize,
+    /// The packed layers. The others are on other devices.
+    packed_layers: Range<usize>,
     /// How the members share the vocabulary, in the embedding and the head.
     pub(crate) vocabulary: Widths,
     /// The type of cached keys and values.
@@ -48,7 +49,7 @@ pub struct Weights {
     pub(crate) context_norm: Option<NormWeights>,
     /// What rows of mask tokens read instead of the target's features.
     mask_features: Vec<f32>, // [masks, feature width]
-    /// From `first_layer` on.
+    /// The packed ones.
     layers: Vec<LayerWeights>,
     /// The inputs that layers have next to the hidden state, if they have any.
     pub(crate) own_inputs: Option<PackedOwnInputs>,
@@ -224,7 +225,7 @@ pub(crate) struct WeightPacker<'a> {
     pub(crate) source: &'a dyn TensorSource,
     pub(crate) types: MatrixTypes,
     /// The part of a model to pack, if it is not the whole.
-    pub(crate) share: Option<(&'a Architecture, Share)>,
+    pub(crate) part: Option<(&'a Architecture, PackedPart<'a>)>,
 }
 
 impl WeightPacker<'_> {
@@ -239,8 +240,8 @@ impl WeightPacker<'_> {
 
     /// Returns the rows of a tensor to pack.
     fn rows(&self, tensor: Tensor, shape: &[usize]) -> Range<usize> {
-        match self.share {
-            Some((architecture, share)) => share.rows(architecture, tensor),
+        match &self.part {
+            Some((architecture, part)) => part.rows(architecture, tensor),
             None => 0..shape.first().copied().unwrap_or(0),
         }
     }
@@ -592,26 +593,87 @@ impl LayerPacker<'_> {
 }
 
 /// The part of a model that is packed.
-#[derive(Clone, Copy)]
-struct PackedPart<'a> {
+#[derive(Clone)]
+pub(crate) struct PackedPart<'a> {
     share: Share,
     /// The model that has the embedding or the head, if this one does not.
     target: Option<&'a Weights>,
-    /// The number of layers that are on another device.
-    first_layer: usize,
+    /// The layers that are not on another device.
+    layers: Range<usize>,
+    /// Whether the embedding is used.
+    embedding: bool,
+    /// Whether the head is used.
+    head: bool,
 }
 
 impl PackedPart<'_> {
-    const WHOLE: Self = Self { share: Share::WHOLE, target: None, first_layer: 0 };
+    const WHOLE: Self = Self {
+        share: Share::WHOLE,
+        target: None,
+        layers: 0..usize::MAX,
+        embedding: true,
+        head: true,
+    };
+
+    /// Returns the rows of a tensor to pack.
+    fn rows(&self, architecture: &Architecture, tensor: Tensor) -> Range<usize> {
+        let is_used = match tensor {
+            Tensor::Embedding => self.embedding,
+            Tensor::Head | Tensor::HeadBias => self.head,
+            _ => true,
+        };
+        if is_used { self.share.rows(architecture, tensor) } else { 0..0 }
+    }
+
+    /// Returns the numbers of the layers with the layers.
+    fn layers_of<'l>(
+        &self,
+        layers: impl IntoIterator<Item = &'l Layer>,
+    ) -> impl Iterator<Item = (usize, &'l Layer)> {
+        layers.into_iter().enumerate().take(self.layers.end).skip(self.layers.start)
+    }
+
+    /// Returns the layers as this part computes them. Those on other devices keep nothing here.
+    fn own_layers(&self, architecture: &Architecture) -> Vec<Layer> {
+        let own = |(index, layer): (usize, &Layer)| match self.layers.contains(&index) {
+            true => self.share.of_layer(layer),
+            false => Layer { attention: None, recurrent: None, ..layer.clone() },
+        };
+        architecture.layers.iter().enumerate().map(own).collect()
+    }
 }
 
-/// Returns the layers as a share computes them. Those before `first_layer` keep nothing here.
-fn own_layers(architecture: &Architecture, share: Share, first_layer: usize) -> Vec<Layer> {
-    let own = |(index, layer): (usize, &Layer)| match index < first_layer {
-        true => Layer { attention: None, recurrent: None, ..layer.clone() },
-        false => share.of_layer(layer),
-    };
-    architecture.layers.iter().enumerate().map(own).collect()
+/// The tensors of a projection, with their shapes.
+type MatrixTensors = Vec<(Tensor, Vec<usize>)>;
+
+/// Returns the matrices of the layers of a part.
+fn layer_matrices(
+    architecture: &Architecture,
+    part: &PackedPart<'_>,
+) -> impl Iterator<Item = MatrixTensors> {
+    let with_shape = |tensor| (tensor, architecture.shape(tensor));
+    part.layers_of(&architecture.layers).flat_map(move |(index, layer)| {
+        let dense = LayerTensor::PROJECTIONS.map(|tensors| -> MatrixTensors {
+            let stored = tensors.iter().filter(|tensor| layer.has(**tensor, architecture.norm));
+            stored.map(|&tensor| with_shape(Tensor::Layer(index, tensor))).collect()
+        });
+        let experts = layer.experts.into_iter().flat_map(move |experts| {
+            (0..experts.n_experts).flat_map(move |expert| {
+                let parts = ExpertTensor::PROJECTIONS.map(|parts| -> MatrixTensors {
+                    let gated =
+                        |part: &&ExpertTensor| experts.mlp.gated || **part != ExpertTensor::Gate;
+                    let parts = parts.iter().filter(gated);
+                    parts.map(|&part| with_shape(Tensor::Expert(index, expert, part))).collect()
+                });
+                parts.into_iter()
+            })
+        });
+        let routers = [LayerTensor::Router, LayerTensor::SharedGate].into_iter();
+        let routers = routers.filter(|router| layer.has(*router, architecture.norm));
+        let routers = routers.map(move |router| vec![with_shape(Tensor::Layer(index, router))]);
+        let dense = dense.into_iter().filter(|tensors| !tensors.is_empty());
+        dense.chain(routers).chain(experts)
+    })
 }
 
 impl Weights {
@@ -682,9 +744,73 @@ impl Weights {
             architecture,
             source,
             types,
-            PackedPart { first_layer, ..PackedPart::WHOLE },
+            PackedPart { layers: first_layer..usize::MAX, ..PackedPart::WHOLE },
             on_layer,
         )
+    }
+
+    /// Reads and packs the tensors of a pipeline stage, as [`Self::load_with`] does with all. The first stage has the
+    /// embedding, and the last one the head. The layers that `on_layer` receives include those of the stages before.
+    ///
+    /// # Errors
+    /// [`LoadError::Stages`] if the model cannot be split into so many stages; if a tensor is missing or a value is not
+    /// finite.
+    pub fn load_stage(
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+        stage: Stage,
+        on_layer: &mut dyn FnMut(usize),
+    ) -> Result<Self, LoadError> {
+        let architecture = checkpoint.architecture().clone();
+        let part = Self::part_of_stage(&architecture, checkpoint, types, stage)?;
+        Self::pack(architecture, checkpoint, types, part, on_layer)
+    }
+
+    /// Returns the part of a model that is a stage. Its size is about that of the other stages.
+    fn part_of_stage(
+        architecture: &Architecture,
+        source: &dyn TensorSource,
+        types: ModelTypes,
+        stage: Stage,
+    ) -> Result<PackedPart<'static>, LoadError> {
+        let types = MatrixTypes::of_model(types.weights, architecture, source)?;
+        let packer = WeightPacker { source, types, part: None };
+        let bytes = |tensors: Vec<MatrixTensors>| {
+            let parts = tensors.iter().map(|tensors| packer.projection_bytes(tensors));
+            parts.sum::<Result<usize, LoadError>>()
+        };
+        let layers = bytes(layer_matrices(architecture, &PackedPart::WHOLE).collect())?;
+        let head = match architecture.head {
+            Head::Embedding => Tensor::Embedding,
+            _ => Tensor::Head,
+        };
+        let head = bytes(vec![vec![(head, architecture.shape(head))]])?;
+        let layer = layers / architecture.layers.len().max(1);
+        let layers = stage.layers(&architecture.layers, layer, head)?;
+        let is_last = layers.end == architecture.layers.len();
+        let is_tied = architecture.head == Head::Embedding;
+        // Every stage computes the inputs of its own layers from the embedding.
+        let has_inputs = architecture.own_input().is_some();
+        Ok(PackedPart {
+            embedding: layers.start == 0 || has_inputs || (is_last && is_tied),
+            head: is_last,
+            layers,
+            ..PackedPart::WHOLE
+        })
+    }
+
+    /// Returns the memory that a stage needs at least, as [`Self::least_memory`] does for a share.
+    ///
+    /// # Errors
+    /// As [`Self::load_stage`].
+    pub fn least_memory_of_stage(
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+        stage: Stage,
+    ) -> Result<usize, LoadError> {
+        let architecture = checkpoint.architecture();
+        let part = Self::part_of_stage(architecture, checkpoint, types, stage)?;
+        Self::least_memory_of_part(architecture, checkpoint, types, part)
     }
 
     /// Reads and packs the embedding and the head alone: what a drafter shares with a target that is on another device.
@@ -728,10 +854,11 @@ impl Weights {
         part: PackedPart<'_>,
         on_layer: &mut dyn FnMut(usize),
     ) -> Result<Self, LoadError> {
-        let PackedPart { share, target, first_layer } = part;
+        let PackedPart { share, target, .. } = part;
         let matrix_types = MatrixTypes::of_model(types.weights, &architecture, source)?;
-        let of_share = Some((&architecture, share));
-        let packer = WeightPacker { source, types: matrix_types, share: of_share };
+        let all_types: Vec<WeightType> = matrix_types.all().collect();
+        let of_part = Some((&architecture, part.clone()));
+        let packer = WeightPacker { source, types: matrix_types, part: of_part };
         let matrix = |tensor| packer.matrix(tensor, &architecture.shape(tensor));
         let floats = |tensor| packer.floats(tensor, &architecture.shape(tensor));
         let shared = || target.ok_or(LoadError::NoTarget);
@@ -754,15 +881,17 @@ impl Weights {
             false => Arc::new(matrix(Tensor::Embedding)?.with_bias(tied_bias)),
         };
         let (mut layers, mut ropes) = (Vec::new(), Vec::new());
-        let own_layers = own_layers(&architecture, share, first_layer);
-        let all = architecture.layers.iter().zip(&own_layers).enumerate();
-        for (index, (layer, own)) in all.skip(first_layer) {
+        let own_layers = part.own_layers(&architecture);
+        for (index, layer) in part.layers_of(&architecture.layers) {
             on_layer(index);
+            let own = &own_layers[index];
             let (packer, architecture) = (&packer, &architecture);
             let layer = LayerPacker { packer, architecture, share, index, layer, own };
             layers.push(layer.pack(&mut ropes)?);
         }
-        on_layer(architecture.layers.len());
+        let n_layers = architecture.layers.len();
+        let packed_layers = part.layers.start..part.layers.end.min(n_layers);
+        on_layer(packed_layers.end);
         let final_norm = || {
             let has_bias = architecture.norm == Norm::Layer { bias: true };
             Ok::<_, LoadError>(NormWeights {
@@ -811,7 +940,7 @@ impl Weights {
             architecture,
             share,
             own_layers,
-            first_layer,
+            packed_layers,
             cache_type: CacheType::F32,
             embedding,
             positions: positions.unwrap_or_default(),
@@ -826,7 +955,9 @@ impl Weights {
             ropes,
             final_norm,
         };
-        let matrices = weights.matrices().map(PackedMatrix::weight_type);
+        // All parts have caches of one type, also if some have matrices of f32 only.
+        let elsewhere = all_types.into_iter().filter(|_| !weights.has_all_layers());
+        let matrices = weights.matrices().map(PackedMatrix::weight_type).chain(elsewhere);
         weights.cache_type = types.cache.unwrap_or_else(|| CacheType::for_weights(matrices));
         Ok(weights)
     }
@@ -848,14 +979,27 @@ impl Weights {
         &self.own_layers
     }
 
+    /// Returns the layers whose weights are here.
+    #[must_use]
+    pub fn packed_layers(&self) -> Range<usize> {
+        self.packed_layers.clone()
+    }
+
+    /// Returns whether the weights of all layers are here, as a whole or a share of each.
+    #[must_use]
+    pub fn has_all_layers(&self) -> bool {
+        self.layers.len() == self.n_layers()
+    }
+
     /// Returns the packed weights of some layers.
     pub(crate) fn layers(&self, layers: Range<usize>) -> &[LayerWeights] {
-        &self.layers[layers.start - self.first_layer..layers.end - self.first_layer]
+        let first = self.packed_layers.start;
+        &self.layers[layers.start - first..layers.end - first]
     }
 
     /// Returns the packed weights of a layer.
     pub(crate) fn layer(&self, layer: usize) -> &LayerWeights {
-        &self.layers[layer - self.first_layer]
+        &self.layers[layer - self.packed_layers.start]
     }
 
     /// Returns the number of layers of the model, also of those that are on another device.
@@ -894,7 +1038,7 @@ impl Weights {
         source: &dyn TensorSource,
         types: ModelTypes,
     ) -> Result<usize, LoadError> {
-        let part = PackedPart { first_layer, ..PackedPart::WHOLE };
+        let part = PackedPart { layers: first_layer..usize::MAX, ..PackedPart::WHOLE };
         Self::least_memory_of_part(architecture, source, types, part)
     }
 
@@ -905,9 +1049,8 @@ impl Weights {
         part: PackedPart<'_>,
     ) -> Result<usize, LoadError> {
         let cache_type = types.cache.unwrap_or(CacheType::F16);
-        let layers = own_layers(architecture, part.share, part.first_layer);
-        let page = CpuPages::new(&layers, cache_type).page_bytes();
-        let cache = page.saturating_add(architecture.state_bytes().saturating_mul(2));
+        let pages = CpuPages::new(&part.own_layers(architecture), cache_type);
+        let cache = pages.page_bytes().saturating_add(pages.state_bytes().saturating_mul(2));
         Ok(Self::packed_bytes(architecture, source, types.weights, part)?.saturating_add(cache))
     }
 
@@ -918,42 +1061,12 @@ impl Weights {
         weights: Option<WeightTypes>,
         part: PackedPart<'_>,
     ) -> Result<usize, LoadError> {
-        let PackedPart { share, first_layer, .. } = part;
         let types = MatrixTypes::of_model(weights, architecture, source)?;
-        let packer = WeightPacker { source, types, share: Some((architecture, share)) };
-        let with_shape = |tensor| (tensor, architecture.shape(tensor));
-        let layers = architecture.layers.iter().enumerate().skip(first_layer);
-        let layers = layers.flat_map(|(index, layer)| {
-            let dense = LayerTensor::PROJECTIONS.map(|tensors| -> Vec<_> {
-                let stored = tensors.iter().filter(|tensor| layer.has(**tensor, architecture.norm));
-                stored.map(|&tensor| with_shape(Tensor::Layer(index, tensor))).collect()
-            });
-            let experts = layer.experts.into_iter().flat_map(move |experts| {
-                (0..experts.n_experts).flat_map(move |expert| {
-                    let parts = ExpertTensor::PROJECTIONS.map(|parts| -> Vec<_> {
-                        let gated = |part: &&ExpertTensor| {
-                            experts.mlp.gated || **part != ExpertTensor::Gate
-                        };
-                        let parts = parts.iter().filter(gated);
-                        parts.map(|&part| with_shape(Tensor::Expert(index, expert, part))).collect()
-                    });
-                    parts.into_iter()
-                })
-            });
-            let routers = [LayerTensor::Router, LayerTensor::SharedGate].into_iter();
-            let routers = routers.filter(|router| layer.has(*router, architecture.norm));
-            let routers = routers.map(move |router| vec![with_shape(Tensor::Layer(index, router))]);
-            let dense = dense.into_iter().filter(|tensors| !tensors.is_empty());
-            dense.chain(routers).chain(experts)
-        });
-        let expansions = architecture
-            .layers
-            .iter()
-            .map(|layer| share.of_layer(layer))
-            .enumerate()
-            .skip(first_layer)
-            .map(|(index, layer)| PackedLatent::expansion_bytes(&packer.types, index, &layer));
-        let expansions = expansions.fold(0, usize::saturating_add);
+        let expansions = part.own_layers(architecture);
+        let expansions = part
+            .layers_of(&expansions)
+            .map(|(index, layer)| PackedLatent::expansion_bytes(&types, index, layer))
+            .fold(0, usize::saturating_add);
         let whole = [
             (!architecture.shares_embedding).then_some(Tensor::Embedding),
             (architecture.head == Head::Own).then_some(Tensor::Head),
@@ -961,8 +1074,11 @@ impl Weights {
             architecture.own_input().map(|_| Tensor::LayerInputs),
             architecture.own_input().map(|_| Tensor::LayerInputProjection),
         ];
-        let whole = whole.into_iter().flatten().map(|tensor| vec![with_shape(tensor)]);
-        whole.chain(layers).try_fold(expansions, |sum, tensors| {
+        let whole = whole.into_iter().flatten();
+        let whole = whole.map(|tensor| vec![(tensor, architecture.shape(tensor))]);
+        let mut matrices = whole.chain(layer_matrices(architecture, &part));
+        let packer = WeightPacker { source, types, part: Some((architecture, part.clone())) };
+        matrices.try_fold(expansions, |sum, tensors| {
             Ok(sum.saturating_add(packer.projection_bytes(&tensors)?))
         })
     }

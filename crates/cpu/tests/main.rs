@@ -8,4 +8,5 @@ mod pipeline;
 mod reference_device;
 mod row_invariance;
 mod speculators;
+mod stages;
 mod tensor_parallel;

@@ -24,8 +24,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-const TYPES: [WeightType; 8] = [
+pub(crate) const TYPES: [WeightType; 8] = [
     WeightType::F32,
     WeightType::Bf16,
     WeightType::F16,
@@ -36,17 +37,17 @@ const TYPES: [WeightType; 8] = [
     WeightType::Quantized(BlockType::MXFP4),
 ];
 
-const CACHES: [Option<CacheType>; 4] =
+pub(crate) const CACHES: [Option<CacheType>; 4] =
     [None, Some(CacheType::F16), Some(CacheType::Q8), Some(CacheType::Bf16)];
 
-fn configs() -> Vec<Config> {
+pub(crate) fn configs() -> Vec<Config> {
     let single_key = Config { num_key_value_heads: 1, ..example_config() };
     let tied = Config { tie_word_embeddings: true, ..example_config() };
     let all = [example_config(), single_key, tied].into_iter().chain(example_families());
     all.map(|config| Config { max_position_embeddings: 700, ..config }).collect()
 }
 
-fn checkpoint(config: &Config) -> (tempfile::TempDir, Checkpoint) {
+pub(crate) fn checkpoint(config: &Config) -> (tempfile::TempDir, Checkpoint) {
     let dir = tempfile::tempdir().unwrap();
     write_random_checkpoint(dir.path(), config, 5, RandomDtype::F32).unwrap();
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
@@ -65,20 +66,21 @@ fn alone(checkpoint: &Checkpoint, types: ModelTypes) -> CachedTransformer<Transf
 }
 
 /// What a member's exchange does at a gathering. It receives the number of the gathering, from 0.
-type Disturbance = Box<dyn Fn(usize) -> Behaviour + Send>;
+pub(crate) type Disturbance = Box<dyn Fn(usize) -> Behaviour + Send>;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Behaviour {
+pub(crate) enum Behaviour {
     Normal,
     Panics,
     /// The member goes on without having gathered.
     Skips,
 }
 
-struct DisturbedExchange {
-    exchange: ThreadExchange,
-    gathered: usize,
-    disturbance: Disturbance,
+pub(crate) struct DisturbedExchange {
+    pub(crate) exchange: ThreadExchange,
+    /// How often the member has gathered, or sent numbers to another one.
+    pub(crate) gathered: usize,
+    pub(crate) disturbance: Disturbance,
 }
 
 impl Exchange for DisturbedExchange {
@@ -110,6 +112,23 @@ impl Exchange for DisturbedExchange {
             Behaviour::Panics => panic!("something breaks"),
             Behaviour::Skips => Ok(()),
         }
+    }
+
+    fn send_to(&mut self, member: usize, numbers: &[f32]) -> Result<(), ExchangeError> {
+        self.gathered += 1;
+        match (self.disturbance)(self.gathered - 1) {
+            Behaviour::Normal => self.exchange.send_to(member, numbers),
+            Behaviour::Panics => panic!("something breaks"),
+            Behaviour::Skips => Ok(()),
+        }
+    }
+
+    fn receive_from(
+        &mut self,
+        member: usize,
+        patience: Option<Duration>,
+    ) -> Result<Option<Vec<f32>>, ExchangeError> {
+        self.exchange.receive_from(member, patience)
     }
 }
 
@@ -166,7 +185,7 @@ fn bits(output: &ForwardOutput) -> Vec<u32> {
     output.logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
-fn tokens(count: u32, seed: u32) -> Vec<TokenId> {
+pub(crate) fn tokens(count: u32, seed: u32) -> Vec<TokenId> {
     (0..count).map(|index| (index * 37 + seed * 11) % 259).collect()
 }
 
@@ -178,11 +197,13 @@ fn tree() -> TokenTree {
     tree
 }
 
-/// Computes prompts, drafts, rollbacks, groups of layers and passes of several sequences. Returns the bits of all
-/// outputs.
-fn conversation(model: &mut CachedTransformer<impl Forward>, n_layers: usize) -> Vec<Vec<u32>> {
-    let (none, tree, groups) =
-        (TokenTree::new(), tree(), LayerGroups::of_sizes(&vec![1; n_layers]));
+/// Computes prompts, drafts, rollbacks, passes of several sequences, and groups of layers if there are any. Returns the
+/// bits of all outputs.
+pub(crate) fn conversation(
+    model: &mut CachedTransformer<impl Forward>,
+    groups: Option<&LayerGroups>,
+) -> Vec<Vec<u32>> {
+    let (none, tree) = (TokenTree::new(), tree());
     let mut outputs = Vec::new();
     let mut run = |model: &mut CachedTransformer<_>, requests: &[ForwardRequest<'_>]| {
         let mut progress: Vec<Progress> = requests.iter().map(|_| Progress::default()).collect();
@@ -211,7 +232,7 @@ fn conversation(model: &mut CachedTransformer<impl Forward>, n_layers: usize) ->
     run(model, &[first(&long[..40], &tree), second(&branch, &none)]);
     let features = ForwardRequest { features_from: Some(0), ..second(&branch, &tree) };
     run(model, &[features]);
-    let order = LayerOrder::Groups(&groups);
+    let order = groups.map_or(LayerOrder::Sequential, LayerOrder::Groups);
     run(model, &[ForwardRequest { order, exact_tokens: short.len(), ..second(&branch, &tree) }]);
     outputs
 }
@@ -222,14 +243,14 @@ fn every_family_and_type_has_the_bits_of_one_device() {
     let all = std::env::var_os("FORERUN_CASES").is_some();
     for (number, config) in configs().into_iter().enumerate() {
         let (_dir, checkpoint) = checkpoint(&config);
-        let n_layers = checkpoint.architecture().layers.len();
+        let groups = LayerGroups::of_sizes(&vec![1; checkpoint.architecture().layers.len()]);
         for (at, weights) in TYPES.into_iter().enumerate() {
             let cache = CACHES[(number + at) % CACHES.len()];
             let types = ModelTypes { weights: Some(weights.into()), cache };
-            let expected = conversation(&mut alone(&checkpoint, types), n_layers);
+            let expected = conversation(&mut alone(&checkpoint, types), Some(&groups));
             for members in (2..=4).filter(|members| all || (number + at) % 3 == members - 2) {
                 let mut group = Group::start(&checkpoint, types, members);
-                let found = conversation(&mut group.model, n_layers);
+                let found = conversation(&mut group.model, Some(&groups));
                 assert!(found == expected, "{members} members, {weights}, {cache:?}, {config:?}");
                 assert_eq!(group.end(), vec![false; members - 1]);
             }
@@ -238,12 +259,12 @@ fn every_family_and_type_has_the_bits_of_one_device() {
 }
 
 /// A model whose pieces are of all kinds: split heads, experts and a shared one.
-fn mixture() -> Config {
+pub(crate) fn mixture() -> Config {
     let is_mixture = |config: &Config| config.experts.is_some() && config.recurrent.is_none();
     example_families().into_iter().find(is_mixture).unwrap()
 }
 
-fn logits(
+pub(crate) fn logits(
     model: &mut CachedTransformer<impl Forward>,
     tokens: &[TokenId],
     cancel: &AtomicBool,
@@ -293,7 +314,7 @@ fn the_leader_cancels_a_pass_on_all_members_at_the_same_layer() {
 }
 
 /// The panics of a test, without those that it expects.
-fn panic_of<T>(work: impl FnOnce() -> T) -> String {
+pub(crate) fn panic_of<T>(work: impl FnOnce() -> T) -> String {
     let payload = catch_unwind(AssertUnwindSafe(work)).err().unwrap();
     let text = payload.downcast_ref::<String>().cloned();
     text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap()
@@ -318,13 +339,13 @@ fn a_member_that_fails_or_is_out_of_step_ends_the_passes() {
     };
     for at in [0, 3, 6] {
         let (first, second) = passes(2, Behaviour::Panics, at);
-        assert!(first.contains("member 2 of the tensor-parallel group is gone"), "{first}");
+        assert!(first.contains("member 2 of the group that computes the model is gone"), "{first}");
         assert!(second.contains("out of step"), "{second}");
         let (first, second) = passes(0, Behaviour::Panics, at);
         assert_eq!(first, "something breaks");
         assert!(second.contains("out of step"), "{second}");
         let (first, _) = passes(1, Behaviour::Skips, at);
-        let names = ["member 1 of the tensor-parallel group is at step", "is gone"];
+        let names = ["member 1 of the group that computes the model is at step", "is gone"];
         assert!(names.iter().any(|name| first.contains(name)), "{first}");
     }
 }

@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::registry::{DrafterKind, is_model};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, Role};
-use forerun_cpu::{Share, SpeculatorWeights, Weights};
+use forerun_cpu::{SpeculatorWeights, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::TwoDeviceDrafter;
 use forerun_formats::{FeatureSource, LoadError, Speculator, SpeculatorKind};
@@ -27,7 +27,7 @@ pub(crate) struct OpenDrafter<'p> {
     /// The GPU on which it drafts, if not on cores.
     gpu: Option<usize>,
     /// The part of its model that this process computes.
-    share: Share,
+    part: CorePart,
     name: &'p ModelSource,
     checkpoint: DrafterCheckpoint,
 }
@@ -71,7 +71,7 @@ impl<'p> OpenDrafter<'p> {
                     let (drafter, ranks) = (name.to_string(), ranks.to_string());
                     Err(ForerunError::DrafterOnRanks { drafter, ranks })
                 }
-                _ => Ok(Self { index, gpu, share: Share::WHOLE, name, checkpoint }),
+                _ => Ok(Self { index, gpu, part: CorePart::Whole, name, checkpoint }),
             }
         };
         plan.drafters_with_models().into_iter().enumerate().map(open).collect()
@@ -83,13 +83,13 @@ impl<'p> OpenDrafter<'p> {
     }
 
     /// Sets the part of its model that this process computes, if several ranks compute it together.
-    pub(crate) fn set_share(&mut self, share: Share) {
-        self.share = share;
+    pub(crate) fn set_part(&mut self, part: CorePart) {
+        self.part = part;
     }
 
     /// Returns the part of its model that this process computes.
-    pub(crate) fn share(&self) -> Share {
-        self.share
+    pub(crate) fn part(&self) -> CorePart {
+        self.part
     }
 
     /// Returns whether it uses a part of the target's weights, such as its head.
@@ -132,7 +132,7 @@ impl<'p> OpenDrafter<'p> {
         match &self.checkpoint {
             DrafterCheckpoint::Model { .. } if self.gpu.is_some() => Ok(0),
             DrafterCheckpoint::Model { model, .. } => {
-                memory::of_model(&model.checkpoint, plan.types(), CorePart::of(self.share))
+                memory::of_model(&model.checkpoint, plan.types(), self.part)
             }
             DrafterCheckpoint::Speculator(speculator) => {
                 SpeculatorWeights::least_memory(speculator, plan.types())
@@ -152,13 +152,12 @@ impl<'p> OpenDrafter<'p> {
         loader: &mut Loader<'_>,
     ) -> Result<LoadedDrafter, ForerunError> {
         let (target, target_weights) = target;
-        let Self { index, gpu, share, name, checkpoint } = self;
+        let Self { index, gpu, part, name, checkpoint } = self;
         let types = plan.types();
         let mut member_weights = None;
         let parts = match checkpoint {
-            DrafterCheckpoint::Model { model, use_weights, .. } if share != Share::WHOLE => {
-                let part = (types, CorePart::Share(share));
-                let weights = loader.load_part(name, &model.checkpoint, part)?;
+            DrafterCheckpoint::Model { model, use_weights, .. } if part != CorePart::Whole => {
+                let weights = loader.load_part(name, &model.checkpoint, (types, part))?;
                 member_weights = Some(Arc::clone(&weights));
                 use_weights(PlacedWeights::Cores(weights))
             }

@@ -2,10 +2,10 @@
 
 use crate::easyspec::EasySpec;
 use crate::placed_weights::PlacedWeights;
+use crate::ranks::lead;
 use crate::translation::Translation;
 use forerun_cpu::{
-    AlternatingModel, CpuPages, Exchange, ExclusiveDevice, Team, TensorParallelModel, Transformer,
-    Weights,
+    AlternatingModel, CpuPages, Exchange, ExclusiveDevice, Team, Transformer, Weights,
 };
 use forerun_decode::DraftPattern;
 use forerun_draft::Drafter;
@@ -133,7 +133,7 @@ impl DrafterDevice<'_> {
             Self::Ranks { team, exchange } => {
                 let exchange = exchange.lock().unwrap_or_else(PoisonError::into_inner).take();
                 let exchange = exchange.ok_or("these ranks compute another model already")?;
-                Box::new(TensorParallelModel::new(weights, Arc::clone(team), exchange))
+                lead(weights, team, exchange, None)
             }
         })
     }

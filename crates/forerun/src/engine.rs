@@ -19,7 +19,7 @@ use crate::workers::{Loaded, worker_specs};
 use forerun_cache::{PageEvent, PoolUsage};
 use forerun_core::trace::Trace;
 use forerun_core::{Constraint, Need, Role, SequenceId, TokenId};
-use forerun_cpu::{Isa, Share, Weights};
+use forerun_cpu::{Isa, Weights};
 use forerun_decode::{AnswerDecoder, DraftPattern, Limits, Sequence};
 use forerun_formats::{Config, ModelTypes};
 use forerun_runtime::{ClusterHandle, DeviceGroup, Runtime, Workers};
@@ -105,12 +105,11 @@ impl OpenedPlan {
                 plan.workers().into_iter().filter(|worker| worker.roles().contains(&role));
             part.is_none_or(|part| workers.any(|worker| part.has(&worker)))
         };
-        let share = |role| part.map_or(Share::WHOLE, |part| part.share(role));
-        for drafter in &mut drafters {
-            drafter.set_share(share(Role::Drafter(drafter.index())));
+        for (drafter, part) in drafters.iter_mut().flat_map(|drafter| Some((drafter, part?))) {
+            drafter.set_part(part.of_role(Role::Drafter(drafter.index())));
         }
         drafters.retain(|drafter| {
-            drafter.share() != Share::WHOLE || is_here(Role::Drafter(drafter.index()))
+            drafter.part() != CorePart::Whole || is_here(Role::Drafter(drafter.index()))
         });
         let targets =
             (0..plan.placement().replicas()).map(Role::Target).filter(|&role| is_here(role));
@@ -120,15 +119,15 @@ impl OpenedPlan {
         loader.check_replicas(&gpus)?;
         // What does not fit on a GPU is for the cores, so its layers are loaded first.
         let first_layers = first_layers(plan, (&gpus, &target), &drafters, loader)?;
-        let share = part.map_or(Share::WHOLE, RankPart::target_share);
-        let is_member = share != Share::WHOLE;
+        let of_target = part.map_or(CorePart::Whole, RankPart::of_target);
+        let is_member = of_target != CorePart::Whole;
         let needs_target = on_cores || is_member || first_layers.is_some();
         let (core_part, target_types) = match &first_layers {
             Some((first, _)) => {
                 let cache = Some(first.cache_type);
                 (CorePart::FromLayer(first.layers), ModelTypes { cache, ..plan.types() })
             }
-            None => (CorePart::of(share), plan.types()),
+            None => (of_target, plan.types()),
         };
         // A drafter on cores may use the head of a target that is elsewhere.
         let needs_ends = !needs_target && drafters.iter().any(OpenDrafter::shares_target);

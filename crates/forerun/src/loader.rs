@@ -198,6 +198,9 @@ impl<'a> Loader<'a> {
                 CorePart::Share(share) => {
                     Weights::load_share(checkpoint, types, share, &mut on_layer)?
                 }
+                CorePart::Stage(stage) => {
+                    Weights::load_stage(checkpoint, types, stage, &mut on_layer)?
+                }
                 CorePart::FromLayer(first) => {
                     let architecture = checkpoint.architecture().clone();
                     Weights::load_from_layer(first, architecture, checkpoint, types, &mut on_layer)?

@@ -1,7 +1,7 @@
 //! Checks that models fit in memory, before they are loaded.
 
 use crate::error::ForerunError;
-use forerun_cpu::{Share, Weights};
+use forerun_cpu::{Share, Stage, Weights};
 use forerun_formats::{Architecture, Checkpoint, LoadError, ModelTypes};
 use forerun_runtime::available_memory;
 
@@ -15,15 +15,10 @@ pub(crate) enum CorePart {
     Whole,
     /// A share of each layer.
     Share(Share),
+    /// Some consecutive layers.
+    Stage(Stage),
     /// Everything but the layers before this one.
     FromLayer(usize),
-}
-
-impl CorePart {
-    /// Returns the part of a member of several that compute each layer together, or of one that computes alone.
-    pub(crate) fn of(share: Share) -> Self {
-        if share == Share::WHOLE { Self::Whole } else { Self::Share(share) }
-    }
 }
 
 /// Returns the memory that a part of a model needs at least.
@@ -36,6 +31,7 @@ pub(crate) fn of_model(
     match part {
         CorePart::Whole => Weights::least_memory(architecture, checkpoint, types, Share::WHOLE),
         CorePart::Share(share) => Weights::least_memory(architecture, checkpoint, types, share),
+        CorePart::Stage(stage) => Weights::least_memory_of_stage(checkpoint, types, stage),
         CorePart::FromLayer(first) => {
             Weights::least_memory_from_layer(first, architecture, checkpoint, types)
         }

@@ -100,6 +100,7 @@ impl Plan {
         let easyspec = drafters::easyspec(&options, drafter)?;
         let models = drafters::count_models(drafter, &additional_drafters);
         let placement = cores::placement(&options, method, models, topology)?;
+        drafters::check_stages(easyspec.as_ref(), &placement)?;
         // A rank's process finds its cores itself.
         let names_cores = options.placement.as_ref().is_some_and(|given| given.ranks().is_empty());
         let pinned = options.pin || names_cores;

@@ -5,12 +5,18 @@
 use crate::engine::{Forerun, OpenedPlan};
 use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::memory::CorePart;
 use crate::model_source::ModelSource;
 use crate::plan::{Plan, WorkerDescription, WorkerDevice};
 use crate::workers::team;
 use forerun_core::Role;
-use forerun_cpu::{Exchange, Isa, IsaError, Share, TensorParallelFollower, Weights};
+use forerun_cpu::{
+    CpuPages, Exchange, Isa, IsaError, Share, Stage, StageFollower, StagedModel, Team,
+    TensorParallelFollower, TensorParallelModel, Weights,
+};
 use forerun_decode::DraftPattern;
+use forerun_formats::FeatureSource;
+use forerun_model::Forward;
 use forerun_runtime::{DeviceGroup, Runtime, TeamSpec, Workers};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -41,8 +47,8 @@ pub(crate) struct RankPart {
     rank: usize,
     /// The cores of the rank's device.
     pub(crate) cores: Vec<usize>,
-    /// The model that this rank computes together with others, and its share. Such a rank has no other model.
-    membership: Option<(Role, Share)>,
+    /// The model that this rank computes together with others, and its part. Such a rank has no other model.
+    membership: Option<(Role, CorePart)>,
     /// The connection to these others, until it is in use.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
 }
@@ -55,24 +61,28 @@ impl RankPart {
             let (ranks, mut models) = (worker.ranks(), worker.models.iter());
             let member = ranks.iter().position(|other| *other == rank)?;
             let role = models.find(|model| model.checkpoint.is_some())?.role;
-            Some((role, Share::new(member, ranks.len())))
+            let part = match worker.group()?.has_rank_stages() {
+                true => CorePart::Stage(Stage::of_member(member, ranks.len())),
+                false => CorePart::Share(Share::new(member, ranks.len())),
+            };
+            Some((role, part))
         });
         let exchange = group.map(|worker| connect(&worker.ranks()));
         Self { rank, cores: cores.to_vec(), membership, exchange: Mutex::new(exchange) }
     }
 
     /// Returns the part of a model that this rank computes, if it has the model.
-    pub(crate) fn share(&self, role: Role) -> Share {
-        self.membership.filter(|(own, _)| *own == role).map_or(Share::WHOLE, |(_, share)| share)
+    pub(crate) fn of_role(&self, role: Role) -> CorePart {
+        self.membership.filter(|(own, _)| *own == role).map_or(CorePart::Whole, |(_, part)| part)
     }
 
     /// Returns the part of the target that this rank computes, if it has a replica.
-    pub(crate) fn target_share(&self) -> Share {
+    pub(crate) fn of_target(&self) -> CorePart {
         let of_target = self.membership.filter(|(role, _)| role.target().is_some());
-        of_target.map_or(Share::WHOLE, |(_, share)| share)
+        of_target.map_or(CorePart::Whole, |(_, part)| part)
     }
 
-    /// Returns the connection to the other ranks of a model. Whoever takes it first computes this rank's share.
+    /// Returns the connection to the other ranks of a model. Whoever takes it first computes this rank's part.
     pub(crate) fn take_exchange(&self) -> Option<Box<dyn Exchange>> {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -176,7 +186,7 @@ pub enum RankError {
         expected: String,
     },
     /// A thread cannot be started.
-    #[error("cannot start the thread of a share of a model: {0}")]
+    #[error("cannot start the thread of a part of a model: {0}")]
     Thread(String),
     /// A model's file cannot be read.
     #[error("cannot read {}: {message}", path.display())]
@@ -225,10 +235,9 @@ impl Rank {
         let has_target =
             of_rank.any(|worker| worker.roles().iter().any(|it| it.target().is_some()));
         let group = group_of(&workers, site.rank);
-        // The leader's worker has taken the exchange.
-        if let Some((role, share)) = part.membership
-            && let Some(exchange) = part.take_exchange().filter(|_| share.member() > 0)
-            && let Some(worker) = group
+        if let Some((role, _)) = part.membership
+            && let Some(worker) = group.filter(|worker| !part.has(worker))
+            && let Some(exchange) = part.take_exchange()
             && let Some(weights) = opened.member_weights(role)
         {
             follow(Arc::clone(weights), team(worker, Some(&part)), exchange)?;
@@ -288,7 +297,33 @@ fn group_of(workers: &[WorkerDescription], rank: usize) -> Option<&WorkerDescrip
         .find_map(|(worker, ranks)| (ranks.len() > 1 && ranks.contains(&rank)).then_some(worker))
 }
 
-/// Starts the thread that computes a share of a model until the leader ends.
+/// Returns a model that this rank leads. `exchange` connects it with the ranks that have the other parts.
+pub(crate) fn lead(
+    weights: Arc<Weights>,
+    team: &Arc<Team>,
+    exchange: Box<dyn Exchange>,
+    features: Option<FeatureSource>,
+) -> Box<dyn Forward<Storage = CpuPages>> {
+    let team = Arc::clone(team);
+    match weights.has_all_layers() {
+        true => {
+            let leader = TensorParallelModel::new(weights, team, exchange);
+            Box::new(match features {
+                Some(features) => leader.with_features(features),
+                None => leader,
+            })
+        }
+        false => {
+            let leader = StagedModel::new(weights, team, exchange);
+            Box::new(match features {
+                Some(features) => leader.with_features(features),
+                None => leader,
+            })
+        }
+    }
+}
+
+/// Starts the thread that computes a part of a model until the leader ends.
 fn follow(
     weights: Arc<Weights>,
     team: TeamSpec,
@@ -297,8 +332,12 @@ fn follow(
     let body = move || {
         // A panic ends the job, and names this rank.
         let team = team.start_team().unwrap_or_else(|error| panic!("{error}"));
-        let follower = TensorParallelFollower::new(weights, Arc::new(team), exchange);
-        follower.run().unwrap_or_else(|error| panic!("{error}"));
+        let team = Arc::new(team);
+        let ended = match weights.has_all_layers() {
+            true => TensorParallelFollower::new(weights, team, exchange).run(),
+            false => StageFollower::new(weights, team, exchange).run(),
+        };
+        ended.unwrap_or_else(|error| panic!("{error}"));
     };
     let thread = thread::Builder::new().name("forerun-follower".into()).spawn(body);
     thread.map(drop).map_err(|error| RankError::Thread(error.to_string()))

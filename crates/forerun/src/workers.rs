@@ -5,13 +5,12 @@ use crate::drafter_parts::DrafterDevice;
 use crate::grammar::GrammarCompiler;
 use crate::placed_weights::PlacedWeights;
 use crate::plan::{Method, Plan, WorkerDescription, WorkerDevice};
-use crate::ranks::RankPart;
+use crate::ranks::{RankPart, lead};
 use crate::registry::DrafterKind;
 use forerun_cache::PoolUsage;
 use forerun_core::Role;
 use forerun_cpu::{
-    CpuPages, Exchange, ExclusiveDevice, PipelineParallelModel, Team, TensorParallelModel,
-    Transformer, Weights,
+    CpuPages, Exchange, ExclusiveDevice, PipelineParallelModel, Team, Transformer, Weights,
 };
 use forerun_decode::PearlSchedule;
 use forerun_formats::FeatureSource;
@@ -227,11 +226,7 @@ impl WorkerModels {
         let target = target.as_ref().ok_or("the target is not loaded in this process")?;
         let exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(exchange) = exchange {
-            let leader = TensorParallelModel::new(Arc::clone(target), Arc::clone(team), exchange);
-            return Ok(Box::new(match features.clone() {
-                Some(features) => leader.with_features(features),
-                None => leader,
-            }));
+            return Ok(lead(Arc::clone(target), team, exchange, features.clone()));
         }
         if self.devices.is_empty() {
             return Ok(Box::new(self.on_team(team)?));

@@ -16,6 +16,21 @@ pub enum LoadError {
     /// A drafter's layers use the embedding or the head of a target, and none was given.
     #[error("the model shares matrices with its target: load it together with the target")]
     NoTarget,
+    /// A model is to be split into more pipeline stages than it can be.
+    #[error(
+        "this model can be split into {most} pipeline stage{} at most, but the placement has {stages}{}; separate fewer \
+         ranks by '/' for it",
+        if *most == 1 { "" } else { "s" },
+        if *share_keys { " (layers that share keys and values stay together)" } else { "" }
+    )]
+    Stages {
+        /// The number of stages of the placement.
+        stages: usize,
+        /// The largest possible number.
+        most: usize,
+        /// Whether layers read the keys and values of other layers.
+        share_keys: bool,
+    },
     /// Memory for the weights could not be allocated.
     #[error(
         "there is no memory for a matrix of {} MiB: set `weight_type = int8`, choose a smaller model, or \

@@ -145,6 +145,11 @@ impl MatrixTypes {
         Ok(chosen)
     }
 
+    /// Returns the types of all matrices.
+    pub fn all(&self) -> impl Iterator<Item = WeightType> {
+        self.0.values().copied()
+    }
+
     /// Makes the expansions of compressed keys and values floats: devices transpose those of keys, which would
     /// quantise them a second time in other blocks. No 16-bit type holds the values of stored blocks exactly.
     fn make_expansions_float(

@@ -4,7 +4,7 @@ use crate::transport::{Kind, Shared};
 use forerun_cpu::{Exchange, ExchangeError, LEADER, Recipients, Take};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -67,33 +67,50 @@ impl RankExchange {
         members.filter(|(member, _)| *member != self.member)
     }
 
-    /// Waits for the next message. Returns `None` if this process has left the job.
-    fn next(&self) -> Option<(usize, MemberMessage)> {
+    /// Waits for the next message, but not longer than until `end`, if there is one.
+    ///
+    /// # Errors
+    /// If there is no message until then, or this process has left the job.
+    fn next(&self, end: Option<Instant>) -> Result<(usize, MemberMessage), RecvTimeoutError> {
         let mut started = Instant::now();
         while started.elapsed() < CARRYING {
             match self.inbox.try_recv() {
-                Ok(message) => return Some(message),
-                Err(TryRecvError::Disconnected) => return None,
+                Ok(message) => return Ok(message),
+                Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
                 Err(TryRecvError::Empty) if self.shared.carry() => started = Instant::now(),
+                Err(TryRecvError::Empty) if end.is_some_and(|end| end <= Instant::now()) => {
+                    return Err(RecvTimeoutError::Timeout);
+                }
                 Err(TryRecvError::Empty) => thread::yield_now(),
             }
         }
-        self.inbox.recv().ok()
+        match end {
+            Some(end) => self.inbox.recv_timeout(end.saturating_duration_since(Instant::now())),
+            None => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
     }
 
     /// Waits for the next message and keeps it. Returns false if `member` has ended its work.
     fn wait_for(&mut self, member: usize) -> bool {
+        self.wait_until(None, member).is_ok()
+    }
+
+    /// Waits for the next message and keeps it, but not longer than until `end`, if there is one.
+    ///
+    /// # Errors
+    /// If there is no message until then, or `member` has ended its work.
+    fn wait_until(&mut self, end: Option<Instant>, member: usize) -> Result<(), RecvTimeoutError> {
         if self.ended[member] {
-            return false;
+            return Err(RecvTimeoutError::Disconnected);
         }
-        let Some((rank, message)) = self.next() else { return false };
-        let Some(from) = self.ranks.iter().position(|other| *other == rank) else { return true };
+        let (rank, message) = self.next(end)?;
+        let Some(from) = self.ranks.iter().position(|other| *other == rank) else { return Ok(()) };
         match message {
             MemberMessage::Pass(bytes) => self.passes.push_back(bytes),
             MemberMessage::Numbers(bytes) => self.numbers[from].push_back(bytes),
             MemberMessage::Ended => self.ended[from] = true,
         }
-        true
+        Ok(())
     }
 }
 
@@ -129,7 +146,7 @@ impl Exchange for RankExchange {
         to: Recipients,
         take: &mut Take<'_>,
     ) -> Result<(), ExchangeError> {
-        let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let bytes = bytes_of(own);
         let recipients =
             self.others().filter(|(member, _)| to == Recipients::All || *member == LEADER);
         self.shared.send_now(recipients.map(|(_, rank)| (rank, Kind::Numbers, bytes.clone())));
@@ -147,12 +164,46 @@ impl Exchange for RankExchange {
                 }
             };
             self.received.clear();
-            let numbers = bytes.as_chunks().0.iter().map(|number| f32::from_le_bytes(*number));
-            self.received.extend(numbers);
+            self.received.extend(numbers_of(&bytes));
             take(member, &self.received)?;
         }
         Ok(())
     }
+
+    fn send_to(&mut self, member: usize, numbers: &[f32]) -> Result<(), ExchangeError> {
+        self.shared.send_now(std::iter::once((
+            self.ranks[member],
+            Kind::Numbers,
+            bytes_of(numbers),
+        )));
+        Ok(())
+    }
+
+    fn receive_from(
+        &mut self,
+        member: usize,
+        patience: Option<Duration>,
+    ) -> Result<Option<Vec<f32>>, ExchangeError> {
+        let end = patience.map(|patience| Instant::now() + patience);
+        loop {
+            if let Some(bytes) = self.numbers[member].pop_front() {
+                return Ok(Some(numbers_of(&bytes).collect()));
+            }
+            match self.wait_until(end, member) {
+                Ok(()) => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+                Err(RecvTimeoutError::Disconnected) => return Err(ExchangeError::Lost { member }),
+            }
+        }
+    }
+}
+
+fn bytes_of(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+fn numbers_of(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks().0.iter().map(|number| f32::from_le_bytes(*number))
 }
 
 impl Drop for RankExchange {

@@ -1,5 +1,7 @@
 //! How the members of a group reach each other.
 
+use std::time::Duration;
+
 /// The number of the member that leads a group: the one whose model others see.
 pub const LEADER: usize = 0;
 
@@ -48,20 +50,37 @@ pub trait Exchange: Send {
         to: Recipients,
         take: &mut Take<'_>,
     ) -> Result<(), ExchangeError>;
+
+    /// Sends numbers to one other member, which [receives](Exchange::receive_from) them in this order.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Lost`] if that member is gone.
+    fn send_to(&mut self, member: usize, numbers: &[f32]) -> Result<(), ExchangeError>;
+
+    /// Waits for the next numbers that a member [sends](Exchange::send_to) to this one, but not longer than `patience`,
+    /// if there is a limit. `None` if there are none until then.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Lost`] if that member is gone.
+    fn receive_from(
+        &mut self,
+        member: usize,
+        patience: Option<Duration>,
+    ) -> Result<Option<Vec<f32>>, ExchangeError>;
 }
 
 /// Why the members of a group cannot compute together.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ExchangeError {
     /// A member has failed, or its thread or process is gone.
-    #[error("member {member} of the tensor-parallel group is gone")]
+    #[error("member {member} of the group that computes the model is gone")]
     Lost {
         /// The member.
         member: usize,
     },
     /// A member is in another pass, or at another place of the pass.
     #[error(
-        "member {member} of the tensor-parallel group is at step {found_step} of pass {found_pass}, but this \
+        "member {member} of the group that computes the model is at step {found_step} of pass {found_pass}, but this \
          one is at step {step} of pass {pass}"
     )]
     OutOfStep {
@@ -78,7 +97,7 @@ pub enum ExchangeError {
     },
     /// A member has sent another number of values.
     #[error(
-        "member {member} of the tensor-parallel group sent {found} numbers, expected {expected}: do all members \
+        "member {member} of the group that computes the model sent {found} numbers, expected {expected}: do all members \
          have the same model and types?"
     )]
     Length {
@@ -90,6 +109,6 @@ pub enum ExchangeError {
         found: usize,
     },
     /// A message of the leader cannot be read.
-    #[error("a message of the leader of the tensor-parallel group cannot be read: {0}")]
+    #[error("a message of the leader of the group that computes the model cannot be read: {0}")]
     Message(String),
 }

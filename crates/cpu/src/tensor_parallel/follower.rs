@@ -2,23 +2,20 @@
 
 use super::exchange::{Exchange, ExchangeError};
 use super::members::Members;
-use super::message::{PassMessage, ReceivedSequence};
-use crate::cpu_pages::CpuPages;
+use super::message::PassMessage;
+use super::received_passes::{ReceivedPass, ReceivedPasses};
 use crate::team::Team;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
-use forerun_lm::{DeviceChoice, LayerGroups, LayerOrder};
+use forerun_lm::{DeviceChoice, LayerOrder};
 use forerun_model::{Forward, Pass, SequencePass};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// A member that computes its share of the passes of a leader.
 pub struct TensorParallelFollower {
     transformer: Transformer,
-    /// The storages of the leader's caches, by their number, with the pages of this member's heads.
-    storages: BTreeMap<u32, CpuPages>,
-    passes: u32,
+    passes: ReceivedPasses,
 }
 
 impl TensorParallelFollower {
@@ -26,7 +23,7 @@ impl TensorParallelFollower {
     #[must_use]
     pub fn new(weights: Arc<Weights>, team: Arc<Team>, exchange: Box<dyn Exchange>) -> Self {
         let transformer = Transformer::new(weights, team).with_members(Members::new(exchange));
-        Self { transformer, storages: BTreeMap::new(), passes: 0 }
+        Self { transformer, passes: ReceivedPasses::default() }
     }
 
     /// Computes until the leader ends the group.
@@ -46,33 +43,13 @@ impl TensorParallelFollower {
     }
 
     fn compute(&mut self, message: PassMessage) -> Result<(), ExchangeError> {
-        let PassMessage { number, dropped, storage, operations, groups, sequences } = message;
-        self.passes += 1;
-        if number != self.passes {
-            let (pass, found_pass) = (self.passes, number);
-            let member = super::LEADER;
-            return Err(ExchangeError::OutOfStep {
-                member,
-                pass,
-                step: 0,
-                found_pass,
-                found_step: 0,
-            });
-        }
-        for dropped in dropped {
-            self.storages.remove(&dropped);
-        }
         let new_storage = || self.transformer.new_storage();
-        let storage = self.storages.entry(storage).or_insert_with(new_storage);
-        operations.iter().for_each(|operation| operation.apply(storage));
-        let sequences: Vec<ReceivedSequence> = sequences.into_iter().map(Into::into).collect();
+        let ReceivedPass { number, storage, sequences, groups } =
+            self.passes.receive(message, new_storage)?;
         let never = AtomicBool::new(false);
         let parts = sequences.iter();
         let parts = parts.map(|of| SequencePass::new(of, &of.tree, of.first_output, &never));
         let sequences: Vec<SequencePass<'_>> = parts.collect();
-        let groups = groups.map(|sizes| {
-            LayerGroups::of_sizes(&sizes.iter().map(|size| *size as usize).collect::<Vec<_>>())
-        });
         let order = groups.as_ref().map_or(LayerOrder::Sequential, LayerOrder::Groups);
         let pass = Pass { sequences: &sequences, order, device: DeviceChoice::AnyFree };
         if let Some(members) = self.transformer.members() {
@@ -89,6 +66,7 @@ impl TensorParallelFollower {
 mod tests {
     use super::super::{ThreadExchange, message::PageOperation};
     use super::*;
+    use forerun_cache::PageStorage;
     use forerun_formats::Checkpoint;
     use forerun_formats::checkpoint::random::{
         RandomDtype, example_config, write_random_checkpoint,
@@ -119,10 +97,10 @@ mod tests {
         let mut follower = follower();
         follower.compute(message(1, 0, &[])).unwrap();
         follower.compute(message(2, 3, &[])).unwrap();
-        assert!(follower.storages.values().all(|storage| storage.bytes() > 0));
-        assert_eq!(follower.storages.keys().collect::<Vec<_>>(), [&0, &3]);
+        assert!(follower.passes.storages.values().all(|storage| storage.bytes() > 0));
+        assert_eq!(follower.passes.storages.keys().collect::<Vec<_>>(), [&0, &3]);
         follower.compute(message(3, 3, &[0, 7])).unwrap();
-        assert_eq!(follower.storages.keys().collect::<Vec<_>>(), [&3]);
+        assert_eq!(follower.passes.storages.keys().collect::<Vec<_>>(), [&3]);
     }
 
     #[test]

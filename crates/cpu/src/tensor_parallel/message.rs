@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 /// A pass, and what has happened to its storage since the pass before.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct PassMessage {
+pub(crate) struct PassMessage {
     /// The number of the pass, from 1.
-    pub(super) number: u32,
+    pub(crate) number: u32,
     /// The storages that the leader has dropped.
     pub(super) dropped: Vec<u32>,
     /// The storage of the pass, which exists from its first pass on.
@@ -40,7 +40,7 @@ pub(crate) enum PageOperation {
 
 /// One sequence of a pass.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct SequenceMessage {
+pub(crate) struct SequenceMessage {
     prefix_len: u32,
     tree_len: u32,
     first_output: u32,
@@ -121,9 +121,9 @@ impl SequenceMessage {
 }
 
 /// A sequence of a pass on a member that does not have its cache.
-pub(super) struct ReceivedSequence {
-    pub(super) tree: TokenTree,
-    pub(super) first_output: Node,
+pub(crate) struct ReceivedSequence {
+    pub(crate) tree: TokenTree,
+    pub(crate) first_output: Node,
     prefix_len: usize,
     tree_len: usize,
     pages: Vec<PageId>,

@@ -1,7 +1,7 @@
 //! Members on the threads of one process.
 
 use super::exchange::{Exchange, ExchangeError, LEADER, Recipients, Take};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,10 @@ pub struct ThreadExchange {
     messages_out: Vec<Sender<Vec<u8>>>,
     /// From the leader, on the others.
     messages_in: Receiver<Vec<u8>>,
+    /// To each member.
+    numbers_out: Vec<Sender<Vec<f32>>>,
+    /// From each member.
+    numbers_in: Vec<Receiver<Vec<f32>>>,
 }
 
 struct Shared {
@@ -49,12 +53,21 @@ impl ThreadExchange {
         let shared = Arc::new(Shared { numbers, meeting, changed: Condvar::new() });
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..members).map(|_| channel()).unzip();
         let mut messages_out = Some(senders.into_iter().skip(1).collect());
+        let (mut numbers_out, mut numbers_in): (Vec<_>, Vec<_>) =
+            (0..members).map(|_| (Vec::new(), Vec::new())).unzip();
+        for (out, into) in (0..members).flat_map(|out| (0..members).map(move |into| (out, into))) {
+            let (sender, receiver) = channel();
+            numbers_out[out].push(sender);
+            numbers_in[into].push(receiver);
+        }
         let member = |(member, messages_in)| Self {
             member,
             shared: Arc::clone(&shared),
             round: 0,
             messages_out: messages_out.take().unwrap_or_default(),
             messages_in,
+            numbers_out: std::mem::take(&mut numbers_out[member]),
+            numbers_in: std::mem::take(&mut numbers_in[member]),
         };
         receivers.into_iter().enumerate().map(member).collect()
     }
@@ -143,6 +156,27 @@ impl Exchange for ThreadExchange {
         }
         Ok(())
     }
+
+    fn send_to(&mut self, member: usize, numbers: &[f32]) -> Result<(), ExchangeError> {
+        let sent = self.numbers_out[member].send(numbers.to_vec());
+        sent.map_err(|_| ExchangeError::Lost { member })
+    }
+
+    fn receive_from(
+        &mut self,
+        member: usize,
+        patience: Option<Duration>,
+    ) -> Result<Option<Vec<f32>>, ExchangeError> {
+        let inbox = &self.numbers_in[member];
+        match patience {
+            None => inbox.recv().map(Some).map_err(|_| ExchangeError::Lost { member }),
+            Some(patience) => match inbox.recv_timeout(patience) {
+                Ok(numbers) => Ok(Some(numbers)),
+                Err(RecvTimeoutError::Timeout) => Ok(None),
+                Err(RecvTimeoutError::Disconnected) => Err(ExchangeError::Lost { member }),
+            },
+        }
+    }
 }
 
 impl Drop for ThreadExchange {
@@ -182,6 +216,26 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn numbers_for_one_member_arrive_in_order() {
+        let mut members = ThreadExchange::group(2);
+        let mut second = members.pop().unwrap();
+        let mut leader = members.pop().unwrap();
+        let now = Some(Duration::ZERO);
+        assert_eq!(second.receive_from(LEADER, now), Ok(None));
+        leader.send_to(1, &[1.0, 2.0]).unwrap();
+        leader.send_to(1, &[]).unwrap();
+        assert_eq!(second.receive_from(LEADER, now), Ok(Some(vec![1.0, 2.0])));
+        assert_eq!(second.receive_from(LEADER, None), Ok(Some(vec![])));
+        second.send_to(LEADER, &[3.0]).unwrap();
+        drop(second);
+        assert_eq!(leader.receive_from(1, None), Ok(Some(vec![3.0])));
+        let lost = ExchangeError::Lost { member: 1 };
+        assert_eq!(leader.receive_from(1, now), Err(lost.clone()));
+        assert_eq!(leader.receive_from(1, None), Err(lost.clone()));
+        assert_eq!(leader.send_to(1, &[4.0]), Err(lost));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::model_source::ModelSource;
 use crate::registry::DrafterKind;
 use forerun_core::Need;
 use forerun_formats::SpeculatorKind;
+use forerun_runtime::{DeviceGroup, DeviceGroups, Placement};
 use std::fmt;
 use std::str::FromStr;
 
@@ -98,6 +99,20 @@ pub(super) fn count_models(drafter: DrafterKind, additional: &[AdditionalDrafter
         |additional: &&AdditionalDrafter| matches!(additional, AdditionalDrafter::Model(_));
     let has_weights = drafter.has_model() || drafter.is_in_target();
     usize::from(has_weights) + additional.iter().filter(is_model).count()
+}
+
+/// Checks that EasySpec, which computes layers in groups, does not draft on ranks with some layers each.
+pub(super) fn check_stages(
+    easyspec: Option<&EasySpec>,
+    placement: &Placement,
+) -> Result<(), PlanError> {
+    let groups = placement.drafter(0).filter(|_| easyspec.is_some());
+    let has_stages =
+        |groups: &&DeviceGroups| groups.as_slice().iter().any(DeviceGroup::has_rank_stages);
+    match groups.filter(has_stages) {
+        Some(groups) => Err(PlanError::EasySpecOnStages(groups.to_string())),
+        None => Ok(()),
+    }
 }
 
 /// Returns EasySpec's options, if it drafts.

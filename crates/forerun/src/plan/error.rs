@@ -23,6 +23,12 @@ pub enum PlanError {
         /// The other option, in backticks.
         needed: &'static str,
     },
+    /// EasySpec drafts on pipeline stages.
+    #[error(
+        "the drafter easyspec computes several layers at the same time, but the placement puts these on the pipeline stages \
+         {0}; write \"+\" in place of \"/\", or draft with `drafter = model`"
+    )]
+    EasySpecOnStages(String),
     /// The method needs a drafter, but none is set.
     #[error(
         "the method {0} needs a drafter: set `draft_model`, or `drafter = prompt-lookup`, or \

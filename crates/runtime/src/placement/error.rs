@@ -88,12 +88,12 @@ pub enum PlacementError {
         /// The target's first and last group, if it has several.
         target: Option<String>,
     },
-    /// The layers of a model are split between ranks.
+    /// The layers of a model are split between ranks and something else.
     #[error(
-        "{group} splits the layers of a model between ranks, which is not supported; ranks that compute each layer \
-         together are written target=rank:1+rank:2, and replicas (with the method dsi) target=rank:1,target=rank:2"
+        "{group} splits the layers of a model between ranks, but not into one rank for each stage: separate single ranks by \
+         '/', as in target=rank:1/rank:2, or let the ranks compute each layer together, as in target=rank:1+rank:2"
     )]
-    SplitRanks {
+    MixedStages {
         /// The groups as written.
         group: String,
     },

@@ -15,6 +15,9 @@ pub enum DeviceGroup {
         /// The ranks that compute together with the leader (tensor parallelism), if any.
         followers: Vec<usize>,
     },
+    /// The cores of processes of an MPI job, each with consecutive layers of a model (pipeline stages): at least two
+    /// ranks, in the order of the layers. The last one leads.
+    RankStages(Vec<usize>),
     /// A GPU, by its number. GPUs are numbered from 0: those with their own memory first, software drivers last.
     Gpu(usize),
     /// A GPU with the first layers of a target, and cores with everything else.
@@ -58,7 +61,7 @@ impl DeviceGroup {
     pub fn gpu(&self) -> Option<usize> {
         match self {
             Self::Gpu(gpu) | Self::GpuAndCores { gpu, .. } => Some(*gpu),
-            Self::Cores(_) | Self::Ranks { .. } => None,
+            Self::Cores(_) | Self::Ranks { .. } | Self::RankStages(_) => None,
         }
     }
 
@@ -73,6 +76,7 @@ impl DeviceGroup {
     pub fn rank(&self) -> Option<usize> {
         match self {
             Self::Ranks { leader, .. } => Some(*leader),
+            Self::RankStages(stages) => stages.last().copied(),
             Self::Cores(_) | Self::Gpu(_) | Self::GpuAndCores { .. } => None,
         }
     }
@@ -82,14 +86,26 @@ impl DeviceGroup {
     pub fn ranks(&self) -> Vec<usize> {
         match self {
             Self::Ranks { leader, followers } => [&[*leader], &followers[..]].concat(),
+            Self::RankStages(stages) => {
+                let mut ranks = stages.clone();
+                ranks.rotate_right(1);
+                ranks
+            }
             Self::Cores(_) | Self::Gpu(_) | Self::GpuAndCores { .. } => Vec::new(),
         }
     }
 
-    /// Returns whether several ranks compute a model together (tensor parallelism).
+    /// Returns whether several ranks compute a model together: each layer (tensor parallelism), or some layers each.
     #[must_use]
     pub fn has_several_ranks(&self) -> bool {
-        matches!(self, Self::Ranks { followers, .. } if !followers.is_empty())
+        self.has_rank_stages()
+            || matches!(self, Self::Ranks { followers, .. } if !followers.is_empty())
+    }
+
+    /// Returns whether ranks have consecutive layers of a model each (pipeline stages).
+    #[must_use]
+    pub fn has_rank_stages(&self) -> bool {
+        matches!(self, Self::RankStages(_))
     }
 
     /// Returns the cores, in the order of the team's members. There are none for a GPU, and for ranks, because
@@ -98,7 +114,7 @@ impl DeviceGroup {
     pub fn cores(&self) -> &[usize] {
         match self {
             Self::Cores(cores) | Self::GpuAndCores { cores, .. } => cores,
-            Self::Ranks { .. } | Self::Gpu(_) => &[],
+            Self::Ranks { .. } | Self::RankStages(_) | Self::Gpu(_) => &[],
         }
     }
 
@@ -186,6 +202,10 @@ impl fmt::Display for DeviceGroup {
             Self::Ranks { leader, followers } => {
                 write!(f, "rank:{leader}")?;
                 followers.iter().try_for_each(|rank| write!(f, "+rank:{rank}"))
+            }
+            Self::RankStages(stages) => {
+                let stages: Vec<String> = stages.iter().map(|it| format!("rank:{it}")).collect();
+                f.write_str(&stages.join("/"))
             }
             Self::Gpu(gpu) => write!(f, "gpu:{gpu}"),
             Self::GpuAndCores { gpu, layers, cores } => {

@@ -37,15 +37,19 @@ impl Placement {
     #[must_use]
     pub fn is_shared(&self) -> bool {
         let [target] = &self.targets[..] else { return false };
-        if let [DeviceGroup::Ranks { leader, followers }] = target.as_slice() {
-            return followers.is_empty() && self.ranks() == [*leader];
+        if let [group] = target.as_slice()
+            && let Some(rank) = group.rank()
+        {
+            return !group.has_several_ranks() && self.ranks() == [rank];
         }
         let is_targets = |group: &DeviceGroup| match group {
             DeviceGroup::Cores(cores) => {
                 cores.iter().all(|core| target.cores().any(|own| own == *core))
             }
             DeviceGroup::Gpu(gpu) => target.0.iter().any(|own| own.gpu() == Some(*gpu)),
-            DeviceGroup::Ranks { .. } | DeviceGroup::GpuAndCores { .. } => target.0.contains(group),
+            DeviceGroup::Ranks { .. }
+            | DeviceGroup::RankStages(_)
+            | DeviceGroup::GpuAndCores { .. } => target.0.contains(group),
         };
         self.drafters.iter().flat_map(|groups| &groups.0).all(is_targets)
     }

@@ -77,7 +77,7 @@ impl DeviceGroups {
         let groups: Option<Result<Vec<DeviceGroup>, _>> = groups.collect();
         Some(groups?.and_then(|groups| {
             if groups.len() > 1 && groups.iter().any(|group| group.rank().is_some()) {
-                return Err(PlacementError::SplitRanks { group: text.into() });
+                return Self::rank_stages(text, &groups);
             }
             match groups.len() > 1 && groups.iter().any(|group| group.gpu().is_some()) {
                 true => Err(PlacementError::JoinedGpus { group: text.into() }),
@@ -88,6 +88,19 @@ impl DeviceGroups {
 }
 
 impl DeviceGroups {
+    /// Returns the group of ranks with consecutive layers.
+    fn rank_stages(text: &str, groups: &[DeviceGroup]) -> Result<Self, PlacementError> {
+        let rank = |group: &DeviceGroup| group.rank().filter(|_| !group.has_several_ranks());
+        let stages: Option<Vec<usize>> = groups.iter().map(rank).collect();
+        let Some(stages) = stages else {
+            return Err(PlacementError::MixedStages { group: text.into() });
+        };
+        match (1..stages.len()).find(|&at| stages[..at].contains(&stages[at])) {
+            Some(at) => Err(PlacementError::DuplicateRank { group: text.into(), rank: stages[at] }),
+            None => Ok(Self(vec![DeviceGroup::RankStages(stages)])),
+        }
+    }
+
     /// Reads a GPU and cores, as in `gpu:0/cpu:0-7` or `gpu:0:20/cpu:0-7`.
     fn parse_split(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
         let (gpu, cores) = text.strip_prefix("gpu:")?.split_once('/')?;
@@ -117,7 +130,8 @@ impl Placement {
     /// layers there as fit, and `target=gpu:0:20/cpu:0-3` places 20. The cores have everything else.
     ///
     /// `drafter=rank:0,target=rank:1` places models on the ranks of an MPI job. All groups name ranks then. The ranks
-    /// of `target=rank:1+rank:2` compute one target together; so do those of a drafter.
+    /// of `target=rank:1+rank:2` compute one target together; so do those of a drafter. The ranks of
+    /// `target=rank:1/rank:2` have some of its layers each.
     ///
     /// # Errors
     /// [`PlacementError`] if the text cannot be read, names a core that is not `available` or names a
@@ -192,6 +206,8 @@ mod tests {
             "drafter=rank:0,target=rank:0,target=rank:7,shared",
             "drafter=rank:0,target=rank:2+rank:1,target=rank:3",
             "drafter=rank:0+rank:1,target=rank:2+rank:3",
+            "drafter=rank:0,target=rank:3/rank:1/rank:2",
+            "drafter=rank:4/rank:0,target=rank:3/rank:1,target=rank:2",
         ] {
             assert_eq!(Placement::parse(text, &CORES).unwrap().to_string(), text);
         }
@@ -236,7 +252,18 @@ mod tests {
                 "drafter=rank:2,target=rank:1+rank:2,shared",
                 &["rank 2", "rank:1+rank:2", "no other"],
             ),
-            ("target=rank:1/rank:2", &["rank:1/rank:2", "target=rank:1,target=rank:2"]),
+            ("target=rank:1/rank:1", &["rank:1/rank:1", "rank 1 twice"]),
+            ("target=rank:1/rank:2+rank:3", &["rank:1/rank:2+rank:3", "target=rank:1/rank:2"]),
+            ("target=rank:1/cpu:2", &["rank:1/cpu:2", "target=rank:1/rank:2"]),
+            ("target=rank:1/", &["target=rank:1/"]),
+            (
+                "drafter=rank:2,target=rank:1/rank:2,shared",
+                &["rank 2", "rank:1/rank:2", "no other"],
+            ),
+            (
+                "drafter=rank:1/rank:2,target=rank:1/rank:2,shared",
+                &["rank", "rank:1/rank:2", "no other"],
+            ),
             ("target=rank:x", &["target=rank:x"]),
             ("target=gpu:", &["target=gpu:"]),
             ("target=gpu:99999", &["target=gpu:99999"]),

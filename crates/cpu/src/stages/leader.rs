@@ -1,0 +1,165 @@
+//! The member with the last stage.
+
+use super::message::{HandOver, StageMessage, StageRows, check_pass};
+use crate::cpu_pages::CpuPages;
+use crate::team::Team;
+use crate::tensor_parallel::{Exchange, ExchangeError, SentPasses};
+use crate::transformer::Transformer;
+use crate::weights::Weights;
+use forerun_cache::PageStorage;
+use forerun_formats::{Architecture, FeatureSource};
+use forerun_lm::LayerOrder;
+use forerun_model::{
+    CacheOverflow, Cancelled, Forward, ForwardRest, Pass, PassError, PassOutput, SequencePass,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// For how long the leader waits for rows before it first looks whether the pass is cancelled. Then it looks again each time
+/// that it has waited twice as long.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+
+/// The longest time between two looks.
+const LONGEST_LOOK: Duration = Duration::from_millis(50);
+
+/// A model whose layers are on several members, of which this one has the last layers and leads.
+pub struct StagedModel {
+    transformer: Transformer,
+    weights: Arc<Weights>,
+    exchange: Box<dyn Exchange>,
+    passes: SentPasses,
+    /// The numbers of layers after which hidden states are features, and other members compute them.
+    features: Vec<usize>,
+    /// The keys and values of the last pass that a cache cannot hold.
+    overflows: Vec<CacheOverflow>,
+}
+
+impl StagedModel {
+    /// Creates the leader, which has the weights of the last stage ([`Weights::load_stage`]). The others are
+    /// [`StageFollower`](super::StageFollower)s.
+    ///
+    /// # Panics
+    /// If the model reads features, or its head has other tokens than its embedding: such models are drafters. If there
+    /// is no other member.
+    #[must_use]
+    pub fn new(weights: Arc<Weights>, team: Arc<Team>, exchange: Box<dyn Exchange>) -> Self {
+        assert!(exchange.members() > 1, "a pipeline of several stages");
+        let passes = SentPasses::new(weights.architecture());
+        let transformer = Transformer::new(Arc::clone(&weights), team);
+        let (features, overflows) = (Vec::new(), Vec::new());
+        Self { transformer, weights, exchange, passes, features, overflows }
+    }
+
+    /// Returns the same model, configured so that new storages store each token's features.
+    #[must_use]
+    pub fn with_features(mut self, features: FeatureSource) -> Self {
+        if let FeatureSource::Layers(chosen) = &features {
+            let first = self.weights.packed_layers().start;
+            self.features = chosen.iter().copied().filter(|layers| *layers <= first).collect();
+            self.features.sort_unstable();
+            self.features.dedup();
+        }
+        Self { transformer: self.transformer.with_features(features), ..self }
+    }
+
+    /// Waits for what the other members have computed of a pass. If it is cancelled, tells them so.
+    fn rows(&mut self, pass: &Pass<'_>, number: u32) -> Result<HandOver, ExchangeError> {
+        let rows: usize = pass.sequences.iter().map(SequencePass::rows).sum();
+        let size = rows * self.weights.architecture().hidden_size;
+        let before = self.exchange.members() - 1;
+        let mut patience = FIRST_LOOK;
+        loop {
+            if let Some(numbers) = self.exchange.receive_from(before, Some(patience))? {
+                let found = HandOver::pass_of(&numbers, before)?;
+                check_pass(before, number, found)?;
+                // Rows of earlier passes were computed before their members knew that the passes were cancelled.
+                if found == number {
+                    let lengths = [size, self.features.len() * size];
+                    return Ok(HandOver::read(&numbers, before, lengths)?.1);
+                }
+                continue;
+            }
+            if pass.is_cancelled() {
+                let cancelled = HandOver::Cancelled.to_numbers(number);
+                for member in 1..self.exchange.members() {
+                    self.exchange.send_to(member, &cancelled)?;
+                }
+                return Ok(HandOver::Cancelled);
+            }
+            patience = (patience * 2).min(LONGEST_LOOK);
+        }
+    }
+
+    /// Computes the last layers, from what the other members have computed.
+    fn finish(
+        &mut self,
+        pass: &Pass<'_>,
+        rows: &StageRows,
+        storage: &mut CpuPages,
+    ) -> Result<(), PassError> {
+        let StageRows { hidden, features, overflows } = rows;
+        let Self { transformer, weights, .. } = self;
+        if !features.is_empty() {
+            transformer.start(pass, Some(hidden), storage);
+            for (layers, hidden) in
+                self.features.iter().zip(features.chunks_exact(hidden.len().max(1)))
+            {
+                transformer.store_hidden(*layers, hidden, storage);
+            }
+        }
+        let first = weights.packed_layers().start;
+        let output = transformer.forward_rest(pass, first, hidden, storage)?;
+        self.overflows.clear();
+        self.overflows.extend(overflows.iter().chain(output.overflows));
+        Ok(())
+    }
+}
+
+impl Forward for StagedModel {
+    type Storage = CpuPages;
+
+    fn architecture(&self) -> &Architecture {
+        self.weights.architecture()
+    }
+
+    fn new_storage(&self) -> CpuPages {
+        let own = self.transformer.new_storage();
+        let layers = |layers| CpuPages::new(layers, self.weights.cache_type());
+        let [all, here] = [&self.architecture().layers[..], self.weights.own_layers()].map(layers);
+        let of_others =
+            (all.page_bytes() - here.page_bytes(), all.state_bytes() - here.state_bytes());
+        self.passes.mirrored(own, of_others)
+    }
+
+    fn forward(
+        &mut self,
+        pass: &Pass<'_>,
+        storage: &mut CpuPages,
+    ) -> Result<PassOutput<'_>, PassError> {
+        let architecture = self.weights.architecture();
+        self.passes.check(pass, architecture);
+        assert_eq!(pass.order, LayerOrder::Sequential, "layers one after another");
+        if pass.is_cancelled() {
+            return Err(Cancelled.into());
+        }
+        let message = self.passes.start(pass, storage, architecture);
+        let number = message.number;
+        let features = self.features.iter().map(|layers| *layers as u32).collect();
+        // Numbers can always be written.
+        let message = postcard::to_allocvec(&StageMessage { pass: message, features });
+        let sent = self.exchange.send(&message.unwrap_or_default());
+        let rows = match sent.and_then(|()| self.rows(pass, number)) {
+            Ok(HandOver::Rows(rows)) => Some(rows),
+            Ok(HandOver::Cancelled) => None,
+            // The pass cannot go on, and other members may be in the middle of it.
+            Err(error) => panic!("{error}"),
+        };
+        let outcome = match rows {
+            Some(rows) => self.finish(pass, &rows, storage),
+            None => Err(Cancelled.into()),
+        };
+        self.passes.end();
+        outcome?;
+        Ok(PassOutput { overflows: &self.overflows, ..self.transformer.output() })
+    }
+}

@@ -1,0 +1,311 @@
+//! A model whose layers are on several members has the bits of one device: for every family, on two to four members.
+//! Passes that fail or are cancelled leave no member out of step.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::tensor_parallel::{
+    Behaviour, CACHES, Disturbance, DisturbedExchange, TYPES, checkpoint, configs, conversation,
+    logits, mixture, panic_of, tokens,
+};
+use forerun_cache::PageStorage;
+use forerun_core::{SequenceId, TokenTree};
+use forerun_cpu::{
+    ExchangeError, Share, Stage, StageFollower, StagedModel, Team, ThreadExchange, Transformer,
+    Weights,
+};
+use forerun_formats::checkpoint::random::{example_config, scale_tensor};
+use forerun_formats::{CacheType, Checkpoint, Config, FeatureSource, LoadError, ModelTypes};
+use forerun_lm::{CachePart, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, ModelError};
+use forerun_model::{CachedTransformer, Forward};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+
+/// Hidden states of all stages: the last ones first.
+fn features(checkpoint: &Checkpoint) -> FeatureSource {
+    let layers = checkpoint.architecture().layers.len();
+    FeatureSource::Layers(std::iter::once(layers).chain(0..=layers).collect())
+}
+
+fn alone(
+    checkpoint: &Checkpoint,
+    types: ModelTypes,
+    features: FeatureSource,
+) -> CachedTransformer<Transformer> {
+    let weights = Weights::load_as(checkpoint, types).unwrap();
+    let model = Transformer::new(Arc::new(weights), Arc::new(Team::single_thread()));
+    CachedTransformer::new(model.with_features(features))
+}
+
+/// A model whose layers are on several threads.
+struct Pipeline {
+    model: CachedTransformer<StagedModel>,
+    followers: Vec<JoinHandle<Result<(), ExchangeError>>>,
+}
+
+impl Pipeline {
+    fn start(
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+        stages: usize,
+        features: FeatureSource,
+    ) -> Result<Self, LoadError> {
+        let normal = |_| -> Disturbance { Box::new(|_| Behaviour::Normal) };
+        Self::disturbed(checkpoint, types, stages, normal, features)
+    }
+
+    fn disturbed(
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+        stages: usize,
+        disturbance: impl Fn(usize) -> Disturbance,
+        features: FeatureSource,
+    ) -> Result<Self, LoadError> {
+        let load = |member| {
+            let stage = Stage::of_member(member, stages);
+            Ok(Arc::new(Weights::load_stage(checkpoint, types, stage, &mut |_| ())?))
+        };
+        let weights = (0..stages).map(load).collect::<Result<Vec<_>, LoadError>>()?;
+        let exchange = |(member, exchange)| {
+            let disturbance = disturbance(member);
+            Box::new(DisturbedExchange { exchange, gathered: 0, disturbance })
+        };
+        let exchanges = ThreadExchange::group(stages).into_iter().enumerate().map(exchange);
+        let mut members = weights.into_iter().zip(exchanges);
+        let (weights, exchange) = members.next().unwrap();
+        let team = Arc::new(Team::single_thread());
+        let model = StagedModel::new(weights, team, exchange).with_features(features);
+        let follower = |(member, (weights, exchange)): (usize, (_, Box<DisturbedExchange>))| {
+            thread::spawn(move || {
+                let team = Arc::new(Team::unpinned(1 + member % 2).unwrap());
+                StageFollower::new(weights, team, exchange).run()
+            })
+        };
+        let followers = members.enumerate().map(follower).collect();
+        Ok(Self { model: CachedTransformer::new(model), followers })
+    }
+
+    /// Ends the pipeline. Returns whether each follower failed.
+    fn end(self) -> Vec<bool> {
+        drop(self.model);
+        let failed = |follower: JoinHandle<Result<_, _>>| !matches!(follower.join(), Ok(Ok(())));
+        self.followers.into_iter().map(failed).collect()
+    }
+}
+
+/// Each family runs with every number of members up to its largest; with `FORERUN_CASES`, each of its types does.
+#[test]
+fn every_family_has_the_bits_of_one_device() {
+    let all = std::env::var_os("FORERUN_CASES").is_some();
+    let mut pipelines = 0;
+    for (number, config) in configs().into_iter().enumerate() {
+        let config = Config { num_hidden_layers: config.num_hidden_layers.max(4), ..config };
+        let (_dir, checkpoint) = checkpoint(&config);
+        let layers = checkpoint.architecture().layers.len();
+        for (at, weights) in TYPES.into_iter().enumerate() {
+            let cache = CACHES[(number + at) % CACHES.len()];
+            let types = ModelTypes { weights: Some(weights.into()), cache };
+            if !all && at != number % TYPES.len() {
+                continue;
+            }
+            let features = features(&checkpoint);
+            let mut alone = alone(&checkpoint, types, features.clone());
+            let expected = conversation(&mut alone, None);
+            for stages in 2..=4 {
+                let pipeline = Pipeline::start(&checkpoint, types, stages, features.clone());
+                let mut pipeline = match pipeline {
+                    Ok(pipeline) => pipeline,
+                    // Layers with the keys of others are not split from them.
+                    Err(LoadError::Stages { most, .. }) if most < stages && most < layers => break,
+                    Err(error) => panic!("{error}"),
+                };
+                let found = conversation(&mut pipeline.model, None);
+                assert!(found == expected, "{stages} stages, {weights}, {cache:?}, {config:?}");
+                assert_eq!(pipeline.end(), vec![false; stages - 1]);
+                pipelines += 1;
+            }
+        }
+    }
+    assert!(pipelines >= 2 * configs().len(), "{pipelines} pipelines");
+}
+
+#[test]
+fn the_last_hidden_states_are_features_of_a_pipeline() {
+    let (_dir, checkpoint) = checkpoint(&example_config());
+    let (types, last) = (ModelTypes::default(), FeatureSource::LastHidden);
+    let expected = conversation(&mut alone(&checkpoint, types, last.clone()), None);
+    let mut pipeline = Pipeline::start(&checkpoint, types, 2, last).unwrap();
+    assert!(conversation(&mut pipeline.model, None) == expected);
+    assert_eq!(pipeline.end(), [false]);
+}
+
+#[test]
+fn the_leader_cancels_a_pass_on_all_stages() {
+    let config = Config { num_hidden_layers: 6, ..mixture() };
+    let (_dir, checkpoint) = checkpoint(&config);
+    let (types, none) = (ModelTypes::default(), FeatureSource::Layers(Vec::new()));
+    let never = AtomicBool::new(false);
+    let (first, second) = (tokens(20, 1), tokens(31, 1));
+    let mut alone = alone(&checkpoint, types, none.clone());
+    let expected = [&first, &second].map(|tokens| logits(&mut alone, tokens, &never).unwrap());
+    // Cancels when a member has computed its stage, which it hands over only some time later.
+    let cancelled_by = |member: usize| {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let handed_over = Arc::new(AtomicUsize::new(0));
+        let disturbance = |other| -> Disturbance {
+            let (cancel, handed_over) = (Arc::clone(&cancel), Arc::clone(&handed_over));
+            Box::new(move |count| {
+                handed_over.fetch_add(1, Ordering::SeqCst);
+                if other == member && count == 0 {
+                    cancel.store(true, Ordering::SeqCst);
+                    // The leader returns without these rows.
+                    while cancel.load(Ordering::SeqCst) {
+                        thread::yield_now();
+                    }
+                }
+                Behaviour::Normal
+            })
+        };
+        let pipeline = Pipeline::disturbed(&checkpoint, types, 3, disturbance, none.clone());
+        let mut pipeline = pipeline.unwrap();
+        assert_eq!(logits(&mut pipeline.model, &first, &cancel), Err(ModelError::Cancelled));
+        cancel.store(false, Ordering::SeqCst);
+        assert_eq!(logits(&mut pipeline.model, &second, &cancel).as_ref(), Ok(&expected[1]));
+        assert_eq!(logits(&mut pipeline.model, &first, &cancel).as_ref(), Ok(&expected[0]));
+        assert_eq!(pipeline.end(), [false, false]);
+        // The other member does not compute the cancelled pass if it waits for this one.
+        handed_over.load(Ordering::SeqCst)
+    };
+    // Two messages cancel the pass.
+    assert!((1..3).map(cancelled_by).all(|messages| (7..=8).contains(&messages)));
+    // The leader ends while other members are in a cancelled pass.
+    let cancel = Arc::new(AtomicBool::new(false));
+    let disturbance = |member| -> Disturbance {
+        let cancel = Arc::clone(&cancel);
+        Box::new(move |_| {
+            cancel.fetch_or(member == 1, Ordering::SeqCst);
+            Behaviour::Normal
+        })
+    };
+    let pipeline = Pipeline::disturbed(&checkpoint, types, 3, disturbance, none.clone());
+    let mut pipeline = pipeline.unwrap();
+    let outcome = logits(&mut pipeline.model, &first, &cancel);
+    assert_eq!(outcome, Err(ModelError::Cancelled));
+    assert_eq!(pipeline.end(), [false, false]);
+}
+
+#[test]
+fn a_member_that_fails_or_is_out_of_step_ends_the_passes() {
+    let config = Config { num_hidden_layers: 3, ..example_config() };
+    let (_dir, checkpoint) = checkpoint(&config);
+    let never = AtomicBool::new(false);
+    let passes = |disturbed: usize, behaviour| {
+        let disturbance = |member| -> Disturbance {
+            Box::new(move |count| match (member, count) == (disturbed, 0) {
+                true => behaviour,
+                false => Behaviour::Normal,
+            })
+        };
+        let (types, none) = (ModelTypes::default(), FeatureSource::Layers(Vec::new()));
+        Pipeline::disturbed(&checkpoint, types, 3, disturbance, none).unwrap()
+    };
+    for member in [1, 2] {
+        let mut pipeline = passes(member, Behaviour::Panics);
+        let first = panic_of(|| logits(&mut pipeline.model, &tokens(5, 1), &never));
+        let second = panic_of(|| logits(&mut pipeline.model, &tokens(6, 1), &never));
+        assert!(first.contains("member 2 of the group that computes the model is gone"), "{first}");
+        assert!(second.contains("out of step"), "{second}");
+        assert_eq!(pipeline.end(), [true, true]);
+    }
+    // A member goes on without having handed over its rows, and the leader waits until the pass is cancelled. The next
+    // pass is right.
+    let mut pipeline = passes(2, Behaviour::Skips);
+    let cancel = AtomicBool::new(false);
+    let outcome = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(std::time::Duration::from_millis(5));
+            cancel.store(true, Ordering::SeqCst);
+        });
+        logits(&mut pipeline.model, &tokens(5, 1), &cancel)
+    });
+    assert_eq!(outcome, Err(ModelError::Cancelled));
+    let none = FeatureSource::Layers(Vec::new());
+    let mut alone = alone(&checkpoint, ModelTypes::default(), none);
+    let expected = logits(&mut alone, &tokens(6, 1), &never);
+    assert_eq!(logits(&mut pipeline.model, &tokens(6, 1), &never), expected);
+    assert_eq!(pipeline.end(), [false, false]);
+}
+
+/// The leader refuses a pass before the others hear of it, so the next one is right.
+#[test]
+fn groups_of_layers_are_refused() {
+    let (_dir, checkpoint) = checkpoint(&example_config());
+    let (types, never) = (ModelTypes::default(), AtomicBool::new(false));
+    let features = features(&checkpoint);
+    let mut pipeline = Pipeline::start(&checkpoint, types, 2, features.clone()).unwrap();
+    let layers = checkpoint.architecture().layers.len();
+    let (none, groups) = (TokenTree::new(), LayerGroups::of_sizes(&vec![1; layers]));
+    let request = ForwardRequest::new(SequenceId(1), &[1, 2], &none);
+    let request = ForwardRequest { order: LayerOrder::Groups(&groups), ..request };
+    let refused = panic_of(|| pipeline.model.logits(&request));
+    assert!(refused.contains("layers one after another"), "{refused}");
+    let expected = logits(&mut alone(&checkpoint, types, features), &[1, 2], &never);
+    assert_eq!(logits(&mut pipeline.model, &[1, 2], &never), expected);
+    assert_eq!(pipeline.end(), [false]);
+}
+
+#[test]
+fn an_overflow_in_any_stage_is_reported() {
+    let config = Config { num_hidden_layers: 3, ..example_config() };
+    let types = ModelTypes { weights: None, cache: Some(CacheType::F16) };
+    let (never, none) = (AtomicBool::new(false), FeatureSource::Layers(Vec::new()));
+    for (layer, tensor, part) in [
+        (0, "k_proj", CachePart::Key),
+        (1, "v_proj", CachePart::Value),
+        (2, "k_proj", CachePart::Key),
+    ] {
+        let (dir, _) = checkpoint(&config);
+        let name = format!("model.layers.{layer}.self_attn.{tensor}.weight");
+        scale_tensor(&dir.path().join("model.safetensors"), &name, 1e6).unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let mut pipeline = Pipeline::start(&checkpoint, types, 3, none.clone()).unwrap();
+        let expected = logits(&mut alone(&checkpoint, types, none.clone()), &tokens(9, 1), &never);
+        assert_eq!(expected, Err(ModelError::CacheRange { layer, part }));
+        assert_eq!(logits(&mut pipeline.model, &tokens(9, 1), &never), expected);
+        assert_eq!(pipeline.end(), [false, false]);
+    }
+}
+
+/// Stages have a part of the weights and of the cache each, and the budget of the caches counts all.
+#[test]
+fn stages_have_the_memory_of_their_layers() {
+    let config = Config { num_hidden_layers: 6, tie_word_embeddings: true, ..example_config() };
+    let (_dir, checkpoint) = checkpoint(&config);
+    let types = ModelTypes::default();
+    let whole = Weights::load(&checkpoint).unwrap();
+    let head = config.vocab_size * config.hidden_size * size_of::<f32>();
+    let stage = |number| Stage::new(number, 3);
+    let load =
+        |number| Weights::load_stage(&checkpoint, types, stage(number), &mut |_| ()).unwrap();
+    let stages: Vec<Weights> = (0..3).map(load).collect();
+    let bytes: usize = stages.iter().map(Weights::bytes).sum();
+    // The first and the last stage have the embedding, which is the head.
+    assert!(bytes.abs_diff(whole.bytes() + head) <= head / 8, "{bytes} {}", whole.bytes());
+    let layers: Vec<usize> = stages.iter().map(|stage| stage.packed_layers().len()).collect();
+    assert!(layers.iter().sum::<usize>() == 6 && layers[2] < layers[0], "{layers:?}");
+    let architecture = checkpoint.architecture();
+    let least = |number| Weights::least_memory_of_stage(&checkpoint, types, stage(number)).unwrap();
+    for (number, stage) in stages.iter().enumerate() {
+        assert!(least(number) >= stage.bytes() && least(number) < stage.bytes() * 5 / 4);
+    }
+    let all = Weights::least_memory(architecture, &checkpoint, types, Share::WHOLE).unwrap();
+    assert!((0..3).all(|number| least(number) < all));
+    let exchange = ThreadExchange::group(3).remove(0);
+    let team = Arc::new(Team::single_thread());
+    let last = Arc::new(load(2));
+    let cache_type = last.cache_type();
+    assert_eq!(cache_type, whole.cache_type());
+    let pages = StagedModel::new(last, Arc::clone(&team), Box::new(exchange)).new_storage();
+    let alone = Transformer::new(Arc::new(whole), team).new_storage();
+    assert_eq!(pages.page_bytes(), alone.page_bytes());
+}
