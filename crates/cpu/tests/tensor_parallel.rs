@@ -259,7 +259,7 @@ fn every_family_and_type_has_the_bits_of_one_device() {
 }
 
 /// A model whose pieces are of all kinds: split heads, experts and a shared one.
-pub(crate) fn mixture() -> Config {
+fn mixture() -> Config {
     let is_mixture = |config: &Config| config.experts.is_some() && config.recurrent.is_none();
     example_families().into_iter().find(is_mixture).unwrap()
 }

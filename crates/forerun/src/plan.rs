@@ -367,6 +367,13 @@ mod tests {
             },
             "`layer_parallel_size` is 0",
         );
+        refuse(
+            |o| {
+                (o.drafter, o.draft_model) = (Some(DrafterKind::EasySpec), Some("x".into()));
+                o.placement = "drafter=rank:0/rank:1,target=rank:2".parse().ok();
+            },
+            "the pipeline stages rank:0/rank:1",
+        );
         refuse(|o| o.drafter = Some(DrafterKind::Medusa), "\"medusa\" needs a checkpoint");
         refuse(|o| o.method = Some(Method::Speculative), "needs a drafter");
         refuse(

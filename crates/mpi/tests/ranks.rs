@@ -587,6 +587,40 @@ fn tasks(models: &Models) -> Vec<Task> {
     ]
 }
 
+/// Models whose layers are on two or three ranks. The last one of a model leads its ranks; any rank may decode.
+fn stage_tasks(models: &Models) -> Vec<Task> {
+    let task = |method, kind, placement| Task::new(models, method, kind, placement);
+    let trained = |method, kind: &'static str, placement| {
+        let demonstration = |name| format!("{}/../../models/{name}", env!("CARGO_MANIFEST_DIR"));
+        let (target, drafter) = (demonstration("target"), demonstration(kind));
+        Task { target, drafter, ..task(method, kind, placement) }
+    };
+    vec![
+        task("autoregressive", "none", "target=rank:0/rank:1"),
+        task("autoregressive", "none", "target=rank:1/rank:2/rank:0"),
+        task("speculative", "model", "drafter=rank:0,target=rank:1/rank:2"),
+        task("speculative", "lookahead", "target=rank:2/rank:0/rank:1"),
+        task("pearl", "model", "drafter=rank:0,target=rank:1/rank:2"),
+        task("pearl", "model", "drafter=rank:0,target=rank:3/rank:1/rank:2"),
+        task("dsi", "model", "drafter=rank:0,target=rank:1/rank:2,target=rank:3"),
+        task("dsi", "model", "drafter=rank:4,target=rank:0/rank:1,target=rank:2/rank:3"),
+        task("ssd", "model", "drafter=rank:0,target=rank:1/rank:2"),
+        // Drafters that read hidden states of both stages and share weights of both.
+        trained("speculative", "eagle", "drafter=rank:0,target=rank:1/rank:2"),
+        trained("speculative", "medusa", "drafter=rank:2,target=rank:1/rank:0"),
+        // Drafters whose layers are on ranks, too (PEARL, appendix G).
+        task("speculative", "model", "drafter=rank:3/rank:0,target=rank:1/rank:2"),
+        task("pearl", "model", "drafter=rank:0/rank:1,target=rank:3/rank:2"),
+        task("pearl", "model", "drafter=rank:0/rank:1,target=rank:2+rank:3"),
+        task("speculative", "ouroboros", "drafter=rank:1/rank:0,target=rank:2"),
+        Task {
+            drafter: models.pard(),
+            ..task("speculative", "parallel", "drafter=rank:1/rank:0,target=rank:2")
+        },
+        task("pearl", "prompt-lookup", "target=rank:0/rank:1"),
+    ]
+}
+
 /// Drafters for the target of these models, in every layout: their kinds and paths.
 fn speculators(models: &Models) -> Vec<(&'static str, String)> {
     use SpeculatorLayout as L;
@@ -661,6 +695,12 @@ fn answers_over_ranks_are_those_of_one_process() {
 }
 
 #[test]
+fn answers_over_pipeline_stages_are_those_of_one_process() {
+    let config = Config { num_hidden_layers: 4, ..example_config() };
+    check_answers(stage_tasks(&Models::of(&config)));
+}
+
+#[test]
 fn every_drafter_answers_over_ranks_as_in_one_process() {
     let models = Models::make();
     let tasks = drafter_tasks(&models).into_iter().enumerate();
@@ -692,7 +732,8 @@ fn check_answers(tasks: Vec<Task>) {
     }
 }
 
-/// Families with experts, latent attention, recurrent layers and norms over all heads, on two and four ranks.
+/// Families with experts, latent attention, recurrent layers and norms over all heads, on two and four ranks that compute
+/// each layer together, and on two ranks with some layers each.
 #[test]
 fn families_on_ranks_that_compute_together_answer_as_in_one_process() {
     let kinds: [fn(&Config) -> bool; 4] = [
@@ -701,12 +742,17 @@ fn families_on_ranks_that_compute_together_answer_as_in_one_process() {
         |config| config.recurrent.is_some(),
         |config| config.qk_norms == QkNorms::Whole,
     ];
-    let placements = ["target=rank:0+rank:1", "target=rank:1+rank:0+rank:3+rank:2"];
+    let placements = [
+        "target=rank:0+rank:1",
+        "target=rank:1+rank:0+rank:3+rank:2",
+        "target=rank:0/rank:1",
+        "target=rank:1/rank:0",
+    ];
     for (at, kind) in kinds.into_iter().enumerate() {
         let config = example_families().into_iter().find(kind).unwrap();
         let models = Models::of(&config);
         for (transport, placement) in
-            [at, at + 1].map(|at| TRANSPORTS[at % 2]).iter().zip(placements)
+            [at, at + 1, at, at + 1].map(|at| TRANSPORTS[at % 2]).iter().zip(placements)
         {
             let task = Task::new(&models, "autoregressive", "none", placement);
             let ended = task.run(transport);
@@ -721,12 +767,13 @@ fn families_on_ranks_that_compute_together_answer_as_in_one_process() {
 #[test]
 fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
     let models = Models::make();
-    let cases = std::env::var("FORERUN_CASES").ok().map_or(12, |cases| cases.parse().unwrap());
+    let cases = std::env::var("FORERUN_CASES").ok().map_or(15, |cases| cases.parse().unwrap());
     let tasks = [
         Task::new(&models, "dsi", "model", "drafter=rank:0,target=rank:1,target=rank:2"),
         Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:1"),
         Task::new(&models, "pearl", "model", "drafter=rank:0,target=rank:2+rank:1"),
         Task::new(&models, "pearl", "model", "drafter=rank:1+rank:2,target=rank:0"),
+        Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:0/rank:1"),
     ];
     let expected = tasks.each_ref().map(expected);
     let (mut longest, mut answers) = (Duration::ZERO, 0);
@@ -828,6 +875,15 @@ fn drafters_that_share_the_target_are_on_one_rank() {
         assert!(ended.errors.contains("rank:0+rank:1"), "{}", ended.errors);
         assert!(ended.errors.contains("DrafterOnRanks"), "{}", ended.errors);
     }
+}
+
+#[test]
+fn too_many_pipeline_stages_are_refused() {
+    let placement = "target=rank:0/rank:1/rank:2";
+    let task = Task::new(&Models::make(), "autoregressive", "none", placement);
+    let ended = task.run(TRANSPORTS[0]);
+    assert!(!ended.succeeded, "{}", ended.output);
+    assert!(ended.errors.contains("Stages { stages: 3, most: 2"), "{}", ended.errors);
 }
 
 #[test]

@@ -183,7 +183,8 @@ pub struct EngineArguments {
     ///
     /// `drafter=rank:0,target=rank:1` runs on the processes that `mpirun -n 2 forerun generate ...` starts,
     /// on one machine or several (`generate` and `serve`, in a build with the feature `mpi`). The ranks of
-    /// `target=rank:1+rank:2` compute one target together; so do those of a drafter.
+    /// `target=rank:1+rank:2` compute one target together, and those of `target=rank:1/rank:2` have some of its layers
+    /// each; so do those of a drafter.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Option<Placement>,
 
