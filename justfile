@@ -8,6 +8,7 @@ check: fmt clippy doc deny test
 
 fmt:
     cargo fmt --all -- --check
+    scripts/check_tests.sh
 
 clippy:
     cargo clippy --workspace --all-targets {{full}} --locked -- -D warnings
