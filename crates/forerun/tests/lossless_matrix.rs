@@ -506,7 +506,7 @@ fn run_matrix_at(
     cases
 }
 
-/// Runs each cell on every `parts`-th case.
+/// Runs each cell on every `parts`-th case, and with a lookup on twice as many.
 fn run_cases(
     pair: &Pair,
     cases: &[Case],
@@ -558,6 +558,8 @@ fn run_cases(
         let name = format!("{} ({}) × {drafter} × {:?}", cell.method, cell.pearl, plan.shape());
         let engine = Forerun::open(&plan).unwrap();
         let mut total = Statistics::default();
+        // Few texts have something to look up.
+        let parts = if cell.lookup == Lookup::None { parts } else { parts.div_ceil(2) };
         for case in cases.iter().skip(number % parts).step_by(parts) {
             let answer = answer(&engine, &case.prompt, &case.request);
             let what = format!("{name}, {}, {:?}", plan.placement(), case.request);
