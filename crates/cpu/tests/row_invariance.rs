@@ -99,9 +99,9 @@ fn mixed_file(folder: &Path) -> Checkpoint {
     checkpoint
 }
 
-/// Random models, with sizes that leave tiles partly empty.
+/// Random models, with sizes that leave tiles partly empty. They are loaded when a test first needs them.
 fn models(kind: Kind) -> &'static Models {
-    static MODELS: OnceLock<Vec<(Kind, Models)>> = OnceLock::new();
+    static MODELS: OnceLock<Vec<(Kind, OnceLock<Models>)>> = OnceLock::new();
     let load = |(weight_type, isa, config): Kind| {
         let dir = tempfile::tempdir().unwrap();
         let checkpoint = match weight_type {
@@ -119,9 +119,10 @@ fn models(kind: Kind) -> &'static Models {
             weights: Arc::new(Weights::load_as(&checkpoint, types).unwrap()),
         }
     };
-    let loaded =
-        MODELS.get_or_init(|| kinds().into_iter().map(|kind| (kind, load(kind))).collect());
-    loaded.iter().find(|(other, _)| *other == kind).map(|(_, models)| models).unwrap()
+    let all =
+        MODELS.get_or_init(|| kinds().into_iter().map(|kind| (kind, OnceLock::new())).collect());
+    let (_, models) = all.iter().find(|(other, _)| *other == kind).unwrap();
+    models.get_or_init(|| load(kind))
 }
 
 fn model(kind: Kind, members: usize) -> CachedTransformer<Transformer> {
