@@ -7,12 +7,14 @@ cd "$(dirname "$0")/.."
 target=aarch64-unknown-linux-gnu
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 
+options=()
+
 # Tests with the instructions of one processor: `max` has DotProd and I8MM, `cortex-a76` has DotProd, and
 # `cortex-a53` has neither.
 test_on() {
     echo "on $1"
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -cpu $1 -L /usr/aarch64-linux-gnu" \
-        cargo test --locked --quiet --target "$target" "${@:2}"
+        cargo test "${options[@]}" --locked --quiet --target "$target" "${@:2}"
 }
 
 case "${1:-}" in
@@ -27,6 +29,10 @@ case "${1:-}" in
         done
         ;;
     --sample)
+        # Few tests run, so less optimisation takes less time in all.
+        for crate in cache core cpu formats model vector; do
+            options+=(--config "profile.dev.package.forerun-$crate.opt-level=1")
+        done
         test_on max -p forerun-vector -p forerun-cpu --lib -- reduction products_of_bytes stored_blocks
         test_on cortex-a53 -p forerun-cpu --lib -- products_of_bytes stored_blocks
         ;;

@@ -475,12 +475,12 @@ fn run_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     run_part_of_matrix(pair, cells, 1)
 }
 
-/// Runs all cells on a sixth of the cases each, or on all cases if the number of prompts is given.
+/// Runs all cells on a twelfth of the cases each, or on all cases if the number of prompts is given.
 fn run_sample_of_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     if env::var_os("FORERUN_LOSSLESS_PROMPTS").is_some() {
         return run_matrix(pair, cells);
     }
-    run_part_of_matrix(pair, cells.into_iter().map(with_few_texts).collect(), 6)
+    run_part_of_matrix(pair, cells.into_iter().map(with_few_texts).collect(), 12)
 }
 
 /// Returns a cell that runs too few texts for a rejection at every position. Wide trees hold nearly every first token.
@@ -558,6 +558,8 @@ fn run_cases(
         let name = format!("{} ({}) × {drafter} × {:?}", cell.method, cell.pearl, plan.shape());
         let engine = Forerun::open(&plan).unwrap();
         let mut total = Statistics::default();
+        // Fewer texts may have nothing to look up.
+        let parts = if cell.lookup == Lookup::None { parts } else { parts.min(6) };
         for case in cases.iter().skip(number % parts).step_by(parts) {
             let answer = answer(&engine, &case.prompt, &case.request);
             let what = format!("{name}, {}, {:?}", plan.placement(), case.request);
@@ -786,7 +788,7 @@ fn layers_on_several_devices_give_the_tokens_of_the_target() {
         return common::report("SKIPPED: layers on several devices need two cores");
     }
     let all = std::iter::once(plain).chain(cells().into_iter().map(with_few_texts)).collect();
-    run_matrix_at(&Pair::generated(), all, 6, |_, cell| shared_placement(cell));
+    run_matrix_at(&Pair::generated(), all, 12, |_, cell| shared_placement(cell));
     let runs_in_parallel = |cell: &Cell| cell.method != Method::Speculative;
     let layer_parallel = easyspec_cells().into_iter().filter(runs_in_parallel).collect();
     run_matrix_at(&Pair::deep(), layer_parallel, 26, |_, cell| shared_placement(cell));

@@ -6,7 +6,7 @@ use crate::kernel::Kernel;
 use crate::layer_weights::{AttentionWeights, LayerWeights};
 use crate::parameters::CopyRows;
 use crate::recorder::Recorder;
-use crate::states::GpuStates;
+use crate::states::{GpuStates, roomy_capacity};
 use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StateId, StorageError};
 use forerun_core::FeatureRows;
 use forerun_formats::CacheType;
@@ -236,12 +236,6 @@ fn cached_numbers(attention: &AttentionWeights) -> [usize; 2] {
     [keys, if attention.latent.is_some() { 0 } else { keys }]
 }
 
-/// Returns the number of pages to have memory for, so that a cache that grows slowly is moved rarely: a half more than
-/// before, but not more than the budget unless these pages are needed.
-fn roomy_capacity(needed: usize, capacity: usize, budget: usize, max: usize) -> usize {
-    (capacity + capacity / 2).min(budget).max(needed).min(max)
-}
-
 impl PageStorage for GpuPages {
     fn page_bytes(&self) -> usize {
         let words: usize = self.layers.iter().flat_map(|layer| layer.row_words).sum();
@@ -302,7 +296,14 @@ impl PageStorage for GpuPages {
     /// # Errors
     /// If there is no memory for the state, or kernels cannot address so many. All states keep their numbers then.
     fn reserve_state(&mut self, state: StateId) -> Result<(), StorageError> {
-        let moved = self.states.allocate(&self.device, state.index() + 1);
+        let (needed, max) = (state.index() + 1, self.max_states());
+        if needed > max {
+            let gpu = &self.device.adapter().name;
+            return Err(StorageError(format!(
+                "GPU {gpu}: the cache is full: it can have {max} states of recurrent layers"
+            )));
+        }
+        let moved = self.states.allocate(&self.device, needed);
         // After an error, the states of some layers may have moved.
         self.generation += usize::from(*moved.as_ref().unwrap_or(&true));
         moved.map(drop).map_err(StorageError::from)
@@ -313,6 +314,7 @@ impl PageStorage for GpuPages {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::device::GpuOptions;
     use crate::weights::GpuWeights;
     use forerun_formats::checkpoint::random::{RandomTensors, example_config, example_families};
     use forerun_formats::{Architecture, WeightType};
@@ -388,6 +390,33 @@ mod tests {
         let recurrent = storage(&architecture);
         assert_eq!(recurrent.page_bytes(), 0);
         assert_eq!(recurrent.max_cache_bytes(0, state), states);
+    }
+
+    #[test]
+    fn states_beyond_what_kernels_can_address_are_refused() {
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let options = GpuOptions { max_binding_bytes: 24 << 10, ..GpuOptions::default() };
+        let device = GpuDevice::open_with(0, options).unwrap();
+        let is_hybrid = |config: &forerun_formats::Config| config.recurrent.is_some();
+        let architecture = example_families().into_iter().find(is_hybrid).unwrap().architecture();
+        let tensors = RandomTensors::new(&architecture, 5);
+        let weights =
+            GpuWeights::load_architecture(&device, architecture, &tensors, WeightType::F32)
+                .unwrap();
+        let mut pages =
+            GpuPages::new(&device, &weights.layers, CacheType::F32, &weights.empty_pages);
+        let max = pages.max_states();
+        // The memory grows by a half, but never beyond what can be addressed.
+        for state in 0..max {
+            pages.reserve_state(StateId(state as u32)).unwrap();
+        }
+        let largest = pages.states.buffer_bytes();
+        assert!(max > 1 && largest <= 24 << 10, "{max} states, {largest} bytes");
+        let error = pages.reserve_state(StateId(max as u32)).unwrap_err().to_string();
+        assert!(error.contains(&format!("{max} states of recurrent layers")), "{error}");
+        assert_eq!(device.check(), Ok(()));
     }
 
     #[test]

@@ -67,7 +67,13 @@ impl GpuStates {
         (buffer_bytes / largest.unwrap_or(0).max(1)) as usize
     }
 
-    /// Allocates the memory of the first `needed` slots. Returns whether buffers were replaced.
+    /// Returns the size of the largest buffer.
+    #[cfg(test)]
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        self.layers.iter().flat_map(|layer| &layer.buffers).map(Buffer::size).max().unwrap_or(0)
+    }
+
+    /// Allocates the memory of the first `needed` slots, which kernels can address. Returns whether buffers were replaced.
     ///
     /// # Errors
     /// If there is no memory, or the GPU has failed. All slots keep their numbers; some layers may have more.
@@ -76,13 +82,13 @@ impl GpuStates {
         device: &GpuDevice,
         needed: usize,
     ) -> Result<bool, GpuFailure> {
+        let max = self.max_slots(device.max_binding_bytes());
         let has_states = |layer: &&mut LayerStates| layer.numbers != [0, 0];
         let small = self.layers.iter_mut().filter(has_states);
         let mut moved = false;
         for layer in small.filter(|layer| layer.capacity < needed) {
             moved = true;
-            // A half more than before, so that they are moved rarely.
-            let roomy = (layer.capacity + layer.capacity / 2).min(self.budget).max(needed);
+            let roomy = roomy_capacity(needed, layer.capacity, self.budget, max);
             match layer.grow(device, roomy) {
                 Err(GpuFailure::OutOfMemory { .. }) if roomy > needed => {
                     layer.grow(device, needed)?;
@@ -97,6 +103,12 @@ impl GpuStates {
     pub(crate) fn layer(&self, layer: usize) -> [&Buffer; 2] {
         self.layers[layer].buffers.each_ref()
     }
+}
+
+/// Returns the number of pages or states to have memory for, so that a cache that grows slowly is moved rarely: a half more than
+/// before, but not more than the budget unless these are needed.
+pub(crate) fn roomy_capacity(needed: usize, capacity: usize, budget: usize, max: usize) -> usize {
+    (capacity + capacity / 2).min(budget).max(needed).min(max)
 }
 
 /// Returns a row's step as kernels read it: the struct of `states.wgsl`.

@@ -170,7 +170,7 @@ fn pass(
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
+        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(12)
     ))]
 
     #[test]

@@ -353,7 +353,7 @@ fn measure(engine: &Forerun, observer: Option<&Observer>) {
     };
     let mut cluster = engine.cluster();
     let mut overheads: Vec<u64> = Vec::new();
-    for at in 0..600 {
+    for at in 0..200 {
         let started = Instant::now();
         cluster.submit(Role::Target(0), job(at)).unwrap();
         let completion = cluster.next_completion().unwrap();
@@ -704,7 +704,7 @@ fn answers_over_pipeline_stages_are_those_of_one_process() {
 fn every_drafter_answers_over_ranks_as_in_one_process() {
     let models = Models::make();
     let tasks = drafter_tasks(&models).into_iter().enumerate();
-    let step = if std::env::var_os("FORERUN_CASES").is_some() { 1 } else { 5 };
+    let step = if std::env::var_os("FORERUN_CASES").is_some() { 1 } else { 10 };
     check_answers(tasks.filter(|(number, _)| number % step == 0).map(|(_, task)| task).collect());
 }
 

@@ -438,7 +438,7 @@ fn a_slow_replica_gets_fewer_jobs_and_costs_no_time() {
         let mut shares = Vec::new();
         for percent in [100, 130, 160, 200, 300, 1_000] {
             let (mut slow_ns, mut fast_ns, mut jobs) = ([0; 2], [0; 2], [0.0; 2]);
-            for (seed, (at, tokens)) in (0..20)
+            for (seed, (at, tokens)) in (0..10)
                 .flat_map(|seed| [300, 900].into_iter().enumerate().map(move |it| (seed, it)))
             {
                 let (scenario, mut decoder) = with_slow_replica(percent, seed, mode);
@@ -459,7 +459,7 @@ fn a_slow_replica_gets_fewer_jobs_and_costs_no_time() {
             shares.push(share);
             assert!(time < 1.01, "{mode:?}, {percent} %: {time}");
             let lost_ns = slow_ns[0].saturating_sub(fast_ns[0]);
-            assert!(lost_ns < 20 * 3 * percent * MS, "{mode:?}, {percent} %: {lost_ns}");
+            assert!(lost_ns < 10 * 3 * percent * MS, "{mode:?}, {percent} %: {lost_ns}");
         }
         assert!(shares.is_sorted_by(|faster, slower| faster >= slower), "{shares:?}");
         assert!(shares[0] > 0.25 && shares[4] < 0.05, "{shares:?}");

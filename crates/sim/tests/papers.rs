@@ -188,7 +188,7 @@ fn siblings_gain_where_rows_are_free() {
 /// With a fast link, plain decoding gains from every further host; with a slow one, gathering ends the gain.
 #[test]
 fn hosts_gain_as_their_link_allows() {
-    let table = PaperTable::Hosts.simulate(2, None).unwrap();
+    let table = PaperTable::Hosts.simulate(1, None).unwrap();
     let plain = |link: &str| -> Vec<f64> {
         let rows = table.rows.iter().filter(|row| row[0].contains(link) && row[2] == "0.8");
         rows.map(|row| row[3].parse().unwrap()).collect()
