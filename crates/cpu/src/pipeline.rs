@@ -255,6 +255,6 @@ mod tests {
         // Stages that may begin with some layers only.
         assert_eq!(partition_layers((&[1, 2, 5], 9), 2, 10, 0), [0..5, 5..9]);
         assert_eq!(partition_layers((&[1, 2], 9), 3, 10, 0), [0..1, 1..2, 2..9]);
-        assert_eq!(partition_layers((&[], 9), 1, 10, 0), [0..9]);
+        assert_eq!(partition_layers((&[], 9), 1, 10, 0), vec![0..9; 1]);
     }
 }

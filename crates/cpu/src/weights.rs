@@ -721,7 +721,7 @@ impl Weights {
     ) -> Result<Self, LoadError> {
         let architecture = checkpoint.architecture().clone();
         let part = PackedPart { share, ..PackedPart::WHOLE };
-        Self::pack(architecture, checkpoint, types, part, on_layer)
+        Self::pack(architecture, checkpoint, types, &part, on_layer)
     }
 
     /// Reads and packs all tensors but those of the layers before `first_layer`, which are on another device. A
@@ -744,7 +744,7 @@ impl Weights {
             architecture,
             source,
             types,
-            PackedPart { layers: first_layer..usize::MAX, ..PackedPart::WHOLE },
+            &PackedPart { layers: first_layer..usize::MAX, ..PackedPart::WHOLE },
             on_layer,
         )
     }
@@ -763,7 +763,7 @@ impl Weights {
     ) -> Result<Self, LoadError> {
         let architecture = checkpoint.architecture().clone();
         let part = Self::part_of_stage(&architecture, checkpoint, types, stage)?;
-        Self::pack(architecture, checkpoint, types, part, on_layer)
+        Self::pack(architecture, checkpoint, types, &part, on_layer)
     }
 
     /// Returns the part of a model that is a stage. Its size is about that of the other stages.
@@ -810,7 +810,7 @@ impl Weights {
     ) -> Result<usize, LoadError> {
         let architecture = checkpoint.architecture();
         let part = Self::part_of_stage(architecture, checkpoint, types, stage)?;
-        Self::least_memory_of_part(architecture, checkpoint, types, part)
+        Self::least_memory_of_part(architecture, checkpoint, types, &part)
     }
 
     /// Reads and packs the embedding and the head alone: what a drafter shares with a target that is on another device.
@@ -842,7 +842,7 @@ impl Weights {
             architecture,
             source,
             types,
-            PackedPart { target, ..PackedPart::WHOLE },
+            &PackedPart { target, ..PackedPart::WHOLE },
             &mut |_| (),
         )
     }
@@ -851,10 +851,10 @@ impl Weights {
         architecture: Architecture,
         source: &dyn TensorSource,
         types: ModelTypes,
-        part: PackedPart<'_>,
+        part: &PackedPart<'_>,
         on_layer: &mut dyn FnMut(usize),
     ) -> Result<Self, LoadError> {
-        let PackedPart { share, target, .. } = part;
+        let PackedPart { share, target, .. } = *part;
         let matrix_types = MatrixTypes::of_model(types.weights, &architecture, source)?;
         let all_types: Vec<WeightType> = matrix_types.all().collect();
         let of_part = Some((&architecture, part.clone()));
@@ -865,7 +865,8 @@ impl Weights {
         let head_bias = architecture.head_bias.then(|| floats(Tensor::HeadBias)).transpose()?;
         // A tied head with a bias is the embedding with a bias, which has no effect there.
         let (own_bias, tied_bias) = match architecture.head {
-            Head::Embedding => (None, head_bias),
+            // Stages before the last one have no head.
+            Head::Embedding => (None, head_bias.filter(|_| part.head)),
             _ => (head_bias, None),
         };
         let head = match architecture.head {
@@ -1024,7 +1025,7 @@ impl Weights {
         share: Share,
     ) -> Result<usize, LoadError> {
         let part = PackedPart { share, ..PackedPart::WHOLE };
-        Self::least_memory_of_part(architecture, source, types, part)
+        Self::least_memory_of_part(architecture, source, types, &part)
     }
 
     /// Returns the memory that a model needs at least without the layers before `first_layer`, as
@@ -1039,14 +1040,14 @@ impl Weights {
         types: ModelTypes,
     ) -> Result<usize, LoadError> {
         let part = PackedPart { layers: first_layer..usize::MAX, ..PackedPart::WHOLE };
-        Self::least_memory_of_part(architecture, source, types, part)
+        Self::least_memory_of_part(architecture, source, types, &part)
     }
 
     fn least_memory_of_part(
         architecture: &Architecture,
         source: &dyn TensorSource,
         types: ModelTypes,
-        part: PackedPart<'_>,
+        part: &PackedPart<'_>,
     ) -> Result<usize, LoadError> {
         let cache_type = types.cache.unwrap_or(CacheType::F16);
         let pages = CpuPages::new(&part.own_layers(architecture), cache_type);
@@ -1059,7 +1060,7 @@ impl Weights {
         architecture: &Architecture,
         source: &dyn TensorSource,
         weights: Option<WeightTypes>,
-        part: PackedPart<'_>,
+        part: &PackedPart<'_>,
     ) -> Result<usize, LoadError> {
         let types = MatrixTypes::of_model(weights, architecture, source)?;
         let expansions = part.own_layers(architecture);
@@ -1076,7 +1077,7 @@ impl Weights {
         ];
         let whole = whole.into_iter().flatten();
         let whole = whole.map(|tensor| vec![(tensor, architecture.shape(tensor))]);
-        let mut matrices = whole.chain(layer_matrices(architecture, &part));
+        let mut matrices = whole.chain(layer_matrices(architecture, part));
         let packer = WeightPacker { source, types, part: Some((architecture, part.clone())) };
         matrices.try_fold(expansions, |sum, tensors| {
             Ok(sum.saturating_add(packer.projection_bytes(&tensors)?))
@@ -1211,7 +1212,7 @@ mod tests {
                 let architecture = checkpoint.architecture();
                 let of = |share| {
                     let part = PackedPart { share, ..PackedPart::WHOLE };
-                    Weights::packed_bytes(architecture, &checkpoint, Some(types), part)
+                    Weights::packed_bytes(architecture, &checkpoint, Some(types), &part)
                 };
                 let expected = of(Share::WHOLE).unwrap();
                 assert_eq!(weights.bytes(), expected, "{types}, {config:?}");

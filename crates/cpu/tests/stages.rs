@@ -177,12 +177,19 @@ fn the_leader_cancels_a_pass_on_all_stages() {
         assert_eq!(pipeline.end(), [false, false]);
     };
     (1..3).for_each(cancelled_by);
-    // The leader ends while other members are in a cancelled pass.
+    // The leader ends while the last of the other members has not yet handed over the rows of a cancelled pass.
     let cancel = Arc::new(AtomicBool::new(false));
     let disturbance = |member| -> Disturbance {
         let cancel = Arc::clone(&cancel);
         Box::new(move |_| {
-            cancel.fetch_or(member == 1, Ordering::SeqCst);
+            if member == 2 {
+                cancel.store(true, Ordering::SeqCst);
+                while cancel.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                // A leader that did not wait for these rows would be gone by now.
+                thread::sleep(std::time::Duration::from_millis(50));
+            }
             Behaviour::Normal
         })
     };
@@ -190,6 +197,7 @@ fn the_leader_cancels_a_pass_on_all_stages() {
     let mut pipeline = pipeline.unwrap();
     let outcome = logits(&mut pipeline.model, &first, &cancel);
     assert_eq!(outcome, Err(ModelError::Cancelled));
+    cancel.store(false, Ordering::SeqCst);
     assert_eq!(pipeline.end(), [false, false]);
 }
 

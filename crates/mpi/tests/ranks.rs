@@ -605,7 +605,7 @@ fn stage_tasks(models: &Models) -> Vec<Task> {
         task("dsi", "model", "drafter=rank:0,target=rank:1/rank:2,target=rank:3"),
         task("dsi", "model", "drafter=rank:4,target=rank:0/rank:1,target=rank:2/rank:3"),
         task("ssd", "model", "drafter=rank:0,target=rank:1/rank:2"),
-        // Drafters that read hidden states of both stages and share weights of both.
+        // Drafters that read the last hidden states, and share weights of both stages.
         trained("speculative", "eagle", "drafter=rank:0,target=rank:1/rank:2"),
         trained("speculative", "medusa", "drafter=rank:2,target=rank:1/rank:0"),
         // Drafters whose layers are on ranks, too (PEARL, appendix G).

@@ -26,7 +26,7 @@ const LONGEST_LOOK: Duration = Duration::from_millis(50);
 pub struct StagedModel {
     transformer: Transformer,
     weights: Arc<Weights>,
-    exchange: Box<dyn Exchange>,
+    link: Link,
     passes: SentPasses,
     /// The numbers of layers after which hidden states are features, and other members compute them.
     features: Vec<usize>,
@@ -47,7 +47,8 @@ impl StagedModel {
         let passes = SentPasses::new(weights.architecture());
         let transformer = Transformer::new(Arc::clone(&weights), team);
         let (features, overflows) = (Vec::new(), Vec::new());
-        Self { transformer, weights, exchange, passes, features, overflows }
+        let link = Link { exchange, outstanding: None };
+        Self { transformer, weights, link, passes, features, overflows }
     }
 
     /// Returns the same model, configured so that new storages store each token's features.
@@ -60,34 +61,6 @@ impl StagedModel {
             self.features.dedup();
         }
         Self { transformer: self.transformer.with_features(features), ..self }
-    }
-
-    /// Waits for what the other members have computed of a pass. If it is cancelled, tells them so.
-    fn rows(&mut self, pass: &Pass<'_>, number: u32) -> Result<HandOver, ExchangeError> {
-        let rows: usize = pass.sequences.iter().map(SequencePass::rows).sum();
-        let size = rows * self.weights.architecture().hidden_size;
-        let before = self.exchange.members() - 1;
-        let mut patience = FIRST_LOOK;
-        loop {
-            if let Some(numbers) = self.exchange.receive_from(before, Some(patience))? {
-                let found = HandOver::pass_of(&numbers, before)?;
-                check_pass(before, number, found)?;
-                // Rows of earlier passes were computed before their members knew that the passes were cancelled.
-                if found == number {
-                    let lengths = [size, self.features.len() * size];
-                    return Ok(HandOver::read(&numbers, before, lengths)?.1);
-                }
-                continue;
-            }
-            if pass.is_cancelled() {
-                let cancelled = HandOver::Cancelled.to_numbers(number);
-                for member in 1..self.exchange.members() {
-                    self.exchange.send_to(member, &cancelled)?;
-                }
-                return Ok(HandOver::Cancelled);
-            }
-            patience = (patience * 2).min(LONGEST_LOOK);
-        }
     }
 
     /// Computes the last layers, from what the other members have computed.
@@ -112,6 +85,65 @@ impl StagedModel {
         self.overflows.clear();
         self.overflows.extend(overflows.iter().chain(output.overflows));
         Ok(())
+    }
+}
+
+/// The leader's connection to the other members.
+struct Link {
+    exchange: Box<dyn Exchange>,
+    /// The last pass, if it was cancelled before the last of the other members handed anything over.
+    outstanding: Option<u32>,
+}
+
+impl Link {
+    /// Waits for what the other members have computed of a pass: numbers of these lengths, as [`HandOver::read`] takes them. If
+    /// the pass is cancelled, tells them so.
+    fn rows(
+        &mut self,
+        pass: &Pass<'_>,
+        number: u32,
+        lengths: [usize; 2],
+    ) -> Result<HandOver, ExchangeError> {
+        let before = self.exchange.members() - 1;
+        let mut patience = FIRST_LOOK;
+        loop {
+            if let Some(numbers) = self.exchange.receive_from(before, Some(patience))? {
+                let found = HandOver::pass_of(&numbers, before)?;
+                check_pass(before, number, found)?;
+                // Rows of earlier passes were computed before their members knew that the passes were cancelled.
+                if found == number {
+                    self.outstanding = None;
+                    return Ok(HandOver::read(&numbers, before, lengths)?.1);
+                }
+                continue;
+            }
+            if pass.is_cancelled() {
+                self.outstanding = Some(number);
+                let cancelled = HandOver::Cancelled.to_numbers(number);
+                for member in 1..self.exchange.members() {
+                    self.exchange.send_to(member, &cancelled)?;
+                }
+                return Ok(HandOver::Cancelled);
+            }
+            patience = (patience * 2).min(LONGEST_LOOK);
+        }
+    }
+}
+
+/// Receives what the last pass still owes, so that no member sends to a leader that is gone. That takes as long as a layer.
+impl Drop for Link {
+    fn drop(&mut self) {
+        let before = self.exchange.members() - 1;
+        while let Some(number) = self.outstanding.filter(|_| !std::thread::panicking()) {
+            let found = match self.exchange.receive_from(before, None) {
+                Ok(Some(numbers)) => HandOver::pass_of(&numbers, before),
+                // Another member is gone.
+                Ok(None) | Err(_) => return,
+            };
+            if found.is_ok_and(|found| found >= number) {
+                self.outstanding = None;
+            }
+        }
     }
 }
 
@@ -144,11 +176,14 @@ impl Forward for StagedModel {
         }
         let message = self.passes.start(pass, storage, architecture);
         let number = message.number;
-        let features = self.features.iter().map(|layers| *layers as u32).collect();
+        let features: Vec<u32> = self.features.iter().map(|layers| *layers as u32).collect();
+        let size =
+            pass.sequences.iter().map(SequencePass::rows).sum::<usize>() * architecture.hidden_size;
+        let lengths = [size, features.len() * size];
         // Numbers can always be written.
         let message = postcard::to_allocvec(&StageMessage { pass: message, features });
-        let sent = self.exchange.send(&message.unwrap_or_default());
-        let rows = match sent.and_then(|()| self.rows(pass, number)) {
+        let sent = self.link.exchange.send(&message.unwrap_or_default());
+        let rows = match sent.and_then(|()| self.link.rows(pass, number, lengths)) {
             Ok(HandOver::Rows(rows)) => Some(rows),
             Ok(HandOver::Cancelled) => None,
             // The pass cannot go on, and other members may be in the middle of it.

@@ -13,8 +13,8 @@ pub(super) struct StageMessage {
     pub(super) features: Vec<u32>,
 }
 
-/// What a member sends to the next one, or the leader to all. It starts with a header: the number of the pass, and
-/// whether the pass is cancelled.
+/// What a member sends to the next one, or the leader to all. It starts with a header: the number of the pass, whether
+/// the pass is cancelled, and the number of overflows.
 #[derive(Debug, PartialEq)]
 pub(super) enum HandOver {
     /// What the layers so far have computed.
@@ -23,7 +23,10 @@ pub(super) enum HandOver {
     Cancelled,
 }
 
-const HEADER: usize = 2;
+const HEADER: usize = 3;
+
+/// The numbers of an overflow.
+const OVERFLOW: usize = 3;
 
 /// What the layers so far have computed of a pass.
 #[derive(Debug, Default, PartialEq)]
@@ -39,25 +42,23 @@ pub(super) struct StageRows {
 impl HandOver {
     /// Returns the numbers to send.
     pub(super) fn to_numbers(&self, pass: u32) -> Vec<f32> {
-        let header = |cancelled| [pass, cancelled].map(f32::from_bits);
-        let Self::Rows(rows) = self else { return header(1).to_vec() };
+        let header =
+            |cancelled, overflows: usize| [pass, cancelled, overflows as u32].map(f32::from_bits);
+        let Self::Rows(rows) = self else { return header(1, 0).to_vec() };
         let StageRows { hidden, features, overflows } = &**rows;
         let overflow = |it: &CacheOverflow| {
             let part = usize::from(it.part == CachePart::Value);
             [it.row, it.layer, part].map(|number| f32::from_bits(number as u32))
         };
-        let overflows = overflows.iter().flat_map(overflow);
-        header(0)
-            .into_iter()
-            .chain(hidden.iter().chain(features).copied())
-            .chain(overflows)
-            .collect()
+        let header = header(0, overflows.len()).into_iter();
+        let rows = hidden.iter().chain(features).copied();
+        header.chain(rows).chain(overflows.iter().flat_map(overflow)).collect()
     }
 
     /// Reads numbers that `member` has sent. `hidden` and `features` are the lengths of these numbers in the rows.
     ///
     /// # Errors
-    /// [`ExchangeError::Length`] if there are fewer numbers.
+    /// [`ExchangeError::Length`] if there are more or fewer numbers.
     pub(super) fn read(
         numbers: &[f32],
         member: usize,
@@ -67,15 +68,17 @@ impl HandOver {
         let length = |expected| ExchangeError::Length { member, expected, found };
         let (header, numbers) =
             numbers.split_first_chunk::<HEADER>().ok_or(length(HEADER + hidden + features))?;
-        let [pass, cancelled] = header.map(f32::to_bits);
+        let [pass, cancelled, overflows] = header.map(f32::to_bits);
         if cancelled != 0 {
             return Ok((pass, Self::Cancelled));
         }
-        let split = numbers.split_at_checked(hidden);
-        let split =
-            split.and_then(|(hidden, rest)| Some((hidden, rest.split_at_checked(features)?)));
-        let (hidden, (features, overflows)) = split.ok_or(length(HEADER + hidden + features))?;
-        let overflow = |numbers: &[f32; 3]| {
+        let expected = hidden + features + OVERFLOW * overflows as usize;
+        if numbers.len() != expected {
+            return Err(length(HEADER + expected));
+        }
+        let (hidden, rest) = numbers.split_at(hidden);
+        let (features, overflows) = rest.split_at(features);
+        let overflow = |numbers: &[f32; OVERFLOW]| {
             let [row, layer, part] = numbers.map(|number| number.to_bits() as usize);
             let part = if part == 0 { CachePart::Key } else { CachePart::Value };
             CacheOverflow { row, layer, part }
@@ -131,12 +134,14 @@ mod tests {
         assert_eq!((rows.overflows[0].layer, rows.overflows[1].part), (70_000, CachePart::Value));
         let cancelled = HandOver::Cancelled.to_numbers(8);
         assert_eq!(HandOver::read(&cancelled, 2, [2, 4]), Ok((8, HandOver::Cancelled)));
-        for short in 0..HEADER + 6 {
-            let error = HandOver::read(&numbers[..short], 2, [2, 4]).unwrap_err();
-            assert_eq!(
-                error,
-                ExchangeError::Length { member: 2, expected: HEADER + 6, found: short }
-            );
+        let longer = [&numbers[..], &[0.0]].concat();
+        for length in (HEADER..numbers.len()).chain([longer.len()]) {
+            let error = HandOver::read(&longer[..length], 2, [2, 4]).unwrap_err();
+            let expected = numbers.len();
+            assert_eq!(error, ExchangeError::Length { member: 2, expected, found: length });
+        }
+        for short in 0..HEADER {
+            assert!(HandOver::read(&numbers[..short], 2, [2, 4]).is_err());
         }
     }
 

@@ -66,7 +66,6 @@ impl TensorParallelFollower {
 mod tests {
     use super::super::{ThreadExchange, message::PageOperation};
     use super::*;
-    use forerun_cache::PageStorage;
     use forerun_formats::Checkpoint;
     use forerun_formats::checkpoint::random::{
         RandomDtype, example_config, write_random_checkpoint,

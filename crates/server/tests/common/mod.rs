@@ -1,5 +1,7 @@
 //! A running server, and a client of it.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use forerun::{ChatTemplate, Forerun, Options, Plan, RandomPair, Request};
 use forerun_formats::Config;
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
