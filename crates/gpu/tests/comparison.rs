@@ -1,5 +1,7 @@
 //! The bits of a GPU and those of the reference.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use crate::models::Models;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::{Architecture, BlockType, FeatureSource, WeightType};

@@ -1,5 +1,7 @@
 //! Examples of families by name.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use crate::common::configs;
 use forerun_formats::{Config, Family};
 

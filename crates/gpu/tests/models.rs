@@ -1,5 +1,7 @@
 //! The same weights for a GPU and for the reference.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use forerun_formats::{Architecture, ModelTypes, TensorSource};
 use forerun_gpu::{GpuDevice, GpuLoadError, GpuModel, GpuWeights};
 use forerun_reference::{Arithmetic, ReferenceModel};
