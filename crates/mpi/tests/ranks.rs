@@ -879,11 +879,11 @@ fn drafters_that_share_the_target_are_on_one_rank() {
 
 #[test]
 fn too_many_pipeline_stages_are_refused() {
-    let (models, placement) = (Models::make(), "target=rank:0/rank:1/rank:2");
+    let (models, placement) = (Models::make(), "target=rank:0/rank:1/rank:2/rank:3/rank:4");
     let task = Task::new(&models, "autoregressive", "none", placement);
     let ended = task.run(TRANSPORTS[0]);
     assert!(!ended.succeeded, "{}", ended.output);
-    assert!(ended.errors.contains("Stages { stages: 3, most: 2"), "{}", ended.errors);
+    assert!(ended.errors.contains("Stages { stages: 5, most: 4"), "{}", ended.errors);
 }
 
 #[test]
