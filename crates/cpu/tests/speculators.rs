@@ -747,6 +747,7 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::DSpark(MarkovKind::Vanilla), SpeculatorKind::DSpark),
         (L::DSpark(MarkovKind::Gated), SpeculatorKind::DSpark),
         (L::DSpark(MarkovKind::Recurrent), SpeculatorKind::DSpark),
+        (L::Pard2, SpeculatorKind::Pard2 { mask: 0 }),
         (L::ParallelMedusa, SpeculatorKind::ParallelMedusa),
         (L::ParallelEagle, SpeculatorKind::ParallelEagle),
         (L::ReducedParallelEagle, SpeculatorKind::ParallelEagle),

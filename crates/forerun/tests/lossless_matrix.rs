@@ -819,7 +819,7 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
             L::DSpark(_) => (DrafterKind::DSpark, true, 0),
             L::ParallelMedusa => (DrafterKind::Parallel, false, 1),
             L::ParallelEagle => (DrafterKind::Parallel, true, 1),
-            L::ReducedParallelEagle | L::PEagle => (DrafterKind::Parallel, true, 0),
+            L::ReducedParallelEagle | L::PEagle | L::Pard2 => (DrafterKind::Parallel, true, 0),
         };
         let own = |method, draft_tokens: DraftTokens, tree: Tree, options: &str| Cell {
             method,

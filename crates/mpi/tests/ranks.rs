@@ -605,6 +605,7 @@ fn speculators(models: &Models) -> Vec<(&'static str, String)> {
         (L::DSpark(MarkovKind::Vanilla), "dspark"),
         (L::DSpark(MarkovKind::Gated), "dspark"),
         (L::DSpark(MarkovKind::Recurrent), "dspark"),
+        (L::Pard2, "parallel"),
         (L::ParallelMedusa, "parallel"),
         (L::ParallelEagle, "parallel"),
         (L::ReducedParallelEagle, "parallel"),

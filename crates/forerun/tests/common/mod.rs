@@ -136,6 +136,7 @@ impl Pair {
             L::DSpark(MarkovKind::Vanilla),
             L::DSpark(MarkovKind::Gated),
             L::DSpark(MarkovKind::Recurrent),
+            L::Pard2,
             L::ParallelMedusa,
             L::ParallelEagle,
             L::ReducedParallelEagle,

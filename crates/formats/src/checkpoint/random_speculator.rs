@@ -54,6 +54,8 @@ pub enum SpeculatorLayout {
     /// speculators, with [`Self::ReducedEagle`]'s head if it is gated. In the block of a vanilla one, the row of a mask
     /// predicts the token in its place.
     DSpark(MarkovKind),
+    /// PARD-2: a whole model with a projection of the target's first and last hidden states.
+    Pard2,
     /// ParallelSpec on tokens.
     ParallelMedusa,
     /// ParallelSpec on the target's features.
@@ -94,6 +96,14 @@ impl RandomSpeculator<'_> {
             }
             _ => "model.safetensors",
         };
+        if self.layout == SpeculatorLayout::Pard2 {
+            let file = dir.join("warp_model.safetensors");
+            let shape = [self.hidden_size(), 2 * self.hidden_size()];
+            let deviation = 0.3 / (self.hidden_size() as f32).sqrt();
+            let (name, projection) = self.normal("target_proj.weight", shape, deviation);
+            let projection = vec![(name, projection.serialized())];
+            write_safetensors(&file, projection).map_err(|cause| write_error(&file, cause))?;
+        }
         let file = dir.join(name);
         let mut tensors: Vec<(String, SerializedTensor)> =
             self.tensors().into_iter().map(|(name, tensor)| (name, tensor.serialized())).collect();
@@ -181,6 +191,14 @@ impl RandomSpeculator<'_> {
                 config
             }
             L::DSpark(kind) => self.dspark_json(kind, layer),
+            L::Pard2 => {
+                let mut config = layer;
+                config["pard_token"] = json!(0);
+                config["pard2"] = json!(true);
+                config["pard2_scale"] = json!(0.5);
+                config["pard2_target_layers"] = json!([-1, 1]);
+                config
+            }
             L::ParallelMedusa | L::ParallelEagle | L::ReducedParallelEagle => {
                 let mut config = layer;
                 let medusa = self.layout == L::ParallelMedusa;
@@ -276,6 +294,11 @@ impl RandomSpeculator<'_> {
                     ),
                 }
                 tensors
+            }
+            L::Pard2 => {
+                let architecture = self.config().architecture();
+                let all = architecture.tensors();
+                all.map(|tensor| (tensor.to_string(), self.target_tensor(tensor))).collect()
             }
             L::DFlash => self.block_layers(),
             L::DSpark(kind) => [self.block_layers(), self.block_heads(kind)].concat(),
