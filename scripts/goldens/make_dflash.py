@@ -2,7 +2,8 @@
 """Make tiny random DFlash drafters, with golden draft tokens.
 
 This script writes a random target, a Llama, and drafters for it: both storage
-layouts and every option that changes what a drafter computes. `golden.json` in
+layouts and every option that changes what a drafter computes, also those of
+JetSpec (arXiv 2606.18394), which is DFlash with causal rows. `golden.json` in
 each drafter's folder has the tokens that it drafts. Tests of forerun load the
 folders and compare.
 
@@ -57,6 +58,13 @@ DRAFTERS = {
         "options": {"is_causal": False}},
     "z-lab-causal": {
         "layout": "z-lab", "states": [3, 6, 8], "nested": {"causal": True}},
+    "jetspec": {
+        "layout": "z-lab", "states": [2, 4, 7], "nested": {
+            "causal_head": True,
+            "target_hidden_size": TARGET["hidden_size"]}},
+    "jetspec-bidirectional": {
+        "layout": "z-lab", "states": [2, 7], "nested": {
+            "causal_head": False}},
     "speculators": {"layout": "speculators", "states": [2, 4, 7]},
     "speculators-draft-vocabulary": {
         "layout": "speculators", "states": [0, 3], "draft_vocab": 41,
@@ -84,8 +92,9 @@ class Drafter:
             self.config["sliding_window"]
             if types and types[index] == "sliding_attention" else None
             for index in range(self.config["num_hidden_layers"])]
-        causal = options.get("is_causal", recipe.get("nested", {}).get(
-            "causal"))
+        nested = recipe.get("nested", {})
+        causal = options.get("is_causal", nested.get(
+            "causal", nested.get("causal_head")))
         if options.get("sliding_window_non_causal"):
             causal = False
         self.causal = [

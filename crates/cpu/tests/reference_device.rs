@@ -342,6 +342,7 @@ fn drafters_have_the_same_bits_on_both_devices() {
         L::Eagle3,
         L::PEagle,
         L::DFlash,
+        L::JetSpec,
         L::DSpark(MarkovKind::Vanilla),
         L::DSpark(MarkovKind::Gated),
         L::DSpark(MarkovKind::Recurrent),

@@ -138,10 +138,11 @@ fn blocks(
     block: DraftBlock,
     heads: Option<Arc<BlockHeadWeights>>,
 ) -> DrafterParts {
-    let DraftBlock { mask, size, predicts_after } = block;
-    let masks = match predicts_after {
-        true => Masks::AnchoredBlock { mask, size },
-        false => Masks::Block { mask, size },
+    let DraftBlock { mask, size, predicts_after, causal } = block;
+    let masks = match (predicts_after, causal) {
+        (true, _) => Masks::AnchoredBlock { mask, size },
+        (false, true) => Masks::CausalBlock { mask, size },
+        (false, false) => Masks::Block { mask, size },
     };
     // The product of the heads for each token is not part of the costs.
     let pattern = DraftPattern { positions: Some(block.positions()), one_forward: true };

@@ -602,6 +602,7 @@ fn speculators(models: &Models) -> Vec<(&'static str, String)> {
         (L::Eagle3, "eagle"),
         (L::PEagle, "parallel"),
         (L::DFlash, "dflash"),
+        (L::JetSpec, "dflash"),
         (L::DSpark(MarkovKind::Vanilla), "dspark"),
         (L::DSpark(MarkovKind::Gated), "dspark"),
         (L::DSpark(MarkovKind::Recurrent), "dspark"),

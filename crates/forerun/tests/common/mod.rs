@@ -133,6 +133,7 @@ impl Pair {
             L::Eagle3With(*Eagle3Options::all().last().unwrap()),
             L::PEagle,
             L::DFlash,
+            L::JetSpec,
             L::DSpark(MarkovKind::Vanilla),
             L::DSpark(MarkovKind::Gated),
             L::DSpark(MarkovKind::Recurrent),

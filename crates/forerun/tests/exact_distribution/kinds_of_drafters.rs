@@ -113,8 +113,15 @@ fn speculative_decoding_on_features_is_exact() {
     let block = Masks::Block { mask: 1, size: 4 };
     let dflash =
         || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), block.clone())) };
-    let drafters: [(&str, Make<'_>); 5] = [
+    let causal = Masks::CausalBlock { mask: 1, size: 4 };
+    let jetspec =
+        || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), causal.clone())) };
+    let pard2 =
+        || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), Masks::Repeated(1))) };
+    let drafters: [(&str, Make<'_>); 7] = [
         ("dflash", &dflash),
+        ("jetspec", &jetspec),
+        ("pard-2", &pard2),
         ("medusa", &medusa),
         ("hydra", &hydra),
         ("eagle", &eagle),
@@ -137,6 +144,8 @@ fn pearl_on_features_is_exact() {
     for (name, masks) in [
         ("dflash", Masks::Block { mask: 1, size: 7 }),
         ("dflash with a short block", Masks::Block { mask: 1, size: 4 }),
+        ("jetspec", Masks::CausalBlock { mask: 1, size: 5 }),
+        ("pard-2", Masks::Repeated(1)),
         ("parallelspec on eagle", Masks::PerPosition(VOCAB as TokenId..VOCAB as TokenId + 2)),
         ("p-eagle", Masks::Repeated(VOCAB as TokenId)),
     ] {

@@ -50,6 +50,8 @@ pub enum SpeculatorLayout {
     PEagle,
     /// DFlash in z-lab's layout: a layer with a sliding window, and one that sees the whole block.
     DFlash,
+    /// JetSpec: DFlash with two layers that are causal.
+    JetSpec,
     /// DSpark with a Markov head of this kind: in its authors' layout if that is recurrent, otherwise in the layout of
     /// speculators, with [`Self::ReducedEagle`]'s head if it is gated. In the block of a vanilla one, the row of a mask
     /// predicts the token in its place.
@@ -133,10 +135,11 @@ impl RandomSpeculator<'_> {
     }
 
     fn config(&self) -> Config {
-        if matches!(self.layout, SpeculatorLayout::DFlash | SpeculatorLayout::DSpark(_)) {
+        use SpeculatorLayout as L;
+        if matches!(self.layout, L::DFlash | L::JetSpec | L::DSpark(_)) {
             let layers = SlidingLayers::Listed(vec![true, false]);
-            let recurrent = SpeculatorLayout::DSpark(MarkovKind::Recurrent);
-            let slides = self.layout != recurrent;
+            let full = [L::JetSpec, L::DSpark(MarkovKind::Recurrent)];
+            let slides = !full.contains(&self.layout);
             return Config {
                 family: Family::Qwen3,
                 qk_norms: QkNorms::Heads,
@@ -181,13 +184,16 @@ impl RandomSpeculator<'_> {
                 "mask_token_id": 0, "draft_vocab_size": self.draft_vocab_size(),
                 "transformer_layer_config": layer,
             }),
-            L::DFlash => {
+            L::DFlash | L::JetSpec => {
                 let mut config = layer;
                 config["architectures"] = json!(["DFlashDraftModel"]);
                 config["block_size"] = json!(self.positions + 1);
                 let last = self.target.num_hidden_layers - 1;
                 config["dflash_config"] =
                     json!({"mask_token_id": 0, "target_layer_ids": [0, last]});
+                if self.layout == L::JetSpec {
+                    config["dflash_config"]["causal_head"] = json!(true);
+                }
                 config
             }
             L::DSpark(kind) => self.dspark_json(kind, layer),
@@ -300,7 +306,7 @@ impl RandomSpeculator<'_> {
                 let all = architecture.tensors();
                 all.map(|tensor| (tensor.to_string(), self.target_tensor(tensor))).collect()
             }
-            L::DFlash => self.block_layers(),
+            L::DFlash | L::JetSpec => self.block_layers(),
             L::DSpark(kind) => [self.block_layers(), self.block_heads(kind)].concat(),
             L::ParallelEagle | L::ReducedParallelEagle => {
                 let shape = [self.positions, self.hidden_size()];
