@@ -202,7 +202,7 @@ impl RandomSpeculator<'_> {
                 config["pard_token"] = json!(0);
                 config["pard2"] = json!(true);
                 config["pard2_scale"] = json!(0.5);
-                config["pard2_target_layers"] = json!([-1, 1]);
+                config["pard2_target_layers"] = json!([-1, 0]);
                 config
             }
             L::ParallelMedusa | L::ParallelEagle | L::ReducedParallelEagle => {
