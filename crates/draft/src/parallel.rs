@@ -15,10 +15,11 @@
 //!
 //! ParallelSpec's drafters have a mask for each position, `[MASK]1` to `[MASK]k`, and are trained
 //! for `k + 1` positions. DFlash (arXiv 2602.06036) has one mask and a block of a fixed length, and the row of a mask
-//! predicts the token in its place; JetSpec (arXiv 2606.18394) is DFlash with causal rows. PARD has one mask, which can be repeated any number of times. In the EAGLE
-//! integration, rows also depend on the target's features, and those of masks on a trained feature. PARD-2 (arXiv 2605.08632) is PARD with features. P-EAGLE (arXiv 2602.01469)
-//! is EAGLE-3 with one mask, which can be repeated. DSpark (arXiv 2607.05147) has DFlash's block, in which every row may
-//! predict the token after its place, and heads that correct the rows position by position ([`crate::block_heads`]).
+//! predicts the token in its place; JetSpec (arXiv 2606.18394) is DFlash with causal rows. PARD has one mask, which can be
+//! repeated any number of times, and PARD-2 (arXiv 2605.08632) is PARD with features. In the EAGLE integration, rows also
+//! depend on the target's features, and those of masks on a trained feature. P-EAGLE (arXiv 2602.01469) is EAGLE-3
+//! with one mask, which can be repeated. DSpark (arXiv 2607.05147) has DFlash's block, in which every row may predict the
+//! token after its place, and heads that correct the rows position by position ([`crate::block_heads`]).
 
 use crate::block_heads::{Block, grow_from_block};
 use crate::candidate_model::CandidateModel;
@@ -364,12 +365,12 @@ mod tests {
         assert_eq!(draft(&block, (6, 5), 2), (2, request(6, &[9; 4], 1)));
         assert_eq!(draft(&block, (6, 3), 9), (2, request(4, &[4, 5, 9, 9], 3)));
         assert_eq!(draft(&block, (9, 3), 2), (0, None), "the block is full");
-        // Every row of DSpark's blocks predicts, also that of the last token.
         // No row of a causal block sees later ones, so later masks are not needed.
         let causal = Masks::CausalBlock { mask: 9, size: 5 };
         assert_eq!(draft(&causal, (6, 5), 2), (2, request(6, &[9; 2], 1)));
         assert_eq!(draft(&causal, (6, 3), 9), (2, request(4, &[4, 5, 9, 9], 3)));
         assert_eq!(draft(&causal, (6, 3), 1), (1, request(4, &[4, 5, 9], 3)));
+        // Every row of DSpark's blocks predicts, also that of the last token.
         let anchored = Masks::AnchoredBlock { mask: 9, size: 5 };
         assert_eq!(draft(&anchored, (6, 5), 2), (2, request(6, &[9; 4], 0)));
         assert_eq!(draft(&anchored, (6, 3), 9), (3, request(4, &[4, 5, 9, 9], 2)));
