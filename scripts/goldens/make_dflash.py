@@ -41,6 +41,8 @@ SLIDING = {
     "layer_types": ["sliding_attention", "full_attention"],
     "sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0}
 
+ALL_SLIDING = {**SLIDING, "layer_types": ["sliding_attention"] * 2}
+
 # For each drafter: its storage layout, the features as numbers of the target's
 # layers before them, changes to LAYER, other options, those in
 # `dflash_config`, and the size of its vocabulary (absent if the head is the
@@ -56,6 +58,8 @@ DRAFTERS = {
     "z-lab-sliding-not-causal": {
         "layout": "z-lab", "states": [2, 5], "layer": SLIDING,
         "options": {"is_causal": False}},
+    "z-lab-all-sliding": {
+        "layout": "z-lab", "states": [1, 6], "layer": ALL_SLIDING},
     "z-lab-causal": {
         "layout": "z-lab", "states": [3, 6, 8], "nested": {"causal": True}},
     "jetspec": {
@@ -71,6 +75,8 @@ DRAFTERS = {
         "layer": {"num_hidden_layers": 1}},
     "speculators-sliding": {
         "layout": "speculators", "states": [2, 5], "layer": SLIDING},
+    "speculators-all-sliding": {
+        "layout": "speculators", "states": [1, 6], "layer": ALL_SLIDING},
     "speculators-sliding-not-causal": {
         "layout": "speculators", "states": [2, 5], "layer": SLIDING,
         "options": {"sliding_window_non_causal": True}},

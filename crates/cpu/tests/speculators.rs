@@ -766,6 +766,18 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
     std::fs::write(whole.join("config.json"), config).unwrap();
     let pard = SpeculatorKind::Pard { mask: 77 };
     assert_eq!(SpeculatorKind::of(&whole).unwrap(), Some(pard));
+    let pard2 = SpeculatorKind::Pard2 { mask: 77 };
+    for (options, kind) in [
+        (r#""spd_type": "pard""#, pard),
+        (r#""spd_type": null"#, pard),
+        (r#""spd_type": "pard", "pard2": false"#, pard),
+        (r#""spd_type": "pard2""#, pard2),
+        (r#""spd_type": "pard", "pard2": true"#, pard2),
+    ] {
+        let config = config.replacen('{', &format!("{{{options},"), 1);
+        std::fs::write(whole.join("config.json"), config).unwrap();
+        assert_eq!(SpeculatorKind::of(&whole).unwrap(), Some(kind), "{options}");
+    }
     assert_eq!(SpeculatorKind::of(&target.folder.path().join("nothing")).unwrap(), None);
 }
 

@@ -237,7 +237,7 @@ impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
 }
 
 /// Drafts with a model that reads masks and the target's features: ParallelSpec's EAGLE
-/// integration, P-EAGLE, PARD-2, DFlash and DSpark.
+/// integration, P-EAGLE, PARD-2, DFlash, JetSpec and DSpark.
 pub struct ParallelEagleDrafter<M> {
     drafter: ParallelDrafter<M>,
 }

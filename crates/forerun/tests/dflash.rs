@@ -13,19 +13,21 @@ use forerun::{Checkpoint, LoadError, Team, TokenId};
 use forerun_core::{Features, SequenceId, TokenTree};
 use forerun_cpu::Transformer;
 use forerun_formats::{DraftBlock, FeatureSource, Speculator, SpeculatorArchitecture};
-use forerun_lm::{BatchEntry, ForwardRequest, LanguageModel, Progress};
+use forerun_lm::{BatchEntry, ForwardRequest, LanguageModel, LayeredModel, Progress};
 use forerun_model::{BlockModel, CachedTransformer};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const DRAFTERS: [&str; 11] = [
+const DRAFTERS: [&str; 13] = [
     "jetspec",
     "jetspec-bidirectional",
     "speculators",
+    "speculators-all-sliding",
     "speculators-draft-vocabulary",
     "speculators-sliding",
     "speculators-sliding-not-causal",
     "z-lab",
+    "z-lab-all-sliding",
     "z-lab-bias",
     "z-lab-causal",
     "z-lab-sliding",
@@ -35,7 +37,8 @@ const DRAFTERS: [&str; 11] = [
 const BLOCK: DraftBlock = DraftBlock { mask: 63, size: 6, predicts_after: false, causal: false };
 
 /// Drafters all of whose layers are causal.
-const CAUSAL: [&str; 2] = ["jetspec", "z-lab-causal"];
+const CAUSAL: [&str; 4] =
+    ["jetspec", "speculators-all-sliding", "z-lab-all-sliding", "z-lab-causal"];
 
 fn folder() -> PathBuf {
     draft_goldens::folder("dflash")
@@ -49,7 +52,11 @@ fn open(drafter: &str) -> Opened {
 }
 
 fn masks() -> TokenTree {
-    TokenTree::chain(&[BLOCK.mask; BLOCK.size - 1])
+    chain(BLOCK.size - 1)
+}
+
+fn chain(masks: usize) -> TokenTree {
+    TokenTree::chain(&vec![BLOCK.mask; masks])
 }
 
 /// Returns the logits of the masks of a block.
@@ -59,8 +66,18 @@ fn logits(
     tokens: &[TokenId],
     features: &Features,
 ) -> Vec<f32> {
-    let masks = masks();
-    let request = ForwardRequest::new(sequence, tokens, &masks);
+    logits_at(model, sequence, &masks(), tokens, features)
+}
+
+/// Returns the logits of these masks of a block.
+fn logits_at(
+    model: &mut impl LanguageModel,
+    sequence: SequenceId,
+    masks: &TokenTree,
+    tokens: &[TokenId],
+    features: &Features,
+) -> Vec<f32> {
+    let request = ForwardRequest::new(sequence, tokens, masks);
     let request = ForwardRequest { first_row: 1, features: Some(features), ..request };
     model.logits(&request).unwrap().logits
 }
@@ -164,6 +181,39 @@ fn a_blocks_bits_do_not_depend_on_how_its_context_was_read() {
             let expected = logits(&mut alone, SEQUENCE, &tokens[..length], &features);
             assert_eq!(progress.result.unwrap().unwrap().logits, expected, "{drafter}, {length}");
         }
+    }
+}
+
+/// Shorter blocks have the first rows of the whole block, bit for bit, if and only if no row sees later ones.
+#[test]
+fn the_rows_of_causal_blocks_do_not_depend_on_later_masks() {
+    for drafter in DRAFTERS {
+        let (mut target, device) = on_reference(open(drafter));
+        let mut model = BlockModel::new(device);
+        assert_first_rows(drafter, &mut target, &mut model, "the reference");
+        for (mut target, device, isa) in on_cpu(open(drafter)) {
+            assert_first_rows(drafter, &mut target, &mut BlockModel::new(device), &isa);
+        }
+    }
+}
+
+fn assert_first_rows(
+    drafter: &str,
+    target: &mut impl LayeredModel,
+    model: &mut impl LanguageModel,
+    device: &str,
+) {
+    let goldens = goldens(&folder().join(drafter)).prompts;
+    let golden = goldens.last().unwrap();
+    let what = format!("{drafter}, {device}");
+    let features = draft_goldens::features(target, golden, &what);
+    let tokens = golden.tokens();
+    let all = logits(model, SEQUENCE, &tokens, &features);
+    for masks in 1..BLOCK.size - 1 {
+        let short = logits_at(model, SEQUENCE, &chain(masks), &tokens, &features);
+        assert_eq!(short.len(), masks * model.vocab_size(), "{what}");
+        let is_equal = short == all[..short.len()];
+        assert_eq!(is_equal, CAUSAL.contains(&drafter), "{what}, {masks} masks");
     }
 }
 

@@ -181,6 +181,8 @@ fn what_is_not_computed_is_refused_by_name() {
         ("four-states", "pard2_scale", json!("large")),
         ("four-states", "pard2_proj_bias", json!(true)),
         ("bias", "pard2_proj_bias", json!(false)),
+        // Without the option there is no bias.
+        ("bias", "pard2_proj_bias", json!(null)),
         ("earlier-names", "pard_target_dim", json!(16)),
         ("earlier-names", "proj_bias", json!(false)),
     ] {
@@ -208,7 +210,7 @@ fn what_is_not_computed_is_refused_by_name() {
     assert!(error.contains("model_type"), "{error}");
 }
 
-/// Opens a drafter with other options, and without files whose names are not among those of goldens.
+/// Opens a copy of a drafter with other options.
 fn open_changed(
     drafter: &str,
     changes: &[(&str, serde_json::Value)],
@@ -242,10 +244,13 @@ fn a_pickled_projection_is_refused_and_the_error_says_how_to_convert_it() {
     for word in ["warp_model.bin", "weights_only=True", "warp_model.safetensors"] {
         assert!(error().contains(word), "{} names {word}", error());
     }
-    // Without the option it is a model of PARD, which drafts from tokens alone.
+    // Without the option it is a model of PARD, which drafts from tokens alone. PARD's type changes nothing.
     let text = fs::read_to_string(source.join("config.json")).unwrap();
-    let text = text.replace("\"pard2\": true", "\"pard2\": false");
-    fs::write(copy.path().join("config.json"), text).unwrap();
-    let kind = SpeculatorKind::of(copy.path()).unwrap();
-    assert_eq!(kind, Some(SpeculatorKind::Pard { mask: MASK }));
+    for options in ["\"pard2\": false", "\"spd_type\": \"pard\""] {
+        let text = text.replace("\"pard2\": true", options);
+        fs::write(copy.path().join("config.json"), text).unwrap();
+        let kind = SpeculatorKind::of(copy.path()).unwrap();
+        assert_eq!(kind, Some(SpeculatorKind::Pard { mask: MASK }));
+        assert!(Speculator::open(copy.path(), &target).unwrap().is_none());
+    }
 }

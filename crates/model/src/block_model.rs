@@ -5,7 +5,8 @@
 //! 1. The context is all tokens but the last. A token has keys and values in every layer, which are computed from the
 //!    target's features of it alone, at its own position. It has no hidden states.
 //! 2. The block is the last token and masks, at the positions after the context. Its rows attend to the context and
-//!    to one another. The row of a mask predicts the token in its place.
+//!    to one another: to those before them, if the drafter is causal (JetSpec, arXiv 2606.18394). The row of a mask
+//!    predicts the token in its place.
 //! 3. The rows of the context are kept; those of a block never are.
 //!
 //! DSpark (arXiv 2607.05147) drafts from the hidden states of the block as well: a request for features gets them.
@@ -35,8 +36,8 @@ use std::sync::Arc;
 
 /// A block drafter on a device, with caches of its sequences.
 ///
-/// A request's block is its last token and its tree, which must be a chain. All its rows depend on the whole block,
-/// so a request's rows are computed in one pass. A request that asks for features gets the hidden states of the rows of its
+/// A request's block is its last token and its tree, which must be a chain. Its rows may depend on the whole block, so
+/// a request's rows are computed in one pass; a shorter block of a causal drafter has the same first rows. A request that asks for features gets the hidden states of the rows of its
 /// block after the last layer, before the final norm: `[block, hidden]`. The first token that it asks for makes no difference.
 ///
 /// A model that adds features to the embeddings (PARD-2) reads any tree after the tokens in place of a block, and has no hidden states for

@@ -100,7 +100,10 @@ fn parallel_methods_with_layer_parallel_rows_are_exact() {
     assert_exact("dsi, easyspec in rounds", &in_rounds, &|| Box::new(dsi(2, 1).reproducible()));
 }
 
-/// DFlash, Medusa, Hydra and EAGLE. The first round has no features, so the distribution is of three tokens.
+/// DFlash, JetSpec, PARD-2, Medusa, Hydra and EAGLE. The first round has no features, so the distribution is of three tokens.
+///
+/// The table stands for the model of PARD-2: what a drafter does with one mask that is also a token is checked, not which
+/// features its rows read. Tests of forward passes check those.
 #[test]
 fn speculative_decoding_on_features_is_exact() {
     let table = || FeatureTable(DRAFT_MODEL);
@@ -135,8 +138,8 @@ fn speculative_decoding_on_features_is_exact() {
     }
 }
 
-/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection. DFlash, ParallelSpec and
-/// P-EAGLE read the target's features as they come.
+/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection. DFlash, JetSpec, PARD-2,
+/// ParallelSpec and P-EAGLE read the target's features as they come.
 #[test]
 fn pearl_on_features_is_exact() {
     let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };

@@ -35,6 +35,7 @@ use crate::weight_type::WeightType;
 pub use dflash::DraftBlock;
 use forerun_core::TokenId;
 use layers::short_name;
+pub use pard2::PROJECTION_FILES;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -153,6 +154,13 @@ impl fmt::Display for SpeculatorKind {
             Self::Pard2 { .. } => "a PARD-2 drafter",
         })
     }
+}
+
+/// Returns whether a folder's configuration is that of PARD-2, whose projection is in one of the
+/// [`PROJECTION_FILES`]. The weights may be missing.
+#[must_use]
+pub fn has_projection(directory: &Path) -> bool {
+    matches!(pard_kind(directory, None), Ok(Some(SpeculatorKind::Pard2 { .. })))
 }
 
 /// Returns the kind of a PARD model: a model with a mask token. P-EAGLE may have an option of the same name.

@@ -10,11 +10,11 @@
 //!
 //! | option | meaning |
 //! |---|---|
-//! | `pard2`, or `spd_type: pard2` | the drafter is one of PARD-2 |
+//! | `pard2`, or `spd_type: pard2` | the drafter is one of PARD-2; `spd_type: pard` alone is PARD |
 //! | `pard2_target_layers` | the features: indices of transformers' `hidden_states`, which are negative from the end |
 //! | `pard2_scale`, `pard_scale`, `feat_scale` | the factor of the projection, 0.02 by default |
 //! | `pard2_target_dim`, `pard_target_dim` | the width of a feature |
-//! | `pard2_proj_bias`, `proj_bias` | whether the projection has a bias |
+//! | `pard2_proj_bias`, `proj_bias` | whether the projection has a bias; none by default |
 //!
 //! The last of `hidden_states` is the one after the target's final norm, the others are not normed.
 //!
@@ -33,6 +33,10 @@ pub(super) const MASK: &str = "pard_token";
 
 const FLAG: &str = "pard2";
 const TYPE: &str = "spd_type";
+
+/// The types of PARD and of PARD-2.
+const TYPES: [&str; 2] = ["pard", "pard2"];
+
 const LAYERS: &str = "pard2_target_layers";
 const SCALES: [&str; 3] = ["pard2_scale", "pard_scale", "feat_scale"];
 const WIDTHS: [&str; 2] = ["pard2_target_dim", "pard_target_dim"];
@@ -44,11 +48,10 @@ const DEFAULT_SCALE: f32 = 0.02;
 const WEIGHT: &str = "target_proj.weight";
 const BIAS: &str = "target_proj.bias";
 
-/// The file of the projection.
-const FILE: &str = "warp_model.safetensors";
+/// The file of PARD-2's projection, and the same file as PyTorch stores it.
+pub const PROJECTION_FILES: [&str; 2] = [FILE, "warp_model.bin"];
 
-/// The same, as PyTorch stores it.
-const PICKLED_FILE: &str = "warp_model.bin";
+const FILE: &str = "warp_model.safetensors";
 
 /// What is stored for PARD-2, and what the options say.
 pub(super) struct Layout {
@@ -77,8 +80,10 @@ impl Layout {
 ///
 /// When an option has the wrong type, or names another drafter.
 pub(super) fn is_pard2(options: &JsonOptions<'_>) -> Result<bool, LoadError> {
-    options.check_supported(TYPE, "\"pard2\"", |value| value == FLAG)?;
-    Ok(options.flag(FLAG)?.unwrap_or_default() || options.string(TYPE)?.is_some())
+    let is_known = |value: &serde_json::Value| TYPES.iter().any(|known| value == known);
+    options.check_supported(TYPE, "\"pard\" or \"pard2\"", is_known)?;
+    let has_type = options.string(TYPE)?.is_some_and(|value| value == TYPES[1]);
+    Ok(options.flag(FLAG)?.unwrap_or_default() || has_type)
 }
 
 /// Returns the name of a tensor of the projection; `None` for those of the model.
@@ -149,7 +154,7 @@ fn check_names(options: &JsonOptions<'_>) -> Result<(), LoadError> {
 
 /// Opens the projection.
 fn projection(directory: &Path) -> Result<NamedTensors, LoadError> {
-    let (file, pickled) = (directory.join(FILE), directory.join(PICKLED_FILE));
+    let [file, pickled] = PROJECTION_FILES.map(|name| directory.join(name));
     match (file.exists(), pickled.exists()) {
         (false, true) => Err(pickle::pickle_error(pickled)),
         (false, false) => {
@@ -236,11 +241,16 @@ fn check_projection(
         return Err(options.invalid(name, &found, &expected));
     }
     let has_bias = tensors.has(BIAS);
-    if let Some((name, found)) = first(&BIASES, |name| options.flag(name))?
-        && found != has_bias
-    {
-        let expected = format!("{has_bias}, as `{BIAS}` in {FILE} says");
-        return Err(options.invalid(name, &found, &expected));
+    match first(&BIASES, |name| options.flag(name))? {
+        Some((name, found)) if found != has_bias => {
+            let expected = format!("{has_bias}, as `{BIAS}` in {FILE} says");
+            return Err(options.invalid(name, &found, &expected));
+        }
+        None if has_bias => {
+            let expected = "true, because the projection is stored with a bias";
+            return Err(options.missing(BIASES[0], expected));
+        }
+        _ => {}
     }
     let hint = "the file is incomplete, or belongs to another drafter";
     tensors.rows(WEIGHT, &shape, hint)?;
