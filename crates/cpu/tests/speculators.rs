@@ -812,7 +812,7 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
     assert!(Speculator::open(&whole, &target.checkpoint).unwrap().is_none());
     let config = std::fs::read_to_string(whole.join("config.json")).unwrap();
     let config = config.replacen('{', "{\"pard_token\": 77,", 1);
-    std::fs::write(whole.join("config.json"), config).unwrap();
+    std::fs::write(whole.join("config.json"), &config).unwrap();
     let pard = SpeculatorKind::Pard { mask: 77 };
     assert_eq!(SpeculatorKind::of(&whole).unwrap(), Some(pard));
     let pard2 = SpeculatorKind::Pard2 { mask: 77 };
