@@ -190,6 +190,8 @@ fn the_projection_of_pard_2_is_downloaded_too() {
     for name in ["config.json", "model.safetensors"] {
         fs::copy(drafter.join(name), pickled.join(name)).unwrap();
     }
+    let tokenizer = models.target().join("tokenizer.json");
+    fs::copy(tokenizer, pickled.join("tokenizer.json")).unwrap();
     fs::write(pickled.join("warp_model.bin"), b"PK\x03\x04...").unwrap();
     hub.publish("pard/two", "pickled", &pickled);
     let refused = run("pard/two@pickled", "parallel").finish();
