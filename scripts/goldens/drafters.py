@@ -210,6 +210,8 @@ class Kind(NamedTuple):
     # misreadings(recipe, drafter): names and changes of a drafter that
     # ignores one option. Each must change some draft.
     misreadings: Callable
+    # files(tensors): the tensors of each file.
+    files: Callable = lambda tensors: {"model.safetensors": tensors}
 
 
 def significant(values):
@@ -269,7 +271,8 @@ def make(kind, name, target, out):
         raise SystemExit(f"{name}: no seed fits; unimportant: {ignored}")
     folder = out / name
     folder.mkdir()
-    save_file(stored, folder / "model.safetensors")
+    for file, tensors in kind.files(stored).items():
+        save_file(tensors, folder / file)
     write_json(folder / "config.json", kind.config_json(recipe))
     lines = ",\n".join(f"  {json.dumps(record)}" for record in golden)
     header = json.dumps({"numpy": numpy.__version__, "seed": seed,

@@ -2,7 +2,8 @@
 """Make tiny random DFlash drafters, with golden draft tokens.
 
 This script writes a random target, a Llama, and drafters for it: both storage
-layouts and every option that changes what a drafter computes. `golden.json` in
+layouts and every option that changes what a drafter computes, also those of
+JetSpec (arXiv 2606.18394), which is DFlash with causal rows. `golden.json` in
 each drafter's folder has the tokens that it drafts. Tests of forerun load the
 folders and compare.
 
@@ -40,6 +41,8 @@ SLIDING = {
     "layer_types": ["sliding_attention", "full_attention"],
     "sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0}
 
+ALL_SLIDING = {**SLIDING, "layer_types": ["sliding_attention"] * 2}
+
 # For each drafter: its storage layout, the features as numbers of the target's
 # layers before them, changes to LAYER, other options, those in
 # `dflash_config`, and the size of its vocabulary (absent if the head is the
@@ -55,14 +58,25 @@ DRAFTERS = {
     "z-lab-sliding-not-causal": {
         "layout": "z-lab", "states": [2, 5], "layer": SLIDING,
         "options": {"is_causal": False}},
+    "z-lab-all-sliding": {
+        "layout": "z-lab", "states": [1, 6], "layer": ALL_SLIDING},
     "z-lab-causal": {
         "layout": "z-lab", "states": [3, 6, 8], "nested": {"causal": True}},
+    "jetspec": {
+        "layout": "z-lab", "states": [2, 4, 7], "nested": {
+            "causal_head": True,
+            "target_hidden_size": TARGET["hidden_size"]}},
+    "jetspec-bidirectional": {
+        "layout": "z-lab", "states": [2, 7], "nested": {
+            "causal_head": False}},
     "speculators": {"layout": "speculators", "states": [2, 4, 7]},
     "speculators-draft-vocabulary": {
         "layout": "speculators", "states": [0, 3], "draft_vocab": 41,
         "layer": {"num_hidden_layers": 1}},
     "speculators-sliding": {
         "layout": "speculators", "states": [2, 5], "layer": SLIDING},
+    "speculators-all-sliding": {
+        "layout": "speculators", "states": [1, 6], "layer": ALL_SLIDING},
     "speculators-sliding-not-causal": {
         "layout": "speculators", "states": [2, 5], "layer": SLIDING,
         "options": {"sliding_window_non_causal": True}},
@@ -84,8 +98,9 @@ class Drafter:
             self.config["sliding_window"]
             if types and types[index] == "sliding_attention" else None
             for index in range(self.config["num_hidden_layers"])]
-        causal = options.get("is_causal", recipe.get("nested", {}).get(
-            "causal"))
+        nested = recipe.get("nested", {})
+        causal = options.get("is_causal", nested.get(
+            "causal", nested.get("causal_head")))
         if options.get("sliding_window_non_causal"):
             causal = False
         self.causal = [

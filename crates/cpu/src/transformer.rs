@@ -481,6 +481,7 @@ impl Transformer {
                     !matches!(feature, RowFeature::Predicted(_))
                 }
                 (Input::Block { .. }, _) => true,
+                (Input::EmbeddingPlusFeature { .. }, _) => true,
                 (Input::Embedding | Input::UnprojectedFeature, _) => false,
             };
             if fused {
@@ -495,7 +496,10 @@ impl Transformer {
                 };
                 extend_normed(weights, isa, &weights.feature_norms, values, &mut fusion.inputs);
                 fusion.rows.push(hidden.len() / size);
-                hidden.resize(hidden.len() + size, 0.0);
+                match input {
+                    Input::EmbeddingPlusFeature { .. } => embed(weights, &[token], hidden),
+                    _ => hidden.resize(hidden.len() + size, 0.0),
+                }
             } else {
                 let normed = matches!(input, Input::Feature { normed_predictions: true, .. });
                 let norms = weights.final_norm.as_slice();
@@ -529,7 +533,13 @@ impl Transformer {
         outputs.resize(rows.len() * size, 0.0);
         linear(team, inputs, matrix, activations, outputs);
         for (row, output) in rows.iter().zip(outputs.chunks_exact(size)) {
-            hidden[row * size..][..size].copy_from_slice(output);
+            let hidden = &mut hidden[row * size..][..size];
+            match weights.architecture().input {
+                Input::EmbeddingPlusFeature { scale, .. } => {
+                    hidden.iter_mut().zip(output).for_each(|(x, output)| *x += scale * output);
+                }
+                _ => hidden.copy_from_slice(output),
+            }
         }
     }
 

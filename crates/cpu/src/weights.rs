@@ -925,8 +925,12 @@ impl Weights {
             has_embedding_norm.then(|| feature_norm(Tensor::EmbeddingNorm)).transpose()?;
         let is_block = matches!(architecture.input, Input::Block { .. });
         let context_norm = is_block.then(|| feature_norm(Tensor::ContextNorm)).transpose()?;
-        let feature_norms =
-            architecture.feature_norms().map(feature_norm).collect::<Result<_, _>>()?;
+        let feature_norms = match architecture.input {
+            Input::EmbeddingPlusFeature { final_norm: Some(_), .. } => {
+                shared()?.final_norm.iter().cloned().collect()
+            }
+            _ => architecture.feature_norms().map(feature_norm).collect::<Result<_, _>>()?,
+        };
         let own_inputs = || {
             Ok::<_, LoadError>(PackedOwnInputs {
                 table: matrix(Tensor::LayerInputs)?,

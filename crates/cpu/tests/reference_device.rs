@@ -19,7 +19,7 @@ use forerun_formats::{
     Architecture, Attention, BlockType, CacheType, Checkpoint, Config, DraftHeads, Factors,
     FeatureSource, Head, Input, Layer, LoadError, MarkovKind, MatrixTypes, Mix, Mlp, ModelTypes,
     Norm, PositionTable, QkNorms, Rope, RopeScaling, Speculator, SpeculatorArchitecture,
-    TensorSource, WeightType,
+    SpeculatorKind, TensorSource, WeightType,
 };
 use forerun_lm::{
     BatchEntry, BlockPosition, ForwardBlockHeads, ForwardRequest, LanguageModel, LayerGroups,
@@ -342,9 +342,11 @@ fn drafters_have_the_same_bits_on_both_devices() {
         L::Eagle3,
         L::PEagle,
         L::DFlash,
+        L::JetSpec,
         L::DSpark(MarkovKind::Vanilla),
         L::DSpark(MarkovKind::Gated),
         L::DSpark(MarkovKind::Recurrent),
+        L::Pard2,
         L::ParallelMedusa,
         L::ParallelEagle,
         L::ReducedParallelEagle,
@@ -384,8 +386,9 @@ fn drafters_have_the_same_bits_on_both_devices() {
                     let slow =
                         ReferenceModel::load_with(layers, &speculator, arithmetic, Some(&slow));
                     let slow = ReferenceDevice::new(Arc::new(slow.unwrap()));
+                    let is_pard2 = matches!(speculator.kind(), SpeculatorKind::Pard2 { .. });
                     match speculator.kind().reads_features() {
-                        true if speculator.block().is_some() => {
+                        true if is_pard2 || speculator.block().is_some() => {
                             [Box::new(BlockModel::new(cpu)), Box::new(BlockModel::new(slow))]
                         }
                         true => [Box::new(EagleModel::new(cpu)), Box::new(EagleModel::new(slow))],

@@ -17,8 +17,8 @@ use forerun_formats::{
     Checkpoint, Config, Family as F, FeatureNorm, MarkovKind, Speculator, SpeculatorKind,
     WeightType,
 };
-use forerun_lm::{FeatureModel, ForwardRequest, LanguageModel, ModelError};
-use forerun_model::{CachedTransformer, EagleModel, HeadsModel};
+use forerun_lm::{BatchEntry, FeatureModel, ForwardRequest, LanguageModel, ModelError, Progress};
+use forerun_model::{BlockModel, CachedTransformer, EagleModel, HeadsModel};
 use safetensors::SafeTensors;
 use std::collections::HashMap;
 use std::path::Path;
@@ -40,8 +40,11 @@ struct Target {
 }
 
 fn target() -> Target {
+    target_of(Config { num_hidden_layers: 1, ..example_config() })
+}
+
+fn target_of(config: Config) -> Target {
     let folder = tempfile::tempdir().unwrap();
-    let config = Config { num_hidden_layers: 1, ..example_config() };
     let path = folder.path().join("target");
     write_random_checkpoint(&path, &config, 3, RandomDtype::F32).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
@@ -727,6 +730,54 @@ fn assert_keeps_no_predicted_rows(size: usize, new: impl Fn(usize) -> EagleModel
     assert_eq!(found, logits(&mut fresh, &text[..7], &other, &TokenTree::new(), 0));
 }
 
+/// A long prompt takes several passes, alone or next to another one, and has the bits of one that came in steps.
+#[test]
+fn long_prompts_of_pard_2_have_the_bits_of_short_steps() {
+    let example = example_config();
+    let target =
+        target_of(Config { num_hidden_layers: 1, max_position_embeddings: 1024, ..example });
+    let (speculator, _) = target.drafter(SpeculatorLayout::Pard2);
+    let weights = layers(&speculator, &target.weights);
+    let width = speculator.features().unwrap().width(target.config.hidden_size);
+    let new = || {
+        let team = Arc::new(Team::unpinned(2).unwrap());
+        BlockModel::new(Transformer::new(Arc::clone(&weights), team))
+    };
+    let text: Vec<TokenId> = (0..600).map(|index| index * 37 % 250).collect();
+    let features = features(text.len(), width);
+    let masks = TokenTree::chain(&[0; 3]);
+    // They share no prefix, so neither has rows of the other.
+    let texts = [&text[..], &text[1..301]];
+    let expected = texts.map(|text| {
+        let mut model = new();
+        for part in (100..text.len()).step_by(100) {
+            logits(&mut model, &text[..part], &features, &masks, 0);
+        }
+        logits(&mut model, text, &features, &masks, 0)
+    });
+    assert_eq!(logits(&mut new(), &text, &features, &masks, 0), expected[0]);
+    let mut model = new();
+    let mut progress: [Progress; 2] = Default::default();
+    let mut passes = 0;
+    while progress.iter().any(|progress| progress.result.is_none()) {
+        let sequences = texts.into_iter().zip(1..).zip(&mut progress);
+        let mut batch: Vec<BatchEntry<'_>> = sequences
+            .filter(|(_, progress)| progress.result.is_none())
+            .map(|((text, sequence), progress)| {
+                let request = ForwardRequest::new(SequenceId(sequence), text, &masks);
+                let request = ForwardRequest { features: Some(&features), ..request };
+                BatchEntry { request, progress }
+            })
+            .collect();
+        model.forward(&mut batch);
+        passes += 1;
+    }
+    assert_eq!(passes, 4, "900 rows, at most 256 of prompts in a pass");
+    for (progress, expected) in progress.into_iter().zip(expected) {
+        assert_eq!(progress.result.unwrap().unwrap().logits, expected);
+    }
+}
+
 #[test]
 fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
     use SpeculatorLayout as L;
@@ -744,9 +795,11 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::PEagle, SpeculatorKind::PEagle),
         (L::Eagle3With(Eagle3Options::all()[23]), SpeculatorKind::Eagle3),
         (L::DFlash, SpeculatorKind::DFlash),
+        (L::JetSpec, SpeculatorKind::DFlash),
         (L::DSpark(MarkovKind::Vanilla), SpeculatorKind::DSpark),
         (L::DSpark(MarkovKind::Gated), SpeculatorKind::DSpark),
         (L::DSpark(MarkovKind::Recurrent), SpeculatorKind::DSpark),
+        (L::Pard2, SpeculatorKind::Pard2 { mask: 0 }),
         (L::ParallelMedusa, SpeculatorKind::ParallelMedusa),
         (L::ParallelEagle, SpeculatorKind::ParallelEagle),
         (L::ReducedParallelEagle, SpeculatorKind::ParallelEagle),
@@ -761,9 +814,21 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
     assert!(Speculator::open(&whole, &target.checkpoint).unwrap().is_none());
     let config = std::fs::read_to_string(whole.join("config.json")).unwrap();
     let config = config.replacen('{', "{\"pard_token\": 77,", 1);
-    std::fs::write(whole.join("config.json"), config).unwrap();
+    std::fs::write(whole.join("config.json"), &config).unwrap();
     let pard = SpeculatorKind::Pard { mask: 77 };
     assert_eq!(SpeculatorKind::of(&whole).unwrap(), Some(pard));
+    let pard2 = SpeculatorKind::Pard2 { mask: 77 };
+    for (options, kind) in [
+        (r#""spd_type": "pard""#, pard),
+        (r#""spd_type": null"#, pard),
+        (r#""spd_type": "pard", "pard2": false"#, pard),
+        (r#""spd_type": "pard2""#, pard2),
+        (r#""spd_type": "pard", "pard2": true"#, pard2),
+    ] {
+        let config = config.replacen('{', &format!("{{{options},"), 1);
+        std::fs::write(whole.join("config.json"), config).unwrap();
+        assert_eq!(SpeculatorKind::of(&whole).unwrap(), Some(kind), "{options}");
+    }
     assert_eq!(SpeculatorKind::of(&target.folder.path().join("nothing")).unwrap(), None);
 }
 

@@ -15,10 +15,11 @@
 //!
 //! ParallelSpec's drafters have a mask for each position, `[MASK]1` to `[MASK]k`, and are trained
 //! for `k + 1` positions. DFlash (arXiv 2602.06036) has one mask and a block of a fixed length, and the row of a mask
-//! predicts the token in its place. PARD has one mask, which can be repeated any number of times. In the EAGLE
-//! integration, rows also depend on the target's features, and those of masks on a trained feature. P-EAGLE (arXiv 2602.01469)
-//! is EAGLE-3 with one mask, which can be repeated. DSpark (arXiv 2607.05147) has DFlash's block, in which every row may
-//! predict the token after its place, and heads that correct the rows position by position ([`crate::block_heads`]).
+//! predicts the token in its place; JetSpec (arXiv 2606.18394) is DFlash with causal rows. PARD has one mask, which can be
+//! repeated any number of times, and PARD-2 (arXiv 2605.08632) is PARD with features. In the EAGLE integration, rows also
+//! depend on the target's features, and those of masks on a trained feature. P-EAGLE (arXiv 2602.01469) is EAGLE-3
+//! with one mask, which can be repeated. DSpark (arXiv 2607.05147) has DFlash's block, in which every row may predict the
+//! token after its place, and heads that correct the rows position by position ([`crate::block_heads`]).
 
 use crate::block_heads::{Block, grow_from_block};
 use crate::candidate_model::CandidateModel;
@@ -47,7 +48,14 @@ pub enum Masks {
         /// The number of rows: the last token and the masks.
         size: usize,
     },
-    /// The same, but each row predicts the token after its place, also that of the last token (DSpark).
+    /// The same, but no row sees later ones. A block has only as many masks as the draft needs (JetSpec).
+    CausalBlock {
+        /// The mask.
+        mask: TokenId,
+        /// The largest number of rows: the last token and the masks.
+        size: usize,
+    },
+    /// As [`Self::Block`], but each row predicts the token after its place, also that of the last token (DSpark).
     AnchoredBlock {
         /// The mask.
         mask: TokenId,
@@ -62,7 +70,9 @@ impl Masks {
         match self {
             Self::PerPosition(masks) => masks.len() + 1,
             Self::Repeated(_) => usize::MAX,
-            Self::Block { size, .. } => size.saturating_sub(1 + ahead),
+            Self::Block { size, .. } | Self::CausalBlock { size, .. } => {
+                size.saturating_sub(1 + ahead)
+            }
             Self::AnchoredBlock { size, .. } => size.saturating_sub(ahead),
         }
     }
@@ -71,16 +81,17 @@ impl Masks {
     /// not trained on features of its own, so there masks stay in their places.
     fn places_of(&self, ahead: &[TokenId]) -> Vec<TokenId> {
         match self {
-            Self::PerPosition(_) | Self::Block { .. } | Self::AnchoredBlock { .. } => {
-                ahead.to_vec()
-            }
+            Self::PerPosition(_)
+            | Self::Block { .. }
+            | Self::CausalBlock { .. }
+            | Self::AnchoredBlock { .. } => ahead.to_vec(),
             Self::Repeated(mask) => vec![*mask; ahead.len()],
         }
     }
 
     /// Returns the first row that predicts.
     fn first_row(&self) -> usize {
-        usize::from(matches!(self, Self::Block { .. }))
+        usize::from(matches!(self, Self::Block { .. } | Self::CausalBlock { .. }))
     }
 
     /// Returns the chain of masks to predict `positions` positions, of at most `most`.
@@ -89,6 +100,7 @@ impl Masks {
             Self::PerPosition(masks) => masks.clone().take(positions.saturating_sub(1)).collect(),
             Self::Repeated(mask) => vec![*mask; positions.saturating_sub(1)],
             Self::Block { mask, .. } => vec![*mask; most],
+            Self::CausalBlock { mask, .. } => vec![*mask; positions],
             Self::AnchoredBlock { mask, .. } => vec![*mask; most.saturating_sub(1)],
         }
     }
@@ -225,7 +237,7 @@ impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
 }
 
 /// Drafts with a model that reads masks and the target's features: ParallelSpec's EAGLE
-/// integration, P-EAGLE, DFlash and DSpark.
+/// integration, P-EAGLE, PARD-2, DFlash, JetSpec and DSpark.
 pub struct ParallelEagleDrafter<M> {
     drafter: ParallelDrafter<M>,
 }
@@ -353,6 +365,11 @@ mod tests {
         assert_eq!(draft(&block, (6, 5), 2), (2, request(6, &[9; 4], 1)));
         assert_eq!(draft(&block, (6, 3), 9), (2, request(4, &[4, 5, 9, 9], 3)));
         assert_eq!(draft(&block, (9, 3), 2), (0, None), "the block is full");
+        // No row of a causal block sees later ones, so later masks are not needed.
+        let causal = Masks::CausalBlock { mask: 9, size: 5 };
+        assert_eq!(draft(&causal, (6, 5), 2), (2, request(6, &[9; 2], 1)));
+        assert_eq!(draft(&causal, (6, 3), 9), (2, request(4, &[4, 5, 9, 9], 3)));
+        assert_eq!(draft(&causal, (6, 3), 1), (1, request(4, &[4, 5, 9], 3)));
         // Every row of DSpark's blocks predicts, also that of the last token.
         let anchored = Masks::AnchoredBlock { mask: 9, size: 5 };
         assert_eq!(draft(&anchored, (6, 5), 2), (2, request(6, &[9; 4], 0)));

@@ -14,7 +14,7 @@ use forerun_draft::{
 };
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
-use forerun_formats::{Checkpoint, Config, Speculator, WeightType};
+use forerun_formats::{Checkpoint, Config, Speculator, SpeculatorKind, WeightType};
 use forerun_lm::LayerGroups;
 use forerun_model::{BlockModel, CachedTransformer, EagleModel};
 use std::path::Path;
@@ -65,10 +65,19 @@ impl Models {
         let width = speculator.features().unwrap().width(self.checkpoint.config().hidden_size);
         let drafter: Box<dyn Drafter> = match (weights, speculator.block()) {
             (SpeculatorWeights::Layers(weights), Some(block)) => {
-                let masks = Masks::Block { mask: block.mask, size: block.size };
+                let (mask, size) = (block.mask, block.size);
+                let masks = match block.causal {
+                    true => Masks::CausalBlock { mask, size },
+                    false => Masks::Block { mask, size },
+                };
                 Box::new(ParallelEagleDrafter::new(BlockModel::new(transformer(&weights)), masks))
             }
             (SpeculatorWeights::Layers(weights), None) => {
+                if let SpeculatorKind::Pard2 { mask } = speculator.kind() {
+                    let model = BlockModel::new(transformer(&weights));
+                    let drafter = ParallelEagleDrafter::new(model, Masks::Repeated(mask));
+                    return (Box::new(drafter), width);
+                }
                 let model = EagleModel::new(transformer(&weights));
                 match weights.architecture().mask_ids() {
                     masks if masks.is_empty() => Box::new(EagleDrafter::new(model)),
@@ -173,6 +182,8 @@ fn drafters_that_miss_rounds_draft_as_those_that_do_not() {
         SpeculatorLayout::Eagle3,
         SpeculatorLayout::ParallelEagle,
         SpeculatorLayout::DFlash,
+        SpeculatorLayout::JetSpec,
+        SpeculatorLayout::Pard2,
     ] {
         let width = models.drafter(layout).1;
         assert_same_drafts(&format!("{layout:?}"), &|| models.drafter(layout).0, width);

@@ -199,11 +199,11 @@ impl DrafterCheckpoint {
             Err(_) if !requested.belongs_to_target() => None,
             found => found?,
         };
-        match (found, requested.build_model()) {
+        match (found, requested.build_model(found)) {
             (Some(found), _) if !requested.can_use(Some(found)) => {
                 Err(ForerunError::WrongDrafterKind { path, found, requested })
             }
-            (layout, Some(build)) if is_model(layout) && requested.can_use(layout) => {
+            (layout, Some(build)) if is_model(layout) => {
                 let model = match name {
                     ModelSource::Embedded(model) => open_embedded(model)?,
                     name => open_located(&path, name)?,

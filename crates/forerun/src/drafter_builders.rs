@@ -94,13 +94,17 @@ pub(crate) fn speculator(
     Ok(match SpeculatorWeights::load(speculator, target, types)? {
         SpeculatorWeights::Heads(weights) => heads(weights),
         SpeculatorWeights::Layers(weights) if weights.architecture().feature_width() > 0 => {
-            match speculator.block() {
-                Some(block) => {
+            match (speculator.kind(), speculator.block()) {
+                (SpeculatorKind::Pard2 { mask }, _) => {
+                    let pattern = DraftPattern { positions: None, one_forward: true };
+                    masks_on_features((weights, None), Masks::Repeated(mask), pattern)
+                }
+                (_, Some(block)) => {
                     let heads = speculator.block_heads()?;
                     let heads = heads.map(|heads| BlockHeadWeights::load(heads, speculator, types));
                     blocks(weights, block, heads.transpose()?.map(Arc::new))
                 }
-                None => layers_on_features(weights, speculator.kind() == SpeculatorKind::PEagle),
+                (kind, None) => layers_on_features(weights, kind == SpeculatorKind::PEagle),
             }
         }
         SpeculatorWeights::Layers(weights) => {
@@ -134,13 +138,23 @@ fn blocks(
     block: DraftBlock,
     heads: Option<Arc<BlockHeadWeights>>,
 ) -> DrafterParts {
-    let DraftBlock { mask, size, predicts_after } = block;
-    let masks = match predicts_after {
-        true => Masks::AnchoredBlock { mask, size },
-        false => Masks::Block { mask, size },
+    let DraftBlock { mask, size, predicts_after, causal } = block;
+    let masks = match (predicts_after, causal) {
+        (true, _) => Masks::AnchoredBlock { mask, size },
+        (false, true) => Masks::CausalBlock { mask, size },
+        (false, false) => Masks::Block { mask, size },
     };
     // The product of the heads for each token is not part of the costs.
     let pattern = DraftPattern { positions: Some(block.positions()), one_forward: true };
+    masks_on_features((weights, heads), masks, pattern)
+}
+
+/// Layers on the target's features that draft at masks in one pass, with or without heads after them.
+fn masks_on_features(
+    (weights, heads): (Arc<Weights>, Option<Arc<BlockHeadWeights>>),
+    masks: Masks,
+    pattern: DraftPattern,
+) -> DrafterParts {
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
         let team = site.team()?;
         let layers = Transformer::new(Arc::clone(&weights), Arc::clone(&team));

@@ -119,7 +119,7 @@ static DRAFTERS: &[DrafterEntry] = &[
     },
     DrafterEntry {
         name: "parallel",
-        help: "All draft tokens in one forward pass (ParallelSpec, PARD, P-EAGLE)",
+        help: "All draft tokens in one forward pass (ParallelSpec, PARD, PARD-2, P-EAGLE)",
         // Some of its layouts read features.
         traits: DrafterTraits::ON_TOKENS,
         source: Source::Speculator {
@@ -130,6 +130,7 @@ static DRAFTERS: &[DrafterEntry] = &[
                         | SpeculatorKind::ParallelEagle
                         | SpeculatorKind::PEagle
                         | SpeculatorKind::Pard { .. }
+                        | SpeculatorKind::Pard2 { .. }
                 )
             },
             build_model: Some(build::pard),
@@ -266,7 +267,7 @@ impl DrafterKind {
     /// The layer of the target's own checkpoint that predicts a further token (MTP, arXiv 2412.19437).
     pub const Mtp: Self = Self::named("mtp");
     /// A drafter that predicts all positions in one forward pass (both integrations of ParallelSpec,
-    /// arXiv 2410.05589; PARD, arXiv 2504.18583).
+    /// arXiv 2410.05589; PARD, arXiv 2504.18583; PARD-2, arXiv 2605.08632).
     pub const Parallel: Self = Self::named("parallel");
 }
 
@@ -358,12 +359,14 @@ impl DrafterKind {
         matches!(self.0.source, Source::Model { translates: true, .. })
     }
 
-    /// Returns how it drafts with a whole model.
-    pub(crate) fn build_model(self) -> Option<BuildModel> {
+    /// Returns how it drafts with a whole model that holds a drafter of the layout `found`, if it needs no target.
+    pub(crate) fn build_model(self, found: Option<SpeculatorKind>) -> Option<BuildModel> {
         match self.0.source {
-            Source::Model { build, .. } => Some(build),
-            Source::Speculator { build_model, .. } => build_model,
-            Source::Nothing | Source::Tokens(_) | Source::Target => None,
+            Source::Model { build, .. } if is_model(found) => Some(build),
+            Source::Speculator { build_model, .. } => {
+                build_model.filter(|_| !found.is_some_and(SpeculatorKind::reads_features))
+            }
+            _ => None,
         }
     }
 
@@ -396,8 +399,7 @@ impl DrafterKind {
 
 /// Returns whether a checkpoint with a drafter of the layout `found` is a whole language model.
 pub(crate) fn is_model(found: Option<SpeculatorKind>) -> bool {
-    // A PARD checkpoint is also an ordinary language model.
-    found.is_none_or(|layout| matches!(layout, SpeculatorKind::Pard { .. }))
+    found.is_none_or(SpeculatorKind::is_model)
 }
 
 /// Compares names in constants.
@@ -458,6 +460,7 @@ mod tests {
             (L::ParallelEagle, "parallel"),
             (L::PEagle, "parallel"),
             (L::Pard { mask: 1 }, "parallel"),
+            (L::Pard2 { mask: 1 }, "parallel"),
         ];
         for (layout, name) in layouts {
             assert_eq!(DrafterKind::of(layout).name(), name);
@@ -470,7 +473,8 @@ mod tests {
                 | L::ParallelMedusa
                 | L::ParallelEagle
                 | L::PEagle
-                | L::Pard { .. } => {}
+                | L::Pard { .. }
+                | L::Pard2 { .. } => {}
             }
         }
         // Every drafter on features says so, so that options can be refused before a download.
@@ -491,6 +495,12 @@ mod tests {
         };
         assert_eq!(names(None), ["model", "easyspec", "ouroboros"]);
         assert_eq!(names(pard), ["model", "easyspec", "ouroboros", "parallel"]);
+        let pard2 = Some(SpeculatorKind::Pard2 { mask: 1 });
+        assert_eq!(names(pard2), names(pard));
+        // It reads the target's features unless it drafts as a model.
+        assert!(DrafterKind::Parallel.build_model(pard).is_some());
+        assert!(DrafterKind::Parallel.build_model(pard2).is_none());
+        assert!(DrafterKind::Model.build_model(pard2).is_some());
         assert_eq!(names(Some(SpeculatorKind::Eagle3)), ["eagle"]);
     }
 

@@ -54,7 +54,8 @@ fn open(drafter: &str) -> Opened {
 
 /// The block of a golden drafter.
 fn block(drafter: &str) -> DraftBlock {
-    DraftBlock { mask: 63, size: 6, predicts_after: !drafter.contains("in-place") }
+    let predicts_after = !drafter.contains("in-place");
+    DraftBlock { mask: 63, size: 6, predicts_after, causal: false }
 }
 
 /// Drafts greedily by hand: one pass, and then the heads, position by position. Checks the confidences.
@@ -172,7 +173,7 @@ fn confidences_end_drafts() {
         let (speculator, isa) = (open(drafter).1, Isa::best());
         let (mut target, device, _) =
             on_cpu(open(drafter)).zip(Isa::available()).find(|(_, one)| *one == isa).unwrap().0;
-        let DraftBlock { mask, size, predicts_after } = block(drafter);
+        let DraftBlock { mask, size, predicts_after, .. } = block(drafter);
         let masks = match predicts_after {
             true => Masks::AnchoredBlock { mask, size },
             false => Masks::Block { mask, size },

@@ -815,11 +815,11 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
             L::Hydra | L::HydraPlusPlus => (DrafterKind::Hydra, true, 0),
             L::Eagle | L::SharedEmbeddingEagle => (DrafterKind::Eagle, true, 2),
             L::ReducedEagle | L::Eagle3 | L::Eagle3With(_) => (DrafterKind::Eagle, true, 0),
-            L::DFlash => (DrafterKind::DFlash, true, 0),
+            L::DFlash | L::JetSpec => (DrafterKind::DFlash, true, 0),
             L::DSpark(_) => (DrafterKind::DSpark, true, 0),
             L::ParallelMedusa => (DrafterKind::Parallel, false, 1),
             L::ParallelEagle => (DrafterKind::Parallel, true, 1),
-            L::ReducedParallelEagle | L::PEagle => (DrafterKind::Parallel, true, 0),
+            L::ReducedParallelEagle | L::PEagle | L::Pard2 => (DrafterKind::Parallel, true, 0),
         };
         let own = |method, draft_tokens: DraftTokens, tree: Tree, options: &str| Cell {
             method,

@@ -21,6 +21,7 @@ mod long_prompts;
 mod lossless_matrix;
 mod mixes;
 mod mtp;
+mod pard2;
 mod peagle;
 mod quality;
 mod quantized;

@@ -92,7 +92,7 @@ impl Factors {
 }
 
 /// What the first layer of a model reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Input {
     /// The embedding of the row's token.
     Embedding,
@@ -119,6 +119,16 @@ pub enum Input {
     Block {
         /// Width of a feature.
         width: usize,
+    },
+    /// The embedding of the row's token plus a projection of a feature: `embedding + scale · fc(feature)` (PARD-2).
+    EmbeddingPlusFeature {
+        /// Width of a feature.
+        width: usize,
+        /// Factor of the projection.
+        scale: f32,
+        /// The epsilon of the target's final norm, an RMS norm, if it is applied to the first part of a feature. That
+        /// part has the width of the target's hidden state.
+        final_norm: Option<f32>,
     },
 }
 
@@ -341,7 +351,9 @@ impl Architecture {
             Input::EmbeddingAndFeature
             | Input::NormedEmbeddingAndFeature
             | Input::UnprojectedFeature => self.hidden_size,
-            Input::Feature { width, .. } | Input::Block { width } => width,
+            Input::Feature { width, .. }
+            | Input::Block { width }
+            | Input::EmbeddingPlusFeature { width, .. } => width,
         }
     }
 
@@ -353,7 +365,9 @@ impl Architecture {
             Input::EmbeddingAndFeature | Input::NormedEmbeddingAndFeature => {
                 Some(2 * self.hidden_size)
             }
-            Input::Feature { width, .. } | Input::Block { width } => Some(width),
+            Input::Feature { width, .. }
+            | Input::Block { width }
+            | Input::EmbeddingPlusFeature { width, .. } => Some(width),
         }
     }
 }

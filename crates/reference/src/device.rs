@@ -144,6 +144,11 @@ impl ReferenceDevice {
                 self.model.fuse(&[&self.model.embed(token), values].concat())
             }
             (Input::Feature { .. }, _) => self.model.fuse(&self.model.normed_feature(values)),
+            (Input::EmbeddingPlusFeature { scale, .. }, _) => {
+                let projected = self.model.fuse(&self.model.normed_feature(values));
+                let embedding = self.model.embed(token).into_iter();
+                embedding.zip(projected).map(|(x, projected)| x + scale * projected).collect()
+            }
         }
     }
 

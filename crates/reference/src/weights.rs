@@ -8,7 +8,8 @@ use forerun_core::TokenId;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
     Activation, Architecture, Attention, AttentionNorm, CacheType, Checkpoint, ExpertTensor,
-    Experts, Head, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, OwnInput, QkNorms, TensorSource,
+    Experts, Head, Input, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, OwnInput, QkNorms,
+    TensorSource,
 };
 use forerun_vector::{Isa, exp, gelu, gelu_tanh, sigmoid, tanh};
 use std::collections::HashMap;
@@ -121,6 +122,10 @@ impl ReferenceModel {
                 tensors.extend(bias.map(|bias| (Tensor::HeadBias, used(bias))));
             }
         }
+        if let Input::EmbeddingPlusFeature { final_norm: Some(_), .. } = architecture.input {
+            let norm = shared()?.tensors[&Tensor::FinalNorm].clone();
+            tensors.insert(Tensor::FeatureNorm, norm);
+        }
         let matrices = tensors.values().filter_map(|values| match values {
             Values::Matrix(matrix) => Some(matrix.weight_type()),
             Values::Floats(_) => None,
@@ -213,6 +218,13 @@ impl ReferenceModel {
 
     /// Computes a feature as its projection reads it: normed, as a whole or part by part.
     pub(crate) fn normed_feature(&self, feature: &[f32]) -> Vec<f32> {
+        if let Input::EmbeddingPlusFeature { final_norm: Some(epsilon), .. } =
+            self.architecture.input
+        {
+            let weight = self.values(Tensor::FeatureNorm);
+            let (first, rest) = feature.split_at(weight.len());
+            return [&self.rms_norm(first, weight, epsilon)[..], rest].concat();
+        }
         let norms: Vec<&[f32]> =
             self.architecture.feature_norms().map(|tensor| self.values(tensor)).collect();
         let Some(width) = norms.first().map(|weight| weight.len()) else { return feature.to_vec() };

@@ -28,7 +28,7 @@ pub(super) fn run(arguments: &ShowModelArguments) -> anyhow::Result<ExitCode> {
     if let Some(path) = &path {
         fields.add("path", path.display().to_string());
     }
-    let complete = drafter.is_none_or(|kind| matches!(kind, SpeculatorKind::Pard { .. }));
+    let complete = drafter.is_none_or(SpeculatorKind::is_model);
     let mut template = None;
     if let (Some(kind), false) = (drafter, complete) {
         fields.add("family", declared_family(path.as_deref()).unwrap_or_else(|| "unknown".into()));

@@ -158,6 +158,50 @@ fn heads_are_downloaded_under_their_own_file_names() {
     }
 }
 
+/// PARD-2 has its projection in a file of its own.
+#[test]
+fn the_projection_of_pard_2_is_downloaded_too() {
+    use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
+    let models = Models::pair();
+    let expected = text_from(&models.target());
+    let hub = Hub::serving(&models.target());
+    let drafter = speculator(&models, SpeculatorLayout::Pard2);
+    let commit = hub.publish("pard/two", "main", &drafter);
+    let run = |id: &str, drafter| {
+        let run = hub.generate("owner/name").with(&["--draft-model", id]);
+        run.with(&["--drafter", drafter, "--draft-tokens", "2"]).on_one_core()
+    };
+    let finished = run("pard/two", "parallel").succeed();
+    assert_eq!(finished.output(), expected, "{}", finished.errors);
+    assert!(finished.statistics().contains("parallel:"), "{}", finished.errors);
+    hub.take_requests();
+    assert_eq!(run("pard/two", "parallel").with(&["--offline"]).succeed().output(), expected);
+    assert!(hub.take_requests().is_empty());
+    // A tool that does not know the file leaves it out.
+    let projection = hub.snapshot("pard/two", &commit).join("warp_model.safetensors");
+    fs::remove_file(&projection).unwrap();
+    let offline = run("pard/two", "parallel").with(&["--offline"]).finish();
+    offline.assert_refused("no projection", &["no warp_model.safetensors"]);
+    assert_eq!(run(&format!("pard/two@{commit}"), "parallel").succeed().output(), expected);
+    assert!(projection.is_file());
+    // A pickled projection is not read, and the error says how to convert it. The model drafts from tokens alone.
+    let pickled = models.folder().join("pickled");
+    fs::create_dir_all(&pickled).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(drafter.join(name), pickled.join(name)).unwrap();
+    }
+    let tokenizer = models.target().join("tokenizer.json");
+    fs::copy(tokenizer, pickled.join("tokenizer.json")).unwrap();
+    fs::write(pickled.join("warp_model.bin"), b"PK\x03\x04...").unwrap();
+    hub.publish("pard/two", "pickled", &pickled);
+    let refused = run("pard/two@pickled", "parallel").finish();
+    let words = ["warp_model.bin", "weights_only=True", "warp_model.safetensors"];
+    refused.assert_refused("pickled", &words);
+    for options in [&[][..], &["--offline"]] {
+        assert_eq!(run("pard/two@pickled", "model").with(options).succeed().output(), expected);
+    }
+}
+
 #[test]
 fn revisions_are_kept_apart() {
     let models = Models::pair();

@@ -10,7 +10,7 @@ use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, Speculato
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const LAYOUTS: [(SpeculatorLayout, &str); 11] = [
+const LAYOUTS: [(SpeculatorLayout, &str); 12] = [
     (SpeculatorLayout::Medusa, "medusa"),
     (SpeculatorLayout::SharedHeadMedusa, "medusa"),
     (SpeculatorLayout::Hydra, "hydra"),
@@ -19,6 +19,7 @@ const LAYOUTS: [(SpeculatorLayout, &str); 11] = [
     (SpeculatorLayout::Eagle3, "eagle"),
     (SpeculatorLayout::PEagle, "parallel"),
     (SpeculatorLayout::DFlash, "dflash"),
+    (SpeculatorLayout::JetSpec, "dflash"),
     (SpeculatorLayout::DSpark(MarkovKind::Gated), "dspark"),
     (SpeculatorLayout::ParallelMedusa, "parallel"),
     (SpeculatorLayout::ParallelEagle, "parallel"),
@@ -54,7 +55,8 @@ fn a_drafter_is_recognised_by_its_tensors_and_gives_the_targets_text() {
             .succeed()
             .output()
     });
-    for (layout, drafter) in LAYOUTS {
+    // PARD-2 is also a whole model, so it is not among those that cannot draft as one.
+    for (layout, drafter) in LAYOUTS.into_iter().chain([(SpeculatorLayout::Pard2, "parallel")]) {
         let path = speculator(&models, layout);
         let named = format!("--drafter {drafter} --tree top:3x4:9");
         for options in ["--draft-tokens 4", "--draft-tokens assisted", &named] {

@@ -7,6 +7,7 @@ use super::error::HubError;
 use super::gguf_files;
 use crate::model_id::ModelId;
 use forerun_formats::checkpoint::{DRAFTER_FILES, WeightIndex};
+use forerun_formats::speculator::{PROJECTION_FILES, has_projection};
 use hf_hub::{Repo, RepoType};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -178,6 +179,9 @@ fn missing_file(snapshot: &Path) -> Option<String> {
     let has = |name: &str| snapshot.join(name).is_file();
     if !has(CONFIG) {
         return Some(CONFIG.into());
+    }
+    if has_projection(snapshot) && !PROJECTION_FILES.iter().any(|name| has(name)) {
+        return Some(PROJECTION_FILES[0].into());
     }
     if DRAFTER_FILES.iter().any(|name| has(name)) {
         return None;

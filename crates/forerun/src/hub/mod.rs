@@ -4,7 +4,7 @@
 //! `hf-hub` defines the layout of the cache. Requests and downloads are implemented here, because
 //! `hf-hub`'s client does not verify downloads, does not work offline, and appends a whole file to a
 //! partial one if the server does not resume. This module may use the network and the cache. It reads no
-//! file's content except the names of shards.
+//! file's content except the names of shards, and whether a drafter has a projection in a file of its own.
 
 mod access;
 mod cache;
@@ -24,6 +24,7 @@ use cache::{CONFIG, Cache, CachedModel, INDEX};
 use client::{Client, Repository};
 use forerun_formats::LoadError;
 use forerun_formats::checkpoint::{DRAFTER_FILES, WeightIndex};
+use forerun_formats::speculator::PROJECTION_FILES;
 use std::env;
 use std::fs;
 use std::ops::ControlFlow;
@@ -178,6 +179,10 @@ impl Download<'_, '_> {
             if self.has(name) {
                 self.file(name)?;
             }
+        }
+        // A pickled projection is downloaded, too: opening the drafter says how to convert it.
+        if let Some(projection) = PROJECTION_FILES.into_iter().find(|name| self.has(name)) {
+            self.file(projection)?;
         }
         if let Some(single) = self.single() {
             return self.file(single);

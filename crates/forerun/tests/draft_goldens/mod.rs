@@ -40,8 +40,10 @@ pub(crate) fn open_with(
     let parent = parents.iter().fold(&mut config, |inner, parent| &mut inner[*parent]);
     parent[*name] = value;
     fs::write(changed.path().join("config.json"), config.to_string()).unwrap();
-    let name = "model.safetensors";
-    fs::copy(source.join(name), changed.path().join(name)).unwrap();
+    let is_weights = |name: &&String| name.ends_with(".safetensors");
+    for name in names(&source).iter().filter(is_weights) {
+        fs::copy(source.join(name), changed.path().join(name)).unwrap();
+    }
     let target = Checkpoint::open(&folder.join("target")).unwrap();
     Speculator::open(changed.path(), &target).map(Option::unwrap)
 }

@@ -100,7 +100,10 @@ fn parallel_methods_with_layer_parallel_rows_are_exact() {
     assert_exact("dsi, easyspec in rounds", &in_rounds, &|| Box::new(dsi(2, 1).reproducible()));
 }
 
-/// DFlash, Medusa, Hydra and EAGLE. The first round has no features, so the distribution is of three tokens.
+/// DFlash, JetSpec, PARD-2, Medusa, Hydra and EAGLE. The first round has no features, so the distribution is of three tokens.
+///
+/// The table stands for the model of PARD-2: what a drafter does with one mask that is also a token is checked, not which
+/// features its rows read. Tests of forward passes check those.
 #[test]
 fn speculative_decoding_on_features_is_exact() {
     let table = || FeatureTable(DRAFT_MODEL);
@@ -113,8 +116,15 @@ fn speculative_decoding_on_features_is_exact() {
     let block = Masks::Block { mask: 1, size: 4 };
     let dflash =
         || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), block.clone())) };
-    let drafters: [(&str, Make<'_>); 5] = [
+    let causal = Masks::CausalBlock { mask: 1, size: 4 };
+    let jetspec =
+        || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), causal.clone())) };
+    let pard2 =
+        || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), Masks::Repeated(1))) };
+    let drafters: [(&str, Make<'_>); 7] = [
         ("dflash", &dflash),
+        ("jetspec", &jetspec),
+        ("pard-2", &pard2),
         ("medusa", &medusa),
         ("hydra", &hydra),
         ("eagle", &eagle),
@@ -128,8 +138,8 @@ fn speculative_decoding_on_features_is_exact() {
     }
 }
 
-/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection. DFlash, ParallelSpec and
-/// P-EAGLE read the target's features as they come.
+/// EAGLE drafts ahead on predicted features, and starts afresh with the target's after a rejection. DFlash, JetSpec, PARD-2,
+/// ParallelSpec and P-EAGLE read the target's features as they come.
 #[test]
 fn pearl_on_features_is_exact() {
     let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
@@ -137,6 +147,8 @@ fn pearl_on_features_is_exact() {
     for (name, masks) in [
         ("dflash", Masks::Block { mask: 1, size: 7 }),
         ("dflash with a short block", Masks::Block { mask: 1, size: 4 }),
+        ("jetspec", Masks::CausalBlock { mask: 1, size: 5 }),
+        ("pard-2", Masks::Repeated(1)),
         ("parallelspec on eagle", Masks::PerPosition(VOCAB as TokenId..VOCAB as TokenId + 2)),
         ("p-eagle", Masks::Repeated(VOCAB as TokenId)),
     ] {

@@ -42,13 +42,22 @@ impl NamedTensors {
                 None => return Ok(None),
             },
         };
+        Self::of_files(paths).map(Some)
+    }
+
+    /// Opens weight files.
+    ///
+    /// # Errors
+    ///
+    /// When a file is missing, unreadable or broken.
+    pub(crate) fn of_files(paths: Vec<PathBuf>) -> Result<Self, LoadError> {
         let open = |path| {
             let file = WeightFile::map(path)?;
             let parsed = SafetensorsFile::parse(file.bytes(), file.path())?;
             Ok((file, parsed))
         };
         let files = paths.into_iter().map(open).collect::<Result<_, LoadError>>()?;
-        Ok(Some(Self { files }))
+        Ok(Self { files })
     }
 
     /// Whether there is a tensor with this name.

@@ -50,10 +50,14 @@ pub enum SpeculatorLayout {
     PEagle,
     /// DFlash in z-lab's layout: a layer with a sliding window, and one that sees the whole block.
     DFlash,
+    /// JetSpec: DFlash with two layers that are causal.
+    JetSpec,
     /// DSpark with a Markov head of this kind: in its authors' layout if that is recurrent, otherwise in the layout of
     /// speculators, with [`Self::ReducedEagle`]'s head if it is gated. In the block of a vanilla one, the row of a mask
     /// predicts the token in its place.
     DSpark(MarkovKind),
+    /// PARD-2: a whole model with a projection of the target's first and last hidden states.
+    Pard2,
     /// ParallelSpec on tokens.
     ParallelMedusa,
     /// ParallelSpec on the target's features.
@@ -94,6 +98,14 @@ impl RandomSpeculator<'_> {
             }
             _ => "model.safetensors",
         };
+        if self.layout == SpeculatorLayout::Pard2 {
+            let file = dir.join("warp_model.safetensors");
+            let shape = [self.hidden_size(), 2 * self.hidden_size()];
+            let deviation = 0.3 / (self.hidden_size() as f32).sqrt();
+            let (name, projection) = self.normal("target_proj.weight", shape, deviation);
+            let projection = vec![(name, projection.serialized())];
+            write_safetensors(&file, projection).map_err(|cause| write_error(&file, cause))?;
+        }
         let file = dir.join(name);
         let mut tensors: Vec<(String, SerializedTensor)> =
             self.tensors().into_iter().map(|(name, tensor)| (name, tensor.serialized())).collect();
@@ -123,10 +135,11 @@ impl RandomSpeculator<'_> {
     }
 
     fn config(&self) -> Config {
-        if matches!(self.layout, SpeculatorLayout::DFlash | SpeculatorLayout::DSpark(_)) {
+        use SpeculatorLayout as L;
+        if matches!(self.layout, L::DFlash | L::JetSpec | L::DSpark(_)) {
             let layers = SlidingLayers::Listed(vec![true, false]);
-            let recurrent = SpeculatorLayout::DSpark(MarkovKind::Recurrent);
-            let slides = self.layout != recurrent;
+            let full = [L::JetSpec, L::DSpark(MarkovKind::Recurrent)];
+            let slides = !full.contains(&self.layout);
             return Config {
                 family: Family::Qwen3,
                 qk_norms: QkNorms::Heads,
@@ -171,16 +184,27 @@ impl RandomSpeculator<'_> {
                 "mask_token_id": 0, "draft_vocab_size": self.draft_vocab_size(),
                 "transformer_layer_config": layer,
             }),
-            L::DFlash => {
+            L::DFlash | L::JetSpec => {
                 let mut config = layer;
                 config["architectures"] = json!(["DFlashDraftModel"]);
                 config["block_size"] = json!(self.positions + 1);
                 let last = self.target.num_hidden_layers - 1;
                 config["dflash_config"] =
                     json!({"mask_token_id": 0, "target_layer_ids": [0, last]});
+                if self.layout == L::JetSpec {
+                    config["dflash_config"]["causal_head"] = json!(true);
+                }
                 config
             }
             L::DSpark(kind) => self.dspark_json(kind, layer),
+            L::Pard2 => {
+                let mut config = layer;
+                config["pard_token"] = json!(0);
+                config["pard2"] = json!(true);
+                config["pard2_scale"] = json!(0.5);
+                config["pard2_target_layers"] = json!([-1, 0]);
+                config
+            }
             L::ParallelMedusa | L::ParallelEagle | L::ReducedParallelEagle => {
                 let mut config = layer;
                 let medusa = self.layout == L::ParallelMedusa;
@@ -277,7 +301,12 @@ impl RandomSpeculator<'_> {
                 }
                 tensors
             }
-            L::DFlash => self.block_layers(),
+            L::Pard2 => {
+                let architecture = self.config().architecture();
+                let all = architecture.tensors();
+                all.map(|tensor| (tensor.to_string(), self.target_tensor(tensor))).collect()
+            }
+            L::DFlash | L::JetSpec => self.block_layers(),
             L::DSpark(kind) => [self.block_layers(), self.block_heads(kind)].concat(),
             L::ParallelEagle | L::ReducedParallelEagle => {
                 let shape = [self.positions, self.hidden_size()];

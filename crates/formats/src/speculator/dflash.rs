@@ -13,7 +13,8 @@
 //! | sliding layers | causal unless `is_causal` or `dflash_config.causal` is false | causal unless `sliding_window_non_causal` is true |
 //! | a row predicts | the token in its place | the token after its place if `sample_from_anchor` is true |
 //!
-//! Other layers are not causal. An option that is not known is refused: ignoring it would keep the text, and silently
+//! Other layers are not causal. JetSpec (*Breaking the Scaling Ceiling of Speculative Decoding with Parallel Tree Drafting*, 2026,
+//! arXiv 2606.18394) has z-lab's layout, and `dflash_config.causal_head`, which is true: all layers are causal. An option that is not known is refused: ignoring it would keep the text, and silently
 //! cost acceptance.
 
 use super::Speculator;
@@ -23,7 +24,7 @@ use super::eagle3::options::{
     LAYER_CONFIG, LAYER_OPTIONS, NEUTRAL, SPECULATORS_OPTIONS, check_draft_vocabulary,
 };
 use super::layers::short_name;
-use crate::architecture::{Architecture, BlockHeads, FeatureSource, Head, Input};
+use crate::architecture::{Architecture, BlockHeads, FeatureSource, Head, Input, Layer};
 use crate::checkpoint::{LoadError, NamedTensors, Tensor};
 use crate::config::{Config, unread};
 use crate::json_options::JsonOptions;
@@ -45,7 +46,12 @@ pub(super) const OF_TRAINER: &str = "speculator";
 const OPTIONS: &[&str] = &["block_size", NESTED, "is_causal", "num_target_layers", OF_TRAINER];
 
 /// The options in `dflash_config`.
-const NESTED_OPTIONS: &[&str] = &["block_size", "causal", "mask_token_id", TARGET_LAYERS];
+const NESTED_OPTIONS: &[&str] =
+    &["block_size", "causal", CAUSAL_HEAD, "mask_token_id", TARGET_HIDDEN_SIZE, TARGET_LAYERS];
+
+/// Whether all layers are causal, in JetSpec's layout.
+const CAUSAL_HEAD: &str = "causal_head";
+const TARGET_HIDDEN_SIZE: &str = "target_hidden_size";
 
 /// The options in the layout of vLLM's speculators.
 const OWN_SPECULATORS_OPTIONS: &[&str] = &[
@@ -57,7 +63,7 @@ const OWN_SPECULATORS_OPTIONS: &[&str] = &[
     "sample_from_anchor",
     "shift_label",
     "sliding_window_non_causal",
-    "target_hidden_size",
+    TARGET_HIDDEN_SIZE,
 ];
 
 /// Options of vLLM's speculators that are of training, or of heads that are refused.
@@ -87,6 +93,8 @@ pub struct DraftBlock {
     /// Whether each row predicts the token after its place, and the block as many tokens as it has rows. Otherwise
     /// the row of each mask predicts the token in its place, and that of the last token nothing.
     pub predicts_after: bool,
+    /// Whether no row sees later ones, so that a shorter block has the same first rows.
+    pub causal: bool,
 }
 
 impl DraftBlock {
@@ -165,6 +173,9 @@ impl Layout {
         let config = layers(layer_options, writer == Writer::Speculators, file)?;
         check_sizes(options, tensors, &config, target)?;
         let nested = nested.as_ref();
+        if let Some(nested) = nested {
+            check_size(nested, TARGET_HIDDEN_SIZE, (config.hidden_size, HIDDEN_SIZE))?;
+        }
         let target_layers = target.num_hidden_layers;
         let feature_layers = match (writer, nested) {
             (Writer::Speculators, _) => {
@@ -191,7 +202,10 @@ impl Layout {
             Writer::ZLab => causal(options, nested)?,
         };
         let heads = dspark::heads(options, tensors, &config)?;
-        let block = DraftBlock { predicts_after, ..block };
+        let layers = config.architecture().layers;
+        let slides = |layer: &Layer| layer.attention.as_ref().is_some_and(|a| a.window.is_some());
+        let causal_block = causal.unwrap_or_else(|| layers.iter().all(slides));
+        let block = DraftBlock { predicts_after, causal: causal_block, ..block };
         let of_trainer = options.contains(OF_TRAINER);
         let layout = Self { config, feature_layers, block, causal, heads, of_trainer };
         layout.check_windows(layer_options, writer)?;
@@ -213,11 +227,17 @@ impl Layout {
     /// Refuses windows that would end within a block: rows do not see what is beyond a window on either side. DSpark's
     /// authors have no windows.
     fn check_windows(&self, options: &JsonOptions<'_>, writer: Writer) -> Result<(), LoadError> {
+        let has_causal_head =
+            options.object(NESTED)?.is_some_and(|nested| nested.contains(CAUSAL_HEAD));
         let layers = self.config.architecture().layers;
         let windows = layers.iter().filter_map(|layer| layer.attention.as_ref()?.window);
         match windows.min() {
             Some(window) if writer == Writer::DeepSpec => {
                 Err(options.invalid("sliding_window", &window, "null: all layers are full"))
+            }
+            Some(window) if has_causal_head => {
+                let expected = "null: implementations of JetSpec disagree about windows";
+                Err(options.invalid("sliding_window", &window, expected))
             }
             Some(window) if self.causal == Some(false) && window < self.block.size => {
                 let expected = format!(
@@ -309,17 +329,25 @@ fn check_sizes(
     target: &Config,
 ) -> Result<(), LoadError> {
     check_draft_vocabulary(options, tensors, config.vocab_size)?;
-    for (option, expected, what) in [
-        ("target_hidden_size", config.hidden_size, "the drafter's hidden size"),
-        ("num_target_layers", target.num_hidden_layers, "the number of the target's layers"),
-    ] {
-        if let Some(found) = options.size(option)?
-            && found != expected
-        {
-            return Err(options.invalid(option, &found, &format!("{expected}, {what}")));
+    check_size(options, TARGET_HIDDEN_SIZE, (config.hidden_size, HIDDEN_SIZE))?;
+    let layers = (target.num_hidden_layers, "the number of the target's layers");
+    check_size(options, "num_target_layers", layers)
+}
+
+const HIDDEN_SIZE: &str = "the drafter's hidden size";
+
+/// Checks a size that is known, and says what it is.
+fn check_size(
+    options: &JsonOptions<'_>,
+    option: &'static str,
+    (expected, what): (usize, &str),
+) -> Result<(), LoadError> {
+    match options.size(option)? {
+        Some(found) if found != expected => {
+            Err(options.invalid(option, &found, &format!("{expected}, {what}")))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Returns the features, as numbers of the target's layers before them: each id plus `offset`.
@@ -369,18 +397,25 @@ fn block(
         let expected = format!("a token id below {vocab_size}, the size of the vocabulary");
         return Err(options.invalid("mask_token_id", &mask, &expected));
     }
-    Ok(DraftBlock { mask, size, predicts_after: false })
+    Ok(DraftBlock { mask, size, predicts_after: false, causal: false })
 }
 
 /// The largest block that is accepted. Published blocks have 8 to 32 rows.
 const MAX_BLOCK: usize = 1024;
 
-/// Returns whether all layers are causal, or none, in z-lab's layout.
+/// Returns whether all layers are causal, or none, in the layout of z-lab and of JetSpec.
 fn causal(
     options: &JsonOptions<'_>,
     nested: Option<&JsonOptions<'_>>,
 ) -> Result<Option<bool>, LoadError> {
-    let of_nested = nested.map_or(Ok(None), |nested| nested.flag("causal"))?;
+    let flag = |name| nested.map_or(Ok(None), |nested| nested.flag(name));
+    let of_nested = match (flag("causal")?, flag(CAUSAL_HEAD)?) {
+        (Some(causal), Some(head)) if causal != head => {
+            let expected = format!("{causal}, as \"causal\"");
+            return Err(options.invalid(CAUSAL_HEAD, &head, &expected));
+        }
+        (causal, head) => causal.or(head),
+    };
     match (options.flag("is_causal")?, of_nested) {
         (Some(flag), Some(nested)) if flag != nested => {
             let expected = format!("{nested}, as \"causal\" in \"{NESTED}\"");

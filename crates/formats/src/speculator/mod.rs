@@ -10,6 +10,7 @@
 //! * ParallelSpec (Xiao et al. 2024, arXiv 2410.05589) in its two integrations. Its authors published no
 //!   checkpoints, so the layout is forerun's own;
 //! * PARD (An et al. 2025, arXiv 2504.18583), a complete model with a mask token;
+//! * PARD-2 (An et al. 2026, arXiv 2605.08632), the same with a projection of the target's features;
 //! * DFlash (Chen et al. 2026, arXiv 2602.06036), layers that draft a block in one pass;
 //! * DSpark (Cheng et al. 2026, arXiv 2607.05147), the same with heads that correct a block position by position;
 //! * MTP (DeepSeek-AI 2024, arXiv 2412.19437), a layer of the target's own checkpoint.
@@ -22,6 +23,7 @@ mod hydra;
 mod layers;
 mod medusa;
 pub(crate) mod mtp;
+mod pard2;
 
 use crate::architecture::{Architecture, BlockHeads, DraftHeads, FeatureSource};
 use crate::checkpoint::{
@@ -33,6 +35,7 @@ use crate::weight_type::WeightType;
 pub use dflash::DraftBlock;
 use forerun_core::TokenId;
 use layers::short_name;
+pub use pard2::PROJECTION_FILES;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -65,6 +68,11 @@ pub enum SpeculatorKind {
         /// The mask token.
         mask: TokenId,
     },
+    /// A complete model with such a token, which also reads the target's features (PARD-2).
+    Pard2 {
+        /// The mask token.
+        mask: TokenId,
+    },
 }
 
 impl SpeculatorKind {
@@ -72,6 +80,12 @@ impl SpeculatorKind {
     #[must_use]
     pub fn reads_features(self) -> bool {
         !matches!(self, Self::ParallelMedusa | Self::Pard { .. })
+    }
+
+    /// Whether the checkpoint is a whole language model, too.
+    #[must_use]
+    pub fn is_model(self) -> bool {
+        matches!(self, Self::Pard { .. } | Self::Pard2 { .. })
     }
 
     /// Whether the drafter can draft after draft tokens. Others on features need those of all tokens before a draft.
@@ -94,8 +108,8 @@ impl SpeculatorKind {
             return Ok(None);
         }
         let tensors = NamedTensors::open(directory)?;
-        if let Some(mask) = pard_mask(directory, tensors.as_ref())? {
-            return Ok(Some(Self::Pard { mask }));
+        if let Some(kind) = pard_kind(directory, tensors.as_ref())? {
+            return Ok(Some(kind));
         }
         Ok(tensors.and_then(|tensors| Self::of_tensors(&tensors)))
     }
@@ -137,20 +151,34 @@ impl fmt::Display for SpeculatorKind {
             Self::ParallelMedusa => "a ParallelSpec drafter on tokens",
             Self::ParallelEagle => "a ParallelSpec drafter on features",
             Self::Pard { .. } => "a PARD drafter",
+            Self::Pard2 { .. } => "a PARD-2 drafter",
         })
     }
 }
 
-/// Returns the mask token of a PARD model. P-EAGLE may have an option of the same name.
-fn pard_mask(
+/// Returns whether a folder's configuration is that of PARD-2, whose projection is in one of the
+/// [`PROJECTION_FILES`]. The weights may be missing.
+#[must_use]
+pub fn has_projection(directory: &Path) -> bool {
+    matches!(pard_kind(directory, None), Ok(Some(SpeculatorKind::Pard2 { .. })))
+}
+
+/// Returns the kind of a PARD model: a model with a mask token. P-EAGLE may have an option of the same name.
+fn pard_kind(
     directory: &Path,
     tensors: Option<&NamedTensors>,
-) -> Result<Option<TokenId>, LoadError> {
+) -> Result<Option<SpeculatorKind>, LoadError> {
     let file = directory.join("config.json");
     if !file.exists() || tensors.is_some_and(eagle3::has_mask) {
         return Ok(None);
     }
-    JsonOptions::parse(&read_text(&file)?, &file)?.token_id("pard_token")
+    let text = read_text(&file)?;
+    let options = JsonOptions::parse(&text, &file)?;
+    let Some(mask) = options.token_id(pard2::MASK)? else { return Ok(None) };
+    Ok(Some(match pard2::is_pard2(&options)? {
+        true => SpeculatorKind::Pard2 { mask },
+        false => SpeculatorKind::Pard { mask },
+    }))
 }
 
 /// A drafter that is not a complete model, opened for reading.
@@ -170,6 +198,7 @@ enum Layout {
     Eagle3(Box<eagle3::Layout>),
     DFlash(Box<dflash::Layout>),
     Mtp(Box<mtp::Layout>),
+    Pard2(Box<pard2::Layout>),
     /// Layers of EAGLE or ParallelSpec.
     Layers {
         config: Box<Config>,
@@ -198,8 +227,12 @@ impl Speculator {
             return Ok(None);
         }
         let Some(tensors) = NamedTensors::open(directory)? else { return Ok(None) };
-        if pard_mask(directory, Some(&tensors))?.is_some() {
-            return Ok(None);
+        match pard_kind(directory, Some(&tensors))? {
+            Some(kind @ SpeculatorKind::Pard2 { mask }) => {
+                return Self::open_pard2(directory, kind, mask, target).map(Some);
+            }
+            Some(_) => return Ok(None),
+            None => {}
         }
         let Some(kind) = SpeculatorKind::of_tensors(&tensors) else { return Ok(None) };
         let file = directory.join("config.json");
@@ -258,6 +291,7 @@ impl Speculator {
         match &self.layout {
             Layout::Eagle3(layout) => Some(layout.features()),
             Layout::DFlash(layout) => Some(layout.features()),
+            Layout::Pard2(layout) => Some(layout.features()),
             _ => self.kind.reads_features().then_some(FeatureSource::LastHidden),
         }
     }
@@ -311,6 +345,12 @@ impl Speculator {
             }
             // It is a part of the target.
             Layout::Mtp(_) => target_config.hidden_size,
+            Layout::Pard2(layout) => {
+                let vocab_size = layout.model.config().vocab_size;
+                sizes.push(("vocabulary", vocab_size, target_config.vocab_size));
+                // The projection's width, which was checked, says for which targets it is.
+                target_config.hidden_size
+            }
             Layout::Layers { config } => {
                 sizes.push(("vocabulary", config.vocab_size, target_config.vocab_size));
                 config.hidden_size
@@ -346,6 +386,7 @@ impl Speculator {
             Layout::Eagle3(layout) => self.eagle3(layout).map(Layers),
             Layout::DFlash(layout) => self.dflash(layout).map(Layers),
             Layout::Mtp(layout) => Ok(Layers(layout.architecture())),
+            Layout::Pard2(layout) => Ok(Layers(layout.architecture())),
             Layout::Layers { config } => self.eagle_or_parallel(config).map(Layers),
         }
     }
@@ -361,7 +402,16 @@ impl Speculator {
             (Layout::Hydra(_), tensor) => Some(format!("{}{}", hydra::PREFIX, short_name(tensor))),
             (Layout::Eagle3(layout), tensor) => Some(layout.name(tensor)),
             (Layout::Mtp(layout), tensor) => Some(layout.stored_in(&self.tensors, tensor).name),
+            (Layout::Pard2(_), tensor) => pard2::name(tensor).map(str::to_owned),
             (Layout::Layers { .. } | Layout::DFlash(_), tensor) => Some(short_name(tensor)),
+        }
+    }
+
+    /// Returns the whole model that stores a tensor, if the drafter has one.
+    fn model_with(&self, tensor: Tensor) -> Option<&Checkpoint> {
+        match &self.layout {
+            Layout::Pard2(layout) if pard2::name(tensor).is_none() => Some(&layout.model),
+            _ => None,
         }
     }
 
@@ -374,15 +424,25 @@ impl Speculator {
 
 impl TensorSource for Speculator {
     fn has(&self, tensor: Tensor) -> bool {
+        if let Some(model) = self.model_with(tensor) {
+            return model.has(tensor);
+        }
         self.stored_name(tensor).is_some_and(|name| self.tensors.has(&name))
     }
 
     fn rows(&self, tensor: Tensor, shape: &[usize]) -> Result<TensorRows<'_>, LoadError> {
+        if let Some(model) = self.model_with(tensor) {
+            return model.rows(tensor);
+        }
         let hint = match &self.layout {
             Layout::Medusa(_) | Layout::Hydra(_) => {
                 "the checkpoint is incomplete: all heads must have the same layers"
             }
-            Layout::Eagle3(_) | Layout::DFlash(_) | Layout::Mtp(_) | Layout::Layers { .. } => {
+            Layout::Eagle3(_)
+            | Layout::DFlash(_)
+            | Layout::Mtp(_)
+            | Layout::Pard2(_)
+            | Layout::Layers { .. } => {
                 "the checkpoint is incomplete, or config.json belongs to another drafter"
             }
         };
@@ -399,6 +459,9 @@ impl TensorSource for Speculator {
     }
 
     fn float_type(&self) -> Result<WeightType, LoadError> {
+        if let Layout::Pard2(layout) = &self.layout {
+            return layout.model.float_type();
+        }
         let belongs = |name: &str| match &self.layout {
             Layout::Mtp(layout) => layout.owns(name),
             _ => true,

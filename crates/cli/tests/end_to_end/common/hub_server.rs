@@ -133,6 +133,12 @@ impl Hub {
         self.home.path().join("hub/models--owner--name")
     }
 
+    /// Returns the directory of a commit's files in the cache.
+    pub(crate) fn snapshot(&self, id: &str, commit: &str) -> PathBuf {
+        let folder = format!("hub/models--{}", id.replace('/', "--"));
+        self.home.path().join(folder).join("snapshots").join(commit)
+    }
+
     /// Returns incomplete files in the cache.
     pub(crate) fn partials(&self) -> Vec<PathBuf> {
         let blobs = fs::read_dir(self.cached().join("blobs")).into_iter().flatten();
