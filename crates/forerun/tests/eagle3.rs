@@ -4,7 +4,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use crate::draft_goldens::{self, Opened, assert_drafts, goldens, on_cpu, on_reference};
+use crate::draft_goldens::{
+    self, Opened, assert_drafts_on_cpu, assert_drafts_on_reference, draft_one_by_one, goldens,
+};
 use forerun::Checkpoint;
 use forerun_formats::{FeatureSource, Speculator};
 use forerun_model::EagleModel;
@@ -54,19 +56,10 @@ fn the_features_come_from_the_configured_layers() {
 
 #[test]
 fn the_references_drafts_equal_those_of_the_peer() {
-    for drafter in DRAFTERS {
-        let (mut target, device) = on_reference(open(drafter));
-        let mut model = EagleModel::new(device);
-        assert_drafts(&folder().join(drafter), &mut target, &mut model, "the reference");
-    }
+    assert_drafts_on_reference(&folder(), &DRAFTERS, open, EagleModel::new, draft_one_by_one);
 }
 
 #[test]
 fn the_cpus_drafts_equal_those_of_the_peer() {
-    for drafter in DRAFTERS {
-        for (mut target, device, isa) in on_cpu(open(drafter)) {
-            let mut model = EagleModel::new(device);
-            assert_drafts(&folder().join(drafter), &mut target, &mut model, &isa);
-        }
-    }
+    assert_drafts_on_cpu(&folder(), &DRAFTERS, open, EagleModel::new, draft_one_by_one);
 }

@@ -3,7 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use crate::draft_goldens::{self, Opened, assert_drafts, on_cpu, on_reference};
+use crate::draft_goldens::{
+    self, Opened, assert_drafts_on_cpu, assert_drafts_on_reference, draft_one_by_one,
+};
 use forerun::{Checkpoint, LoadError};
 use forerun_formats::Speculator;
 use forerun_model::EagleModel;
@@ -43,21 +45,12 @@ fn every_golden_folder_is_tested() {
 
 #[test]
 fn the_references_drafts_equal_those_of_the_peer() {
-    for head in HEADS {
-        let (mut target, device) = on_reference(open(head));
-        let mut model = EagleModel::new(device);
-        assert_drafts(&folder().join(head), &mut target, &mut model, "the reference");
-    }
+    assert_drafts_on_reference(&folder(), &HEADS, open, EagleModel::new, draft_one_by_one);
 }
 
 #[test]
 fn the_cpus_drafts_equal_those_of_the_peer() {
-    for head in HEADS {
-        for (mut target, device, isa) in on_cpu(open(head)) {
-            let mut model = EagleModel::new(device);
-            assert_drafts(&folder().join(head), &mut target, &mut model, &isa);
-        }
-    }
+    assert_drafts_on_cpu(&folder(), &HEADS, open, EagleModel::new, draft_one_by_one);
 }
 
 #[test]

@@ -6,8 +6,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::draft_goldens::{
-    self, Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, names, on_cpu, on_reference,
-    open_with, weights,
+    self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best,
+    goldens, names, open_with, weights,
 };
 use forerun::{Checkpoint, Team, TokenId};
 use forerun_core::{Features, SequenceId, TokenTree};
@@ -82,27 +82,12 @@ fn the_features_are_those_of_the_configuration() {
 
 #[test]
 fn the_references_drafts_equal_those_of_the_peer() {
-    for drafter in DRAFTERS {
-        let (mut target, device) = on_reference(open(drafter));
-        let mut model = BlockModel::new(device);
-        let folder = folder().join(drafter);
-        assert_drafts_with(&folder, &mut target, "the reference", |golden, features| {
-            draft(&mut model, golden, features)
-        });
-    }
+    assert_drafts_on_reference(&folder(), &DRAFTERS, open, BlockModel::new, draft);
 }
 
 #[test]
 fn the_cpus_drafts_equal_those_of_the_peer() {
-    for drafter in DRAFTERS {
-        for (mut target, device, isa) in on_cpu(open(drafter)) {
-            let mut model = BlockModel::new(device);
-            let folder = folder().join(drafter);
-            assert_drafts_with(&folder, &mut target, &isa, |golden, features| {
-                draft(&mut model, golden, features)
-            });
-        }
-    }
+    assert_drafts_on_cpu(&folder(), &DRAFTERS, open, BlockModel::new, draft);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::draft_goldens::{
-    self, Golden, Opened, SEQUENCE, assert_drafts_with, best, goldens, on_cpu, on_reference,
+    self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best, goldens,
 };
 use forerun::{Checkpoint, LoadError, TokenId};
 use forerun_core::{Features, TokenTree};
@@ -56,27 +56,12 @@ fn the_features_come_from_the_configured_layers() {
 
 #[test]
 fn the_references_drafts_equal_those_of_the_peer() {
-    for drafter in DRAFTERS {
-        let (mut target, device) = on_reference(open(drafter));
-        let mut model = EagleModel::new(device);
-        let folder = folder().join(drafter);
-        assert_drafts_with(&folder, &mut target, "the reference", |golden, features| {
-            draft(&mut model, golden, features)
-        });
-    }
+    assert_drafts_on_reference(&folder(), &DRAFTERS, open, EagleModel::new, draft);
 }
 
 #[test]
 fn the_cpus_drafts_equal_those_of_the_peer() {
-    for drafter in DRAFTERS {
-        for (mut target, device, isa) in on_cpu(open(drafter)) {
-            let mut model = EagleModel::new(device);
-            let folder = folder().join(drafter);
-            assert_drafts_with(&folder, &mut target, &isa, |golden, features| {
-                draft(&mut model, golden, features)
-            });
-        }
-    }
+    assert_drafts_on_cpu(&folder(), &DRAFTERS, open, EagleModel::new, draft);
 }
 
 /// Opens a drafter whose configuration has another value, or lacks it.

@@ -97,7 +97,7 @@ struct Link {
 
 impl Link {
     /// Waits for what the other members have computed of a pass: numbers of these lengths, as [`HandOver::read`] takes them. If
-    /// the pass is cancelled, tells them so.
+    /// the pass is cancelled, sends the others a message.
     fn rows(
         &mut self,
         pass: &Pass<'_>,

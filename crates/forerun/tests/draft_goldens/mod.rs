@@ -165,31 +165,59 @@ pub(crate) fn features(target: &mut impl LayeredModel, golden: &Golden, what: &s
 }
 
 /// Drafts greedily, token after token.
-fn draft(drafter: &mut impl LanguageModel, golden: &Golden, features: &Features) -> Vec<TokenId> {
+pub(crate) fn draft_one_by_one(
+    model: &mut impl LanguageModel,
+    golden: &Golden,
+    features: &Features,
+) -> Vec<TokenId> {
     let tokens = golden.tokens();
     let mut drafted = Vec::new();
     for first_row in 0..golden.draft_ids.len() {
         let tree = TokenTree::chain(&drafted);
         let request = ForwardRequest::new(SEQUENCE, &tokens, &tree);
         let request = ForwardRequest { first_row, features: Some(features), ..request };
-        drafted.push(best(&drafter.logits(&request).unwrap().logits));
+        drafted.push(best(&model.logits(&request).unwrap().logits));
     }
+    model.release(SEQUENCE);
     drafted
 }
 
-/// Checks all goldens of the folder of a drafter that drafts token after token, with a target and a drafter on some
-/// device.
-pub(crate) fn assert_drafts(
+/// Checks all goldens of drafters on the reference device. `model` makes a drafter of its layers, which `draft` uses.
+pub(crate) fn assert_drafts_on_reference<M>(
     folder: &Path,
-    target: &mut impl LayeredModel,
-    model: &mut impl LanguageModel,
-    device: &str,
+    drafters: &[&str],
+    open: impl Fn(&str) -> Opened,
+    model: impl Fn(ReferenceDevice) -> M,
+    draft: impl Fn(&mut M, &Golden, &Features) -> Vec<TokenId>,
 ) {
-    assert_drafts_with(folder, target, device, |golden, features| {
-        let drafted = draft(model, golden, features);
-        model.release(SEQUENCE);
-        drafted
-    });
+    for drafter in drafters {
+        let (mut target, device) = on_reference(open(drafter));
+        let mut model = model(device);
+        assert_drafts_with(
+            &folder.join(drafter),
+            &mut target,
+            "the reference",
+            |golden, features| draft(&mut model, golden, features),
+        );
+    }
+}
+
+/// Checks all goldens of drafters with each instruction set, as [`assert_drafts_on_reference`] does.
+pub(crate) fn assert_drafts_on_cpu<M>(
+    folder: &Path,
+    drafters: &[&str],
+    open: impl Fn(&str) -> Opened,
+    model: impl Fn(Transformer) -> M,
+    draft: impl Fn(&mut M, &Golden, &Features) -> Vec<TokenId>,
+) {
+    for drafter in drafters {
+        for (mut target, device, isa) in on_cpu(open(drafter)) {
+            let mut model = model(device);
+            assert_drafts_with(&folder.join(drafter), &mut target, &isa, |golden, features| {
+                draft(&mut model, golden, features)
+            });
+        }
+    }
 }
 
 /// Checks all goldens of a drafter's folder with a target on some device.
