@@ -103,6 +103,8 @@ enum Work {
     Gather,
     /// Gathers several MiB between all ranks, and then answers.
     GatherMuch,
+    /// Measures how long a rank takes to hand numbers over to another one, and then answers.
+    HandOver,
     /// Answers long prompts, some of which are cancelled, next to short ones.
     AnswerLong,
 }
@@ -286,6 +288,7 @@ fn a_rank_of_a_job() {
     match task.work {
         Work::Gather => measure_gathers(&group),
         Work::GatherMuch => gather_much(&group),
+        Work::HandOver => measure_hand_overs(&group),
         _ => {}
     }
     let start = |group: &Group| {
@@ -317,7 +320,7 @@ fn a_rank_of_a_job() {
         })
         .unwrap();
     match task.work {
-        Work::Answer | Work::Gather | Work::GatherMuch => answer(&engine),
+        Work::Answer | Work::Gather | Work::GatherMuch | Work::HandOver => answer(&engine),
         Work::AnswerLong => answer_long(&engine),
         Work::AnswerForEver => loop {
             answer(&engine);
@@ -408,6 +411,44 @@ fn measure_gathers(group: &Group) {
         times.sort_unstable();
         if group.rank() == 0 {
             println!("measured gathering of {} bytes: {} µs", 4 * numbers, times[times.len() / 2]);
+        }
+    }
+}
+
+/// Prints on rank 0 how long two ranks take to hand numbers over to each other, if both compute for some time before.
+fn measure_hand_overs(group: &Group) {
+    let mut exchange = group.exchange(&[0, 1]);
+    let other = 1 - exchange.member();
+    let compute = |time: Duration| {
+        let started = Instant::now();
+        while started.elapsed() < time {
+            std::hint::spin_loop();
+        }
+    };
+    for (numbers, computing) in [1_024, 8_192, 262_144]
+        .into_iter()
+        .flat_map(|numbers| [0, 2, 20].map(|ms| (numbers, Duration::from_millis(ms))))
+    {
+        let own = vec![1.0; numbers];
+        let mut times: Vec<u128> = Vec::new();
+        for _ in 0..40 {
+            if exchange.member() == LEADER {
+                compute(computing);
+                let started = Instant::now();
+                exchange.send_to(other, &own).unwrap();
+                exchange.receive_from(other, None).unwrap();
+                // There and back again.
+                times.push(started.elapsed().saturating_sub(computing).as_micros() / 2);
+            } else {
+                exchange.receive_from(other, None).unwrap();
+                compute(computing);
+                exchange.send_to(other, &own).unwrap();
+            }
+        }
+        times.sort_unstable();
+        if group.rank() == 0 {
+            let (bytes, median) = (4 * numbers, times[times.len() / 2]);
+            println!("measured hand-over of {bytes} bytes after {computing:?}: {median} µs");
         }
     }
 }
@@ -535,6 +576,20 @@ fn gathering_over_ranks_is_measured() {
     }
 }
 
+/// Prints what it costs that ranks have some layers of a model each.
+#[test]
+fn handing_over_between_ranks_is_measured() {
+    let models = Models::make();
+    for transport in TRANSPORTS {
+        let task = Task::new(&models, "autoregressive", "none", "target=rank:1");
+        let ended = Task { work: Work::HandOver, ..task }.run(transport);
+        assert!(ended.succeeded, "{}", ended.errors);
+        let lines: Vec<&str> = ended.lines("measured ").collect();
+        assert_eq!(lines.len(), 9, "{}", ended.output);
+        lines.iter().for_each(|line| eprintln!("{transport}: {line}"));
+    }
+}
+
 /// Methods and drafters on two to four ranks.
 fn tasks(models: &Models) -> Vec<Task> {
     let task = |method, kind, placement| Task::new(models, method, kind, placement);
@@ -595,7 +650,20 @@ fn stage_tasks(models: &Models) -> Vec<Task> {
         let (target, drafter) = (demonstration("target"), demonstration(kind));
         Task { target, drafter, ..task(method, kind, placement) }
     };
-    vec![
+    let speculators = speculators(models);
+    let of_features = |kind, layout: SpeculatorLayout| {
+        let is_wanted = |(_, path): &&(_, String)| path.ends_with(&format!("/{layout:?}"));
+        let (_, drafter) = speculators.iter().find(is_wanted).unwrap();
+        let placements = [
+            ("speculative", "drafter=rank:0,target=rank:1/rank:2"),
+            ("pearl", "drafter=rank:3,target=rank:1/rank:2/rank:0"),
+        ];
+        placements.map(|(method, placement)| Task {
+            drafter: drafter.clone(),
+            ..task(method, kind, placement)
+        })
+    };
+    let mut tasks = vec![
         task("autoregressive", "none", "target=rank:0/rank:1"),
         task("autoregressive", "none", "target=rank:1/rank:2/rank:0"),
         task("speculative", "model", "drafter=rank:0,target=rank:1/rank:2"),
@@ -618,7 +686,11 @@ fn stage_tasks(models: &Models) -> Vec<Task> {
             ..task("speculative", "parallel", "drafter=rank:1/rank:0,target=rank:2")
         },
         task("pearl", "prompt-lookup", "target=rank:0/rank:1"),
-    ]
+    ];
+    // Drafters that read hidden states of several layers, on several stages.
+    tasks.extend(of_features("eagle", SpeculatorLayout::Eagle3));
+    tasks.extend(of_features("dflash", SpeculatorLayout::DFlash));
+    tasks
 }
 
 /// Drafters for the target of these models, in every layout: their kinds and paths.
@@ -775,6 +847,8 @@ fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
         Task::new(&models, "pearl", "model", "drafter=rank:0,target=rank:2+rank:1"),
         Task::new(&models, "pearl", "model", "drafter=rank:1+rank:2,target=rank:0"),
         Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:0/rank:1"),
+        Task::new(&models, "autoregressive", "none", "target=rank:1/rank:2/rank:0"),
+        Task::new(&models, "speculative", "model", "drafter=rank:1/rank:0,target=rank:2"),
     ];
     let expected = tasks.each_ref().map(expected);
     let (mut longest, mut answers) = (Duration::ZERO, 0);
@@ -885,6 +959,7 @@ fn too_many_pipeline_stages_are_refused() {
     let ended = task.run(TRANSPORTS[0]);
     assert!(!ended.succeeded, "{}", ended.output);
     assert!(ended.errors.contains("Stages { stages: 5, most: 4"), "{}", ended.errors);
+    assert!(ended.errors.contains("rank:0/rank:1/rank:2/rank:3/rank:4"), "{}", ended.errors);
 }
 
 #[test]

@@ -11,6 +11,7 @@
 
 mod follower;
 mod leader;
+mod link;
 mod message;
 
 pub use follower::StageFollower;
