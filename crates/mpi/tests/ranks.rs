@@ -451,6 +451,23 @@ fn measure_hand_overs(group: &Group) {
             println!("measured hand-over of {bytes} bytes after {computing:?}: {median} µs");
         }
     }
+    if exchange.member() == LEADER {
+        let before = core_time();
+        for _ in 0..20 {
+            let nothing = exchange.receive_from(other, Some(Duration::from_millis(50)));
+            assert_eq!(nothing, Ok(None));
+        }
+        println!("waited {}", (core_time() - before).as_millis());
+        exchange.send_to(other, &[]).unwrap();
+    } else {
+        exchange.receive_from(other, None).unwrap();
+    }
+}
+
+/// Returns for how long this thread has used a core.
+fn core_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
 /// Gathers up to several MiB, with messages of the leader in between.
@@ -576,7 +593,8 @@ fn gathering_over_ranks_is_measured() {
     }
 }
 
-/// Prints what it costs that ranks have some layers of a model each.
+/// Prints what it costs that ranks have some layers of a model each. A rank that waits for long, and looks now and then whether
+/// its pass is cancelled, sleeps.
 #[test]
 fn handing_over_between_ranks_is_measured() {
     let models = Models::make();
@@ -587,6 +605,9 @@ fn handing_over_between_ranks_is_measured() {
         let lines: Vec<&str> = ended.lines("measured ").collect();
         assert_eq!(lines.len(), 9, "{}", ended.output);
         lines.iter().for_each(|line| eprintln!("{transport}: {line}"));
+        let waited: u64 = ended.lines("waited ").next().unwrap().parse().unwrap();
+        eprintln!("{transport}: waiting for a second in twenty looks took {waited} ms of a core");
+        assert!(waited < 50, "{waited} ms of a core");
     }
 }
 
@@ -840,7 +861,7 @@ fn families_on_ranks_that_compute_together_answer_as_in_one_process() {
 #[test]
 fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
     let models = Models::make();
-    let cases = std::env::var("FORERUN_CASES").ok().map_or(15, |cases| cases.parse().unwrap());
+    let cases = std::env::var("FORERUN_CASES").ok().map_or(21, |cases| cases.parse().unwrap());
     let tasks = [
         Task::new(&models, "dsi", "model", "drafter=rank:0,target=rank:1,target=rank:2"),
         Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:1"),
