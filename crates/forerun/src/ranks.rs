@@ -549,7 +549,7 @@ mod tests {
     #[test]
     fn too_many_stages_are_an_error_that_names_model_and_ranks() {
         let pair = RandomPair::make().unwrap();
-        let error = |placement, rank| {
+        let error = |placement: &str, rank| {
             start(&pair, placement, rank, &mut Loader::new()).err().unwrap().to_string()
         };
         let nine = (0..9).map(|rank| format!("rank:{rank}")).collect::<Vec<_>>().join("/");
