@@ -419,29 +419,32 @@ fn measure_gathers(group: &Group) {
 fn measure_hand_overs(group: &Group) {
     let mut exchange = group.exchange(&[0, 1]);
     let other = 1 - exchange.member();
+    // Computing may take longer if the core has other work.
     let compute = |time: Duration| {
         let started = Instant::now();
         while started.elapsed() < time {
             std::hint::spin_loop();
         }
+        started.elapsed().as_secs_f32()
     };
     for (numbers, computing) in [1_024, 8_192, 262_144]
         .into_iter()
         .flat_map(|numbers| [0, 2, 20].map(|ms| (numbers, Duration::from_millis(ms))))
     {
-        let own = vec![1.0; numbers];
+        let mut own = vec![1.0; numbers];
         let mut times: Vec<u128> = Vec::new();
         for _ in 0..40 {
             if exchange.member() == LEADER {
                 compute(computing);
                 let started = Instant::now();
                 exchange.send_to(other, &own).unwrap();
-                exchange.receive_from(other, None).unwrap();
+                let received = exchange.receive_from(other, None).unwrap().unwrap();
+                let computed = Duration::from_secs_f32(received[0]);
                 // There and back again.
-                times.push(started.elapsed().saturating_sub(computing).as_micros() / 2);
+                times.push(started.elapsed().saturating_sub(computed).as_micros() / 2);
             } else {
                 exchange.receive_from(other, None).unwrap();
-                compute(computing);
+                own[0] = compute(computing);
                 exchange.send_to(other, &own).unwrap();
             }
         }

@@ -152,12 +152,10 @@ fn placements_on_ranks_are_ranked_by_their_messages() {
     assert!(fast.iter().all(|speed| *speed > 0.0), "{fast:?}");
     assert!(fast[0] > fast[1] && fast[2] > fast[3] && fast[3] > fast[1], "{fast:?}");
     // A slow link takes most from ranks that compute each layer together.
-    let slow = text.replace("latency-ms = 0.002, gigabytes-per-second = 50", "latency-ms = 1");
-    fs::write(
-        &file,
-        slow.replace("latency-ms = 1 }", "latency-ms = 1, gigabytes-per-second = 1 }"),
-    )
-    .unwrap();
+    let fast_link = "latency-ms = 0.002, gigabytes-per-second = 50";
+    assert_eq!(text.matches(fast_link).count(), 6);
+    let slow_link = "latency-ms = 1, gigabytes-per-second = 1";
+    fs::write(&file, text.replace(fast_link, slow_link)).unwrap();
     let slow = speeds();
     assert!(slow[0] < slow[1] && slow[1] < fast[1] && slow[3] < fast[3], "{slow:?}");
 }
