@@ -80,14 +80,15 @@ impl PipelineParallelModel {
         if stages > n_layers {
             return Err(PipelineError { n_layers, stages });
         }
-        let head = weights.head.bytes();
-        let layer = weights.bytes_read(1).saturating_sub(head) / n_layers;
+        // What a pass over one row reads: a row of the embedding, and the experts that the row chooses.
+        let layers = weights.layers(0..n_layers).iter().map(|layer| layer.bytes_read(1)).collect();
+        let sizes = LayerSizes { layers, first: 0, last: weights.head.bytes() };
         let stage = |(layers, device): (Range<usize>, Box<dyn ExclusiveDevice>)| {
             let model = Transformer::new(Arc::clone(weights), Arc::clone(device.team()));
             Stage { layers, model, device }
         };
         let cuts: Vec<usize> = (1..n_layers).collect();
-        let layers = partition_layers((&cuts, n_layers), stages, layer, head);
+        let layers = sizes.divide(&cuts, stages);
         let stages = layers.into_iter().zip(devices).map(stage);
         Ok(Self { stages: stages.collect(), overflows: Vec::new() })
     }
@@ -106,29 +107,74 @@ impl PipelineParallelModel {
     }
 }
 
-/// Splits layers of `layer` bytes each, followed by a head of `head` bytes, into stages of about equal
-/// size. `cuts` are the layers with which a stage other than the first may begin: at least `stages - 1`, in ascending
-/// order; they are given with the number of layers.
-pub(crate) fn partition_layers(
-    (cuts, n_layers): (&[usize], usize),
-    stages: usize,
-    layer: usize,
-    head: usize,
-) -> Vec<Range<usize>> {
-    let (layer, whole) = (layer.max(1), n_layers * layer.max(1) + head);
-    let (mut first, mut cuts) = (0, cuts);
-    let mut ranges = Vec::with_capacity(stages);
-    for index in 1..stages {
-        let nearest = (whole * index / stages + layer / 2) / layer;
-        // Leaves a cut for each later stage but the last.
-        let possible = cuts[..=cuts.len() - (stages - index)].iter().enumerate();
-        let chosen = possible.min_by_key(|(_, cut)| cut.abs_diff(nearest));
-        let Some((at, &end)) = chosen else { break };
-        ranges.push(first..end);
-        (first, cuts) = (end, &cuts[at + 1..]);
+/// The sizes by which a model is divided into stages, in bytes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LayerSizes {
+    /// Those of the layers.
+    pub(crate) layers: Vec<usize>,
+    /// What the first stage has in addition to its layers.
+    pub(crate) first: usize,
+    /// What the last stage has in addition to its layers.
+    pub(crate) last: usize,
+}
+
+impl LayerSizes {
+    /// Divides the layers into stages so that the largest stage is as small as possible. `cuts` are the layers with which a
+    /// stage other than the first may begin: at least `stages - 1`, in ascending order.
+    ///
+    /// # Panics
+    /// If there are fewer cuts: a programming error.
+    pub(crate) fn divide(&self, cuts: &[usize], stages: usize) -> Vec<Range<usize>> {
+        let n_layers = self.layers.len();
+        let ends = [&[0], cuts, &[n_layers]].concat();
+        let before: Vec<usize> = ends.iter().map(|end| self.layers[..*end].iter().sum()).collect();
+        let size = |from: usize, to: usize| {
+            let first = if from == 0 { self.first } else { 0 };
+            let last = if to + 1 == ends.len() { self.last } else { 0 };
+            before[to] - before[from] + first + last
+        };
+        // The best division of the layers before each end into the stages so far.
+        let mut best = vec![None; ends.len()];
+        best[0] = Some(Division::default());
+        for _ in 0..stages {
+            let longer = |to: usize| {
+                let divisions = (0..to).filter_map(|from| {
+                    let division: &Division = best[from].as_ref()?;
+                    Some((division, from, division.cost_with(size(from, to))))
+                });
+                let (division, from, _) = divisions.min_by_key(|(.., cost)| *cost)?;
+                Some(division.with(ends[from]..ends[to], size(from, to)))
+            };
+            best = (0..ends.len()).map(longer).collect();
+        }
+        let division = best.pop().flatten().expect("a cut before each stage but the first");
+        division.stages
     }
-    ranges.push(first..n_layers);
-    ranges
+}
+
+/// A division of some of the first layers.
+#[derive(Clone, Default)]
+struct Division {
+    stages: Vec<Range<usize>>,
+    cost: DivisionCost,
+}
+
+/// The size of the largest stage, and the sum of the squares of all sizes: of two divisions with the same largest stage, the more
+/// even one is better.
+type DivisionCost = (usize, u128);
+
+impl Division {
+    /// Returns the cost with another stage of this size.
+    fn cost_with(&self, size: usize) -> DivisionCost {
+        (self.cost.0.max(size), self.cost.1 + (size as u128).pow(2))
+    }
+
+    /// Returns the division with another stage of this size.
+    fn with(&self, layers: Range<usize>, size: usize) -> Self {
+        let mut stages = self.stages.clone();
+        stages.push(layers);
+        Self { stages, cost: self.cost_with(size) }
+    }
 }
 
 impl Forward for PipelineParallelModel {
@@ -232,29 +278,92 @@ impl Forward for AlternatingModel {
 mod tests {
     use super::*;
 
+    fn sizes(layers: &[usize], first: usize, last: usize) -> LayerSizes {
+        LayerSizes { layers: layers.to_vec(), first, last }
+    }
+
     #[test]
-    fn stages_have_about_equal_sizes_and_none_is_empty() {
-        let sizes = |n_layers, stages, head| -> Vec<usize> {
+    fn stages_of_equal_layers_have_about_equal_sizes() {
+        let numbers = |n_layers: usize, stages, first, last| -> Vec<usize> {
             let cuts: Vec<usize> = (1..n_layers).collect();
-            let ranges = partition_layers((&cuts, n_layers), stages, 10, head);
-            assert_eq!(ranges.first().map(|range| range.start), Some(0));
-            assert_eq!(ranges.last().map(|range| range.end), Some(n_layers));
-            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let ranges = sizes(&vec![10; n_layers], first, last).divide(&cuts, stages);
             ranges.iter().map(Range::len).collect()
         };
-        assert_eq!(sizes(12, 2, 0), [6, 6]);
-        assert_eq!(sizes(12, 4, 0), [3, 3, 3, 3]);
-        // A head as large as two layers.
-        assert_eq!(sizes(12, 2, 20), [7, 5]);
-        assert_eq!(sizes(22, 4, 15), [6, 6, 6, 4]);
+        assert_eq!(numbers(12, 2, 0, 0), [6, 6]);
+        assert_eq!(numbers(12, 4, 0, 0), [3, 3, 3, 3]);
+        // A head as large as two layers, and an embedding as large as four.
+        assert_eq!(numbers(12, 2, 0, 20), [7, 5]);
+        assert_eq!(numbers(12, 2, 40, 20), [5, 7]);
+        assert_eq!(numbers(22, 4, 0, 15), [6, 6, 6, 4]);
         // A head larger than all layers together.
-        assert_eq!(sizes(3, 2, 500), [2, 1]);
-        assert_eq!(sizes(3, 3, 500), [1, 1, 1]);
-        assert_eq!(sizes(5, 1, 7), [5]);
-        assert_eq!(sizes(2, 2, 1), [1, 1]);
+        assert_eq!(numbers(3, 2, 0, 500), [2, 1]);
+        assert_eq!(numbers(6, 3, 0, 500), [2, 3, 1]);
+        assert_eq!(numbers(3, 3, 0, 500), [1, 1, 1]);
+        assert_eq!(numbers(5, 1, 9, 7), [5]);
+        assert_eq!(numbers(2, 2, 0, 1), [1, 1]);
+        // Of two divisions with the same largest stage, the more even one.
+        let mut even = numbers(10, 4, 0, 0);
+        even.sort_unstable();
+        assert_eq!(even, [2, 2, 3, 3]);
         // Stages that may begin with some layers only.
-        assert_eq!(partition_layers((&[1, 2, 5], 9), 2, 10, 0), [0..5, 5..9]);
-        assert_eq!(partition_layers((&[1, 2], 9), 3, 10, 0), [0..1, 1..2, 2..9]);
-        assert_eq!(partition_layers((&[], 9), 1, 10, 0), vec![0..9; 1]);
+        assert_eq!(sizes(&[10; 9], 0, 0).divide(&[1, 2, 5], 2), [0..5, 5..9]);
+        assert_eq!(sizes(&[10; 9], 0, 0).divide(&[1, 2], 3), [0..1, 1..2, 2..9]);
+        assert_eq!(sizes(&[10; 9], 0, 0).divide(&[], 1), vec![0..9; 1]);
+    }
+
+    #[test]
+    fn stages_of_unequal_layers_are_divided_by_their_bytes() {
+        // Small dense layers before large ones with experts, and layers that alternate.
+        assert_eq!(
+            sizes(&[1, 1, 1, 9, 9, 9], 0, 0).divide(&[1, 2, 3, 4, 5], 3),
+            [0..4, 4..5, 5..6]
+        );
+        assert_eq!(sizes(&[1, 9, 1, 9, 1, 9], 2, 2).divide(&[1, 2, 3, 4, 5], 2), [0..3, 3..6]);
+        // All divisions of layers of other sizes.
+        fn largest(
+            sizes: &LayerSizes,
+            cuts: &[usize],
+            from: usize,
+            stages: usize,
+        ) -> Option<usize> {
+            let first = if from == 0 { sizes.first } else { 0 };
+            let of = |layers: Range<usize>| sizes.layers[layers].iter().sum::<usize>() + first;
+            if stages == 1 {
+                return Some(of(from..sizes.layers.len()) + sizes.last);
+            }
+            let later = (0..cuts.len()).filter_map(|at| {
+                let rest = largest(sizes, &cuts[at + 1..], cuts[at], stages - 1)?;
+                Some(rest.max(of(from..cuts[at])))
+            });
+            later.min()
+        }
+        let mut state = 1_usize;
+        let mut next = |below: usize| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for _ in 0..300 {
+            let layers: Vec<usize> = (0..1 + next(9)).map(|_| next(20)).collect();
+            let sizes = LayerSizes { layers, first: next(30), last: next(30) };
+            let cuts: Vec<usize> = (1..sizes.layers.len()).filter(|_| next(4) > 0).collect();
+            for stages in 1..=cuts.len() + 1 {
+                let ranges = sizes.divide(&cuts, stages);
+                assert_eq!((ranges.len(), ranges[0].start), (stages, 0));
+                assert_eq!(ranges[stages - 1].end, sizes.layers.len());
+                assert!(
+                    ranges.windows(2).all(|pair| {
+                        pair[0].end == pair[1].start && cuts.contains(&pair[1].start)
+                    })
+                );
+                let size = |range: &Range<usize>| {
+                    let first = if range.start == 0 { sizes.first } else { 0 };
+                    let is_last = range.end == sizes.layers.len();
+                    let last = if is_last { sizes.last } else { 0 };
+                    sizes.layers[range.clone()].iter().sum::<usize>() + first + last
+                };
+                let expected = largest(&sizes, &cuts, 0, stages);
+                assert_eq!(ranges.iter().map(size).max(), expected, "{sizes:?} {cuts:?} {stages}");
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@ mod latent;
 
 use crate::cpu_pages::CpuPages;
 use crate::kernels::{AttentionShape, NormWeights, PackedMatrix, RecurrentWeights, Rope};
+use crate::pipeline::LayerSizes;
 use crate::stages::Stage;
 use crate::tensor_parallel::{LayerWidths, Share, Widths};
 use forerun_cache::PageStorage;
@@ -136,6 +137,25 @@ impl LayerWeights {
         let of_mixer = self.recurrent.as_ref().map(|mixer| mixer.shape.value_width());
         of_mixer.unwrap_or_else(|| self.shape.out_width())
     }
+
+    fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
+        let Self { qkv, latent, output, mlp, experts, .. } = self;
+        let attention = [qkv, output].into_iter().flat_map(Projection::matrices);
+        let attention = attention.chain(latent.iter().flat_map(PackedLatent::matrices));
+        let routers = experts
+            .iter()
+            .flat_map(|experts| std::iter::once(&experts.router).chain(&experts.shared_gate));
+        let experts = experts.iter().flat_map(|experts| &experts.experts);
+        let mlps = mlp.iter().chain(experts).flat_map(PackedMlp::matrices);
+        let own_input = self.own_input.iter().flat_map(|input| [&input.gate, &input.up]);
+        attention.chain(routers).chain(mlps).chain(own_input)
+    }
+
+    /// Returns the number of bytes of weights that a pass over some rows reads, as [`Weights::bytes_read`] does.
+    pub(crate) fn bytes_read(&self, rows: usize) -> usize {
+        let all: usize = self.matrices().map(PackedMatrix::bytes).sum();
+        all - self.experts.as_ref().map_or(0, |experts| experts.unread_bytes(rows))
+    }
 }
 
 /// The norms of queries and keys.
@@ -174,6 +194,17 @@ pub(crate) struct PackedExperts {
     /// The projection whose sigmoid is the factor of the dense MLP: `[1, hidden]`, f32.
     pub(crate) shared_gate: Option<PackedMatrix>,
     pub(crate) experts: Vec<PackedMlp>,
+}
+
+impl PackedExperts {
+    /// Returns the bytes of the experts that no row of a pass chooses: the expected number.
+    fn unread_bytes(&self, rows: usize) -> usize {
+        let all = self.experts.iter().flat_map(PackedMlp::matrices);
+        let bytes: usize = all.map(PackedMatrix::bytes).sum();
+        let n_experts = self.shape.n_experts as f64;
+        let unread = n_experts - self.shape.expected_distinct(rows);
+        (bytes as f64 / n_experts * unread) as usize
+    }
 }
 
 /// The norms that experts have next to a dense MLP.
@@ -750,7 +781,7 @@ impl Weights {
     }
 
     /// Reads and packs the tensors of a pipeline stage, as [`Self::load_with`] does with all. The first stage has the
-    /// embedding, and the last one the head. The layers that `on_layer` receives include those of the stages before.
+    /// embedding, and the last one the head. `on_layer` receives the number of layers of the stage packed so far.
     ///
     /// # Errors
     /// [`LoadError::Stages`] if the model cannot be split into so many stages; if a tensor is missing or a value is not
@@ -763,10 +794,26 @@ impl Weights {
     ) -> Result<Self, LoadError> {
         let architecture = checkpoint.architecture().clone();
         let part = Self::part_of_stage(&architecture, checkpoint, types, stage)?;
+        let first = part.layers.start;
+        let on_layer = &mut |layers: usize| on_layer(layers - first);
         Self::pack(architecture, checkpoint, types, &part, on_layer)
     }
 
-    /// Returns the part of a model that is a stage. Its size is about that of the other stages.
+    /// Returns the layers of a pipeline stage. They are chosen so that the largest stage has as few bytes of matrices as
+    /// possible.
+    ///
+    /// # Errors
+    /// [`LoadError::Stages`] if the model cannot be split into so many stages; if a tensor is missing.
+    pub fn layers_of_stage(
+        checkpoint: &Checkpoint,
+        types: ModelTypes,
+        stage: Stage,
+    ) -> Result<Range<usize>, LoadError> {
+        let architecture = checkpoint.architecture();
+        Ok(Self::part_of_stage(architecture, checkpoint, types, stage)?.layers)
+    }
+
+    /// Returns the part of a model that is a stage.
     fn part_of_stage(
         architecture: &Architecture,
         source: &dyn TensorSource,
@@ -775,22 +822,27 @@ impl Weights {
     ) -> Result<PackedPart<'static>, LoadError> {
         let types = MatrixTypes::of_model(types.weights, architecture, source)?;
         let packer = WeightPacker { source, types, part: None };
-        let bytes = |tensors: Vec<MatrixTensors>| {
-            let parts = tensors.iter().map(|tensors| packer.projection_bytes(tensors));
-            parts.sum::<Result<usize, LoadError>>()
+        let of_layer = |(index, layer): (usize, &Layer)| {
+            let part = PackedPart { layers: index..index + 1, ..PackedPart::WHOLE };
+            let expansion = PackedLatent::expansion_bytes(&packer.types, index, layer);
+            layer_matrices(architecture, &part).try_fold(expansion, |sum, tensors| {
+                Ok::<_, LoadError>(sum.saturating_add(packer.projection_bytes(&tensors)?))
+            })
         };
-        let layers = bytes(layer_matrices(architecture, &PackedPart::WHOLE).collect())?;
-        let head = match architecture.head {
-            Head::Embedding => Tensor::Embedding,
-            _ => Tensor::Head,
-        };
-        let head = bytes(vec![vec![(head, architecture.shape(head))]])?;
-        let layer = layers / architecture.layers.len().max(1);
-        let layers = stage.layers(&architecture.layers, layer, head)?;
-        let is_last = layers.end == architecture.layers.len();
+        let layers = architecture.layers.iter().enumerate().map(of_layer);
+        let layers = layers.collect::<Result<Vec<_>, _>>()?;
+        let bytes = |tensor| packer.matrix_bytes(tensor, &architecture.shape(tensor));
         let is_tied = architecture.head == Head::Embedding;
         // Every stage computes the inputs of its own layers from the embedding.
         let has_inputs = architecture.own_input().is_some();
+        // What all stages have does not count.
+        let first = if has_inputs { 0 } else { bytes(Tensor::Embedding)? };
+        let last = match is_tied {
+            true => first,
+            false => bytes(Tensor::Head)?,
+        };
+        let layers = stage.layers(&architecture.layers, &LayerSizes { layers, first, last })?;
+        let is_last = layers.end == architecture.layers.len();
         Ok(PackedPart {
             embedding: layers.start == 0 || has_inputs || (is_last && is_tied),
             head: is_last,
@@ -1116,18 +1168,7 @@ impl Weights {
 
     /// Returns all matrices, also those that are shared with another model. A tied head is the embedding.
     fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
-        let layers = self.layers.iter().flat_map(|layer| {
-            let LayerWeights { qkv, latent, output, mlp, experts, .. } = layer;
-            let attention = [qkv, output].into_iter().flat_map(Projection::matrices);
-            let attention = attention.chain(latent.iter().flat_map(PackedLatent::matrices));
-            let routers = experts
-                .iter()
-                .flat_map(|experts| std::iter::once(&experts.router).chain(&experts.shared_gate));
-            let experts = experts.iter().flat_map(|experts| &experts.experts);
-            let mlps = mlp.iter().chain(experts).flat_map(PackedMlp::matrices);
-            let own_input = layer.own_input.iter().flat_map(|input| [&input.gate, &input.up]);
-            attention.chain(routers).chain(mlps).chain(own_input)
-        });
+        let layers = self.layers.iter().flat_map(LayerWeights::matrices);
         let own_inputs =
             self.own_inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]);
         let head = (!self.has_tied_head()).then_some(&*self.head);
@@ -1142,16 +1183,10 @@ impl Weights {
     #[must_use]
     pub fn bytes_read(&self, rows: usize) -> usize {
         let experts = self.layers.iter().filter_map(|layer| layer.experts.as_ref());
-        let unused = experts.map(|packed| {
-            let all = packed.experts.iter().flat_map(PackedMlp::matrices);
-            let bytes: usize = all.map(PackedMatrix::bytes).sum();
-            let n_experts = packed.shape.n_experts as f64;
-            let unused = n_experts - packed.shape.expected_distinct(rows);
-            (bytes as f64 / n_experts * unused) as usize
-        });
+        let unread = experts.map(|experts| experts.unread_bytes(rows));
         let embedding = if self.has_tied_head() { 0 } else { self.embedding.bytes() };
         let table = self.own_inputs.as_ref().map_or(0, |inputs| inputs.table.bytes());
-        self.bytes() - embedding - table - unused.sum::<usize>()
+        self.bytes() - embedding - table - unread.sum::<usize>()
     }
 
     fn has_tied_head(&self) -> bool {

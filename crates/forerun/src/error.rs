@@ -80,6 +80,16 @@ pub enum ForerunError {
         /// Its ranks.
         ranks: String,
     },
+    /// A model cannot be split into as many pipeline stages as there are ranks for it.
+    #[error("cannot put the layers of {model} on {ranks}: {cause}")]
+    Stages {
+        /// The model, as the options name it.
+        model: String,
+        /// The group of the placement.
+        ranks: String,
+        /// How many stages are possible.
+        cause: Box<LoadError>,
+    },
     /// A model that is part of the program, where one on disk is needed.
     #[error("{0} is part of this program and has no path: give the path of a model")]
     Embedded(&'static str),

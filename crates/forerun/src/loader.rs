@@ -185,7 +185,11 @@ impl<'a> Loader<'a> {
         if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.models.get(&key)) {
             return Ok(Arc::clone(weights));
         }
-        let weights = self.by_layer(model, checkpoint, types, |on_layer| {
+        let layers = match part {
+            CorePart::Stage(stage) => Weights::layers_of_stage(checkpoint, types, stage)?.len(),
+            _ => checkpoint.config().num_hidden_layers,
+        };
+        let weights = self.by_layer(model, checkpoint, (types, layers), |on_layer| {
             let mut flow = ControlFlow::Continue(());
             let mut on_layer = |layers: usize| {
                 if flow.is_continue() {
@@ -235,20 +239,19 @@ impl<'a> Loader<'a> {
         Ok(ends)
     }
 
-    /// Calls `load` with a function that reports the number of layers that have been loaded, and says whether to go on.
+    /// Calls `load` with a function that reports how many of the layers have been loaded, and says whether to go on.
     fn by_layer<T>(
         &mut self,
         model: &ModelSource,
         checkpoint: &Checkpoint,
-        types: ModelTypes,
+        (types, layers): (ModelTypes, usize),
         load: impl FnOnce(&mut dyn FnMut(usize) -> ControlFlow<()>) -> Result<T, ForerunError>,
     ) -> Result<T, ForerunError> {
         let matrices = MatrixTypes::of_model(types.weights, checkpoint.architecture(), checkpoint)?;
         let (name, type_names) = (model.to_string(), matrices.names(checkpoint.architecture()));
-        let total = checkpoint.config().num_hidden_layers as u64;
-        load(&mut |layers| {
+        load(&mut |done| {
             let step = Step::Load { model: &name, types: &type_names };
-            (self.on_progress)(Progress { step, done: layers as u64, total })
+            (self.on_progress)(Progress { step, done: done as u64, total: layers as u64 })
         })
     }
 
@@ -341,7 +344,8 @@ impl<'a> Loader<'a> {
             return Ok(weights);
         }
         let device: Arc<GpuDevice> = self.gpus.open(part.gpu)?;
-        let weights = self.by_layer(model, checkpoint, types, |on_layer| {
+        let layers = checkpoint.config().num_hidden_layers;
+        let weights = self.by_layer(model, checkpoint, (types, layers), |on_layer| {
             upload(&device, on_layer).map(Arc::new).map_err(|cause| match cause {
                 GpuLoadError::Cancelled => ForerunError::Cancelled,
                 cause => {

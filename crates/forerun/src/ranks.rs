@@ -7,7 +7,7 @@ use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::memory::CorePart;
 use crate::model_source::ModelSource;
-use crate::plan::{Plan, WorkerDescription, WorkerDevice};
+use crate::plan::{Plan, WorkerDescription, WorkerDevice, WorkerModel};
 use crate::workers::team;
 use forerun_core::Role;
 use forerun_cpu::{
@@ -15,7 +15,7 @@ use forerun_cpu::{
     TensorParallelFollower, TensorParallelModel, Weights,
 };
 use forerun_decode::DraftPattern;
-use forerun_formats::FeatureSource;
+use forerun_formats::{FeatureSource, LoadError};
 use forerun_model::Forward;
 use forerun_runtime::{DeviceGroup, Runtime, TeamSpec, Workers};
 use serde::{Deserialize, Serialize};
@@ -47,10 +47,20 @@ pub(crate) struct RankPart {
     rank: usize,
     /// The cores of the rank's device.
     pub(crate) cores: Vec<usize>,
-    /// The model that this rank computes together with others, and its part. Such a rank has no other model.
-    membership: Option<(Role, CorePart)>,
+    /// What this rank computes together with others. Such a rank has no other model.
+    membership: Option<Membership>,
     /// The connection to these others, until it is in use.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
+}
+
+/// What a rank computes of a model whose other parts are on other ranks.
+struct Membership {
+    role: Role,
+    part: CorePart,
+    /// The model, as the options name it.
+    model: String,
+    /// The group of the placement.
+    ranks: String,
 }
 
 impl RankPart {
@@ -58,14 +68,15 @@ impl RankPart {
         let RankSite { rank, cores, connect } = site;
         let group = group_of(workers, rank);
         let membership = group.and_then(|worker| {
-            let (ranks, mut models) = (worker.ranks(), worker.models.iter());
+            let (ranks, group) = (worker.ranks(), worker.group()?);
             let member = ranks.iter().position(|other| *other == rank)?;
-            let role = models.find(|model| model.checkpoint.is_some())?.role;
-            let part = match worker.group()?.has_rank_stages() {
+            let of_model = |model: &WorkerModel| Some((model.role, model.checkpoint.clone()?));
+            let (role, model) = worker.models.iter().find_map(of_model)?;
+            let part = match group.has_rank_stages() {
                 true => CorePart::Stage(Stage::of_member(member, ranks.len())),
                 false => CorePart::Share(Share::new(member, ranks.len())),
             };
-            Some((role, part))
+            Some(Membership { role, part, model, ranks: group.to_string() })
         });
         let exchange = group.map(|worker| connect(&worker.ranks()));
         Self { rank, cores: cores.to_vec(), membership, exchange: Mutex::new(exchange) }
@@ -73,13 +84,31 @@ impl RankPart {
 
     /// Returns the part of a model that this rank computes, if it has the model.
     pub(crate) fn of_role(&self, role: Role) -> CorePart {
-        self.membership.filter(|(own, _)| *own == role).map_or(CorePart::Whole, |(_, part)| part)
+        self.part_of(|own| own == role)
     }
 
     /// Returns the part of the target that this rank computes, if it has a replica.
     pub(crate) fn of_target(&self) -> CorePart {
-        let of_target = self.membership.filter(|(role, _)| role.target().is_some());
-        of_target.map_or(CorePart::Whole, |(_, part)| part)
+        self.part_of(|own| own.target().is_some())
+    }
+
+    fn part_of(&self, is_wanted: impl Fn(Role) -> bool) -> CorePart {
+        let membership = self.membership.as_ref().filter(|membership| is_wanted(membership.role));
+        membership.map_or(CorePart::Whole, |membership| membership.part)
+    }
+
+    /// Adds the model and its ranks to an error about pipeline stages.
+    fn with_names(&self, error: ForerunError) -> ForerunError {
+        match (error, &self.membership) {
+            (
+                ForerunError::Load(cause @ LoadError::Stages { .. }),
+                Some(Membership { model, ranks, .. }),
+            ) => {
+                let (model, ranks, cause) = (model.clone(), ranks.clone(), Box::new(cause));
+                ForerunError::Stages { model, ranks, cause }
+            }
+            (error, _) => error,
+        }
     }
 
     /// Returns the connection to the other ranks of a model. Whoever takes it first computes this rank's part.
@@ -231,11 +260,12 @@ impl Rank {
             Ok((model.to_string(), fingerprint))
         });
         let models = models.collect::<Result<Vec<_>, ForerunError>>()?;
-        let (opened, runtime) = OpenedPlan::start(plan, loader, Some(&part))?;
+        let started = OpenedPlan::start(plan, loader, Some(&part));
+        let (opened, runtime) = started.map_err(|error| part.with_names(error))?;
         let has_target =
             of_rank.any(|worker| worker.roles().iter().any(|it| it.target().is_some()));
         let group = group_of(&workers, site.rank);
-        if let Some((role, _)) = part.membership
+        if let Some(Membership { role, .. }) = part.membership
             && let Some(worker) = group.filter(|worker| !part.has(worker))
             && let Some(exchange) = part.take_exchange()
             && let Some(weights) = opened.member_weights(role)
@@ -439,9 +469,11 @@ fn add_file(hash: &mut Sha256, path: &Path) -> io::Result<()> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::{AdditionalDrafter, DrafterKind, Options};
+    use crate::{AdditionalDrafter, DrafterKind, Options, RandomPair, Step};
+    use forerun_cpu::ThreadExchange;
     use std::fs;
     use std::io::Write;
+    use std::ops::ControlFlow;
 
     fn facts() -> RankFacts {
         RankFacts {
@@ -491,6 +523,71 @@ mod tests {
         };
         let reason = "other bits of a draft do not change the distribution of the text";
         assert_eq!(error([avx2, avx2, drafts]), "", "{reason}");
+    }
+
+    /// Starts a rank of a plan whose other ranks do nothing.
+    fn start(
+        pair: &RandomPair,
+        placement: &str,
+        rank: usize,
+        loader: &mut Loader<'_>,
+    ) -> Result<Rank, ForerunError> {
+        let options = Options {
+            model: pair.target().into(),
+            draft_model: Some(pair.drafter().into()),
+            placement: Some(placement.parse().unwrap()),
+            ..Options::default()
+        };
+        let plan = Plan::new(options).unwrap();
+        let connect = |ranks: &[usize]| -> Box<dyn Exchange> {
+            let member = ranks.iter().position(|it| *it == rank).unwrap();
+            Box::new(ThreadExchange::group(ranks.len()).swap_remove(member))
+        };
+        Rank::start(&plan, loader, RankSite { rank, cores: &[0], connect: &connect })
+    }
+
+    #[test]
+    fn too_many_stages_are_an_error_that_names_model_and_ranks() {
+        let pair = RandomPair::make().unwrap();
+        let error = |placement: &str, rank| {
+            start(&pair, placement, rank, &mut Loader::new()).err().unwrap().to_string()
+        };
+        let nine = (0..9).map(|rank| format!("rank:{rank}")).collect::<Vec<_>>().join("/");
+        for rank in [0, 4, 8] {
+            let expected = format!(
+                "cannot put the layers of {} on {nine}: the model can be split into 8 pipeline stages at most, not into 9; \
+                 separate fewer ranks by '/' for it",
+                pair.target().display(),
+            );
+            assert_eq!(error(&format!("drafter=rank:9,target={nine}"), rank), expected);
+        }
+        let drafter = error("drafter=rank:1/rank:2,target=rank:0", 1);
+        let expected = format!(
+            "cannot put the layers of {} on rank:1/rank:2: the model can be split into 1 pipeline stage at most, not into 2",
+            pair.drafter().display(),
+        );
+        assert!(drafter.starts_with(&expected), "{drafter}");
+    }
+
+    /// Each rank reports the layers of its own stage.
+    #[test]
+    fn the_progress_of_every_stage_reaches_its_total() {
+        let pair = RandomPair::make().unwrap();
+        let mut layers = 0;
+        for rank in 0..3 {
+            let mut reports = Vec::new();
+            let mut loader = Loader::new().on_progress(|progress| {
+                assert!(matches!(progress.step, Step::Load { .. }));
+                reports.push((progress.done, progress.total));
+                ControlFlow::Continue(())
+            });
+            start(&pair, "drafter=rank:3,target=rank:0/rank:1/rank:2", rank, &mut loader).unwrap();
+            drop(loader);
+            let total = reports[0].1;
+            assert_eq!(reports, (0..=total).map(|done| (done, total)).collect::<Vec<_>>());
+            layers += total;
+        }
+        assert_eq!(layers, 8);
     }
 
     /// Rank 0 also has a drafter that needs no model, on a thread.

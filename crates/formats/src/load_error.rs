@@ -18,8 +18,8 @@ pub enum LoadError {
     NoTarget,
     /// A model is to be split into more pipeline stages than it can be.
     #[error(
-        "this model can be split into {most} pipeline stage{} at most, but the placement has {stages}{}; separate fewer \
-         ranks by '/' for it",
+        "the model can be split into {most} pipeline stage{} at most, not into {stages}{}; separate fewer ranks by '/' \
+         for it",
         if *most == 1 { "" } else { "s" },
         if *share_keys { " (layers that share keys and values stay together)" } else { "" }
     )]

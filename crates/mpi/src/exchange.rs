@@ -8,7 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For how long a rank that waits for others carries messages itself. After that it sleeps, and messages arrive later.
+/// For how long a rank that waits for others carries messages itself, since it last received or sent something. After that it
+/// sleeps, and messages arrive later.
 const CARRYING: Duration = Duration::from_millis(5);
 
 /// What a rank receives from another one that computes with it.
@@ -35,6 +36,8 @@ pub struct RankExchange {
     ended: Vec<bool>,
     /// The numbers of one member.
     received: Vec<f32>,
+    /// When this rank began to wait, if it has received and sent nothing since.
+    waiting_since: Option<Instant>,
     /// Keeps the process in the job.
     _alive: Option<Sender<()>>,
 }
@@ -57,6 +60,7 @@ impl RankExchange {
             numbers: ranks.iter().map(|_| VecDeque::new()).collect(),
             ended: vec![false; ranks.len()],
             received: Vec::new(),
+            waiting_since: None,
             _alive: alive,
         }
     }
@@ -71,23 +75,47 @@ impl RankExchange {
     ///
     /// # Errors
     /// If there is no message until then, or this process has left the job.
-    fn next(&self, end: Option<Instant>) -> Result<(usize, MemberMessage), RecvTimeoutError> {
-        let mut started = Instant::now();
-        while started.elapsed() < CARRYING {
+    fn next(&mut self, end: Option<Instant>) -> Result<(usize, MemberMessage), RecvTimeoutError> {
+        let message = self.carry_until(end).and_then(|message| match (message, end) {
+            (Some(message), _) => Ok(message),
+            (None, Some(end)) => {
+                self.inbox.recv_timeout(end.saturating_duration_since(Instant::now()))
+            }
+            (None, None) => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        });
+        if message.is_ok() {
+            self.waiting_since = None;
+        }
+        message
+    }
+
+    /// Carries messages until there is one for this rank. Returns `None` if it has waited for too long.
+    ///
+    /// # Errors
+    /// If there is no message until `end`, or this process has left the job.
+    fn carry_until(
+        &mut self,
+        end: Option<Instant>,
+    ) -> Result<Option<(usize, MemberMessage)>, RecvTimeoutError> {
+        loop {
+            let since = *self.waiting_since.get_or_insert_with(Instant::now);
             match self.inbox.try_recv() {
-                Ok(message) => return Ok(message),
+                Ok(message) => return Ok(Some(message)),
                 Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
-                Err(TryRecvError::Empty) if self.shared.carry() => started = Instant::now(),
+                Err(TryRecvError::Empty) if self.shared.carry() => self.waiting_since = None,
                 Err(TryRecvError::Empty) if end.is_some_and(|end| end <= Instant::now()) => {
                     return Err(RecvTimeoutError::Timeout);
                 }
+                Err(TryRecvError::Empty) if since.elapsed() >= CARRYING => return Ok(None),
                 Err(TryRecvError::Empty) => thread::yield_now(),
             }
         }
-        match end {
-            Some(end) => self.inbox.recv_timeout(end.saturating_duration_since(Instant::now())),
-            None => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        }
+    }
+
+    /// Sends messages, and ends the present wait.
+    fn send_now(&mut self, messages: Vec<(usize, Kind, Vec<u8>)>) {
+        self.waiting_since = None;
+        self.shared.send_now(messages.into_iter());
     }
 
     /// Waits for the next message and keeps it. Returns false if `member` has ended its work.
@@ -125,7 +153,7 @@ impl Exchange for RankExchange {
 
     fn send(&mut self, message: &[u8]) -> Result<(), ExchangeError> {
         let messages = self.others().map(|(_, rank)| (rank, Kind::Pass, message.to_vec()));
-        self.shared.send_now(messages);
+        self.send_now(messages.collect());
         Ok(())
     }
 
@@ -149,7 +177,8 @@ impl Exchange for RankExchange {
         let bytes = bytes_of(own);
         let recipients =
             self.others().filter(|(member, _)| to == Recipients::All || *member == LEADER);
-        self.shared.send_now(recipients.map(|(_, rank)| (rank, Kind::Numbers, bytes.clone())));
+        let messages = recipients.map(|(_, rank)| (rank, Kind::Numbers, bytes.clone()));
+        self.send_now(messages.collect());
         if to == Recipients::Leader && self.member != LEADER {
             return Ok(());
         }
@@ -171,11 +200,7 @@ impl Exchange for RankExchange {
     }
 
     fn send_to(&mut self, member: usize, numbers: &[f32]) -> Result<(), ExchangeError> {
-        self.shared.send_now(std::iter::once((
-            self.ranks[member],
-            Kind::Numbers,
-            bytes_of(numbers),
-        )));
+        self.send_now(vec![(self.ranks[member], Kind::Numbers, bytes_of(numbers))]);
         Ok(())
     }
 

@@ -103,6 +103,8 @@ enum Work {
     Gather,
     /// Gathers several MiB between all ranks, and then answers.
     GatherMuch,
+    /// Measures how long a rank takes to hand numbers over to another one, and then answers.
+    HandOver,
     /// Answers long prompts, some of which are cancelled, next to short ones.
     AnswerLong,
 }
@@ -286,6 +288,7 @@ fn a_rank_of_a_job() {
     match task.work {
         Work::Gather => measure_gathers(&group),
         Work::GatherMuch => gather_much(&group),
+        Work::HandOver => measure_hand_overs(&group),
         _ => {}
     }
     let start = |group: &Group| {
@@ -317,7 +320,7 @@ fn a_rank_of_a_job() {
         })
         .unwrap();
     match task.work {
-        Work::Answer | Work::Gather | Work::GatherMuch => answer(&engine),
+        Work::Answer | Work::Gather | Work::GatherMuch | Work::HandOver => answer(&engine),
         Work::AnswerLong => answer_long(&engine),
         Work::AnswerForEver => loop {
             answer(&engine);
@@ -410,6 +413,63 @@ fn measure_gathers(group: &Group) {
             println!("measured gathering of {} bytes: {} µs", 4 * numbers, times[times.len() / 2]);
         }
     }
+}
+
+/// Prints on rank 0 how long the two messages of a pass over two stages take: one that starts it, and one with the rows.
+fn measure_hand_overs(group: &Group) {
+    let mut exchange = group.exchange(&[0, 1]);
+    let other = 1 - exchange.member();
+    // Computing may take longer if the core has other work.
+    let compute = |time: Duration| {
+        let started = Instant::now();
+        while started.elapsed() < time {
+            std::hint::spin_loop();
+        }
+        started.elapsed().as_secs_f32()
+    };
+    for (numbers, computing) in [1_024, 8_192, 262_144]
+        .into_iter()
+        .flat_map(|numbers| [0, 2, 20].map(|ms| (numbers, Duration::from_millis(ms))))
+    {
+        let mut own = vec![1.0; numbers];
+        let mut times: Vec<u128> = Vec::new();
+        for _ in 0..40 {
+            if exchange.member() == LEADER {
+                compute(computing);
+                let started = Instant::now();
+                exchange.send(&[0; 100]).unwrap();
+                let received = exchange.receive_from(other, None).unwrap().unwrap();
+                let computed = Duration::from_secs_f32(received[0]);
+                times.push(started.elapsed().saturating_sub(computed).as_micros());
+            } else {
+                exchange.receive().unwrap();
+                own[0] = compute(computing);
+                exchange.send_to(other, &own).unwrap();
+            }
+        }
+        times.sort_unstable();
+        if group.rank() == 0 {
+            let (bytes, median) = (4 * numbers, times[times.len() / 2]);
+            println!("measured two messages, {bytes} bytes, after {computing:?} each: {median} µs");
+        }
+    }
+    if exchange.member() == LEADER {
+        let before = core_time();
+        for _ in 0..20 {
+            let nothing = exchange.receive_from(other, Some(Duration::from_millis(50)));
+            assert_eq!(nothing, Ok(None));
+        }
+        println!("waited {}", (core_time() - before).as_millis());
+        exchange.send_to(other, &[]).unwrap();
+    } else {
+        exchange.receive_from(other, None).unwrap();
+    }
+}
+
+/// Returns for how long this thread has used a core.
+fn core_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
 /// Gathers up to several MiB, with messages of the leader in between.
@@ -535,6 +595,24 @@ fn gathering_over_ranks_is_measured() {
     }
 }
 
+/// Prints what it costs that ranks have some layers of a model each. A rank that waits for long, and looks now and then whether
+/// its pass is cancelled, sleeps.
+#[test]
+fn handing_over_between_ranks_is_measured() {
+    let models = Models::make();
+    for transport in TRANSPORTS {
+        let task = Task::new(&models, "autoregressive", "none", "target=rank:1");
+        let ended = Task { work: Work::HandOver, ..task }.run(transport);
+        assert!(ended.succeeded, "{}", ended.errors);
+        let lines: Vec<&str> = ended.lines("measured ").collect();
+        assert_eq!(lines.len(), 9, "{}", ended.output);
+        lines.iter().for_each(|line| eprintln!("{transport}: {line}"));
+        let waited: u64 = ended.lines("waited ").next().unwrap().parse().unwrap();
+        eprintln!("{transport}: waiting for a second in twenty looks took {waited} ms of a core");
+        assert!(waited < 50, "{waited} ms of a core");
+    }
+}
+
 /// Methods and drafters on two to four ranks.
 fn tasks(models: &Models) -> Vec<Task> {
     let task = |method, kind, placement| Task::new(models, method, kind, placement);
@@ -595,7 +673,20 @@ fn stage_tasks(models: &Models) -> Vec<Task> {
         let (target, drafter) = (demonstration("target"), demonstration(kind));
         Task { target, drafter, ..task(method, kind, placement) }
     };
-    vec![
+    let speculators = speculators(models);
+    let of_features = |kind, layout: SpeculatorLayout| {
+        let is_wanted = |(_, path): &&(_, String)| path.ends_with(&format!("/{layout:?}"));
+        let (_, drafter) = speculators.iter().find(is_wanted).unwrap();
+        let placements = [
+            ("speculative", "drafter=rank:0,target=rank:1/rank:2"),
+            ("pearl", "drafter=rank:3,target=rank:1/rank:2/rank:0"),
+        ];
+        placements.map(|(method, placement)| Task {
+            drafter: drafter.clone(),
+            ..task(method, kind, placement)
+        })
+    };
+    let mut tasks = vec![
         task("autoregressive", "none", "target=rank:0/rank:1"),
         task("autoregressive", "none", "target=rank:1/rank:2/rank:0"),
         task("speculative", "model", "drafter=rank:0,target=rank:1/rank:2"),
@@ -618,7 +709,11 @@ fn stage_tasks(models: &Models) -> Vec<Task> {
             ..task("speculative", "parallel", "drafter=rank:1/rank:0,target=rank:2")
         },
         task("pearl", "prompt-lookup", "target=rank:0/rank:1"),
-    ]
+    ];
+    // Drafters that read hidden states of several layers, on several stages.
+    tasks.extend(of_features("eagle", SpeculatorLayout::Eagle3));
+    tasks.extend(of_features("dflash", SpeculatorLayout::DFlash));
+    tasks
 }
 
 /// Drafters for the target of these models, in every layout: their kinds and paths.
@@ -768,13 +863,15 @@ fn families_on_ranks_that_compute_together_answer_as_in_one_process() {
 #[test]
 fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
     let models = Models::make();
-    let cases = std::env::var("FORERUN_CASES").ok().map_or(15, |cases| cases.parse().unwrap());
+    let cases = std::env::var("FORERUN_CASES").ok().map_or(21, |cases| cases.parse().unwrap());
     let tasks = [
         Task::new(&models, "dsi", "model", "drafter=rank:0,target=rank:1,target=rank:2"),
         Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:1"),
         Task::new(&models, "pearl", "model", "drafter=rank:0,target=rank:2+rank:1"),
         Task::new(&models, "pearl", "model", "drafter=rank:1+rank:2,target=rank:0"),
         Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:0/rank:1"),
+        Task::new(&models, "autoregressive", "none", "target=rank:1/rank:2/rank:0"),
+        Task::new(&models, "speculative", "model", "drafter=rank:1/rank:0,target=rank:2"),
     ];
     let expected = tasks.each_ref().map(expected);
     let (mut longest, mut answers) = (Duration::ZERO, 0);
@@ -885,6 +982,7 @@ fn too_many_pipeline_stages_are_refused() {
     let ended = task.run(TRANSPORTS[0]);
     assert!(!ended.succeeded, "{}", ended.output);
     assert!(ended.errors.contains("Stages { stages: 5, most: 4"), "{}", ended.errors);
+    assert!(ended.errors.contains("rank:0/rank:1/rank:2/rank:3/rank:4"), "{}", ended.errors);
 }
 
 #[test]

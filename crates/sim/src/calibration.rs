@@ -1,6 +1,6 @@
 //! Calibrations: measured times and acceptance of real models, as input of simulations.
 
-use crate::{AcceptanceModel, Cost, ForwardCost, Gathers, SimError};
+use crate::{AcceptanceModel, Cost, ForwardCost, Gathers, HandOvers, SimError};
 use serde::Deserialize;
 use std::fmt::Write;
 
@@ -38,9 +38,12 @@ pub struct MeasuredPasses {
     /// The time of each pass of a job after the first, in milliseconds, if it differs.
     #[serde(default)]
     pub next_ms: Option<f64>,
-    /// What is added to these times because several ranks compute the model together. Without it, they include everything.
+    /// What is added to these times because several ranks compute each layer together. Without it, they include everything.
     #[serde(default)]
     pub gathers: Option<Gathers>,
+    /// What is added to these times because several ranks have some layers each. Without it, they include everything.
+    #[serde(default)]
+    pub hand_overs: Option<HandOvers>,
 }
 
 /// Converts milliseconds to nanoseconds.
@@ -70,9 +73,21 @@ impl MeasuredPasses {
             link_ns,
             reads_features: false,
         };
-        let Some(gathers) = &self.gathers else { return Ok(cost) };
-        gathers.check()?;
-        Ok(gathers.added_to(&cost))
+        match (&self.gathers, &self.hand_overs) {
+            (None, None) => Ok(cost),
+            (Some(gathers), None) => {
+                gathers.check()?;
+                Ok(gathers.added_to(&cost))
+            }
+            (None, Some(hand_overs)) => {
+                hand_overs.check()?;
+                Ok(hand_overs.added_to(&cost))
+            }
+            (Some(_), Some(_)) => {
+                let (option, found) = ("hand-overs", "next to gathers".into());
+                Err(SimError::Range { option, found, expected: "alone" })
+            }
+        }
     }
 
     pub(crate) fn write(&self, name: &str, text: &mut String) -> std::fmt::Result {
@@ -81,7 +96,8 @@ impl MeasuredPasses {
         writeln!(text, "\n[{name}]\nmodel = {:?}\nlayers = {}", self.model, self.layers)?;
         writeln!(text, "first-ms = {:.4}\nrows-ms = [{}]", self.first_ms, points.join(", "))?;
         self.next_ms.map_or(Ok(()), |ms| writeln!(text, "next-ms = {ms:.4}"))?;
-        self.gathers.as_ref().map_or(Ok(()), |gathers| gathers.write(name, text))
+        self.gathers.as_ref().map_or(Ok(()), |gathers| gathers.write(name, text))?;
+        self.hand_overs.as_ref().map_or(Ok(()), |hand_overs| hand_overs.write(name, text))
     }
 }
 
@@ -165,6 +181,14 @@ mod tests {
                 latency_ms: 0.03,
                 gigabytes_per_second: 0.000_25,
             }),
+            hand_overs: (model != "b").then_some(HandOvers {
+                stages: 4,
+                hidden: 0,
+                features: 0,
+                message_ms: 0.001,
+                latency_ms: 0.0,
+                gigabytes_per_second: 1.5,
+            }),
         };
         let calibration = Calibration {
             link_ms: 0.02,
@@ -179,7 +203,7 @@ mod tests {
         let cost = calibration.target_cost().unwrap();
         assert_eq!(
             (cost.forward.ns(2), cost.first_ns, cost.link_ns),
-            (11_000_000, Some(80_500_000), 20_000)
+            (11_004_000, Some(80_504_000), 20_000)
         );
         assert_eq!(calibration.acceptance(3), AcceptanceModel::Recorded(vec![false]));
         for (from, to) in [
@@ -190,6 +214,8 @@ mod tests {
             ("ranks = 2", "ranks = 0"),
             ("gigabytes-per-second = 0.00025", "gigabytes-per-second = 0"),
             ("vocabulary = 1000", "vocabulary = 1048577"),
+            ("stages = 4", "stages = 0"),
+            ("[target.hand-overs]", "[drafter.hand-overs]"),
         ] {
             assert!(text.contains(from), "{from}: {text}");
             assert!(Calibration::parse(&text.replacen(from, to, 1)).is_err(), "{from}");

@@ -112,6 +112,28 @@ impl Cost {
         }
     }
 
+    /// Returns the cost of passes during which ranks also send messages: `messages_ns` is their time by rows, in
+    /// nanoseconds. Those of a prompt count as those of one row.
+    pub(crate) fn with_messages(&self, messages_ns: impl Fn(usize) -> f64) -> Self {
+        let messages_ns = |rows| messages_ns(rows).round() as u64;
+        let with = |rows: usize| (rows, self.forward.ns(rows) + messages_ns(rows));
+        let mut points: Vec<_> = match &self.forward {
+            ForwardCost::Rows { points } => points.iter().map(|(rows, _)| with(*rows)).collect(),
+            _ => vec![with(1), with(2)],
+        };
+        // More rows take longer, also if only one number of rows was measured.
+        if let [(rows, _)] = points[..] {
+            points.push(with(rows + 1));
+        }
+        let one_row_ns = messages_ns(1);
+        Self {
+            forward: ForwardCost::Rows { points },
+            first_ns: self.first_ns.map(|ns| ns + one_row_ns),
+            next_ns: self.next_ns.map(|ns| ns + one_row_ns),
+            ..self.clone()
+        }
+    }
+
     /// Returns the time of a pass over `rows` rows of `sequences` sequences in nanoseconds.
     #[must_use]
     pub fn pass_ns(&self, rows: usize, sequences: usize) -> u64 {

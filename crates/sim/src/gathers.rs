@@ -1,11 +1,11 @@
 //! What it costs that ranks compute a model together.
 
-use crate::{Cost, ForwardCost, SimError, calibration::ns};
+use crate::{Cost, SimError, calibration::ns};
 use serde::Deserialize;
 use std::fmt::{self, Write};
 
-/// The bytes of a gathered number.
-const NUMBER_BYTES: f64 = 4.0;
+/// The bytes of a number that ranks send.
+pub(crate) const NUMBER_BYTES: f64 = 4.0;
 /// The largest number of ranks, and of numbers of a row.
 const MOST: usize = 1 << 20;
 
@@ -55,47 +55,22 @@ impl Gathers {
     /// Adds the gatherings to the cost of a rank's own work. The numbers of a prompt count as those of one row.
     #[must_use]
     pub fn added_to(&self, cost: &Cost) -> Cost {
-        let gathers_ns = |rows| self.ns(cost.layers, rows).round() as u64;
-        let with = |rows: usize| (rows, cost.forward.ns(rows) + gathers_ns(rows));
-        let mut points: Vec<_> = match &cost.forward {
-            ForwardCost::Rows { points } => points.iter().map(|(rows, _)| with(*rows)).collect(),
-            _ => vec![with(1), with(2)],
-        };
-        // More rows take longer, also if only one number of rows was measured.
-        if let [(rows, _)] = points[..] {
-            points.push(with(rows + 1));
-        }
-        let one_row_ns = gathers_ns(1);
-        Cost {
-            forward: ForwardCost::Rows { points },
-            first_ns: cost.first_ns.map(|ns| ns + one_row_ns),
-            next_ns: cost.next_ns.map(|ns| ns + one_row_ns),
-            ..cost.clone()
-        }
+        cost.with_messages(|rows| self.ns(cost.layers, rows))
     }
 
     /// Checks the numbers of a file.
     pub(crate) fn check(&self) -> Result<(), SimError> {
-        let range = |option, found: String, expected| SimError::Range { option, found, expected };
-        for (option, numbers) in [("hidden", self.hidden), ("vocabulary", self.vocabulary)] {
-            if numbers > MOST {
-                return Err(range(option, numbers.to_string(), "from 0 to 1048576"));
-            }
-        }
-        if !(1..=MOST).contains(&self.ranks) {
-            return Err(range("ranks", self.ranks.to_string(), "from 1 to 1048576"));
-        }
+        check_numbers("hidden", self.hidden, 0)?;
+        check_numbers("vocabulary", self.vocabulary, 0)?;
+        check_numbers("ranks", self.ranks, 1)?;
         if self.numbers.is_empty() || self.numbers.iter().any(|numbers| *numbers > MOST) {
             let expected = "one or more numbers from 0 to 1048576";
-            return Err(range("numbers", format!("{:?}", self.numbers), expected));
+            let found = format!("{:?}", self.numbers);
+            return Err(SimError::Range { option: "numbers", found, expected });
         }
         ns("gathering-ms", self.gathering_ms)?;
         ns("latency-ms", self.latency_ms)?;
-        let found = self.gigabytes_per_second;
-        match found.is_finite() && found > 0.0 {
-            true => Ok(()),
-            false => Err(range("gigabytes-per-second", found.to_string(), "above 0")),
-        }
+        check_bandwidth(self.gigabytes_per_second)
     }
 
     pub(crate) fn write(&self, name: &str, text: &mut String) -> fmt::Result {
@@ -108,9 +83,35 @@ impl Gathers {
     }
 }
 
+/// Checks a number of ranks, or of numbers of a row.
+pub(crate) fn check_numbers(
+    option: &'static str,
+    found: usize,
+    least: usize,
+) -> Result<(), SimError> {
+    let expected = if least == 0 { "from 0 to 1048576" } else { "from 1 to 1048576" };
+    match (least..=MOST).contains(&found) {
+        true => Ok(()),
+        false => Err(SimError::Range { option, found: found.to_string(), expected }),
+    }
+}
+
+/// Checks the bandwidth of a link.
+pub(crate) fn check_bandwidth(gigabytes_per_second: f64) -> Result<(), SimError> {
+    match gigabytes_per_second.is_finite() && gigabytes_per_second > 0.0 {
+        true => Ok(()),
+        false => Err(SimError::Range {
+            option: "gigabytes-per-second",
+            found: gigabytes_per_second.to_string(),
+            expected: "above 0",
+        }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ForwardCost;
 
     fn gathers() -> Gathers {
         Gathers {

@@ -164,6 +164,7 @@ impl<'a> Laboratory<'a> {
             rows_ms: Vec::new(),
             next_ms: None,
             gathers: None,
+            hand_overs: None,
         };
         let drafter = setting.drafter().map(|name| match plan.draft_model() {
             Some(model) => {

@@ -191,6 +191,7 @@ impl PairBench {
                 rows_ms: medians(&ROWS, &self.target_rows),
                 next_ms: None,
                 gathers: None,
+                hand_overs: None,
             },
             drafter: MeasuredPasses {
                 model: drafter,
@@ -199,6 +200,7 @@ impl PairBench {
                 rows_ms: medians(&[1, 2], &self.draft_rows),
                 next_ms: Some(self.draft_next.median_ms()),
                 gathers: None,
+                hand_overs: None,
             },
         }
     }

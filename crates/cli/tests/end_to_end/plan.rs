@@ -122,6 +122,44 @@ fn options_without_effect_on_recorded_hardware_are_refused_by_name() {
     assert!(methods.clone().all(|method| method == "dsi" || method == "autoregressive"));
 }
 
+/// Ranks that compute each layer together are faster than ranks with some layers each.
+#[test]
+fn placements_on_ranks_are_ranked_by_their_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let shipped =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/profiles/4-hosts-70b.toml");
+    let file = folder.path().join("hosts.toml");
+    let text = fs::read_to_string(shipped).unwrap();
+    fs::write(&file, &text).unwrap();
+    let speeds = || {
+        let report = hardware(&file).with(&["--top", "100", "--json"]).succeed().json();
+        assert_eq!(report["costs"], "estimated");
+        let speed = |placement: &str| {
+            let ranking = report["ranking"].as_array().unwrap().iter();
+            let of_placement = ranking.filter(|found| found["placement"] == placement);
+            let speeds = of_placement.map(|it| it["tokens_per_second"].as_f64().unwrap());
+            speeds.fold(0.0, f64::max)
+        };
+        [
+            "target=rank:0+rank:1+rank:2+rank:3",
+            "target=rank:0/rank:1/rank:2/rank:3",
+            "drafter=rank:0,target=rank:1+rank:2+rank:3",
+            "drafter=rank:0,target=rank:1/rank:2/rank:3",
+        ]
+        .map(speed)
+    };
+    let fast = speeds();
+    assert!(fast.iter().all(|speed| *speed > 0.0), "{fast:?}");
+    assert!(fast[0] > fast[1] && fast[2] > fast[3] && fast[3] > fast[1], "{fast:?}");
+    // A slow link takes most from ranks that compute each layer together.
+    let fast_link = "latency-ms = 0.002, gigabytes-per-second = 50";
+    assert_eq!(text.matches(fast_link).count(), 6);
+    let slow_link = "latency-ms = 1, gigabytes-per-second = 1";
+    fs::write(&file, text.replace(fast_link, slow_link)).unwrap();
+    let slow = speeds();
+    assert!(slow[0] < slow[1] && slow[1] < fast[1] && slow[3] < fast[3], "{slow:?}");
+}
+
 /// What was recorded is what the drafters do: a replayed answer has as many passes as a real one.
 #[test]
 fn drafters_on_hidden_states_are_planned_as_they_draft() {

@@ -1,6 +1,7 @@
 //! The members with the stages before the last.
 
-use super::message::{HandOver, StageMessage, StageRows, check_pass};
+use super::link::Link;
+use super::message::{HandOver, StageMessage, StageRows};
 use crate::cpu_pages::CpuPages;
 use crate::team::Team;
 use crate::tensor_parallel::{Exchange, ExchangeError, LEADER, ReceivedPass, ReceivedPasses};
@@ -26,8 +27,7 @@ impl StageFollower {
     #[must_use]
     pub fn new(weights: Arc<Weights>, team: Arc<Team>, exchange: Box<dyn Exchange>) -> Self {
         let transformer = Transformer::new(Arc::clone(&weights), team);
-        let hidden_size = weights.architecture().hidden_size;
-        let link = Link { exchange, pass: 0, hidden_size };
+        let link = Link::new(exchange);
         Self { transformer, weights, link, passes: ReceivedPasses::default() }
     }
 
@@ -64,19 +64,21 @@ impl StageFollower {
         let is_feature_before = |layers: &usize| *layers <= weights.packed_layers().start;
         let features: Vec<usize> = features.into_iter().map(|layers| layers as usize).collect();
         let handed_over = features.iter().filter(|it| is_feature_before(it)).count();
+        let size = rows * weights.architecture().hidden_size;
         let mut so_far = match layers.start {
             0 => StageRows::default(),
-            _ => match link.rows(rows, handed_over)? {
+            _ => match rows_before(link, [size, handed_over * size])? {
                 HandOver::Rows(rows) => *rows,
-                HandOver::Cancelled => return link.hand_over(&HandOver::Cancelled),
+                HandOver::Cancelled => return hand_over(link, &HandOver::Cancelled),
             },
         };
         transformer.set_features(FeatureSource::Layers(features));
         let hidden = (layers.start > 0).then_some(&so_far.hidden[..]);
         transformer.start(&pass, hidden, storage);
         for layer in layers {
-            if link.is_cancelled()? {
-                return link.hand_over(&HandOver::Cancelled);
+            // Any message of the leader during the pass cancels it.
+            if link.receive_from(LEADER, Some(Duration::ZERO))?.is_some() {
+                return hand_over(link, &HandOver::Cancelled);
             }
             transformer.run_group(layer..layer + 1, storage);
         }
@@ -84,50 +86,20 @@ impl StageFollower {
         so_far.hidden.extend_from_slice(transformer.hidden());
         so_far.features.extend_from_slice(transformer.collected_features());
         so_far.overflows.extend_from_slice(transformer.output().overflows);
-        link.hand_over(&HandOver::Rows(Box::new(so_far)))
+        hand_over(link, &HandOver::Rows(Box::new(so_far)))
     }
 }
 
-/// A member's connections to the members before and after it, and to the leader.
-struct Link {
-    exchange: Box<dyn Exchange>,
-    /// The number of the pass.
-    pass: u32,
-    hidden_size: usize,
+/// Waits for what the members before this one have computed of the pass: numbers of these lengths, as [`HandOver::read`] takes
+/// them.
+fn rows_before(link: &mut Link, lengths: [usize; 2]) -> Result<HandOver, ExchangeError> {
+    let before = link.exchange.member() - 1;
+    let numbers = link.receive_from(before, None)?.unwrap_or_default();
+    HandOver::read(&numbers, before, lengths)
 }
 
-impl Link {
-    /// Waits for what the members before this one have computed of the pass: the hidden states of `rows` rows, and those
-    /// that are features, of this many numbers of layers.
-    fn rows(&mut self, rows: usize, features: usize) -> Result<HandOver, ExchangeError> {
-        let size = rows * self.hidden_size;
-        let before = self.exchange.member() - 1;
-        loop {
-            let numbers = self.exchange.receive_from(before, None)?.unwrap_or_default();
-            let found = HandOver::pass_of(&numbers, before)?;
-            check_pass(before, self.pass, found)?;
-            if found == self.pass {
-                return Ok(HandOver::read(&numbers, before, [size, features * size])?.1);
-            }
-        }
-    }
-
-    /// Returns whether the leader has cancelled the pass.
-    fn is_cancelled(&mut self) -> Result<bool, ExchangeError> {
-        while let Some(numbers) = self.exchange.receive_from(LEADER, Some(Duration::ZERO))? {
-            // Numbers of earlier passes were too late.
-            let found = HandOver::pass_of(&numbers, LEADER)?;
-            check_pass(LEADER, self.pass, found)?;
-            if found == self.pass {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Sends what this member has computed of the pass to the next one.
-    fn hand_over(&mut self, rows: &HandOver) -> Result<(), ExchangeError> {
-        let next = (self.exchange.member() + 1) % self.exchange.members();
-        self.exchange.send_to(next, &rows.to_numbers(self.pass))
-    }
+/// Sends what this member has computed of the pass to the next one.
+fn hand_over(link: &mut Link, rows: &HandOver) -> Result<(), ExchangeError> {
+    let next = (link.exchange.member() + 1) % link.exchange.members();
+    link.send_to(next, rows)
 }

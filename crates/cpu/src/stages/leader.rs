@@ -1,6 +1,7 @@
 //! The member with the last stage.
 
-use super::message::{HandOver, StageMessage, StageRows, check_pass};
+use super::link::Link;
+use super::message::{HandOver, StageMessage, StageRows};
 use crate::cpu_pages::CpuPages;
 use crate::team::Team;
 use crate::tensor_parallel::{Exchange, ExchangeError, SentPasses};
@@ -26,7 +27,7 @@ const LONGEST_LOOK: Duration = Duration::from_millis(50);
 pub struct StagedModel {
     transformer: Transformer,
     weights: Arc<Weights>,
-    link: Link,
+    others: Others,
     passes: SentPasses,
     /// The numbers of layers after which hidden states are features, and other members compute them.
     features: Vec<usize>,
@@ -47,8 +48,8 @@ impl StagedModel {
         let passes = SentPasses::new(weights.architecture());
         let transformer = Transformer::new(Arc::clone(&weights), team);
         let (features, overflows) = (Vec::new(), Vec::new());
-        let link = Link { exchange, outstanding: None };
-        Self { transformer, weights, link, passes, features, overflows }
+        let others = Others { link: Link::new(exchange), owe_rows: false };
+        Self { transformer, weights, others, passes, features, overflows }
     }
 
     /// Returns the same model, configured so that new storages store each token's features.
@@ -88,40 +89,34 @@ impl StagedModel {
     }
 }
 
-/// The leader's connection to the other members.
-struct Link {
-    exchange: Box<dyn Exchange>,
-    /// The last pass, if it was cancelled before the last of the other members handed anything over.
-    outstanding: Option<u32>,
+/// The other members, as the leader sees them.
+struct Others {
+    link: Link,
+    /// Whether the last pass was cancelled before the last of them handed anything over.
+    owe_rows: bool,
 }
 
-impl Link {
+impl Others {
+    /// Sends a message about the pass with this number.
+    fn start(&mut self, pass: u32, message: &[u8]) -> Result<(), ExchangeError> {
+        (self.link.pass, self.owe_rows) = (pass, false);
+        self.link.exchange.send(message)
+    }
+
     /// Waits for what the other members have computed of a pass: numbers of these lengths, as [`HandOver::read`] takes them. If
     /// the pass is cancelled, sends the others a message.
-    fn rows(
-        &mut self,
-        pass: &Pass<'_>,
-        number: u32,
-        lengths: [usize; 2],
-    ) -> Result<HandOver, ExchangeError> {
-        let before = self.exchange.members() - 1;
+    fn rows(&mut self, pass: &Pass<'_>, lengths: [usize; 2]) -> Result<HandOver, ExchangeError> {
+        let Self { link, owe_rows } = self;
+        let before = link.exchange.members() - 1;
         let mut patience = FIRST_LOOK;
         loop {
-            if let Some(numbers) = self.exchange.receive_from(before, Some(patience))? {
-                let found = HandOver::pass_of(&numbers, before)?;
-                check_pass(before, number, found)?;
-                // Rows of earlier passes were computed before their members knew that the passes were cancelled.
-                if found == number {
-                    self.outstanding = None;
-                    return Ok(HandOver::read(&numbers, before, lengths)?.1);
-                }
-                continue;
+            if let Some(numbers) = link.receive_from(before, Some(patience))? {
+                return HandOver::read(&numbers, before, lengths);
             }
             if pass.is_cancelled() {
-                self.outstanding = Some(number);
-                let cancelled = HandOver::Cancelled.to_numbers(number);
-                for member in 1..self.exchange.members() {
-                    self.exchange.send_to(member, &cancelled)?;
+                *owe_rows = true;
+                for member in 1..=before {
+                    link.send_to(member, &HandOver::Cancelled)?;
                 }
                 return Ok(HandOver::Cancelled);
             }
@@ -131,18 +126,12 @@ impl Link {
 }
 
 /// Receives what the last pass still owes, so that no member sends to a leader that is gone. That takes as long as a layer.
-impl Drop for Link {
+impl Drop for Others {
     fn drop(&mut self) {
-        let before = self.exchange.members() - 1;
-        while let Some(number) = self.outstanding.filter(|_| !std::thread::panicking()) {
-            let found = match self.exchange.receive_from(before, None) {
-                Ok(Some(numbers)) => HandOver::pass_of(&numbers, before),
-                // Another member is gone.
-                Ok(None) | Err(_) => return,
-            };
-            if found.is_ok_and(|found| found >= number) {
-                self.outstanding = None;
-            }
+        if self.owe_rows && !std::thread::panicking() {
+            let before = self.link.exchange.members() - 1;
+            // An error: another member is gone.
+            let _ = self.link.receive_from(before, None);
         }
     }
 }
@@ -168,22 +157,20 @@ impl Forward for StagedModel {
         pass: &Pass<'_>,
         storage: &mut CpuPages,
     ) -> Result<PassOutput<'_>, PassError> {
-        let architecture = self.weights.architecture();
-        self.passes.check(pass, architecture);
+        let Self { weights, others, passes, features, .. } = self;
         assert_eq!(pass.order, LayerOrder::Sequential, "layers one after another");
-        if pass.is_cancelled() {
-            return Err(Cancelled.into());
-        }
-        let message = self.passes.start(pass, storage, architecture);
-        let number = message.number;
-        let features: Vec<u32> = self.features.iter().map(|layers| *layers as u32).collect();
-        let size =
-            pass.sequences.iter().map(SequencePass::rows).sum::<usize>() * architecture.hidden_size;
+        let architecture = weights.architecture();
+        let rows: usize = pass.sequences.iter().map(SequencePass::rows).sum();
+        let size = rows * architecture.hidden_size;
         let lengths = [size, features.len() * size];
-        // Numbers can always be written.
-        let message = postcard::to_allocvec(&StageMessage { pass: message, features });
-        let sent = self.link.exchange.send(&message.unwrap_or_default());
-        let rows = match sent.and_then(|()| self.link.rows(pass, number, lengths)) {
+        passes.start(pass, storage, architecture, |message| {
+            let number = message.number;
+            let features = features.iter().map(|layers| *layers as u32).collect();
+            // Numbers can always be written.
+            let message = postcard::to_allocvec(&StageMessage { pass: message, features });
+            others.start(number, &message.unwrap_or_default())
+        })?;
+        let rows = match others.rows(pass, lengths) {
             Ok(HandOver::Rows(rows)) => Some(rows),
             Ok(HandOver::Cancelled) => None,
             // The pass cannot go on, and other members may be in the middle of it.

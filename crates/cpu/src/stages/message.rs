@@ -63,14 +63,14 @@ impl HandOver {
         numbers: &[f32],
         member: usize,
         [hidden, features]: [usize; 2],
-    ) -> Result<(u32, Self), ExchangeError> {
+    ) -> Result<Self, ExchangeError> {
         let found = numbers.len();
         let length = |expected| ExchangeError::Length { member, expected, found };
         let (header, numbers) =
             numbers.split_first_chunk::<HEADER>().ok_or(length(HEADER + hidden + features))?;
-        let [pass, cancelled, overflows] = header.map(f32::to_bits);
+        let [_pass, cancelled, overflows] = header.map(f32::to_bits);
         if cancelled != 0 {
-            return Ok((pass, Self::Cancelled));
+            return Ok(Self::Cancelled);
         }
         let expected = hidden + features + OVERFLOW * overflows as usize;
         if numbers.len() != expected {
@@ -85,7 +85,7 @@ impl HandOver {
         };
         let overflows = overflows.as_chunks().0.iter().map(overflow).collect();
         let (hidden, features) = (hidden.to_vec(), features.to_vec());
-        Ok((pass, Self::Rows(Box::new(StageRows { hidden, features, overflows }))))
+        Ok(Self::Rows(Box::new(StageRows { hidden, features, overflows })))
     }
 
     /// Returns the number of the pass of numbers that `member` has sent.
@@ -96,17 +96,6 @@ impl HandOver {
         let length = ExchangeError::Length { member, expected: HEADER, found: numbers.len() };
         let header = numbers.first_chunk::<HEADER>().ok_or(length)?;
         Ok(header[0].to_bits())
-    }
-}
-
-/// Returns an error if `found` is a later pass than that of this member.
-pub(super) fn check_pass(member: usize, pass: u32, found: u32) -> Result<(), ExchangeError> {
-    match found > pass {
-        true => {
-            let (found_pass, step, found_step) = (found, 0, 0);
-            Err(ExchangeError::OutOfStep { member, pass, step, found_pass, found_step })
-        }
-        false => Ok(()),
     }
 }
 
@@ -122,8 +111,8 @@ mod tests {
             overflows.map(|(row, layer, part)| CacheOverflow { row, layer, part }).to_vec();
         let rows = StageRows { hidden: vec![1.0, -0.0], features: vec![0.5; 4], overflows };
         let numbers = HandOver::Rows(Box::new(rows)).to_numbers(7);
-        let (pass, read) = HandOver::read(&numbers, 2, [2, 4]).unwrap();
-        assert_eq!((pass, HandOver::pass_of(&numbers, 2)), (7, Ok(7)));
+        let read = HandOver::read(&numbers, 2, [2, 4]).unwrap();
+        assert_eq!(HandOver::pass_of(&numbers, 2), Ok(7));
         assert_eq!(read.to_numbers(7).len(), numbers.len());
         let HandOver::Rows(rows) = read else { panic!("{read:?}") };
         assert_eq!(
@@ -133,7 +122,8 @@ mod tests {
         assert_eq!((rows.features, rows.overflows.len()), (vec![0.5; 4], 2));
         assert_eq!((rows.overflows[0].layer, rows.overflows[1].part), (70_000, CachePart::Value));
         let cancelled = HandOver::Cancelled.to_numbers(8);
-        assert_eq!(HandOver::read(&cancelled, 2, [2, 4]), Ok((8, HandOver::Cancelled)));
+        assert_eq!(HandOver::read(&cancelled, 2, [2, 4]), Ok(HandOver::Cancelled));
+        assert_eq!(HandOver::pass_of(&cancelled, 2), Ok(8));
         let longer = [&numbers[..], &[0.0]].concat();
         for length in (HEADER..numbers.len()).chain([longer.len()]) {
             let error = HandOver::read(&longer[..length], 2, [2, 4]).unwrap_err();
@@ -142,12 +132,7 @@ mod tests {
         }
         for short in 0..HEADER {
             assert!(HandOver::read(&numbers[..short], 2, [2, 4]).is_err());
+            assert!(HandOver::pass_of(&numbers[..short], 2).is_err());
         }
-    }
-
-    #[test]
-    fn only_later_passes_are_out_of_step() {
-        assert_eq!((check_pass(1, 5, 4), check_pass(1, 5, 5)), (Ok(()), Ok(())));
-        assert!(check_pass(1, 5, 6).is_err());
     }
 }

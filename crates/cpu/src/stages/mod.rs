@@ -11,12 +11,13 @@
 
 mod follower;
 mod leader;
+mod link;
 mod message;
 
 pub use follower::StageFollower;
 pub use leader::StagedModel;
 
-use crate::pipeline::partition_layers;
+use crate::pipeline::LayerSizes;
 use forerun_formats::{Layer, LoadError};
 use std::ops::Range;
 
@@ -47,13 +48,12 @@ impl Stage {
         Self::new((member + members - 1) % members, members)
     }
 
-    /// Returns the layers of the stage, in a model whose layers have `layer` bytes each, before a head of `head` bytes.
-    /// Layers that read the keys and values of others are on the same stage as those.
+    /// Returns the layers of the stage, in a division whose largest stage is as small as possible. Layers that read the keys
+    /// and values of others are on the same stage as those.
     pub(crate) fn layers(
         self,
         layers: &[Layer],
-        layer: usize,
-        head: usize,
+        sizes: &LayerSizes,
     ) -> Result<Range<usize>, LoadError> {
         let Self { number, stages } = self;
         let keys_of = |layer: &Layer| layer.attention.as_ref()?.keys_of;
@@ -65,7 +65,7 @@ impl Stage {
             let share_keys = layers.iter().any(|layer| keys_of(layer).is_some());
             return Err(LoadError::Stages { stages, most: cuts.len() + 1, share_keys });
         }
-        Ok(partition_layers((&cuts, layers.len()), stages, layer, head).swap_remove(number))
+        Ok(sizes.divide(&cuts, stages).swap_remove(number))
     }
 }
 
@@ -86,9 +86,10 @@ mod tests {
     fn layers_that_share_keys_are_on_one_stage() {
         let mut layers = vec![plain_layer(); 6];
         let stages = |layers: &[Layer], stages| -> Result<Vec<Range<usize>>, LoadError> {
-            (0..stages).map(|number| Stage::new(number, stages).layers(layers, 10, 10)).collect()
+            let sizes = LayerSizes { layers: vec![10; layers.len()], first: 0, last: 10 };
+            (0..stages).map(|number| Stage::new(number, stages).layers(layers, &sizes)).collect()
         };
-        assert_eq!(stages(&layers, 3).unwrap(), [0..2, 2..5, 5..6]);
+        assert_eq!(stages(&layers, 3).unwrap(), [0..2, 2..4, 4..6]);
         assert_eq!(stages(&layers, 6).unwrap().len(), 6);
         let message =
             |result: Result<Vec<Range<usize>>, LoadError>| result.unwrap_err().to_string();

@@ -61,7 +61,7 @@ pub trait Exchange: Send {
     /// if there is a limit. `None` if there are none until then.
     ///
     /// # Errors
-    /// [`ExchangeError::Lost`] if that member is gone.
+    /// [`ExchangeError::Lost`] if that member is gone. It names the member that was lost first, if that is known.
     fn receive_from(
         &mut self,
         member: usize,

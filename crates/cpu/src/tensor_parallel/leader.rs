@@ -9,7 +9,7 @@ use crate::transformer::Transformer;
 use crate::weights::Weights;
 use forerun_cache::PageStorage;
 use forerun_formats::{Architecture, FeatureSource, Layer};
-use forerun_model::{Cancelled, Forward, Pass, PassError, PassOutput};
+use forerun_model::{Forward, Pass, PassError, PassOutput};
 use std::sync::Arc;
 
 /// A model that several members compute together, of which this is the leader.
@@ -64,20 +64,14 @@ impl Forward for TensorParallelModel {
         pass: &Pass<'_>,
         storage: &mut CpuPages,
     ) -> Result<PassOutput<'_>, PassError> {
-        let architecture = self.weights.architecture();
-        self.passes.check(pass, architecture);
-        if pass.is_cancelled() {
-            return Err(Cancelled.into());
-        }
-        let message = self.passes.start(pass, storage, architecture);
-        if let Some(members) = self.transformer.members() {
+        let Self { transformer, weights, passes } = self;
+        passes.start(pass, storage, weights.architecture(), |message| {
+            let Some(members) = transformer.members() else { return Ok(()) };
             // Numbers can always be written.
-            let bytes = postcard::to_allocvec(&message).unwrap_or_default();
-            if let Err(error) = members.send(&bytes) {
-                panic!("{error}");
-            }
+            members.send(&postcard::to_allocvec(&message).unwrap_or_default())?;
             members.start_pass(message.number);
-        }
+            Ok(())
+        })?;
         let outcome = self.transformer.forward(pass, storage).map(|_output| ());
         self.passes.end();
         outcome?;

@@ -1,10 +1,11 @@
 //! What a leader knows of the passes and storages that the other members have, too.
 
+use super::exchange::ExchangeError;
 use super::message::{PassMessage, SequenceMessage, groups};
 use crate::cpu_pages::{CpuPages, DroppedStorages, Mirror, take_dropped};
 use forerun_formats::{Architecture, Input};
 use forerun_lm::LayerOrder;
-use forerun_model::Pass;
+use forerun_model::{Cancelled, Pass};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ impl SentPasses {
     }
 
     /// Panics if a pass cannot be computed, before the other members hear of it.
-    pub(crate) fn check(&self, pass: &Pass<'_>, architecture: &Architecture) {
+    fn check(&self, pass: &Pass<'_>, architecture: &Architecture) {
         assert!(
             !self.is_in_pass,
             "a pass of the group that computes the model has failed, so its members are out of step"
@@ -62,22 +63,30 @@ impl SentPasses {
         }
     }
 
-    /// Starts a pass. Returns the message for the other members.
+    /// Starts a pass. `send` sends the message about it to the other members.
+    ///
+    /// # Errors
+    /// [`Cancelled`] if the pass is cancelled already. The other members do not hear of it then.
     ///
     /// # Panics
-    /// If the storage is not a [mirrored](Self::mirrored) one.
+    /// If the pass cannot be computed or sent, or the storage is not a [mirrored](Self::mirrored) one.
     pub(crate) fn start(
         &mut self,
         pass: &Pass<'_>,
         storage: &mut CpuPages,
         architecture: &Architecture,
-    ) -> PassMessage {
+        send: impl FnOnce(PassMessage) -> Result<(), ExchangeError>,
+    ) -> Result<(), Cancelled> {
+        self.check(pass, architecture);
+        if pass.is_cancelled() {
+            return Err(Cancelled);
+        }
         let (storage, operations) =
             storage.take_operations().expect("a storage of which other members have parts");
         self.number += 1;
         self.is_in_pass = true;
         let layers = &architecture.layers;
-        PassMessage {
+        let sent = send(PassMessage {
             number: self.number,
             dropped: take_dropped(&self.dropped),
             storage,
@@ -87,7 +96,9 @@ impl SentPasses {
                 pass,
                 layers.iter().any(|layer| layer.recurrent.is_some()),
             ),
-        }
+        });
+        sent.unwrap_or_else(|error| panic!("{error}"));
+        Ok(())
     }
 
     /// Ends a pass, after which the members are not out of step.

@@ -78,6 +78,12 @@ impl Shared {
         self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the error for a member that is gone. Another one may have been the first, and the reason why this one
+    /// has ended, too.
+    fn lost(&self, member: usize) -> ExchangeError {
+        ExchangeError::Lost { member: self.lock().gone.unwrap_or(member) }
+    }
+
     /// Waits until all members have come to a round.
     fn meet(&self, round: usize) -> Result<(), ExchangeError> {
         let members = self.numbers[0].len();
@@ -121,7 +127,7 @@ impl Exchange for ThreadExchange {
             return Err(ExchangeError::Lost { member });
         }
         for (member, other) in (1..).zip(&self.messages_out) {
-            other.send(message.to_vec()).map_err(|_| ExchangeError::Lost { member })?;
+            other.send(message.to_vec()).map_err(|_| self.shared.lost(member))?;
         }
         Ok(())
     }
@@ -159,7 +165,7 @@ impl Exchange for ThreadExchange {
 
     fn send_to(&mut self, member: usize, numbers: &[f32]) -> Result<(), ExchangeError> {
         let sent = self.numbers_out[member].send(numbers.to_vec());
-        sent.map_err(|_| ExchangeError::Lost { member })
+        sent.map_err(|_| self.shared.lost(member))
     }
 
     fn receive_from(
@@ -169,11 +175,11 @@ impl Exchange for ThreadExchange {
     ) -> Result<Option<Vec<f32>>, ExchangeError> {
         let inbox = &self.numbers_in[member];
         match patience {
-            None => inbox.recv().map(Some).map_err(|_| ExchangeError::Lost { member }),
+            None => inbox.recv().map(Some).map_err(|_| self.shared.lost(member)),
             Some(patience) => match inbox.recv_timeout(patience) {
                 Ok(numbers) => Ok(Some(numbers)),
                 Err(RecvTimeoutError::Timeout) => Ok(None),
-                Err(RecvTimeoutError::Disconnected) => Err(ExchangeError::Lost { member }),
+                Err(RecvTimeoutError::Disconnected) => Err(self.shared.lost(member)),
             },
         }
     }
@@ -253,5 +259,21 @@ mod tests {
         assert_eq!(waiting.join().unwrap(), Err(lost.clone()));
         assert_eq!(leader.gather(&[1.0], Recipients::All, &mut |_, _| Ok(())), Err(lost.clone()));
         assert_eq!(leader.send(&[8]), Err(lost));
+    }
+
+    #[test]
+    fn the_first_lost_member_is_named() {
+        let mut members = ThreadExchange::group(3);
+        let mut last = members.pop().unwrap();
+        let second = members.pop().unwrap();
+        let mut leader = members.pop().unwrap();
+        drop(second);
+        let lost = ExchangeError::Lost { member: 1 };
+        assert_eq!(last.receive_from(1, None), Err(lost.clone()));
+        // The last member ends because of that, and the leader waits for it.
+        drop(last);
+        assert_eq!(leader.receive_from(2, None), Err(lost.clone()));
+        assert_eq!(leader.receive_from(2, Some(Duration::ZERO)), Err(lost.clone()));
+        assert_eq!(leader.send_to(2, &[1.0]), Err(lost));
     }
 }
