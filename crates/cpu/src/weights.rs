@@ -11,8 +11,8 @@ use forerun_core::TokenId;
 use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, BlockType, CacheType, Checkpoint, ExpertTensor,
-    Experts, Head, Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, OwnInput, QkNorms,
+    Architecture, Attention, AttentionNorm, BlockConv, BlockType, CacheType, Checkpoint,
+    ExpertTensor, Experts, Head, Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, OwnInput, QkNorms,
     Recurrent, TensorSource, WeightType, WeightTypes,
 };
 pub(crate) use latent::PackedLatent;
@@ -122,6 +122,16 @@ pub(crate) struct LayerWeights {
     pub(crate) own_input: Option<PackedOwnInput>,
     /// The factor of the hidden state after the layer, if there is one.
     pub(crate) scalar: Option<f32>,
+    /// The convolutions over blocks around attention and around the MLP, if there are any.
+    pub(crate) attention_conv: Option<PackedBlockConv>,
+    pub(crate) mlp_conv: Option<PackedBlockConv>,
+}
+
+/// The convolutions over blocks of what attention or the MLP reads and of what it adds.
+pub(crate) struct PackedBlockConv {
+    pub(crate) base: [Vec<f32>; 2],      // [taps, hidden] each
+    pub(crate) projection: PackedMatrix, // [2 · taps · groups, hidden]
+    pub(crate) group_size: usize,
 }
 
 impl LayerWeights {
@@ -474,7 +484,22 @@ impl LayerPacker<'_> {
                 true => self.vector(T::Scalar)?.first().copied(),
                 false => None,
             },
+            attention_conv: self.block_conv(T::AttentionConv, T::AttentionConvProjection)?,
+            mlp_conv: self.block_conv(T::MlpConv, T::MlpConvProjection)?,
         })
+    }
+
+    fn block_conv(
+        &self,
+        base: LayerTensor,
+        projection: LayerTensor,
+    ) -> Result<Option<PackedBlockConv>, LoadError> {
+        let Some(BlockConv { group_size, .. }) = self.layer.block_conv else { return Ok(None) };
+        let mut input = self.vector(base)?;
+        let output = input.split_off(input.len() / 2);
+        let projection = Tensor::Layer(self.index, projection);
+        let projection = self.packer.matrix(projection, &self.architecture.shape(projection))?;
+        Ok(Some(PackedBlockConv { base: [input, output], projection, group_size }))
     }
 
     fn own_input(&self, input: OwnInput) -> Result<PackedOwnInput, LoadError> {
@@ -1126,7 +1151,9 @@ impl Weights {
             let experts = experts.iter().flat_map(|experts| &experts.experts);
             let mlps = mlp.iter().chain(experts).flat_map(PackedMlp::matrices);
             let own_input = layer.own_input.iter().flat_map(|input| [&input.gate, &input.up]);
-            attention.chain(routers).chain(mlps).chain(own_input)
+            let convs = layer.attention_conv.iter().chain(&layer.mlp_conv);
+            let convs = convs.map(|conv| &conv.projection);
+            attention.chain(routers).chain(mlps).chain(own_input).chain(convs)
         });
         let own_inputs =
             self.own_inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]);

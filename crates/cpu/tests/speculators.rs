@@ -796,6 +796,7 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::Eagle3With(Eagle3Options::all()[23]), SpeculatorKind::Eagle3),
         (L::DFlash, SpeculatorKind::DFlash),
         (L::JetSpec, SpeculatorKind::DFlash),
+        (L::DFlash2, SpeculatorKind::DFlash2),
         (L::DSpark(MarkovKind::Vanilla), SpeculatorKind::DSpark),
         (L::DSpark(MarkovKind::Gated), SpeculatorKind::DSpark),
         (L::DSpark(MarkovKind::Recurrent), SpeculatorKind::DSpark),

@@ -10,7 +10,7 @@ use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, Speculato
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const LAYOUTS: [(SpeculatorLayout, &str); 12] = [
+const LAYOUTS: [(SpeculatorLayout, &str); 13] = [
     (SpeculatorLayout::Medusa, "medusa"),
     (SpeculatorLayout::SharedHeadMedusa, "medusa"),
     (SpeculatorLayout::Hydra, "hydra"),
@@ -20,6 +20,7 @@ const LAYOUTS: [(SpeculatorLayout, &str); 12] = [
     (SpeculatorLayout::PEagle, "parallel"),
     (SpeculatorLayout::DFlash, "dflash"),
     (SpeculatorLayout::JetSpec, "dflash"),
+    (SpeculatorLayout::DFlash2, "dflash2"),
     (SpeculatorLayout::DSpark(MarkovKind::Gated), "dspark"),
     (SpeculatorLayout::ParallelMedusa, "parallel"),
     (SpeculatorLayout::ParallelEagle, "parallel"),
