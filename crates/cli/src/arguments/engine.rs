@@ -21,8 +21,8 @@ pub struct EngineArguments {
 
     /// Draft model: a smaller model, or a drafter trained for the target.
     ///
-    /// Drafters trained for a target (Medusa, Hydra, EAGLE, P-EAGLE, DFlash, DSpark, ParallelSpec) and PARD
-    /// models are recognised from the checkpoint. If the draft model's vocabulary differs from the target's,
+    /// Drafters trained for a target (Medusa, Hydra, EAGLE, P-EAGLE, DFlash, DFlash 2, DSpark, ParallelSpec) and
+    /// PARD models are recognised from the checkpoint. If the draft model's vocabulary differs from the target's,
     /// drafts are translated through their text; this works for chains, not for trees.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
     pub(crate) draft_model: Option<ModelSource>,
