@@ -851,6 +851,19 @@ impl Weights {
         Self::load_architecture(architecture, checkpoint, None, types)
     }
 
+    /// Reads the final norm alone: what a drafter that is a whole model shares with a target (PARD-2). A model with it has
+    /// no layers, no embedding and no head.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load_final_norm(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
+        let (layers, positions) = (Vec::new(), None);
+        let architecture =
+            Architecture { layers, positions, head_bias: false, ..checkpoint.architecture().clone() };
+        let part = PackedPart { embedding: false, head: false, ..PackedPart::WHOLE };
+        Self::pack(architecture, checkpoint, ModelTypes::default(), &part, &mut |_| ())
+    }
+
     /// Reads and packs the tensors of an architecture, which may share the embedding and the head of
     /// `target`.
     ///

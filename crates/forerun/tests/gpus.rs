@@ -279,7 +279,8 @@ fn dsi_uses_replicas_on_gpus() {
     assert_eq!(tokens(&open(dsi).unwrap()), plain(&pair, "gpu:0"));
 }
 
-/// Drafters on features of a target on a GPU: they compute on cores, with the target's embedding and head.
+/// Drafters on features of a target on a GPU: they compute on cores, with the target's embedding and head, or with its final
+/// norm.
 #[test]
 fn drafters_on_features_read_those_of_a_gpu() {
     if !has_gpu() {
@@ -289,6 +290,9 @@ fn drafters_on_features_read_those_of_a_gpu() {
     let on_features = |layout: &SpeculatorLayout| match layout {
         SpeculatorLayout::Eagle | SpeculatorLayout::Eagle3 => Some(DrafterKind::Eagle),
         SpeculatorLayout::Medusa | SpeculatorLayout::SharedHeadMedusa => Some(DrafterKind::Medusa),
+        SpeculatorLayout::DFlash | SpeculatorLayout::JetSpec => Some(DrafterKind::DFlash),
+        SpeculatorLayout::DFlash2 => Some(DrafterKind::DFlash2),
+        SpeculatorLayout::Pard2 => Some(DrafterKind::Parallel),
         _ => None,
     };
     let on_device = |target: &str| {
