@@ -282,11 +282,8 @@ impl ForwardBlockHeads for CpuBlockHeads {
     fn forward(&mut self, positions: &[BlockPosition<'_>]) -> Vec<BlockCorrection> {
         let normed = self.normed(positions);
         if let Some(biases) = self.candidate_biases(positions, &normed) {
-            let correction = |logit_bias| BlockCorrection {
-                logit_bias,
-                confidence: 1.0,
-                state: Vec::new(),
-            };
+            let correction =
+                |logit_bias| BlockCorrection { logit_bias, confidence: 1.0, state: Vec::new() };
             return biases.into_iter().map(correction).collect();
         }
         let normed: Vec<&[f32]> = normed.chunks_exact(self.weights.heads.hidden_size).collect();

@@ -12,8 +12,8 @@ use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, BlockConv, BlockType, CacheType, Checkpoint,
-    ExpertTensor, Experts, Head, Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, OwnInput, QkNorms,
-    Recurrent, TensorSource, WeightType, WeightTypes,
+    ExpertTensor, Experts, Head, Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm,
+    OwnInput, QkNorms, Recurrent, TensorSource, WeightType, WeightTypes,
 };
 pub(crate) use latent::PackedLatent;
 use std::cmp::Reverse;
@@ -858,8 +858,12 @@ impl Weights {
     /// If a value is not finite.
     pub fn load_final_norm(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
         let (layers, positions) = (Vec::new(), None);
-        let architecture =
-            Architecture { layers, positions, head_bias: false, ..checkpoint.architecture().clone() };
+        let architecture = Architecture {
+            layers,
+            positions,
+            head_bias: false,
+            ..checkpoint.architecture().clone()
+        };
         let part = PackedPart { embedding: false, head: false, ..PackedPart::WHOLE };
         Self::pack(architecture, checkpoint, ModelTypes::default(), &part, &mut |_| ())
     }

@@ -328,6 +328,30 @@ fn drafters_on_features_read_those_of_a_gpu() {
     on_device("gpu:0:1/cpu:0,shared");
 }
 
+/// Drafters on features compute on cores only. The error names the drafter, before anything is loaded.
+#[test]
+fn drafters_on_features_are_refused_on_a_gpu() {
+    let (pair, speculators) = Pair::with_speculators();
+    for (layout, path) in speculators {
+        let kind = match layout {
+            SpeculatorLayout::DFlash | SpeculatorLayout::JetSpec => DrafterKind::DFlash,
+            SpeculatorLayout::DFlash2 => DrafterKind::DFlash2,
+            SpeculatorLayout::Pard2 => DrafterKind::Parallel,
+            _ => continue,
+        };
+        let refused = open(Options {
+            model: pair.target.clone().into(),
+            draft_model: Some(path.clone().into()),
+            drafter: Some(kind),
+            placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
+            ..Options::default()
+        });
+        let error = refused.err().unwrap();
+        assert!(matches!(error, ForerunError::DrafterOnGpu { gpu: 0, .. }), "{error}");
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    }
+}
+
 /// The demonstration's trained drafters predict the target on a GPU as well as one on cores: wrong features would
 /// give other drafts, most of which would be rejected.
 #[test]

@@ -22,8 +22,8 @@ mod weight_type;
 pub use architecture::{
     Activation, Architecture, Attention, AttentionNorm, BlockConv, BlockHeads, CandidateSelector,
     ConfidenceInput, DraftHeads, ExpertGroups, Experts, Factors, FeatureNorm, FeatureSource, Head,
-    Input, Latent, Layer, MarkovHead, MarkovKind, Mlp, MlpInput, Norm, OwnInput, PositionTable, QkNorms, Recurrent,
-    RecurrentRule, Rope, Router, Weighting,
+    Input, Latent, Layer, MarkovHead, MarkovKind, Mlp, MlpInput, Norm, OwnInput, PositionTable,
+    QkNorms, Recurrent, RecurrentRule, Rope, Router, Weighting,
 };
 pub use block_type::{BlockType, UnknownBlockType};
 pub use checkpoint::{Checkpoint, TensorSource};

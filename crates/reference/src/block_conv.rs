@@ -51,9 +51,8 @@ impl ReferenceModel {
         let own: Vec<Vec<f32>> = inputs.iter().map(own).collect();
         let of_half = |half: usize| {
             let base = &base[half * base.len() / 2..][..base.len() / 2];
-            let kernel = |own: &Vec<f32>| {
-                kernel(conv, base, &own[half * own.len() / 2..][..own.len() / 2])
-            };
+            let kernel =
+                |own: &Vec<f32>| kernel(conv, base, &own[half * own.len() / 2..][..own.len() / 2]);
             own.iter().map(kernel).collect()
         };
         Some(Kernels { before: of_half(0), after: of_half(1) })

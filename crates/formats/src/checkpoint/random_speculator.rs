@@ -422,10 +422,8 @@ impl RandomSpeculator<'_> {
                     base.values[first..][..size].iter_mut().for_each(|value| *value += 1.0);
                 }
                 tensors.push((name, FloatTensor { shape: vec![2, CONV.taps, size], ..base }));
-                let (name, shape) = (
-                    format!("{prefix}.kernel_projection.weight"),
-                    [CONV.row_width(size), size],
-                );
+                let (name, shape) =
+                    (format!("{prefix}.kernel_projection.weight"), [CONV.row_width(size), size]);
                 tensors.push(self.normal(&name, shape, deviation / (size as f32).sqrt()));
             }
         }

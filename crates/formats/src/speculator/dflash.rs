@@ -20,16 +20,14 @@
 //! cost acceptance.
 
 use super::Speculator;
-use super::draft_vocabulary::DRAFT_TO_TARGET;
 use super::dflash2::{self, Additions};
+use super::draft_vocabulary::DRAFT_TO_TARGET;
 use super::dspark::{self, Heads};
 use super::eagle3::options::{
     LAYER_CONFIG, LAYER_OPTIONS, NEUTRAL, SPECULATORS_OPTIONS, check_draft_vocabulary,
 };
 use super::layers::short_name;
-use crate::architecture::{
-    Architecture, BlockHeads, Factors, FeatureSource, Head, Input, Layer,
-};
+use crate::architecture::{Architecture, BlockHeads, Factors, FeatureSource, Head, Input, Layer};
 use crate::checkpoint::{LoadError, NamedTensors, Tensor};
 use crate::config::{Config, unread};
 use crate::json_options::JsonOptions;
