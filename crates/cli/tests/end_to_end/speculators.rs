@@ -124,7 +124,7 @@ fn invalid_combinations_are_refused_with_advice() {
                 // They draft ahead on the hidden states that they predict, or without those that are missing.
                 _ if matches!(
                     (drafter, method),
-                    ("eagle" | "parallel" | "dflash" | "dspark", "pearl")
+                    ("eagle" | "parallel" | "dflash" | "dflash2" | "dspark", "pearl")
                 ) =>
                 {
                     drop(run.succeed().output());
