@@ -1,4 +1,4 @@
-//! The heads after a block drafter's layers on a team (DSpark). See [`BlockHeads`] for what they compute.
+//! The heads after a block drafter's layers on a team (DSpark, DFlash 2). See [`BlockHeads`] for what they compute.
 
 use crate::kernels::{Activations, NormWeights, PackedMatrix, linear, norm_rows};
 use crate::team::Team;
@@ -19,6 +19,13 @@ pub struct BlockHeadWeights {
     final_norm: NormWeights,
     markov: Option<MarkovWeights>,
     confidence: Option<ConfidenceWeights>,
+    selector: Option<SelectorWeights>,
+}
+
+struct SelectorWeights {
+    predecessor: PackedMatrix, // [vocab, rank]
+    successor: PackedMatrix,   // [vocab, rank]
+    projection: PackedMatrix,  // [rank, hidden]
 }
 
 struct MarkovWeights {
@@ -67,13 +74,20 @@ impl BlockHeadWeights {
                 bias: bias.first().copied().unwrap_or(0.0),
             })
         });
+        let selector = heads.selector.map(|_| {
+            Ok::<_, LoadError>(SelectorWeights {
+                predecessor: matrix(BlockHeadTensor::Predecessor)?,
+                successor: matrix(BlockHeadTensor::Successor)?,
+                projection: matrix(BlockHeadTensor::SelectorProjection)?,
+            })
+        });
         let final_norm = NormWeights {
             weight: packer.floats(Tensor::FinalNorm, &[heads.hidden_size])?,
             bias: None,
             epsilon: heads.norm_epsilon,
         };
         let (markov, confidence) = (markov.transpose()?, confidence.transpose()?);
-        Ok(Self { heads, final_norm, markov, confidence })
+        Ok(Self { heads, final_norm, markov, confidence, selector: selector.transpose()? })
     }
 
     /// Returns the memory that the heads need at least, in bytes.
@@ -202,6 +216,31 @@ impl CpuBlockHeads {
         };
         biases.chunks_exact(outputs).map(of_vocabulary).collect()
     }
+
+    /// Returns what a selector adds to the logits of the candidates of each position: `[candidates]` for each. `None`
+    /// without a selector.
+    fn candidate_biases(
+        &mut self,
+        positions: &[BlockPosition<'_>],
+        normed: &[f32],
+    ) -> Option<Vec<Vec<f32>>> {
+        let Self { weights, team, activations } = self;
+        let selector = weights.selector.as_ref()?;
+        let rank = selector.projection.outputs();
+        let mut projected = vec![0.0; positions.len() * rank];
+        linear(team, normed, &selector.projection, activations, &mut projected);
+        let mut row = vec![0.0; rank];
+        let biases = |(position, projected): (&BlockPosition<'_>, &mut [f32])| {
+            selector.predecessor.unpack_row(position.previous as usize, &mut row);
+            projected.iter_mut().zip(&row).for_each(|(x, predecessor)| *x *= predecessor);
+            let candidates = position.candidates.iter().map(|&candidate| {
+                selector.successor.unpack_row(candidate as usize, &mut row);
+                projected.iter().zip(&row).fold(0.0, |sum, (x, successor)| sum + x * successor)
+            });
+            candidates.collect()
+        };
+        Some(positions.iter().zip(projected.chunks_exact_mut(rank)).map(biases).collect())
+    }
 }
 
 impl BlockHeadWeights {
@@ -236,8 +275,17 @@ impl ForwardBlockHeads for CpuBlockHeads {
         self.weights.is_recurrent()
     }
 
+    fn candidates(&self) -> Option<usize> {
+        self.weights.heads.selector.map(|selector| selector.candidates)
+    }
+
     fn forward(&mut self, positions: &[BlockPosition<'_>]) -> Vec<BlockCorrection> {
         let normed = self.normed(positions);
+        if let Some(biases) = self.candidate_biases(positions, &normed) {
+            let correction =
+                |logit_bias| BlockCorrection { logit_bias, confidence: 1.0, state: Vec::new() };
+            return biases.into_iter().map(correction).collect();
+        }
         let normed: Vec<&[f32]> = normed.chunks_exact(self.weights.heads.hidden_size).collect();
         let embeddings: Vec<Vec<f32>> =
             positions.iter().map(|position| self.weights.embedding(position.previous)).collect();

@@ -1,6 +1,7 @@
 //! The forward pass of a decoder-only Transformer over the token trees of several sequences.
 
 mod attention_block;
+mod block_convs;
 mod latent_block;
 mod mlp_block;
 mod observed;
@@ -18,6 +19,7 @@ use crate::team::{SubTeams, Team};
 use crate::tensor_parallel::Members;
 use crate::weights::{PackedOwnInput, Weights};
 use attention_block::{AttentionBlock, AttentionInput, Group};
+use block_convs::BlockConvs;
 use forerun_cache::StateStep;
 use forerun_core::{Node, TokenId};
 use forerun_formats::{Architecture, FeatureSource, Input, OwnInput};
@@ -58,11 +60,14 @@ struct Scratch {
     normed_output: Vec<f32>, // [rows, hidden], if what is added is normed
     delta: Vec<f32>,         // [rows, hidden]
     mlp: MlpBlock,
+    mlp_convs: BlockConvs,
     rope_tables: Vec<Vec<f32>>, // [position embeddings][rows, 2, head_dim/2]
     logits: Vec<f32>,           // [output rows, vocab]
     tree_mask: TreeMask,
     /// The mask of layers whose rows see their whole block. Empty unless the pass is of blocks.
     block_mask: TreeMask,
+    /// The index of each row in its block: `[rows]`, if the model drafts blocks.
+    block_rows: Vec<usize>,
     steps: Vec<StateStep>, // [rows], if there are recurrent layers
     activations: Activations,
     /// One block for each layer of the largest group so far.
@@ -266,6 +271,7 @@ impl Transformer {
                 rope_tables: &scratch.rope_tables,
                 tree_mask: &scratch.tree_mask,
                 block_mask: &scratch.block_mask,
+                block_rows: &[],
                 steps: &[],
                 members: None,
             };
@@ -368,6 +374,7 @@ impl Transformer {
             rope_tables,
             tree_mask,
             block_mask,
+            block_rows,
             steps,
             overflows,
             collected_features,
@@ -381,6 +388,7 @@ impl Transformer {
         fusion.rows.clear();
         tree_mask.clear();
         block_mask.clear();
+        block_rows.clear();
         steps.clear();
         overflows.clear();
         inputs.extend_from_slice(hidden.unwrap_or_default());
@@ -551,6 +559,7 @@ impl Transformer {
             block_mask.push_sequence(sequence.cache.table());
             let slots = first_slot + sequence.held()..first_slot + tree.len();
             slots.for_each(|slot| block_mask.push_of_block(slot, first_slot + tree.len()));
+            self.scratch.block_rows.extend(sequence.held()..tree.len());
         }
         let tree_mask = &mut self.scratch.tree_mask;
         tree_mask.push_sequence(sequence.cache.table());
@@ -587,6 +596,7 @@ impl Transformer {
             rope_tables,
             tree_mask,
             block_mask,
+            block_rows,
             steps,
             overflows,
             ..
@@ -600,6 +610,7 @@ impl Transformer {
             rope_tables,
             tree_mask,
             block_mask,
+            block_rows,
             steps,
             members: members.as_ref(),
         };
@@ -629,7 +640,18 @@ impl Transformer {
         let Self { weights, team, scratch, members, .. } = self;
         let Architecture { norm, factors, .. } = *weights.architecture();
         let (isa, weights) = (team.isa(), weights.layer(layer));
-        let Scratch { hidden, normed, normed_output, delta, blocks, mlp, own_inputs, .. } = scratch;
+        let Scratch {
+            hidden,
+            normed,
+            normed_output,
+            delta,
+            blocks,
+            mlp,
+            mlp_convs,
+            block_rows,
+            own_inputs,
+            ..
+        } = scratch;
         normed.resize(hidden.len(), 0.0);
         delta.resize(hidden.len(), 0.0);
         blocks[index].start_residual(&weights.attention_norm, hidden);
@@ -654,8 +676,14 @@ impl Transformer {
         if !weights.mlp_is_before_attention {
             mlp_input(hidden);
         }
+        if let Some(conv) = &weights.mlp_conv {
+            mlp_convs.before(team, conv, block_rows, normed);
+        }
         let workers = Workers { team, members: members.as_ref(), widths: &weights.widths };
         mlp.run(workers, (weights.mlp.as_ref(), weights.experts.as_ref()), (hidden, normed), delta);
+        if let Some(conv) = &weights.mlp_conv {
+            mlp_convs.after(team, conv, block_rows, delta);
+        }
         add(hidden, delta, &weights.mlp_output_norm);
         if let Some(own) = &weights.own_input {
             own_inputs.gate(team, own, layer, hidden);

@@ -12,9 +12,9 @@ use forerun_core::TokenId;
 use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, BlockType, CacheType, Checkpoint, ExpertTensor,
-    Experts, Head, Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm, OwnInput, QkNorms,
-    Recurrent, TensorSource, WeightType, WeightTypes,
+    Architecture, Attention, AttentionNorm, BlockConv, BlockType, CacheType, Checkpoint,
+    ExpertTensor, Experts, Head, Input, Layer, LoadError, MatrixTypes, Mlp, ModelTypes, Norm,
+    OwnInput, QkNorms, Recurrent, TensorSource, WeightType, WeightTypes,
 };
 pub(crate) use latent::PackedLatent;
 use std::cmp::Reverse;
@@ -123,6 +123,16 @@ pub(crate) struct LayerWeights {
     pub(crate) own_input: Option<PackedOwnInput>,
     /// The factor of the hidden state after the layer, if there is one.
     pub(crate) scalar: Option<f32>,
+    /// The convolutions over blocks around attention and around the MLP, if there are any.
+    pub(crate) attention_conv: Option<PackedBlockConv>,
+    pub(crate) mlp_conv: Option<PackedBlockConv>,
+}
+
+/// The convolutions over blocks of what attention or the MLP reads and of what it adds.
+pub(crate) struct PackedBlockConv {
+    pub(crate) base: [Vec<f32>; 2],      // [taps, hidden] each
+    pub(crate) projection: PackedMatrix, // [2 · taps · groups, hidden]
+    pub(crate) group_size: usize,
 }
 
 impl LayerWeights {
@@ -148,7 +158,9 @@ impl LayerWeights {
         let experts = experts.iter().flat_map(|experts| &experts.experts);
         let mlps = mlp.iter().chain(experts).flat_map(PackedMlp::matrices);
         let own_input = self.own_input.iter().flat_map(|input| [&input.gate, &input.up]);
-        attention.chain(routers).chain(mlps).chain(own_input)
+        let convs = self.attention_conv.iter().chain(&self.mlp_conv);
+        let convs = convs.map(|conv| &conv.projection);
+        attention.chain(routers).chain(mlps).chain(own_input).chain(convs)
     }
 
     /// Returns the number of bytes of weights that a pass over some rows reads, as [`Weights::bytes_read`] does.
@@ -505,7 +517,22 @@ impl LayerPacker<'_> {
                 true => self.vector(T::Scalar)?.first().copied(),
                 false => None,
             },
+            attention_conv: self.block_conv(T::AttentionConv, T::AttentionConvProjection)?,
+            mlp_conv: self.block_conv(T::MlpConv, T::MlpConvProjection)?,
         })
+    }
+
+    fn block_conv(
+        &self,
+        base: LayerTensor,
+        projection: LayerTensor,
+    ) -> Result<Option<PackedBlockConv>, LoadError> {
+        let Some(BlockConv { group_size, .. }) = self.layer.block_conv else { return Ok(None) };
+        let mut input = self.vector(base)?;
+        let output = input.split_off(input.len() / 2);
+        let projection = Tensor::Layer(self.index, projection);
+        let projection = self.packer.matrix(projection, &self.architecture.shape(projection))?;
+        Ok(Some(PackedBlockConv { base: [input, output], projection, group_size }))
     }
 
     fn own_input(&self, input: OwnInput) -> Result<PackedOwnInput, LoadError> {
@@ -876,6 +903,23 @@ impl Weights {
     ) -> Result<Self, LoadError> {
         let architecture = Architecture { layers: Vec::new(), ..checkpoint.architecture().clone() };
         Self::load_architecture(architecture, checkpoint, None, types)
+    }
+
+    /// Reads the final norm alone: what a drafter that is a whole model shares with a target (PARD-2). A model with it has
+    /// no layers, no embedding and no head.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load_final_norm(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
+        let (layers, positions) = (Vec::new(), None);
+        let architecture = Architecture {
+            layers,
+            positions,
+            head_bias: false,
+            ..checkpoint.architecture().clone()
+        };
+        let part = PackedPart { embedding: false, head: false, ..PackedPart::WHOLE };
+        Self::pack(architecture, checkpoint, ModelTypes::default(), &part, &mut |_| ())
     }
 
     /// Reads and packs the tensors of an architecture, which may share the embedding and the head of

@@ -343,6 +343,7 @@ fn drafters_have_the_same_bits_on_both_devices() {
         L::PEagle,
         L::DFlash,
         L::JetSpec,
+        L::DFlash2,
         L::DSpark(MarkovKind::Vanilla),
         L::DSpark(MarkovKind::Gated),
         L::DSpark(MarkovKind::Recurrent),
@@ -411,7 +412,7 @@ fn drafters_have_the_same_bits_on_both_devices() {
     }
 }
 
-/// DSpark's heads: for two rows of a block, the second one after the state of the first.
+/// The heads of DSpark and DFlash 2: for two rows of a block, the second one after the state of the first.
 #[test]
 fn block_heads_have_the_same_bits_on_both_devices() {
     let dir = tempfile::tempdir().unwrap();
@@ -420,9 +421,12 @@ fn block_heads_have_the_same_bits_on_both_devices() {
     write_random_checkpoint(&path, &config, 3, RandomDtype::F32).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let mut isas = Isa::available().into_iter().cycle();
-    for kind in [MarkovKind::Vanilla, MarkovKind::Gated, MarkovKind::Recurrent] {
-        let (layout, target, seed) = (SpeculatorLayout::DSpark(kind), &config, 3);
-        let path = dir.path().join(format!("{kind:?}"));
+    use SpeculatorLayout as L;
+    let recurrent = L::DSpark(MarkovKind::Recurrent);
+    let others = [L::DSpark(MarkovKind::Vanilla), L::DSpark(MarkovKind::Gated), L::DFlash2];
+    for layout in std::iter::once(recurrent).chain(others) {
+        let (target, seed) = (&config, 3);
+        let path = dir.path().join(format!("{layout:?}"));
         RandomSpeculator { layout, target, seed, positions: 3, target_embedding_sha256: None }
             .write(&path)
             .unwrap();
@@ -445,6 +449,7 @@ fn block_heads_have_the_same_bits_on_both_devices() {
                 (0..config.hidden_size).map(|i| ((row + 7 * i) % 23) as f32 / 9.0 - 1.2).collect()
             };
             let [first, second] = [hidden(0), hidden(1)];
+            let candidates = [4, 0, 250, 17];
             let mut corrections = |state: &[f32]| {
                 let positions = [(&first, 5, true), (&second, 17, true), (&first, 9, false)];
                 let positions = positions.map(|(hidden, previous, predicts)| BlockPosition {
@@ -452,16 +457,28 @@ fn block_heads_have_the_same_bits_on_both_devices() {
                     previous,
                     state,
                     predicts,
+                    candidates: if predicts { &candidates } else { &[] },
                 });
                 let found = cpu.forward(&positions);
-                assert_eq!(found, slow.forward(&positions), "{kind:?} in {weight_type} on {isa}");
-                assert!(found[1].confidence > 0.0 && found[1].confidence < 1.0);
-                assert_eq!(found[1].logit_bias.len(), config.vocab_size);
-                assert!(found[2].logit_bias.is_empty());
+                let what = format!("{layout:?} in {weight_type} on {isa}");
+                assert_eq!(found, slow.forward(&positions), "{what}");
+                assert_eq!(cpu.candidates(), slow.candidates(), "{what}");
+                let (confidence, biases) = (found[1].confidence, found[1].logit_bias.len());
+                match cpu.candidates() {
+                    None => {
+                        assert!(confidence > 0.0 && confidence < 1.0, "{what}");
+                        assert_eq!(biases, config.vocab_size, "{what}");
+                    }
+                    Some(_) => {
+                        assert!(confidence == 1.0 && biases == candidates.len(), "{what}");
+                        assert_ne!(found[0].logit_bias, found[1].logit_bias, "{what}");
+                    }
+                }
+                assert!(found[2].logit_bias.is_empty(), "{what}");
                 found[1].state.clone()
             };
             let state = corrections(&[]);
-            assert_eq!(state.is_empty(), kind != MarkovKind::Recurrent);
+            assert_eq!(state.is_empty(), layout != recurrent);
             corrections(&state);
         }
     }

@@ -730,6 +730,28 @@ fn assert_keeps_no_predicted_rows(size: usize, new: impl Fn(usize) -> EagleModel
     assert_eq!(found, logits(&mut fresh, &text[..7], &other, &TokenTree::new(), 0));
 }
 
+/// PARD-2 shares nothing but the target's final norm, which can be loaded alone.
+#[test]
+fn pard_2_drafts_the_same_with_the_targets_final_norm_alone() {
+    let tied = target_of(Config { tie_word_embeddings: true, ..example_config() });
+    let target = target();
+    let [_, final_norm] = [&tied, &target].map(|target| {
+        let final_norm = Weights::load_final_norm(&target.checkpoint).unwrap();
+        assert_eq!(final_norm.bytes(), 0);
+        final_norm
+    });
+    let (speculator, _) = target.drafter(SpeculatorLayout::Pard2);
+    let width = speculator.features().unwrap().width(target.config.hidden_size);
+    let found = [&*target.weights, &final_norm].map(|shared| {
+        let team = Arc::new(Team::unpinned(1).unwrap());
+        let mut model = BlockModel::new(Transformer::new(layers(&speculator, shared), team));
+        let tokens: Vec<TokenId> = (0..9).map(|index| index * 37 % 250).collect();
+        let masks = TokenTree::chain(&[0; 3]);
+        logits(&mut model, &tokens, &features(tokens.len(), width), &masks, 0)
+    });
+    assert_eq!(found[0], found[1]);
+}
+
 /// A long prompt takes several passes, alone or next to another one, and has the bits of one that came in steps.
 #[test]
 fn long_prompts_of_pard_2_have_the_bits_of_short_steps() {
@@ -796,6 +818,7 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::Eagle3With(Eagle3Options::all()[23]), SpeculatorKind::Eagle3),
         (L::DFlash, SpeculatorKind::DFlash),
         (L::JetSpec, SpeculatorKind::DFlash),
+        (L::DFlash2, SpeculatorKind::DFlash2),
         (L::DSpark(MarkovKind::Vanilla), SpeculatorKind::DSpark),
         (L::DSpark(MarkovKind::Gated), SpeculatorKind::DSpark),
         (L::DSpark(MarkovKind::Recurrent), SpeculatorKind::DSpark),

@@ -4,14 +4,15 @@
 //! hybrid of suffix decoding with another drafter.
 //!
 //! 1. Guess the tokens after the text by looking them up in it. That needs no forward pass.
-//! 2. If the guess is expected to have at least as many tokens accepted as a draft of the drafter's, verify the guess. The
-//!    drafter reads its tokens before its next draft.
+//! 2. If a round with the guess is expected to have at least as many tokens as one with a draft of the drafter's, verify the
+//!    guess. The drafter reads its tokens before its next draft. The automatic draft length compares tokens a second instead.
 //! 3. Otherwise, the drafter drafts.
 //! 4. Compare each guess with the committed tokens, whether it was drafted or not ([`LookupChoice`]).
 //!
 //! The guess is a function of the tokens before it, so it is verified as a deterministic draft. The choice depends on
-//! committed tokens and on which candidates they accepted, and on no draw for a later position. So the text keeps the
-//! target's distribution, and that of a seed does not depend on times.
+//! committed tokens, on which candidates they accepted, in the automatic mode on times, and on no draw for a later position.
+//! So the text keeps the target's distribution. The automatic mode is off where the text of a seed depends on drafts, so that
+//! text does not depend on times.
 
 use crate::{DecoderOptions, Sequence, SpeculativeDraftLength, chain::common_prefix_len};
 use forerun_core::{Draft, Guess, Guesser, Proposal, TokenId, TokenTree};
@@ -52,7 +53,11 @@ impl Lookup {
         // The target adds a token of its own, so a draft never needs the last position.
         let room = sequence.remaining().saturating_sub(1).min(self.guess.tokens.len());
         let length = draft_length.lookup_length(rate, LookupChoice::length(rate).min(room));
-        if length == 0 || drafter_drafts && !self.choice.prefers_guess(rate, length) {
+        let is_better = || {
+            let time_ratio = draft_length.time_ratio_to_lookup(length);
+            self.choice.prefers_guess(rate, length, time_ratio)
+        };
+        if length == 0 || drafter_drafts && !is_better() {
             return None;
         }
         sequence.statistics_mut().count_lookup(length);

@@ -1,4 +1,4 @@
-//! DSpark: drafts from the rows of a block, which heads correct one position after another.
+//! DSpark and DFlash 2: drafts from the rows of a block, which heads correct one position after another.
 //!
 //! *DSpark: Confidence-Scheduled Speculative Decoding with Semi-Autoregressive Generation*, 2026, arXiv 2607.05147,
 //! section 3.
@@ -14,12 +14,17 @@
 //! A confidence depends on the tokens before a position, never on the position's own token. So a draft's end may depend
 //! on it, and the output keeps its distribution.
 //!
+//! DFlash 2 has a selector in place of these heads. It chooses among the tokens with the largest logits of a position, and
+//! adds a bias to them. No other tokens are drafted.
+//!
 //! Deviation: the paper's scheduler chooses the lengths of all requests of a batch for the largest throughput. Here the
 //! controller limits the length by measured costs, and the confidences end a draft below that.
 
 use crate::grow::Growth;
 use forerun_core::{Draft, TokenId, node_of_row, row_of};
-use forerun_lm::{BlockCorrection, BlockPosition, ForwardBlockHeads, ForwardOutput, ModelError};
+use forerun_lm::{
+    BlockCorrection, BlockPosition, EXCLUDED_LOGIT, ForwardBlockHeads, ForwardOutput, ModelError,
+};
 
 /// The least probability with which the target must accept a drafted token and all before it. Checking a token takes a
 /// row of the target's pass, which costs about a tenth of a pass on devices that compute several rows at once.
@@ -61,7 +66,9 @@ impl Block<'_> {
         if heads.is_recurrent() {
             for position in 0..self.first_position() {
                 let (hidden, previous) = (self.hidden(position)?, self.previous(position));
-                let read = BlockPosition { hidden, previous, state: &state, predicts: false };
+                let (state_before, predicts, candidates) = (&state[..], false, &[][..]);
+                let read =
+                    BlockPosition { hidden, previous, state: state_before, predicts, candidates };
                 state = heads.forward(&[read]).pop().unwrap_or_default().state;
             }
         }
@@ -89,6 +96,8 @@ fn grow(
 ) -> Result<(), ModelError> {
     let by_depth: Vec<&[f32]> = block.output.rows_truncated_to(block.vocab_size).collect();
     let (first, first_state) = (block.first_position(), block.first_state(heads)?);
+    // By depth, if the heads choose among some tokens.
+    let mut candidates: Vec<Vec<TokenId>> = Vec::new();
     // Of the rows of the tree so far: the states after them, and the probabilities that the target accepts all tokens up to
     // their children.
     let (mut states, mut survival): (Vec<Vec<f32>>, Vec<f32>) = (Vec::new(), Vec::new());
@@ -100,6 +109,11 @@ fn grow(
         );
         let parent_row = |row| node_of_row(row).map(|node| row_of(tree.parent(node)));
         let depth = |row| node_of_row(row).map_or(0, |node| tree.depth(node));
+        if let Some(count) = heads.candidates() {
+            let new = by_depth.iter().take(depth(tree.len()) + 1).skip(candidates.len());
+            candidates.extend(new.map(|logits| best_tokens(logits, count)));
+        }
+        let candidates_of = |row| candidates.get(depth(row)).map_or(&[][..], Vec::as_slice);
         let positions = (first_row..=tree.len()).map(|row| {
             let previous = match node_of_row(row) {
                 Some(node) => tree.token(node),
@@ -107,7 +121,8 @@ fn grow(
             };
             let state = parent_row(row).map_or(&first_state, |parent| &states[parent]);
             let hidden = block.hidden(first + depth(row))?;
-            Ok(BlockPosition { hidden, previous, state, predicts: true })
+            let candidates = candidates_of(row);
+            Ok(BlockPosition { hidden, previous, state, predicts: true, candidates })
         });
         let corrections = heads.forward(&positions.collect::<Result<Vec<_>, ModelError>>()?);
         let mut rows = Vec::with_capacity(corrections.len());
@@ -118,9 +133,11 @@ fn grow(
             survival.push(before * confidence);
             survives |= before * confidence >= MIN_SURVIVAL;
             states.push(state);
-            let mut logits = by_depth.get(depth(row)).map_or(Vec::new(), |row| row.to_vec());
-            logits.iter_mut().zip(&logit_bias).for_each(|(logit, bias)| *logit += bias);
-            rows.push(logits);
+            let logits = by_depth.get(depth(row)).copied().unwrap_or_default();
+            rows.push(match candidates_of(row).is_empty() {
+                true => corrected(logits, &logit_bias),
+                false => corrected_candidates(logits, candidates_of(row), &logit_bias),
+            });
         }
         if !survives {
             break;
@@ -128,4 +145,61 @@ fn grow(
         growth.advance(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
     }
     Ok(())
+}
+
+/// Adds biases to logits.
+fn corrected(logits: &[f32], biases: &[f32]) -> Vec<f32> {
+    let mut corrected = logits.to_vec();
+    corrected.iter_mut().zip(biases).for_each(|(logit, bias)| *logit += bias);
+    corrected
+}
+
+/// Adds biases to the logits of candidates, and excludes all other tokens. Logits that are not finite stay visible.
+fn corrected_candidates(logits: &[f32], candidates: &[TokenId], biases: &[f32]) -> Vec<f32> {
+    let excluded = |logit: &f32| if logit.is_finite() { EXCLUDED_LOGIT } else { *logit };
+    let mut corrected: Vec<f32> = logits.iter().map(excluded).collect();
+    for (&token, bias) in candidates.iter().zip(biases) {
+        corrected[token as usize] = logits[token as usize] + bias;
+    }
+    corrected
+}
+
+/// Returns the `count` tokens with the largest logits, best first. Equal logits rank by ascending token id. No token
+/// whose logit is NaN is among them.
+fn best_tokens(logits: &[f32], count: usize) -> Vec<TokenId> {
+    let mut best: Vec<(TokenId, f32)> = Vec::with_capacity(count.saturating_add(1));
+    for (token, &logit) in (0..).zip(logits) {
+        let is_among = match best.last() {
+            Some(&(_, worst)) if best.len() >= count => logit > worst,
+            _ => !logit.is_nan(),
+        };
+        if is_among {
+            let rank = best.partition_point(|&(_, other)| other >= logit);
+            best.insert(rank, (token, logit));
+            best.truncate(count);
+        }
+    }
+    best.into_iter().map(|(token, _)| token).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_tokens_are_those_with_the_largest_logits() {
+        let logits = [0.5, 2.0, -1.0, f32::NAN, 2.0, 0.5, -0.0, 0.0];
+        assert_eq!(best_tokens(&logits, 1), [1]);
+        assert_eq!(best_tokens(&logits, 3), [1, 4, 0]);
+        assert_eq!(best_tokens(&logits, 99), [1, 4, 0, 5, 6, 7, 2]);
+        assert!(best_tokens(&[], 3).is_empty());
+    }
+
+    #[test]
+    fn tokens_that_are_no_candidates_are_excluded_and_broken_logits_stay() {
+        let logits = [1.0, f32::NAN, 3.0, 2.0];
+        let row = corrected_candidates(&logits, &[2, 3], &[-4.0, 0.5]);
+        assert!(row[1].is_nan());
+        assert_eq!([row[0], row[2], row[3]], [EXCLUDED_LOGIT, -1.0, 2.5]);
+    }
 }

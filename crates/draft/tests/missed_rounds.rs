@@ -7,7 +7,9 @@ use forerun_core::{
     Draft, DraftShape, FeatureRows, Features, KeyedRandomness, Sampling, SamplingOptions,
     SequenceId, TargetFeedback, TokenId, Verification,
 };
-use forerun_cpu::{CpuHeads, SpeculatorWeights, Team, Transformer, Weights};
+use forerun_cpu::{
+    BlockHeadWeights, CpuBlockHeads, CpuHeads, SpeculatorWeights, Team, Transformer, Weights,
+};
 use forerun_draft::{
     CalibrationPolicy, DraftContext, Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter,
     Masks, MedusaDrafter, ModelDrafter, ParallelEagleDrafter,
@@ -70,7 +72,18 @@ impl Models {
                     true => Masks::CausalBlock { mask, size },
                     false => Masks::Block { mask, size },
                 };
-                Box::new(ParallelEagleDrafter::new(BlockModel::new(transformer(&weights)), masks))
+                let model = BlockModel::new(transformer(&weights));
+                let drafter = ParallelEagleDrafter::new(model, masks);
+                match speculator.block_heads().unwrap() {
+                    None => Box::new(drafter),
+                    Some(heads) => {
+                        let types = WeightType::F32.into();
+                        let heads = BlockHeadWeights::load(heads, &speculator, types).unwrap();
+                        let team = Arc::new(Team::single_thread());
+                        let heads = CpuBlockHeads::new(Arc::new(heads), team);
+                        Box::new(drafter.with_heads(Box::new(heads)))
+                    }
+                }
             }
             (SpeculatorWeights::Layers(weights), None) => {
                 if let SpeculatorKind::Pard2 { mask } = speculator.kind() {
@@ -183,6 +196,7 @@ fn drafters_that_miss_rounds_draft_as_those_that_do_not() {
         SpeculatorLayout::ParallelEagle,
         SpeculatorLayout::DFlash,
         SpeculatorLayout::JetSpec,
+        SpeculatorLayout::DFlash2,
         SpeculatorLayout::Pard2,
     ] {
         let width = models.drafter(layout).1;

@@ -32,6 +32,15 @@ pub(crate) struct OpenDrafter<'p> {
     checkpoint: DrafterCheckpoint,
 }
 
+/// The weights of a target that drafters use. The larger part has the smaller one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum SharedPart {
+    /// The final norm, for a drafter that is a whole model (PARD-2).
+    FinalNorm,
+    /// The embedding and the head, and the final norm.
+    EmbeddingAndHead,
+}
+
 /// An open checkpoint of a drafter.
 enum DrafterCheckpoint {
     /// A whole model.
@@ -92,9 +101,15 @@ impl<'p> OpenDrafter<'p> {
         self.part
     }
 
-    /// Returns whether it uses a part of the target's weights, such as its head.
-    pub(crate) fn shares_target(&self) -> bool {
-        matches!(self.checkpoint, DrafterCheckpoint::Speculator(_))
+    /// Returns the part of the target's weights that it uses, if any.
+    pub(crate) fn shared_part(&self) -> Option<SharedPart> {
+        match &self.checkpoint {
+            DrafterCheckpoint::Model { .. } => None,
+            DrafterCheckpoint::Speculator(speculator) => Some(match speculator.kind().is_model() {
+                true => SharedPart::FinalNorm,
+                false => SharedPart::EmbeddingAndHead,
+            }),
+        }
     }
 
     /// Returns whether its drafts are translated by their text.
@@ -140,8 +155,7 @@ impl<'p> OpenDrafter<'p> {
         }
     }
 
-    /// Loads its weights. The embedding and the head of the target are needed if it [shares](Self::shares_target)
-    /// them.
+    /// Loads its weights. The [part](Self::shared_part) of the target's that it uses must be loaded.
     ///
     /// # Errors
     /// If a tensor is missing or broken.

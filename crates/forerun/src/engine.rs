@@ -130,14 +130,15 @@ impl OpenedPlan {
             None => (of_target, plan.types()),
         };
         // A drafter on cores may use the head of a target that is elsewhere.
-        let needs_ends = !needs_target && drafters.iter().any(OpenDrafter::shares_target);
+        let shared_part = drafters.iter().filter_map(OpenDrafter::shared_part).max();
+        let shared_part = shared_part.filter(|_| !needs_target);
         if !loader.shares_weights() {
             // All at once, so that a drafter that does not fit is found before the target is loaded.
             let (checkpoint, types) = (&target.checkpoint, plan.types());
-            let needed = match (needs_target, needs_ends) {
+            let needed = match (needs_target, shared_part) {
                 (true, _) => memory::of_model(checkpoint, target_types, core_part)?,
-                (false, true) => memory::of_model_without_layers(checkpoint, types)?,
-                (false, false) => 0,
+                (false, Some(part)) => memory::of_shared(checkpoint, types, part)?,
+                (false, None) => 0,
             };
             let needed = drafters.iter().try_fold(needed, |needed, drafter| {
                 Ok::<_, ForerunError>(needed.saturating_add(drafter.memory(plan)?))
@@ -155,9 +156,9 @@ impl OpenedPlan {
             Some((_, on_gpus)) => on_gpus,
             None => on_gpus.collect::<Result<HashMap<_, _>, _>>()?,
         };
-        let load_ends = || loader.load_ends(&target.checkpoint, plan.types());
-        let ends = needs_ends.then(load_ends).transpose()?;
-        let shared = weights.as_ref().or(ends.as_ref());
+        let load_shared = |part| loader.load_shared(&target.checkpoint, plan.types(), part);
+        let shared = shared_part.map(load_shared).transpose()?;
+        let shared = weights.as_ref().or(shared.as_ref());
         let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, shared), loader);
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;

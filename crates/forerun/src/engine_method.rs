@@ -1,7 +1,7 @@
 //! Methods other than that of the plan.
 
 use crate::engine::Forerun;
-use crate::plan::{DraftTokens, Method, Options, Tree, drafts};
+use crate::plan::{DraftTokens, Lookup, Method, Options, Tree, drafts};
 use crate::registry::DrafterKind;
 use crate::request::{Request, RequestError};
 use forerun_core::{DraftShape, Need};
@@ -23,6 +23,12 @@ pub enum MethodError {
          the method speculative, or restart with a drafter that reads only tokens"
     )]
     NeedsFeatures(Method),
+    /// The method has no whole drafts that a lookup could take the place of.
+    #[error(
+        "the method {0} has no whole drafts, whose place `lookup` takes: use speculative or ssd, or restart without \
+         `lookup`"
+    )]
+    Lookup(Method),
 }
 
 impl Forerun {
@@ -81,8 +87,8 @@ impl Forerun {
     ///
     /// # Errors
     /// If the method needs a drafter and the engine has none, if it needs chains and the engine
-    /// drafts trees, or if it drafts ahead of the target and the drafter depends on the target's last
-    /// pass.
+    /// drafts trees, if it drafts ahead of the target and the drafter depends on the target's last
+    /// pass, or if it has no whole drafts and the engine has a lookup.
     pub fn check_method(&self, method: Method) -> Result<(), MethodError> {
         let drafter = self.plan().drafter();
         if !method.drafts() {
@@ -98,6 +104,9 @@ impl Forerun {
         let learns = drafter.needs(Need::Feedback) && !method.offers(Need::Feedback);
         if reads_features || learns {
             return Err(MethodError::NeedsFeatures(method));
+        }
+        if self.plan().lookup() != Lookup::None && !method.offers(Need::WholeDrafts) {
+            return Err(MethodError::Lookup(method));
         }
         let is_chain = matches!(self.plan().shape(), DraftShape::Chain { .. });
         if !is_chain && !method.offers(Need::Trees) {

@@ -1,5 +1,6 @@
 //! Finding, downloading and loading models.
 
+use crate::drafter::SharedPart;
 use crate::drafter_parts::DrafterParts;
 use crate::error::ForerunError;
 use crate::memory::{self, CorePart};
@@ -34,8 +35,8 @@ pub(crate) struct GpuPart {
 #[derive(Default)]
 struct Shared {
     models: HashMap<(PathBuf, ModelTypes, CorePart), Arc<Weights>>,
-    /// Embeddings and heads of models without layers.
-    ends: HashMap<SharedKey, Arc<Weights>>,
+    /// Parts of targets that are elsewhere.
+    target_parts: HashMap<(SharedKey, SharedPart), Arc<Weights>>,
     /// Drafters trained for a target, by their own key and the target's checkpoint.
     drafters: HashMap<(SharedKey, PathBuf), DrafterParts>,
 }
@@ -221,22 +222,27 @@ impl<'a> Loader<'a> {
         Ok(weights)
     }
 
-    /// Returns a model's embedding and head for cores: what a drafter there needs of a target that is elsewhere.
-    pub(crate) fn load_ends(
+    /// Returns what a drafter on cores needs of a target that is elsewhere.
+    pub(crate) fn load_shared(
         &mut self,
         checkpoint: &Checkpoint,
         types: ModelTypes,
+        part: SharedPart,
     ) -> Result<Arc<Weights>, ForerunError> {
-        let key = (checkpoint.path().to_owned(), types);
-        if let Some(ends) = self.shared.as_ref().and_then(|shared| shared.ends.get(&key)) {
-            return Ok(Arc::clone(ends));
+        let key = ((checkpoint.path().to_owned(), types), part);
+        let loaded = self.shared.as_ref().and_then(|shared| shared.target_parts.get(&key));
+        if let Some(loaded) = loaded {
+            return Ok(Arc::clone(loaded));
         }
-        memory::check(memory::of_model_without_layers(checkpoint, types)?)?;
-        let ends = Arc::new(Weights::load_without_layers(checkpoint, types)?);
+        memory::check(memory::of_shared(checkpoint, types, part)?)?;
+        let loaded = Arc::new(match part {
+            SharedPart::EmbeddingAndHead => Weights::load_without_layers(checkpoint, types)?,
+            SharedPart::FinalNorm => Weights::load_final_norm(checkpoint)?,
+        });
         if let Some(shared) = &mut self.shared {
-            shared.ends.insert(key, Arc::clone(&ends));
+            shared.target_parts.insert(key, Arc::clone(&loaded));
         }
-        Ok(ends)
+        Ok(loaded)
     }
 
     /// Calls `load` with a function that reports how many of the layers have been loaded, and says whether to go on.

@@ -1,5 +1,6 @@
 //! Checks that models fit in memory, before they are loaded.
 
+use crate::drafter::SharedPart;
 use crate::error::ForerunError;
 use forerun_cpu::{Share, Stage, Weights};
 use forerun_formats::{Architecture, Checkpoint, LoadError, ModelTypes};
@@ -45,6 +46,18 @@ pub(crate) fn of_model_without_layers(
 ) -> Result<usize, LoadError> {
     let ends = Architecture { layers: Vec::new(), ..checkpoint.architecture().clone() };
     Weights::least_memory(&ends, checkpoint, types, Share::WHOLE)
+}
+
+/// Returns the memory that a part of a target needs, which drafters share. A norm needs next to none.
+pub(crate) fn of_shared(
+    checkpoint: &Checkpoint,
+    types: ModelTypes,
+    part: SharedPart,
+) -> Result<usize, LoadError> {
+    match part {
+        SharedPart::EmbeddingAndHead => of_model_without_layers(checkpoint, types),
+        SharedPart::FinalNorm => Ok(0),
+    }
 }
 
 /// Returns the memory that a whole model needs on a GPU, with a cache.

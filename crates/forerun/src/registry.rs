@@ -101,8 +101,18 @@ static DRAFTERS: &[DrafterEntry] = &[
         },
     },
     DrafterEntry {
+        name: "dflash2",
+        help: "The same with convolutions over the block, and a selector that chooses among the most probable \
+               tokens by the token before them (DFlash 2)",
+        traits: DrafterTraits::ON_PREDICTED_FEATURES,
+        source: Source::Speculator {
+            reads: |layout| matches!(layout, SpeculatorKind::DFlash2),
+            build_model: None,
+        },
+    },
+    DrafterEntry {
         name: "dspark",
-        help: "The same with heads that correct the block token by token, and end it where the target would \
+        help: "DFlash with heads that correct the block token by token, and end it where the target would \
                hardly accept more (DSpark)",
         traits: DrafterTraits::ON_PREDICTED_FEATURES,
         source: Source::Speculator {
@@ -262,7 +272,9 @@ impl DrafterKind {
     pub const Eagle: Self = Self::named("eagle");
     /// Layers on the target's hidden states that draft a block in one forward pass (DFlash, arXiv 2602.06036).
     pub const DFlash: Self = Self::named("dflash");
-    /// The same with heads that correct the block token by token (DSpark, arXiv 2607.05147).
+    /// The same with convolutions over the block and a selector of tokens (DFlash 2, z-lab/dflash).
+    pub const DFlash2: Self = Self::named("dflash2");
+    /// DFlash with heads that correct the block token by token (DSpark, arXiv 2607.05147).
     pub const DSpark: Self = Self::named("dspark");
     /// The layer of the target's own checkpoint that predicts a further token (MTP, arXiv 2412.19437).
     pub const Mtp: Self = Self::named("mtp");
@@ -454,6 +466,7 @@ mod tests {
             (L::Eagle, "eagle"),
             (L::Eagle3, "eagle"),
             (L::DFlash, "dflash"),
+            (L::DFlash2, "dflash2"),
             (L::DSpark, "dspark"),
             (L::Mtp, "mtp"),
             (L::ParallelMedusa, "parallel"),
@@ -469,6 +482,7 @@ mod tests {
             match layout {
                 L::Medusa | L::Hydra | L::Eagle | L::Eagle3 | L::Mtp => {}
                 L::DFlash
+                | L::DFlash2
                 | L::DSpark
                 | L::ParallelMedusa
                 | L::ParallelEagle

@@ -4,9 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun::{
-    Answer, Canceller, Chat, ChatError, ChatTemplate, DraftTokens, Finish, Forerun, Message,
-    Method, Options, Plan, RandomPair, Reply, Request, SpanKind, TokenId, available_cores,
+    Answer, Canceller, Chat, ChatError, ChatTemplate, DraftTokens, Finish, Forerun, Lookup,
+    Message, Method, MethodError, Options, Plan, RandomPair, Reply, Request, SpanKind, TokenId,
+    available_cores,
 };
+use forerun_core::Need;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -23,12 +25,17 @@ const TEMPLATE: &str = "\
 {{ '[assistant] ' }}";
 
 fn open(pair: &RandomPair) -> Forerun {
+    open_with(pair, Lookup::None)
+}
+
+fn open_with(pair: &RandomPair, lookup: Lookup) -> Forerun {
     let core = available_cores()[0];
     let options = Options {
         model: pair.target().into(),
         draft_model: Some(pair.drafter().into()),
         placement: Some(format!("drafter=cpu:{core},target=cpu:{core},shared").parse().unwrap()),
         draft_tokens: DraftTokens::Fixed(3),
+        lookup,
         ..Options::default()
     };
     Forerun::open(&Plan::new(options).unwrap()).unwrap()
@@ -79,6 +86,22 @@ fn answer_from_scratch(
     let prompt = template.encode(messages, engine.tokenizer()).unwrap();
     let go_on = |_: &str| ControlFlow::Continue(());
     engine.generate_tokens(prompt, &request(n), &Canceller::new(), go_on).unwrap()
+}
+
+/// The method of an answer must have the whole drafts whose place the engine's lookup takes.
+#[test]
+fn a_lookup_is_never_left_out_silently() {
+    let pair = RandomPair::make().unwrap();
+    let (plain, with_lookup) = (open(&pair), open_with(&pair, Lookup::Suffix));
+    for method in Method::all() {
+        assert_eq!(plain.check_method(method), Ok(()), "{method}");
+        let has_place = !method.drafts() || method.offers(Need::WholeDrafts);
+        let expected = if has_place { Ok(()) } else { Err(MethodError::Lookup(method)) };
+        assert_eq!(with_lookup.check_method(method), expected, "{method}");
+    }
+    let mut chat = Chat::new(&with_lookup, template(pair.target()));
+    let error = chat.set_method(Method::Pearl).unwrap_err().to_string();
+    assert!(error.contains("pearl") && error.contains("`lookup`"), "{error}");
 }
 
 #[test]

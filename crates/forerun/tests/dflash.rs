@@ -5,18 +5,19 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use crate::draft_goldens::{
-    self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best,
-    goldens, on_cpu, on_reference, weights,
+use crate::draft_goldens::blocks::{
+    assert_bits_do_not_depend_on_passes, assert_only_causal_blocks_have_first_rows, block_logits,
+    masks,
 };
-use forerun::{Checkpoint, LoadError, Team, TokenId};
-use forerun_core::{Features, SequenceId, TokenTree};
-use forerun_cpu::Transformer;
+use crate::draft_goldens::{
+    self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best, goldens,
+};
+use forerun::{Checkpoint, LoadError, TokenId};
+use forerun_core::Features;
 use forerun_formats::{DraftBlock, FeatureSource, Speculator, SpeculatorArchitecture};
-use forerun_lm::{BatchEntry, ForwardRequest, LanguageModel, LayeredModel, Progress};
-use forerun_model::{BlockModel, CachedTransformer};
+use forerun_lm::LanguageModel;
+use forerun_model::BlockModel;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 const DRAFTERS: [&str; 13] = [
     "jetspec",
@@ -51,39 +52,8 @@ fn open(drafter: &str) -> Opened {
     (target, speculator, source)
 }
 
-fn masks() -> TokenTree {
-    chain(BLOCK.size - 1)
-}
-
-fn chain(masks: usize) -> TokenTree {
-    TokenTree::chain(&vec![BLOCK.mask; masks])
-}
-
-/// Returns the logits of the masks of a block.
-fn logits(
-    model: &mut impl LanguageModel,
-    sequence: SequenceId,
-    tokens: &[TokenId],
-    features: &Features,
-) -> Vec<f32> {
-    logits_at(model, sequence, &masks(), tokens, features)
-}
-
-/// Returns the logits of these masks of a block.
-fn logits_at(
-    model: &mut impl LanguageModel,
-    sequence: SequenceId,
-    masks: &TokenTree,
-    tokens: &[TokenId],
-    features: &Features,
-) -> Vec<f32> {
-    let request = ForwardRequest::new(sequence, tokens, masks);
-    let request = ForwardRequest { first_row: 1, features: Some(features), ..request };
-    model.logits(&request).unwrap().logits
-}
-
 fn draft(model: &mut impl LanguageModel, golden: &Golden, features: &Features) -> Vec<TokenId> {
-    let logits = logits(model, SEQUENCE, &golden.tokens(), features);
+    let logits = block_logits(model, SEQUENCE, &masks(BLOCK), (&golden.tokens(), features));
     model.release(SEQUENCE);
     logits.chunks_exact(model.vocab_size()).map(best).collect()
 }
@@ -118,88 +88,12 @@ fn the_cpus_drafts_equal_those_of_the_peer() {
 
 #[test]
 fn a_blocks_bits_do_not_depend_on_how_its_context_was_read() {
-    for drafter in DRAFTERS {
-        let opened = open(drafter);
-        let [target, weights] = weights(&opened);
-        let team = |cores| Arc::new(Team::unpinned(cores).unwrap());
-        let target = Transformer::new(target, team(1)).with_features(opened.2);
-        let mut target = CachedTransformer::new(target);
-        let goldens = goldens(&folder().join(drafter)).prompts;
-        let golden = goldens.last().unwrap();
-        let features = draft_goldens::features(&mut target, golden, drafter);
-        let tokens = golden.tokens();
-        let mut whole = BlockModel::new(Transformer::new(Arc::clone(&weights), team(1)));
-        let expected = logits(&mut whole, SEQUENCE, &tokens, &features);
-        let mut model = BlockModel::new(Transformer::new(Arc::clone(&weights), team(3)));
-        // The context grows by one to four tokens a round, and a rejected token is forgotten.
-        let mut end = 1;
-        for step in (1..=4).cycle() {
-            logits(&mut model, SEQUENCE, &tokens[..end], &features);
-            if end == tokens.len() {
-                break;
-            }
-            let wrong = [&tokens[..end - 1], &[5, 7]].concat();
-            logits(&mut model, SEQUENCE, &wrong, &features);
-            end = (end + step).min(tokens.len());
-        }
-        assert_eq!(logits(&mut model, SEQUENCE, &tokens, &features), expected, "{drafter}");
-        // Blocks of several sequences share a pass.
-        let masks = masks();
-        let lengths = [tokens.len(), 3, 9];
-        let mut progress: [Progress; 3] = Default::default();
-        while progress.iter().any(|progress| progress.result.is_none()) {
-            let entries = lengths.iter().zip(1..).zip(&mut progress);
-            let mut batch: Vec<BatchEntry<'_>> = entries
-                .filter(|(_, progress)| progress.result.is_none())
-                .map(|((&length, sequence), progress)| {
-                    let request =
-                        ForwardRequest::new(SequenceId(sequence), &tokens[..length], &masks);
-                    let features = Some(&features);
-                    let request = ForwardRequest { first_row: 1, features, ..request };
-                    BatchEntry { request, progress }
-                })
-                .collect();
-            model.forward(&mut batch);
-        }
-        for (&length, progress) in lengths.iter().zip(progress) {
-            let mut alone = BlockModel::new(Transformer::new(Arc::clone(&weights), team(1)));
-            let expected = logits(&mut alone, SEQUENCE, &tokens[..length], &features);
-            assert_eq!(progress.result.unwrap().unwrap().logits, expected, "{drafter}, {length}");
-        }
-    }
+    assert_bits_do_not_depend_on_passes(&folder(), &DRAFTERS, open);
 }
 
-/// Shorter blocks have the first rows of the whole block, bit for bit, if and only if no row sees later ones.
 #[test]
 fn the_rows_of_causal_blocks_do_not_depend_on_later_masks() {
-    for drafter in DRAFTERS {
-        let (mut target, device) = on_reference(open(drafter));
-        let mut model = BlockModel::new(device);
-        assert_first_rows(drafter, &mut target, &mut model, "the reference");
-        for (mut target, device, isa) in on_cpu(open(drafter)) {
-            assert_first_rows(drafter, &mut target, &mut BlockModel::new(device), &isa);
-        }
-    }
-}
-
-fn assert_first_rows(
-    drafter: &str,
-    target: &mut impl LayeredModel,
-    model: &mut impl LanguageModel,
-    device: &str,
-) {
-    let goldens = goldens(&folder().join(drafter)).prompts;
-    let golden = goldens.last().unwrap();
-    let what = format!("{drafter}, {device}");
-    let features = draft_goldens::features(target, golden, &what);
-    let tokens = golden.tokens();
-    let all = logits(model, SEQUENCE, &tokens, &features);
-    for masks in 1..BLOCK.size - 1 {
-        let short = logits_at(model, SEQUENCE, &chain(masks), &tokens, &features);
-        assert_eq!(short.len(), masks * model.vocab_size(), "{what}");
-        let is_equal = short == all[..short.len()];
-        assert_eq!(is_equal, CAUSAL.contains(&drafter), "{what}, {masks} masks");
-    }
+    assert_only_causal_blocks_have_first_rows(&folder(), &DRAFTERS, open);
 }
 
 /// Opens a drafter whose configuration has another value.

@@ -81,7 +81,8 @@ fn draft<F: Forward>(
             position => drafted[position - 1],
         };
         let (hidden, predicts) = (hidden.row(row).unwrap(), row >= first_row);
-        let position = BlockPosition { hidden, previous, state: &state, predicts };
+        let candidates = &[];
+        let position = BlockPosition { hidden, previous, state: &state, predicts, candidates };
         let correction = heads.forward(&[position]).pop().unwrap();
         if let Some(row) = row.checked_sub(first_row) {
             let mut logits = output.rows().nth(row).unwrap().to_vec();

@@ -279,7 +279,8 @@ fn dsi_uses_replicas_on_gpus() {
     assert_eq!(tokens(&open(dsi).unwrap()), plain(&pair, "gpu:0"));
 }
 
-/// Drafters on features of a target on a GPU: they compute on cores, with the target's embedding and head.
+/// Drafters on features of a target on a GPU: they compute on cores, with the target's embedding and head, or with its final
+/// norm.
 #[test]
 fn drafters_on_features_read_those_of_a_gpu() {
     if !has_gpu() {
@@ -289,6 +290,9 @@ fn drafters_on_features_read_those_of_a_gpu() {
     let on_features = |layout: &SpeculatorLayout| match layout {
         SpeculatorLayout::Eagle | SpeculatorLayout::Eagle3 => Some(DrafterKind::Eagle),
         SpeculatorLayout::Medusa | SpeculatorLayout::SharedHeadMedusa => Some(DrafterKind::Medusa),
+        SpeculatorLayout::DFlash | SpeculatorLayout::JetSpec => Some(DrafterKind::DFlash),
+        SpeculatorLayout::DFlash2 => Some(DrafterKind::DFlash2),
+        SpeculatorLayout::Pard2 => Some(DrafterKind::Parallel),
         _ => None,
     };
     let on_device = |target: &str| {
@@ -322,6 +326,30 @@ fn drafters_on_features_read_those_of_a_gpu() {
     };
     on_device("gpu:0");
     on_device("gpu:0:1/cpu:0,shared");
+}
+
+/// Drafters on features compute on cores only. The error names the drafter, before anything is loaded.
+#[test]
+fn drafters_on_features_are_refused_on_a_gpu() {
+    let (pair, speculators) = Pair::with_speculators();
+    for (layout, path) in speculators {
+        let kind = match layout {
+            SpeculatorLayout::DFlash | SpeculatorLayout::JetSpec => DrafterKind::DFlash,
+            SpeculatorLayout::DFlash2 => DrafterKind::DFlash2,
+            SpeculatorLayout::Pard2 => DrafterKind::Parallel,
+            _ => continue,
+        };
+        let refused = open(Options {
+            model: pair.target.clone().into(),
+            draft_model: Some(path.clone().into()),
+            drafter: Some(kind),
+            placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
+            ..Options::default()
+        });
+        let error = refused.err().unwrap();
+        assert!(matches!(error, ForerunError::DrafterOnGpu { gpu: 0, .. }), "{error}");
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    }
 }
 
 /// The demonstration's trained drafters predict the target on a GPU as well as one on cores: wrong features would

@@ -816,6 +816,7 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
             L::Eagle | L::SharedEmbeddingEagle => (DrafterKind::Eagle, true, 2),
             L::ReducedEagle | L::Eagle3 | L::Eagle3With(_) => (DrafterKind::Eagle, true, 0),
             L::DFlash | L::JetSpec => (DrafterKind::DFlash, true, 0),
+            L::DFlash2 => (DrafterKind::DFlash2, true, 0),
             L::DSpark(_) => (DrafterKind::DSpark, true, 0),
             L::ParallelMedusa => (DrafterKind::Parallel, false, 1),
             L::ParallelEagle => (DrafterKind::Parallel, true, 1),

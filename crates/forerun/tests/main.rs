@@ -5,6 +5,7 @@ mod caches;
 mod chat;
 mod common;
 mod dflash;
+mod dflash2;
 mod draft_goldens;
 mod dspark;
 mod eagle3;

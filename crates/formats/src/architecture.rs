@@ -19,9 +19,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use attention::{Attention, QkNorms, Rope};
-pub use block_heads::{BlockHeads, ConfidenceInput, MarkovHead, MarkovKind};
+pub use block_heads::{BlockHeads, CandidateSelector, ConfidenceInput, MarkovHead, MarkovKind};
 pub use latent::Latent;
-pub use layer::{AttentionNorm, Layer, MlpInput, Norm, OwnInput};
+pub use layer::{AttentionNorm, BlockConv, Layer, MlpInput, Norm, OwnInput};
 pub use mlp::{Activation, ExpertGroups, Experts, Mlp, Router, Weighting};
 pub use recurrent::{Recurrent, RecurrentRule};
 

@@ -20,10 +20,10 @@ mod tensor;
 mod weight_type;
 
 pub use architecture::{
-    Activation, Architecture, Attention, AttentionNorm, BlockHeads, ConfidenceInput, DraftHeads,
-    ExpertGroups, Experts, Factors, FeatureNorm, FeatureSource, Head, Input, Latent, Layer,
-    MarkovHead, MarkovKind, Mlp, MlpInput, Norm, OwnInput, PositionTable, QkNorms, Recurrent,
-    RecurrentRule, Rope, Router, Weighting,
+    Activation, Architecture, Attention, AttentionNorm, BlockConv, BlockHeads, CandidateSelector,
+    ConfidenceInput, DraftHeads, ExpertGroups, Experts, Factors, FeatureNorm, FeatureSource, Head,
+    Input, Latent, Layer, MarkovHead, MarkovKind, Mlp, MlpInput, Norm, OwnInput, PositionTable,
+    QkNorms, Recurrent, RecurrentRule, Rope, Router, Weighting,
 };
 pub use block_type::{BlockType, UnknownBlockType};
 pub use checkpoint::{Checkpoint, TensorSource};

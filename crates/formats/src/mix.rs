@@ -101,7 +101,7 @@ impl Mix {
 
     /// Returns the type of a block head's matrix with this number of inputs.
     pub(crate) fn of_block_head(self, tensor: BlockHeadTensor, inputs: usize) -> WeightType {
-        let is_head = tensor == BlockHeadTensor::LogitBias;
+        let is_head = matches!(tensor, BlockHeadTensor::LogitBias | BlockHeadTensor::Successor);
         with_whole_blocks(if is_head { Q6_K } else { self.of_most() }, inputs)
     }
 

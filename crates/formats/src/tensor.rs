@@ -192,11 +192,20 @@ pub enum LayerTensor {
     InputNorm,
     /// The factor of the hidden state after the layer, `[1]`.
     Scalar,
+    /// The convolutions of what attention reads and of what it adds, over the rows of a block:
+    /// `[2, taps, hidden_size]` ([`BlockConv`](crate::BlockConv)).
+    AttentionConv,
+    /// Projection to what a row adds to both of them, `[2 · taps · groups, hidden_size]`.
+    AttentionConvProjection,
+    /// The convolutions of what the MLP reads and of what it adds, `[2, taps, hidden_size]`.
+    MlpConv,
+    /// Projection to what a row adds to both of them, `[2 · taps · groups, hidden_size]`.
+    MlpConvProjection,
 }
 
 impl LayerTensor {
     /// All tensors that a layer can have, in the order of the forward pass.
-    pub const ALL: [Self; 64] = [
+    pub const ALL: [Self; 68] = [
         Self::AttentionNorm,
         Self::AttentionNormBias,
         Self::HiddenNorm,
@@ -261,10 +270,14 @@ impl LayerTensor {
         Self::InputUp,
         Self::InputNorm,
         Self::Scalar,
+        Self::AttentionConv,
+        Self::AttentionConvProjection,
+        Self::MlpConv,
+        Self::MlpConvProjection,
     ];
 
     /// The matrices of a layer. Those of one projection have the same inputs, and are computed together.
-    pub const PROJECTIONS: [&'static [Self]; 9] = [
+    pub const PROJECTIONS: [&'static [Self]; 11] = [
         &[
             Self::Query,
             Self::Key,
@@ -288,6 +301,8 @@ impl LayerTensor {
         &[Self::MixerOutput],
         &[Self::InputGate],
         &[Self::InputUp],
+        &[Self::AttentionConvProjection],
+        &[Self::MlpConvProjection],
     ];
 
     /// Whether the tensor is the bias of a projection.
@@ -387,6 +402,10 @@ impl LayerTensor {
             Self::InputUp => "per_layer_projection.weight",
             Self::InputNorm => "post_per_layer_input_norm.weight",
             Self::Scalar => "layer_scalar",
+            Self::AttentionConv => "attention_conv.base_kernel",
+            Self::AttentionConvProjection => "attention_conv.kernel_projection.weight",
+            Self::MlpConv => "mlp_conv.base_kernel",
+            Self::MlpConvProjection => "mlp_conv.kernel_projection.weight",
         }
     }
 }
@@ -475,7 +494,7 @@ impl HeadTensor {
     }
 }
 
-/// One weight tensor of the heads after a block drafter's layers (DSpark).
+/// One weight tensor of the heads after a block drafter's layers (DSpark, DFlash 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockHeadTensor {
     /// The embedding of the token before a position, `[vocab_size, rank]`.
@@ -495,6 +514,12 @@ pub enum BlockHeadTensor {
     Confidence,
     /// Its bias, `[1]`.
     ConfidenceBias,
+    /// What the selector knows of the token before a position, `[vocab_size, rank]`.
+    Predecessor,
+    /// What the selector knows of a candidate, `[vocab_size, rank]`.
+    Successor,
+    /// Projection of the hidden state for the selector, `[rank, hidden_size]`.
+    SelectorProjection,
 }
 
 impl BlockHeadTensor {
@@ -508,6 +533,9 @@ impl BlockHeadTensor {
             Self::JointBias => "markov_head.joint_proj.bias",
             Self::Confidence => "confidence_head.proj.weight",
             Self::ConfidenceBias => "confidence_head.proj.bias",
+            Self::Predecessor => "candidate_selector.predecessor_codebook",
+            Self::Successor => "candidate_selector.successor_codebook",
+            Self::SelectorProjection => "candidate_selector.hidden_projection.weight",
         }
     }
 }

@@ -91,6 +91,7 @@ fn unsupported_piece(layer: &Layer) -> Option<String> {
             "attention over the embedding and the hidden state",
         ),
         (layer.mlp.is_none() && layer.experts.is_none(), "layers without an MLP"),
+        (layer.block_conv.is_some(), "convolutions over blocks"),
     ];
     let of_layer = pieces.into_iter().find(|(is_there, _)| *is_there);
     let of_layer = of_layer.map(|(_, piece)| piece.to_owned());

@@ -17,5 +17,6 @@ pub use error::{CachePart, ModelError};
 pub use layer_order::{LayerGroups, LayerGroupsError, LayerOrder};
 pub use model::{FeatureModel, LanguageModel, LayeredModel};
 pub use request::{
-    BatchEntry, DeviceChoice, ForwardOutput, ForwardRequest, Progress, complete_each, unfinished,
+    BatchEntry, DeviceChoice, EXCLUDED_LOGIT, ForwardOutput, ForwardRequest, Progress,
+    complete_each, unfinished,
 };

@@ -123,6 +123,10 @@ impl ForwardOutput {
     }
 }
 
+/// The logit of a token that a drafter cannot draft, because it is not in its head or not among its candidates. It is
+/// finite, but its probability is 0.
+pub const EXCLUDED_LOGIT: f32 = -1e9;
+
 /// How far a request has got.
 ///
 /// A request may take several passes: the parts of a long prompt, or the levels of a tree. Between

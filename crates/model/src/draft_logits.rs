@@ -1,9 +1,7 @@
 //! Logits of heads that do not have all the tokens of the vocabulary.
 
 use forerun_formats::Architecture;
-
-/// The logit of a token that is not in the head: it is finite, but its probability is 0.
-const EXCLUDED_LOGIT: f32 = -1e9;
+use forerun_lm::EXCLUDED_LOGIT;
 
 /// Converts the head's logits to logits of the whole vocabulary.
 pub(crate) fn expand_logits(

@@ -732,6 +732,7 @@ fn speculators(models: &Models) -> Vec<(&'static str, String)> {
         (L::PEagle, "parallel"),
         (L::DFlash, "dflash"),
         (L::JetSpec, "dflash"),
+        (L::DFlash2, "dflash2"),
         (L::DSpark(MarkovKind::Vanilla), "dspark"),
         (L::DSpark(MarkovKind::Gated), "dspark"),
         (L::DSpark(MarkovKind::Recurrent), "dspark"),

@@ -54,11 +54,12 @@ impl LookupChoice {
         chances.take(LONGEST).take_while(|&chance| chance >= LEAST_CHANCE).count()
     }
 
-    /// Returns whether the first `length` tokens of a guess with this rate are expected to have at least as many tokens
-    /// accepted as a draft of the drafter's. The guess takes no time, so it is drafted then.
+    /// Returns whether a round with the first `length` tokens of a guess with this rate is expected to have at least as many
+    /// tokens a second as one with a draft of the drafter's, which takes `time_ratio` times as long.
     #[must_use]
-    pub fn prefers_guess(&self, rate: f64, length: usize) -> bool {
-        accepted_of(rate, length) >= self.drafter.value(DRAFTER_TOKENS, 1.0)
+    pub fn prefers_guess(&self, rate: f64, length: usize, time_ratio: f64) -> bool {
+        let of_drafter = self.drafter.value(DRAFTER_TOKENS, 1.0);
+        (1.0 + accepted_of(rate, length)) * time_ratio >= 1.0 + of_drafter
     }
 
     /// Learns how many tokens of a guess were those of the text, and whether the next one was another.
@@ -94,7 +95,7 @@ mod tests {
         let mut choice = LookupChoice::default();
         let prefers = |choice: &LookupChoice, score| {
             let rate = choice.rate(score);
-            choice.prefers_guess(rate, LookupChoice::length(rate))
+            choice.prefers_guess(rate, LookupChoice::length(rate), 1.0)
         };
         // A long match is trusted at first, a short one is not.
         assert!(prefers(&choice, 64.0) && !prefers(&choice, 4.0));
@@ -109,6 +110,11 @@ mod tests {
         assert!(prefers(&choice, 64.0));
         (0..40).for_each(|_| choice.observe_guess(40.0, 1, true));
         assert!(!prefers(&choice, 64.0));
+        // It is worth it if a draft takes long, and would not be if it took no time.
+        let rate = choice.rate(64.0);
+        let length = LookupChoice::length(rate);
+        assert!(choice.prefers_guess(rate, length, 9.0));
+        assert!(!choice.prefers_guess(rate, length, 0.5));
         // Now the drafter is worse than that.
         (0..60).for_each(|_| choice.observe_draft(0));
         assert!(prefers(&choice, 64.0));

@@ -95,6 +95,8 @@ struct Next {
     /// `None` without a draft.
     shape: Option<DraftShape>,
     is_trial: bool,
+    /// The expected time of the round.
+    ns: f64,
 }
 
 /// A draft that may be made, with the expected tokens and time of its round.
@@ -245,6 +247,21 @@ impl SpeculativeDraftLength {
         if measures_plain { 0 } else { length }
     }
 
+    /// Returns how many times as long a round with the drafter's next draft takes as one with this number of tokens that were
+    /// looked up. 1 unless the automatic mode knows: elsewhere, text may depend on the choice, so no time may.
+    #[must_use]
+    pub fn time_ratio_to_lookup(&self, length: usize) -> f64 {
+        let shares = || self.estimates.pass_shares(length)?.pop();
+        let lookup_ns = match &self.next.shape {
+            Some(_) if self.length == DraftLength::Auto => shares(),
+            _ => None,
+        };
+        match lookup_ns {
+            Some(lookup_ns) if lookup_ns > 0.0 && self.next.ns > 0.0 => self.next.ns / lookup_ns,
+            _ => 1.0,
+        }
+    }
+
     /// Learns from the measurements of a round.
     pub fn observe(&mut self, round: &Round) {
         if round.drafted > 0 && !round.looked_up {
@@ -332,7 +349,7 @@ impl SpeculativeDraftLength {
             let is_trial = other.speed() > best.speed() * MIN_GAIN_OF_TRIAL
                 && self.ledger.may_try(usual.ns(other.size) - other.ns, plain_ns);
             let next = if is_trial { other } else { best };
-            return Next { shape: Some(next.shape), is_trial };
+            return Next { ns: next.ns, shape: Some(next.shape), is_trial };
         }
 
         // One early trial measures the cost of catching up while there are few tokens to read.
@@ -341,13 +358,13 @@ impl SpeculativeDraftLength {
             && CATCH_UP_SAMPLE.contains(&self.unread_tokens)
         {
             let shortest = self.best(&now, &usual, self.shortest());
-            return Next { shape: Some(shortest.shape), is_trial: true };
+            return Next { ns: shortest.ns, shape: Some(shortest.shape), is_trial: true };
         }
         let trial = self.best(&acceptance.outlook_if_easy(self.depth()), &least, self.reach());
         let hopeless = if speedup_at_best > 1.0 { 1.0 } else { HOPELESS };
         let lost_ns = usual.ns(trial.size) - self.tokens(&now, &trial.shape) * plain_ns;
         let is_trial = may_catch_up && self.ledger.may_try(hopeless * lost_ns.max(0.0), plain_ns);
-        if is_trial { Next { shape: Some(trial.shape), is_trial } } else { none }
+        if is_trial { Next { ns: trial.ns, shape: Some(trial.shape), is_trial } } else { none }
     }
 
     /// Returns the number of positions that drafts may have.
@@ -794,6 +811,12 @@ mod tests {
         let expensive = learned(600);
         assert_eq!(expensive.lookup_length(0.5, 12), 0);
         assert!(expensive.lookup_length(0.99, 12) > 0);
+        // A draft takes time, and a lookup none. Other modes must not know.
+        assert!(cheap.time_ratio_to_lookup(3) > 1.0);
+        assert!(cheap.time_ratio_to_lookup(3) > cheap.time_ratio_to_lookup(12));
+        let fixed = SpeculativeDraftLength { length: DraftLength::Fixed, ..cheap };
+        assert_eq!(fixed.time_ratio_to_lookup(3), 1.0);
+        assert_eq!(chain(DraftLength::Auto).time_ratio_to_lookup(3), 1.0, "no times are known");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::matrix::Matrix;
 use crate::weights::{ReferenceModel, add_assign};
+use forerun_core::TokenId;
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
     BlockHeadTensor, BlockHeads, ConfidenceInput, LoadError, MarkovKind, MatrixTypes, TensorSource,
@@ -100,8 +101,25 @@ impl ReferenceBlockHeads {
         sigmoid(sum + self.vectors[&BlockHeadTensor::ConfidenceBias][0])
     }
 
+    /// Returns what a selector adds to the logits of a position's candidates: `[candidates]`.
+    fn candidate_biases(&self, position: &BlockPosition<'_>, normed: &[f32]) -> Vec<f32> {
+        use BlockHeadTensor as T;
+        let projected = self.layers.multiply(&self.matrices[&T::SelectorProjection], normed);
+        let predecessor = self.matrices[&T::Predecessor].weights(position.previous as usize);
+        let context: Vec<f32> = projected.iter().zip(&predecessor).map(|(x, y)| x * y).collect();
+        let bias = |&candidate: &TokenId| {
+            let successor = self.matrices[&T::Successor].weights(candidate as usize);
+            context.iter().zip(&successor).fold(0.0, |sum, (x, y)| sum + x * y)
+        };
+        position.candidates.iter().map(bias).collect()
+    }
+
     fn correction(&self, position: &BlockPosition<'_>) -> BlockCorrection {
         let normed = self.layers.final_norm(position.hidden);
+        if self.heads.selector.is_some() {
+            let logit_bias = self.candidate_biases(position, &normed);
+            return BlockCorrection { logit_bias, confidence: 1.0, state: Vec::new() };
+        }
         let Some(markov) = self.heads.markov else {
             let confidence = self.confidence(&normed, &[]);
             return BlockCorrection { confidence, ..BlockCorrection::default() };
@@ -118,6 +136,10 @@ impl ReferenceBlockHeads {
 impl ForwardBlockHeads for ReferenceBlockHeads {
     fn is_recurrent(&self) -> bool {
         self.heads.markov.is_some_and(|markov| markov.kind == MarkovKind::Recurrent)
+    }
+
+    fn candidates(&self) -> Option<usize> {
+        self.heads.selector.map(|selector| selector.candidates)
     }
 
     fn forward(&mut self, positions: &[BlockPosition<'_>]) -> Vec<BlockCorrection> {

@@ -1,5 +1,6 @@
 //! The reference as a device: passes over batches and pages, one row after another.
 
+use crate::block_conv::Kernel;
 use crate::recurrent::RecurrentState;
 use crate::weights::ReferenceModel;
 use forerun_cache::{
@@ -51,6 +52,8 @@ struct Row {
     path: Vec<RowPlace>,
     /// The places of the later rows of its block.
     later: Vec<RowPlace>,
+    /// The number of rows before it in its block.
+    in_block: usize,
     embedding: Vec<f32>,
     /// The inputs of the layers next to the hidden state, if they have any: `[layers, width]`.
     own_inputs: Vec<f32>,
@@ -108,7 +111,8 @@ impl ReferenceDevice {
             let step = steps.next();
             let embedding = self.model.embed(token);
             let own_inputs = self.model.own_inputs(token, &embedding);
-            Row { path, later, embedding, own_inputs, hidden, is_output, step }
+            let in_block = node - sequence.held();
+            Row { path, later, in_block, embedding, own_inputs, hidden, is_output, step }
         };
         (sequence.held()..tree.len()).map(row).collect()
     }
@@ -162,6 +166,8 @@ impl ReferenceDevice {
     ) -> Vec<[Vec<f32>; 2]> {
         let input = |row: &Row| self.model.attention_input(layer, &row.hidden, &row.embedding);
         let inputs: Vec<Vec<f32>> = rows.iter().map(input).collect();
+        let convs = self.model.attention_convs(layer, &inputs);
+        let inputs = convolved(convs.as_ref().map(|convs| &convs.before), rows, inputs);
         if let Some(mixer) = &self.model.architecture().layers[layer].recurrent {
             let deltas = self.mix(layer, mixer, rows, &inputs, storage);
             return inputs.into_iter().zip(deltas).map(|(input, delta)| [input, delta]).collect();
@@ -184,6 +190,7 @@ impl ReferenceDevice {
             self.model.attend(layer, (input, &queries), &visible.collect::<Vec<_>>(), first)
         };
         let deltas: Vec<Vec<f32>> = rows.iter().zip(&inputs).map(attend).collect();
+        let deltas = convolved(convs.as_ref().map(|convs| &convs.after), rows, deltas);
         inputs.into_iter().zip(deltas).map(|(input, delta)| [input, delta]).collect()
     }
 
@@ -347,6 +354,15 @@ impl ForwardLayers for ReferenceLayers {
     }
 }
 
+/// Convolves rows with one kernel for each, if there is a convolution.
+fn convolved(kernels: Option<&Vec<Kernel>>, rows: &[Row], x: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+    let Some(kernels) = kernels else { return x };
+    let convolve = |(index, (row, kernel)): (usize, (&Row, &Kernel))| {
+        kernel.apply(&x[index - row.in_block..=index])
+    };
+    rows.iter().zip(kernels).enumerate().map(convolve).collect()
+}
+
 /// Replaces the hidden states of rows: `[rows, hidden]`.
 fn set_hidden(rows: &mut [Row], hidden: &[f32]) {
     let size = hidden.len() / rows.len().max(1);
@@ -374,15 +390,29 @@ impl ReferenceDevice {
             let deltas: Vec<Vec<[Vec<f32>; 2]>> =
                 group.clone().map(|layer| self.attention(layer, rows, storage)).collect();
             for (layer, deltas) in group.clone().zip(deltas) {
-                for (row, [input, delta]) in rows.iter_mut().zip(deltas) {
-                    self.model.start_residual(layer, &mut row.hidden, &input);
-                    let added = (&delta[..], &row.own_inputs[..]);
-                    self.model.finish_layer(layer, &mut row.hidden, added);
-                }
+                self.finish_layer(layer, rows, deltas);
             }
             self.store_features(group.end, rows, storage);
         }
         Ok(())
+    }
+
+    /// Adds what attention computed to the rows, and what the rest of a layer computes. `deltas`: what attention read, and
+    /// what it adds.
+    fn finish_layer(&self, layer: usize, rows: &mut [Row], deltas: Vec<[Vec<f32>; 2]>) {
+        let add = |(row, [input, delta]): (&mut Row, [Vec<f32>; 2])| {
+            self.model.start_residual(layer, &mut row.hidden, &input);
+            self.model.add_attention(layer, &mut row.hidden, &delta)
+        };
+        let mut inputs: Vec<Vec<f32>> = rows.iter_mut().zip(deltas).map(add).collect();
+        let convs = self.model.mlp_convs(layer, &inputs);
+        inputs = convolved(convs.as_ref().map(|convs| &convs.before), rows, inputs);
+        let deltas = rows.iter().zip(&inputs);
+        let deltas = deltas.map(|(row, input)| self.model.mlp_delta(layer, &row.hidden, input));
+        let deltas = convolved(convs.as_ref().map(|convs| &convs.after), rows, deltas.collect());
+        for (row, delta) in rows.iter_mut().zip(deltas) {
+            self.model.add_mlp(layer, &mut row.hidden, (&delta, &row.own_inputs));
+        }
     }
 
     /// Computes the logits of the output rows.

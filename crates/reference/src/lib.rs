@@ -10,6 +10,7 @@
 //!   batches and pages.
 
 mod arithmetic;
+mod block_conv;
 mod block_heads;
 mod device;
 mod heads;

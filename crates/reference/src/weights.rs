@@ -389,13 +389,25 @@ impl ReferenceModel {
     }
 
     /// Adds what attention computed to the hidden state, and then what the MLP and the experts compute, and what
-    /// follows from the layer's own input. `own_inputs` has those of all layers.
+    /// follows from the layer's own input, in a layer without convolutions. `own_inputs` has those of all layers.
     pub(crate) fn finish_layer(
         &self,
         layer: usize,
         hidden: &mut [f32],
         (attention, own_inputs): (&[f32], &[f32]),
     ) {
+        let input = self.add_attention(layer, hidden, attention);
+        let delta = self.mlp_delta(layer, hidden, &input);
+        self.add_mlp(layer, hidden, (&delta, own_inputs));
+    }
+
+    /// Adds what attention computed to the hidden state. Returns what the MLP and the experts read.
+    pub(crate) fn add_attention(
+        &self,
+        layer: usize,
+        hidden: &mut [f32],
+        attention: &[f32],
+    ) -> Vec<f32> {
         use LayerTensor as T;
         let of_layer = |part| Tensor::Layer(layer, part);
         let pieces = &self.architecture.layers[layer];
@@ -414,15 +426,22 @@ impl ReferenceModel {
             attention,
         );
         self.add_residual(hidden, &attention);
-        let input = if pieces.mlp_input.is_before_attention() { before } else { mlp_input(hidden) };
+        if pieces.mlp_input.is_before_attention() { before } else { mlp_input(hidden) }
+    }
+
+    /// Returns what the MLP and the experts compute from their input.
+    pub(crate) fn mlp_delta(&self, layer: usize, hidden: &[f32], input: &[f32]) -> Vec<f32> {
+        use LayerTensor as T;
+        let of_layer = |part| Tensor::Layer(layer, part);
+        let pieces = &self.architecture.layers[layer];
         let mut delta = match &pieces.experts {
-            Some(experts) => self.experts(layer, experts, (hidden, &input)),
+            Some(experts) => self.experts(layer, experts, (hidden, input)),
             None => vec![0.0; hidden.len()],
         };
         if let Some(mlp) = &pieces.mlp {
-            let mut dense = self.mlp(mlp, &input, |part| of_layer(part.dense()));
+            let mut dense = self.mlp(mlp, input, |part| of_layer(part.dense()));
             if pieces.experts.is_some_and(|experts| experts.shared_gate) {
-                let gate = self.arithmetic.linear(self.matrix(of_layer(T::SharedGate)), &input);
+                let gate = self.arithmetic.linear(self.matrix(of_layer(T::SharedGate)), input);
                 let factor = sigmoid(gate[0]);
                 dense.iter_mut().for_each(|value| *value *= factor);
             }
@@ -433,7 +452,21 @@ impl ReferenceModel {
                 None => delta = dense,
             }
         }
-        let delta = self.output_norm(pieces.mlp_output_norm, T::MlpOutputNorm, layer, &delta);
+        delta
+    }
+
+    /// Adds what the MLP and the experts computed to the hidden state, and what follows from the layer's own input.
+    /// `own_inputs` has those of all layers.
+    pub(crate) fn add_mlp(
+        &self,
+        layer: usize,
+        hidden: &mut [f32],
+        (delta, own_inputs): (&[f32], &[f32]),
+    ) {
+        use LayerTensor as T;
+        let of_layer = |part| Tensor::Layer(layer, part);
+        let pieces = &self.architecture.layers[layer];
+        let delta = self.output_norm(pieces.mlp_output_norm, T::MlpOutputNorm, layer, delta);
         self.add_residual(hidden, &delta);
         if let Some(OwnInput { width, activation }) = pieces.own_input {
             let gate = self.linear(of_layer(T::InputGate), hidden);

@@ -206,7 +206,7 @@ impl Trees {
 
 /// The names of the drafters that are simulated.
 pub(super) const SIMULATED: &str =
-    "model, prompt-lookup, eagle, medusa, hydra, dflash, dspark, mtp and parallel";
+    "model, prompt-lookup, eagle, medusa, hydra, dflash, dflash2, dspark, mtp and parallel";
 
 /// Returns whether the drafts of a drafter follow from the text and the target's hidden states, so that they can be
 /// recorded at every position and replayed.
@@ -217,6 +217,7 @@ fn is_simulated(drafter: DrafterKind) -> bool {
         Kind::Medusa,
         Kind::Hydra,
         Kind::DFlash,
+        Kind::DFlash2,
         Kind::DSpark,
         Kind::Mtp,
         Kind::Parallel,

@@ -21,8 +21,8 @@ pub struct EngineArguments {
 
     /// Draft model: a smaller model, or a drafter trained for the target.
     ///
-    /// Drafters trained for a target (Medusa, Hydra, EAGLE, P-EAGLE, DFlash, DSpark, ParallelSpec) and PARD
-    /// models are recognised from the checkpoint. If the draft model's vocabulary differs from the target's,
+    /// Drafters trained for a target (Medusa, Hydra, EAGLE, P-EAGLE, DFlash, DFlash 2, DSpark, ParallelSpec) and
+    /// PARD models are recognised from the checkpoint. If the draft model's vocabulary differs from the target's,
     /// drafts are translated through their text; this works for chains, not for trees.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
     pub(crate) draft_model: Option<ModelSource>,
@@ -91,8 +91,8 @@ pub struct EngineArguments {
     /// Guess tokens from earlier text in the rounds where that is expected to be better than the drafter.
     ///
     /// Each round looks up what followed the end of the text earlier, which takes no time. If this is expected to have at
-    /// least as many tokens accepted as a draft of the drafter's, the target verifies it. Otherwise the drafter drafts. The
-    /// expectation follows what was accepted in this answer. A looked-up draft has up to 16 tokens;
+    /// least as many tokens accepted as a draft of the drafter's (with `--draft-tokens auto`, as many tokens a second), the
+    /// target verifies it. Otherwise the drafter drafts. The expectation follows what was accepted in this answer. A looked-up draft has up to 16 tokens;
     /// `--draft-tokens` does not limit it.
     ///
     /// With `--method speculative` or `ssd`, and with all drafters but `lookahead` and `ouroboros`.

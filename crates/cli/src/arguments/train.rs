@@ -291,28 +291,8 @@ pub(crate) struct DflashArguments {
     #[arg(long, value_name = "K", default_value_t = 7, value_parser = value_parser!(u64).range(1..=31))]
     pub(crate) masks: u64,
 
-    /// Share of the positions that start a block; a smaller share makes steps faster.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.17)]
-    pub(crate) group_share: f32,
-
-    /// Number of the drafter's layers.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 2,
-        value_parser = value_parser!(u64).range(1..=64),
-        help_heading = headings::MODEL
-    )]
-    pub(crate) layers: u64,
-
     #[command(flatten)]
     pub(crate) block: BlockArguments,
-
-    /// Draft only the N most frequent tokens of the text [default: all].
-    ///
-    /// The drafter then reads only these rows of the target's head, which is most of what a small drafter reads.
-    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
-    pub(crate) draft_vocab: Option<usize>,
 
     #[command(flatten)]
     pub(crate) drafter: DrafterArguments,
@@ -324,20 +304,6 @@ pub(crate) struct DsparkArguments {
     /// Number of rows of a block, the last token and masks: tokens drafted in one forward pass.
     #[arg(long, value_name = "K", default_value_t = 7, value_parser = value_parser!(u64).range(2..=32))]
     pub(crate) block_size: u64,
-
-    /// Share of the positions that start a block; a smaller share makes steps faster.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.17)]
-    pub(crate) group_share: f32,
-
-    /// Number of the drafter's layers.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 2,
-        value_parser = value_parser!(u64).range(1..=64),
-        help_heading = headings::MODEL
-    )]
-    pub(crate) layers: u64,
 
     /// Width of the Markov head: numbers that describe the token before a position. DSpark's authors have 256.
     #[arg(
@@ -352,12 +318,6 @@ pub(crate) struct DsparkArguments {
     #[command(flatten)]
     pub(crate) block: BlockArguments,
 
-    /// Draft only the N most frequent tokens of the text [default: all].
-    ///
-    /// The drafter then reads only these rows of the target's head, which is most of what a small drafter reads.
-    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
-    pub(crate) draft_vocab: Option<usize>,
-
     /// Weight of the confidence head's loss relative to the token loss.
     #[arg(long, value_name = "WEIGHT", default_value_t = 1.0, help_heading = headings::TRAINING)]
     pub(crate) confidence_weight: f32,
@@ -366,9 +326,23 @@ pub(crate) struct DsparkArguments {
     pub(crate) drafter: DrafterArguments,
 }
 
-/// What a block drafter reads of its target.
+/// Options that block drafters have in common: their blocks, their layers, and what they read of the target.
 #[derive(Args, Debug)]
 pub(crate) struct BlockArguments {
+    /// Share of the positions that start a block; a smaller share makes steps faster.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.17)]
+    pub(crate) group_share: f32,
+
+    /// Number of the drafter's layers.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = value_parser!(u64).range(1..=64),
+        help_heading = headings::MODEL
+    )]
+    pub(crate) layers: u64,
+
     /// Hidden states to read: those after these numbers of the target's layers [default: five, evenly spread from 2 to the
     /// number of layers minus 2]
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', help_heading = headings::MODEL)]
@@ -377,6 +351,12 @@ pub(crate) struct BlockArguments {
     /// Id of the token that stands for masks [default: the last token with an embedding of normal size]
     #[arg(long, value_name = "ID", help_heading = headings::MODEL)]
     pub(crate) mask_token: Option<u32>,
+
+    /// Draft only the N most frequent tokens of the text [default: all].
+    ///
+    /// The drafter then reads only these rows of the target's head, which is most of what a small drafter reads.
+    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
+    pub(crate) draft_vocab: Option<usize>,
 }
 
 /// What a layer of `forerun train parallel` replaces.

@@ -53,22 +53,25 @@ pub(super) fn parallel(arguments: &ParallelArguments) -> anyhow::Result<ExitCode
 }
 
 pub(super) fn dflash(arguments: &DflashArguments) -> anyhow::Result<ExitCode> {
-    let mut options = DrafterOptions::of(TrainedDrafterKind::Dflash, arguments.masks as usize);
-    options.group_share = arguments.group_share;
-    options.draft_vocab = arguments.draft_vocab;
-    options.block =
-        options.block.map(|block| BlockOptions { layers: arguments.layers as usize, ..block });
+    let options = DrafterOptions::of(TrainedDrafterKind::Dflash, arguments.masks as usize);
+    let options = with_block(options, &arguments.block);
     run(options, &arguments.drafter, Some(&arguments.block))
 }
 
 pub(super) fn dspark(arguments: &DsparkArguments) -> anyhow::Result<ExitCode> {
-    let DsparkArguments { block_size, layers, markov_rank, confidence_weight, .. } = *arguments;
-    let mut options = DrafterOptions::of(TrainedDrafterKind::Dspark, block_size as usize);
-    options.group_share = arguments.group_share;
-    options.draft_vocab = arguments.draft_vocab;
-    options.block = options.block.map(|block| BlockOptions { layers: layers as usize, ..block });
+    let DsparkArguments { block_size, markov_rank, confidence_weight, .. } = *arguments;
+    let options = DrafterOptions::of(TrainedDrafterKind::Dspark, block_size as usize);
+    let mut options = with_block(options, &arguments.block);
     options.heads = Some(HeadOptions { markov_rank: markov_rank as usize, confidence_weight });
     run(options, &arguments.drafter, Some(&arguments.block))
+}
+
+fn with_block(mut options: DrafterOptions, given: &BlockArguments) -> DrafterOptions {
+    options.group_share = given.group_share;
+    options.draft_vocab = given.draft_vocab;
+    options.block =
+        options.block.map(|block| BlockOptions { layers: given.layers as usize, ..block });
+    options
 }
 
 fn with_features(mut options: DrafterOptions, given: &FeatureArguments) -> DrafterOptions {
@@ -90,7 +93,7 @@ fn run(
     let (run, _lock) = open_run(text)?;
     drafter.decay = arguments.decay.unwrap_or(drafter.decay);
     let mut target = Target::open(&arguments.target)?;
-    if let Some(BlockArguments { target_layers, mask_token }) = block {
+    if let Some(BlockArguments { target_layers, mask_token, .. }) = block {
         let mask = mask_token.unwrap_or_else(|| target.default_mask());
         drafter.block = drafter.block.map(|block| BlockOptions { mask: Some(mask), ..block });
         target = match &target_layers[..] {

@@ -10,7 +10,7 @@ use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, Speculato
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const LAYOUTS: [(SpeculatorLayout, &str); 12] = [
+const LAYOUTS: [(SpeculatorLayout, &str); 13] = [
     (SpeculatorLayout::Medusa, "medusa"),
     (SpeculatorLayout::SharedHeadMedusa, "medusa"),
     (SpeculatorLayout::Hydra, "hydra"),
@@ -20,6 +20,7 @@ const LAYOUTS: [(SpeculatorLayout, &str); 12] = [
     (SpeculatorLayout::PEagle, "parallel"),
     (SpeculatorLayout::DFlash, "dflash"),
     (SpeculatorLayout::JetSpec, "dflash"),
+    (SpeculatorLayout::DFlash2, "dflash2"),
     (SpeculatorLayout::DSpark(MarkovKind::Gated), "dspark"),
     (SpeculatorLayout::ParallelMedusa, "parallel"),
     (SpeculatorLayout::ParallelEagle, "parallel"),
@@ -123,7 +124,7 @@ fn invalid_combinations_are_refused_with_advice() {
                 // They draft ahead on the hidden states that they predict, or without those that are missing.
                 _ if matches!(
                     (drafter, method),
-                    ("eagle" | "parallel" | "dflash" | "dspark", "pearl")
+                    ("eagle" | "parallel" | "dflash" | "dflash2" | "dspark", "pearl")
                 ) =>
                 {
                     drop(run.succeed().output());

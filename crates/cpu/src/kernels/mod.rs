@@ -24,6 +24,7 @@ mod attention_shape;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod block_conv;
 mod block_format;
 mod block_tile;
 mod keys_values;
@@ -40,6 +41,7 @@ mod shared;
 pub(crate) use activations::Activations;
 pub(crate) use attention::{Queries, TreeMask, attention};
 pub(crate) use attention_shape::AttentionShape;
+pub(crate) use block_conv::{BlockConvolution, convolve_block};
 pub(crate) use keys_values::KeysValues;
 pub(crate) use linear::{Product, linear, linear_group};
 pub use packed::PackedMatrix;

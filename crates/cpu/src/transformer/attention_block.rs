@@ -1,6 +1,7 @@
 //! The attention half of a layer, for one layer and for a group of layers that read the same hidden
 //! state (EasySpec, algorithm 2).
 
+use super::block_convs::BlockConvs;
 use super::latent_block::LatentBlock;
 use crate::cpu_pages::{CpuPages, LayerCache};
 use crate::kernels::{
@@ -38,6 +39,7 @@ pub(super) struct AttentionBlock {
     pub(super) delta: Vec<f32>,    // [rows, hidden]
     scratch: Vec<f32>,             // of the attention kernel
     recurrent: RecurrentScratch,
+    convs: BlockConvs,
     /// The rows with a key or a value that the cache cannot hold.
     pub(super) overflows: Vec<(usize, CachePart)>,
     activations: Activations,
@@ -55,6 +57,8 @@ pub(super) struct AttentionInput<'a> {
     pub(super) tree_mask: &'a TreeMask,
     /// The mask of layers whose rows see their whole block.
     pub(super) block_mask: &'a TreeMask,
+    /// The index of each row in its block: `[rows]`, if the pass is of blocks.
+    pub(super) block_rows: &'a [usize],
     pub(super) steps: &'a [StateStep], // [rows], if there are recurrent layers
     /// The other members that compute the layers' other heads and outputs, if there are any.
     pub(super) members: Option<&'a Members>,
@@ -102,6 +106,9 @@ impl AttentionBlock {
         }
         self.delta.resize(rows * weights.output.outputs(), 0.0);
         self.norm(team, input, &weights.attention_norm);
+        if let Some(conv) = &weights.attention_conv {
+            self.convs.before(team, conv, input.block_rows, &mut self.normed);
+        }
     }
 
     /// Computes the input of the projections, `normed`.
@@ -209,6 +216,14 @@ impl AttentionBlock {
         self.output(weights).compute(team);
         if let Some(members) = input.members {
             members.gather(&mut self.delta, rows, &weights.widths.attention);
+        }
+        self.convolve_output(team, input, weights);
+    }
+
+    /// Convolves what is added, if the layer does so.
+    fn convolve_output(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
+        if let Some(conv) = &weights.attention_conv {
+            self.convs.after(team, conv, input.block_rows, &mut self.delta);
         }
     }
 
@@ -373,6 +388,9 @@ impl Group<'_> {
                     block.mix(team, &input, weights, cached);
                 });
                 linear_group(team, blocks.iter_mut().zip(weights).map(|(b, w)| b.output(w)));
+                for (block, weights) in blocks.iter_mut().zip(weights) {
+                    block.convolve_output(team, &input, weights);
+                }
             }
         }
     }

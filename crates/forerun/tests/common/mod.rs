@@ -134,6 +134,7 @@ impl Pair {
             L::PEagle,
             L::DFlash,
             L::JetSpec,
+            L::DFlash2,
             L::DSpark(MarkovKind::Vanilla),
             L::DSpark(MarkovKind::Gated),
             L::DSpark(MarkovKind::Recurrent),

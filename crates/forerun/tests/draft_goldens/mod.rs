@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+pub(crate) mod blocks;
+
 use forerun::{Checkpoint, LoadError, Team, TokenId, WeightType, Weights};
 use forerun_core::{Features, SequenceId, TokenTree};
 use forerun_cpu::{Isa, SpeculatorWeights, Transformer};

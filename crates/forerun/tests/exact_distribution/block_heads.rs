@@ -1,4 +1,4 @@
-//! DSpark: heads that correct a block position by position.
+//! DSpark and DFlash 2: heads that correct a block position by position.
 
 use crate::drafters::Make;
 use crate::exactness::assert_exact_of;
@@ -53,6 +53,8 @@ struct TableHeads {
     is_recurrent: bool,
     /// A token after which the logits overflow.
     overflows_after: Option<TokenId>,
+    /// The number of tokens that the heads choose among, as DFlash 2's selector does. Nothing ends a draft then.
+    candidates: Option<usize>,
 }
 
 impl ForwardBlockHeads for TableHeads {
@@ -60,11 +62,21 @@ impl ForwardBlockHeads for TableHeads {
         self.is_recurrent
     }
 
+    fn candidates(&self) -> Option<usize> {
+        self.candidates
+    }
+
     fn forward(&mut self, positions: &[BlockPosition<'_>]) -> Vec<BlockCorrection> {
         let correction = |position: &BlockPosition<'_>| {
             let BlockPosition { hidden, previous, state, .. } = *position;
             let state = state.first().map_or(0, |state| *state as TokenId);
             let mut row = self.table.row(&[hidden[0].to_bits(), previous, state]);
+            if self.candidates.is_some() {
+                assert_eq!(Some(position.candidates.len()), self.candidates);
+                let candidates = position.candidates.iter();
+                let logit_bias = candidates.map(|&token| row[token as usize]).collect();
+                return BlockCorrection { logit_bias, confidence: 1.0, state: Vec::new() };
+            }
             if self.overflows_after == Some(previous) {
                 row[0] = f32::INFINITY;
                 return BlockCorrection { logit_bias: row, confidence: 0.6, state: vec![0.0] };
@@ -85,6 +97,18 @@ fn dspark(masks: &Masks, is_recurrent: bool) -> Box<dyn Drafter> {
         table,
         is_recurrent,
         overflows_after: None,
+        candidates: None,
+    })))
+}
+
+/// The best two tokens of each position are corrected, and the third one is never drafted.
+fn dflash2(masks: &Masks, candidates: usize) -> Box<dyn Drafter> {
+    let drafter = ParallelEagleDrafter::new(BlockTable(FeatureTable(DRAFT_MODEL)), masks.clone());
+    Box::new(drafter.with_heads(Box::new(TableHeads {
+        table: TableModel::new(11, VOCAB, 3.0),
+        is_recurrent: false,
+        overflows_after: None,
+        candidates: Some(candidates),
     })))
 }
 
@@ -101,6 +125,7 @@ fn blocks_whose_heads_overflow_are_exact() {
                 table,
                 is_recurrent: false,
                 overflows_after,
+                candidates: None,
             })))
         };
         for shape in [chain(2), best(3), iid(&[2, 1])] {
@@ -127,6 +152,54 @@ fn blocks_with_heads_are_exact() {
     for (name, size) in [("dspark", 7), ("dspark with a short block", 3)] {
         assert_pearl_on_features_is_exact(name, &|| dspark(&anchored(size), true));
     }
+}
+
+#[test]
+fn blocks_with_selectors_are_exact() {
+    let masks = Masks::Block { mask: 1, size: 4 };
+    for candidates in [1, 2, VOCAB] {
+        let drafter = || dflash2(&masks, candidates);
+        for shape in [chain(1), chain(2), top(2, 2), ranked(&[2, 1]), best(3), iid(&[2, 1])] {
+            let name = format!("speculative, dflash 2 of {candidates}, {shape:?}");
+            assert_exact_of(&name, &drafter, &|| speculative(&shape), (3, true));
+        }
+    }
+    for (name, masks) in [
+        ("dflash 2", Masks::Block { mask: 1, size: 7 }),
+        ("dflash 2 with a short block", Masks::Block { mask: 1, size: 4 }),
+        ("causal dflash 2", Masks::CausalBlock { mask: 1, size: 5 }),
+    ] {
+        assert_pearl_on_features_is_exact(name, &|| dflash2(&masks, 2));
+    }
+}
+
+/// The proposal's distributions are those of all tokens, not of the candidates only.
+#[test]
+fn mutant_proposals_of_all_tokens_instead_of_candidates() {
+    struct Unrestricted;
+
+    impl Drafter for Unrestricted {
+        fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+            let masks = Masks::Block { mask: 1, size: 4 };
+            let draft = dflash2(&masks, 2).draft(context)?;
+            let Proposal::Sampled(rows) = dflash2(&masks, VOCAB).draft(context)?.proposal else {
+                return Ok(draft);
+            };
+            Ok(Draft { proposal: Proposal::Sampled(rows), ..draft })
+        }
+
+        fn release(&mut self, _sequence: SequenceId) {}
+    }
+
+    let decoder = || speculative(&chain(1));
+    let drafter = || -> Box<dyn Drafter> { Box::new(Unrestricted) };
+    let off = |drafter: Make<'_>| {
+        let experiment = Experiment::of(sampling(1.0, 0, 1.0), drafter, &decoder);
+        Experiment { tokens: 3, features: true, ..experiment }.deviation()
+    };
+    let deviation = off(&drafter);
+    println!("mutant \"all tokens proposed\" is off by {deviation:.4}");
+    assert!(deviation > 1e-3, "the mutant was not caught: off by {deviation}");
 }
 
 /// Heads end some drafts, and change their tokens.

@@ -1,4 +1,4 @@
-//! The heads after a block drafter's layers (DSpark).
+//! The heads after a block drafter's layers (DSpark, DFlash 2).
 
 use super::Architecture;
 use crate::tensor::{BlockHeadTensor, Tensor};
@@ -23,6 +23,8 @@ use std::sync::Arc;
 ///
 /// The bias of the logits is `logit_bias(z)`, and the confidence `sigmoid(confidence(h))` or
 /// `sigmoid(confidence(cat(h, e)))`. The state of the block's first position is 0.
+///
+/// DFlash 2 has a selector in their place ([`CandidateSelector`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockHeads {
     /// Width of the layers' hidden states.
@@ -37,6 +39,20 @@ pub struct BlockHeads {
     pub markov: Option<MarkovHead>,
     /// What the head that predicts acceptance reads, if there is one.
     pub confidence: Option<ConfidenceInput>,
+    /// The head that scores the most probable tokens, if there is one.
+    pub selector: Option<CandidateSelector>,
+}
+
+/// A head that scores the most probable tokens of a position by the token before it (DFlash 2).
+///
+/// Other tokens are not drafted. The score of token `b` after token `a` is its logit plus
+/// `Σ predecessor[a] · projection(h) · successor[b]`, with `h` the row's hidden state after the final norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CandidateSelector {
+    /// Width of what is known of a token.
+    pub rank: usize,
+    /// The number of tokens that are scored.
+    pub candidates: usize,
 }
 
 /// A low-rank head that adds a bias to logits.
@@ -69,16 +85,14 @@ pub enum ConfidenceInput {
 }
 
 impl BlockHeads {
-    /// Returns the heads after some layers.
+    /// Returns no heads after some layers. To have heads, change the result:
+    /// `BlockHeads { selector, ..BlockHeads::none(layers) }`.
     #[must_use]
-    pub fn of(
-        layers: &Architecture,
-        markov: Option<MarkovHead>,
-        confidence: Option<ConfidenceInput>,
-    ) -> Self {
+    pub fn none(layers: &Architecture) -> Self {
         let Architecture { hidden_size, norm_epsilon, vocab_size, .. } = *layers;
         let head_tokens = layers.head_tokens.clone();
-        Self { hidden_size, norm_epsilon, vocab_size, head_tokens, markov, confidence }
+        let (markov, confidence, selector) = (None, None, None);
+        Self { hidden_size, norm_epsilon, vocab_size, head_tokens, markov, confidence, selector }
     }
 
     /// Returns the width of the Markov head's latent vectors; 0 without one.
@@ -96,7 +110,8 @@ impl BlockHeads {
             MarkovKind::Recurrent => Some(T::Joint),
         });
         let markov = self.markov.map(|_| [T::Previous, T::LogitBias]);
-        markov.into_iter().flatten().chain(of_kind)
+        let selector = self.selector.map(|_| [T::Predecessor, T::Successor, T::SelectorProjection]);
+        markov.into_iter().flatten().chain(of_kind).chain(selector.into_iter().flatten())
     }
 
     /// Returns the other tensors: vectors that no matrix kernel reads.
@@ -132,7 +147,14 @@ impl BlockHeads {
             T::JointBias => vec![3 * rank],
             T::Confidence => vec![1, self.confidence_inputs()],
             T::ConfidenceBias => vec![1],
+            T::Predecessor | T::Successor => vec![self.vocab_size, self.selector_rank()],
+            T::SelectorProjection => vec![self.selector_rank(), hidden],
         }
+    }
+
+    /// Returns the width of what the selector knows of a token; 0 without one.
+    fn selector_rank(&self) -> usize {
+        self.selector.map_or(0, |selector| selector.rank)
     }
 
     /// Returns the width of what the confidence head reads.

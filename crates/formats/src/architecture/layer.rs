@@ -28,6 +28,35 @@ pub struct Layer {
     pub own_input: Option<OwnInput>,
     /// Whether the hidden state after the layer is multiplied by a stored number (Gemma 4).
     pub scalar: bool,
+    /// The convolutions of what attention and the MLP read and of what they add, if there are any (DFlash 2).
+    pub block_conv: Option<BlockConv>,
+}
+
+/// Convolutions over the rows of a block: of what attention reads, of what it adds, and the same for the MLP
+/// (DFlash 2). Row `i` of a convolution is `Σ_t (base[t] + own[t]) · x[i − t]`, where `x` is zero before the block. `base`
+/// is stored, and the row's `own` numbers are a projection of what attention or the MLP reads, before its convolution.
+/// All channels of a group share them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockConv {
+    /// The number of rows that are read: the row itself, and those before it.
+    pub taps: usize,
+    /// The number of channels of a group, which divides the hidden size.
+    pub group_size: usize,
+}
+
+impl BlockConv {
+    /// Returns the number of groups in a model with this hidden size.
+    #[must_use]
+    pub fn groups(self, hidden_size: usize) -> usize {
+        hidden_size / self.group_size
+    }
+
+    /// Returns how many numbers a row has for the two convolutions of attention, or of the MLP:
+    /// `[2, taps, groups]`.
+    #[must_use]
+    pub fn row_width(self, hidden_size: usize) -> usize {
+        2 * self.taps * self.groups(hidden_size)
+    }
 }
 
 /// A layer's own input: a function of the row's token (per-layer embeddings of Gemma 3n and 4). With `width`
@@ -129,6 +158,7 @@ impl Layer {
             mlp_output_norm: false,
             own_input: None,
             scalar: false,
+            block_conv: None,
         }
     }
 
@@ -187,6 +217,8 @@ impl Layer {
             T::Key | T::Value => has_keys,
             T::InputGate | T::InputUp | T::InputNorm => self.own_input.is_some(),
             T::Scalar => self.scalar,
+            T::AttentionConv | T::AttentionConvProjection => self.block_conv.is_some(),
+            T::MlpConv | T::MlpConvProjection => self.block_conv.is_some(),
             T::QueryDown | T::QueryLatentNorm | T::QueryUp => has_query_rank,
             T::QueryDownBias => has_query_rank && has_bias,
             T::LatentDown | T::LatentNorm | T::LatentUp => latent.is_some(),
@@ -267,6 +299,12 @@ impl Layer {
             T::InputGate => vec![own_input, hidden],
             T::InputUp => vec![hidden, own_input],
             T::Scalar => vec![1],
+            T::AttentionConv | T::MlpConv => {
+                vec![2, self.block_conv.map_or(0, |conv| conv.taps), hidden]
+            }
+            T::AttentionConvProjection | T::MlpConvProjection => {
+                vec![self.block_conv.map_or(0, |conv| conv.row_width(hidden)), hidden]
+            }
             T::QueryBias | T::AttentionGateBias => vec![q_size],
             T::KeyBias | T::ValueBias => vec![kv_size],
             T::QueryNorm => qk_norm(q_size),

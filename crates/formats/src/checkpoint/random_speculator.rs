@@ -15,13 +15,19 @@ use serde_json::{Value, json};
 
 use super::random::{Normal, RandomDtype, RandomTensor, write_error};
 use super::{SerializedTensor, write_safetensors};
-use crate::architecture::{FeatureNorm, MarkovKind, QkNorms};
+use crate::architecture::{BlockConv, FeatureNorm, MarkovKind, QkNorms};
 use crate::config::{Config, Family, SlidingLayers, SlidingWindow};
 use crate::load_error::LoadError;
 use crate::tensor::Tensor;
 
-/// The rank of random Markov heads.
+/// The rank of random Markov heads and selectors.
 const MARKOV_RANK: usize = 8;
+
+/// The number of tokens that a random selector scores.
+const CANDIDATES: usize = 5;
+
+/// The convolutions of random drafters. The group size divides the hidden size of all targets.
+const CONV: BlockConv = BlockConv { taps: 3, group_size: 4 };
 
 /// The storage layout of a drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +58,8 @@ pub enum SpeculatorLayout {
     DFlash,
     /// JetSpec: DFlash with two layers that are causal.
     JetSpec,
+    /// DFlash 2: layers as in [`Self::DFlash`], none of which is causal, with all factors and a cap of logits.
+    DFlash2,
     /// DSpark with a Markov head of this kind: in its authors' layout if that is recurrent, otherwise in the layout of
     /// speculators, with [`Self::ReducedEagle`]'s head if it is gated. In the block of a vanilla one, the row of a mask
     /// predicts the token in its place.
@@ -136,7 +144,7 @@ impl RandomSpeculator<'_> {
 
     fn config(&self) -> Config {
         use SpeculatorLayout as L;
-        if matches!(self.layout, L::DFlash | L::JetSpec | L::DSpark(_)) {
+        if matches!(self.layout, L::DFlash | L::DFlash2 | L::JetSpec | L::DSpark(_)) {
             let layers = SlidingLayers::Listed(vec![true, false]);
             let full = [L::JetSpec, L::DSpark(MarkovKind::Recurrent)];
             let slides = !full.contains(&self.layout);
@@ -196,6 +204,7 @@ impl RandomSpeculator<'_> {
                 }
                 config
             }
+            L::DFlash2 => self.dflash2_json(layer),
             L::DSpark(kind) => self.dspark_json(kind, layer),
             L::Pard2 => {
                 let mut config = layer;
@@ -218,6 +227,20 @@ impl RandomSpeculator<'_> {
             config["target"] = json!("the random target");
             config["target_embedding_sha256"] = json!(hash);
         }
+        config
+    }
+
+    fn dflash2_json(&self, layer: Value) -> Value {
+        let mut config = layer;
+        config["architectures"] = json!(["DFlash2DraftModel"]);
+        config["is_causal"] = json!(false);
+        config["dflash_config"] = json!({
+            "block_size": self.positions + 1, "mask_token_id": 0,
+            "target_layer_ids": [0, self.target.num_hidden_layers - 1],
+            "conv_kernel_size": CONV.taps, "conv_group_size": CONV.group_size,
+            "selector_rank": MARKOV_RANK, "selector_top_k": CANDIDATES,
+            "input_embedding_scale": 1.5, "output_multiplier": 0.75, "final_logit_softcapping": 20.0,
+        });
         config
     }
 
@@ -307,6 +330,7 @@ impl RandomSpeculator<'_> {
                 all.map(|tensor| (tensor.to_string(), self.target_tensor(tensor))).collect()
             }
             L::DFlash | L::JetSpec => self.block_layers(),
+            L::DFlash2 => [self.block_layers(), self.convolutions(), self.selector()].concat(),
             L::DSpark(kind) => [self.block_layers(), self.block_heads(kind)].concat(),
             L::ParallelEagle | L::ReducedParallelEagle => {
                 let shape = [self.positions, self.hidden_size()];
@@ -383,6 +407,40 @@ impl RandomSpeculator<'_> {
         let fusion = self.normal("fc.weight", [size, 2 * size], 0.5 / (size as f32).sqrt());
         let context_norm = self.norm("hidden_norm.weight", size);
         [self.layer(true), vec![fusion, context_norm]].concat()
+    }
+
+    /// Returns convolutions that mostly keep a row as it is.
+    fn convolutions(&self) -> Vec<(String, FloatTensor)> {
+        let (size, deviation) = (self.hidden_size(), 0.3);
+        let mut tensors = Vec::new();
+        for layer in 0..self.config().num_hidden_layers {
+            for part in ["attention_conv", "mlp_conv"] {
+                let prefix = format!("layers.{layer}.{part}");
+                let name = format!("{prefix}.base_kernel");
+                let (name, mut base) = self.normal(&name, [2 * CONV.taps, size], deviation);
+                for first in [0, CONV.taps * size] {
+                    base.values[first..][..size].iter_mut().for_each(|value| *value += 1.0);
+                }
+                tensors.push((name, FloatTensor { shape: vec![2, CONV.taps, size], ..base }));
+                let (name, shape) =
+                    (format!("{prefix}.kernel_projection.weight"), [CONV.row_width(size), size]);
+                tensors.push(self.normal(&name, shape, deviation / (size as f32).sqrt()));
+            }
+        }
+        tensors
+    }
+
+    fn selector(&self) -> Vec<(String, FloatTensor)> {
+        let (size, rank, vocab_size) = (self.hidden_size(), MARKOV_RANK, self.target.vocab_size);
+        let (of_token, of_hidden) = (1.0 / (rank as f32).sqrt(), 1.0 / (size as f32).sqrt());
+        let tensor = |name: &str, shape, deviation| {
+            self.normal(&format!("candidate_selector.{name}"), shape, deviation)
+        };
+        vec![
+            tensor("predecessor_codebook", [vocab_size, rank], 1.0),
+            tensor("successor_codebook", [vocab_size, rank], of_token),
+            tensor("hidden_projection.weight", [rank, size], of_hidden),
+        ]
     }
 
     /// Returns heads that are mostly confident.

@@ -702,6 +702,7 @@ impl Config {
                 .per_layer_input
                 .map(|width| OwnInput { width, activation: self.hidden_act }),
             scalar: self.layer_scalar,
+            block_conv: None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! The storage layouts of DFlash's layers, which DSpark has, too ([`super::dspark`]).
+//! The storage layouts of DFlash's layers, which DFlash 2 ([`super::dflash2`]) and DSpark ([`super::dspark`]) have, too.
 //!
 //! *DFlash: Block Diffusion for Flash Speculative Decoding*, 2026, arXiv 2602.06036. `fc.weight` projects hidden
 //! states of several of the target's layers to one, and `hidden_norm.weight` norms it. Every layer computes the keys
@@ -12,19 +12,22 @@
 //! | head | the target's, or its part for the tokens in `d2t` if forerun's trainer wrote the drafter | its own if it has fewer tokens (`d2t`) |
 //! | sliding layers | causal unless `is_causal` or `dflash_config.causal` is false | causal unless `sliding_window_non_causal` is true |
 //! | a row predicts | the token in its place | the token after its place if `sample_from_anchor` is true |
+//! | factors | `input_embedding_scale` of embeddings and `output_multiplier` of logits | none |
 //!
+//! Options of z-lab's layout that are not those of layers stand in `dflash_config` or among the others.
 //! Other layers are not causal. JetSpec (*Breaking the Scaling Ceiling of Speculative Decoding with Parallel Tree Drafting*, 2026,
 //! arXiv 2606.18394) has z-lab's layout, and `dflash_config.causal_head`, which is true: all layers are causal. An option that is not known is refused: ignoring it would keep the text, and silently
 //! cost acceptance.
 
 use super::Speculator;
+use super::dflash2::{self, Additions};
 use super::draft_vocabulary::DRAFT_TO_TARGET;
 use super::dspark::{self, Heads};
 use super::eagle3::options::{
     LAYER_CONFIG, LAYER_OPTIONS, NEUTRAL, SPECULATORS_OPTIONS, check_draft_vocabulary,
 };
 use super::layers::short_name;
-use crate::architecture::{Architecture, BlockHeads, FeatureSource, Head, Input, Layer};
+use crate::architecture::{Architecture, BlockHeads, Factors, FeatureSource, Head, Input, Layer};
 use crate::checkpoint::{LoadError, NamedTensors, Tensor};
 use crate::config::{Config, unread};
 use crate::json_options::JsonOptions;
@@ -43,11 +46,35 @@ pub(super) const TARGET_LAYERS: &str = "target_layer_ids";
 pub(super) const OF_TRAINER: &str = "speculator";
 
 /// The options in z-lab's layout, next to those of the layers, and the one of forerun's own trainer.
-const OPTIONS: &[&str] = &["block_size", NESTED, "is_causal", "num_target_layers", OF_TRAINER];
+const OPTIONS: &[&str] = &[
+    "block_size",
+    EMBEDDING_FACTOR,
+    "is_causal",
+    LOGIT_FACTOR,
+    NESTED,
+    "num_target_layers",
+    OF_TRAINER,
+];
 
 /// The options in `dflash_config`.
-const NESTED_OPTIONS: &[&str] =
-    &["block_size", "causal", CAUSAL_HEAD, "mask_token_id", TARGET_HIDDEN_SIZE, TARGET_LAYERS];
+const NESTED_OPTIONS: &[&str] = &[
+    "block_size",
+    "causal",
+    CAUSAL_HEAD,
+    EMBEDDING_FACTOR,
+    LOGIT_CAP,
+    LOGIT_FACTOR,
+    "mask_token_id",
+    TARGET_HIDDEN_SIZE,
+    TARGET_LAYERS,
+];
+
+/// The factor of embeddings.
+const EMBEDDING_FACTOR: &str = "input_embedding_scale";
+/// The factor of logits.
+const LOGIT_FACTOR: &str = "output_multiplier";
+/// The limit of logits after that. 0 means none.
+const LOGIT_CAP: &str = "final_logit_softcapping";
 
 /// Whether all layers are causal, in JetSpec's layout.
 const CAUSAL_HEAD: &str = "causal_head";
@@ -105,6 +132,24 @@ impl DraftBlock {
     }
 }
 
+/// What is drafted with DFlash's layers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Algorithm {
+    DFlash,
+    DFlash2,
+    DSpark,
+}
+
+impl Algorithm {
+    fn of(options: &JsonOptions<'_>, tensors: &NamedTensors) -> Self {
+        match dspark::is_dspark(options, tensors) {
+            _ if dflash2::is_dflash2(tensors) => Self::DFlash2,
+            true => Self::DSpark,
+            false => Self::DFlash,
+        }
+    }
+}
+
 /// Whose layout it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writer {
@@ -123,8 +168,12 @@ pub(super) struct Layout {
     pub(super) block: DraftBlock,
     /// Whether all layers are causal, or none. `None` if only those with a sliding window are.
     causal: Option<bool>,
-    /// The heads after the layers; without any in DFlash.
+    /// DSpark's heads after the layers; without any in the others.
     heads: Heads,
+    /// What DFlash 2 adds.
+    additions: Option<Additions>,
+    /// The factors of embeddings and logits.
+    factors: Factors,
     /// Whether forerun's trainer wrote the drafter.
     of_trainer: bool,
 }
@@ -147,30 +196,31 @@ impl Layout {
         target: &Config,
     ) -> Result<Self, LoadError> {
         let layer_options = options.object(LAYER_CONFIG)?;
-        let writer = match dspark::has_heads(tensors) {
+        let algorithm = Algorithm::of(options, tensors);
+        let writer = match algorithm {
             _ if layer_options.is_some() || options.contains(dspark::TYPE) => Writer::Speculators,
-            true => Writer::DeepSpec,
-            false => Writer::ZLab,
+            Algorithm::DSpark => Writer::DeepSpec,
+            Algorithm::DFlash | Algorithm::DFlash2 => Writer::ZLab,
         };
-        let is_dspark = dspark::is_dspark(options, tensors);
-        check_names(options, writer, is_dspark)?;
+        check_names(options, writer, algorithm)?;
         let nested = options.object(NESTED)?;
         if let Some(nested) = &nested {
-            nested.reject_unknown(OWNER, |name| NESTED_OPTIONS.contains(&name))?;
+            nested.reject_unknown(OWNER, |name| match algorithm {
+                Algorithm::DFlash2 if name == CAUSAL_HEAD => false,
+                Algorithm::DFlash2 if dflash2::OPTIONS.contains(&name) => true,
+                _ => NESTED_OPTIONS.contains(&name),
+            })?;
         }
-        if is_dspark {
-            dspark::check_class(options, writer == Writer::DeepSpec)?;
-        } else {
-            check_class(options)?;
-        }
+        check_class(options, writer, algorithm)?;
         if writer == Writer::Speculators {
-            check_speculators(options, is_dspark)?;
+            check_speculators(options, algorithm)?;
             if layer_options.is_none() {
                 return Err(options.missing(LAYER_CONFIG, "the options of the drafter's layers"));
             }
         }
         let layer_options = layer_options.as_ref().unwrap_or(options);
-        let config = layers(layer_options, writer == Writer::Speculators, file)?;
+        let logit_cap = logit_cap(holder(layer_options, nested.as_ref(), LOGIT_CAP))?;
+        let config = layers(layer_options, logit_cap, writer == Writer::Speculators, file)?;
         check_sizes(options, tensors, &config, target)?;
         let nested = nested.as_ref();
         if let Some(nested) = nested {
@@ -188,26 +238,37 @@ impl Layout {
             (Writer::ZLab, None) => return Err(options.missing(NESTED, "DFlash's options")),
         };
         let block = block(options, nested, config.vocab_size)?;
-        let predicts_after = match (writer, is_dspark) {
+        let predicts_after = match (writer, algorithm) {
             (Writer::ZLab, _) => false,
             (Writer::DeepSpec, _) => true,
-            (Writer::Speculators, true) => dspark::predicts_after(options, block.size)?,
-            (Writer::Speculators, false) => options.flag("sample_from_anchor")?.unwrap_or_default(),
+            (Writer::Speculators, Algorithm::DSpark) => {
+                dspark::predicts_after(options, block.size)?
+            }
+            (Writer::Speculators, _) => options.flag("sample_from_anchor")?.unwrap_or_default(),
         };
         let causal = match writer {
             Writer::Speculators => {
-                options.flag("sliding_window_non_causal")?.filter(|flag| *flag).map(|_| false)
+                let flag = options.flag("sliding_window_non_causal")?;
+                flag.unwrap_or(algorithm == Algorithm::DFlash2).then_some(false)
             }
             Writer::DeepSpec => Some(false),
             Writer::ZLab => causal(options, nested)?,
         };
-        let heads = dspark::heads(options, tensors, &config)?;
+        let (heads, additions) = match algorithm {
+            Algorithm::DFlash2 => {
+                let additions = Additions::read(options, nested, &config, block.size)?;
+                (Heads { markov: None, confidence: None }, Some(additions))
+            }
+            _ => (dspark::heads(options, tensors, &config)?, None),
+        };
+        let factors = factors(options, nested)?;
         let layers = config.architecture().layers;
         let slides = |layer: &Layer| layer.attention.as_ref().is_some_and(|a| a.window.is_some());
         let causal_block = causal.unwrap_or_else(|| layers.iter().all(slides));
         let block = DraftBlock { predicts_after, causal: causal_block, ..block };
         let of_trainer = options.contains(OF_TRAINER);
-        let layout = Self { config, feature_layers, block, causal, heads, of_trainer };
+        let layout =
+            Self { config, feature_layers, block, causal, heads, additions, factors, of_trainer };
         layout.check_windows(layer_options, writer)?;
         Ok(layout)
     }
@@ -220,8 +281,9 @@ impl Layout {
     /// Returns the heads after the layers, if there are any.
     pub(super) fn block_heads(&self, layers: &Architecture) -> Option<BlockHeads> {
         let Heads { markov, confidence } = self.heads;
-        let any = markov.is_some() || confidence.is_some();
-        any.then(|| BlockHeads::of(layers, markov, confidence))
+        let selector = self.additions.map(|additions| additions.selector);
+        let any = markov.is_some() || confidence.is_some() || selector.is_some();
+        any.then(|| BlockHeads { markov, confidence, selector, ..BlockHeads::none(layers) })
     }
 
     /// Refuses windows that would end within a block: rows do not see what is beyond a window on either side. DSpark's
@@ -254,30 +316,62 @@ impl Layout {
 /// `model_type` says, and writes the target's.
 fn layers(
     options: &JsonOptions<'_>,
+    logit_cap: Option<f32>,
     is_speculators: bool,
     file: &Path,
 ) -> Result<Config, LoadError> {
     const TYPE: &str = "model_type";
-    const CAP: &str = "final_logit_softcapping";
     let is_known = |value: &Value| value == "qwen3" || is_speculators && value == "llama";
     options.check_supported(TYPE, "\"qwen3\"", is_known)?;
-    let logit_cap = options.number(CAP)?;
-    if let Some(cap) = logit_cap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
-        return Err(options.invalid(CAP, &cap, "a positive number"));
-    }
     // `architectures` names a drafter's class, not a model's, and a model is always causal. A Qwen3 has no cap.
     let mut text = options.with(TYPE, "qwen3");
-    for option in ["architectures", "is_causal", CAP] {
+    for option in ["architectures", "is_causal", LOGIT_CAP] {
         text = JsonOptions::parse(&text, file)?.without(option);
     }
     Ok(Config { final_logit_softcapping: logit_cap, ..Config::parse(&text, file)? })
+}
+
+/// Returns the limit of logits, if there is one.
+fn logit_cap(options: &JsonOptions<'_>) -> Result<Option<f32>, LoadError> {
+    match options.number(LOGIT_CAP)? {
+        Some(cap) if !(cap.is_finite() && cap >= 0.0) => {
+            Err(options.invalid(LOGIT_CAP, &cap, "a positive number, or 0 for no limit"))
+        }
+        cap => Ok(cap.filter(|cap| *cap > 0.0)),
+    }
+}
+
+/// Returns the factors of embeddings and logits.
+fn factors(
+    options: &JsonOptions<'_>,
+    nested: Option<&JsonOptions<'_>>,
+) -> Result<Factors, LoadError> {
+    let factor = |option| {
+        let options = holder(options, nested, option);
+        let factor = options.number(option)?.unwrap_or(1.0);
+        match factor > 0.0 && factor.is_finite() && factor.recip().is_finite() {
+            true => Ok(factor),
+            false => Err(options.invalid(option, &factor, "a positive number")),
+        }
+    };
+    let (embedding, logit) = (factor(EMBEDDING_FACTOR)?, factor(LOGIT_FACTOR)?);
+    Ok(Factors { embedding, logit_divisor: logit.recip(), ..Factors::ONE })
+}
+
+/// Returns the options that hold an option: those in `dflash_config` if it is there.
+pub(super) fn holder<'o, 'f>(
+    options: &'o JsonOptions<'f>,
+    nested: Option<&'o JsonOptions<'f>>,
+    option: &str,
+) -> &'o JsonOptions<'f> {
+    nested.filter(|nested| nested.get(option).is_some()).unwrap_or(options)
 }
 
 /// Rejects options that are not known.
 fn check_names(
     options: &JsonOptions<'_>,
     writer: Writer,
-    is_dspark: bool,
+    algorithm: Algorithm,
 ) -> Result<(), LoadError> {
     let of_layers = |name: &str| LAYER_OPTIONS.contains(&name) || unread::knows(name);
     options.reject_unknown(OWNER, |name| {
@@ -290,28 +384,47 @@ fn check_names(
             Writer::DeepSpec => of_layers(name) || dspark::OPTIONS.contains(&name),
             Writer::ZLab => of_layers(name) || OPTIONS.contains(&name),
         };
-        let of_heads = is_dspark && dspark::HEAD_OPTIONS.contains(&name);
-        of_layout || of_heads || NEUTRAL.contains(&name)
+        let of_algorithm = match algorithm {
+            Algorithm::DFlash => false,
+            Algorithm::DFlash2 => dflash2::OPTIONS.contains(&name),
+            Algorithm::DSpark => dspark::HEAD_OPTIONS.contains(&name),
+        };
+        of_layout || of_algorithm || NEUTRAL.contains(&name)
     })
 }
 
-/// Rejects drafters of another class than DFlash's.
-fn check_class(options: &JsonOptions<'_>) -> Result<(), LoadError> {
+/// Rejects drafters of another class.
+fn check_class(
+    options: &JsonOptions<'_>,
+    writer: Writer,
+    algorithm: Algorithm,
+) -> Result<(), LoadError> {
+    let (known, supported): (&[&str], _) = match algorithm {
+        Algorithm::DFlash => (
+            &["DFlashDraftModel", "DFlashSpeculator"],
+            "[\"DFlashDraftModel\"] or [\"DFlashSpeculator\"]",
+        ),
+        Algorithm::DFlash2 => (&["DFlash2DraftModel"], "[\"DFlash2DraftModel\"]"),
+        Algorithm::DSpark => return dspark::check_class(options, writer == Writer::DeepSpec),
+    };
     let classes = |value: &Value| {
-        let known = ["DFlashDraftModel", "DFlashSpeculator"];
         value
             .as_array()
             .is_some_and(|all| all.iter().all(|name| known.iter().any(|known| name == known)))
     };
-    let supported = "[\"DFlashDraftModel\"] or [\"DFlashSpeculator\"]";
     options.check_supported("architectures", supported, classes)
 }
 
 /// Rejects speculators of another algorithm, and what is not computed.
-fn check_speculators(options: &JsonOptions<'_>, is_dspark: bool) -> Result<(), LoadError> {
-    let (algorithm, supported) = match is_dspark {
-        true => ("dspark", "\"dspark\""),
-        false => ("dflash", "\"dflash\""),
+fn check_speculators(options: &JsonOptions<'_>, algorithm: Algorithm) -> Result<(), LoadError> {
+    if algorithm == Algorithm::DFlash2 {
+        // Its training has no other meaning of rows.
+        options.check_supported("sample_from_anchor", "false", |value| value == false)?;
+    }
+    let (algorithm, supported) = match algorithm {
+        Algorithm::DFlash => ("dflash", "\"dflash\""),
+        Algorithm::DFlash2 => ("dflash2", "\"dflash2\""),
+        Algorithm::DSpark => ("dspark", "\"dspark\""),
     };
     let is_supported = |value: &Value| value == algorithm;
     options.check_supported(dspark::TYPE, supported, is_supported)?;
@@ -376,22 +489,15 @@ fn block(
     nested: Option<&JsonOptions<'_>>,
     vocab_size: usize,
 ) -> Result<DraftBlock, LoadError> {
-    let of_nested = nested.map_or(Ok(None), |nested| nested.size("block_size"))?;
-    let size = match of_nested {
-        Some(size) => Some(size),
-        None => options.size("block_size")?,
-    };
+    let of = |option| holder(options, nested, option);
+    let size = of("block_size").size("block_size")?;
     let size =
         size.ok_or_else(|| options.missing("block_size", "the number of rows of a block"))?;
     if !(2..=MAX_BLOCK).contains(&size) {
         let expected = format!("a number from 2 to {MAX_BLOCK}");
         return Err(options.invalid("block_size", &size, &expected));
     }
-    let of_nested = nested.map_or(Ok(None), |nested| nested.token_id("mask_token_id"))?;
-    let mask = match of_nested {
-        Some(mask) => Some(mask),
-        None => options.token_id("mask_token_id")?,
-    };
+    let mask = of("mask_token_id").token_id("mask_token_id")?;
     let mask = mask.ok_or_else(|| options.missing("mask_token_id", "the id of the mask token"))?;
     if mask as usize >= vocab_size {
         let expected = format!("a token id below {vocab_size}, the size of the vocabulary");
@@ -430,8 +536,11 @@ impl Speculator {
     pub(super) fn dflash(&self, layout: &Layout) -> Result<Architecture, LoadError> {
         let model = layout.config.architecture();
         let mut layers = model.layers.clone();
-        for attention in layers.iter_mut().filter_map(|layer| layer.attention.as_mut()) {
-            attention.sees_block = !layout.causal.unwrap_or(attention.window.is_some());
+        for layer in &mut layers {
+            layer.block_conv = layout.additions.map(|additions| additions.conv);
+            if let Some(attention) = &mut layer.attention {
+                attention.sees_block = !layout.causal.unwrap_or(attention.window.is_some());
+            }
         }
         let (head, head_tokens) = match self.head(layout.config.vocab_size)? {
             // A part of the target's head.
@@ -440,8 +549,11 @@ impl Speculator {
             }
             other => other,
         };
-        // Nobody else has `d2t` without a head, so it may mean something else there.
-        let knows_tokens = head == Head::Own || layout.of_trainer;
+        // Nobody else has `d2t` without a head, so it may mean something else there. DFlash 2 has all tokens.
+        let knows_tokens = match layout.additions {
+            Some(_) => false,
+            None => head == Head::Own || layout.of_trainer,
+        };
         let width = layout.features().width(layout.config.hidden_size);
         let architecture = Architecture {
             input: Input::Block { width },
@@ -450,6 +562,7 @@ impl Speculator {
             final_norm: true,
             head,
             head_tokens,
+            factors: layout.factors,
             ..model
         };
         let heads = layout.block_heads(&architecture);

@@ -12,10 +12,12 @@
 //! * PARD (An et al. 2025, arXiv 2504.18583), a complete model with a mask token;
 //! * PARD-2 (An et al. 2026, arXiv 2605.08632), the same with a projection of the target's features;
 //! * DFlash (Chen et al. 2026, arXiv 2602.06036), layers that draft a block in one pass;
+//! * DFlash 2, the same with convolutions in the block and a selector of paths;
 //! * DSpark (Cheng et al. 2026, arXiv 2607.05147), the same with heads that correct a block position by position;
 //! * MTP (DeepSeek-AI 2024, arXiv 2412.19437), a layer of the target's own checkpoint.
 
 mod dflash;
+mod dflash2;
 mod draft_vocabulary;
 mod dspark;
 mod eagle3;
@@ -54,7 +56,9 @@ pub enum SpeculatorKind {
     PEagle,
     /// Layers on hidden states of the target, which draft a block of tokens in one pass (DFlash).
     DFlash,
-    /// The same with heads that correct the block one position after another (DSpark).
+    /// The same with convolutions over the block, and a selector that chooses among the most probable tokens (DFlash 2).
+    DFlash2,
+    /// DFlash's layers with heads that correct the block one position after another (DSpark).
     DSpark,
     /// A layer of the target's own checkpoint on tokens and the target's features (MTP). It is not detected, but
     /// opened on request ([`Speculator::open_mtp`]).
@@ -125,7 +129,11 @@ impl SpeculatorKind {
             return Some(if eagle3::has_mask(tensors) { Self::PEagle } else { Self::Eagle3 });
         }
         if dflash::is_dflash(tensors) {
-            return Some(if dspark::has_heads(tensors) { Self::DSpark } else { Self::DFlash });
+            return Some(match dspark::has_heads(tensors) {
+                _ if dflash2::is_dflash2(tensors) => Self::DFlash2,
+                true => Self::DSpark,
+                false => Self::DFlash,
+            });
         }
         let has = |tensor| tensors.has(&short_name(tensor));
         match [Tensor::MaskEmbeddings, Tensor::Fusion].map(has) {
@@ -146,6 +154,7 @@ impl fmt::Display for SpeculatorKind {
             Self::Eagle3 => "an EAGLE-3 drafter",
             Self::PEagle => "a P-EAGLE drafter",
             Self::DFlash => "a DFlash drafter",
+            Self::DFlash2 => "a DFlash 2 drafter",
             Self::DSpark => "a DSpark drafter",
             Self::Mtp => "an MTP head",
             Self::ParallelMedusa => "a ParallelSpec drafter on tokens",

@@ -14,10 +14,8 @@ use super::draft_head::{Distributions, FrozenHead, LOGIT_ROWS};
 use super::elementwise::{
     add, add_scaled, exponentials, inner_product, rms_norm, rms_norm_backward, scale_by,
 };
-use super::head::scaled_gradients;
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
-use super::{Operation, split};
-use candle_core::{Result, Shape};
+use super::{Loss, split};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -288,12 +286,10 @@ impl BlockHeadLoss {
     }
 }
 
-/// The forward pass computes the gradients as well, while it has the logits.
-impl Operation for BlockHeadLoss {
+impl Loss for BlockHeadLoss {
     const NAME: &'static str = "block-head-loss";
-    type Saved = [Vec<f32>; 3];
 
-    fn forward(&self, [x, norm, weights]: [&[f32]; 3]) -> (Vec<f32>, Self::Saved) {
+    fn compute(&self, [x, norm, weights]: [&[f32]; 3]) -> (f32, [Vec<f32>; 3]) {
         let heads = self.split(weights);
         let bias = MarkovBias::new(heads.embeddings, heads.logit_bias, self.rank);
         let inputs = Inputs { x, norm, heads, bias };
@@ -306,19 +302,10 @@ impl Operation for BlockHeadLoss {
         let loss: f64 = results.iter().map(|result| result.loss).sum();
         let gradients = results.into_iter().map(|result| (result.dnorm, result.dweights));
         let (dnorm, dweights) = gradients.unzip();
-        (vec![loss as f32], [dx, split::sum(dnorm), split::sum(dweights)])
+        (loss as f32, [dx, split::sum(dnorm), split::sum(dweights)])
     }
 
-    fn shape(&self, _: &Shape) -> Shape {
-        Shape::from(())
-    }
-
-    fn backward(
-        &self,
-        saved: Self::Saved,
-        _: [&[f32]; 3],
-        gradient: &[f32],
-    ) -> Result<[Vec<f32>; 3]> {
-        scaled_gradients(saved, self.train, gradient)
+    fn has_gradients(&self) -> bool {
+        self.train
     }
 }

@@ -7,11 +7,10 @@
 
 use super::attention_block::row_slice;
 use super::elementwise::{exponentials, inner_product, rms_norm_backward, scale_by};
-use super::head::{SoftLabel, row_loss, scaled_gradients};
+use super::head::{SoftLabel, row_loss};
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::projection::norm_rows;
-use super::{LossParts, Operation, split};
-use candle_core::{Result, Shape};
+use super::{Loss, LossParts, split};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -184,12 +183,10 @@ impl DraftHeadLoss {
     }
 }
 
-/// The forward pass computes the gradients as well, while it has the logits.
-impl Operation for DraftHeadLoss {
+impl Loss for DraftHeadLoss {
     const NAME: &'static str = "draft-head-loss";
-    type Saved = [Vec<f32>; 3];
 
-    fn forward(&self, [x, norm, _]: [&[f32]; 3]) -> (Vec<f32>, Self::Saved) {
+    fn compute(&self, [x, norm, _]: [&[f32]; 3]) -> (f32, [Vec<f32>; 3]) {
         let ranges = split::ranges(x.len() / self.head.hidden);
         let (size, per_row) = if self.train { (x.len(), self.head.hidden) } else { (0, 0) };
         let mut dx = vec![0.0; size];
@@ -198,19 +195,10 @@ impl Operation for DraftHeadLoss {
         let (parts, dnorm): (Vec<LossParts>, _) = results.into_iter().unzip();
         let parts: LossParts = parts.into_iter().sum();
         *self.parts.lock().unwrap_or_else(PoisonError::into_inner) = parts;
-        (vec![parts.loss as f32], [dx, split::sum(dnorm), Vec::new()])
+        (parts.loss as f32, [dx, split::sum(dnorm), Vec::new()])
     }
 
-    fn shape(&self, _: &Shape) -> Shape {
-        Shape::from(())
-    }
-
-    fn backward(
-        &self,
-        saved: Self::Saved,
-        _: [&[f32]; 3],
-        gradient: &[f32],
-    ) -> Result<[Vec<f32>; 3]> {
-        scaled_gradients(saved, self.train, gradient)
+    fn has_gradients(&self) -> bool {
+        self.train
     }
 }

@@ -1,8 +1,7 @@
 //! The feature regression loss `L_reg` of EAGLE (arXiv 2401.15077): the distance of predicted features
 //! from the target's. It is also the first term of ParallelSpec's equation 4 (arXiv 2410.05589).
 
-use super::{Operation, split};
-use candle_core::{Result, Shape};
+use super::{Loss, split};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -47,34 +46,19 @@ impl FeatureLoss {
     }
 }
 
-/// The forward pass computes the gradients as well.
-impl Operation for FeatureLoss {
+impl Loss for FeatureLoss {
     const NAME: &'static str = "feature-loss";
-    type Saved = Vec<f32>;
 
-    fn forward(&self, [x, _, _]: [&[f32]; 3]) -> (Vec<f32>, Vec<f32>) {
+    fn compute(&self, [x, _, _]: [&[f32]; 3]) -> (f32, [Vec<f32>; 3]) {
         let mut dx = vec![0.0; x.len()];
         let ranges = split::ranges(x.len() / self.hidden);
         let tasks: Vec<_> =
             ranges.iter().zip(split::parts(&mut dx, &ranges, self.hidden)).collect();
         let losses = split::map(tasks, |(range, dx)| self.rows(range, x, dx));
-        (vec![losses.iter().sum::<f64>() as f32], dx)
+        (losses.iter().sum::<f64>() as f32, [dx, Vec::new(), Vec::new()])
     }
 
-    fn shape(&self, _: &Shape) -> Shape {
-        Shape::from(())
-    }
-
-    fn backward(
-        &self,
-        mut dx: Vec<f32>,
-        _: [&[f32]; 3],
-        gradient: &[f32],
-    ) -> Result<[Vec<f32>; 3]> {
-        let [factor] = gradient else {
-            candle_core::bail!("the gradient of a loss must be a scalar")
-        };
-        super::elementwise::scale_by(&mut dx, *factor);
-        Ok([dx, Vec::new(), Vec::new()])
+    fn has_gradients(&self) -> bool {
+        true
     }
 }

@@ -9,8 +9,7 @@ use super::elementwise::{
     add_scaled, exponentials, inner_product, rms_norm, rms_norm_backward, scale_by,
 };
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
-use super::{Operation, split};
-use candle_core::{Result, Shape};
+use super::{Loss, split};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -227,45 +226,16 @@ pub(super) fn row_loss(
     parts.loss += weight * (share * divergence + (1.0 - share) * nll);
 }
 
-/// The forward pass computes the gradients as well, while it has the logits.
-impl Operation for HeadLoss {
+impl Loss for HeadLoss {
     const NAME: &'static str = "head-loss";
-    type Saved = [Vec<f32>; 3];
 
-    fn forward(&self, inputs: [&[f32]; 3]) -> (Vec<f32>, Self::Saved) {
+    fn compute(&self, inputs: [&[f32]; 3]) -> (f32, [Vec<f32>; 3]) {
         let (parts, gradients) = self.loss(inputs);
         *self.parts.lock().unwrap_or_else(PoisonError::into_inner) = parts;
-        (vec![parts.loss as f32], gradients)
+        (parts.loss as f32, gradients)
     }
 
-    fn shape(&self, _: &Shape) -> Shape {
-        Shape::from(())
+    fn has_gradients(&self) -> bool {
+        self.train
     }
-
-    fn backward(
-        &self,
-        saved: Self::Saved,
-        _: [&[f32]; 3],
-        gradient: &[f32],
-    ) -> Result<[Vec<f32>; 3]> {
-        scaled_gradients(saved, self.train, gradient)
-    }
-}
-
-/// Scales the gradients from a loss's forward pass with the gradient of the loss.
-///
-/// # Errors
-/// If the forward pass computed no gradients because `train` was off.
-pub(super) fn scaled_gradients(
-    mut saved: [Vec<f32>; 3],
-    train: bool,
-    gradient: &[f32],
-) -> Result<[Vec<f32>; 3]> {
-    let ([factor], true) = (gradient, train) else {
-        candle_core::bail!("this loss was computed without gradients: compute it with `train` set")
-    };
-    if *factor != 1.0 {
-        saved.iter_mut().for_each(|values| scale_by(values, *factor));
-    }
-    Ok(saved)
 }

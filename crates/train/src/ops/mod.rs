@@ -64,6 +64,49 @@ pub(crate) trait Operation: Send + Sync + 'static {
     ) -> Result<[Vec<f32>; 3]>;
 }
 
+/// A loss of three inputs, which computes its gradients together with its value.
+pub(crate) trait Loss: Send + Sync + 'static {
+    /// The loss's name in error messages.
+    const NAME: &'static str;
+
+    /// Computes the loss and the gradients of the inputs. Those of an input that the loss does not have are empty.
+    fn compute(&self, inputs: [&[f32]; 3]) -> (f32, [Vec<f32>; 3]);
+
+    /// Returns whether it computes gradients.
+    fn has_gradients(&self) -> bool;
+}
+
+impl<L: Loss> Operation for L {
+    const NAME: &'static str = <L as Loss>::NAME;
+    type Saved = [Vec<f32>; 3];
+
+    fn forward(&self, inputs: [&[f32]; 3]) -> (Vec<f32>, Self::Saved) {
+        let (loss, gradients) = self.compute(inputs);
+        (vec![loss], gradients)
+    }
+
+    fn shape(&self, _: &Shape) -> Shape {
+        Shape::from(())
+    }
+
+    fn backward(
+        &self,
+        mut saved: Self::Saved,
+        _: [&[f32]; 3],
+        gradient: &[f32],
+    ) -> Result<[Vec<f32>; 3]> {
+        let ([factor], true) = (gradient, self.has_gradients()) else {
+            candle_core::bail!(
+                "this loss was computed without gradients: compute it with `train` set"
+            )
+        };
+        if *factor != 1.0 {
+            saved.iter_mut().for_each(|values| elementwise::scale_by(values, *factor));
+        }
+        Ok(saved)
+    }
+}
+
 /// Applies an operation to tensors. The result can be differentiated once.
 pub(crate) fn apply(operation: impl Operation, inputs: [&Tensor; 3]) -> Result<Tensor> {
     let [x, norm, weights] = inputs;

@@ -131,5 +131,10 @@ fn layer_name(part: LayerTensor) -> &'static str {
         LayerTensor::InputUp => "proj.weight",
         LayerTensor::InputNorm => "post_norm.weight",
         LayerTensor::Scalar => "layer_output_scale.weight",
+        // Only drafters have these.
+        LayerTensor::AttentionConv => "attn_conv.weight",
+        LayerTensor::AttentionConvProjection => "attn_conv_proj.weight",
+        LayerTensor::MlpConv => "ffn_conv.weight",
+        LayerTensor::MlpConvProjection => "ffn_conv_proj.weight",
     }
 }

@@ -480,7 +480,9 @@ fn dsparks_heads_equal_those_of_the_engine() {
         for (position, row) in rows.iter().enumerate() {
             let hidden = row.get(0).unwrap().to_vec1::<f32>().unwrap();
             let previous = text.inputs[2 + position];
-            let read = BlockPosition { hidden: &hidden, previous, state: &[], predicts: true };
+            let (state, candidates) = (&[][..], &[][..]);
+            let read =
+                BlockPosition { hidden: &hidden, previous, state, predicts: true, candidates };
             let found = heads.forward(&[read]).remove(0);
             let embedding =
                 &stored.tensor("markov_head.markov_w1.weight").unwrap()[previous as usize];
