@@ -20,6 +20,9 @@ const SHARED_INPUTS: u32 = 8;
 /// Teams in the workgroup of a product, if nothing else was chosen.
 pub(crate) const TEAMS: u32 = 2;
 
+/// Teams in the workgroup of a product that share inputs.
+const SHARING_TEAMS: u32 = MAX_WORKGROUP / TEAM_THREADS;
+
 /// Outputs of experts that a team of threads computes.
 pub(crate) const EXPERT_OUTPUTS: u32 = 2;
 
@@ -176,23 +179,20 @@ impl Kernel {
         }
     }
 
-    /// Returns the product with a matrix for a pass of so many rows. Its bits do not depend on the choice.
+    /// Returns the product with a matrix for a pass of so many rows. Its bits do not depend on the choice, which was
+    /// measured on an H100.
     pub(crate) fn linear(weights: WeightType, rows: u32, shapes: ProductShapes) -> Self {
         let most = if shapes == ProductShapes::Large { MAX_TILE_ROWS } else { MAX_TILE_ROWS / 2 };
-        let rows = rows.next_power_of_two().min(most);
-        let is_costly = matches!(weights, WeightType::Quantized(BlockType::Q4_K | BlockType::Q6_K));
+        let tile = rows.next_power_of_two().min(most);
         let is_quantized = matches!(weights, WeightType::Quantized(_));
-        // As measured on an H100.
-        let ([outputs, depth, teams], shares_inputs) = match rows {
+        let ([outputs, depth, teams], shares_inputs) = match tile {
             _ if shapes == ProductShapes::Simple => ([1, 1, TEAMS], false),
-            1 if is_quantized => ([2, 2, 8], !is_costly),
-            1 => ([1, 2, 8], true),
-            2 if is_quantized => ([2, 2, 8], true),
-            2 => ([1, 1, TEAMS], false),
-            4 | 8 => ([2, 1, 8], true),
-            _ => ([4, 1, 8], true),
+            1 | 2 => ([if is_quantized { 2 } else { 1 }, 2, SHARING_TEAMS], true),
+            _ if rows > tile || tile == MAX_TILE_ROWS => ([4, 1, SHARING_TEAMS], true),
+            _ if is_quantized => ([2, 1, SHARING_TEAMS], true),
+            _ => ([2, tile / 4, TEAMS], false),
         };
-        Self::Linear { weights, rows, outputs, depth, teams, shares_inputs }
+        Self::Linear { weights, rows: tile, outputs, depth, teams, shares_inputs }
     }
 
     /// Returns the complete WGSL source.
@@ -214,7 +214,7 @@ impl Kernel {
                 ) + &tile(rows, outputs, teams)
                     + &format!(
                         "const PARTIAL_ROWS: u32 = {}u;\n",
-                        rows.min(MAX_WORKGROUP / 8 / teams)
+                        rows.min(MAX_TILE_ROWS * TEAMS / teams)
                     )
             }
             Self::Experts { rows, .. } => {
