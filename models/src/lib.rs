@@ -25,9 +25,9 @@ macro_rules! files {
 }
 
 /// The target.
-pub const TARGET: Files = files!("target");
+pub static TARGET: Files = files!("target");
 /// The drafter of the target.
-pub const DRAFTER: Files = files!("drafter");
+pub static DRAFTER: Files = files!("drafter");
 
 #[cfg(test)]
 mod tests {

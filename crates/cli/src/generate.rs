@@ -30,11 +30,11 @@ pub(crate) const NO_MODEL: &str =
     "no --model given: using the built-in demonstration pair, small models that write stories";
 
 /// The target of the demonstration pair.
-pub const DEMONSTRATION_TARGET: EmbeddedModel =
+pub static DEMONSTRATION_TARGET: EmbeddedModel =
     EmbeddedModel { name: "demonstration-target", files: forerun_models::TARGET };
 
 /// The drafter of the demonstration pair.
-pub const DEMONSTRATION_DRAFTER: EmbeddedModel =
+pub static DEMONSTRATION_DRAFTER: EmbeddedModel =
     EmbeddedModel { name: "demonstration-drafter", files: forerun_models::DRAFTER };
 
 /// Note that drafts are translated between vocabularies.

@@ -2,6 +2,7 @@
 
 use crate::kernel::Kernel;
 use crate::layer_weights::AttentionWeights;
+use crate::pages::number_bytes;
 use crate::parameters;
 use crate::pass::{PassRun, Store};
 use forerun_formats::{Attention, QkNorms};
@@ -122,7 +123,9 @@ impl<'a> PassRun<'a> {
                 scratch.places.get(),
                 partials,
             ];
-            let kernel = Kernel::Attention(self.weights.cache_type());
+            let cache = self.weights.cache_type();
+            let has_wide_reads = (attention.head_dim * number_bytes(cache)).is_multiple_of(16);
+            let kernel = Kernel::Attention { cache, has_wide_reads };
             self.recorder.dispatch(kernel, &buffers, &parameters, [query_heads, chunk, splits]);
             let parameters = parameters::Combine {
                 query_heads,

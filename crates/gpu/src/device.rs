@@ -1,9 +1,10 @@
 //! An open GPU: its memory, its pipelines and its queue.
 
 use crate::adapter::{AdapterKind, GpuAdapter, find_adapters};
+use crate::closing::{begin_call, close_later, close_unused};
 use crate::error::{GpuError, GpuFailure};
 use crate::health::Health;
-use crate::kernel::{Kernel, MAX_WORKGROUP};
+use crate::kernel::{Kernel, MAX_WORKGROUP, ProductShapes};
 use crate::pipeline::Pipeline;
 use crate::pipeline_store::PipelineStore;
 use crate::probe::Probe;
@@ -124,6 +125,8 @@ impl GpuDevice {
         check_limits(&description, &adapter.limits())?;
         let used = Features::IMMEDIATES | Features::PASSTHROUGH_SHADERS | Features::PIPELINE_CACHE;
         let features = adapter.features() & (used | CLOCK);
+        close_unused();
+        let call = begin_call();
         let opened = pollster::block_on(adapter.request_device(&DeviceDescriptor {
             label: Some("forerun"),
             required_features: features,
@@ -132,6 +135,7 @@ impl GpuDevice {
         }));
         let (device, queue) =
             opened.map_err(|error| GpuError::Open { adapter: name(), cause: error.to_string() })?;
+        drop(call);
         let health = Arc::new(Health::default());
         let on_loss = Arc::clone(&health);
         device
@@ -199,6 +203,15 @@ impl GpuDevice {
         self.adapter.kind == AdapterKind::Software
     }
 
+    /// Returns the shapes of products that suit the GPU.
+    pub(crate) fn product_shapes(&self) -> ProductShapes {
+        match self.device.limits().max_compute_workgroup_storage_size {
+            _ if self.is_software() => ProductShapes::Simple,
+            bytes if bytes < 32 << 10 => ProductShapes::Usual,
+            _ => ProductShapes::Large,
+        }
+    }
+
     /// Returns whether the times of single kernels can be measured.
     pub(crate) fn has_clock(&self) -> bool {
         self.device.features().contains(CLOCK)
@@ -213,6 +226,7 @@ impl GpuDevice {
         let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let build = || {
             let cache = self.store.as_ref().map(|store| &store.cache);
+            let _call = begin_call();
             let pipeline = Pipeline::new(&self.device, kernel, self.exact, cache);
             self.store.iter().for_each(PipelineStore::add);
             Arc::new(pipeline)
@@ -256,7 +270,14 @@ impl GpuDevice {
     }
 
     pub(crate) fn submit(&self, encoder: CommandEncoder) -> SubmissionIndex {
+        let _call = begin_call();
         self.queue.submit([encoder.finish()])
+    }
+
+    /// Submits what has been written.
+    pub(crate) fn submit_writes(&self) -> SubmissionIndex {
+        let _call = begin_call();
+        self.queue.submit([])
     }
 
     /// Waits until a submission has been computed.
@@ -281,6 +302,12 @@ impl GpuDevice {
             }
             Err(_panic) => Err(self.fail("its driver lost it".into())),
         }
+    }
+}
+
+impl Drop for GpuDevice {
+    fn drop(&mut self) {
+        close_later(self.device.clone());
     }
 }
 

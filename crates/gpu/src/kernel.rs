@@ -11,17 +11,37 @@ pub(crate) const MAX_CONVOLUTION: usize = 8;
 /// The widest key head of a recurrent mixer.
 pub(crate) const MAX_KEY_DIM: usize = 256;
 
+/// The threads that compute an output of a product together.
+const TEAM_THREADS: u32 = 32;
+
+/// The rows of 256 inputs that teams share at once, if these are enough for what they read at once.
+const SHARED_INPUTS: u32 = 8;
+
+/// Teams in the workgroup of a product, if nothing else was chosen.
+pub(crate) const TEAMS: u32 = 2;
+
+/// Teams in the workgroup of a product that share inputs.
+const SHARING_TEAMS: u32 = MAX_WORKGROUP / TEAM_THREADS;
+
 /// Outputs of experts that a team of threads computes.
 pub(crate) const EXPERT_OUTPUTS: u32 = 2;
 
 /// The largest number of rows that a workgroup of a product computes.
 const MAX_TILE_ROWS: u32 = 16;
 
-/// From here on, a product has enough outputs that all parts of a large GPU work with eight rows at once.
-const MANY_OUTPUTS: u32 = 16_384;
-
 /// The largest number of experts of a layer.
 pub(crate) const MAX_EXPERTS: usize = 512;
+
+/// Shapes of products that suit a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProductShapes {
+    /// Small kernels, which compile fast: for drivers that compute on the processor.
+    Simple,
+    /// With 16 KiB of shared memory, which all GPUs have.
+    Usual,
+    /// With 32 KiB of shared memory.
+    Large,
+}
 
 /// A shader for one step of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +60,10 @@ pub(crate) enum Kernel {
         outputs: u32,
         /// The number of weights of each output that a thread reads at once, in eighths.
         depth: u32,
+        /// The number of teams in a workgroup.
+        teams: u32,
+        /// Whether the teams of a workgroup read inputs together, to shared memory.
+        shares_inputs: bool,
     },
     /// Norms, limits and rotations of heads, and writes to the cache.
     Heads(CacheType),
@@ -62,7 +86,12 @@ pub(crate) enum Kernel {
     /// The norm and the gate of a recurrent mixer.
     Finish,
     /// Attention over splits of a row's path.
-    Attention(CacheType),
+    Attention {
+        /// The type of keys and values.
+        cache: CacheType,
+        /// Whether keys are read 16 bytes at a time. Heads whose size is not a multiple of that are read by words.
+        has_wide_reads: bool,
+    },
     /// The sum over splits.
     Combine,
     /// The inputs of layers next to the hidden state.
@@ -116,12 +145,13 @@ impl Kernel {
     pub(crate) fn workgroup(self) -> u32 {
         match self {
             Self::Norm
-            | Self::Attention(_)
+            | Self::Attention { .. }
             | Self::LatentKey(_)
             | Self::Lengths
             | Self::Finish
             | Self::OwnInput => MAX_WORKGROUP,
             Self::Recur { .. } => RECUR_COLUMNS,
+            Self::Linear { teams, .. } => TEAM_THREADS * teams,
             _ => 64,
         }
     }
@@ -139,7 +169,7 @@ impl Kernel {
             Self::Recur { .. } => &[Read, Read, Read, Read, Write, Write],
             Self::Finish => &[Read, Read, Read, Write],
             Self::Heads(_) => &[Read, Read, Read, Read, Write, Write, Write, Write],
-            Self::Attention(_) => &[Read, Read, Read, Read, Read, Write],
+            Self::Attention { .. } => &[Read, Read, Read, Read, Read, Write],
             Self::Route | Self::Mix => &[Read, Read, Write],
             Self::Tiles => &[Read, Write, Write, Write],
             Self::Experts { .. } => &[Read, Read, Read, Read, Read, Write],
@@ -149,46 +179,53 @@ impl Kernel {
         }
     }
 
-    /// Returns the product with a matrix for a pass of so many rows. Its bits do not depend on the choice. For
-    /// drivers that compute on the processor, small kernels compile faster.
-    pub(crate) fn linear(
-        weights: WeightType,
-        [outputs, rows]: [u32; 2],
-        is_software: bool,
-    ) -> Self {
-        // As measured on an H100: with many outputs, sixteen rows gain only where weights are costly to unpack.
-        let is_costly = matches!(weights, WeightType::Quantized(BlockType::Q4_K | BlockType::Q6_K));
-        let is_best_with_eight = is_software || (outputs >= MANY_OUTPUTS && !is_costly);
-        let most = if is_best_with_eight { MAX_TILE_ROWS / 2 } else { MAX_TILE_ROWS };
-        let rows = rows.next_power_of_two().min(most);
-        let (outputs, depth) = match rows {
-            _ if is_software => (1, 1),
-            1 => (1, 2),
-            2 => (1, 1),
-            4 => (2, 1),
-            _ => (2, 2),
+    /// Returns the product with a matrix for a pass of so many rows. Its bits do not depend on the choice, which was
+    /// measured on an H100.
+    pub(crate) fn linear(weights: WeightType, rows: u32, shapes: ProductShapes) -> Self {
+        let most = if shapes == ProductShapes::Large { MAX_TILE_ROWS } else { MAX_TILE_ROWS / 2 };
+        let tile = rows.next_power_of_two().min(most);
+        let is_quantized = matches!(weights, WeightType::Quantized(_));
+        let ([outputs, depth, teams], shares_inputs) = match tile {
+            _ if shapes == ProductShapes::Simple => ([1, 1, TEAMS], false),
+            1 | 2 => ([if is_quantized { 2 } else { 1 }, 2, SHARING_TEAMS], true),
+            _ if rows > tile || tile == MAX_TILE_ROWS => ([4, 1, SHARING_TEAMS], true),
+            _ if is_quantized => ([2, 1, SHARING_TEAMS], true),
+            _ => ([2, tile / 4, TEAMS], false),
         };
-        Self::Linear { weights, rows, outputs, depth }
+        Self::Linear { weights, rows: tile, outputs, depth, teams, shares_inputs }
     }
 
     /// Returns the complete WGSL source.
     pub(crate) fn source(self) -> String {
         let lowest = || format!("const LOWEST: f32 = {:e}f;\n", f32::MIN);
         let experts = || format!("const MAX_EXPERTS: u32 = {MAX_EXPERTS}u;\n");
+        let tile = |rows, outputs, teams| {
+            format!(
+                "const ROWS: u32 = {rows}u;\nconst OUTPUTS: u32 = {outputs}u;\nconst TEAMS: u32 = {teams}u;\n"
+            )
+        };
         let head_dim = || format!("const MAX_HEAD_DIM: u32 = {MAX_HEAD_DIM}u;\n");
         let constants = match self {
-            Self::Linear { rows, outputs, depth, .. } => format!(
-                "const ROWS: u32 = {rows}u;\nconst OUTPUTS: u32 = {outputs}u;\nconst DEPTH: u32 = {depth}u;\n"
-            ),
+            Self::Linear { rows, outputs, depth, teams, shares_inputs, .. } => {
+                let threads = self.workgroup();
+                let chunk = (SHARED_INPUTS / rows).max(depth);
+                format!(
+                    "const DEPTH: u32 = {depth}u;\nconst THREADS: u32 = {threads}u;\nconst SHARES_INPUTS: bool = {shares_inputs};\nconst CHUNK: u32 = {chunk}u;\n"
+                ) + &tile(rows, outputs, teams)
+                    + &format!(
+                        "const PARTIAL_ROWS: u32 = {}u;\n",
+                        rows.min(MAX_TILE_ROWS * TEAMS / teams)
+                    )
+            }
             Self::Experts { rows, .. } => {
-                format!("const ROWS: u32 = {rows}u;\nconst OUTPUTS: u32 = {EXPERT_OUTPUTS}u;\n")
+                tile(rows, EXPERT_OUTPUTS, TEAMS) + &format!("const PARTIAL_ROWS: u32 = {rows}u;\n")
             }
             Self::Heads(_) | Self::LatentKey(_) => head_dim(),
             Self::Convolve { kernel } => format!("const KERNEL: u32 = {kernel}u;\n"),
             Self::Recur { key_dim } => {
                 format!("const KEY_DIM: u32 = {key_dim}u;\n")
             }
-            Self::Attention(_) => lowest() + &head_dim(),
+            Self::Attention { .. } => lowest() + &head_dim(),
             Self::Combine => lowest(),
             Self::Route => lowest() + &experts(),
             Self::Tiles => experts(),
@@ -242,9 +279,13 @@ impl Kernel {
                 let [unpack, pack] = cache_parts(cache);
                 vec![NUMBERS, HALVES, ROW, WORD, unpack, heads, pack]
             }
-            Self::Attention(cache) => {
+            Self::Attention { cache, has_wide_reads } => {
                 let [unpack, _] = cache_parts(cache);
-                vec![NUMBERS, HALVES, ROW, unpack, include_str!("shaders/attention.wgsl")]
+                let words = match has_wide_reads {
+                    true => include_str!("shaders/wide_reads.wgsl"),
+                    false => include_str!("shaders/narrow_reads.wgsl"),
+                };
+                vec![NUMBERS, HALVES, ROW, unpack, words, include_str!("shaders/attention.wgsl")]
             }
             Self::Combine => vec![NUMBERS, ROW, include_str!("shaders/combine.wgsl")],
             Self::OwnInput => vec![NUMBERS, TREE_SUM, include_str!("shaders/own_input.wgsl")],
@@ -310,7 +351,14 @@ mod tests {
         let linear = weights.into_iter().flat_map(|weights| {
             let all = [1, 2, 4, 8, 16].into_iter();
             all.flat_map(move |rows| {
-                let linear = [1, 4].map(|outputs| K::Linear { weights, rows, outputs, depth: 4 });
+                let linear = [1, 4].map(|outputs| K::Linear {
+                    weights,
+                    rows,
+                    outputs,
+                    depth: 4,
+                    teams: outputs,
+                    shares_inputs: outputs == 4,
+                });
                 linear.into_iter().chain([K::Experts { weights, rows }])
             })
         });
@@ -321,8 +369,11 @@ mod tests {
         let mixers = mixers.chain([5, 128].map(|key_dim| K::Recur { key_dim }));
         let others = others.chain(mixers);
         let of_caches = caches.into_iter();
-        let of_caches =
-            of_caches.flat_map(|cache| [K::Heads, K::LatentKey, K::Attention].map(|of| of(cache)));
+        let of_caches = of_caches.flat_map(|cache| {
+            let attention =
+                [false, true].map(|has_wide_reads| K::Attention { cache, has_wide_reads });
+            attention.into_iter().chain([K::Heads(cache), K::LatentKey(cache)])
+        });
         let embed = weights.into_iter().map(K::Embed);
         linear.chain(others).chain(of_caches).chain(embed).collect()
     }
@@ -342,8 +393,10 @@ mod tests {
             }
             let count = source.matches("@binding(").count();
             assert_eq!(count, kernel.accesses().len(), "{kernel:?}");
-            let workgroup = format!("@workgroup_size({})", kernel.workgroup());
-            assert!(source.contains(&workgroup), "{kernel:?}: {workgroup}");
+            let threads = kernel.workgroup();
+            let is_declared = source.contains(&format!("@workgroup_size({threads})"))
+                || source.contains(&format!("const THREADS: u32 = {threads}u;"));
+            assert!(is_declared, "{kernel:?}: {threads} threads");
         }
     }
 }

@@ -3,10 +3,11 @@
 
 use crate::device::GpuDevice;
 use crate::kernel::{Kernel, WEIGHT_TYPES};
-use crate::matrix::{GROUP_OUTPUTS, row_bytes};
+use crate::matrix::row_bytes;
 use crate::parameters::Linear;
+use crate::pass::linear_groups;
 use crate::product_shapes::numbers;
-use forerun_formats::WeightType;
+use forerun_formats::{BlockType, WeightType};
 use std::sync::Arc;
 use wgpu::{BindGroup, Buffer};
 
@@ -18,6 +19,45 @@ const DISPATCHES: usize = 24;
 
 /// The shapes of products that are measured: outputs and inputs.
 const SHAPES: [[u32; 2]; 3] = [[28_672, 4096], [4096, 14_336], [4096, 4096]];
+
+/// A shape of products: the rows and outputs of a team, its reads at once, the teams of a workgroup, and whether they
+/// share inputs.
+type Tile = ([u32; 4], bool);
+
+/// The shapes that are measured with a pass of as many rows.
+const TILES: [Tile; 22] = [
+    ([1, 1, 2, 2], false),
+    ([1, 2, 2, 8], false),
+    ([1, 1, 2, 8], true),
+    ([1, 1, 4, 8], true),
+    ([1, 2, 2, 8], true),
+    ([2, 1, 1, 2], false),
+    ([2, 1, 2, 8], true),
+    ([2, 2, 2, 8], true),
+    ([4, 2, 2, 2], false),
+    ([4, 2, 1, 8], true),
+    ([4, 2, 2, 8], true),
+    ([4, 4, 1, 4], true),
+    ([8, 2, 2, 2], false),
+    ([8, 2, 1, 8], true),
+    ([8, 2, 2, 8], true),
+    ([8, 2, 1, 4], true),
+    ([8, 4, 1, 4], true),
+    ([8, 4, 1, 8], true),
+    ([16, 2, 2, 2], false),
+    ([16, 2, 1, 8], true),
+    ([16, 4, 1, 4], true),
+    ([16, 4, 1, 8], true),
+];
+
+/// The shapes that are measured with the rows of a prompt.
+const PROMPT_TILES: [Tile; 5] = [
+    ([8, 2, 2, 2], false),
+    ([8, 4, 1, 8], true),
+    ([16, 2, 1, 8], true),
+    ([16, 4, 1, 4], true),
+    ([16, 4, 1, 8], true),
+];
 
 fn device() -> Arc<GpuDevice> {
     let index = std::env::var("FORERUN_GPU").map_or(0, |index| index.parse().unwrap());
@@ -47,31 +87,104 @@ fn products() {
     }
 }
 
+/// A matrix, inputs and results of a product that is measured.
+struct Product {
+    copies: Vec<Buffer>,
+    bytes: u64,
+    others: [Buffer; 3],
+    weights: WeightType,
+    shape: [u32; 2],
+}
+
+impl Product {
+    fn new(device: &GpuDevice, weights: WeightType, shape: [u32; 2], rows: u32) -> Self {
+        let [outputs, inputs] = shape.map(u64::from);
+        let bytes = outputs * row_bytes(weights, inputs as usize) as u64;
+        let copies = ROTATION_BYTES.div_ceil(bytes);
+        let copies = (0..copies).map(|_| numbers(device, bytes)).collect();
+        let rows = u64::from(rows) * 4;
+        let others = [rows * inputs, outputs * 4, rows * outputs];
+        let others = others.map(|bytes| numbers(device, bytes));
+        Self { copies, bytes, others, weights, shape }
+    }
+
+    /// Returns the seconds of a product with so many rows.
+    fn seconds(&self, device: &GpuDevice, rows: u32, tile: Tile) -> f64 {
+        let (([tile_rows, each, depth, teams], shares_inputs), weights) = (tile, self.weights);
+        let kernel =
+            Kernel::Linear { weights, rows: tile_rows, outputs: each, depth, teams, shares_inputs };
+        let pipeline = device.pipeline(kernel);
+        let [x, bias, y] = &self.others;
+        let bind = |copy| pipeline.bind(device.inner(), &[copy, x, bias, y]);
+        let bound: Vec<BindGroup> = self.copies.iter().map(bind).collect();
+        let [outputs, inputs] = self.shape;
+        let parameters = Linear::new([rows, outputs, inputs]);
+        let groups = linear_groups(kernel, outputs, rows);
+        device.fastest_dispatch(&pipeline, &bound, &parameters, groups, DISPATCHES).unwrap()
+    }
+}
+
 fn measure(device: &GpuDevice, weights: WeightType, outputs: u32, inputs: u32) {
-    let bytes = u64::from(outputs) * row_bytes(weights, inputs as usize) as u64;
-    let copies: Vec<Buffer> =
-        (0..ROTATION_BYTES.div_ceil(bytes)).map(|_| numbers(device, bytes)).collect();
-    let x = numbers(device, 16 * u64::from(inputs) * 4);
-    let bias = numbers(device, u64::from(outputs) * 4);
-    let y = numbers(device, 16 * u64::from(outputs) * 4);
+    let product = Product::new(device, weights, [outputs, inputs], 16);
     println!(
-        "{weights} {outputs}×{inputs}, {:.1} MB: GB/s by outputs and depth",
-        bytes as f64 / 1e6
+        "{weights} {outputs}×{inputs}, {:.1} MB: GB/s by rows, outputs, depth and teams",
+        product.bytes as f64 / 1e6
     );
     for rows in [1, 2, 4, 8, 16] {
         let mut line = format!("  {rows} rows");
-        for (results, depth) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)] {
-            let kernel = Kernel::Linear { weights, rows, outputs: results, depth };
-            let pipeline = device.pipeline(kernel);
-            let bind = |copy| pipeline.bind(device.inner(), &[copy, &x, &bias, &y]);
-            let bound: Vec<BindGroup> = copies.iter().map(bind).collect();
-            let parameters = Linear::new([rows, outputs, inputs]);
-            let groups = [outputs.div_ceil(GROUP_OUTPUTS * results), 1, 1];
-            let seconds = device
-                .fastest_dispatch(&pipeline, &bound, &parameters, groups, DISPATCHES)
-                .unwrap();
-            line += &format!("  {results}/{depth} {:.0}", bytes as f64 / seconds / 1e9);
+        for tile in TILES.into_iter().filter(|([of, ..], _)| *of == rows) {
+            let speed = product.bytes as f64 / product.seconds(device, rows, tile) / 1e9;
+            line += &format!("  {} {speed:.0}", name(tile));
         }
         println!("{line}");
+    }
+}
+
+fn name(([rows, outputs, depth, teams], shares_inputs): Tile) -> String {
+    let shared = if shares_inputs { " shared" } else { "" };
+    format!("{rows}/{outputs}/{depth}/{teams}{shared}")
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn prompts() {
+    const ROWS: u32 = 128;
+    let device = device();
+    for weights in [WeightType::Bf16, WeightType::INT8, WeightType::Quantized(BlockType::Q4_K)] {
+        for shape in SHAPES {
+            let product = Product::new(&device, weights, shape, ROWS);
+            let mut line = format!("{weights} {}×{}, TFLOP/s at {ROWS} rows:", shape[0], shape[1]);
+            let operations = 2.0 * f64::from(ROWS) * f64::from(shape[0]) * f64::from(shape[1]);
+            for tile in PROMPT_TILES {
+                let seconds = product.seconds(&device, ROWS, tile);
+                line += &format!("  {} {:.1}", name(tile), operations / seconds / 1e12);
+            }
+            println!("{line}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn dispatches() {
+    let device = device();
+    let [x, y] = [(), ()].map(|()| numbers(&device, 1 << 20));
+    let measure =
+        |kernel: Kernel, buffers: &[&Buffer], parameters: &dyn Fn() -> Vec<u32>, groups| {
+            let pipeline = device.pipeline(kernel);
+            let bound = [pipeline.bind(device.inner(), buffers)];
+            let mut words = [0_u32; 16];
+            let given = parameters();
+            words[..given.len()].copy_from_slice(&given);
+            let seconds = device
+                .fastest_dispatch(&pipeline, &bound, &words, groups, 20 * DISPATCHES)
+                .unwrap();
+            println!("{kernel:?} {groups:?}: {:.2} µs", seconds * 1e6);
+        };
+    let one = 1.0_f32.to_bits();
+    measure(Kernel::Add, &[&x, &y], &|| vec![64, one], [1, 1, 1]);
+    measure(Kernel::Add, &[&x, &y], &|| vec![1 << 16, one], [1 << 10, 1, 1]);
+    for width in [64, 2048, 4096, 8192] {
+        measure(Kernel::Norm, &[&x, &x, &x, &x, &y], &|| vec![width, 2, one, one, 0], [1, 1, 1]);
     }
 }

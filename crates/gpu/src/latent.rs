@@ -124,8 +124,8 @@ impl<'a> PassRun<'a> {
         [from, to]: [HeadPlaces; 2],
     ) {
         let (rows, outputs) = (self.row_count(), matrix.outputs as u32);
-        let is_software = self.weights.device().is_software();
-        let kernel = Kernel::linear(matrix.weight_type, [outputs, rows], is_software);
+        let shapes = self.weights.device().product_shapes();
+        let kernel = Kernel::linear(matrix.weight_type, rows, shapes);
         for part in &matrix.parts {
             let parameters = Linear {
                 x_offset: (from.offset + part.first_head * from.head) as u32 / 4,

@@ -3,6 +3,7 @@
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
 use crate::matrix::row_bytes;
+use crate::pages::number_bytes;
 use crate::support;
 use forerun_cache::{RECENT_STATES, SHORT_PASS_ROWS};
 use forerun_formats::checkpoint::Tensor;
@@ -185,7 +186,7 @@ fn layer_bytes(
     types: &MatrixTypes,
     cache: CacheType,
 ) -> Vec<[u64; 2]> {
-    let number = if cache == CacheType::F32 { 4 } else { 2 };
+    let number = number_bytes(cache) as u64;
     let cached = architecture.layers.iter().map(|layer| {
         let numbers = layer.attention.as_ref().map_or(0, Attention::cached_size) as u64;
         let state = layer.recurrent.as_ref().map_or(0, Recurrent::state_bytes) as u64;

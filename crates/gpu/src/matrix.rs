@@ -2,6 +2,7 @@
 
 use crate::device::GpuDevice;
 use crate::error::GpuLoadError;
+use crate::kernel::TEAMS;
 use forerun_formats::blocks::quantize;
 use forerun_formats::checkpoint::TensorRows;
 use forerun_formats::{BlockType, LoadError, WeightType};
@@ -10,9 +11,6 @@ use wgpu::Buffer;
 
 /// The largest number of workgroups in one direction.
 pub(crate) const MAX_WORKGROUPS: u32 = 65_535;
-
-/// Teams of a workgroup that computes products: a team computes one output or several.
-pub(crate) const GROUP_OUTPUTS: u32 = 2;
 
 /// Weights are converted in parts of this size before they are uploaded.
 const CONVERTED_BYTES: usize = 8 << 20;
@@ -60,7 +58,7 @@ impl GpuMatrix {
             let rows: Vec<(&MatrixSource<'_>, usize)> = rows.collect();
             let row_bytes = row_bytes(same_type[0].weight_type, inputs);
             let most = device.max_binding_bytes() / row_bytes.max(1) as u64;
-            let most = most.min(u64::from(MAX_WORKGROUPS * GROUP_OUTPUTS)) as usize;
+            let most = most.min(u64::from(MAX_WORKGROUPS * TEAMS)) as usize;
             for rows in rows.chunks(most.max(1)) {
                 let weight_type = same_type[0].weight_type;
                 let (weights, bias) = upload_rows(device, name, rows)?;

@@ -1,5 +1,6 @@
 //! A GPU's memory.
 
+use crate::closing::begin_call;
 use crate::device::{ALIGNMENT, GpuDevice};
 use crate::error::GpuFailure;
 use std::sync::PoisonError;
@@ -117,7 +118,7 @@ impl GpuDevice {
     /// If the GPU has failed.
     pub(crate) fn has_memory(&self, bytes: u64) -> Result<bool, GpuFailure> {
         // Buffers are freed when the work that used them has ended.
-        self.wait(self.queue.submit([]))?;
+        self.wait(self.submit_writes())?;
         let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
         let largest = PROBE_BYTES.min(self.max_binding_bytes());
         let (mut parts, mut left) = (Vec::new(), bytes);
@@ -143,6 +144,7 @@ impl GpuDevice {
         }
         let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
         let scope = self.inner().push_error_scope(ErrorFilter::OutOfMemory);
+        let _call = begin_call();
         let buffer = self.inner().create_buffer(&descriptor);
         let error = pollster::block_on(scope.pop());
         self.check()?;
@@ -151,6 +153,7 @@ impl GpuDevice {
 
     /// Writes before the next submission. The bytes are a multiple of four.
     pub(crate) fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) {
+        let _call = begin_call();
         self.queue.write_buffer(buffer, offset, bytes);
     }
 
@@ -166,7 +169,7 @@ impl GpuDevice {
     ) -> Result<(), GpuFailure> {
         for (index, part) in bytes.chunks(UPLOAD_BYTES).enumerate() {
             self.write(buffer, offset + (index * UPLOAD_BYTES) as u64, part);
-            let submission = self.queue.submit([]);
+            let submission = self.submit_writes();
             let mut last = self.last_upload.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(previous) = last.replace(submission) {
                 self.wait(previous)?;

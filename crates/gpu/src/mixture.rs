@@ -5,9 +5,8 @@
 //! once. A projection whose experts do not fit in one buffer is a dispatch for each.
 
 use crate::expert_matrix::ExpertMatrix;
-use crate::kernel::{EXPERT_OUTPUTS, Kernel};
+use crate::kernel::{EXPERT_OUTPUTS, Kernel, TEAMS};
 use crate::layer_weights::ExpertWeights;
-use crate::matrix::GROUP_OUTPUTS;
 use crate::parameters::{self, Route};
 use crate::pass::{MAX_EXPERT_ROWS, PassRun, Store};
 use forerun_formats::{Experts, Weighting};
@@ -148,11 +147,8 @@ impl PassRun<'_> {
             let (members, tiles) = (scratch.members.get(), scratch.tiles.get());
             let buffers = [&part.weights, x, bias, members, tiles, y];
             let kernel = Kernel::Experts { weights: part.weight_type, rows: distribution.tile };
-            let groups = [
-                (part.outputs as u32).div_ceil(GROUP_OUTPUTS * EXPERT_OUTPUTS),
-                distribution.tiles,
-                1,
-            ];
+            let groups =
+                [(part.outputs as u32).div_ceil(TEAMS * EXPERT_OUTPUTS), distribution.tiles, 1];
             self.recorder.dispatch(kernel, &buffers, &parameters, groups);
         }
     }

@@ -87,7 +87,7 @@ impl GpuPages {
         cache_type: CacheType,
         empty: &[Buffer; 2],
     ) -> Self {
-        let per_word = if cache_type == CacheType::F32 { 1 } else { 2 };
+        let per_word = 4 / number_bytes(cache_type);
         let states = GpuStates::new(layers, empty);
         let layers = layers.iter().map(|layer| LayerPages {
             row_words: layer.attention().map_or([0, 0], cached_numbers).map(|n| n / per_word),
@@ -308,6 +308,11 @@ impl PageStorage for GpuPages {
         self.generation += usize::from(*moved.as_ref().unwrap_or(&true));
         moved.map(drop).map_err(StorageError::from)
     }
+}
+
+/// Returns the bytes of a number of keys and values.
+pub(crate) fn number_bytes(cache: CacheType) -> usize {
+    if cache == CacheType::F32 { 4 } else { 2 }
 }
 
 #[cfg(test)]

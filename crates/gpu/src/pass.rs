@@ -7,7 +7,7 @@
 
 use crate::kernel::Kernel;
 use crate::layer_weights::{DenseWeights, LayerWeights, MixerWeights, NormWeights};
-use crate::matrix::{GROUP_OUTPUTS, GpuMatrix};
+use crate::matrix::GpuMatrix;
 use crate::pacer::work_of_product;
 use crate::pages::GpuPages;
 use crate::parameters::{self, groups_of_elements};
@@ -319,7 +319,7 @@ impl PassRun<'_> {
         rows: u32,
     ) {
         use parameters::Linear;
-        let is_software = self.weights.device().is_software();
+        let shapes = self.weights.device().product_shapes();
         for part in &matrix.parts {
             let has_bias = if part.bias.is_some() { Linear::HAS_BIAS } else { 0 };
             let (adds, factor) = store.parts();
@@ -333,7 +333,7 @@ impl PassRun<'_> {
             };
             let bias = part.bias.as_ref().unwrap_or(&self.weights.unused);
             let outputs = part.outputs as u32;
-            let kernel = Kernel::linear(part.weight_type, [outputs, rows], is_software);
+            let kernel = Kernel::linear(part.weight_type, rows, shapes);
             let groups = linear_groups(kernel, outputs, rows);
             self.recorder.dispatch(kernel, &[&part.weights, x, bias, y], &parameters, groups);
             self.recorder.add_work(work_of_product(part.weights.size(), rows));
@@ -397,8 +397,8 @@ impl PassRun<'_> {
 /// Returns the workgroups of a product.
 pub(crate) fn linear_groups(kernel: Kernel, outputs: u32, rows: u32) -> [u32; 3] {
     match kernel {
-        Kernel::Linear { rows: at_once, outputs: each, .. } => {
-            [outputs.div_ceil(GROUP_OUTPUTS * each), rows.div_ceil(at_once), 1]
+        Kernel::Linear { rows: at_once, outputs: each, teams, .. } => {
+            [rows.div_ceil(at_once), outputs.div_ceil(teams * each), 1]
         }
         _ => unreachable!("a product"),
     }

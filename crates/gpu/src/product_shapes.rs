@@ -1,7 +1,7 @@
 //! Tests of the shapes of products that are used on hardware. Drivers that compute on the processor use others in models.
 
 use crate::device::GpuDevice;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, ProductShapes};
 use crate::matrix::row_bytes;
 use crate::parameters::Linear;
 use crate::pass::linear_groups;
@@ -67,12 +67,20 @@ fn products_have_the_same_bits_in_all_shapes() {
     for weight_type in [WeightType::Bf16, WeightType::Quantized(BlockType::Q4_K)] {
         let row = row_bytes(weight_type, inputs as usize) as u64;
         let weights = numbers(&device, u64::from(OUTPUTS) * row);
-        let simple = Kernel::Linear { weights: weight_type, rows: 1, outputs: 1, depth: 1 };
+        let simple = Kernel::Linear {
+            weights: weight_type,
+            rows: 1,
+            outputs: 1,
+            depth: 1,
+            teams: 2,
+            shares_inputs: false,
+        };
         let expected = product(&device, simple, &weights, &x, [17, inputs]);
-        for (many, rows) in
-            [1, 2, 3, 7, 17].into_iter().flat_map(|rows| [(1, rows), (1 << 20, rows)])
+        for (shapes, rows) in [ProductShapes::Usual, ProductShapes::Large]
+            .into_iter()
+            .flat_map(|shapes| [1, 2, 3, 7, 17].map(|rows| (shapes, rows)))
         {
-            let kernel = Kernel::linear(weight_type, [many, rows], false);
+            let kernel = Kernel::linear(weight_type, rows, shapes);
             let found = product(&device, kernel, &weights, &x, [rows, inputs]);
             assert_eq!(found, expected[..(rows * OUTPUTS) as usize], "{kernel:?}, {rows} rows");
         }

@@ -19,7 +19,7 @@ struct Parameters {
 }
 var<immediate> p: Parameters;
 @group(0) @binding(0) var<storage, read> queries: array<f32>; // [rows, query_heads, head_dim]
-@group(0) @binding(1) var<storage, read> keys: array<u32>; // [places, key_heads, head_dim]
+@group(0) @binding(1) var<storage, read> keys: array<Words>; // [places, key_heads, head_dim]
 @group(0) @binding(2) var<storage, read> values: array<u32>; // [places, key_heads, head_dim]; compressed values are a part of the keys
 @group(0) @binding(3) var<storage, read> rows: array<Row>;
 @group(0) @binding(4) var<storage, read> places: array<u32>; // page tables, and places of nodes of trees
@@ -28,6 +28,7 @@ var<immediate> p: Parameters;
 const SPLIT: u32 = 256u; // also the number of threads
 // Reads in progress at once. Their loops have no other end, so that compilers unroll them.
 const AT_ONCE: u32 = 32u;
+const PER_READ: u32 = PER_WORD * WORDS; // numbers of keys
 var<workgroup> partial: array<f32, SPLIT>;
 var<workgroup> query: array<f32, MAX_HEAD_DIM>;
 var<workgroup> weights: array<f32, SPLIT>;
@@ -68,13 +69,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let key = (place * p.key_heads + key_head) * p.head_dim;
     score = 0.0f;
     for (var d = 0u; d < p.head_dim; d += AT_ONCE) {
-      var read: array<u32, AT_ONCE / PER_WORD>;
-      for (var j = 0u; j < AT_ONCE / PER_WORD; j += 1u) {
-        read[j] = keys[(key + min(d + j * PER_WORD, p.head_dim - PER_WORD)) / PER_WORD];
+      var read: array<Words, AT_ONCE / PER_READ>;
+      for (var j = 0u; j < AT_ONCE / PER_READ; j += 1u) {
+        read[j] = keys[(key + min(d + j * PER_READ, p.head_dim - PER_READ)) / PER_READ];
       }
       for (var j = 0u; j < AT_ONCE; j += 1u) {
         let i = min(d + j, p.head_dim - 1u);
-        score = select(score, score + query[i] * unpack(read[j / PER_WORD], j), d + j < p.head_dim);
+        score = select(score, score + query[i] * unpack(word(read[j / PER_READ], j / PER_WORD % WORDS), j), d + j < p.head_dim);
       }
     }
     score = score * p.score_scale;

@@ -40,7 +40,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
   for (var i = thread; i < eighths(); i += 64u) {
-    let weights = weights8(token, i);
+    let weights = unpack8(read8(token, i), i);
     store(group.x, row.position, i * 2u, weights.a);
     if (i * 2u + 1u < p.quarters) {
       store(group.x, row.position, i * 2u + 1u, weights.b);

@@ -30,7 +30,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   let lane = thread % 32u;
   let team = thread / 32u;
-  let first_output = (group.x * 2u + team) * OUTPUTS;
+  let first_output = (group.x * TEAMS + team) * OUTPUTS;
   var sums: array<f32, ROWS * OUTPUTS>; // [choice, output]
   var inputs: array<u32, ROWS>; // where each choice's input begins
   for (var r = 0u; r < ROWS; r += 1u) {
@@ -43,7 +43,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var w: array<Eight, OUTPUTS>;
     for (var o = 0u; o < OUTPUTS; o += 1u) {
       // Outputs after the last one repeat it, and are not written.
-      w[o] = weights8(expert * p.outputs + min(first_output + o, p.outputs - 1u), i);
+      let output = expert * p.outputs + min(first_output + o, p.outputs - 1u);
+      w[o] = unpack8(read8(output, i), i);
     }
     for (var r = 0u; r < ROWS; r += 1u) {
       if (r < count) {
@@ -57,11 +58,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   for (var o = 0u; o < OUTPUTS; o += 1u) {
     workgroupBarrier();
     for (var r = 0u; r < ROWS; r += 1u) {
-      partial[(r * 2u + team) * STRIDE + lane] = sums[r * OUTPUTS + o];
+      partial[(r * TEAMS + team) * STRIDE + lane] = sums[r * OUTPUTS + o];
     }
     workgroupBarrier();
-    let row = thread / 2u;
-    let result = (group.x * 2u + thread % 2u) * OUTPUTS + o;
+    let row = thread / TEAMS;
+    let result = (group.x * TEAMS + thread % TEAMS) * OUTPUTS + o;
     if (row < min(count, ROWS) && result < p.outputs) {
       var value = total(thread);
       if (p.has_bias != 0u) {

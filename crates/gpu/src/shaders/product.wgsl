@@ -1,6 +1,6 @@
 // The sums of products with matrices. Product i belongs to partial sum (i / 8) mod 32, in ascending order. Then the upper
 // half of the partial sums is added to the lower half until one is left. Thirty-two threads, a team, compute an output; a
-// workgroup has two teams.
+// workgroup has TEAMS teams.
 
 // Eight successive numbers.
 struct Eight {
@@ -16,7 +16,7 @@ fn eighths() -> u32 {
 // Threads write scalars: components of one vector would be a race where vectors are written whole. A result has one number
 // more than lanes, so that threads that add up different results use different banks of memory.
 const STRIDE: u32 = 33u;
-var<workgroup> partial: array<f32, ROWS * 2u * STRIDE>; // [row, team, lane]
+var<workgroup> partial: array<f32, PARTIAL_ROWS * TEAMS * STRIDE>; // [row, team, lane]
 
 // Returns four successive partial sums.
 fn partial4(first: u32) -> vec4<f32> {
