@@ -1,7 +1,7 @@
 //! An open GPU: its memory, its pipelines and its queue.
 
 use crate::adapter::{AdapterKind, GpuAdapter, find_adapters};
-use crate::closing::{begin_call, close_later, close_unused};
+use crate::closing::{Closing, begin_call, close_unused};
 use crate::error::{GpuError, GpuFailure};
 use crate::health::Health;
 use crate::kernel::{Kernel, MAX_WORKGROUP, ProductShapes};
@@ -57,6 +57,8 @@ pub struct GpuDevice {
     /// The number of buffers until there is no memory.
     #[cfg(test)]
     pub(crate) buffers_left: std::sync::atomic::AtomicUsize,
+    /// The last field, so that nothing else of the GPU is left when it is closed. Whoever has buffers drops them before the GPU.
+    _closing: Closing,
 }
 
 /// How a GPU is opened.
@@ -151,6 +153,7 @@ impl GpuDevice {
         let exact = options.forbid_contraction
             && is_vulkan
             && features.contains(Features::PASSTHROUGH_SHADERS);
+        let closing = Closing::new(device.clone(), Arc::clone(&health));
         let mut opened = Self {
             adapter: description,
             device,
@@ -164,6 +167,7 @@ impl GpuDevice {
             binding_limit: adapter.limits().max_storage_buffer_binding_size,
             #[cfg(test)]
             buffers_left: usize::MAX.into(),
+            _closing: closing,
         };
         opened.probe = Some(Probe::run(&opened)?);
         Ok(Arc::new(opened))
@@ -203,12 +207,19 @@ impl GpuDevice {
         self.adapter.kind == AdapterKind::Software
     }
 
+    /// Returns the size of the memory that the threads of a workgroup share, in bytes.
+    pub(crate) fn shared_memory(&self) -> u32 {
+        self.device.limits().max_compute_workgroup_storage_size
+    }
+
     /// Returns the shapes of products that suit the GPU.
     pub(crate) fn product_shapes(&self) -> ProductShapes {
-        match self.device.limits().max_compute_workgroup_storage_size {
-            _ if self.is_software() => ProductShapes::Simple,
-            bytes if bytes < 32 << 10 => ProductShapes::Usual,
-            _ => ProductShapes::Large,
+        if self.is_software() {
+            ProductShapes::Simple
+        } else if self.shared_memory() < 32 << 10 {
+            ProductShapes::Usual
+        } else {
+            ProductShapes::Large
         }
     }
 
@@ -302,12 +313,6 @@ impl GpuDevice {
             }
             Err(_panic) => Err(self.fail("its driver lost it".into())),
         }
-    }
-}
-
-impl Drop for GpuDevice {
-    fn drop(&mut self) {
-        close_later(self.device.clone());
     }
 }
 

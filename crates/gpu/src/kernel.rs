@@ -14,13 +14,13 @@ pub(crate) const MAX_KEY_DIM: usize = 256;
 /// The threads that compute an output of a product together.
 const TEAM_THREADS: u32 = 32;
 
-/// The rows of 256 inputs that teams share at once, if these are enough for what they read at once.
-const SHARED_INPUTS: u32 = 8;
+/// Teams that share inputs have so many pieces of 256 inputs at once, or what they read at once if that is more.
+const SHARED_PIECES: u32 = 8;
 
-/// Teams in the workgroup of a product, if nothing else was chosen.
+/// Teams in the workgroup of experts, and of a product that does not share inputs.
 pub(crate) const TEAMS: u32 = 2;
 
-/// Teams in the workgroup of a product that share inputs.
+/// Teams in the workgroup of a product that shares inputs.
 const SHARING_TEAMS: u32 = MAX_WORKGROUP / TEAM_THREADS;
 
 /// Outputs of experts that a team of threads computes.
@@ -188,8 +188,10 @@ impl Kernel {
         let ([outputs, depth, teams], shares_inputs) = match tile {
             _ if shapes == ProductShapes::Simple => ([1, 1, TEAMS], false),
             1 | 2 => ([if is_quantized { 2 } else { 1 }, 2, SHARING_TEAMS], true),
+            // Several tiles of rows, or a large one.
             _ if rows > tile || tile == MAX_TILE_ROWS => ([4, 1, SHARING_TEAMS], true),
             _ if is_quantized => ([2, 1, SHARING_TEAMS], true),
+            // Four or eight rows of weights that are cheap to unpack.
             _ => ([2, tile / 4, TEAMS], false),
         };
         Self::Linear { weights, rows: tile, outputs, depth, teams, shares_inputs }
@@ -207,15 +209,16 @@ impl Kernel {
         let head_dim = || format!("const MAX_HEAD_DIM: u32 = {MAX_HEAD_DIM}u;\n");
         let constants = match self {
             Self::Linear { rows, outputs, depth, teams, shares_inputs, .. } => {
-                let threads = self.workgroup();
-                let chunk = (SHARED_INPUTS / rows).max(depth);
-                format!(
-                    "const DEPTH: u32 = {depth}u;\nconst THREADS: u32 = {threads}u;\nconst SHARES_INPUTS: bool = {shares_inputs};\nconst CHUNK: u32 = {chunk}u;\n"
-                ) + &tile(rows, outputs, teams)
-                    + &format!(
-                        "const PARTIAL_ROWS: u32 = {}u;\n",
-                        rows.min(MAX_TILE_ROWS * TEAMS / teams)
-                    )
+                let chunk = (SHARED_PIECES / rows).max(depth);
+                debug_assert!(chunk.is_multiple_of(depth), "a read does not cross chunks");
+                // As many as the workgroup with the fewest teams and the most rows: so shared memory suffices.
+                let summed_rows = rows.min(MAX_TILE_ROWS * TEAMS / teams);
+                debug_assert!(rows.is_multiple_of(summed_rows), "all rows are added up");
+                tile(rows, outputs, teams)
+                    + &format!("const PARTIAL_ROWS: u32 = {summed_rows}u;\n")
+                    + &format!("const THREADS: u32 = {}u;\n", self.workgroup())
+                    + &format!("const DEPTH: u32 = {depth}u;\nconst CHUNK: u32 = {chunk}u;\n")
+                    + &format!("const SHARES_INPUTS: bool = {shares_inputs};\n")
             }
             Self::Experts { rows, .. } => {
                 tile(rows, EXPERT_OUTPUTS, TEAMS) + &format!("const PARTIAL_ROWS: u32 = {rows}u;\n")

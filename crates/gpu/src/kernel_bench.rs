@@ -4,7 +4,7 @@
 use crate::device::GpuDevice;
 use crate::kernel::{Kernel, WEIGHT_TYPES};
 use crate::matrix::row_bytes;
-use crate::parameters::Linear;
+use crate::parameters::{Linear, Norm};
 use crate::pass::linear_groups;
 use crate::product_shapes::numbers;
 use forerun_formats::{BlockType, WeightType};
@@ -169,22 +169,20 @@ fn prompts() {
 fn dispatches() {
     let device = device();
     let [x, y] = [(), ()].map(|()| numbers(&device, 1 << 20));
-    let measure =
-        |kernel: Kernel, buffers: &[&Buffer], parameters: &dyn Fn() -> Vec<u32>, groups| {
-            let pipeline = device.pipeline(kernel);
-            let bound = [pipeline.bind(device.inner(), buffers)];
-            let mut words = [0_u32; 16];
-            let given = parameters();
-            words[..given.len()].copy_from_slice(&given);
-            let seconds = device
-                .fastest_dispatch(&pipeline, &bound, &words, groups, 20 * DISPATCHES)
-                .unwrap();
-            println!("{kernel:?} {groups:?}: {:.2} µs", seconds * 1e6);
-        };
+    let measure = |kernel: Kernel, buffers: &[&Buffer], parameters: [u32; 5], groups| {
+        let pipeline = device.pipeline(kernel);
+        let bound = [pipeline.bind(device.inner(), buffers)];
+        let seconds = device
+            .fastest_dispatch(&pipeline, &bound, &parameters, groups, 20 * DISPATCHES)
+            .unwrap();
+        println!("{kernel:?} {parameters:?} {groups:?}: {:.2} µs", seconds * 1e6);
+    };
     let one = 1.0_f32.to_bits();
-    measure(Kernel::Add, &[&x, &y], &|| vec![64, one], [1, 1, 1]);
-    measure(Kernel::Add, &[&x, &y], &|| vec![1 << 16, one], [1 << 10, 1, 1]);
+    for [len, groups] in [[64, 1], [1 << 16, 1 << 10]] {
+        measure(Kernel::Add, &[&x, &y], [len, one, 0, 0, 0], [groups, 1, 1]);
+    }
     for width in [64, 2048, 4096, 8192] {
-        measure(Kernel::Norm, &[&x, &x, &x, &x, &y], &|| vec![width, 2, one, one, 0], [1, 1, 1]);
+        let parameters = [width, Norm::HAS_WEIGHTS, one, one, 0];
+        measure(Kernel::Norm, &[&x, &x, &x, &x, &y], parameters, [1, 1, 1]);
     }
 }

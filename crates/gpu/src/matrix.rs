@@ -58,6 +58,7 @@ impl GpuMatrix {
             let rows: Vec<(&MatrixSource<'_>, usize)> = rows.collect();
             let row_bytes = row_bytes(same_type[0].weight_type, inputs);
             let most = device.max_binding_bytes() / row_bytes.max(1) as u64;
+            // No product has fewer outputs in a workgroup.
             let most = most.min(u64::from(MAX_WORKGROUPS * TEAMS)) as usize;
             for rows in rows.chunks(most.max(1)) {
                 let weight_type = same_type[0].weight_type;

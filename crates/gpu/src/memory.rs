@@ -194,7 +194,9 @@ impl GpuDevice {
         }
         let slice = staging.slice(..bytes);
         // The outcome is that of `get_mapped_range`.
+        let call = begin_call();
         slice.map_async(MapMode::Read, |_| ());
+        drop(call);
         self.wait(submission)?;
         match slice.get_mapped_range() {
             Ok(view) => visit(&view),

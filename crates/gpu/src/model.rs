@@ -25,7 +25,6 @@ use wgpu::{Buffer, SubmissionIndex};
 
 /// A model on a GPU: its weights, and the buffers of its forward passes.
 pub struct GpuModel {
-    pub(crate) weights: Arc<GpuWeights>,
     scratch: Scratch,
     bound: BoundBuffers,
     /// The generation of the keys and values that `bound` refers to.
@@ -41,6 +40,8 @@ pub struct GpuModel {
     /// The hidden states that the first layers of a model return: `[kept, rows, hidden]`.
     pub(crate) kept: Vec<f32>,
     pub(crate) overflows: Vec<CacheOverflow>,
+    /// Dropped after the buffers.
+    pub(crate) weights: Arc<GpuWeights>,
 }
 
 /// Where the results of a pass are in the staging buffer, in bytes.

@@ -20,7 +20,6 @@ use wgpu::Buffer;
 ///
 /// Features of drafters are in main memory.
 pub struct GpuPages {
-    device: Arc<GpuDevice>,
     layers: Vec<LayerPages>,
     states: GpuStates,
     /// Counts how often buffers were replaced.
@@ -30,6 +29,8 @@ pub struct GpuPages {
     /// Rows to copy before the next pass, in this order: the numbers of their places.
     copies: Vec<[u32; 2]>,
     features: Option<HostFeatures>,
+    /// Dropped after the buffers.
+    device: Arc<GpuDevice>,
 }
 
 /// The keys and values of a layer. A layer that attends to those of another one has none, and one with compressed keys and

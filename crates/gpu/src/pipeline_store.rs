@@ -5,6 +5,7 @@
 //! GPU is opened, and written whole and under its name at once, so processes may share it. Two that run different models may
 //! overwrite each other's pipelines.
 
+use crate::closing::begin_call;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -79,9 +80,11 @@ impl PipelineStore {
             let memory = device.push_error_scope(ErrorFilter::OutOfMemory);
             let validation = device.push_error_scope(ErrorFilter::Validation);
             let descriptor = PipelineCacheDescriptor { label: None, data, fallback: true };
+            let call = begin_call();
             // SAFETY: the checksum says that these are the bytes that a process has got from a driver. wgpu and the driver check
             // that it was the same one.
             let cache = unsafe { device.create_pipeline_cache(&descriptor) };
+            drop(call);
             let refused = pollster::block_on(validation.pop());
             let failed = refused.or(pollster::block_on(memory.pop()));
             failed.is_none().then_some(cache)

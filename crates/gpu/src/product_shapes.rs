@@ -1,14 +1,21 @@
 //! Tests of the shapes of products that are used on hardware. Drivers that compute on the processor use others in models.
 
 use crate::device::GpuDevice;
-use crate::kernel::{Kernel, ProductShapes};
+use crate::kernel::{Kernel, ProductShapes, WEIGHT_TYPES};
 use crate::matrix::row_bytes;
 use crate::parameters::Linear;
 use crate::pass::linear_groups;
-use forerun_formats::{BlockType, WeightType};
+use forerun_formats::WeightType;
+use std::sync::Arc;
 use wgpu::Buffer;
 
-const OUTPUTS: u32 = 7;
+/// More than a workgroup has, and not a multiple of it.
+const OUTPUTS: u32 = 67;
+
+/// An odd number of quarters, and more than the inputs of a row that teams share at once.
+const INPUTS: u32 = 4100;
+
+const MOST_ROWS: u32 = 17;
 
 /// Returns a buffer with numbers of moderate size in every type.
 pub(crate) fn numbers(device: &GpuDevice, bytes: u64) -> Buffer {
@@ -29,30 +36,75 @@ pub(crate) fn numbers(device: &GpuDevice, bytes: u64) -> Buffer {
     buffer
 }
 
-/// Returns the bits of a product.
-fn product(
-    device: &GpuDevice,
-    kernel: Kernel,
-    weights: &Buffer,
-    x: &Buffer,
-    [rows, inputs]: [u32; 2],
-) -> Vec<u32> {
-    let bytes = u64::from(rows * OUTPUTS) * 4;
-    let y = device.allocate("results", bytes).unwrap();
-    let staging = device.allocate_staging("results", bytes).unwrap();
-    let parameters = Linear::new([rows, OUTPUTS, inputs]);
-    let pipeline = device.pipeline(kernel);
-    let bound = pipeline.bind(device.inner(), &[weights, x, x, &y]);
-    let groups = linear_groups(kernel, OUTPUTS, rows);
-    let mut encoder = device.new_encoder();
-    pipeline.record(&mut encoder, [bound].iter(), &parameters, groups);
-    encoder.copy_buffer_to_buffer(&y, 0, &staging, 0, bytes);
-    let submission = device.submit(encoder);
-    let mut bits = Vec::new();
-    device
-        .read(&staging, bytes, submission, |read| bits = bytemuck::pod_collect_to_vec(read))
-        .unwrap();
-    bits
+/// A product of a matrix for each of two heads, or of one for all, with a bias, which is added to what is there.
+struct Product {
+    device: Arc<GpuDevice>,
+    weight_type: WeightType,
+    heads: u32,
+    weights: Buffer,
+    x: Buffer,
+    y: Buffer,
+}
+
+impl Product {
+    fn new(device: &Arc<GpuDevice>, weight_type: WeightType, heads: u32) -> Self {
+        let row = row_bytes(weight_type, INPUTS as usize) as u64;
+        let weights = numbers(device, u64::from(heads * OUTPUTS) * row);
+        let x = numbers(device, u64::from(MOST_ROWS * heads * INPUTS) * 4);
+        let y = numbers(device, u64::from(MOST_ROWS * heads * OUTPUTS) * 4);
+        Self { device: Arc::clone(device), weight_type, heads, weights, x, y }
+    }
+
+    /// Returns the bits of the product for the first rows.
+    fn bits(&self, kernel: Kernel, rows: u32) -> Vec<u32> {
+        let Self { device, heads, weights, x, y, .. } = self;
+        let bytes = u64::from(rows * heads * OUTPUTS) * 4;
+        let result = device.allocate("results", bytes).unwrap();
+        let staging = device.allocate_staging("results", bytes).unwrap();
+        let parameters = Linear {
+            x_stride: heads * INPUTS / 4,
+            x_head: INPUTS / 4,
+            y_stride: heads * OUTPUTS,
+            y_head: OUTPUTS,
+            flags: Linear::HAS_BIAS | Linear::ADDS,
+            factor: 0.5,
+            ..Linear::new([rows, OUTPUTS, INPUTS])
+        };
+        let pipeline = device.pipeline(kernel);
+        let bound = pipeline.bind(device.inner(), &[weights, x, x, &result]);
+        let [x_groups, y_groups, _] = linear_groups(kernel, OUTPUTS, rows);
+        let mut encoder = device.new_encoder();
+        encoder.copy_buffer_to_buffer(y, 0, &result, 0, bytes);
+        let groups = [x_groups, y_groups, *heads];
+        pipeline.record(&mut encoder, [bound].iter(), &parameters, groups);
+        encoder.copy_buffer_to_buffer(&result, 0, &staging, 0, bytes);
+        let submission = device.submit(encoder);
+        let mut bits = Vec::new();
+        device
+            .read(&staging, bytes, submission, |read| bits = bytemuck::pod_collect_to_vec(read))
+            .unwrap();
+        bits
+    }
+
+    /// Checks that all shapes have the bits of the simplest one.
+    fn check(&self) {
+        let weights = self.weight_type;
+        let (rows, outputs, depth, teams, shares_inputs) = (1, 1, 1, 2, false);
+        let simple = Kernel::Linear { weights, rows, outputs, depth, teams, shares_inputs };
+        let expected = self.bits(simple, MOST_ROWS);
+        for shapes in [ProductShapes::Usual, ProductShapes::Large] {
+            if shapes == ProductShapes::Large && self.device.shared_memory() < 32 << 10 {
+                continue;
+            }
+            for rows in [1, 2, 3, 7, MOST_ROWS] {
+                let kernel = Kernel::linear(weights, rows, shapes);
+                let found = self.bits(kernel, rows);
+                assert_eq!(found, expected[..found.len()], "{kernel:?}, {rows} rows");
+            }
+        }
+        assert!(expected.iter().all(|&bits| f32::from_bits(bits).is_finite()));
+        assert!(expected.windows(2).any(|pair| pair[0] != pair[1]));
+    }
 }
 
 #[test]
@@ -61,30 +113,8 @@ fn products_have_the_same_bits_in_all_shapes() {
         return eprintln!("skipped: there is no GPU");
     }
     let device = GpuDevice::open(0).unwrap();
-    // An odd number of quarters, and more eighths than two reads of a team.
-    let inputs = 516;
-    let x = numbers(&device, 17 * u64::from(inputs) * 4);
-    for weight_type in [WeightType::Bf16, WeightType::Quantized(BlockType::Q4_K)] {
-        let row = row_bytes(weight_type, inputs as usize) as u64;
-        let weights = numbers(&device, u64::from(OUTPUTS) * row);
-        let simple = Kernel::Linear {
-            weights: weight_type,
-            rows: 1,
-            outputs: 1,
-            depth: 1,
-            teams: 2,
-            shares_inputs: false,
-        };
-        let expected = product(&device, simple, &weights, &x, [17, inputs]);
-        for (shapes, rows) in [ProductShapes::Usual, ProductShapes::Large]
-            .into_iter()
-            .flat_map(|shapes| [1, 2, 3, 7, 17].map(|rows| (shapes, rows)))
-        {
-            let kernel = Kernel::linear(weight_type, rows, shapes);
-            let found = product(&device, kernel, &weights, &x, [rows, inputs]);
-            assert_eq!(found, expected[..(rows * OUTPUTS) as usize], "{kernel:?}, {rows} rows");
-        }
-        assert!(expected.iter().all(|&bits| f32::from_bits(bits).is_finite()));
-        assert!(expected.windows(2).any(|pair| pair[0] != pair[1]));
+    for weight_type in WEIGHT_TYPES {
+        Product::new(&device, weight_type, 1).check();
     }
+    Product::new(&device, WeightType::Bf16, 2).check();
 }

@@ -19,7 +19,6 @@ use wgpu::Buffer;
 
 /// A model's weights on a GPU, or those of its first layers. Models on the same GPU share them.
 pub struct GpuWeights {
-    device: Arc<GpuDevice>,
     architecture: Architecture,
     cache_type: CacheType,
     /// Without outputs if only the first layers are here.
@@ -37,6 +36,8 @@ pub struct GpuWeights {
     pub(crate) unused: Buffer,
     /// The keys and values of layers without any.
     pub(crate) empty_pages: [Buffer; 2],
+    /// Dropped after the buffers.
+    device: Arc<GpuDevice>,
 }
 
 impl GpuWeights {

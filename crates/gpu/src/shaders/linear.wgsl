@@ -1,7 +1,7 @@
 // y[row] = weights · x[row] + bias, or y[row] += (weights · x[row] + bias) · factor; with several heads, each has its own
 // weights, and its own part of x and y.
-// A team computes OUTPUTS outputs for ROWS rows. The order of additions is that of product.wgsl, whatever these numbers
-// are. SHARES_INPUTS says whether the teams of a workgroup read inputs together, and weights ahead of them. With few rows of
+// A workgroup has THREADS threads. A team computes OUTPUTS outputs for ROWS rows, and reads DEPTH eighths of each output at
+// once. The order of additions is always that of product.wgsl. SHARES_INPUTS says whether the teams of a workgroup read inputs together, and weights ahead of them. With few rows of
 // weights that are cheap to unpack, it is faster if each thread reads what it needs.
 struct Parameters {
   quarters: u32, // inputs / 4
@@ -63,7 +63,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   let end = eighths();
   if (SHARES_INPUTS) {
-    // The next weights are read while these are used. After the last eighth, it is read again, and not used.
+    // The next weights are read while these are used. Past the end, the last eighth is read again, and not used.
     var stored: array<Stored, DEPTH * OUTPUTS>; // [depth, output]
     for (var d = 0u; d < DEPTH; d += 1u) {
       for (var o = 0u; o < OUTPUTS; o += 1u) {

@@ -16,6 +16,7 @@ fn eighths() -> u32 {
 // Threads write scalars: components of one vector would be a race where vectors are written whole. A result has one number
 // more than lanes, so that threads that add up different results use different banks of memory.
 const STRIDE: u32 = 33u;
+// PARTIAL_ROWS rows are added up at once.
 var<workgroup> partial: array<f32, PARTIAL_ROWS * TEAMS * STRIDE>; // [row, team, lane]
 
 // Returns four successive partial sums.

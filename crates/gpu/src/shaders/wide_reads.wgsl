@@ -1,3 +1,4 @@
+// What one read of keys returns: 16 bytes, or four words of 32 bits.
 alias Words = vec4<u32>;
 const WORDS: u32 = 4u;
 
