@@ -500,6 +500,7 @@ impl Round {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun_core::node_of_row;
