@@ -63,8 +63,8 @@ struct Stage {
 }
 
 impl PipelineParallelModel {
-    /// Splits a model into one stage per device, so that a pass takes about the same time on each. The
-    /// last stage also computes the head.
+    /// Splits a model into one stage per device, so that the largest stage is as small as possible: in the bytes that a
+    /// pass over one row reads. The last stage also computes the head.
     ///
     /// # Errors
     /// [`PipelineError`] if there are more devices than layers.

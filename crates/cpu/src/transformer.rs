@@ -559,7 +559,7 @@ impl Transformer {
             block_mask.push_sequence(sequence.cache.table());
             let slots = first_slot + sequence.held()..first_slot + tree.len();
             slots.for_each(|slot| block_mask.push_of_block(slot, first_slot + tree.len()));
-            self.scratch.block_rows.extend(sequence.held()..tree.len());
+            self.scratch.block_rows.extend(0..sequence.rows());
         }
         let tree_mask = &mut self.scratch.tree_mask;
         tree_mask.push_sequence(sequence.cache.table());

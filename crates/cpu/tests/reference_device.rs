@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun_cache::Keep;
 use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
 use forerun_cpu::{
     BlockHeadWeights, CpuBlockHeads, CpuHeads, Isa, SpeculatorWeights, Team, Transformer, Weights,
@@ -25,11 +26,14 @@ use forerun_lm::{
     BatchEntry, BlockPosition, ForwardBlockHeads, ForwardRequest, LanguageModel, LayerGroups,
     LayerOrder, LayeredModel, Progress,
 };
-use forerun_model::{BlockModel, CachedTransformer, EagleModel, HeadsModel};
+use forerun_model::{
+    BlockModel, CachedTransformer, EagleModel, Forward, HeadsModel, SequenceRunner,
+};
 use forerun_reference::{
     Arithmetic, ReferenceBlockHeads, ReferenceDevice, ReferenceHeads, ReferenceModel,
 };
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The number of families that are tested on every instruction set, with the most frequent types.
 const WHOLLY_TESTED: usize = 4;
@@ -410,6 +414,43 @@ fn drafters_have_the_same_bits_on_both_devices() {
             assert!(found[0] == found[1], "{layout:?} in {weight_type} on {isa}");
         }
     }
+}
+
+/// A block whose first rows the cache holds: the convolutions of DFlash 2 begin with the first new row.
+#[test]
+fn the_rest_of_a_block_has_the_same_bits_on_both_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { num_hidden_layers: 2, ..example_config() };
+    let [path, drafter] = ["target", "drafter"].map(|name| dir.path().join(name));
+    write_random_checkpoint(&path, &config, 3, RandomDtype::F32).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let (layout, target) = (SpeculatorLayout::DFlash2, &config);
+    RandomSpeculator { layout, target, seed: 3, positions: 5, target_embedding_sha256: None }
+        .write(&drafter)
+        .unwrap();
+    let speculator = Speculator::open(&drafter, &checkpoint).unwrap().unwrap();
+    let (weight_type, isa) = (WeightType::F32, Isa::best());
+    let target = Weights::load_as(&checkpoint, weight_type).unwrap();
+    let cpu = SpeculatorWeights::load(&speculator, &target, weight_type.into()).unwrap();
+    let SpeculatorWeights::Layers(cpu) = cpu else { panic!("layers") };
+    let cpu = Transformer::new(cpu, Arc::new(Team::unpinned(2).unwrap().with_isa(isa)));
+    let slow = Arc::new(ReferenceModel::load_as(&checkpoint, weight_type, isa).unwrap());
+    let SpeculatorArchitecture::Layers(layers) = speculator.architecture().unwrap() else {
+        panic!("layers")
+    };
+    let arithmetic = Arithmetic::cpu(weight_type, isa);
+    let slow = ReferenceModel::load_with(layers, &speculator, arithmetic, Some(&slow)).unwrap();
+    let found = rest_of_block(cpu);
+    assert!(!found.is_empty() && found == rest_of_block(ReferenceDevice::new(Arc::new(slow))));
+}
+
+/// Returns the logits of the last three of five rows, after a pass over the first two.
+fn rest_of_block<F: Forward>(device: F) -> Vec<f32> {
+    let mut runner = SequenceRunner::new(device);
+    let (block, never) = (TokenTree::chain(&[5, 6, 7, 8, 9]), AtomicBool::new(false));
+    runner.forward(&block.first(2), 2, LayerOrder::Sequential, &never).unwrap();
+    assert_eq!(runner.seek(&[], &block, Keep::Exact).nodes, 2);
+    runner.forward(&block, 2, LayerOrder::Sequential, &never).unwrap().logits.to_vec()
 }
 
 /// The heads of DSpark and DFlash 2: for two rows of a block, the second one after the state of the first.

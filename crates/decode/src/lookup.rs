@@ -5,7 +5,8 @@
 //!
 //! 1. Guess the tokens after the text by looking them up in it. That needs no forward pass.
 //! 2. If a round with the guess is expected to have at least as many tokens as one with a draft of the drafter's, verify the
-//!    guess. The drafter reads its tokens before its next draft. The automatic draft length compares tokens a second instead.
+//!    guess. The drafter reads its tokens before its next draft. The automatic draft length compares tokens a second instead,
+//!    with those that it expects of the drafter's next draft.
 //! 3. Otherwise, the drafter drafts.
 //! 4. Compare each guess with the committed tokens, whether it was drafted or not ([`LookupChoice`]).
 //!
@@ -54,8 +55,8 @@ impl Lookup {
         let room = sequence.remaining().saturating_sub(1).min(self.guess.tokens.len());
         let length = draft_length.lookup_length(rate, LookupChoice::length(rate).min(room));
         let is_better = || {
-            let time_ratio = draft_length.time_ratio_to_lookup(length);
-            self.choice.prefers_guess(rate, length, time_ratio)
+            let drafter_tokens = draft_length.tokens_in_time_of_lookup(length);
+            self.choice.prefers_guess(rate, length, drafter_tokens)
         };
         if length == 0 || drafter_drafts && !is_better() {
             return None;

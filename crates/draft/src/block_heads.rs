@@ -25,6 +25,7 @@ use forerun_core::{Draft, TokenId, node_of_row, row_of};
 use forerun_lm::{
     BlockCorrection, BlockPosition, EXCLUDED_LOGIT, ForwardBlockHeads, ForwardOutput, ModelError,
 };
+use std::cmp::Ordering;
 
 /// The least probability with which the target must accept a drafted token and all before it. Checking a token takes a
 /// row of the target's pass, which costs about a tenth of a pass on devices that compute several rows at once.
@@ -167,19 +168,23 @@ fn corrected_candidates(logits: &[f32], candidates: &[TokenId], biases: &[f32]) 
 /// Returns the `count` tokens with the largest logits, best first. Equal logits rank by ascending token id. No token
 /// whose logit is NaN is among them.
 fn best_tokens(logits: &[f32], count: usize) -> Vec<TokenId> {
-    let mut best: Vec<(TokenId, f32)> = Vec::with_capacity(count.saturating_add(1));
+    let order = |(a, logit_a): &(TokenId, f32), (b, logit_b): &(TokenId, f32)| {
+        logit_b.partial_cmp(logit_a).unwrap_or(Ordering::Equal).then(a.cmp(b))
+    };
+    let (mut best, mut least): (Vec<(TokenId, f32)>, _) = (Vec::new(), f32::NEG_INFINITY);
     for (token, &logit) in (0..).zip(logits) {
-        let is_among = match best.last() {
-            Some(&(_, worst)) if best.len() >= count => logit > worst,
-            _ => !logit.is_nan(),
-        };
-        if is_among {
-            let rank = best.partition_point(|&(_, other)| other >= logit);
-            best.insert(rank, (token, logit));
+        // Tokens are in ascending order, so those with the least logit of `count` tokens rank after them.
+        if logit.is_nan() || best.len() >= count && logit <= least {
+            continue;
+        }
+        best.push((token, logit));
+        if count > 0 && best.len() == 2 * count {
+            least = best.select_nth_unstable_by(count - 1, order).1.1;
             best.truncate(count);
         }
     }
-    best.into_iter().map(|(token, _)| token).collect()
+    best.sort_unstable_by(order);
+    best.into_iter().take(count).map(|(token, _)| token).collect()
 }
 
 #[cfg(test)]
@@ -192,7 +197,14 @@ mod tests {
         assert_eq!(best_tokens(&logits, 1), [1]);
         assert_eq!(best_tokens(&logits, 3), [1, 4, 0]);
         assert_eq!(best_tokens(&logits, 99), [1, 4, 0, 5, 6, 7, 2]);
-        assert!(best_tokens(&[], 3).is_empty());
+        assert!(best_tokens(&[], 3).is_empty() && best_tokens(&logits, 0).is_empty());
+        // Many ties, and every number of tokens.
+        let logits: Vec<f32> = (0..200_u32).map(|token| (token * token % 23) as f32).collect();
+        let mut sorted: Vec<TokenId> = (0..200).collect();
+        sorted.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+        for count in 0..=201 {
+            assert_eq!(best_tokens(&logits, count), sorted[..count.min(200)], "{count}");
+        }
     }
 
     #[test]

@@ -23,9 +23,9 @@ pub enum MethodError {
          the method speculative, or restart with a drafter that reads only tokens"
     )]
     NeedsFeatures(Method),
-    /// The method has no whole drafts that a lookup could take the place of.
+    /// A lookup needs a method with whole drafts, and this one has none.
     #[error(
-        "the method {0} has no whole drafts, whose place `lookup` takes: use speculative or ssd, or restart without \
+        "`lookup` works with the methods speculative and ssd only, not with {0}: use one of them, or restart without \
          `lookup`"
     )]
     Lookup(Method),

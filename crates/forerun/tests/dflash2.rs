@@ -227,6 +227,18 @@ fn a_cap_of_0_is_none() {
 }
 
 #[test]
+fn options_may_be_in_both_places_if_they_agree() {
+    let expected = open("z-lab").1.architecture().unwrap();
+    for (option, value) in [("block_size", json!(6)), ("selector_top_k", json!(6))] {
+        for value in [value, json!(null)] {
+            let both = open_with("z-lab", &[option], value).unwrap();
+            assert_eq!(both.architecture().unwrap(), expected, "{option}");
+            assert_eq!(both.block(), Some(BLOCK), "{option}");
+        }
+    }
+}
+
+#[test]
 fn what_is_not_computed_is_refused_by_name() {
     const NESTED: &str = "dflash_config";
     for (drafter, path, value) in [
@@ -254,6 +266,12 @@ fn what_is_not_computed_is_refused_by_name() {
         ("z-lab", &[NESTED, "input_embedding_scale"], json!(0.0)),
         ("z-lab", &[NESTED, "output_multiplier"], json!(-1.0)),
         ("z-lab", &["output_multiplier"], json!(1e-44)),
+        // Not as in `dflash_config`.
+        ("z-lab", &["block_size"], json!(7)),
+        ("z-lab", &["conv_group_size"], json!(8)),
+        ("z-lab-scales", &["final_logit_softcapping"], json!(30.0)),
+        ("z-lab-scales", &["output_multiplier"], json!(0.5)),
+        ("z-lab-other-options", &[NESTED, "final_logit_softcapping"], json!(null)),
         ("z-lab-other-options", &["selector_top_k"], json!(68)),
         ("speculators", &["architectures"], json!(["DFlashDraftModel"])),
         ("speculators", &["speculators_model_type"], json!("dflash")),

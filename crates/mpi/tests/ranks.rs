@@ -459,17 +459,21 @@ fn measure_hand_overs(group: &Group) {
             let nothing = exchange.receive_from(other, Some(Duration::from_millis(50)));
             assert_eq!(nothing, Ok(None));
         }
-        println!("waited {}", (core_time() - before).as_millis());
+        if let (Some(before), Some(after)) = (before, core_time()) {
+            println!("waited {}", (after - before).as_millis());
+        }
         exchange.send_to(other, &[]).unwrap();
     } else {
         exchange.receive_from(other, None).unwrap();
     }
 }
 
-/// Returns for how long this thread has used a core.
-fn core_time() -> Duration {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+/// Returns for how long this thread has used a core. Only Linux reports it there.
+fn core_time() -> Option<Duration> {
+    cfg!(target_os = "linux").then(|| {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+    })
 }
 
 /// Gathers up to several MiB, with messages of the leader in between.
@@ -607,9 +611,14 @@ fn handing_over_between_ranks_is_measured() {
         let lines: Vec<&str> = ended.lines("measured ").collect();
         assert_eq!(lines.len(), 9, "{}", ended.output);
         lines.iter().for_each(|line| eprintln!("{transport}: {line}"));
-        let waited: u64 = ended.lines("waited ").next().unwrap().parse().unwrap();
-        eprintln!("{transport}: waiting for a second in twenty looks took {waited} ms of a core");
-        assert!(waited < 50, "{waited} ms of a core");
+        let waited: Option<u64> = ended.lines("waited ").next().map(|ms| ms.parse().unwrap());
+        assert_eq!(waited.is_some(), cfg!(target_os = "linux"), "{}", ended.output);
+        if let Some(waited) = waited {
+            eprintln!(
+                "{transport}: waiting for a second in twenty looks took {waited} ms of a core"
+            );
+            assert!(waited < 50, "{waited} ms of a core");
+        }
     }
 }
 

@@ -55,11 +55,12 @@ impl LookupChoice {
     }
 
     /// Returns whether a round with the first `length` tokens of a guess with this rate is expected to have at least as many
-    /// tokens a second as one with a draft of the drafter's, which takes `time_ratio` times as long.
+    /// tokens as the drafter. `drafter_tokens` is how many the drafter is expected to have in the time of that round; `None`
+    /// compares with a round of the drafter's instead.
     #[must_use]
-    pub fn prefers_guess(&self, rate: f64, length: usize, time_ratio: f64) -> bool {
-        let of_drafter = self.drafter.value(DRAFTER_TOKENS, 1.0);
-        (1.0 + accepted_of(rate, length)) * time_ratio >= 1.0 + of_drafter
+    pub fn prefers_guess(&self, rate: f64, length: usize, drafter_tokens: Option<f64>) -> bool {
+        let of_round = || 1.0 + self.drafter.value(DRAFTER_TOKENS, 1.0);
+        1.0 + accepted_of(rate, length) >= drafter_tokens.unwrap_or_else(of_round)
     }
 
     /// Learns how many tokens of a guess were those of the text, and whether the next one was another.
@@ -95,7 +96,7 @@ mod tests {
         let mut choice = LookupChoice::default();
         let prefers = |choice: &LookupChoice, score| {
             let rate = choice.rate(score);
-            choice.prefers_guess(rate, LookupChoice::length(rate), 1.0)
+            choice.prefers_guess(rate, LookupChoice::length(rate), None)
         };
         // A long match is trusted at first, a short one is not.
         assert!(prefers(&choice, 64.0) && !prefers(&choice, 4.0));
@@ -110,11 +111,11 @@ mod tests {
         assert!(prefers(&choice, 64.0));
         (0..40).for_each(|_| choice.observe_guess(40.0, 1, true));
         assert!(!prefers(&choice, 64.0));
-        // It is worth it if a draft takes long, and would not be if it took no time.
+        // It is worth it if drafts take long, and would not be if they took no time.
         let rate = choice.rate(64.0);
         let length = LookupChoice::length(rate);
-        assert!(choice.prefers_guess(rate, length, 9.0));
-        assert!(!choice.prefers_guess(rate, length, 0.5));
+        assert!(choice.prefers_guess(rate, length, Some(1.0)));
+        assert!(!choice.prefers_guess(rate, length, Some(18.0)));
         // Now the drafter is worse than that.
         (0..60).for_each(|_| choice.observe_draft(0));
         assert!(prefers(&choice, 64.0));

@@ -247,19 +247,16 @@ impl SpeculativeDraftLength {
         if measures_plain { 0 } else { length }
     }
 
-    /// Returns how many times as long a round with the drafter's next draft takes as one with this number of tokens that were
-    /// looked up. 1 unless the automatic mode knows: elsewhere, text may depend on the choice, so no time may.
+    /// Returns how many tokens rounds with the drafter's next draft are expected to have in the time of a round with this number
+    /// of tokens that were looked up. `None` unless the automatic mode knows: elsewhere, text may depend on the choice, so no
+    /// time may. `None` for a trial, too, whose time is not known.
     #[must_use]
-    pub fn time_ratio_to_lookup(&self, length: usize) -> f64 {
-        let shares = || self.estimates.pass_shares(length)?.pop();
-        let lookup_ns = match &self.next.shape {
-            Some(_) if self.length == DraftLength::Auto => shares(),
-            _ => None,
-        };
-        match lookup_ns {
-            Some(lookup_ns) if lookup_ns > 0.0 && self.next.ns > 0.0 => self.next.ns / lookup_ns,
-            _ => 1.0,
-        }
+    pub fn tokens_in_time_of_lookup(&self, length: usize) -> Option<f64> {
+        let Next { shape, is_trial, ns } = &self.next;
+        let shape = shape.as_ref().filter(|_| self.length == DraftLength::Auto && !is_trial)?;
+        let lookup_ns = self.estimates.pass_shares(length)?.pop()?;
+        let tokens = self.tokens(&self.estimates.acceptance.outlook(self.depth()), shape);
+        (*ns > 0.0 && lookup_ns > 0.0).then(|| tokens * lookup_ns / ns)
     }
 
     /// Learns from the measurements of a round.
@@ -503,6 +500,7 @@ impl Round {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun_core::node_of_row;
@@ -811,12 +809,34 @@ mod tests {
         let expensive = learned(600);
         assert_eq!(expensive.lookup_length(0.5, 12), 0);
         assert!(expensive.lookup_length(0.99, 12) > 0);
-        // A draft takes time, and a lookup none. Other modes must not know.
-        assert!(cheap.time_ratio_to_lookup(3) > 1.0);
-        assert!(cheap.time_ratio_to_lookup(3) > cheap.time_ratio_to_lookup(12));
-        let fixed = SpeculativeDraftLength { length: DraftLength::Fixed, ..cheap };
-        assert_eq!(fixed.time_ratio_to_lookup(3), 1.0);
-        assert_eq!(chain(DraftLength::Auto).time_ratio_to_lookup(3), 1.0, "no times are known");
+    }
+
+    #[test]
+    fn lookups_are_compared_with_the_next_draft() {
+        let mut policy = chain(DraftLength::Auto);
+        assert_eq!(policy.tokens_in_time_of_lookup(3), None, "no times are known");
+        let pair = SimulatedPair { agreement: 9, draft_ns: 100, ..PAIR };
+        run(&mut policy, 300, &pair);
+        let with = |next: Next| SpeculativeDraftLength { next, ..policy.clone() };
+        let of_length = |length, ns, is_trial| {
+            with(Next { shape: Some(DraftShape::Chain { length }), is_trial, ns })
+        };
+        let tokens = |length, ns, looked_up| {
+            of_length(length, ns, false).tokens_in_time_of_lookup(looked_up).unwrap()
+        };
+        // Most tokens are right, and a longer lookup takes longer.
+        let pass_ns = policy.estimates.pass_shares(12).unwrap();
+        assert!((1.5..=2.0).contains(&tokens(1, pass_ns[3], 3)), "{}", tokens(1, pass_ns[3], 3));
+        assert!(tokens(8, pass_ns[3], 3) > 4.0);
+        assert!(tokens(1, pass_ns[3], 12) > tokens(1, pass_ns[3], 3));
+        // A draft takes time, and a lookup none.
+        assert!(tokens(1, 2.0 * pass_ns[3], 3) <= 1.0);
+        // The time of a trial is not known, and other modes must not know.
+        assert_eq!(of_length(1, pass_ns[3], true).tokens_in_time_of_lookup(3), None);
+        assert_eq!(with(Next::default()).tokens_in_time_of_lookup(3), None);
+        let fixed =
+            SpeculativeDraftLength { length: DraftLength::Fixed, ..of_length(1, 1.0, false) };
+        assert_eq!(fixed.tokens_in_time_of_lookup(3), None);
     }
 
     #[test]

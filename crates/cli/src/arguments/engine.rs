@@ -90,10 +90,10 @@ pub struct EngineArguments {
 
     /// Guess tokens from earlier text in the rounds where that is expected to be better than the drafter.
     ///
-    /// Each round looks up what followed the end of the text earlier, which takes no time. If this is expected to have at
-    /// least as many tokens accepted as a draft of the drafter's (with `--draft-tokens auto`, as many tokens a second), the
-    /// target verifies it. Otherwise the drafter drafts. The expectation follows what was accepted in this answer. A looked-up draft has up to 16 tokens;
-    /// `--draft-tokens` does not limit it.
+    /// Each round looks up what followed the end of the text earlier, which takes no time. The target verifies that if it is
+    /// expected to have at least as many tokens accepted as a draft of the drafter's or, with `--draft-tokens auto`, at least
+    /// as many tokens a second. Otherwise the drafter drafts. The expectation follows what was accepted in this answer. A
+    /// looked-up draft has up to 16 tokens; `--draft-tokens` does not limit it.
     ///
     /// With `--method speculative` or `ssd`, and with all drafters but `lookahead` and `ouroboros`.
     #[arg(

@@ -97,7 +97,8 @@ struct Others {
 }
 
 impl Others {
-    /// Sends a message about the pass with this number.
+    /// Sends a message about the pass with this number. Rows that an earlier pass owes are no debt any more: they come before
+    /// those of this pass, and [`Link::receive_from`] drops them.
     fn start(&mut self, pass: u32, message: &[u8]) -> Result<(), ExchangeError> {
         (self.link.pass, self.owe_rows) = (pass, false);
         self.link.exchange.send(message)

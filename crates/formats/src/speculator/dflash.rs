@@ -134,18 +134,29 @@ impl DraftBlock {
 
 /// What is drafted with DFlash's layers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Algorithm {
+pub(super) enum Algorithm {
     DFlash,
     DFlash2,
     DSpark,
 }
 
 impl Algorithm {
+    /// Returns the algorithm that a block drafter's tensors show.
+    pub(super) fn of_tensors(tensors: &NamedTensors) -> Self {
+        if dflash2::is_dflash2(tensors) {
+            Self::DFlash2
+        } else if dspark::has_heads(tensors) {
+            Self::DSpark
+        } else {
+            Self::DFlash
+        }
+    }
+
+    /// Returns the algorithm. DSpark drafters of speculators may have no heads.
     fn of(options: &JsonOptions<'_>, tensors: &NamedTensors) -> Self {
-        match dspark::is_dspark(options, tensors) {
-            _ if dflash2::is_dflash2(tensors) => Self::DFlash2,
-            true => Self::DSpark,
-            false => Self::DFlash,
+        match Self::of_tensors(tensors) {
+            Self::DFlash if dspark::is_dspark(options) => Self::DSpark,
+            shown => shown,
         }
     }
 }
@@ -219,7 +230,7 @@ impl Layout {
             }
         }
         let layer_options = layer_options.as_ref().unwrap_or(options);
-        let logit_cap = logit_cap(holder(layer_options, nested.as_ref(), LOGIT_CAP))?;
+        let logit_cap = logit_cap(holder(layer_options, nested.as_ref(), LOGIT_CAP)?)?;
         let config = layers(layer_options, logit_cap, writer == Writer::Speculators, file)?;
         check_sizes(options, tensors, &config, target)?;
         let nested = nested.as_ref();
@@ -347,11 +358,11 @@ fn factors(
     nested: Option<&JsonOptions<'_>>,
 ) -> Result<Factors, LoadError> {
     let factor = |option| {
-        let options = holder(options, nested, option);
+        let options = holder(options, nested, option)?;
         let factor = options.number(option)?.unwrap_or(1.0);
         match factor > 0.0 && factor.is_finite() && factor.recip().is_finite() {
             true => Ok(factor),
-            false => Err(options.invalid(option, &factor, "a positive number")),
+            false => Err(options.invalid(option, &factor, "a positive number that is not tiny")),
         }
     };
     let (embedding, logit) = (factor(EMBEDDING_FACTOR)?, factor(LOGIT_FACTOR)?);
@@ -359,12 +370,21 @@ fn factors(
 }
 
 /// Returns the options that hold an option: those in `dflash_config` if it is there.
+///
+/// # Errors
+///
+/// When both have the option, with different values. The authors' code takes that in `dflash_config`, even a null.
 pub(super) fn holder<'o, 'f>(
     options: &'o JsonOptions<'f>,
     nested: Option<&'o JsonOptions<'f>>,
-    option: &str,
-) -> &'o JsonOptions<'f> {
-    nested.filter(|nested| nested.get(option).is_some()).unwrap_or(options)
+    option: &'static str,
+) -> Result<&'o JsonOptions<'f>, LoadError> {
+    let Some(nested) = nested.filter(|nested| nested.contains(option)) else { return Ok(options) };
+    if options.get(option).is_some_and(|outer| nested.get(option) != Some(outer)) {
+        let expected = format!("{}, as in \"{NESTED}\"", nested.displayed(option));
+        return Err(options.invalid(option, &options.displayed(option), &expected));
+    }
+    Ok(nested)
 }
 
 /// Rejects options that are not known.
@@ -490,14 +510,14 @@ fn block(
     vocab_size: usize,
 ) -> Result<DraftBlock, LoadError> {
     let of = |option| holder(options, nested, option);
-    let size = of("block_size").size("block_size")?;
+    let size = of("block_size")?.size("block_size")?;
     let size =
         size.ok_or_else(|| options.missing("block_size", "the number of rows of a block"))?;
     if !(2..=MAX_BLOCK).contains(&size) {
         let expected = format!("a number from 2 to {MAX_BLOCK}");
         return Err(options.invalid("block_size", &size, &expected));
     }
-    let mask = of("mask_token_id").token_id("mask_token_id")?;
+    let mask = of("mask_token_id")?.token_id("mask_token_id")?;
     let mask = mask.ok_or_else(|| options.missing("mask_token_id", "the id of the mask token"))?;
     if mask as usize >= vocab_size {
         let expected = format!("a token id below {vocab_size}, the size of the vocabulary");

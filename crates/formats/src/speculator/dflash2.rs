@@ -57,7 +57,7 @@ impl Additions {
         block_size: usize,
     ) -> Result<Self, LoadError> {
         let size = |option: &'static str, most: usize, what: &str| {
-            let options = holder(options, nested, option);
+            let options = holder(options, nested, option)?;
             let size = options.required_size(option)?;
             match (1..=most).contains(&size) {
                 true => Ok(size),
@@ -67,11 +67,12 @@ impl Additions {
                 }
             }
         };
+        // A tap beyond the block would read nothing. The authors' code fails with more than one.
         let taps = size(TAPS, block_size, ", the number of rows of a block")?;
         let group_size = size(GROUP, config.hidden_size, ", the hidden size")?;
         if !config.hidden_size.is_multiple_of(group_size) {
             let expected = format!("a divisor of {}, the hidden size", config.hidden_size);
-            return Err(holder(options, nested, GROUP).invalid(GROUP, &group_size, &expected));
+            return Err(holder(options, nested, GROUP)?.invalid(GROUP, &group_size, &expected));
         }
         let rank = size(RANK, MAX_SIZE, "")?;
         let candidates = size(CANDIDATES, config.vocab_size, ", the size of the vocabulary")?;

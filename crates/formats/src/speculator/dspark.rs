@@ -55,9 +55,9 @@ pub(super) fn has_heads(tensors: &NamedTensors) -> bool {
         .any(|tensor| tensors.has(&stored_name(*tensor)))
 }
 
-/// Returns whether the drafter is one of DSpark. Those of speculators may have no heads.
-pub(super) fn is_dspark(options: &JsonOptions<'_>, tensors: &NamedTensors) -> bool {
-    has_heads(tensors) || options.get(TYPE).is_some_and(|value| value == "dspark")
+/// Returns whether the options are those of a DSpark drafter of speculators.
+pub(super) fn is_dspark(options: &JsonOptions<'_>) -> bool {
+    options.get(TYPE).is_some_and(|value| value == "dspark")
 }
 
 fn stored_name(tensor: BlockHeadTensor) -> String {

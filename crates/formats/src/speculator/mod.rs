@@ -129,10 +129,10 @@ impl SpeculatorKind {
             return Some(if eagle3::has_mask(tensors) { Self::PEagle } else { Self::Eagle3 });
         }
         if dflash::is_dflash(tensors) {
-            return Some(match dspark::has_heads(tensors) {
-                _ if dflash2::is_dflash2(tensors) => Self::DFlash2,
-                true => Self::DSpark,
-                false => Self::DFlash,
+            return Some(match dflash::Algorithm::of_tensors(tensors) {
+                dflash::Algorithm::DFlash => Self::DFlash,
+                dflash::Algorithm::DFlash2 => Self::DFlash2,
+                dflash::Algorithm::DSpark => Self::DSpark,
             });
         }
         let has = |tensor| tensors.has(&short_name(tensor));
