@@ -5,6 +5,7 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime};
+use crate::interruptions::Interruptions;
 use crate::knowledge::{Forecast, Knowledge, READING_SHARE, faded};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::Pipeline;
@@ -48,6 +49,7 @@ pub struct DsiLookahead {
     /// The number of the answer's jobs to ignore: the first ones compute the prompt.
     prompt_scores: usize,
     pauses: Pauses,
+    interruptions: Interruptions,
     /// The number of verdicts while drafting, and of those while another lookahead was tried.
     verdicts: u32,
     explorations: u32,
@@ -95,6 +97,7 @@ impl DsiLookahead {
             unread_tokens: 0,
             prompt_scores: replicas,
             pauses: Pauses::default(),
+            interruptions: Interruptions::default(),
             verdicts: 0,
             explorations: 0,
             verdicts_left: None,
@@ -333,9 +336,11 @@ impl DsiLookahead {
     pub fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
         match self.prompt_scores {
             0 => {
+                // A replica that was idle reads tokens first.
+                let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
+                let usual_ns = self.usual_ns(rows.max(own_rows as usize), while_drafting);
+                let time = &self.interruptions.of_job(time, usual_ns);
                 if let Some(ns) = self.score_costs.learn(time) {
-                    // A replica that was idle reads tokens first.
-                    let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
                     // The target alone takes no longer for one row. The pass that measured it may have been cold.
                     if while_drafting && ns < self.alone.value_or(0.0) {
                         self.alone.add(ns);
@@ -350,6 +355,16 @@ impl DsiLookahead {
             // A replica's first job computes the prompt.
             _ => self.prompt_scores -= 1,
         }
+    }
+
+    /// Returns the usual time of a job of so many rows; `None` if it is not known.
+    fn usual_ns(&self, rows: usize, while_drafting: bool) -> Option<f64> {
+        if rows <= 1 && !while_drafting {
+            return self.alone.value();
+        }
+        // The times of more rows than were tried are not known.
+        let is_known = self.scores.is_known() && rows <= self.scores.largest();
+        is_known.then(|| self.scores.up_to(rows)[rows])
     }
 
     fn observe_alone(&mut self, ns: f64) {

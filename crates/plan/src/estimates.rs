@@ -1,6 +1,7 @@
 //! Estimates from recent rounds. Older rounds count less.
 
 use crate::decaying::DecayingMean;
+use crate::interruptions::Interruptions;
 use crate::knowledge::{Knowledge, READING_SHARE};
 use forerun_core::{Completion, JobCost};
 
@@ -230,6 +231,7 @@ pub(crate) struct DraftTime {
     catch_up_ns: DecayingMean,
     /// The time, forwards and unread tokens of a job before the usual speed was known.
     first_catch_up: Option<(f64, f64, usize)>,
+    interruptions: Interruptions,
 }
 
 impl Default for DraftTime {
@@ -242,6 +244,7 @@ impl Default for DraftTime {
             unread_tokens: 0,
             catch_up_ns: DecayingMean::default(),
             first_catch_up: None,
+            interruptions: Interruptions::default(),
         }
     }
 }
@@ -272,8 +275,11 @@ impl DraftTime {
         if !std::mem::replace(&mut self.begun, true) {
             return;
         }
-        let Some(ns) = self.costs.learn(time) else { return };
         let forwards = tokens.div_ceil(self.tokens_per_forward) as f64;
+        let usual_ns = self.forward_ns.value().filter(|_| unread_tokens <= UNREAD_TOKENS);
+        let usual_ns = usual_ns.map(|forward_ns| forwards * forward_ns);
+        let time = self.interruptions.of_job(time, usual_ns);
+        let Some(ns) = self.costs.learn(&time) else { return };
         if unread_tokens <= UNREAD_TOKENS {
             self.forward_ns.add(ns / forwards);
             if let Some((ns, forwards, unread_tokens)) = self.first_catch_up.take() {

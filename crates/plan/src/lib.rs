@@ -10,6 +10,7 @@ mod decaying;
 mod dsi_lookahead;
 mod estimates;
 mod goodput;
+mod interruptions;
 mod knowledge;
 mod ledger;
 mod lookup_choice;

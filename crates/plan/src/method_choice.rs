@@ -1,6 +1,7 @@
 //! Which of several methods to use next, by predicted and measured speeds.
 
-use crate::decaying::Speed;
+use crate::decaying::{DecayingMean, Speed};
+use crate::interruptions::Interruptions;
 use crate::knowledge::Forecast;
 
 /// Chooses the method with the least expected time of a token.
@@ -26,6 +27,9 @@ pub struct MethodChoice {
     elapsed_ns: f64,
     /// The end of the answer's last step, if it has had one.
     last_ns: Option<u64>,
+    /// The time of a step of the present candidate.
+    step_ns: DecayingMean,
+    interruptions: Interruptions,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +142,8 @@ impl MethodChoice {
             trial_correction: 1.0,
             lost_ns: 0.0,
             elapsed_ns: 0.0,
+            step_ns: DecayingMean::default(),
+            interruptions: Interruptions::default(),
             last_ns: None,
         }
     }
@@ -174,6 +180,8 @@ impl MethodChoice {
         }
         let Some(last_ns) = last_ns else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
+        let ns = self.interruptions.without(ns, self.step_ns.value());
+        self.step_ns.add(ns);
         self.elapsed_ns += ns;
         self.steps += 1;
         let current = &mut self.candidates[self.current];
@@ -278,6 +286,7 @@ impl MethodChoice {
         self.trial_correction = self.candidates[candidate].correction();
         (self.current, self.is_trial, self.steps, self.trial_ns) = (candidate, is_trial, 0, 0.0);
         self.candidates[candidate].paused_steps = 0;
+        self.step_ns = DecayingMean::default();
     }
 
     /// Ends a trial, and uses the fastest candidate, if that is faster by the factor [`MIN_GAIN`].

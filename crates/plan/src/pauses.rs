@@ -4,7 +4,8 @@
 //! instead, and rows of wrong drafts make its passes longer. So this compares measured speeds, in tokens per
 //! nanosecond of the answer, and needs no model of the devices.
 
-use crate::decaying::Speed;
+use crate::decaying::{DecayingMean, Speed};
+use crate::interruptions::Interruptions;
 use crate::ledger::Ledger;
 
 /// Decides whether to draft, from the measured speeds with drafts and without.
@@ -28,6 +29,9 @@ pub(crate) struct Pauses {
     trial_ns: f64,
     /// The time in which the drafter reads what it missed, until the step in which it does.
     catch_up_ns: f64,
+    /// The times of steps with drafts and without.
+    step_ns: [DecayingMean; 2],
+    interruptions: Interruptions,
     /// The end of the answer's last step, if it has had one.
     last_ns: Option<u64>,
 }
@@ -118,7 +122,10 @@ impl Pauses {
     /// computes the prompt, only starts the clock.
     pub(crate) fn observe(&mut self, tokens: usize, now_ns: u64, alone: bool, outlook: Outlook) {
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return };
+        let usual = &mut self.step_ns[usize::from(alone)];
         let ns = now_ns.saturating_sub(last_ns) as f64;
+        let ns = self.interruptions.without(ns, usual.value());
+        usual.add(ns);
         if alone {
             self.without_drafts.add(tokens, ns);
             self.is_measured_alone = true;

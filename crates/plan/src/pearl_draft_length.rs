@@ -5,6 +5,7 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime, OneRowTime};
+use crate::interruptions::Interruptions;
 use crate::knowledge::{Forecast, Knowledge, faded};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::ParallelRounds;
@@ -51,6 +52,7 @@ pub struct PearlDraftLength {
     /// Whether the next forward is the answer's first one, which computes the prompt.
     first_score: bool,
     pauses: Pauses,
+    interruptions: Interruptions,
     /// The time between passes in which nothing is computed, as another method has measured it.
     waited_ns: f64,
     /// The number of tokens that the drafter would have to read if this method went on after another.
@@ -97,6 +99,7 @@ impl PearlDraftLength {
             explorations: 0,
             first_score: true,
             pauses: Pauses::default(),
+            interruptions: Interruptions::default(),
             waited_ns: 0.0,
             unread_tokens: 0,
         }
@@ -271,6 +274,7 @@ impl PearlDraftLength {
         if std::mem::take(&mut self.first_score) {
             return;
         }
+        let time = &self.interruptions.of_job(time, self.usual_ns(rows, while_drafting));
         let Some(ns) = self.score_costs.learn(time) else { return };
         // The target alone takes no longer for one row. The pass that measured it may have been cold.
         if while_drafting && ns < self.alone.without_neighbours_or(0.0, &self.score_costs) {
@@ -334,6 +338,19 @@ impl PearlDraftLength {
         self.acceptance
             .observe_at(tested, tested.len() - usize::from(rejected && !tested.is_empty()));
         self.acceptance.skip(further.saturating_sub(usize::from(rejected)));
+    }
+
+    /// Returns the usual time of a score job with so many rows; `None` if it is not known.
+    fn usual_ns(&self, rows: usize, while_drafting: bool) -> Option<f64> {
+        // The times of more rows than were tried are not known.
+        let further = Some(rows.saturating_sub(1)).filter(|&n| n <= self.rows.largest())?;
+        let slowdown = if while_drafting { self.slowdown() } else { 1.0 };
+        let one_row_ns = match while_drafting {
+            true => self.one_row_ns(),
+            false => self.alone.without_neighbours_or(f64::INFINITY, &self.score_costs),
+        };
+        let ns = one_row_ns + slowdown * self.rows.up_to(further)[further];
+        ns.is_finite().then_some(ns)
     }
 
     fn one_row_ns(&self) -> f64 {

@@ -4,6 +4,7 @@ use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, OneRowTime};
+use crate::interruptions::Interruptions;
 use crate::knowledge::{Knowledge, READING_SHARE};
 use crate::ranked_tree::DraftSize;
 use crate::speculative_draft_length::Round;
@@ -30,6 +31,8 @@ pub(crate) struct RoundEstimates {
     /// The time in which nothing was computed, in rounds without a draft and with one.
     waited_ns: [DecayingMean; 2],
     pub(crate) acceptance: Acceptance,
+    /// Those of drafts and of score jobs.
+    interruptions: [Interruptions; 2],
 }
 
 impl RoundEstimates {
@@ -71,6 +74,24 @@ impl RoundEstimates {
         self.learn_draft(round.size(), draft_ns, caught_up);
         self.nodes.add(round.drafted as f64);
         true
+    }
+
+    /// Returns a round without the interruptions of its jobs. `caught_up`: the number of tokens that the drafter had to read
+    /// first.
+    pub(crate) fn without_interruptions(&mut self, round: &Round, caught_up: usize) -> Round {
+        let (passes, further_rows) = self.passes_of(round.size());
+        // The times of more forwards or rows than were tried are not known.
+        let has_usual_draft =
+            caught_up == 0 && !round.looked_up && (1..=self.draft.largest()).contains(&passes);
+        let draft_ns = has_usual_draft
+            .then(|| self.draft.up_to(passes)[passes] + self.draft_rows_ns(further_rows));
+        let rows_ns = (round.drafted <= self.rows.largest())
+            .then(|| self.rows.up_to(round.drafted)[round.drafted]);
+        let score_ns = self.plain_ns().zip(rows_ns).map(|(plain_ns, rows_ns)| plain_ns + rows_ns);
+        let [drafts, scores] = &mut self.interruptions;
+        let draft = drafts.of_job(&round.draft, draft_ns);
+        let score = scores.of_job(&round.score, score_ns);
+        Round { draft, score, ..round.clone() }
     }
 
     /// Learns from the time of a draft. `caught_up`: the number of tokens that the drafter had to read first.

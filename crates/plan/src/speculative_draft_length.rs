@@ -283,6 +283,7 @@ impl SpeculativeDraftLength {
         if std::mem::take(&mut self.first_round) {
             return;
         }
+        let round = &self.estimates.without_interruptions(round, caught_up);
         let waited_ns = last_ns.map_or(0, |last_ns| round.waited_ns(last_ns)) as f64;
         let round_ns = self.estimates.share_of(round) + waited_ns;
         if !self.estimates.learn(round, caught_up, waited_ns) {

@@ -12,8 +12,8 @@ use forerun_decode::{
     generate, typical_tree,
 };
 use forerun_sim::{
-    AcceptanceModel, Calibration, Cancellation, Cost, Device, ForwardCost, Oracle, SimCluster,
-    SimulatedLookup,
+    AcceptanceModel, Calibration, Cancellation, Cost, Device, Fault, FaultKind, ForwardCost,
+    Oracle, SimCluster, SimulatedLookup,
 };
 use std::fmt;
 use std::ops::ControlFlow;
@@ -63,6 +63,8 @@ struct World {
     lookup: AcceptanceModel,
     /// The factor by which a pass takes longer while another device works: above 1, idle devices lend their cores.
     slowdown: f64,
+    /// When the whole machine stands still, and for how long, in nanoseconds.
+    interruptions: Vec<(u64, u64)>,
     seed: u64,
 }
 
@@ -85,7 +87,8 @@ impl World {
         let rank_power = random.log_between(0.3, 3.0);
         let acceptance = AcceptanceModel::Varying { text, depth, rank_power };
         let (name, slowdown) = (format!("world {seed}"), 1.0);
-        Self { name, drafter, target, replicas, acceptance, lookup, slowdown, seed }
+        let interruptions = Vec::new();
+        Self { name, drafter, target, replicas, acceptance, lookup, slowdown, interruptions, seed }
     }
 
     /// A world whose idle devices help the others, as core groups of one machine do.
@@ -93,6 +96,19 @@ impl World {
         let world = Self::random(seed);
         let slowdown = Random(seed.wrapping_add(1 << 32)).between(1.1, 2.0);
         Self { name: format!("{} with lent cores", world.name), slowdown, ..world }
+    }
+
+    /// A world whose machine does something else for a few passes now and then.
+    fn with_interruptions(seed: u64) -> Self {
+        let world = Self::random(seed);
+        let random = &mut Random(seed.wrapping_add(2 << 32));
+        let mut at = 0.0;
+        let interruptions = (0..20).map(|_| {
+            at += TARGET_NS * random.log_between(40.0, 400.0);
+            (at as u64, (TARGET_NS * random.log_between(3.0, 40.0)) as u64)
+        });
+        let interruptions = interruptions.collect();
+        Self { name: format!("{} with interruptions", world.name), interruptions, ..world }
     }
 
     /// A pair that was measured: its costs, and where the drafter agreed with the target.
@@ -109,6 +125,7 @@ impl World {
             acceptance: AcceptanceModel::Varying { text, depth: vec![1.0], rank_power: 1.0 },
             lookup: AcceptanceModel::Iid(0.0),
             slowdown: 1.0,
+            interruptions: Vec::new(),
             seed: prompt,
         }
     }
@@ -122,8 +139,14 @@ impl World {
             cost: cost.clone(),
         };
         let targets = (0..self.replicas).map(|index| device(Role::Target(index), &self.target));
-        let devices = targets.chain([device(Role::Drafter(0), &self.drafter)]).collect();
-        let cluster = SimCluster::new(devices, oracle.clone(), Cancellation::Layer, Vec::new());
+        let devices: Vec<Device> =
+            targets.chain([device(Role::Drafter(0), &self.drafter)]).collect();
+        let faults = self.interruptions.iter().flat_map(|&(at_ns, ns)| {
+            let kind = FaultKind::Stall { ns };
+            (0..devices.len()).map(move |device| Fault { device, at_ns, kind })
+        });
+        let faults = faults.collect();
+        let cluster = SimCluster::new(devices, oracle.clone(), Cancellation::Layer, faults);
         let mut cluster = cluster.unwrap().without_trace().with_lent_cores(self.slowdown);
         let limits = Limits { max_tokens: TOKENS, context_length: usize::MAX, eos: Vec::new() };
         let mut sequence = Sequence::new(SequenceId(0), oracle.text(3), Sampling::greedy(), limits);
@@ -383,6 +406,7 @@ fn drafts_that_are_mostly_empty() {
             acceptance: AcceptanceModel::Drafts((0..TOKENS).map(draft).collect()),
             lookup: AcceptanceModel::Iid(0.0),
             slowdown: 1.0,
+            interruptions: Vec::new(),
             seed: 0,
         };
         let comparison = compare(&world, 0);
@@ -443,4 +467,15 @@ fn recorded_pair() {
         let world = |prompt| World::recorded(&calibration, prompt);
         check(method, &compare_all(world, 3, method), &bounds);
     }
+}
+
+/// The machine stands still now and then, with and without drafts.
+#[test]
+fn interruptions_are_not_taken_for_the_cost_of_drafts() {
+    let bounds = Bounds { to_plain: 0.97, mean_to_best: 0.97, below_best: 0.2 };
+    for method in [0, 1, AUTO] {
+        check_worlds(World::with_interruptions, method, 8, &bounds);
+    }
+    let bounds = Bounds { to_plain: 0.88, mean_to_best: 0.96, below_best: 0.3 };
+    check_worlds(World::with_interruptions, 2, 8, &bounds);
 }
