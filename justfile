@@ -18,7 +18,8 @@ doc:
 
 # Licences, sources and advisories of dependencies; advisories need the network
 deny:
-    cargo deny --all-features check licenses bans sources advisories
+    scripts/check_dependencies.sh --always
+    cargo deny --all-features check advisories
 
 # All tests, with the lossless matrix on a sample of prompts
 test:
