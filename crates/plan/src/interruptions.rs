@@ -1,5 +1,6 @@
 //! Interruptions: moments in which the machine does something else.
 
+use crate::decaying::DecayingMean;
 use crate::estimates::JobTime;
 
 /// Takes interruptions out of measured times, so that they are not taken for the cost of what was interrupted.
@@ -27,7 +28,7 @@ impl Default for Interruptions {
 
 impl Interruptions {
     /// Returns a time without an interruption. `usual_ns`: the usual time, if it is known.
-    pub(crate) fn without(&mut self, ns: f64, usual_ns: Option<f64>) -> f64 {
+    fn without(&mut self, ns: f64, usual_ns: Option<f64>) -> f64 {
         let usual_ns = usual_ns.filter(|&usual_ns| usual_ns > 0.0 && ns > UNUSUAL * usual_ns);
         let Some(usual_ns) = usual_ns else {
             self.left = (self.left + SHARE).min(MOST);
@@ -38,6 +39,13 @@ impl Interruptions {
         }
         self.left -= 1.0;
         usual_ns
+    }
+
+    /// Returns the time of a step without an interruption, and adds it to the usual time of such steps.
+    pub(crate) fn of_step(&mut self, ns: f64, usual: &mut DecayingMean) -> f64 {
+        let ns = self.without(ns, usual.value());
+        usual.add(ns);
+        ns
     }
 
     /// Returns the time of a job without an interruption. Those of jobs that share their passes stay as they are.

@@ -122,10 +122,8 @@ impl Pauses {
     /// computes the prompt, only starts the clock.
     pub(crate) fn observe(&mut self, tokens: usize, now_ns: u64, alone: bool, outlook: Outlook) {
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return };
-        let usual = &mut self.step_ns[usize::from(alone)];
         let ns = now_ns.saturating_sub(last_ns) as f64;
-        let ns = self.interruptions.without(ns, usual.value());
-        usual.add(ns);
+        let ns = self.interruptions.of_step(ns, &mut self.step_ns[usize::from(alone)]);
         if alone {
             self.without_drafts.add(tokens, ns);
             self.is_measured_alone = true;
