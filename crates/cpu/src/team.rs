@@ -216,14 +216,24 @@ impl Team {
     /// [`TeamError::Spawn`] if a thread cannot be started.
     pub fn preferring(cores: &[usize]) -> Result<Self, TeamError> {
         let team = Self::unpinned(cores.len())?;
-        #[cfg(target_os = "linux")]
+        // The system places a single thread well.
         if !team.helpers.is_empty() {
-            let thread = Mutex::new(vec![rustix::thread::gettid(); cores.len()]);
-            team.run(&|member| lock(&thread)[member] = rustix::thread::gettid());
-            let cores = preferred_cores::PreferredCores::take(&lock(&thread), cores);
-            lock(&team.leader_lock).cores = cores;
+            team.prefer(cores);
         }
         Ok(team)
+    }
+
+    /// Keeps the members to these cores, as [`Self::preferring`] says.
+    fn prefer(&self, cores: &[usize]) {
+        #[cfg(target_os = "linux")]
+        {
+            let threads = Mutex::new(vec![rustix::thread::gettid(); cores.len()]);
+            self.run(&|member| lock(&threads)[member] = rustix::thread::gettid());
+            let cores = preferred_cores::PreferredCores::take(&lock(&threads), cores);
+            lock(&self.leader_lock).cores = cores;
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = cores;
     }
 
     /// Creates one of several teams that help each other with their idle cores. The team's members keep to its
@@ -236,7 +246,10 @@ impl Team {
     /// # Panics
     /// If the exchange has no team with this index.
     pub fn lending(lent: &Arc<LentCores>, index: usize) -> Result<Self, TeamError> {
-        let mut team = Self::preferring(lent.cores(index))?;
+        let cores = lent.cores(index);
+        let mut team = Self::unpinned(cores.len())?;
+        // A single thread keeps to its core, too: a helper spins on another one.
+        team.prefer(cores);
         let own = team.members();
         for (number, core) in (own..).zip(lent.of_others(index)) {
             // If the system refuses the core, it places the thread.

@@ -64,6 +64,9 @@ pub(crate) fn faded(slowdown: f64) -> f64 {
 const LEAST_GAIN: f64 = 1.005;
 /// The time in which a drafter or a target reads a token, as a share of a pass over one row, if it was not measured.
 pub(crate) const READING_SHARE: f64 = 0.03;
+/// The number of tokens, at least, that a drafter reads after a pause if that shows the time of each. With fewer, the first
+/// draft after a round without one takes longer for other reasons, such as cold caches.
+pub(crate) const READ_TOKENS: usize = 8;
 
 #[cfg(test)]
 impl Knowledge {

@@ -5,7 +5,7 @@ use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, OneRowTime};
 use crate::interruptions::Interruptions;
-use crate::knowledge::{Knowledge, READING_SHARE};
+use crate::knowledge::{Knowledge, READ_TOKENS, READING_SHARE};
 use crate::ranked_tree::DraftSize;
 use crate::speculative_draft_length::Round;
 
@@ -99,7 +99,7 @@ impl RoundEstimates {
         let (passes, further_rows) = self.passes_of(size);
         let usual_ns = self.draft.is_known().then(|| self.draft.up_to(passes)[passes]);
         if caught_up > 0 {
-            if let Some(usual_ns) = usual_ns {
+            if let Some(usual_ns) = usual_ns.filter(|_| caught_up >= READ_TOKENS) {
                 let usual_ns = usual_ns + self.draft_rows_ns(further_rows);
                 self.catch_up_ns.add((ns - usual_ns).max(0.0) / caught_up as f64);
             }

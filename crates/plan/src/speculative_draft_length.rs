@@ -2,7 +2,7 @@
 
 use crate::acceptance::Tested;
 use crate::estimates::JobTime;
-use crate::knowledge::{Forecast, Knowledge};
+use crate::knowledge::{Forecast, Knowledge, READ_TOKENS};
 use crate::ledger::Ledger;
 use crate::lookup_choice::accepted_of;
 use crate::outlook::Outlook;
@@ -111,7 +111,7 @@ struct Choice {
 const INITIAL_ASSISTED_LENGTH: usize = 5;
 /// The numbers of unread tokens at which the cost of catching up is measured: enough to measure, but
 /// cheap.
-const CATCH_UP_SAMPLE: std::ops::Range<usize> = 8..32;
+const CATCH_UP_SAMPLE: std::ops::Range<usize> = READ_TOKENS..32;
 /// The share of the time that rounds without a draft may lose. They measure the speed to beat.
 const PLAIN_SHARE: f64 = 0.003;
 /// Drafting rounds after which there may be such a round.
@@ -171,10 +171,16 @@ impl SpeculativeDraftLength {
     }
 
     /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the
-    /// learned times and acceptance.
+    /// learned times and acceptance. It drafts at once if that is expected to pay, also if the last answer ended with a round
+    /// that measured the target alone.
     #[must_use]
     pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
-        Self { first_round: true, last_ns: None, unread_tokens: prompt_tokens, ..self.clone() }
+        let before_prompt =
+            Self { unread_tokens: 0, since_plain_ns: 0.0, since_plain: 0, ..self.clone() };
+        let next = before_prompt.decide();
+        let next = if next.shape.is_some() && !next.is_trial { next } else { self.next.clone() };
+        let (first_round, last_ns) = (true, None);
+        Self { first_round, last_ns, unread_tokens: prompt_tokens, next, ..before_prompt }
     }
 
     /// Returns what other methods can use of what it has learned.
@@ -519,6 +525,8 @@ mod tests {
         finds: usize,
         /// The time of an empty draft.
         empty_ns: u64,
+        /// How much longer a draft takes after a round without one.
+        cold_ns: u64,
     }
 
     const PAIR: SimulatedPair = SimulatedPair {
@@ -529,6 +537,7 @@ mod tests {
         varies: false,
         finds: 1,
         empty_ns: 0,
+        cold_ns: 0,
     };
 
     /// Simulates rounds. Returns the depths of their drafts, and the speedup over plain decoding.
@@ -545,8 +554,9 @@ mod tests {
             let agreement = pair.agreement + if pair.varies { number * 7 % 13 } else { 0 };
             let accepted = agreement.min(shape.depth()).min(drafted);
             unread = if requested { unread } else { unread + 1 };
+            let cold = if requested && unread > 0 { pair.cold_ns } else { 0 };
             let catch_up =
-                if requested { std::mem::take(&mut unread) * pair.catch_up_ns } else { 0 };
+                if requested { std::mem::take(&mut unread) * pair.catch_up_ns + cold } else { 0 };
             let round = Round {
                 ranked: None,
                 requested,
@@ -603,6 +613,19 @@ mod tests {
                 let (_, speed) = run(&mut draft_length, 5_000, &pair);
                 assert!(speed > 0.95, "{draft_ns}, {catch_up_ns}: {speed}");
             }
+        }
+    }
+
+    /// A cold drafter after one round without a draft says nothing about the time in which it reads the next prompt.
+    #[test]
+    fn every_answer_drafts_if_the_drafter_is_good() {
+        let pair = SimulatedPair { agreement: 1, draft_ns: 300, cold_ns: 400, ..PAIR };
+        for rounds in 20..200 {
+            let mut draft_length = chain(DraftLength::Auto);
+            run(&mut draft_length, rounds, &pair);
+            let (depths, _) = run(&mut draft_length.for_new_answer(300), 20, &pair);
+            let drafts = depths.iter().filter(|&&depth| depth > 0).count();
+            assert!(drafts >= 18, "after {rounds} rounds: {drafts} of 20");
         }
     }
 
