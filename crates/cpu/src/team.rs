@@ -668,6 +668,23 @@ mod tests {
         teams[0].run(&|member| assert_eq!(member, 0));
     }
 
+    /// Otherwise the system may place it where one of its helpers spins.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_that_borrows_cores_keeps_to_its_own() {
+        let body = || {
+            let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+            let cores: Vec<usize> =
+                (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
+            let &[first, second, ..] = &cores[..] else { return };
+            let lent = LentCores::new(vec![vec![second], vec![first]]);
+            let team = Team::lending(&lent, 0).unwrap();
+            let kept = rustix::thread::sched_getaffinity(None).unwrap();
+            assert!(kept.count() == 1 && kept.is_set(second) && team.members() == 2);
+        };
+        thread::spawn(body).join().unwrap();
+    }
+
     #[test]
     fn ranges_cover_everything_once_for_every_grain() {
         let team = Team::unpinned(2).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::decaying::DecayingMean;
 use crate::interruptions::Interruptions;
-use crate::knowledge::{Knowledge, READ_TOKENS, READING_SHARE};
+use crate::knowledge::{Knowledge, READING_SHARE};
 use forerun_core::{Completion, JobCost};
 
 /// The weight of a round relative to the round after it.
@@ -320,9 +320,6 @@ impl DraftTime {
     }
 
     fn learn_catch_up(&mut self, ns: f64, forwards: f64, unread_tokens: usize) {
-        if unread_tokens < READ_TOKENS {
-            return;
-        }
         let usual_ns = forwards * self.forward_ns.value_or(0.0);
         self.catch_up_ns.add((ns - usual_ns).max(0.0) / unread_tokens as f64);
     }

@@ -1,5 +1,6 @@
 //! Decoders in virtual time. All tests are one program, because each program takes seconds to link.
 
+mod answers;
 mod auto;
 mod decoders;
 mod dsi;

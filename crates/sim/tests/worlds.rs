@@ -20,16 +20,16 @@ use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const TARGET_NS: f64 = 1e6;
+pub(super) const TARGET_NS: f64 = 1e6;
 const TOKENS: usize = 2_000;
 const LONGEST: usize = 16;
 const LENGTHS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 
 /// A stream of pseudo-random numbers (SplitMix64, Steele et al. 2014).
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn uniform(&mut self) -> f64 {
+    pub(super) fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -37,27 +37,27 @@ impl Random {
         (z ^ (z >> 31)) as f64 / u64::MAX as f64
     }
 
-    fn between(&mut self, low: f64, high: f64) -> f64 {
+    pub(super) fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.uniform()
     }
 
     /// Returns a number whose logarithm is uniform.
-    fn log_between(&mut self, low: f64, high: f64) -> f64 {
+    pub(super) fn log_between(&mut self, low: f64, high: f64) -> f64 {
         self.between(low.ln(), high.ln()).exp()
     }
 
-    fn chance(&mut self, probability: f64) -> bool {
+    pub(super) fn chance(&mut self, probability: f64) -> bool {
         self.uniform() < probability
     }
 }
 
 /// The devices and the text of a world.
 #[derive(Clone, Debug)]
-struct World {
+pub(super) struct World {
     name: String,
     drafter: Cost,
     target: Cost,
-    replicas: usize,
+    pub(super) replicas: usize,
     acceptance: AcceptanceModel,
     /// How often guesses from earlier text are right, for PEARL with guesses.
     lookup: AcceptanceModel,
@@ -69,7 +69,7 @@ struct World {
 }
 
 impl World {
-    fn random(seed: u64) -> Self {
+    pub(super) fn random(seed: u64) -> Self {
         let random = &mut Random(seed);
         let draft_ns = TARGET_NS * random.log_between(0.01, 2.5);
         let link_ns = (TARGET_NS * random.log_between(0.000_1, 0.02)) as u64;
@@ -99,7 +99,7 @@ impl World {
     }
 
     /// A world whose machine does something else for a few passes now and then.
-    fn with_interruptions(seed: u64) -> Self {
+    pub(super) fn with_interruptions(seed: u64) -> Self {
         let world = Self::random(seed);
         let random = &mut Random(seed.wrapping_add(2 << 32));
         let mut at = 0.0;
@@ -109,6 +109,19 @@ impl World {
         });
         let interruptions = interruptions.collect();
         Self { name: format!("{} with interruptions", world.name), interruptions, ..world }
+    }
+
+    /// A world whose passes take more time now and then, by up to half of a pass.
+    pub(super) fn with_noise(seed: u64) -> Self {
+        let world = Self::random(seed);
+        let random = &mut Random(seed.wrapping_add(4 << 32));
+        let mut at = 0.0;
+        let interruptions = (0..2_000).map(|_| {
+            at += TARGET_NS * random.log_between(0.5, 8.0);
+            (at as u64, (TARGET_NS * random.log_between(0.01, 0.5)) as u64)
+        });
+        let interruptions = interruptions.collect();
+        Self { name: format!("{} with noise", world.name), interruptions, ..world }
     }
 
     /// A pair that was measured: its costs, and where the drafter agreed with the target.
@@ -130,8 +143,34 @@ impl World {
         }
     }
 
+    /// Returns the same world after a time: its text and its machine go on.
+    pub(super) fn after(&self, tokens: usize, ns: f64, seed: u64) -> Self {
+        let AcceptanceModel::Varying { text, depth, rank_power } = &self.acceptance else {
+            panic!()
+        };
+        let mut text = text.clone();
+        let by = tokens % text.len();
+        text.rotate_left(by);
+        let acceptance =
+            AcceptanceModel::Varying { text, depth: depth.clone(), rank_power: *rank_power };
+        let left =
+            |&(at_ns, stall_ns): &(u64, u64)| Some((at_ns.checked_sub(ns as u64)?, stall_ns));
+        let interruptions = self.interruptions.iter().filter_map(left).collect();
+        Self { acceptance, interruptions, seed, ..self.clone() }
+    }
+
     /// Decodes, checks the text, and returns the time until the last token.
     fn run(&self, decoder: &mut dyn Decoder) -> f64 {
+        self.answer(decoder, 3, TOKENS)
+    }
+
+    /// Answers a prompt of so many tokens, checks the text, and returns the time until the last token.
+    pub(super) fn answer(
+        &self,
+        decoder: &mut dyn Decoder,
+        prompt: usize,
+        max_tokens: usize,
+    ) -> f64 {
         let oracle = Oracle { seed: self.seed, drafters: vec![self.acceptance.clone()] };
         let device = |role, cost: &Cost| Device {
             name: format!("{role:?}"),
@@ -148,8 +187,9 @@ impl World {
         let faults = faults.collect();
         let cluster = SimCluster::new(devices, oracle.clone(), Cancellation::Layer, faults);
         let mut cluster = cluster.unwrap().without_trace().with_lent_cores(self.slowdown);
-        let limits = Limits { max_tokens: TOKENS, context_length: usize::MAX, eos: Vec::new() };
-        let mut sequence = Sequence::new(SequenceId(0), oracle.text(3), Sampling::greedy(), limits);
+        let limits = Limits { max_tokens, context_length: usize::MAX, eos: Vec::new() };
+        let mut sequence =
+            Sequence::new(SequenceId(0), oracle.text(prompt), Sampling::greedy(), limits);
         generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
         assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
         cluster.now_ns() as f64

@@ -1,0 +1,90 @@
+//! Automatic draft lengths over many short answers, as a server has them. A policy starts each answer with what it has
+//! learned, and a drafter has to read each prompt.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use super::worlds::{Random, World};
+use forerun_core::DraftShape;
+use forerun_decode::{
+    DecoderOptions, DraftLength, DraftPattern, METHODS, PearlOptions, SharedGoodput,
+};
+
+const LENGTHS: [usize; 5] = [1, 2, 4, 8, 16];
+const LONGEST: usize = 16;
+const ANSWERS: usize = 24;
+
+/// The tokens of a prompt and of its answer.
+type Turn = (usize, usize);
+
+fn turns(seed: u64) -> Vec<Turn> {
+    let random = &mut Random(seed.wrapping_add(3 << 32));
+    let tokens = |random: &mut Random, longest| random.log_between(10.0, longest) as usize;
+    (0..ANSWERS).map(|_| (tokens(random, 300.0), tokens(random, 200.0))).collect()
+}
+
+/// Returns the time of all answers by a method.
+fn run(
+    world: &World,
+    turns: &[Turn],
+    method: &str,
+    length: DraftLength,
+    draft_tokens: usize,
+) -> f64 {
+    let options = DecoderOptions {
+        shape: DraftShape::Chain { length: draft_tokens },
+        draft_tokens,
+        length,
+        trees: None,
+        goodput: SharedGoodput::default(),
+        pattern: DraftPattern::default(),
+        pearl: PearlOptions::default(),
+        guesser: None,
+        lookup: None,
+        targets: world.replicas,
+        drafters: 1,
+        shares_devices: false,
+        calibrates_during_verification: false,
+        reproducible: false,
+    };
+    let method = METHODS.iter().find(|entry| entry.name == method).unwrap();
+    let mut decoder = (method.decoder)(&options);
+    let (mut tokens, mut ns) = (0, 0.0);
+    for (number, &(prompt, max_tokens)) in turns.iter().enumerate() {
+        decoder = decoder.for_next_answer(&options, prompt);
+        let world = world.after(tokens, ns, number as u64);
+        ns += world.answer(&mut *decoder, prompt, max_tokens);
+        tokens += prompt + max_tokens;
+    }
+    ns
+}
+
+/// Returns the speed of a method's automatic length, compared with plain decoding, and with the best of it and fixed lengths.
+fn compare(world: &World, method: &str, seed: u64) -> [f64; 2] {
+    let turns = turns(seed);
+    let plain = run(world, &turns, "autoregressive", DraftLength::Fixed, 0);
+    let fixed = LENGTHS.map(|length| run(world, &turns, method, DraftLength::Fixed, length));
+    let best = fixed.iter().fold(plain, |best, &ns| best.min(ns));
+    let auto = run(world, &turns, method, DraftLength::Auto, LONGEST);
+    [plain / auto, best / auto]
+}
+
+#[test]
+fn short_answers_in_random_worlds() {
+    let cases = std::env::var("FORERUN_CASES").ok().and_then(|text| text.parse().ok());
+    let cases: u64 = cases.unwrap_or(8);
+    for (method, least_mean) in
+        [("speculative", 0.98), ("pearl", 0.98), ("dsi", 0.98), ("ssd", 0.95)]
+    {
+        let worlds = 0..cases;
+        let speeds: Vec<[f64; 2]> =
+            worlds.map(|seed| compare(&World::with_noise(seed), method, seed)).collect();
+        let least = speeds.iter().map(|[to_plain, _]| *to_plain).fold(f64::INFINITY, f64::min);
+        let mean = speeds.iter().map(|[_, to_best]| to_best).sum::<f64>() / cases as f64;
+        let below = speeds.iter().filter(|[_, to_best]| *to_best < 0.95).count();
+        eprintln!(
+            "{method}: at least {least:.3} of plain decoding; {mean:.3} of the best fixed length on average, below 0.95 of it \
+             in {below} of {cases}: {speeds:.2?}"
+        );
+        assert!(least >= 0.97 && mean >= least_mean, "{method}: {least}, {mean}");
+    }
+}
