@@ -79,12 +79,11 @@ impl RoundEstimates {
     /// Returns a round without the interruptions of its jobs. `caught_up`: the number of tokens that the drafter had to read
     /// first.
     pub(crate) fn without_interruptions(&mut self, round: &Round, caught_up: usize) -> Round {
-        let (passes, further_rows) = self.passes_of(round.size());
         // The times of more forwards or rows than were tried are not known.
-        let has_usual_draft =
-            caught_up == 0 && !round.looked_up && (1..=self.draft.largest()).contains(&passes);
-        let draft_ns = has_usual_draft
-            .then(|| self.draft.up_to(passes)[passes] + self.draft_rows_ns(further_rows));
+        let is_usual_draft = caught_up == 0 && !round.looked_up;
+        let tried = 1..=self.draft.largest();
+        let draft_ns = (is_usual_draft && tried.contains(&self.passes_of(round.size()).0))
+            .then(|| self.usual_draft_ns(round.size()));
         let rows_ns = (round.drafted <= self.rows.largest())
             .then(|| self.rows.up_to(round.drafted)[round.drafted]);
         let score_ns = self.plain_ns().zip(rows_ns).map(|(plain_ns, rows_ns)| plain_ns + rows_ns);
@@ -96,23 +95,27 @@ impl RoundEstimates {
 
     /// Learns from the time of a draft. `caught_up`: the number of tokens that the drafter had to read first.
     fn learn_draft(&mut self, size: DraftSize, ns: f64, caught_up: usize) {
-        let (passes, further_rows) = self.passes_of(size);
-        let usual_ns = self.draft.is_known().then(|| self.draft.up_to(passes)[passes]);
         if caught_up > 0 {
-            if let Some(usual_ns) = usual_ns.filter(|_| caught_up >= READ_TOKENS) {
-                let usual_ns = usual_ns + self.draft_rows_ns(further_rows);
-                self.catch_up_ns.add((ns - usual_ns).max(0.0) / caught_up as f64);
+            if caught_up >= READ_TOKENS && self.draft.is_known() {
+                let reading_ns = (ns - self.usual_draft_ns(size)).max(0.0);
+                self.catch_up_ns.add(reading_ns / caught_up as f64);
             }
             return;
         }
-        if let Some(usual_ns) = usual_ns
-            && further_rows > 0
-        {
+        let (passes, further_rows) = self.passes_of(size);
+        if self.draft.is_known() && further_rows > 0 {
+            let passes_ns = self.draft.up_to(passes)[passes];
             // A further row takes no longer than a pass.
-            let row_ns = (ns - usual_ns) / further_rows as f64;
-            self.draft_row_ns.add(row_ns.clamp(0.0, usual_ns / passes as f64));
+            let row_ns = (ns - passes_ns) / further_rows as f64;
+            self.draft_row_ns.add(row_ns.clamp(0.0, passes_ns / passes as f64));
         }
         self.draft.add(passes, (ns - self.draft_rows_ns(further_rows)).max(0.0));
+    }
+
+    /// Returns the usual time of a draft; 0 if nothing is known.
+    fn usual_draft_ns(&self, size: DraftSize) -> f64 {
+        let (passes, further_rows) = self.passes_of(size);
+        self.draft.up_to(passes)[passes] + self.draft_rows_ns(further_rows)
     }
 
     /// Returns what other methods can use.
