@@ -11,6 +11,7 @@ use anyhow::{bail, ensure};
 use forerun_formats::Config;
 use forerun_formats::checkpoint::Checkpoint;
 use forerun_train::data::{Dataset, PrepareOptions};
+use forerun_train::drafter::TrainedDrafterKind;
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{Dtype, Llama, Trainer, export};
 use progress::DataProgress;
@@ -33,7 +34,8 @@ const MOST_STEPS: u64 = 5000;
 pub(crate) fn run(train: Train) -> anyhow::Result<ExitCode> {
     match train {
         Train::Lm(arguments) => language_model(&arguments),
-        Train::Medusa(arguments) => drafter::medusa(&arguments),
+        Train::Medusa(arguments) => drafter::heads(TrainedDrafterKind::Medusa, &arguments),
+        Train::Hydra(arguments) => drafter::heads(TrainedDrafterKind::Hydra, &arguments),
         Train::Eagle(arguments) => drafter::eagle(&arguments),
         Train::Parallel(arguments) => drafter::parallel(&arguments),
         Train::Dflash(arguments) => drafter::dflash(&arguments),

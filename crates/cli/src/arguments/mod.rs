@@ -57,7 +57,7 @@ pub(crate) use simulate::{Merge, PlotArguments};
 #[cfg(feature = "train")]
 pub(crate) use train::{
     BlockArguments, DflashArguments, DistillArguments, DrafterArguments, DsparkArguments,
-    EagleArguments, FeatureArguments, Integration, LmArguments, MedusaArguments, OptimizerName,
+    EagleArguments, FeatureArguments, HeadArguments, Integration, LmArguments, OptimizerName,
     ParallelArguments, StepArguments, TextArguments, Train,
 };
 

@@ -16,7 +16,11 @@ pub(crate) enum Train {
     /// Train Medusa heads for a target.
     ///
     /// Each head drafts one further token from the target's last hidden state.
-    Medusa(Box<MedusaArguments>),
+    Medusa(Box<HeadArguments>),
+    /// Train Hydra heads for a target.
+    ///
+    /// Each head drafts one further token from the target's last hidden state and the tokens drafted before.
+    Hydra(Box<HeadArguments>),
     /// Train an EAGLE layer for a target.
     ///
     /// The layer drafts one token after another from the target's hidden states.
@@ -226,9 +230,9 @@ pub(crate) struct LmArguments {
     pub(crate) step: StepArguments,
 }
 
-/// Options of `forerun train medusa`.
+/// Options of `forerun train medusa` and `forerun train hydra`.
 #[derive(Args, Debug)]
-pub(crate) struct MedusaArguments {
+pub(crate) struct HeadArguments {
     /// Number of heads: tokens drafted after the target's own.
     #[arg(long, value_name = "K", default_value_t = 4, value_parser = value_parser!(u64).range(1..=8))]
     pub(crate) heads: u64,

@@ -1,11 +1,11 @@
-//! `forerun train medusa|eagle|parallel|dflash|dspark`: trains a drafter for a target.
+//! `forerun train medusa|hydra|eagle|parallel|dflash|dspark`: trains a drafter for a target.
 
 use super::run::{
     dataset, listen, note_damaged, note_size, open_run, set_threads, steps_of, tokenizer_of, train,
 };
 use crate::arguments::{
     BlockArguments, DflashArguments, DistillArguments, DrafterArguments, DsparkArguments,
-    EagleArguments, FeatureArguments, Integration, MedusaArguments, ParallelArguments,
+    EagleArguments, FeatureArguments, HeadArguments, Integration, ParallelArguments,
 };
 use crate::interrupts;
 use crate::{distill, note};
@@ -21,8 +21,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-pub(super) fn medusa(arguments: &MedusaArguments) -> anyhow::Result<ExitCode> {
-    let options = DrafterOptions::of(TrainedDrafterKind::Medusa, arguments.heads as usize);
+/// Trains Medusa's or Hydra's heads.
+pub(super) fn heads(
+    kind: TrainedDrafterKind,
+    arguments: &HeadArguments,
+) -> anyhow::Result<ExitCode> {
+    let options = DrafterOptions::of(kind, arguments.heads as usize);
     run(options, &arguments.drafter, None)
 }
 
@@ -203,7 +207,9 @@ fn options(
         TrainedDrafterKind::Eagle | TrainedDrafterKind::ParallelspecEagle => (5e-5, 0.95, 40),
         TrainedDrafterKind::Dflash => (6e-4, 0.999, 6),
         TrainedDrafterKind::Dspark => (6e-4, 0.999, 10),
-        TrainedDrafterKind::Medusa | TrainedDrafterKind::ParallelspecMedusa => (5e-4, 0.999, 20),
+        TrainedDrafterKind::Medusa
+        | TrainedDrafterKind::Hydra
+        | TrainedDrafterKind::ParallelspecMedusa => (5e-4, 0.999, 20),
     };
     let soft_share = match drafter.kind {
         TrainedDrafterKind::Eagle => 1.0,

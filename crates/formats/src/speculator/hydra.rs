@@ -6,7 +6,7 @@
 //! Hydra++, only odd indices are layers, and the output matrix is `hydra_lm_head.{h}.1`. Hydra++ has a
 //! layer of the target's shape before all heads, under `prefix_embeding_layer` (sic), together with a
 //! copy of the embedding that is never read. Heads that read no tokens are rejected, because they are
-//! Medusa heads.
+//! Medusa heads. Heads without output matrices, which forerun trains, use the target's head.
 
 use super::Speculator;
 use super::layers::short_name;
@@ -86,7 +86,7 @@ impl Speculator {
             n_heads: layout.n_heads,
             n_layers: layout.n_layers - 1,
             reads_tokens: true,
-            own_matrices: true,
+            own_matrices: self.tensors.has(&layout.name(0, HeadTensor::Matrix)),
             // The layer has the target's shape and is followed by a norm.
             prefix: layout.has_prefix_layer.then(|| Architecture {
                 input: Input::UnprojectedFeature,

@@ -14,7 +14,6 @@
 
 use super::forward::Drafter;
 use super::objective::Pair;
-use super::options::TrainedDrafterKind;
 use super::target::Text;
 use crate::metrics::PositionAcceptance;
 use crate::ops::block_head_loss::MarkovBias;
@@ -211,12 +210,11 @@ pub(super) fn head_inputs(drafter: &Drafter, rows: &Tensor) -> Result<Vec<f32>> 
 pub(super) fn draft_rows(pair: Pair<'_>, text: &Text, anchors: &[usize]) -> Result<Vec<Tensor>> {
     let Pair { drafter, target, options } = pair;
     let positions = options.positions();
-    if drafter.kind() == TrainedDrafterKind::Medusa {
-        let size = (text.inputs.len(), target.config().hidden_size);
-        let features = Tensor::from_slice(&text.features, size, &Device::Cpu)?;
-        let index = row_indices(anchors, text, text.context)?;
-        let rows = drafter.medusa_rows(&features.index_select(&index, 0)?)?;
-        let count = text.sequences() * anchors.len();
+    if drafter.kind().has_draft_heads() {
+        let in_sequence =
+            |sequence: usize| anchors.iter().map(move |row| sequence * text.context + row);
+        let at: Vec<usize> = (0..text.sequences()).flat_map(in_sequence).collect();
+        let (rows, count) = (drafter.head_rows(target, text, &at)?, at.len());
         return (0..positions).map(|head| rows.narrow(0, head * count, count)).collect();
     }
     if drafter.kind().has_blocks() {

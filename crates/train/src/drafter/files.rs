@@ -76,7 +76,7 @@ pub enum DrafterFileError {
 #[derive(Deserialize)]
 struct DrafterConfig {
     speculator: TrainedDrafterKind,
-    #[serde(alias = "medusa_num_heads")]
+    #[serde(alias = "medusa_num_heads", alias = "hydra_num_heads")]
     n_mask_tokens: Option<usize>,
     target: String,
     target_embedding_sha256: String,
@@ -156,17 +156,29 @@ impl Drafter {
     /// Returns the contents of `config.json`.
     fn config_json(&self, target: &Target, dtype: Dtype) -> Value {
         let mut config = self.config.to_json(dtype);
-        if self.kind() == TrainedDrafterKind::Medusa {
+        if self.kind().has_draft_heads() {
             config = json!({
                 "hidden_size": self.config.hidden_size,
                 "vocab_size": self.config.vocab_size,
                 "torch_dtype": config["torch_dtype"],
-                "medusa_num_heads": self.slots(),
-                "medusa_num_layers": 1,
-                // Version 2: the drafter uses the target's head.
-                "version": "2",
                 "base_model_name_or_path": target.name(),
             });
+        }
+        match self.kind() {
+            TrainedDrafterKind::Medusa => {
+                config["medusa_num_heads"] = json!(self.slots());
+                config["medusa_num_layers"] = json!(1);
+                // The drafter uses the target's head.
+                config["version"] = json!("2");
+            }
+            TrainedDrafterKind::Hydra => {
+                config["hydra_num_heads"] = json!(self.slots());
+                config["hydra_num_layers"] = json!(1);
+                config["hydra_head_arch"] = json!("mlp");
+                config["grounded_heads"] = json!(true);
+                config["hidden_state_offset"] = json!(0);
+            }
+            _ => {}
         }
         if self.kind().has_masks() {
             config["n_mask_tokens"] = json!(self.slots());

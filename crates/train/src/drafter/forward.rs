@@ -1,6 +1,6 @@
 //! The forward pass of drafters: the inputs, the layer or the heads, and the rows for the target's head.
 //!
-//! Medusa (arXiv 2401.10774, §2.1.1), EAGLE (arXiv 2401.15077, §3.1) and ParallelSpec (arXiv
+//! Medusa (arXiv 2401.10774, §2.1.1), Hydra (arXiv 2402.05109, §3), EAGLE (arXiv 2401.15077, §3.1) and ParallelSpec (arXiv
 //! 2410.05589, §4).
 
 use super::options::{DrafterOptions, TrainedDrafterKind};
@@ -8,8 +8,9 @@ use super::shape::DrafterShape;
 use super::target::{Target, Text};
 use super::vocabulary::DraftVocabulary;
 use super::weights::{
-    ATTENTION, ATTENTION_NORM, CONFIDENCE, CONFIDENCE_BIAS, FC, FC_BIAS, FINAL_NORM, MARKOV_BIAS,
-    MARKOV_EMBEDDINGS, MASK_EMBEDDINGS, MASK_FEATURES, MLP, MLP_NORM, Weights,
+    ATTENTION, ATTENTION_NORM, CONFIDENCE, CONFIDENCE_BIAS, FC, FC_BIAS, FINAL_NORM, FIRST,
+    FIRST_BIAS, MARKOV_BIAS, MARKOV_EMBEDDINGS, MASK_EMBEDDINGS, MASK_FEATURES, MLP, MLP_NORM,
+    RESIDUAL, RESIDUAL_BIAS, Weights, of_layer,
 };
 use crate::model::Parameter;
 use crate::ops::attention::Rope;
@@ -18,7 +19,7 @@ use crate::ops::draft_head::FrozenHead;
 use crate::ops::groups::Groups;
 use crate::ops::mlp_block::MlpBlock;
 use crate::ops::{AttentionShape, MlpShape, apply, none};
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{Device, Result, Tensor};
 use forerun_formats::{Config, Family, QkNorms};
 use std::sync::Arc;
 
@@ -128,7 +129,7 @@ impl Drafter {
         self.shape.kind
     }
 
-    /// Returns the number of heads (Medusa) or masks, or of rows of DSpark's blocks; 0 for EAGLE.
+    /// Returns the number of heads (Medusa, Hydra) or masks, or of rows of DSpark's blocks; 0 for EAGLE.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.shape.slots
@@ -154,14 +155,36 @@ impl Drafter {
         }
     }
 
-    /// Computes the rows of Medusa's heads from features `[rows, hidden]`: `x + SiLU(W x + b)`
-    /// (Medusa, §2.1.1). The result is `[heads · rows, hidden]`, head by head.
-    pub(super) fn medusa_rows(&self, features: &Tensor) -> Result<Tensor> {
-        let head_rows = |[weight, bias]: &[Var; 2]| {
-            let inner = features.matmul(&weight.t()?)?.broadcast_add(bias)?.silu()?;
-            features + inner
+    /// Computes the rows of the heads for some of the target's rows: `[heads · rows, hidden]`, head by head.
+    ///
+    /// - Medusa: `x + SiLU(W x + b)` of the feature `x` (§2.1.1).
+    /// - Hydra: `R c + d + SiLU(W c + b)`, where `c` is the feature and the embeddings of the tokens after it, one more in each
+    ///   head (§3, with the residual connection of the authors' code).
+    pub(super) fn head_rows(&self, target: &Target, text: &Text, rows: &[usize]) -> Result<Tensor> {
+        let hidden = self.config.hidden_size;
+        let feature = |&row: &usize| text.features[row * hidden..][..hidden].to_vec();
+        let mut inputs: Vec<Vec<f32>> = rows.iter().map(feature).collect();
+        let reads_tokens = self.kind() == TrainedDrafterKind::Hydra;
+        let head_rows = |head: usize| {
+            if reads_tokens {
+                for (inputs, &row) in inputs.iter_mut().zip(rows) {
+                    // No label exists beyond the text's end.
+                    let exists = row % text.context + head < text.context;
+                    let token = if exists { text.targets[row + head] } else { 0 };
+                    inputs.extend_from_slice(target.embedding_of(token));
+                }
+            }
+            let size = (rows.len(), inputs.first().map_or(0, Vec::len));
+            let x = Tensor::from_vec(inputs.concat(), size, &Device::Cpu)?;
+            let linear = |weight, bias| {
+                let weight = self.weights.require(&of_layer(weight, head))?;
+                let bias = self.weights.require(&of_layer(bias, head))?;
+                x.matmul(&weight.t()?)?.broadcast_add(bias)
+            };
+            let residual = if reads_tokens { linear(RESIDUAL, RESIDUAL_BIAS)? } else { x.clone() };
+            residual + linear(FIRST, FIRST_BIAS)?.silu()?
         };
-        let heads = self.weights.heads().iter().map(head_rows).collect::<Result<Vec<_>>>()?;
+        let heads = (0..self.slots()).map(head_rows).collect::<Result<Vec<_>>>()?;
         Tensor::cat(&heads, 0)
     }
 

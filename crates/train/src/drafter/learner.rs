@@ -1,4 +1,4 @@
-//! Training of a drafter: the [`Learner`] of Medusa (arXiv 2401.10774), EAGLE (arXiv 2401.15077),
+//! Training of a drafter: the [`Learner`] of Medusa (arXiv 2401.10774), Hydra (arXiv 2402.05109), EAGLE (arXiv 2401.15077),
 //! ParallelSpec (arXiv 2410.05589), DFlash (arXiv 2602.06036) and DSpark (arXiv 2607.05147).
 
 use super::acceptance::Acceptance;

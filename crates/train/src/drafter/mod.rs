@@ -4,6 +4,7 @@
 //! its final norm, the input of its head. Drafters read features or learn to predict them:
 //!
 //! - Medusa (arXiv 2401.10774): several heads on the target's last feature.
+//! - Hydra (arXiv 2402.05109): heads that also read the tokens drafted before.
 //! - EAGLE (arXiv 2401.15077): a layer that autoregressively predicts features.
 //! - ParallelSpec (arXiv 2410.05589): a layer with masks, which drafts all positions in one pass. It
 //!   replaces Medusa's heads or EAGLE's layer.

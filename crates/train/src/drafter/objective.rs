@@ -1,4 +1,4 @@
-//! The training objectives of Medusa (arXiv 2401.10774, §2.2.1), EAGLE (arXiv 2401.15077, §3.2),
+//! The training objectives of Medusa (arXiv 2401.10774, §2.2.1), Hydra (arXiv 2402.05109, the same), EAGLE (arXiv 2401.15077, §3.2),
 //! ParallelSpec (arXiv 2410.05589, equations 2 to 4), DFlash (arXiv 2602.06036, equation 4) and DSpark (arXiv 2607.05147,
 //! §3, with the weights of its authors' code).
 //!
@@ -17,7 +17,7 @@ use crate::ops::draft_head::{Distributions, DraftHeadLoss, DraftLabels};
 use crate::ops::feature_loss::FeatureLoss;
 use crate::ops::groups::Groups;
 use crate::ops::{apply, none};
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::sync::{Arc, Mutex};
@@ -50,14 +50,14 @@ pub(super) struct Objective<'a> {
 impl Objective<'_> {
     /// Computes the loss of a text as a scalar.
     ///
-    /// - Medusa's heads: `L = Σ −λ_k log p(token k)` (ParallelSpec, equation 2).
+    /// - Medusa's and Hydra's heads: `L = Σ −λ_k log p(token k)` (ParallelSpec, equation 2).
     /// - ParallelSpec in place of Medusa: the same, and the next token in addition (equation 3).
     /// - EAGLE, perhaps with drafted positions in its groups, and ParallelSpec in its place:
     ///   `SmoothL1(feature) − 0.1 log p(token)`, summed over a group (equation 4).
     /// - DFlash: `Σ −w_k log p(token k)` over the masks of a block (its equation 4).
     /// - DSpark: see [`BlockHeadLoss`], with the same weights.
     ///
-    /// `groups` are the rows of each sequence; Medusa's heads ignore them. `noise` is added to the
+    /// `groups` are the rows of each sequence; heads on one feature ignore them. `noise` is added to the
     /// features that the drafter reads. `distributions` are those of the text's target rows; they are
     /// required if `distillation_share` is above 0, and for DSpark, which needs those of all the target's tokens.
     pub(super) fn loss(
@@ -70,10 +70,10 @@ impl Objective<'_> {
         let Pair { drafter, target, options } = self.pair;
         let kind = drafter.kind();
         let (rows, labels) = match kind {
-            TrainedDrafterKind::Medusa => {
-                let size = (text.inputs.len(), target.config().hidden_size);
-                let features = Tensor::from_slice(&text.features, size, &Device::Cpu)?;
-                (drafter.medusa_rows(&features)?, self.head_labels(drafter.slots(), text))
+            kind if kind.has_draft_heads() => {
+                let all: Vec<usize> = (0..text.inputs.len()).collect();
+                let rows = drafter.head_rows(target, text, &all)?;
+                (rows, self.head_labels(drafter.slots(), text))
             }
             TrainedDrafterKind::Dflash => {
                 (drafter.block_rows(target, text, groups)?, self.block_labels(groups, text))

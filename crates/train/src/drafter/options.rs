@@ -10,6 +10,8 @@ pub enum TrainedDrafterKind {
     /// Medusa's heads (arXiv 2401.10774). Head `h`, counted from 0, predicts from the feature of a token
     /// the token `h + 2` positions later.
     Medusa,
+    /// Hydra's heads (arXiv 2402.05109): Medusa's, but head `h` also reads the `h + 1` tokens after the feature's token.
+    Hydra,
     /// ParallelSpec (arXiv 2410.05589) in place of Medusa's heads: one layer that reads tokens and masks.
     ParallelspecMedusa,
     /// EAGLE's layer (arXiv 2401.15077). It reads a token and the feature before it, and predicts the
@@ -27,14 +29,20 @@ pub enum TrainedDrafterKind {
 
 impl TrainedDrafterKind {
     /// All kinds.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Medusa,
+        Self::Hydra,
         Self::ParallelspecMedusa,
         Self::Eagle,
         Self::ParallelspecEagle,
         Self::Dflash,
         Self::Dspark,
     ];
+
+    /// Returns whether the drafter has heads on one feature, and no layer.
+    pub(crate) fn has_draft_heads(self) -> bool {
+        matches!(self, Self::Medusa | Self::Hydra)
+    }
 
     /// Returns whether the drafter reads and predicts features.
     pub(crate) fn predicts_features(self) -> bool {
@@ -64,7 +72,7 @@ impl TrainedDrafterKind {
 
     /// Returns the distance from a token row to the target row that labels the first position of its
     /// draft. It is 1 for EAGLE, because the row of a token has the index of the feature before it, and
-    /// for Medusa, because the first head skips the next token, which the target samples itself.
+    /// for Medusa and Hydra, because the first head skips the next token, which the target samples itself.
     pub(crate) fn label_shift(self) -> usize {
         usize::from(self != Self::ParallelspecMedusa && !self.has_blocks())
     }
@@ -75,6 +83,7 @@ impl fmt::Display for TrainedDrafterKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Medusa => "medusa",
+            Self::Hydra => "hydra",
             Self::ParallelspecMedusa => "parallelspec-medusa",
             Self::Eagle => "eagle",
             Self::ParallelspecEagle => "parallelspec-eagle",
@@ -89,7 +98,7 @@ impl fmt::Display for TrainedDrafterKind {
 pub struct DrafterOptions {
     /// The kind of the drafter.
     pub kind: TrainedDrafterKind,
-    /// The number of Medusa's heads, or of masks of a parallel drafter or of a block. For EAGLE, the number of further
+    /// The number of Medusa's or Hydra's heads, or of masks of a parallel drafter or of a block. For EAGLE, the number of further
     /// tokens that are drafted from predicted features in evaluations. For DSpark, the number of rows of a block.
     pub draft_tokens: usize,
     /// The base of the loss weights: the loss of the k-th head or mask has the weight
@@ -143,7 +152,7 @@ fn is_zero(&number: &usize) -> bool {
 }
 
 impl DrafterOptions {
-    /// Returns the papers' options: `λ_k = 0.8^k` for Medusa and its replacement. For EAGLE and its
+    /// Returns the papers' options: `λ_k = 0.8^k` for Medusa, Hydra and their replacement. For EAGLE and its
     /// replacement: the plain sum over a group (ParallelSpec, equation 4), a classification weight of
     /// 0.1, and noise from −0.1 to 0.1. For DFlash: the weights of equation 4, and 512 blocks in 3,072 tokens. Its layers
     /// are two, because targets that are trained on are small; the paper has five. DSpark has the same ones, and a Markov
@@ -175,8 +184,7 @@ impl DrafterOptions {
     #[must_use]
     pub fn positions(&self) -> usize {
         match self.kind {
-            TrainedDrafterKind::Medusa => self.draft_tokens,
-            kind if kind.has_blocks() => self.draft_tokens,
+            kind if kind.has_draft_heads() || kind.has_blocks() => self.draft_tokens,
             _ => self.draft_tokens + 1,
         }
     }
@@ -193,7 +201,7 @@ impl DrafterOptions {
 
     /// Returns the weight of the loss of a position, counted from 0.
     pub(crate) fn position_weight(&self, position: usize) -> f32 {
-        let power = position + usize::from(self.kind == TrainedDrafterKind::Medusa);
+        let power = position + usize::from(self.kind.has_draft_heads());
         self.decay.powi(power as i32)
     }
 }

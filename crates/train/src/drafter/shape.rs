@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DrafterShape {
     pub(super) kind: TrainedDrafterKind,
-    /// The number of heads (Medusa) or masks, or of rows of DSpark's blocks; 0 for EAGLE.
+    /// The number of heads (Medusa, Hydra) or masks, or of rows of DSpark's blocks; 0 for EAGLE.
     pub(super) slots: usize,
     /// What block drafters have in addition.
     pub(super) block: Option<BlockShape>,
@@ -33,7 +33,7 @@ impl fmt::Display for DrafterShape {
         let Self { kind, slots, block } = self;
         match (kind, block) {
             (TrainedDrafterKind::Eagle, _) => write!(formatter, "{kind}"),
-            (TrainedDrafterKind::Medusa, _) => write!(formatter, "{kind} with {slots} heads"),
+            (kind, _) if kind.has_draft_heads() => write!(formatter, "{kind} with {slots} heads"),
             (_, None) => write!(formatter, "{kind} with {slots} masks"),
             (_, Some(BlockShape { layers, mask, target_layers, markov_rank })) => {
                 let rows = if markov_rank.is_some() { "rows of a block" } else { "masks" };

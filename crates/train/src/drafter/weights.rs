@@ -1,7 +1,8 @@
 //! The parameters of a drafter: their names and shapes in checkpoints, their initial values, and their
 //! layout in the trainer.
 //!
-//! Medusa (arXiv 2401.10774, §2.1.1) starts its heads from zeros, so that they equal the target's head.
+//! Medusa (arXiv 2401.10774, §2.1.1) starts its heads from zeros, so that they equal the target's head, and so do those of
+//! Hydra (arXiv 2402.05109) here.
 //! The layers of EAGLE (arXiv 2401.15077) and ParallelSpec (arXiv 2410.05589) start from the target's
 //! first layer, and those of DFlash (arXiv 2602.06036) and DSpark (arXiv 2607.05147) from its first ones.
 
@@ -22,7 +23,6 @@ use std::collections::BTreeMap;
 pub(super) struct Weights {
     specs: Vec<ParameterSpec>,
     vars: BTreeMap<String, Var>,
-    heads: Vec<[Var; 2]>,
 }
 
 /// A tensor of a checkpoint: its name, shape and values.
@@ -31,7 +31,7 @@ pub(super) type NamedTensor = (String, Vec<usize>, Vec<f32>);
 /// The definition of a parameter: one or several tensors of a checkpoint, concatenated.
 #[derive(Clone, Debug)]
 pub(super) struct ParameterSpec {
-    /// The name for [`Weights::get`]; empty for Medusa's heads.
+    /// The name for [`Weights::get`].
     name: String,
     /// Names and shapes of the tensors in checkpoints.
     pub(super) tensors: Vec<(String, Vec<usize>)>,
@@ -48,7 +48,8 @@ enum Initial {
     /// Normally distributed values in rows of this width, with one standard deviation for the first half
     /// of a row and another one for the second half.
     NormalHalves(usize, [f32; 2]),
-    /// Normally distributed values of this standard deviation in rows of this width, and 1 more on the diagonal.
+    /// Normally distributed values of this standard deviation in rows of this width, and 1 more on the diagonal, which ends
+    /// with the rows.
     Identity(usize, f32),
     /// The values of these tensors of the target, concatenated.
     Target(Vec<CheckpointTensor>),
@@ -104,7 +105,8 @@ impl ParameterSpec {
                 Ok(values)
             }
             &Initial::Identity(width, deviation) => {
-                let mut values = normal(deviation, count)?;
+                let mut values =
+                    if deviation > 0.0 { normal(deviation, count)? } else { vec![0.0; count] };
                 values.iter_mut().step_by(width + 1).for_each(|value| *value += 1.0);
                 Ok(values)
             }
@@ -125,6 +127,10 @@ pub(super) const ATTENTION: &str = "attention";
 pub(super) const MLP_NORM: &str = "mlp_norm";
 pub(super) const MLP: &str = "mlp";
 pub(super) const FINAL_NORM: &str = "final_norm";
+pub(super) const FIRST: &str = "first";
+pub(super) const FIRST_BIAS: &str = "first_bias";
+pub(super) const RESIDUAL: &str = "residual";
+pub(super) const RESIDUAL_BIAS: &str = "residual_bias";
 pub(super) const FC: &str = "fc";
 pub(super) const FC_BIAS: &str = "fc_bias";
 pub(super) const CONTEXT_NORM: &str = "context_norm";
@@ -137,7 +143,7 @@ pub(super) const MARKOV_BIAS: &str = "markov_bias";
 pub(super) const CONFIDENCE: &str = "confidence";
 pub(super) const CONFIDENCE_BIAS: &str = "confidence_bias";
 
-/// Returns the name of a parameter of one of a block drafter's layers.
+/// Returns the name of a parameter of one of several layers or heads.
 pub(super) fn of_layer(name: &str, layer: usize) -> String {
     format!("{name}.{layer}")
 }
@@ -175,16 +181,8 @@ fn specs(
     scales: RmsScales,
 ) -> Vec<ParameterSpec> {
     let (kind, slots, hidden) = (shape.kind, shape.slots, config.hidden_size);
-    if kind == TrainedDrafterKind::Medusa {
-        // With zeros, every head equals the target's head at first (Medusa, §2.1.1).
-        let head = |head: usize| {
-            let name = |what| format!("{head}.0.linear.{what}");
-            [
-                ParameterSpec::one("", name("weight"), &[hidden, hidden], Initial::Zeros),
-                ParameterSpec::one("", name("bias"), &[hidden], Initial::Zeros),
-            ]
-        };
-        return (0..slots).flat_map(head).collect();
+    if kind.has_draft_heads() {
+        return (0..slots).flat_map(|head| draft_head_specs(kind, head, hidden)).collect();
     }
     if let Some(block) = &shape.block {
         return block_specs(block, config, outputs);
@@ -220,6 +218,26 @@ fn specs(
         specs.push(copied(FINAL_NORM.to_owned(), vec![CheckpointTensor::FinalNorm], config));
     }
     specs
+}
+
+/// Returns the definitions of the parameters of a head on a feature. It equals the target's head at first (Medusa, §2.1.1).
+fn draft_head_specs(kind: TrainedDrafterKind, head: usize, hidden: usize) -> Vec<ParameterSpec> {
+    let is_hydra = kind == TrainedDrafterKind::Hydra;
+    let module = if is_hydra { format!("hydra_mlp.{head}.0") } else { format!("{head}.0") };
+    let width = if is_hydra { (head + 2) * hidden } else { hidden };
+    let linear = |[weight, bias]: [&str; 2], part: &str, initial| {
+        let name = |name| of_layer(name, head);
+        let stored = |what| format!("{module}.{part}.{what}");
+        [
+            ParameterSpec::one(name(weight), stored("weight"), &[hidden, width], initial),
+            ParameterSpec::one(name(bias), stored("bias"), &[hidden], Initial::Zeros),
+        ]
+    };
+    let first = linear([FIRST, FIRST_BIAS], "linear", Initial::Zeros);
+    let residual = [RESIDUAL, RESIDUAL_BIAS];
+    let residual =
+        is_hydra.then(|| linear(residual, "res_connection", Initial::Identity(width, 0.0)));
+    first.into_iter().chain(residual.into_iter().flatten()).collect()
 }
 
 /// Returns the definitions of a block drafter's parameters. Its layers start as copies of the target's first ones, as the
@@ -349,17 +367,12 @@ impl Weights {
         specs: Vec<ParameterSpec>,
         mut values: impl FnMut(&ParameterSpec) -> std::result::Result<Vec<f32>, E>,
     ) -> std::result::Result<Self, E> {
-        let (mut vars, mut unnamed) = (BTreeMap::new(), Vec::new());
+        let mut vars = BTreeMap::new();
         for spec in &specs {
             let var = Var::from_vec(values(spec)?, spec.shape(), &Device::Cpu)?;
-            if spec.name.is_empty() {
-                unnamed.push(var);
-            } else {
-                vars.insert(spec.name.clone(), var);
-            }
+            vars.insert(spec.name.clone(), var);
         }
-        let (heads, _) = unnamed.as_chunks::<2>();
-        Ok(Self { specs, vars, heads: heads.to_vec() })
+        Ok(Self { specs, vars })
     }
 
     /// Replaces a parameter that is a matrix by one of other rows.
@@ -390,17 +403,8 @@ impl Weights {
         }
     }
 
-    /// Returns Medusa's heads: a matrix `[hidden, hidden]` and a bias `[hidden]` each.
-    pub(super) fn heads(&self) -> &[[Var; 2]] {
-        &self.heads
-    }
-
     fn iter(&self) -> impl Iterator<Item = (&ParameterSpec, &Var)> {
-        let mut heads = self.heads.iter().flatten();
-        self.specs.iter().filter_map(move |spec| match &*spec.name {
-            "" => heads.next().map(|var| (spec, var)),
-            name => self.vars.get(name).map(|var| (spec, var)),
-        })
+        self.specs.iter().filter_map(|spec| self.vars.get(&spec.name).map(|var| (spec, var)))
     }
 
     /// Returns all parameters for the optimizer.

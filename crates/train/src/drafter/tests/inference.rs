@@ -196,6 +196,19 @@ fn reference_rows(
                 add(&feature, &silu)
             })
             .collect(),
+        "hydra" => (0..positions)
+            .map(|head| {
+                let tokens = (1..=head + 1).flat_map(|distance| embedding(anchor + distance));
+                let inputs: Vec<f64> = feature(anchor).into_iter().chain(tokens).collect();
+                let linear = |part: &str| {
+                    let name = format!("hydra_mlp.{head}.0.{part}");
+                    let bias = stored.vector(&format!("{name}.bias")).unwrap();
+                    add(&stored.product(&name, &inputs), &bias)
+                };
+                let silu = linear("linear").into_iter().map(|x| x / (1.0 + (-x).exp()));
+                add(&linear("res_connection"), &silu.collect::<Vec<f64>>())
+            })
+            .collect(),
         "parallelspec-medusa" => {
             let mut inputs: Vec<_> = (0..=anchor).map(embedding).collect();
             let mut rows = vec![stored.last_row(&inputs)];
@@ -349,14 +362,12 @@ fn engine_logits(
     let width = checkpoint.config().hidden_size;
     let weights = SpeculatorWeights::load(&speculator, &target, WeightType::F32.into()).unwrap();
     let logits = match (kind, weights) {
-        (TrainedDrafterKind::Medusa, SpeculatorWeights::Heads(weights)) => {
+        (_, SpeculatorWeights::Heads(weights)) => {
             let mut heads = CpuHeads::model(weights, &team);
-            let depths = TokenTree::chain(&vec![0; heads.n_heads() - 1]);
             let mut rows = Features::new();
             rows.push(FeatureRows::new(width, features.to_vec()));
-            // The features are those of all tokens but the last.
-            let read = &[0].repeat(features.len() / width + 1);
-            let request = ForwardRequest { tokens: read, tree: &depths, ..context };
+            let tree = TokenTree::chain(drafted);
+            let request = ForwardRequest { tree: &tree, ..context };
             heads.logits(&ForwardRequest { features: Some(&rows), ..request }).unwrap()
         }
         (TrainedDrafterKind::ParallelspecMedusa, SpeculatorWeights::Layers(weights)) => {
@@ -364,7 +375,9 @@ fn engine_logits(
             let mut model = CachedTransformer::new(Transformer::new(weights, team));
             model.logits(&ForwardRequest { tree: &TokenTree::chain(&masks), ..context }).unwrap()
         }
-        (TrainedDrafterKind::Medusa, SpeculatorWeights::Layers(_)) => panic!("Medusa has layers"),
+        (TrainedDrafterKind::Medusa | TrainedDrafterKind::Hydra, SpeculatorWeights::Layers(_)) => {
+            panic!("{kind} has layers")
+        }
         (
             TrainedDrafterKind::Dflash | TrainedDrafterKind::Dspark,
             SpeculatorWeights::Layers(weights),
@@ -388,7 +401,6 @@ fn engine_logits(
             let request = ForwardRequest { tree: &tree, features, ..context };
             EagleModel::new(Transformer::new(weights, team)).logits(&request).unwrap()
         }
-        (kind, SpeculatorWeights::Heads(_)) => panic!("{kind} has heads"),
     };
     logits.rows().map(<[f32]>::to_vec).collect()
 }
@@ -429,9 +441,8 @@ fn draft_rows_equal_the_rows_of_the_engine() {
         let rows = draft_rows(pair(&drafter, &target, &options), &text, &anchors).unwrap();
         let hidden = target.config().hidden_size;
         for (group, &anchor) in anchors.iter().enumerate() {
-            // A row of features reads the token after its position. Medusa reads no token.
-            let token_offset =
-                usize::from(kind.predicts_features() || kind == TrainedDrafterKind::Medusa);
+            // A row of features reads the token after its position. The engine gives it to all heads.
+            let token_offset = usize::from(kind.predicts_features() || kind.has_draft_heads());
             let last = anchor + token_offset;
             let (tokens, drafted) = text.inputs.split_at(last + 1);
             let drafted = &drafted[..rows.len() - 1];

@@ -134,11 +134,9 @@ fn losses_match_the_papers_equations() {
                         continue;
                     }
                     let target_row = sequence * CONTEXT + position;
-                    let row: Vec<f32> = if kind == TrainedDrafterKind::Medusa {
-                        let size = (2 * CONTEXT, hidden);
-                        let features = Tensor::from_slice(&text.features, size, &Device::Cpu);
-                        let rows = drafter.medusa_rows(&features.unwrap()).unwrap();
-                        rows.get((depth * 2 + sequence) * CONTEXT + anchor).unwrap()
+                    let row: Vec<f32> = if kind.has_draft_heads() {
+                        let row = sequence * CONTEXT + anchor;
+                        drafter.head_rows(&target, &text, &[row]).unwrap().get(depth).unwrap()
                     } else if is_eagle {
                         draft_rows(pair, &text, &[anchor]).unwrap()[depth].get(sequence).unwrap()
                     } else if kind == TrainedDrafterKind::Dflash {
@@ -151,7 +149,7 @@ fn losses_match_the_papers_equations() {
                     }
                     .to_vec1()
                     .unwrap();
-                    let power = if kind == TrainedDrafterKind::Medusa { depth + 1 } else { depth };
+                    let power = depth + usize::from(kind.has_draft_heads());
                     let lambda = 0.5 * 0.7_f64.powi(power as i32);
                     let nll = -log_probability(&row, text.targets[target_row]);
                     if kind.predicts_features() {
