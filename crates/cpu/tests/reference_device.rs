@@ -340,6 +340,7 @@ fn drafters_have_the_same_bits_on_both_devices() {
         L::SharedHeadMedusa,
         L::Hydra,
         L::HydraPlusPlus,
+        L::SharedHeadHydra,
         L::Eagle,
         L::SharedEmbeddingEagle,
         L::ReducedEagle,

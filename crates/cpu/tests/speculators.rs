@@ -583,7 +583,8 @@ impl Target {
 fn hydra_matches_its_paper() {
     let target = target();
     let (config, size) = (&target.config, target.config.hidden_size);
-    for layout in [SpeculatorLayout::Hydra, SpeculatorLayout::HydraPlusPlus] {
+    use SpeculatorLayout as L;
+    for layout in [L::Hydra, L::HydraPlusPlus, L::SharedHeadHydra] {
         let plus = layout == SpeculatorLayout::HydraPlusPlus;
         let (mut model, tensors) = target.hydra(layout, 2);
         assert_eq!(model.n_heads(), MASKS);
@@ -619,6 +620,9 @@ fn hydra_matches_its_paper() {
             if plus {
                 let activated = plus_bias(&name(3, "linear"), &x);
                 x = x.iter().zip(&activated).map(|(x, a)| x + silu(a)).collect();
+            }
+            if layout == L::SharedHeadHydra {
+                return tensors.times("lm_head.weight", &x);
             }
             let place = if plus { ".1" } else { "" };
             plus_bias(&format!("hydra_lm_head.{head}{place}"), &x)
@@ -810,6 +814,7 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::SharedHeadMedusa, SpeculatorKind::Medusa),
         (L::Hydra, SpeculatorKind::Hydra),
         (L::HydraPlusPlus, SpeculatorKind::Hydra),
+        (L::SharedHeadHydra, SpeculatorKind::Hydra),
         (L::Eagle, SpeculatorKind::Eagle),
         (L::SharedEmbeddingEagle, SpeculatorKind::Eagle),
         (L::ReducedEagle, SpeculatorKind::Eagle),

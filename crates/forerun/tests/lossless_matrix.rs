@@ -812,7 +812,7 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
     for (layout, path) in speculators {
         let (drafter, reads_features, must_accept) = match layout {
             L::Medusa | L::VllmMedusa | L::SharedHeadMedusa => (DrafterKind::Medusa, true, 0),
-            L::Hydra | L::HydraPlusPlus => (DrafterKind::Hydra, true, 0),
+            L::Hydra | L::HydraPlusPlus | L::SharedHeadHydra => (DrafterKind::Hydra, true, 0),
             L::Eagle | L::SharedEmbeddingEagle => (DrafterKind::Eagle, true, 2),
             L::ReducedEagle | L::Eagle3 | L::Eagle3With(_) => (DrafterKind::Eagle, true, 0),
             L::DFlash | L::JetSpec => (DrafterKind::DFlash, true, 0),

@@ -15,6 +15,7 @@ const LAYOUTS: [(SpeculatorLayout, &str); 13] = [
     (SpeculatorLayout::SharedHeadMedusa, "medusa"),
     (SpeculatorLayout::Hydra, "hydra"),
     (SpeculatorLayout::HydraPlusPlus, "hydra"),
+    (SpeculatorLayout::SharedHeadHydra, "hydra"),
     (SpeculatorLayout::SharedEmbeddingEagle, "eagle"),
     (SpeculatorLayout::Eagle3, "eagle"),
     (SpeculatorLayout::PEagle, "parallel"),

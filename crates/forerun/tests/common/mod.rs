@@ -126,6 +126,7 @@ impl Pair {
             L::SharedHeadMedusa,
             L::Hydra,
             L::HydraPlusPlus,
+            L::SharedHeadHydra,
             L::Eagle,
             L::SharedEmbeddingEagle,
             L::ReducedEagle,

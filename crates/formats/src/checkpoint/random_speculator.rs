@@ -42,6 +42,8 @@ pub enum SpeculatorLayout {
     Hydra,
     /// Hydra++: tensor names for dropout, two layers per head, and a layer before all heads.
     HydraPlusPlus,
+    /// Hydra with the target's head for all its heads, as forerun trains it.
+    SharedHeadHydra,
     /// EAGLE with its own embedding, as its authors store it.
     Eagle,
     /// EAGLE with the target's embedding, as forerun trains it.
@@ -174,9 +176,9 @@ impl RandomSpeculator<'_> {
                 "speculator": "medusa", "version": "2",
                 "medusa_num_heads": self.positions, "medusa_num_layers": 1,
             }),
-            L::Hydra | L::HydraPlusPlus => json!({
+            L::Hydra | L::HydraPlusPlus | L::SharedHeadHydra => json!({
                 "hydra_num_heads": 4, "hydra_num_layers": 1, "grounded_heads": true,
-                "hydra_head_arch": if self.layout == L::Hydra { "mlp" } else { "prefix-mlp" },
+                "hydra_head_arch": if self.layout == L::HydraPlusPlus { "prefix-mlp" } else { "mlp" },
                 "hidden_state_offset": 0,
             }),
             L::Eagle | L::SharedEmbeddingEagle | L::ReducedEagle => layer,
@@ -288,7 +290,7 @@ impl RandomSpeculator<'_> {
             || self.normal("mask_embeddings.weight", [self.positions, self.hidden_size()], 1.0);
         match self.layout {
             L::Medusa | L::VllmMedusa | L::SharedHeadMedusa => self.medusa_heads(),
-            L::Hydra => self.hydra_heads(),
+            L::Hydra | L::SharedHeadHydra => self.hydra_heads(),
             L::HydraPlusPlus => [self.hydra_heads(), self.hydra_prefix_layer()].concat(),
             L::ParallelMedusa => [self.layer(true), vec![masks()]].concat(),
             L::SharedEmbeddingEagle | L::ReducedEagle => {
@@ -536,6 +538,9 @@ impl RandomSpeculator<'_> {
                 }
                 tensors.push((residual, weight));
                 tensors.push(vector(&name("res_connection.bias"), 0.02));
+            }
+            if self.layout == SpeculatorLayout::SharedHeadHydra {
+                return tensors;
             }
             let name = if dropout { format!("{head}.1") } else { head.to_string() };
             let matrix = format!("hydra_lm_head.{name}.weight");
