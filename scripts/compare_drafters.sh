@@ -1,5 +1,5 @@
 #!/bin/sh
-# Trains six drafters of the demonstration target with the same texts, steps, tokens in a step and learning rates, and
+# Trains eight drafters of the demonstration target with the same texts, steps, tokens in a step and learning rates, and
 # measures them. Run it from the repository's root:
 #
 #   scripts/compare_drafters.sh OUT
@@ -59,6 +59,8 @@ learn dflash-2 1 dflash --masks 5 --layers 2 --group-share 0.25
 learn dspark 0.9 dspark --block-size 5 --layers 1 --group-share 0.25
 learn parallelspec-eagle 1 parallel --integration eagle --masks 4 --group-share 0.25
 learn parallelspec-medusa 1 parallel --integration medusa --masks 4 --group-share 0.25
+learn medusa 1 medusa --heads 4
+learn hydra 1 hydra --heads 4
 learn eagle 1 eagle
 
 # The measurement reads the drafters in OUT.

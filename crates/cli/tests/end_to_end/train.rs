@@ -224,8 +224,9 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
     let folder = folder.path();
     let data = text(folder);
     target(folder, &data).succeed();
-    let kinds: [(&str, &[&str]); 6] = [
+    let kinds: [(&str, &[&str]); 7] = [
         ("medusa", &["medusa", "--heads=2"]),
+        ("hydra", &["hydra", "--heads=2"]),
         ("eagle", &["eagle", "--test-tokens=2"]),
         ("parallelspec-medusa", &["parallel", "--integration=medusa", "--masks=3"]),
         (
@@ -245,9 +246,9 @@ fn all_kinds_of_drafters_are_trained_for_a_target() {
         assert!(folder.join(format!("{name}.training")).join("acceptance.svg").exists());
     }
     let plain = generate(folder, &["--method", "autoregressive"]).output();
-    for (name, option) in [("dflash", "--drafter=dflash"), ("dspark", "--drafter=dspark")] {
-        let drafter = folder.join(name);
-        let options = [option, "--draft-tokens=2", "--draft-model", drafter.to_str().unwrap()];
+    for name in ["hydra", "dflash", "dspark"] {
+        let (drafter, option) = (folder.join(name), format!("--drafter={name}"));
+        let options = [&option, "--draft-tokens=2", "--draft-model", drafter.to_str().unwrap()];
         assert_eq!(generate(folder, &options).output(), plain, "{name}");
     }
 
