@@ -10,11 +10,11 @@ use crate::draft_goldens::blocks::{
     masks,
 };
 use crate::draft_goldens::{
-    self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best, goldens,
+    self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best,
 };
 use forerun::{Checkpoint, LoadError, TokenId};
 use forerun_core::Features;
-use forerun_formats::{DraftBlock, FeatureSource, Speculator, SpeculatorArchitecture};
+use forerun_formats::{DraftBlock, Speculator, SpeculatorArchitecture};
 use forerun_lm::LanguageModel;
 use forerun_model::BlockModel;
 use std::path::PathBuf;
@@ -60,17 +60,14 @@ fn draft(model: &mut impl LanguageModel, golden: &Golden, features: &Features) -
 
 #[test]
 fn every_golden_folder_is_tested() {
-    let mut names = draft_goldens::names(&folder());
-    names.retain(|name| name != "target");
-    assert_eq!(names, DRAFTERS);
+    draft_goldens::assert_all_tested(&folder(), &DRAFTERS);
 }
 
 #[test]
 fn the_block_and_the_features_are_those_of_the_configuration() {
+    draft_goldens::assert_features(&folder(), &DRAFTERS, open);
     for drafter in DRAFTERS {
-        let layers = goldens(&folder().join(drafter)).header.layers_before_features;
-        let (_, speculator, source) = open(drafter);
-        assert_eq!(source, FeatureSource::Layers(layers), "{drafter}");
+        let (_, speculator, _) = open(drafter);
         let block = DraftBlock { causal: CAUSAL.contains(&drafter), ..BLOCK };
         assert_eq!(speculator.block(), Some(block), "{drafter}");
     }

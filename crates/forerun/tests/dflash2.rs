@@ -17,8 +17,8 @@ use forerun_core::{DraftShape, Features, Sampling, TargetFeedback};
 use forerun_cpu::{BlockHeadWeights, CpuBlockHeads, Isa, SpeculatorWeights, Weights};
 use forerun_draft::{DraftContext, Drafter, Masks, ParallelEagleDrafter};
 use forerun_formats::{
-    BlockConv, CandidateSelector, DraftBlock, FeatureSource, Speculator, SpeculatorArchitecture,
-    SpeculatorKind, WeightType,
+    BlockConv, CandidateSelector, DraftBlock, Speculator, SpeculatorArchitecture, SpeculatorKind,
+    WeightType,
 };
 use forerun_lm::ForwardBlockHeads;
 use forerun_model::{BlockModel, Forward};
@@ -106,17 +106,14 @@ fn draft_golden(drafter: &mut impl Drafter, golden: &Golden, features: &Features
 
 #[test]
 fn every_golden_folder_is_tested() {
-    let mut names = draft_goldens::names(&folder());
-    names.retain(|name| name != "target");
-    assert_eq!(names, DRAFTERS);
+    draft_goldens::assert_all_tested(&folder(), &DRAFTERS);
 }
 
 #[test]
 fn the_architecture_is_that_of_the_configuration() {
+    draft_goldens::assert_features(&folder(), &DRAFTERS, open);
     for drafter in DRAFTERS {
-        let layers = goldens(&folder().join(drafter)).header.layers_before_features;
-        let (_, speculator, source) = open(drafter);
-        assert_eq!(source, FeatureSource::Layers(layers), "{drafter}");
+        let (_, speculator, _) = open(drafter);
         assert_eq!(speculator.block(), Some(block(drafter)), "{drafter}");
         let kind = speculator.kind();
         assert_eq!(kind, SpeculatorKind::DFlash2, "{drafter}");

@@ -13,7 +13,7 @@ use forerun::{Checkpoint, DrafterKind, LoadError, Team, TokenId};
 use forerun_core::{DraftShape, Features, Sampling, TargetFeedback, TokenTree};
 use forerun_cpu::{BlockHeadWeights, CpuBlockHeads, Isa};
 use forerun_draft::{DraftContext, Drafter, Masks, ParallelEagleDrafter};
-use forerun_formats::{DraftBlock, FeatureSource, Speculator, SpeculatorKind, WeightType};
+use forerun_formats::{DraftBlock, Speculator, SpeculatorKind, WeightType};
 use forerun_lm::{BlockPosition, ForwardBlockHeads, ForwardRequest, LanguageModel};
 use forerun_model::{BlockModel, Forward};
 use forerun_reference::ReferenceBlockHeads;
@@ -107,17 +107,14 @@ fn cpu_heads(speculator: &Speculator, isa: Isa) -> Option<CpuBlockHeads> {
 
 #[test]
 fn every_golden_folder_is_tested() {
-    let mut names = draft_goldens::names(&folder());
-    names.retain(|name| name != "target");
-    assert_eq!(names, DRAFTERS);
+    draft_goldens::assert_all_tested(&folder(), &DRAFTERS);
 }
 
 #[test]
 fn the_block_and_the_features_are_those_of_the_configuration() {
+    draft_goldens::assert_features(&folder(), &DRAFTERS, open);
     for drafter in DRAFTERS {
-        let layers = goldens(&folder().join(drafter)).header.layers_before_features;
-        let (_, speculator, source) = open(drafter);
-        assert_eq!(source, FeatureSource::Layers(layers), "{drafter}");
+        let (_, speculator, _) = open(drafter);
         assert_eq!(speculator.block(), Some(block(drafter)), "{drafter}");
         let expected = match drafter {
             "speculators-no-heads" => (SpeculatorKind::DFlash, DrafterKind::DFlash),

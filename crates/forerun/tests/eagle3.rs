@@ -5,10 +5,10 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::draft_goldens::{
-    self, Opened, assert_drafts_on_cpu, assert_drafts_on_reference, draft_one_by_one, goldens,
+    self, Opened, assert_drafts_on_cpu, assert_drafts_on_reference, draft_one_by_one,
 };
 use forerun::Checkpoint;
-use forerun_formats::{FeatureSource, Speculator};
+use forerun_formats::Speculator;
 use forerun_model::EagleModel;
 use std::path::PathBuf;
 
@@ -41,17 +41,12 @@ fn open(drafter: &str) -> Opened {
 
 #[test]
 fn every_golden_folder_is_tested() {
-    let names = draft_goldens::names(&folder());
-    let target = ["target"];
-    assert_eq!(names, DRAFTERS.iter().chain(&target).copied().collect::<Vec<_>>());
+    draft_goldens::assert_all_tested(&folder(), &DRAFTERS);
 }
 
 #[test]
 fn the_features_come_from_the_configured_layers() {
-    for drafter in DRAFTERS {
-        let layers = goldens(&folder().join(drafter)).header.layers_before_features;
-        assert_eq!(open(drafter).2, FeatureSource::Layers(layers), "{drafter}");
-    }
+    draft_goldens::assert_features(&folder(), &DRAFTERS, open);
 }
 
 #[test]

@@ -39,8 +39,7 @@ fn open(head: &str) -> Opened {
 
 #[test]
 fn every_golden_folder_is_tested() {
-    let names = draft_goldens::names(&folder());
-    assert_eq!(names, HEADS);
+    draft_goldens::assert_all_tested(&folder(), &HEADS);
 }
 
 #[test]

@@ -7,12 +7,12 @@
 
 use crate::draft_goldens::{
     self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best,
-    goldens, names, open_with, weights,
+    goldens, open_with, weights,
 };
 use forerun::{Checkpoint, Team, TokenId};
 use forerun_core::{Features, SequenceId, TokenTree};
 use forerun_cpu::Transformer;
-use forerun_formats::{FeatureSource, Speculator, SpeculatorKind};
+use forerun_formats::{Speculator, SpeculatorKind};
 use forerun_lm::{BatchEntry, ForwardRequest, LanguageModel, Progress};
 use forerun_model::{BlockModel, CachedTransformer};
 use serde_json::json;
@@ -69,15 +69,12 @@ fn draft(model: &mut impl LanguageModel, golden: &Golden, features: &Features) -
 
 #[test]
 fn every_golden_folder_is_tested() {
-    assert_eq!(names(&folder()), DRAFTERS.iter().chain(&["target"]).copied().collect::<Vec<_>>());
+    draft_goldens::assert_all_tested(&folder(), &DRAFTERS);
 }
 
 #[test]
 fn the_features_are_those_of_the_configuration() {
-    for drafter in DRAFTERS {
-        let layers = goldens(&folder().join(drafter)).header.layers_before_features;
-        assert_eq!(open(drafter).2, FeatureSource::Layers(layers), "{drafter}");
-    }
+    draft_goldens::assert_features(&folder(), &DRAFTERS, open);
 }
 
 #[test]

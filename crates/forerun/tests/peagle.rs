@@ -5,11 +5,11 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::draft_goldens::{
-    self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best, goldens,
+    self, Golden, Opened, SEQUENCE, assert_drafts_on_cpu, assert_drafts_on_reference, best,
 };
 use forerun::{Checkpoint, LoadError, TokenId};
 use forerun_core::{Features, TokenTree};
-use forerun_formats::{FeatureSource, Speculator, SpeculatorKind};
+use forerun_formats::{Speculator, SpeculatorKind};
 use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::EagleModel;
 use serde_json::json;
@@ -42,16 +42,12 @@ fn draft(model: &mut impl LanguageModel, golden: &Golden, features: &Features) -
 
 #[test]
 fn every_golden_folder_is_tested() {
-    let names = draft_goldens::names(&folder());
-    assert_eq!(names, DRAFTERS.iter().chain(&["target"]).copied().collect::<Vec<_>>());
+    draft_goldens::assert_all_tested(&folder(), &DRAFTERS);
 }
 
 #[test]
 fn the_features_come_from_the_configured_layers() {
-    for drafter in DRAFTERS {
-        let layers = goldens(&folder().join(drafter)).header.layers_before_features;
-        assert_eq!(open(drafter).2, FeatureSource::Layers(layers), "{drafter}");
-    }
+    draft_goldens::assert_features(&folder(), &DRAFTERS, open);
 }
 
 #[test]

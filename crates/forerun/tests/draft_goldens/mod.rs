@@ -88,12 +88,21 @@ pub(crate) fn goldens(drafter: &Path) -> Goldens {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Returns the names of all folders in a folder, in order.
-pub(crate) fn names(folder: &Path) -> Vec<String> {
+/// Checks that these are all drafters in a folder of goldens, in order.
+pub(crate) fn assert_all_tested(folder: &Path, drafters: &[&str]) {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    names.retain(|name| name != "target");
     names.sort();
-    names
+    assert_eq!(names, drafters);
+}
+
+/// Checks that each drafter reads the features that its peer does.
+pub(crate) fn assert_features(folder: &Path, drafters: &[&str], open: fn(&str) -> Opened) {
+    for drafter in drafters {
+        let layers = goldens(&folder.join(drafter)).header.layers_before_features;
+        assert_eq!(open(drafter).2, FeatureSource::Layers(layers), "{drafter}");
+    }
 }
 
 /// A target, its drafter, and the features that the drafter reads.
