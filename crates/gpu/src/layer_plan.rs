@@ -10,7 +10,7 @@ use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{Architecture, Attention, CacheType, MatrixTypes, ModelTypes, Recurrent};
 
 /// Memory that is left to the buffers of passes and to the driver.
-const PASS_BYTES: u64 = 512 << 20;
+pub(crate) const PASS_BYTES: u64 = 512 << 20;
 
 /// The number of tokens for whose keys and values memory is left. The cache may still grow larger, while there is memory.
 const CACHED_TOKENS: u64 = 8192;
@@ -173,11 +173,14 @@ pub(crate) fn needed_memory(
     cache: CacheType,
 ) -> u64 {
     let layers = layer_bytes(architecture, types, cache).into_iter().flatten().sum::<u64>();
+    layers + bytes_outside_layers(architecture, types) + PASS_BYTES
+}
+
+/// Returns the memory in bytes that the tensors of a model need that belong to no layer.
+pub(crate) fn bytes_outside_layers(architecture: &Architecture, types: &MatrixTypes) -> u64 {
     let outside = |tensor: &Tensor| !matches!(tensor, Tensor::Layer(..) | Tensor::Expert(..));
     let outside = architecture.tensors().filter(outside);
-    layers
-        + outside.map(|tensor| tensor_bytes(architecture, types, tensor)).sum::<u64>()
-        + PASS_BYTES
+    outside.map(|tensor| tensor_bytes(architecture, types, tensor)).sum()
 }
 
 /// Returns the bytes of each layer's weights, and those of its keys and values or of its states.

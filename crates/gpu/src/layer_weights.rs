@@ -7,15 +7,40 @@ use forerun_formats::{Attention, Experts, Latent, Mlp, MlpInput, OwnInput, Recur
 use wgpu::Buffer;
 
 /// The weights of a norm: `[width]` each.
+#[derive(Clone)]
 pub(crate) struct NormWeights {
     pub(crate) weight: Option<Buffer>,
     pub(crate) bias: Option<Buffer>,
 }
 
+/// The norms before a layer's attention.
+pub(crate) enum AttentionNormWeights {
+    /// Attention reads the hidden state.
+    None,
+    /// Attention reads the normed hidden state.
+    Hidden(NormWeights),
+    /// Attention reads the normed embedding, then the normed hidden state.
+    EmbeddingAndHidden {
+        embedding: NormWeights,
+        hidden: NormWeights,
+        /// Whether the layer adds to the normed hidden state.
+        normed_residual: bool,
+    },
+}
+
+impl AttentionNormWeights {
+    /// Returns the norm of what attention reads first.
+    pub(crate) fn first(&self) -> Option<&NormWeights> {
+        match self {
+            Self::None => None,
+            Self::Hidden(norm) | Self::EmbeddingAndHidden { embedding: norm, .. } => Some(norm),
+        }
+    }
+}
+
 /// The weights of a layer.
 pub(crate) struct LayerWeights {
-    /// `None` if attention reads the hidden state.
-    pub(crate) attention_norm: Option<NormWeights>,
+    pub(crate) attention_norm: AttentionNormWeights,
     pub(crate) mixer: MixerWeights,
     /// What turns the results of attention or of a recurrent mixer into what is added: `[hidden, …]`.
     pub(crate) output: GpuMatrix,

@@ -3,6 +3,7 @@
 use crate::device::GpuDevice;
 use crate::error::GpuLoadError;
 use crate::kernel::TEAMS;
+use forerun_core::TokenId;
 use forerun_formats::blocks::quantize;
 use forerun_formats::checkpoint::TensorRows;
 use forerun_formats::{BlockType, LoadError, WeightType};
@@ -56,11 +57,8 @@ impl GpuMatrix {
             let rows = same_type.iter();
             let rows = rows.flat_map(|source| (0..source.rows.len()).map(move |row| (source, row)));
             let rows: Vec<(&MatrixSource<'_>, usize)> = rows.collect();
-            let row_bytes = row_bytes(same_type[0].weight_type, inputs);
-            let most = device.max_binding_bytes() / row_bytes.max(1) as u64;
-            // No product has fewer outputs in a workgroup.
-            let most = most.min(u64::from(MAX_WORKGROUPS * TEAMS)) as usize;
-            for rows in rows.chunks(most.max(1)) {
+            let row_bytes = row_bytes(same_type[0].weight_type, inputs) as u64;
+            for rows in rows.chunks(most_outputs(device, row_bytes)) {
                 let weight_type = same_type[0].weight_type;
                 let (weights, bias) = upload_rows(device, name, rows)?;
                 let (first_output, outputs) = (matrix.outputs, rows.len());
@@ -72,6 +70,66 @@ impl GpuMatrix {
         Ok(matrix)
     }
 
+    /// Copies some outputs, in the given order, to a matrix of their own.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    ///
+    /// # Panics
+    /// If the matrix does not have an output.
+    pub(crate) fn select(
+        &self,
+        device: &GpuDevice,
+        outputs: &[TokenId],
+    ) -> Result<Self, GpuLoadError> {
+        let mut selected = Self { inputs: self.inputs, outputs: 0, parts: Vec::new() };
+        let part_of = |output: TokenId| {
+            let has = |part: &&MatrixPart| {
+                (part.first_output..part.first_output + part.outputs).contains(&(output as usize))
+            };
+            self.parts.iter().find(has).expect("an output of the matrix")
+        };
+        let same_part =
+            |one: &TokenId, next: &TokenId| part_of(*one).weight_type == part_of(*next).weight_type;
+        for same_type in outputs.chunk_by(same_part) {
+            let weight_type = part_of(same_type[0]).weight_type;
+            let row_bytes = row_bytes(weight_type, self.inputs) as u64;
+            for outputs in same_type.chunks(most_outputs(device, row_bytes)) {
+                let weights =
+                    device.allocate("a part of a head", outputs.len() as u64 * row_bytes)?;
+                let has_bias = part_of(outputs[0]).bias.is_some();
+                let bias_bytes = (outputs.len() * size_of::<f32>()) as u64;
+                let bias = || device.allocate("biases of a part of a head", bias_bytes);
+                let bias = has_bias.then(bias).transpose()?;
+                let mut encoder = device.new_encoder();
+                for (to, &output) in (0..).zip(outputs) {
+                    let part = part_of(output);
+                    let from = output as u64 - part.first_output as u64;
+                    let copies = [(Some(&part.weights), Some(&weights), row_bytes)];
+                    let of_bias = (part.bias.as_ref(), bias.as_ref(), size_of::<f32>() as u64);
+                    for (stored, copy, bytes) in copies.into_iter().chain([of_bias]) {
+                        if let (Some(stored), Some(copy)) = (stored, copy) {
+                            let (from, to) = (from * bytes, to * bytes);
+                            encoder.copy_buffer_to_buffer(stored, from, copy, to, bytes);
+                        }
+                    }
+                }
+                device.wait(device.submit(encoder))?;
+                let first_output = selected.outputs;
+                let outputs = outputs.len();
+                selected.outputs += outputs;
+                selected.parts.push(MatrixPart {
+                    weight_type,
+                    first_output,
+                    outputs,
+                    weights,
+                    bias,
+                });
+            }
+        }
+        Ok(selected)
+    }
+
     /// Creates a matrix that is on another device.
     pub(crate) fn elsewhere(inputs: usize) -> Self {
         Self { inputs, outputs: 0, parts: Vec::new() }
@@ -81,6 +139,13 @@ impl GpuMatrix {
     pub(crate) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.weights.size()).sum()
     }
+}
+
+/// Returns the largest number of outputs of a part.
+fn most_outputs(device: &GpuDevice, row_bytes: u64) -> usize {
+    let most = device.max_binding_bytes() / row_bytes.max(1);
+    // No product has fewer outputs in a workgroup.
+    (most.min(u64::from(MAX_WORKGROUPS * TEAMS)) as usize).max(1)
 }
 
 /// Uploads rows of tensors of one type, one after another, and their biases, if they have some.

@@ -40,6 +40,10 @@ pub(crate) struct Scratch {
     pub(crate) overflows: GrowingBuffer, // [rows]
     pub(crate) hidden: GrowingBuffer,    // [rows, hidden]
     pub(crate) normed: GrowingBuffer,    // [rows, hidden]
+    /// What drafters read in addition to tokens, the embeddings, and what joins both.
+    pub(crate) features: GrowingBuffer, // [rows, feature width]
+    pub(crate) embeddings: GrowingBuffer, // [rows, hidden]
+    pub(crate) joined: GrowingBuffer,    // [rows, inputs]
     pub(crate) mlp_input: GrowingBuffer, // [rows, hidden]
     pub(crate) projected: GrowingBuffer, // [rows, queries, keys, values], or [rows or choices, gate, up]
     pub(crate) queries: GrowingBuffer,   // [rows, queries]
