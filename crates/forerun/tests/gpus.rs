@@ -12,7 +12,7 @@ use forerun::{
 };
 use forerun_formats::checkpoint::random::example_families;
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
-use forerun_formats::{Config, Family};
+use forerun_formats::{BlockType, Config, Family};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -402,8 +402,7 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
         let expected = texts(&answers(None, Method::Autoregressive, Tree::None).1);
         for (layout, path) in &speculators {
             let (kind, [drafts_trees, drafts_ahead, drafts_for_dsi]) = drafting(layout);
-            let is_refused = matches!(layout, SpeculatorLayout::DFlash2);
-            for device in drafters.iter().filter(|device| !is_refused || **device != "gpu:0") {
+            for device in drafters {
                 // Other tests have the drafters on cores for a target on cores.
                 if *device == target && *device == "cpu:0" && kind != DrafterKind::Eagle {
                     continue;
@@ -432,26 +431,26 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
     assert!(accepted > 200, "{accepted} draft tokens are accepted");
 }
 
-/// What GPUs do not compute of a drafter is named.
+/// What GPUs do not compute of a drafter is named, with its tensor.
 #[test]
 fn drafters_that_gpus_do_not_compute_are_refused_by_name() {
     if !has_gpu() {
         return;
     }
     let (pair, speculators) = Pair::with_speculators();
-    let is_dflash2 = |(layout, _): &&(SpeculatorLayout, _)| *layout == SpeculatorLayout::DFlash2;
-    let (_, path) = speculators.iter().find(is_dflash2).unwrap();
-    let refused = open(Options {
-        model: pair.target.clone().into(),
-        draft_model: Some(path.clone().into()),
-        drafter: Some(DrafterKind::DFlash2),
-        placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
-        ..Options::default()
-    });
-    let error = refused.err().unwrap();
-    let ForerunError::LoadOnGpu { cause, .. } = &error else { panic!("{error}") };
-    assert!(cause.to_string().contains("convolutions over blocks"), "{cause}");
-    assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    for (layout, path) in &speculators {
+        let refused = open(Options {
+            model: pair.target.clone().into(),
+            draft_model: Some(path.clone().into()),
+            drafter: Some(drafting(layout).0),
+            placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
+            weight_type: Some(WeightType::Quantized(BlockType::Q4_0).into()),
+            ..Options::default()
+        });
+        let error = refused.err().unwrap();
+        let ForerunError::LoadOnGpu { cause, .. } = &error else { panic!("{layout:?}: {error}") };
+        assert!(cause.to_string().contains("weights in q4_0"), "{layout:?}: {cause}");
+    }
 }
 
 /// The demonstration's trained drafters predict the target on any devices as well as on cores: wrong features would

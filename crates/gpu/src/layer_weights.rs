@@ -1,5 +1,6 @@
 //! The weights of layers in a GPU's memory.
 
+use crate::block_conv::BlockConvWeights;
 use crate::expert_matrix::ExpertMatrix;
 use crate::head_matrix::HeadMatrix;
 use crate::matrix::GpuMatrix;
@@ -41,6 +42,8 @@ impl AttentionNormWeights {
 /// The weights of a layer.
 pub(crate) struct LayerWeights {
     pub(crate) attention_norm: AttentionNormWeights,
+    /// The convolutions of what attention reads and adds.
+    pub(crate) attention_conv: Option<BlockConvWeights>,
     pub(crate) mixer: MixerWeights,
     /// What turns the results of attention or of a recurrent mixer into what is added: `[hidden, …]`.
     pub(crate) output: GpuMatrix,
@@ -48,6 +51,8 @@ pub(crate) struct LayerWeights {
     pub(crate) mlp_input: MlpInput,
     /// The norm of what the MLP reads, unless that is the hidden state, or has the norm of attention.
     pub(crate) mlp_norm: Option<NormWeights>,
+    /// The convolutions of what the MLP reads and adds.
+    pub(crate) mlp_conv: Option<BlockConvWeights>,
     /// The dense MLP, the experts, or both.
     pub(crate) dense: Option<DenseWeights>,
     pub(crate) experts: Option<ExpertWeights>,
@@ -214,7 +219,9 @@ impl LayerWeights {
         };
         let experts = self.experts.as_ref().map_or(0, ExpertWeights::bytes);
         let own_input = self.own_input.iter().flat_map(|input| [&input.gate, &input.up]);
-        let matrices = matrices.chain(own_input);
+        let convs = self.attention_conv.iter().chain(&self.mlp_conv);
+        let convs = convs.map(|conv| &conv.projection);
+        let matrices = matrices.chain(own_input).chain(convs);
         matrices.map(GpuMatrix::bytes).sum::<u64>() + mixer + experts
     }
 }

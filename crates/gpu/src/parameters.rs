@@ -150,6 +150,16 @@ impl Convolve {
     pub(crate) const HAS_SILU: u32 = 2;
 }
 
+/// The parameters of `convolve_block.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct ConvolveBlock {
+    pub(crate) width: u32,
+    pub(crate) taps: u32,
+    pub(crate) group_size: u32,
+    pub(crate) half: u32,
+}
+
 /// The parameters of `lengths.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]

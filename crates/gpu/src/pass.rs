@@ -109,7 +109,7 @@ impl<'a> PassRun<'a> {
 
     /// Whether the output projection of a layer adds to the hidden state itself.
     fn adds_at_once(layer: &LayerWeights, is_alone: bool) -> bool {
-        is_alone && layer.attention_output_norm.is_none()
+        is_alone && layer.attention_output_norm.is_none() && layer.attention_conv.is_none()
     }
 
     /// Records the attention of a layer, or its recurrent mixer, which adds to the hidden state, or is stored in a slot.
@@ -117,6 +117,7 @@ impl<'a> PassRun<'a> {
         let (scratch, layer) = (self.scratch, &self.weights.layers[index]);
         let hidden = scratch.hidden.get();
         let input = self.attention_input(layer);
+        let input = self.convolve_input(layer.attention_conv.as_ref(), input);
         let mixed = match &layer.mixer {
             MixerWeights::Attention(attention) => self.attention(index, attention, input),
             MixerWeights::Recurrent(mixer) => self.recurrent(index, mixer, input),
@@ -129,7 +130,15 @@ impl<'a> PassRun<'a> {
             let factor = self.weights.architecture().factors.residual;
             self.linear(&layer.output, mixed, hidden, Store::Add(factor));
         } else {
-            self.linear(&layer.output, mixed, scratch.deltas[slot].get(), Store::Set);
+            let delta = scratch.deltas[slot].get();
+            match &layer.attention_conv {
+                None => self.linear(&layer.output, mixed, delta, Store::Set),
+                Some(conv) => {
+                    let output = scratch.block.output.get();
+                    self.linear(&layer.output, mixed, output, Store::Set);
+                    self.convolve_output(conv, (output, delta));
+                }
+            }
         }
     }
 
@@ -189,11 +198,13 @@ impl<'a> PassRun<'a> {
             MlpInput::Unnormed => hidden,
             _ => scratch.mlp_input.get(),
         };
+        let input = self.convolve_input(layer.mlp_conv.as_ref(), input);
         let has_both = layer.dense.is_some() && layer.experts.is_some();
-        let adds_at_once = layer.mlp_output_norm.is_none() && !has_both;
-        let (to, store) = match adds_at_once {
-            true => (hidden, Store::Add(self.weights.architecture().factors.residual)),
-            false => (delta, Store::Set),
+        let adds_at_once = layer.mlp_output_norm.is_none() && !has_both && layer.mlp_conv.is_none();
+        let (to, store) = match (adds_at_once, &layer.mlp_conv) {
+            (true, _) => (hidden, Store::Add(self.weights.architecture().factors.residual)),
+            (false, None) => (delta, Store::Set),
+            (false, Some(_)) => (scratch.block.output.get(), Store::Set),
         };
         match (&layer.dense, &layer.experts) {
             (Some(dense), None) => self.dense(dense, (input, to), store),
@@ -209,6 +220,9 @@ impl<'a> PassRun<'a> {
                 }
             }
             (None, None) => unreachable!("refused when the model was loaded"),
+        }
+        if let Some(conv) = &layer.mlp_conv {
+            self.convolve_output(conv, (to, delta));
         }
         if !adds_at_once {
             self.add_residual(layer.mlp_output_norm.as_ref(), delta, hidden);

@@ -23,6 +23,7 @@ pub(crate) struct Row {
     pub(crate) place: u32,
     pub(crate) output: u32,
     pub(crate) block_end: u32,
+    pub(crate) in_block: u32,
 }
 
 /// The rows of a pass.
@@ -106,6 +107,7 @@ impl PassRows {
                 rest: rest as u32,
                 place: place_number(place),
                 block_end: (prefix + chain) as u32,
+                in_block: (node - held) as u32,
                 ..Row::default()
             });
         }

@@ -80,10 +80,7 @@ fn unsupported_matrix(model: &Architecture, types: &MatrixTypes, tensor: Tensor)
 }
 
 fn unsupported_piece(layer: &Layer) -> Option<String> {
-    let pieces = [
-        (layer.mlp.is_none() && layer.experts.is_none(), "layers without an MLP"),
-        (layer.block_conv.is_some(), "convolutions over blocks"),
-    ];
+    let pieces = [(layer.mlp.is_none() && layer.experts.is_none(), "layers without an MLP")];
     let of_layer = pieces.into_iter().find(|(is_there, _)| *is_there);
     let of_layer = of_layer.map(|(_, piece)| piece.to_owned());
     let attention = || layer.attention.as_ref().and_then(unsupported_attention);

@@ -1,5 +1,6 @@
 //! Uploads of a model's tensors.
 
+use crate::block_conv::BlockConvWeights;
 use crate::device::GpuDevice;
 use crate::error::GpuLoadError;
 use crate::expert_matrix::ExpertMatrix;
@@ -80,6 +81,14 @@ impl Uploader<'_> {
         };
         let output_norm =
             |is_there: bool, weight| is_there.then(|| self.output_norm(index, weight)).transpose();
+        let conv = |base, projection: LayerTensor| {
+            let upload = |shape| {
+                let (base, projection) =
+                    (self.vector(of_layer(base))?, matrix(&[projection], &[])?);
+                Ok::<_, GpuLoadError>(BlockConvWeights { shape, base, projection })
+            };
+            layer.block_conv.map(upload).transpose()
+        };
         let mixer = match (&layer.attention, layer.recurrent) {
             (Some(shape), _) => {
                 MixerWeights::Attention(Box::new(self.attention((index, layer), shape, ropes)?))
@@ -93,6 +102,7 @@ impl Uploader<'_> {
         };
         Ok(LayerWeights {
             attention_norm: self.attention_norm(index, layer.attention_norm)?,
+            attention_conv: conv(T::AttentionConv, T::AttentionConvProjection)?,
             output: matrix(&[T::Output, T::MixerOutput], &[T::OutputBias])?,
             attention_output_norm: output_norm(
                 layer.attention_output_norm,
@@ -100,6 +110,7 @@ impl Uploader<'_> {
             )?,
             mlp_input: layer.mlp_input,
             mlp_norm: norm(layer.mlp_input.norm() == Some(T::MlpNorm), T::MlpNorm, T::MlpNormBias)?,
+            mlp_conv: conv(T::MlpConv, T::MlpConvProjection)?,
             dense: match layer.mlp {
                 Some(mlp) => Some(DenseWeights {
                     mlp,

@@ -25,6 +25,9 @@ pub(crate) struct Widths {
     pub(crate) features: usize,
     pub(crate) embeddings: usize,
     pub(crate) joined: usize,
+    /// The numbers of convolutions over blocks, and the width of what they convolve.
+    pub(crate) block_own: usize,
+    pub(crate) block: usize,
     /// The width of the output of a dense MLP, if a layer also has experts.
     pub(crate) dense_next_to_experts: usize,
 }
@@ -46,6 +49,10 @@ impl Widths {
         for layer in &weights.layers {
             if let AttentionNormWeights::EmbeddingAndHidden { .. } = layer.attention_norm {
                 include(&mut widths.joined, 2 * architecture.hidden_size);
+            }
+            for conv in layer.attention_conv.iter().chain(&layer.mlp_conv) {
+                include(&mut widths.block_own, conv.projection.outputs);
+                include(&mut widths.block, architecture.hidden_size);
             }
             match &layer.mixer {
                 MixerWeights::Attention(attention) => widths.include_attention(attention),

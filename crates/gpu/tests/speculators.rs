@@ -267,7 +267,7 @@ fn assert_same(mut drafters: Drafters, name: &str) -> usize {
     count
 }
 
-/// The layouts of all drafters but EAGLE-3's options, and those of DFlash 2, which GPUs do not compute.
+/// The layouts of all drafters but EAGLE-3's options.
 fn layouts() -> Vec<SpeculatorLayout> {
     use SpeculatorLayout as L;
     vec![
@@ -286,6 +286,7 @@ fn layouts() -> Vec<SpeculatorLayout> {
         L::HydraPlusPlus,
         L::DFlash,
         L::JetSpec,
+        L::DFlash2,
         L::DSpark(MarkovKind::Vanilla),
         L::DSpark(MarkovKind::Gated),
         L::DSpark(MarkovKind::Recurrent),
@@ -384,8 +385,8 @@ fn drafters_that_gpus_do_not_compute_are_refused_by_name() {
         let error = target.load(device, &speculator, (weight_type.into(), false)).err().unwrap();
         error.to_string()
     };
-    let error = refused(SpeculatorLayout::DFlash2, WeightType::F32);
-    assert!(error.contains("convolutions over blocks (layer 0)"), "{error}");
-    let error = refused(SpeculatorLayout::Medusa, WeightType::Quantized(BlockType::Q4_0));
-    assert!(error.contains("weights in q4_0"), "{error}");
+    for layout in [SpeculatorLayout::Eagle3, SpeculatorLayout::Medusa, SpeculatorLayout::DFlash2] {
+        let error = refused(layout, WeightType::Quantized(BlockType::Q4_0));
+        assert!(error.contains("weights in q4_0"), "{error}");
+    }
 }

@@ -15,4 +15,6 @@ struct Row {
   output: u32,
   // The position after the last row of the row's block, if the model drafts blocks.
   block_end: u32,
+  // The number of rows before it in its block.
+  in_block: u32,
 }
