@@ -29,16 +29,6 @@ pub(crate) enum AttentionNormWeights {
     },
 }
 
-impl AttentionNormWeights {
-    /// Returns the norm of what attention reads first.
-    pub(crate) fn first(&self) -> Option<&NormWeights> {
-        match self {
-            Self::None => None,
-            Self::Hidden(norm) | Self::EmbeddingAndHidden { embedding: norm, .. } => Some(norm),
-        }
-    }
-}
-
 /// The weights of a layer.
 pub(crate) struct LayerWeights {
     pub(crate) attention_norm: AttentionNormWeights,
@@ -49,7 +39,7 @@ pub(crate) struct LayerWeights {
     pub(crate) output: GpuMatrix,
     pub(crate) attention_output_norm: Option<NormWeights>,
     pub(crate) mlp_input: MlpInput,
-    /// The norm of what the MLP reads, unless that is the hidden state, or has the norm of attention.
+    /// The norm of what the MLP reads, unless that is the hidden state.
     pub(crate) mlp_norm: Option<NormWeights>,
     /// The convolutions of what the MLP reads and adds.
     pub(crate) mlp_conv: Option<BlockConvWeights>,

@@ -254,3 +254,46 @@ fn extend_blocks(bytes: &mut Vec<u8>, block_type: BlockType, blocks: &[u8]) {
         bytes.resize(bytes.len().next_multiple_of(4), 0);
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// Selected outputs come from several parts, in any order, with their biases.
+    #[test]
+    fn outputs_are_selected_with_their_biases() {
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let device = GpuDevice::open(0).unwrap();
+        let part = |first_output: usize, outputs: usize| {
+            let all = first_output..first_output + outputs;
+            let row = |output: usize| (0..8).map(move |input| (output * 10 + input) as f32);
+            let weights: Vec<f32> = all.clone().flat_map(row).collect();
+            let bias: Vec<f32> = all.map(|output| output as f32 + 0.5).collect();
+            let bias = Some(upload_floats(&device, "biases", &bias).unwrap());
+            let weights = upload_floats(&device, "weights", &weights).unwrap();
+            let weight_type = WeightType::F32;
+            MatrixPart { weight_type, first_output, outputs, weights, bias }
+        };
+        let matrix = GpuMatrix { inputs: 8, outputs: 5, parts: vec![part(0, 3), part(3, 2)] };
+        let selected = matrix.select(&device, &[4, 0, 2]).unwrap();
+        assert_eq!((selected.inputs, selected.outputs), (8, 3));
+        let [part] = &selected.parts[..] else { panic!("one part") };
+        let read = |buffer: &Buffer, numbers: usize| {
+            let bytes = (numbers * size_of::<f32>()) as u64;
+            let staging = device.allocate_staging("numbers", bytes).unwrap();
+            let mut encoder = device.new_encoder();
+            encoder.copy_buffer_to_buffer(buffer, 0, &staging, 0, bytes);
+            let mut found = Vec::new();
+            let visit =
+                |bytes: &[u8]| found.extend_from_slice(bytemuck::cast_slice::<_, f32>(bytes));
+            device.read(&staging, bytes, device.submit(encoder), visit).unwrap();
+            found
+        };
+        let first: Vec<f32> = read(&part.weights, 24).into_iter().step_by(8).collect();
+        assert_eq!(first, [40.0, 0.0, 20.0]);
+        assert_eq!(read(part.bias.as_ref().unwrap(), 3), [4.5, 0.5, 2.5]);
+    }
+}

@@ -248,13 +248,8 @@ impl<'a> PassRun<'a> {
 
     /// Records the norm of what a layer's MLP reads, if there is one.
     fn mlp_input(&mut self, layer: &LayerWeights) {
-        let (hidden, to) = (self.scratch.hidden.get(), self.scratch.mlp_input.get());
-        let norm = match layer.mlp_input {
-            MlpInput::Hidden | MlpInput::BeforeAttention => layer.mlp_norm.as_ref(),
-            MlpInput::AttentionInput => layer.attention_norm.first(),
-            MlpInput::Unnormed => None,
-        };
-        if let Some(norm) = norm {
+        if let Some(norm) = &layer.mlp_norm {
+            let (hidden, to) = (self.scratch.hidden.get(), self.scratch.mlp_input.get());
             self.norm(norm, (hidden, to), Store::Set);
         }
     }

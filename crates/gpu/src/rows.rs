@@ -55,7 +55,8 @@ impl PassRows {
     /// If a cache already holds an output row, or a row of a drafter lacks its features.
     pub(crate) fn new(pass: &Pass<'_>, weights: &GpuWeights, has_states: bool) -> Self {
         let architecture = weights.architecture();
-        let masks = weights.features.as_ref().map_or(&[][..], |features| &features.mask_features);
+        let masks =
+            weights.features.as_ref().map_or(&[][..], |features| &features.mask_features[..]);
         let features = feature_runs(pass, architecture, masks);
         let is_block = matches!(architecture.input, Input::Block { .. });
         let is_context = is_block && !features.is_empty();

@@ -76,9 +76,7 @@ impl Uploader<'_> {
         let matrix = |weights: &[LayerTensor], biases: &[LayerTensor]| {
             self.layer_matrix((index, layer), weights, biases)
         };
-        let norm = |is_there: bool, weight, bias| {
-            is_there.then(|| self.norm(of_layer(weight), of_layer(bias))).transpose()
-        };
+        let norm = |weight, bias| self.norm(of_layer(weight), of_layer(bias));
         let output_norm =
             |is_there: bool, weight| is_there.then(|| self.output_norm(index, weight)).transpose();
         let conv = |base, projection: LayerTensor| {
@@ -109,7 +107,11 @@ impl Uploader<'_> {
                 T::AttentionOutputNorm,
             )?,
             mlp_input: layer.mlp_input,
-            mlp_norm: norm(layer.mlp_input.norm() == Some(T::MlpNorm), T::MlpNorm, T::MlpNormBias)?,
+            mlp_norm: match layer.mlp_input.norm() {
+                None => None,
+                Some(T::AttentionNorm) => Some(norm(T::AttentionNorm, T::AttentionNormBias)?),
+                Some(weight) => Some(norm(weight, T::MlpNormBias)?),
+            },
             mlp_conv: conv(T::MlpConv, T::MlpConvProjection)?,
             dense: match layer.mlp {
                 Some(mlp) => Some(DenseWeights {

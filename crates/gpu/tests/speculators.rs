@@ -197,11 +197,15 @@ fn run(
     bits
 }
 
-/// Returns the bits of a drafter in rounds of three sequences: a prompt of several splits of attention, a short one, and a
-/// single token after the first one.
-fn outputs(model: &mut dyn LanguageModel, width: usize, drafts: &Drafts) -> Vec<Vec<u32>> {
+/// Returns the bits of a drafter in rounds of three sequences: a `long` prompt, a short one, and a single token after the first
+/// one.
+fn outputs(
+    model: &mut dyn LanguageModel,
+    (width, long): (usize, u32),
+    drafts: &Drafts,
+) -> Vec<Vec<u32>> {
     let prompt = |len: u32, step: u32| (0..len).map(|i| i * step % 250).collect::<Vec<TokenId>>();
-    let (mut long, mut short, single) = (prompt(262, 7), prompt(9, 5), prompt(2, 11));
+    let (mut long, mut short, single) = (prompt(long, 7), prompt(9, 5), prompt(2, 11));
     let none = TokenTree::new();
     let tree = match drafts {
         Drafts::Masks(masks) => TokenTree::chain(masks),
@@ -232,7 +236,8 @@ fn outputs(model: &mut dyn LanguageModel, width: usize, drafts: &Drafts) -> Vec<
             // The second sequence's tree grows level by level.
             for (first_row, nodes) in [(1, 3), (4, 4), (5, 5)] {
                 let grown = tree.first(nodes);
-                results.push(run(model, shape, &[wish(2, short, &grown, first_row)]));
+                let wish = Wish { sequence: 2, tokens: short, tree: &grown, first_row };
+                results.push(run(model, shape, &[wish]));
             }
         }
     };
@@ -242,7 +247,7 @@ fn outputs(model: &mut dyn LanguageModel, width: usize, drafts: &Drafts) -> Vec<
     short.extend([6, 3, 50]);
     round(&long, &short, 1);
     // Both go on from an earlier token.
-    long.truncate(200);
+    long.truncate(long.len() / 2);
     short.truncate(4);
     long.extend([9, 8]);
     short.extend([1, 7]);
@@ -251,10 +256,10 @@ fn outputs(model: &mut dyn LanguageModel, width: usize, drafts: &Drafts) -> Vec<
 }
 
 /// Asserts that a GPU computes the reference's bits, and returns the number of numbers that were compared.
-fn assert_same(mut drafters: Drafters, name: &str) -> usize {
-    let (width, drafts) = (drafters.width, &drafters.drafts);
-    let found = outputs(&mut *drafters.gpu, width, drafts);
-    let expected = outputs(&mut *drafters.reference, width, drafts);
+fn assert_same(mut drafters: Drafters, long: u32, name: &str) -> usize {
+    let (lengths, drafts) = ((drafters.width, long), &drafters.drafts);
+    let found = outputs(&mut *drafters.gpu, lengths, drafts);
+    let expected = outputs(&mut *drafters.reference, lengths, drafts);
     let mut count = 0;
     for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
         assert_eq!(found.len(), expected.len(), "{name}, step {step}");
@@ -304,7 +309,9 @@ fn every_drafter_for_a_target_has_the_bits_of_the_reference() {
         let options = (ModelTypes::from(weight_type), number % 2 == 0);
         let drafters = target.load(device, &speculator, options).unwrap();
         let name = format!("{layout:?} in {weight_type}");
-        assert!(assert_same(drafters, &name) > 1000, "{name}");
+        // Some prompts have several splits of attention.
+        let long = if number % 3 == 0 { 262 } else { 30 };
+        assert!(assert_same(drafters, long, &name) > 1000, "{name}");
     }
 }
 
@@ -318,7 +325,7 @@ fn eagle_3_has_the_bits_of_the_reference_with_all_options() {
         let weight_type = TYPES[number % TYPES.len()];
         let types = (ModelTypes::from(weight_type), number % 2 == 0);
         let drafters = target.load(device, &speculator, types).unwrap();
-        assert_same(drafters, &format!("{options:?} in {weight_type}"));
+        assert_same(drafters, 30, &format!("{options:?} in {weight_type}"));
     }
 }
 
@@ -334,7 +341,7 @@ fn mtp_heads_have_the_bits_of_the_reference() {
         let speculator = Speculator::open_mtp(&target.checkpoint).unwrap();
         let types = (ModelTypes::from(WeightType::F32), false);
         let drafters = target.load(device, &speculator, types).unwrap();
-        assert_same(drafters, &family.to_string());
+        assert_same(drafters, 30, &family.to_string());
     }
 }
 
@@ -343,21 +350,27 @@ fn mtp_heads_have_the_bits_of_the_reference() {
 fn drafters_for_other_families_have_the_bits_of_the_reference() {
     use SpeculatorLayout as L;
     let Some(device) = gpu() else { return };
-    for family in [Family::Granite, Family::Gemma2, Family::Phi, Family::Gpt2] {
+    // A layer of Phi needs its norm, which EAGLE's layers lack.
+    let layouts =
+        [L::ParallelMedusa, L::SharedHeadMedusa, L::SharedEmbeddingEagle, L::ReducedEagle];
+    for (family, layouts) in [
+        (Family::Granite, &layouts[..]),
+        (Family::Gemma2, &layouts),
+        (Family::Gpt2, &layouts),
+        (Family::Phi, &layouts[..2]),
+    ] {
         let config = configs().into_iter().find(|config| config.family == family).unwrap();
         let target = target_of(config, false);
-        for layout in
-            [L::SharedEmbeddingEagle, L::ReducedEagle, L::ParallelMedusa, L::SharedHeadMedusa]
-        {
-            let speculator = target.drafter(layout);
+        for layout in layouts {
+            let speculator = target.drafter(*layout);
             let types = (ModelTypes::from(WeightType::F32), false);
             let drafters = target.load(device, &speculator, types).unwrap();
-            assert_same(drafters, &format!("{layout:?} for {family}"));
+            assert_same(drafters, 30, &format!("{layout:?} for {family}"));
         }
     }
 }
 
-/// On a GPU whose kernels address 24 KiB of a buffer, matrices have several parts.
+/// On a GPU whose kernels address 96 KiB of a buffer, the embedding and the head have several parts each.
 #[test]
 fn drafters_in_several_buffers_have_the_bits_of_the_reference() {
     use SpeculatorLayout as L;
@@ -372,7 +385,7 @@ fn drafters_in_several_buffers_have_the_bits_of_the_reference() {
         let speculator = target.drafter(layout);
         let types = (ModelTypes::from(WeightType::F32), true);
         let drafters = target.load(&device, &speculator, types).unwrap();
-        assert_same(drafters, &format!("{layout:?} in several buffers"));
+        assert_same(drafters, 30, &format!("{layout:?} in several buffers"));
     }
 }
 
