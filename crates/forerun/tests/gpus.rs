@@ -415,12 +415,14 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
                     (drafts_for_dsi, Method::Dsi, Tree::None),
                 ];
                 for (_, method, tree) in runs.into_iter().filter(|(is_run, ..)| *is_run) {
+                    let is_tree = tree != Tree::None;
                     let (name, found) = answers(Some((kind, path, device)), method, tree);
                     assert_eq!(texts(&found), expected, "{layout:?}, {name}");
                     for answer in &found {
                         let statistics = &answer.statistics;
                         assert_eq!(statistics.failures, Vec::<String>::new(), "{layout:?}, {name}");
-                        assert!(statistics.drafts > 0, "{layout:?}, {name}");
+                        // Whether automatic trees draft depends on measured times.
+                        assert!(statistics.drafts > 0 || is_tree, "{layout:?}, {name}");
                         accepted += statistics.accepted.iter().sum::<u64>();
                     }
                 }
