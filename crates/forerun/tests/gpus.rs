@@ -349,6 +349,22 @@ fn drafting(layout: &SpeculatorLayout) -> (DrafterKind, [bool; 3]) {
     }
 }
 
+/// Whether a layout is tested with every placement. All are if `FORERUN_CASES` is set.
+fn is_tested(layout: &SpeculatorLayout) -> bool {
+    use SpeculatorLayout as L;
+    let usual = [
+        L::Eagle,
+        L::Eagle3,
+        L::SharedHeadMedusa,
+        L::HydraPlusPlus,
+        L::ParallelEagle,
+        L::ParallelMedusa,
+        L::DFlash2,
+        L::Pard2,
+    ];
+    usual.contains(layout) || std::env::var_os("FORERUN_CASES").is_some()
+}
+
 /// Drafters that were trained for a target, with target and drafter on cores and on a GPU, and with a split target: every
 /// method that each of them supports.
 #[test]
@@ -400,7 +416,7 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
             answers.iter().map(|answer| answer.tokens.clone()).collect()
         };
         let expected = texts(&answers(None, Method::Autoregressive, Tree::None).1);
-        for (layout, path) in &speculators {
+        for (layout, path) in speculators.iter().filter(|(layout, _)| is_tested(layout)) {
             let (kind, [drafts_trees, drafts_ahead, drafts_for_dsi]) = drafting(layout);
             for device in drafters {
                 // Other tests have the drafters on cores for a target on cores.
@@ -421,8 +437,9 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
                     for answer in &found {
                         let statistics = &answer.statistics;
                         assert_eq!(statistics.failures, Vec::<String>::new(), "{layout:?}, {name}");
-                        // Whether automatic trees draft depends on measured times.
-                        assert!(statistics.drafts > 0 || is_tree, "{layout:?}, {name}");
+                        // Whether automatic trees and drafters that work ahead draft depends on times.
+                        let always_drafts = method == Method::Speculative && !is_tree;
+                        assert!(statistics.drafts > 0 || !always_drafts, "{layout:?}, {name}");
                         accepted += statistics.accepted.iter().sum::<u64>();
                     }
                 }
