@@ -1,7 +1,7 @@
 //! Draft heads on a team: those of Medusa and of Hydra. See [`DraftHeads`] for what they compute.
 
 use crate::block_heads::BlockHeadWeights;
-use crate::kernels::{Activations, PackedMatrix, exp, linear};
+use crate::kernels::{Activations, PackedMatrix, divide, exp, linear, soft_cap};
 use crate::team::Team;
 use crate::tensor_parallel::Share;
 use crate::transformer::Transformer;
@@ -11,7 +11,7 @@ use forerun_formats::{
     DraftHeads, FeatureSource, HeadTensor, LoadError, MatrixTypes, ModelTypes, Speculator,
     SpeculatorArchitecture, TensorSource,
 };
-use forerun_model::{ForwardHeads, HeadRow, HeadsModel};
+use forerun_model::{ForwardHeads, HeadRow, HeadsModel, PassError};
 use std::sync::Arc;
 
 /// The packed weights of draft heads, with those of their prefix layer.
@@ -20,6 +20,9 @@ pub struct HeadWeights {
     heads: Vec<PackedHead>,
     /// The target's embedding.
     embedding: Arc<PackedMatrix>,
+    /// The divisor and the limit of the logits of the target's head, for heads that use it.
+    divisor: f32,
+    cap: Option<f32>,
     prefix: Option<Arc<Weights>>,
 }
 
@@ -75,7 +78,15 @@ impl HeadWeights {
             Weights::load_architecture(layer, source, Some(target), types).map(Arc::new)
         });
         let prefix = prefix.transpose()?;
-        Ok(Self { embedding: Arc::clone(&target.embedding), architecture, heads, prefix })
+        let of_target = target.architecture();
+        Ok(Self {
+            embedding: Arc::clone(&target.embedding),
+            divisor: if architecture.own_matrices { 1.0 } else { of_target.factors.logit_divisor },
+            cap: of_target.logit_cap.filter(|_| !architecture.own_matrices),
+            architecture,
+            heads,
+            prefix,
+        })
     }
 
     /// Returns what the heads compute.
@@ -219,7 +230,7 @@ impl ForwardHeads for CpuHeads {
         &self.weights.architecture
     }
 
-    fn forward(&mut self, rows: &[HeadRow<'_>]) -> &[f32] {
+    fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<&[f32], PassError> {
         let (size, vocab_size) =
             (self.weights.architecture.hidden_size, self.weights.architecture.vocab_size);
         // The rows of each head, and their states.
@@ -254,7 +265,13 @@ impl ForwardHeads for CpuHeads {
             }
             done = end;
         }
-        &self.logits
+        if weights.divisor != 1.0 {
+            divide(team.isa(), logits, weights.divisor);
+        }
+        if let Some(cap) = weights.cap {
+            soft_cap(team.isa(), logits, cap);
+        }
+        Ok(&self.logits)
     }
 }
 

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
-use forerun_cpu::{CpuHeads, SpeculatorWeights, Team, Transformer, Weights};
+use forerun_cpu::{CpuHeads, Isa, SpeculatorWeights, Team, Transformer, Weights};
 use forerun_formats::checkpoint::DRAFTER_FILES;
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
@@ -14,11 +14,12 @@ use forerun_formats::checkpoint::random_speculator::{
     Eagle3Options, RandomSpeculator, SpeculatorLayout,
 };
 use forerun_formats::{
-    Checkpoint, Config, Family as F, FeatureNorm, MarkovKind, Speculator, SpeculatorKind,
-    WeightType,
+    Checkpoint, Config, Family as F, FeatureNorm, MarkovKind, Speculator, SpeculatorArchitecture,
+    SpeculatorKind, WeightType,
 };
 use forerun_lm::{BatchEntry, FeatureModel, ForwardRequest, LanguageModel, ModelError, Progress};
 use forerun_model::{BlockModel, CachedTransformer, EagleModel, HeadsModel};
+use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceHeads, ReferenceModel};
 use safetensors::SafeTensors;
 use std::collections::HashMap;
 use std::path::Path;
@@ -732,6 +733,32 @@ fn assert_keeps_no_predicted_rows(size: usize, new: impl Fn(usize) -> EagleModel
     let found = logits(&mut model, &text[..7], &other, &TokenTree::new(), 0);
     let mut fresh = new(1);
     assert_eq!(found, logits(&mut fresh, &text[..7], &other, &TokenTree::new(), 0));
+}
+
+/// Heads that use the target's head also apply its divisor of logits (Granite).
+#[test]
+fn logits_of_the_targets_head_are_divided() {
+    let is_family = |config: &Config| config.family == F::Granite;
+    let target = target_of(example_families().into_iter().find(is_family).unwrap());
+    let architecture = target.checkpoint.architecture();
+    assert!(architecture.factors.logit_divisor != 1.0);
+    let (speculator, _) = target.drafter(SpeculatorLayout::SharedHeadMedusa);
+    let mut model = heads(&speculator, &target.weights, &Arc::new(Team::single_thread()));
+    let SpeculatorArchitecture::Heads(layout) = speculator.architecture().unwrap() else {
+        panic!("heads")
+    };
+    let (types, isa) = (WeightType::F32, Isa::best());
+    let of_target = ReferenceModel::load_as(&target.checkpoint, types, isa).unwrap();
+    let arithmetic = Arithmetic::cpu(types, isa);
+    let reference =
+        ReferenceHeads::load(layout, &speculator, arithmetic, Arc::new(of_target)).unwrap();
+    let mut reference = HeadsModel::<_, ReferenceDevice>::new(reference, None);
+    let (tokens, tree) = (tokens(), TokenTree::chain(&[0; MASKS - 1]));
+    let features = features(tokens.len() - 1, target.config.hidden_size);
+    let found = logits(&mut model, &tokens, &features, &tree, 0);
+    let expected = logits(&mut reference, &tokens, &features, &tree, 0);
+    let expected = expected.into_iter().map(f64::from).collect();
+    assert_near(&found, &[expected], "Granite");
 }
 
 /// PARD-2 shares nothing but the target's final norm, which can be loaded alone.

@@ -4,7 +4,7 @@
 use crate::drafter_builders::{self, UnsuitableModel, UseWeights};
 use crate::drafter_parts::{DraftModel, DrafterDevice, DrafterParts, Site};
 use crate::error::ForerunError;
-use crate::loader::Loader;
+use crate::loader::{Loader, SpeculatorKey};
 use crate::memory::{self, CorePart};
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_embedded, open_located};
@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::registry::{DrafterKind, is_model};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, Role};
-use forerun_cpu::{SpeculatorWeights, Weights};
+use forerun_cpu::{BlockHeadWeights, SpeculatorWeights, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::TwoDeviceDrafter;
 use forerun_formats::{FeatureSource, LoadError, Speculator, SpeculatorKind};
@@ -72,11 +72,8 @@ impl<'p> OpenDrafter<'p> {
             let has_several_ranks = |groups: &&DeviceGroups| {
                 groups.as_slice().iter().any(DeviceGroup::has_several_ranks)
             };
-            match (&checkpoint, gpu, groups.filter(has_several_ranks)) {
-                (DrafterCheckpoint::Speculator(_), Some(gpu), _) => {
-                    Err(ForerunError::DrafterOnGpu { drafter: name.to_string(), gpu })
-                }
-                (DrafterCheckpoint::Speculator(_), _, Some(ranks)) => {
+            match (&checkpoint, groups.filter(has_several_ranks)) {
+                (DrafterCheckpoint::Speculator(_), Some(ranks)) => {
                     let (drafter, ranks) = (name.to_string(), ranks.to_string());
                     Err(ForerunError::DrafterOnRanks { drafter, ranks })
                 }
@@ -89,6 +86,11 @@ impl<'p> OpenDrafter<'p> {
     /// Returns its index among all drafters.
     pub(crate) fn index(&self) -> usize {
         self.index
+    }
+
+    /// Returns the GPU on which it drafts, if not on cores.
+    pub(crate) fn gpu(&self) -> Option<usize> {
+        self.gpu
     }
 
     /// Sets the part of its model that this process computes, if several ranks compute it together.
@@ -125,16 +127,26 @@ impl<'p> OpenDrafter<'p> {
         }
     }
 
-    /// Returns the memory that it needs on this GPU in bytes: 0 if it drafts elsewhere.
+    /// Returns the memory that it needs on this GPU in bytes, next to a target that is not there as a whole: 0 if it drafts
+    /// elsewhere.
     ///
     /// # Errors
     /// If a tensor is missing or broken.
-    pub(crate) fn memory_on_gpu(&self, gpu: usize, plan: &Plan) -> Result<u64, LoadError> {
+    pub(crate) fn memory_on_gpu(
+        &self,
+        gpu: usize,
+        plan: &Plan,
+        target: &OpenModel,
+    ) -> Result<u64, LoadError> {
         match &self.checkpoint {
-            DrafterCheckpoint::Model { model, .. } if self.gpu == Some(gpu) => {
+            _ if self.gpu != Some(gpu) => Ok(0),
+            DrafterCheckpoint::Model { model, .. } => {
                 memory::of_model_on_gpu(&model.checkpoint, plan.types())
             }
-            _ => Ok(0),
+            DrafterCheckpoint::Speculator(speculator) => {
+                let shared = self.shared_part().map(|part| (part, &target.checkpoint));
+                memory::of_speculator_on_gpu(speculator, shared, plan.types())
+            }
         }
     }
 
@@ -149,20 +161,27 @@ impl<'p> OpenDrafter<'p> {
             DrafterCheckpoint::Model { model, .. } => {
                 memory::of_model(&model.checkpoint, plan.types(), self.part)
             }
+            DrafterCheckpoint::Speculator(speculator) if self.gpu.is_some() => {
+                // Heads after a block are on cores.
+                let heads = speculator.block_heads()?;
+                let bytes =
+                    |heads| BlockHeadWeights::least_memory(&heads, &**speculator, plan.types());
+                heads.map_or(Ok(0), bytes)
+            }
             DrafterCheckpoint::Speculator(speculator) => {
                 SpeculatorWeights::least_memory(speculator, plan.types())
             }
         }
     }
 
-    /// Loads its weights. The [part](Self::shared_part) of the target's that it uses must be loaded.
+    /// Loads its weights. The [part](Self::shared_part) of the target's that it uses must be loaded on its device.
     ///
     /// # Errors
     /// If a tensor is missing or broken.
     pub(crate) fn load(
         self,
         plan: &Plan,
-        target: (&OpenModel, Option<&Arc<Weights>>),
+        target: (&OpenModel, Option<&PlacedWeights>),
         loader: &mut Loader<'_>,
     ) -> Result<LoadedDrafter, ForerunError> {
         let (target, target_weights) = target;
@@ -179,10 +198,15 @@ impl<'p> OpenDrafter<'p> {
                 use_weights(loader.load_on(gpu, name, &model.checkpoint, types)?)
             }
             DrafterCheckpoint::Speculator(speculator) => {
-                let key = (speculator.path().to_owned(), types);
+                let key = SpeculatorKey {
+                    path: speculator.path().to_owned(),
+                    types,
+                    target: target.checkpoint.path().to_owned(),
+                    gpu,
+                };
                 let target_weights =
                     target_weights.expect("the target of a drafter that shares it is loaded");
-                loader.load_drafter(key, target.checkpoint.path(), || {
+                loader.load_drafter(key, target_weights, || {
                     drafter_builders::speculator(&speculator, target_weights, types)
                 })?
             }

@@ -2,18 +2,20 @@
 //! names.
 
 use crate::drafter_parts::{DraftModel, DrafterParts, Site};
-use crate::placed_weights::PlacedWeights;
-use forerun_cpu::{
-    BlockHeadWeights, CpuBlockHeads, CpuHeads, HeadWeights, SpeculatorWeights, Transformer, Weights,
-};
+use crate::error::ForerunError;
+use crate::placed_weights::{PlacedHeads, PlacedWeights};
+use forerun_cpu::{BlockHeadWeights, CpuBlockHeads, SpeculatorWeights};
 use forerun_decode::DraftPattern;
 use forerun_draft::{
     Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter, Masks, MedusaDrafter, ModelDrafter,
     OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter, VocabTranslationDrafter,
 };
-use forerun_formats::{DraftBlock, DraftHeads, LoadError, ModelTypes, Speculator, SpeculatorKind};
+#[cfg(feature = "gpu")]
+use forerun_formats::SpeculatorArchitecture;
+use forerun_formats::{DraftBlock, DraftHeads, ModelTypes, Speculator, SpeculatorKind};
+#[cfg(feature = "gpu")]
+use forerun_gpu::{GpuHeadWeights, GpuLoadError, GpuWeights};
 use forerun_lm::LayerGroupsError;
-use forerun_model::{BlockModel, EagleModel};
 use std::sync::Arc;
 
 /// Checks an open language model, and returns how a drafter uses its weights.
@@ -85,15 +87,67 @@ pub(crate) fn pard(draft_model: &DraftModel<'_>) -> Result<UseWeights, Unsuitabl
     Ok(Box::new(move |weights| drafts_at_masks(weights, Masks::Repeated(mask), pattern)))
 }
 
-/// Loads a drafter that was trained for the target: heads, or layers on tokens or features.
+/// The weights of a drafter that was trained for a target.
+enum SpeculatorParts {
+    Layers(PlacedWeights),
+    Heads(PlacedHeads),
+}
+
+impl SpeculatorParts {
+    /// Loads them on the device where the `target` is, or the part of it that they share.
+    fn load(
+        speculator: &Speculator,
+        target: &PlacedWeights,
+        types: ModelTypes,
+    ) -> Result<Self, ForerunError> {
+        Ok(match target {
+            PlacedWeights::Cores(target) => {
+                match SpeculatorWeights::load(speculator, target, types)? {
+                    SpeculatorWeights::Layers(weights) => {
+                        Self::Layers(PlacedWeights::Cores(weights))
+                    }
+                    SpeculatorWeights::Heads(weights) => Self::Heads(PlacedHeads::Cores(weights)),
+                }
+            }
+            #[cfg(feature = "gpu")]
+            PlacedWeights::Gpu(target) => {
+                Self::load_on_gpu(speculator, target, types).map_err(|cause| {
+                    let model = speculator.path().display().to_string();
+                    ForerunError::LoadOnGpu { model, cause: Box::new(cause) }
+                })?
+            }
+        })
+    }
+
+    #[cfg(feature = "gpu")]
+    fn load_on_gpu(
+        speculator: &Speculator,
+        target: &GpuWeights,
+        types: ModelTypes,
+    ) -> Result<Self, GpuLoadError> {
+        Ok(match speculator.architecture()? {
+            SpeculatorArchitecture::Layers(layers) => {
+                let weights = GpuWeights::load_drafter(target, layers, speculator, types)?;
+                Self::Layers(PlacedWeights::Gpu(Arc::new(weights)))
+            }
+            SpeculatorArchitecture::Heads(heads) => {
+                let weights = GpuHeadWeights::load(target, heads, speculator, types)?;
+                Self::Heads(PlacedHeads::Gpu(Arc::new(weights)))
+            }
+        })
+    }
+}
+
+/// Loads a drafter that was trained for the target, heads, or layers on tokens or features, on the device where the target
+/// is, or the part of it that the drafter shares.
 pub(crate) fn speculator(
     speculator: &Speculator,
-    target: &Weights,
+    target: &PlacedWeights,
     types: ModelTypes,
-) -> Result<DrafterParts, LoadError> {
-    Ok(match SpeculatorWeights::load(speculator, target, types)? {
-        SpeculatorWeights::Heads(weights) => heads(weights),
-        SpeculatorWeights::Layers(weights) if weights.architecture().feature_width() > 0 => {
+) -> Result<DrafterParts, ForerunError> {
+    Ok(match SpeculatorParts::load(speculator, target, types)? {
+        SpeculatorParts::Heads(weights) => heads(weights),
+        SpeculatorParts::Layers(weights) if weights.architecture().feature_width() > 0 => {
             match (speculator.kind(), speculator.block()) {
                 (SpeculatorKind::Pard2 { mask }, _) => {
                     let pattern = DraftPattern { positions: None, one_forward: true };
@@ -107,23 +161,21 @@ pub(crate) fn speculator(
                 (kind, None) => layers_on_features(weights, kind == SpeculatorKind::PEagle),
             }
         }
-        SpeculatorWeights::Layers(weights) => {
+        SpeculatorParts::Layers(weights) => {
             let masks = weights.architecture().mask_ids();
             let pattern = with_masks(masks.len());
-            let weights = PlacedWeights::Cores(weights);
             drafts_at_masks(weights, Masks::PerPosition(masks), pattern)
         }
     })
 }
 
 /// Heads on the target's last feature (Medusa), or on the tokens after it, too (Hydra).
-fn heads(weights: Arc<HeadWeights>) -> DrafterParts {
+fn heads(weights: PlacedHeads) -> DrafterParts {
     let DraftHeads { n_heads, reads_tokens, .. } = *weights.architecture();
     // Heads that read drafted tokens run one after another.
     let pattern = DraftPattern { positions: Some(n_heads), one_forward: !reads_tokens };
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
-        let model = CpuHeads::model(Arc::clone(&weights), &site.team()?);
-        let model = site.timed(model.with_cache_bytes(site.cache_bytes));
+        let model = site.heads(&weights)?;
         Ok(match reads_tokens {
             true => Box::new(HydraDrafter::new(model, n_heads)),
             false => Box::new(MedusaDrafter::new(model, n_heads)),
@@ -134,7 +186,7 @@ fn heads(weights: Arc<HeadWeights>) -> DrafterParts {
 /// Layers on the target's features that draft a block in one pass, with heads that correct it position by position or
 /// without.
 fn blocks(
-    weights: Arc<Weights>,
+    weights: PlacedWeights,
     block: DraftBlock,
     heads: Option<Arc<BlockHeadWeights>>,
 ) -> DrafterParts {
@@ -149,20 +201,17 @@ fn blocks(
     masks_on_features((weights, heads), masks, pattern)
 }
 
-/// Layers on the target's features that draft at masks in one pass, with or without heads after them.
+/// Layers on the target's features that draft at masks in one pass, with or without heads after them, which are on cores.
 fn masks_on_features(
-    (weights, heads): (Arc<Weights>, Option<Arc<BlockHeadWeights>>),
+    (weights, heads): (PlacedWeights, Option<Arc<BlockHeadWeights>>),
     masks: Masks,
     pattern: DraftPattern,
 ) -> DrafterParts {
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
-        let team = site.team()?;
-        let layers = Transformer::new(Arc::clone(&weights), Arc::clone(&team));
-        let model = site.timed(BlockModel::new(layers).with_cache_bytes(site.cache_bytes));
-        let drafter = ParallelEagleDrafter::new(model, masks.clone());
+        let drafter = ParallelEagleDrafter::new(site.block(&weights)?, masks.clone());
         Ok(match &heads {
             Some(heads) => {
-                let heads = CpuBlockHeads::new(Arc::clone(heads), team);
+                let heads = CpuBlockHeads::new(Arc::clone(heads), site.team()?);
                 Box::new(drafter.with_heads(Box::new(heads)))
             }
             None => Box::new(drafter),
@@ -171,7 +220,7 @@ fn masks_on_features(
 }
 
 /// Layers on the target's features, with or without mask tokens. `repeats`: whether one mask stands for all positions.
-fn layers_on_features(weights: Arc<Weights>, repeats: bool) -> DrafterParts {
+fn layers_on_features(weights: PlacedWeights, repeats: bool) -> DrafterParts {
     let ids = weights.architecture().mask_ids();
     let (masks, pattern) = match ids.len() {
         0 => (None, DraftPattern::default()),
@@ -182,9 +231,7 @@ fn layers_on_features(weights: Arc<Weights>, repeats: bool) -> DrafterParts {
         masks => (Some(Masks::PerPosition(ids)), with_masks(masks)),
     };
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
-        let layers = Transformer::new(Arc::clone(&weights), site.team()?);
-        let model = EagleModel::new(layers);
-        let model = site.timed(model.with_cache_bytes(site.cache_bytes));
+        let model = site.eagle(&weights)?;
         Ok(match masks.clone() {
             None => Box::new(EagleDrafter::new(model)),
             Some(masks) => Box::new(ParallelEagleDrafter::new(model, masks)),

@@ -1,17 +1,17 @@
 //! What a drafter with a checkpoint is built from: its model, its weights, and a worker's device.
 
 use crate::easyspec::EasySpec;
-use crate::placed_weights::PlacedWeights;
+use crate::placed_weights::{PlacedHeads, PlacedWeights};
 use crate::ranks::lead;
 use crate::translation::Translation;
 use forerun_cpu::{
-    AlternatingModel, CpuPages, Exchange, ExclusiveDevice, Team, Transformer, Weights,
+    AlternatingModel, CpuHeads, CpuPages, Exchange, ExclusiveDevice, Team, Transformer, Weights,
 };
 use forerun_decode::DraftPattern;
 use forerun_draft::Drafter;
 use forerun_formats::{Checkpoint, SpeculatorKind};
-use forerun_lm::LayeredModel;
-use forerun_model::{CachedTransformer, Forward};
+use forerun_lm::{FeatureModel, LayeredModel};
+use forerun_model::{BlockModel, CachedTransformer, EagleModel, Forward};
 use forerun_runtime::{Engine, SharedDevice, TimedModel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -80,6 +80,73 @@ impl Site<'_> {
                 Box::new(self.timed(crate::gpus::with_caches(model, self.cache_bytes)))
             }
         })
+    }
+
+    /// Returns a drafter that predicts the target's features, with caches of its own.
+    ///
+    /// # Errors
+    /// If the device is shared, or consists of several ranks.
+    pub(crate) fn eagle(&self, weights: &PlacedWeights) -> Result<Box<dyn FeatureModel>, String> {
+        Ok(match weights {
+            PlacedWeights::Cores(weights) => {
+                let model = EagleModel::new(Transformer::new(Arc::clone(weights), self.team()?));
+                Box::new(self.timed(model.with_cache_bytes(self.cache_bytes)))
+            }
+            #[cfg(feature = "gpu")]
+            PlacedWeights::Gpu(weights) => {
+                let (model, bytes) = self.on_gpu(weights);
+                Box::new(self.timed(EagleModel::new(model).with_cache_bytes(bytes)))
+            }
+        })
+    }
+
+    /// Returns a drafter of blocks on the target's features, with caches of its own.
+    ///
+    /// # Errors
+    /// As [`Self::eagle`].
+    pub(crate) fn block(&self, weights: &PlacedWeights) -> Result<Box<dyn FeatureModel>, String> {
+        Ok(match weights {
+            PlacedWeights::Cores(weights) => {
+                let model = BlockModel::new(Transformer::new(Arc::clone(weights), self.team()?));
+                Box::new(self.timed(model.with_cache_bytes(self.cache_bytes)))
+            }
+            #[cfg(feature = "gpu")]
+            PlacedWeights::Gpu(weights) => {
+                let (model, bytes) = self.on_gpu(weights);
+                Box::new(self.timed(BlockModel::new(model).with_cache_bytes(bytes)))
+            }
+        })
+    }
+
+    /// Returns the model of draft heads.
+    ///
+    /// # Errors
+    /// As [`Self::eagle`].
+    pub(crate) fn heads(&self, weights: &PlacedHeads) -> Result<Box<dyn FeatureModel>, String> {
+        Ok(match weights {
+            PlacedHeads::Cores(weights) => {
+                let model = CpuHeads::model(Arc::clone(weights), &self.team()?);
+                Box::new(self.timed(model.with_cache_bytes(self.cache_bytes)))
+            }
+            #[cfg(feature = "gpu")]
+            PlacedHeads::Gpu(weights) => {
+                let most = weights.max_cache_bytes();
+                let bytes = crate::gpus::drafter_cache_bytes(self.cache_bytes, most);
+                let model = forerun_gpu::GpuHeads::model(Arc::clone(weights));
+                Box::new(self.timed(model.with_cache_bytes(bytes)))
+            }
+        })
+    }
+
+    /// Returns a drafter's model on a GPU, and the budget of its caches.
+    #[cfg(feature = "gpu")]
+    fn on_gpu(
+        &self,
+        weights: &Arc<forerun_gpu::GpuWeights>,
+    ) -> (forerun_gpu::GpuModel, Option<usize>) {
+        let model = forerun_gpu::GpuModel::new(Arc::clone(weights));
+        let bytes = crate::gpus::drafter_cache_bytes(self.cache_bytes, model.max_cache_bytes());
+        (model, bytes)
     }
 
     /// Returns the team of a device that no other worker uses.

@@ -130,7 +130,8 @@ impl OpenedPlan {
             None => (of_target, plan.types()),
         };
         // A drafter on cores may use the head of a target that is elsewhere.
-        let shared_part = drafters.iter().filter_map(OpenDrafter::shared_part).max();
+        let drafters_on_cores = drafters.iter().filter(|drafter| drafter.gpu().is_none());
+        let shared_part = drafters_on_cores.filter_map(OpenDrafter::shared_part).max();
         let shared_part = shared_part.filter(|_| !needs_target);
         if !loader.shares_weights() {
             // All at once, so that a drafter that does not fit is found before the target is loaded.
@@ -152,14 +153,26 @@ impl OpenedPlan {
             let target = loader.load_on(Some(gpu), plan.model(), &target.checkpoint, plan.types());
             target.map(|target| (gpu, target))
         });
+        let is_split = first_layers.is_some();
         let gpu_targets = match first_layers {
             Some((_, on_gpus)) => on_gpus,
             None => on_gpus.collect::<Result<HashMap<_, _>, _>>()?,
         };
         let load_shared = |part| loader.load_shared(&target.checkpoint, plan.types(), part);
         let shared = shared_part.map(load_shared).transpose()?;
-        let shared = weights.as_ref().or(shared.as_ref());
-        let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, shared), loader);
+        let shared_on_cores = weights.clone().or(shared).map(PlacedWeights::Cores);
+        let load = |drafter: OpenDrafter<'_>| {
+            let whole = drafter.gpu().and_then(|gpu| gpu_targets.get(&gpu)).filter(|_| !is_split);
+            let shared = match (drafter.gpu(), drafter.shared_part()) {
+                (Some(gpu), Some(part)) if whole.is_none() => {
+                    let model = (plan.model(), &target.checkpoint);
+                    Some(loader.load_shared_on(gpu, model, plan.types(), part)?)
+                }
+                (Some(_), _) => whole.cloned(),
+                (None, _) => shared_on_cores.clone(),
+            };
+            drafter.load(plan, (&target, shared.as_ref()), loader)
+        };
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
         let config = target.checkpoint.config().clone();
@@ -243,7 +256,8 @@ fn first_layers(
     let mut load = |gpu: usize, layers: Option<usize>| {
         let mut reserved_bytes = 0_u64;
         for drafter in drafters {
-            reserved_bytes = reserved_bytes.saturating_add(drafter.memory_on_gpu(gpu, plan)?);
+            reserved_bytes =
+                reserved_bytes.saturating_add(drafter.memory_on_gpu(gpu, plan, target)?);
         }
         if loader.shares_main_memory(gpu)? {
             let ends = memory::of_model_without_layers(checkpoint, types)?;

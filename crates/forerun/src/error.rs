@@ -58,17 +58,6 @@ pub enum ForerunError {
         #[source]
         cause: Box<forerun_gpu::GpuLoadError>,
     },
-    /// A drafter that only cores compute is placed on a GPU.
-    #[error(
-        "the drafter {drafter} is computed on cores only, but the placement puts it on gpu:{gpu}; write, for \
-         example, \"drafter=cpu:0\""
-    )]
-    DrafterOnGpu {
-        /// The drafter.
-        drafter: String,
-        /// The number of the GPU.
-        gpu: usize,
-    },
     /// A drafter that one device computes is placed on several ranks.
     #[error(
         "the drafter {drafter} uses weights and hidden states of the target, and cannot be split between ranks, but the \

@@ -6,7 +6,9 @@ use forerun_cache::PageStorage;
 use forerun_cpu::Transformer;
 use forerun_formats::ModelTypes;
 use forerun_gpu::{GpuDevice, GpuLayers, GpuModel, GpuRules, GpuWeights};
-use forerun_model::{CachedTransformer, DEFAULT_CACHE_BYTES, Forward, SplitModel};
+use forerun_model::{
+    CachedTransformer, DEFAULT_CACHE_BYTES, DRAFTER_CACHE_BYTES, Forward, SplitModel,
+};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -71,6 +73,11 @@ impl Gpus {
         self.weights.insert(key, Arc::downgrade(weights));
         self.kept.extend(kept.then(|| Arc::clone(weights)));
     }
+}
+
+/// Returns the budget of a drafter's caches on a GPU: `asked`, or the default, as far as kernels can address them.
+pub(crate) fn drafter_cache_bytes(asked: Option<usize>, most: usize) -> Option<usize> {
+    Some(asked.unwrap_or(DRAFTER_CACHE_BYTES).min(most))
 }
 
 /// Returns a model with caches on its GPU. They use `cache_bytes`, or the default, as far as kernels can address

@@ -8,12 +8,12 @@ use crate::model_source::ModelSource;
 use crate::placed_weights::{FirstLayers, FirstLayersPlace, PlacedWeights};
 use crate::progress::{Progress, Step};
 use forerun_cpu::Weights;
-use forerun_formats::{Checkpoint, LoadError, MatrixTypes, ModelTypes};
+use forerun_formats::{Checkpoint, MatrixTypes, ModelTypes};
 #[cfg(feature = "gpu")]
 use forerun_gpu::{GpuDevice, GpuLoadError, GpuWeights, LayerCount, LayerOptions};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A checkpoint, and the type in which its matrices are kept.
@@ -23,12 +23,22 @@ type SharedKey = (PathBuf, ModelTypes);
 #[cfg(feature = "gpu")]
 type OnLayer<'a> = &'a mut dyn FnMut(usize) -> ControlFlow<()>;
 
-/// A model's layers on a GPU: this many of the first, or all with the embedding and the head.
+/// A part of a model on a GPU.
 #[cfg(feature = "gpu")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GpuPart {
-    pub(crate) gpu: usize,
-    pub(crate) count: Option<LayerCount>,
+    gpu: usize,
+    part: ModelPart,
+}
+
+/// What of a model is on a GPU.
+#[cfg(feature = "gpu")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum ModelPart {
+    Whole,
+    FirstLayers(LayerCount),
+    /// What a drafter shares with a target that is elsewhere.
+    Shared(SharedPart),
 }
 
 /// The weights that engines share.
@@ -37,8 +47,19 @@ struct Shared {
     models: HashMap<(PathBuf, ModelTypes, CorePart), Arc<Weights>>,
     /// Parts of targets that are elsewhere.
     target_parts: HashMap<(SharedKey, SharedPart), Arc<Weights>>,
-    /// Drafters trained for a target, by their own key and the target's checkpoint.
-    drafters: HashMap<(SharedKey, PathBuf), DrafterParts>,
+    /// Drafters trained for a target, with the part of it that they share.
+    drafters: HashMap<SpeculatorKey, (DrafterParts, PlacedWeights)>,
+}
+
+/// A drafter that was trained for a target, and where it is.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct SpeculatorKey {
+    pub(crate) path: PathBuf,
+    pub(crate) types: ModelTypes,
+    /// The target's checkpoint.
+    pub(crate) target: PathBuf,
+    /// The GPU, if it is not on cores.
+    pub(crate) gpu: Option<usize>,
 }
 
 /// Finds models on disk or on the Hugging Face hub, loads them, and reports progress.
@@ -274,9 +295,12 @@ impl<'a> Loader<'a> {
         };
         #[cfg(feature = "gpu")]
         return self
-            .upload(GpuPart { gpu, count: None }, model, (checkpoint, types), |device, on_layer| {
-                GpuWeights::load_with(device, checkpoint, types, on_layer)
-            })
+            .upload(
+                GpuPart { gpu, part: ModelPart::Whole },
+                model,
+                (checkpoint, types),
+                |device, on_layer| GpuWeights::load_with(device, checkpoint, types, on_layer),
+            )
             .map(PlacedWeights::Gpu);
         #[cfg(not(feature = "gpu"))]
         Err(ForerunError::NoGpuSupport { gpu })
@@ -294,7 +318,7 @@ impl<'a> Loader<'a> {
         {
             let FirstLayersPlace { gpu, layers, replicas, reserved_bytes } = place;
             let count = layers.map_or(LayerCount::AsManyAsFit, LayerCount::Exactly);
-            let part = GpuPart { gpu, count: Some(count) };
+            let part = GpuPart { gpu, part: ModelPart::FirstLayers(count) };
             let options = LayerOptions { types, count, replicas, reserved_bytes };
             let upload = |device: &Arc<GpuDevice>, on_layer: OnLayer<'_>| {
                 let architecture = checkpoint.architecture().clone();
@@ -302,7 +326,8 @@ impl<'a> Loader<'a> {
             };
             let weights = self.upload(part, model, (checkpoint, types), upload)?;
             // Engines that name this number share them.
-            let part = GpuPart { gpu, count: Some(LayerCount::Exactly(weights.n_layers())) };
+            let part = ModelPart::FirstLayers(LayerCount::Exactly(weights.n_layers()));
+            let part = GpuPart { gpu, part };
             self.gpus.insert((part, checkpoint.path().to_owned(), types), &weights, false);
             let found = FirstLayers::new(weights);
             let total = checkpoint.config().num_hidden_layers;
@@ -314,6 +339,32 @@ impl<'a> Loader<'a> {
         {
             let _ = (model, checkpoint, types);
             Err(ForerunError::NoGpuSupport { gpu: place.gpu })
+        }
+    }
+
+    /// Returns what a drafter on a GPU needs of a target that is not there as a whole.
+    pub(crate) fn load_shared_on(
+        &mut self,
+        gpu: usize,
+        (model, checkpoint): (&ModelSource, &Checkpoint),
+        types: ModelTypes,
+        part: SharedPart,
+    ) -> Result<PlacedWeights, ForerunError> {
+        #[cfg(feature = "gpu")]
+        {
+            let upload = |device: &Arc<GpuDevice>, _: OnLayer<'_>| match part {
+                SharedPart::EmbeddingAndHead => {
+                    GpuWeights::load_without_layers(device, checkpoint, types)
+                }
+                SharedPart::FinalNorm => GpuWeights::load_final_norm(device, checkpoint),
+            };
+            let part = GpuPart { gpu, part: ModelPart::Shared(part) };
+            self.upload(part, model, (checkpoint, types), upload).map(PlacedWeights::Gpu)
+        }
+        #[cfg(not(feature = "gpu"))]
+        {
+            let _ = (model, checkpoint, types, part);
+            Err(ForerunError::NoGpuSupport { gpu })
         }
     }
 
@@ -363,22 +414,22 @@ impl<'a> Loader<'a> {
         Ok(weights)
     }
 
-    /// Returns the weights of a drafter that was trained for the target at `target`. Calls `read`
+    /// Returns the weights of a drafter that was trained for a target, of which `target` is what it shares. Calls `read`
     /// unless they are shared already.
     pub(crate) fn load_drafter(
         &mut self,
-        key: SharedKey,
-        target: &Path,
-        read: impl FnOnce() -> Result<DrafterParts, LoadError>,
+        key: SpeculatorKey,
+        target: &PlacedWeights,
+        read: impl FnOnce() -> Result<DrafterParts, ForerunError>,
     ) -> Result<DrafterParts, ForerunError> {
-        let key = (key, target.to_owned());
-        if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.drafters.get(&key)) {
-            return Ok(weights.clone());
+        let loaded = self.shared.as_ref().and_then(|shared| shared.drafters.get(&key));
+        if let Some((parts, _)) = loaded.filter(|(_, target)| target.device_works()) {
+            return Ok(parts.clone());
         }
-        let weights = read()?;
+        let parts = read()?;
         if let Some(shared) = &mut self.shared {
-            shared.drafters.insert(key, weights.clone());
+            shared.drafters.insert(key, (parts.clone(), target.clone()));
         }
-        Ok(weights)
+        Ok(parts)
     }
 }

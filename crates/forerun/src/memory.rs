@@ -3,7 +3,9 @@
 use crate::drafter::SharedPart;
 use crate::error::ForerunError;
 use forerun_cpu::{Share, Stage, Weights};
-use forerun_formats::{Architecture, Checkpoint, LoadError, ModelTypes};
+#[cfg(feature = "gpu")]
+use forerun_formats::SpeculatorArchitecture;
+use forerun_formats::{Architecture, Checkpoint, LoadError, ModelTypes, Speculator};
 use forerun_runtime::available_memory;
 
 /// Memory for activations, threads and everything else that is small, in bytes.
@@ -68,6 +70,37 @@ pub(crate) fn of_model_on_gpu(
 ) -> Result<u64, LoadError> {
     #[cfg(feature = "gpu")]
     return forerun_gpu::GpuWeights::needed_memory(checkpoint.architecture(), checkpoint, types);
+    #[cfg(not(feature = "gpu"))]
+    Ok(0)
+}
+
+/// Returns the memory that a drafter trained for a target needs on a GPU. Without the target there, it also has the
+/// `shared` part of it.
+#[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "there are no GPUs"))]
+pub(crate) fn of_speculator_on_gpu(
+    speculator: &Speculator,
+    shared: Option<(SharedPart, &Checkpoint)>,
+    types: ModelTypes,
+) -> Result<u64, LoadError> {
+    #[cfg(feature = "gpu")]
+    {
+        use forerun_gpu::{GpuHeadWeights, GpuWeights};
+        let own = match speculator.architecture()? {
+            SpeculatorArchitecture::Layers(layers) => {
+                GpuWeights::needed_memory(&layers, speculator, types)?
+            }
+            SpeculatorArchitecture::Heads(heads) => {
+                GpuHeadWeights::needed_memory(&heads, speculator, types)?
+            }
+        };
+        let shared = match shared {
+            Some((SharedPart::EmbeddingAndHead, target)) => {
+                GpuWeights::memory_without_layers(target, types)?
+            }
+            Some((SharedPart::FinalNorm, _)) | None => 0,
+        };
+        Ok(own.saturating_add(shared))
+    }
     #[cfg(not(feature = "gpu"))]
     Ok(0)
 }

@@ -1,9 +1,9 @@
 //! The weights of a model, where the model is placed.
 
-use forerun_cpu::Weights;
-use forerun_formats::CacheType;
+use forerun_cpu::{HeadWeights, Weights};
+use forerun_formats::{Architecture, CacheType, DraftHeads};
 #[cfg(feature = "gpu")]
-use forerun_gpu::GpuWeights;
+use forerun_gpu::{GpuHeadWeights, GpuWeights};
 use std::sync::Arc;
 
 /// A model's weights, for cores or for a GPU.
@@ -14,6 +14,47 @@ pub(crate) enum PlacedWeights {
     /// In a GPU's memory.
     #[cfg(feature = "gpu")]
     Gpu(Arc<GpuWeights>),
+}
+
+impl PlacedWeights {
+    /// Returns what the model computes.
+    pub(crate) fn architecture(&self) -> &Architecture {
+        match self {
+            Self::Cores(weights) => weights.architecture(),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(weights) => weights.architecture(),
+        }
+    }
+
+    /// Whether their device works: a GPU may have failed.
+    pub(crate) fn device_works(&self) -> bool {
+        match self {
+            Self::Cores(_) => true,
+            #[cfg(feature = "gpu")]
+            Self::Gpu(weights) => weights.device().check().is_ok(),
+        }
+    }
+}
+
+/// The weights of draft heads, for cores or for a GPU.
+#[derive(Clone)]
+pub(crate) enum PlacedHeads {
+    /// Packed for the cores.
+    Cores(Arc<HeadWeights>),
+    /// In a GPU's memory.
+    #[cfg(feature = "gpu")]
+    Gpu(Arc<GpuHeadWeights>),
+}
+
+impl PlacedHeads {
+    /// Returns what the heads compute.
+    pub(crate) fn architecture(&self) -> &DraftHeads {
+        match self {
+            Self::Cores(weights) => weights.architecture(),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(weights) => weights.architecture(),
+        }
+    }
 }
 
 /// Where the first layers of a model go.

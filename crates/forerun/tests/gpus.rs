@@ -12,7 +12,7 @@ use forerun::{
 };
 use forerun_formats::checkpoint::random::example_families;
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
-use forerun_formats::{Config, Family};
+use forerun_formats::{BlockType, Config, Family};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -328,59 +328,184 @@ fn drafters_on_features_read_those_of_a_gpu() {
     on_device("gpu:0:1/cpu:0,shared");
 }
 
-/// Drafters on features compute on cores only. The error names the drafter, before anything is loaded.
-#[test]
-fn drafters_on_features_are_refused_on_a_gpu() {
-    let (pair, speculators) = Pair::with_speculators();
-    for (layout, path) in speculators {
-        let kind = match layout {
-            SpeculatorLayout::DFlash | SpeculatorLayout::JetSpec => DrafterKind::DFlash,
-            SpeculatorLayout::DFlash2 => DrafterKind::DFlash2,
-            SpeculatorLayout::Pard2 => DrafterKind::Parallel,
-            _ => continue,
-        };
-        let refused = open(Options {
-            model: pair.target.clone().into(),
-            draft_model: Some(path.clone().into()),
-            drafter: Some(kind),
-            placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
-            ..Options::default()
-        });
-        let error = refused.err().unwrap();
-        assert!(matches!(error, ForerunError::DrafterOnGpu { gpu: 0, .. }), "{error}");
-        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+/// Returns the kind that drafts with a layout, and whether it drafts trees, drafts ahead, and drafts for DSI.
+fn drafting(layout: &SpeculatorLayout) -> (DrafterKind, [bool; 3]) {
+    use SpeculatorLayout as L;
+    match layout {
+        L::Medusa | L::VllmMedusa | L::SharedHeadMedusa => {
+            (DrafterKind::Medusa, [true, false, false])
+        }
+        L::Hydra | L::HydraPlusPlus => (DrafterKind::Hydra, [true, false, false]),
+        L::Eagle | L::SharedEmbeddingEagle | L::ReducedEagle | L::Eagle3 | L::Eagle3With(_) => {
+            (DrafterKind::Eagle, [true, true, false])
+        }
+        L::DFlash | L::JetSpec => (DrafterKind::DFlash, [false, true, false]),
+        L::DFlash2 => (DrafterKind::DFlash2, [false, true, false]),
+        L::DSpark(_) => (DrafterKind::DSpark, [false, true, false]),
+        L::ParallelMedusa => (DrafterKind::Parallel, [false, true, true]),
+        L::ParallelEagle | L::ReducedParallelEagle | L::PEagle | L::Pard2 => {
+            (DrafterKind::Parallel, [false, true, false])
+        }
     }
 }
 
-/// The demonstration's trained drafters predict the target on a GPU as well as one on cores: wrong features would
+/// Whether a layout is tested with every placement. All are if `FORERUN_CASES` is set.
+fn is_tested(layout: &SpeculatorLayout) -> bool {
+    use SpeculatorLayout as L;
+    let usual = [
+        L::Eagle,
+        L::Eagle3,
+        L::SharedHeadMedusa,
+        L::HydraPlusPlus,
+        L::ParallelEagle,
+        L::ParallelMedusa,
+        L::DFlash2,
+        L::Pard2,
+    ];
+    usual.contains(layout) || std::env::var_os("FORERUN_CASES").is_some()
+}
+
+/// Drafters that were trained for a target, with target and drafter on cores and on a GPU, and with a split target: every
+/// method that each of them supports.
+#[test]
+fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
+    if !has_gpu() {
+        return;
+    }
+    let (pair, speculators) = Pair::with_speculators();
+    let mut loader = Loader::new().with_software_gpus().sharing_weights();
+    let mut accepted = 0;
+    for (target, drafters) in [
+        ("gpu:0", &["gpu:0", "cpu:0"][..]),
+        ("cpu:0", &["gpu:0", "cpu:0"]),
+        ("gpu:0:1/cpu:0", &["gpu:0"]),
+    ] {
+        let mut answers = |drafter: Option<(DrafterKind, &Path, &str)>, method, tree: Tree| {
+            let placement = match drafter {
+                None => format!("target={target}"),
+                Some((_, _, device)) => {
+                    let shared =
+                        if device == target || target.contains('/') { ",shared" } else { "" };
+                    format!("drafter={device},target={target}{shared}")
+                }
+            };
+            let name = format!("{method}, {tree:?}, {placement}");
+            let is_tree = tree != Tree::None;
+            let options = Options {
+                model: pair.target.clone().into(),
+                draft_model: drafter.map(|(_, path, _)| path.to_owned().into()),
+                drafter: drafter.map(|(kind, ..)| kind),
+                draft_tokens: match drafter.is_some() && !is_tree {
+                    true => DraftTokens::Fixed(3),
+                    false => DraftTokens::Auto,
+                },
+                tree,
+                method: Some(method),
+                placement: Some(placement.parse().unwrap()),
+                weight_type: Some(WeightType::F32.into()),
+                ..Options::default()
+            };
+            let engine = Forerun::open_with(&Plan::new(options).unwrap(), &mut loader).unwrap();
+            let answers = requests().map(|request| {
+                let request = Request { max_tokens: 12, ignore_eos: true, ..request };
+                engine.complete(&pair.prompts[0], &request).unwrap()
+            });
+            (name, answers)
+        };
+        let texts = |answers: &[Answer]| -> Vec<Vec<u32>> {
+            answers.iter().map(|answer| answer.tokens.clone()).collect()
+        };
+        let expected = texts(&answers(None, Method::Autoregressive, Tree::None).1);
+        for (layout, path) in speculators.iter().filter(|(layout, _)| is_tested(layout)) {
+            let (kind, [drafts_trees, drafts_ahead, drafts_for_dsi]) = drafting(layout);
+            for device in drafters {
+                // Other tests have the drafters on cores for a target on cores.
+                if *device == target && *device == "cpu:0" && kind != DrafterKind::Eagle {
+                    continue;
+                }
+                let top = Tree::Top { width: 3, depth: Some(3), budget: Some(6) };
+                let runs = [
+                    (true, Method::Speculative, Tree::None),
+                    (drafts_trees, Method::Speculative, top),
+                    (drafts_ahead, Method::Pearl, Tree::None),
+                    (drafts_for_dsi, Method::Dsi, Tree::None),
+                ];
+                for (_, method, tree) in runs.into_iter().filter(|(is_run, ..)| *is_run) {
+                    let is_tree = tree != Tree::None;
+                    let (name, found) = answers(Some((kind, path, device)), method, tree);
+                    assert_eq!(texts(&found), expected, "{layout:?}, {name}");
+                    for answer in &found {
+                        let statistics = &answer.statistics;
+                        assert_eq!(statistics.failures, Vec::<String>::new(), "{layout:?}, {name}");
+                        // Whether automatic trees and drafters that work ahead draft depends on times.
+                        let always_drafts = method == Method::Speculative && !is_tree;
+                        assert!(statistics.drafts > 0 || !always_drafts, "{layout:?}, {name}");
+                        accepted += statistics.accepted.iter().sum::<u64>();
+                    }
+                }
+            }
+        }
+    }
+    println!("{accepted} draft tokens are accepted");
+    assert!(accepted > 200, "{accepted} draft tokens are accepted");
+}
+
+/// What GPUs do not compute of a drafter is named, with its tensor.
+#[test]
+fn drafters_that_gpus_do_not_compute_are_refused_by_name() {
+    if !has_gpu() {
+        return;
+    }
+    let (pair, speculators) = Pair::with_speculators();
+    for (layout, path) in &speculators {
+        let refused = open(Options {
+            model: pair.target.clone().into(),
+            draft_model: Some(path.clone().into()),
+            drafter: Some(drafting(layout).0),
+            placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
+            weight_type: Some(WeightType::Quantized(BlockType::Q4_0).into()),
+            ..Options::default()
+        });
+        let error = refused.err().unwrap();
+        let ForerunError::LoadOnGpu { cause, .. } = &error else { panic!("{layout:?}: {error}") };
+        assert!(cause.to_string().contains("weights in q4_0"), "{layout:?}: {cause}");
+    }
+}
+
+/// The demonstration's trained drafters predict the target on any devices as well as on cores: wrong features would
 /// give other drafts, most of which would be rejected.
 #[test]
-fn trained_drafters_on_features_are_as_right_as_with_a_target_on_cores() {
+fn trained_drafters_on_features_are_as_right_on_any_devices() {
     if !has_gpu() {
         return;
     }
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
     let request = Request { max_tokens: 20, ignore_eos: true, ..Request::default() };
     for (kind, name) in [(DrafterKind::Eagle, "eagle"), (DrafterKind::Medusa, "medusa")] {
-        let answer = |target: &str| {
+        let answer = |drafter: &str, target: &str| {
             let options = Options {
                 model: models.join("target").into(),
                 draft_model: Some(models.join(name).into()),
                 method: Some(Method::Speculative),
                 drafter: Some(kind),
                 draft_tokens: DraftTokens::Fixed(2),
-                placement: Some(format!("drafter=cpu:0,target={target}").parse().unwrap()),
+                placement: Some(format!("drafter={drafter},target={target}").parse().unwrap()),
                 weight_type: Some(WeightType::F32.into()),
                 ..Options::default()
             };
             open(options).unwrap().complete("Once upon a time", &request).unwrap()
         };
-        let on_cores = answer("cpu:0,shared");
-        for target in ["gpu:0", "gpu:0:2/cpu:0,shared"] {
-            let found = answer(target);
+        let on_cores = answer("cpu:0", "cpu:0,shared");
+        for (drafter, target) in [
+            ("cpu:0", "gpu:0"),
+            ("cpu:0", "gpu:0:2/cpu:0,shared"),
+            ("gpu:0", "gpu:0,shared"),
+            ("gpu:0", "cpu:0"),
+        ] {
+            let found = answer(drafter, target);
             assert_eq!(found.tokens, on_cores.tokens, "{name}: no two tokens are nearly as likely");
             let accepted = found.statistics.accepted;
-            assert_eq!(accepted, on_cores.statistics.accepted, "{name}, {target}");
+            assert_eq!(accepted, on_cores.statistics.accepted, "{name}, {drafter}, {target}");
             assert!(accepted.iter().sum::<u64>() >= 6, "{name}: {accepted:?}");
         }
     }

@@ -4,7 +4,8 @@ use crate::kernel::Kernel;
 use crate::layer_weights::AttentionWeights;
 use crate::pages::number_bytes;
 use crate::parameters;
-use crate::pass::{PassRun, Store};
+use crate::pass::PassRun;
+use crate::product::Store;
 use forerun_formats::{Attention, QkNorms};
 use wgpu::Buffer;
 
@@ -20,12 +21,7 @@ impl<'a> PassRun<'a> {
         input: &Buffer,
     ) -> &'a Buffer {
         let scratch = self.scratch;
-        let projected = scratch.projected.get();
-        self.linear(&weights.projection, input, projected, Store::Set);
-        match &weights.latent {
-            None => self.heads(index, weights),
-            Some(latent) => self.latent_heads(index, (weights, latent), input),
-        }
+        self.project_heads(index, weights, input);
         self.attend(index, weights);
         let attended = scratch.attended.get();
         if let Some(gate) = &weights.gate {
@@ -37,6 +33,20 @@ impl<'a> PassRun<'a> {
         match &weights.latent {
             None => attended,
             Some(latent) => self.latent_values(latent),
+        }
+    }
+
+    /// Records a layer's queries, and the rows of its cache.
+    pub(crate) fn project_heads(
+        &mut self,
+        index: usize,
+        weights: &AttentionWeights,
+        input: &Buffer,
+    ) {
+        self.linear(&weights.projection, input, self.scratch.projected.get(), Store::Set);
+        match &weights.latent {
+            None => self.heads(index, weights),
+            Some(latent) => self.latent_heads(index, (weights, latent), input),
         }
     }
 
@@ -95,8 +105,8 @@ impl<'a> PassRun<'a> {
             None => (values, 0),
             Some(latent) => (keys, latent.shape.rope_dim as u32),
         };
-        let window = window(attention);
-        let splits = self.rows.splits(window);
+        let (window, sees_block) = (window(attention), attention.sees_block);
+        let splits = self.rows.splits(attention);
         let chunk = rows_of_partials(weights, splits);
         let (rows, query_heads) = (self.row_count(), attention.n_heads as u32);
         let value_dim = weights.value_dim() as u32;
@@ -113,6 +123,7 @@ impl<'a> PassRun<'a> {
                 first_row,
                 value_first,
                 value_dim,
+                sees_block: sees_block.into(),
             };
             let partials = scratch.partials.get();
             let buffers = [
@@ -134,13 +145,14 @@ impl<'a> PassRun<'a> {
                 splits,
                 first_row,
                 has_sinks: weights.sinks.is_some().into(),
+                sees_block: sees_block.into(),
             };
             let sinks = weights.sinks.as_ref().unwrap_or(&self.weights.unused);
             let buffers = [partials, sinks, scratch.rows.get(), scratch.attended.get()];
             self.recorder.dispatch(Kernel::Combine, &buffers, &parameters, [query_heads, chunk, 1]);
         }
         let group = (attention.n_heads / attention.n_kv_heads) as u64;
-        let bytes = self.rows.visible(window) * self.pages.row_bytes(source) * group;
+        let bytes = self.rows.visible(attention) * self.pages.row_bytes(source) * group;
         self.recorder.cost.cache_bytes += bytes;
         self.recorder.add_work(bytes);
     }

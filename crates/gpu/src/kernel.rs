@@ -76,6 +76,8 @@ pub(crate) enum Kernel {
         /// The number of positions, including the row's own.
         kernel: u32,
     },
+    /// The convolution over the rows of a block.
+    ConvolveBlock,
     /// Divisions of queries and keys of a recurrent mixer by their lengths.
     Lengths,
     /// The recurrence of a mixer, with key heads of this width.
@@ -161,7 +163,7 @@ impl Kernel {
         use Access::{Read, Write};
         match self {
             Self::Embed(_) | Self::Linear { .. } | Self::Combine => &[Read, Read, Read, Write],
-            Self::Norm => &[Read, Read, Read, Read, Write],
+            Self::Norm | Self::ConvolveBlock => &[Read, Read, Read, Read, Write],
             Self::LatentQuery => &[Read, Read, Write, Write],
             Self::LatentKey(_) => &[Read, Read, Read, Read, Write, Write],
             Self::Convolve { .. } => &[Read, Read, Read, Read, Write, Write],
@@ -262,6 +264,7 @@ impl Kernel {
             Self::Convolve { .. } => {
                 vec![NUMBERS, STATES, include_str!("shaders/convolve.wgsl")]
             }
+            Self::ConvolveBlock => vec![ROW, include_str!("shaders/convolve_block.wgsl")],
             Self::Lengths => vec![NUMBERS, TREE_SUM, include_str!("shaders/lengths.wgsl")],
             Self::Recur { .. } => vec![NUMBERS, STATES, include_str!("shaders/recur.wgsl")],
             Self::Finish => vec![NUMBERS, TREE_SUM, include_str!("shaders/finish.wgsl")],
@@ -368,6 +371,7 @@ mod tests {
         let others = [K::Norm, K::Combine, K::Activation, K::Add, K::Logits, K::CopyRows, K::Probe];
         let others = others.into_iter().chain([K::Route, K::Tiles, K::Mix, K::Gate, K::Read]);
         let mixers = [K::LatentQuery, K::Lengths, K::Finish, K::OwnInput, K::Scale].into_iter();
+        let mixers = mixers.chain([K::ConvolveBlock]);
         let mixers = mixers.chain([2, 4].map(|kernel| K::Convolve { kernel }));
         let mixers = mixers.chain([5, 128].map(|key_dim| K::Recur { key_dim }));
         let others = others.chain(mixers);

@@ -5,7 +5,7 @@ use crate::device::GpuDevice;
 use crate::kernel::{Kernel, WEIGHT_TYPES};
 use crate::matrix::row_bytes;
 use crate::parameters::{Linear, Norm};
-use crate::pass::linear_groups;
+use crate::product::linear_groups;
 use crate::product_shapes::numbers;
 use forerun_formats::{BlockType, WeightType};
 use std::sync::Arc;

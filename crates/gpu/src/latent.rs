@@ -11,7 +11,8 @@ use crate::kernel::Kernel;
 use crate::layer_weights::{AttentionWeights, LatentWeights};
 use crate::pacer::work_of_product;
 use crate::parameters::{self, Linear};
-use crate::pass::{PassRun, Store, linear_groups};
+use crate::pass::PassRun;
+use crate::product::{Store, linear_groups};
 use wgpu::Buffer;
 
 /// Where the inputs or the results of heads are, in numbers: their first one, and those of a row and of a head.

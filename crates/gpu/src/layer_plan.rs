@@ -7,10 +7,12 @@ use crate::pages::number_bytes;
 use crate::support;
 use forerun_cache::{RECENT_STATES, SHORT_PASS_ROWS};
 use forerun_formats::checkpoint::Tensor;
-use forerun_formats::{Architecture, Attention, CacheType, MatrixTypes, ModelTypes, Recurrent};
+use forerun_formats::{
+    Architecture, Attention, CacheType, Head, MatrixTypes, ModelTypes, Recurrent, WeightType,
+};
 
 /// Memory that is left to the buffers of passes and to the driver.
-const PASS_BYTES: u64 = 512 << 20;
+pub(crate) const PASS_BYTES: u64 = 512 << 20;
 
 /// The number of tokens for whose keys and values memory is left. The cache may still grow larger, while there is memory.
 const CACHED_TOKENS: u64 = 8192;
@@ -173,11 +175,18 @@ pub(crate) fn needed_memory(
     cache: CacheType,
 ) -> u64 {
     let layers = layer_bytes(architecture, types, cache).into_iter().flatten().sum::<u64>();
+    layers + bytes_outside_layers(architecture, types) + PASS_BYTES
+}
+
+/// Returns the memory in bytes that the tensors of a model need that belong to no layer.
+pub(crate) fn bytes_outside_layers(architecture: &Architecture, types: &MatrixTypes) -> u64 {
     let outside = |tensor: &Tensor| !matches!(tensor, Tensor::Layer(..) | Tensor::Expert(..));
     let outside = architecture.tensors().filter(outside);
-    layers
-        + outside.map(|tensor| tensor_bytes(architecture, types, tensor)).sum::<u64>()
-        + PASS_BYTES
+    // A part of the target's head is copied. Its type is the target's.
+    let is_copied = architecture.head == Head::Target && architecture.head_tokens.is_some();
+    let row = row_bytes(WeightType::F32, architecture.hidden_size);
+    let copied = if is_copied { architecture.head_size() * row } else { 0 };
+    outside.map(|tensor| tensor_bytes(architecture, types, tensor)).sum::<u64>() + copied as u64
 }
 
 /// Returns the bytes of each layer's weights, and those of its keys and values or of its states.

@@ -1,5 +1,6 @@
 //! The weights of layers in a GPU's memory.
 
+use crate::block_conv::BlockConvWeights;
 use crate::expert_matrix::ExpertMatrix;
 use crate::head_matrix::HeadMatrix;
 use crate::matrix::GpuMatrix;
@@ -7,22 +8,41 @@ use forerun_formats::{Attention, Experts, Latent, Mlp, MlpInput, OwnInput, Recur
 use wgpu::Buffer;
 
 /// The weights of a norm: `[width]` each.
+#[derive(Clone)]
 pub(crate) struct NormWeights {
     pub(crate) weight: Option<Buffer>,
     pub(crate) bias: Option<Buffer>,
 }
 
+/// The norms before a layer's attention.
+pub(crate) enum AttentionNormWeights {
+    /// Attention reads the hidden state.
+    None,
+    /// Attention reads the normed hidden state.
+    Hidden(NormWeights),
+    /// Attention reads the normed embedding, then the normed hidden state.
+    EmbeddingAndHidden {
+        embedding: NormWeights,
+        hidden: NormWeights,
+        /// Whether the layer adds to the normed hidden state.
+        normed_residual: bool,
+    },
+}
+
 /// The weights of a layer.
 pub(crate) struct LayerWeights {
-    /// `None` if attention reads the hidden state.
-    pub(crate) attention_norm: Option<NormWeights>,
+    pub(crate) attention_norm: AttentionNormWeights,
+    /// The convolutions of what attention reads and adds.
+    pub(crate) attention_conv: Option<BlockConvWeights>,
     pub(crate) mixer: MixerWeights,
     /// What turns the results of attention or of a recurrent mixer into what is added: `[hidden, …]`.
     pub(crate) output: GpuMatrix,
     pub(crate) attention_output_norm: Option<NormWeights>,
     pub(crate) mlp_input: MlpInput,
-    /// The norm of what the MLP reads, unless that is the hidden state, or has the norm of attention.
+    /// The norm of what the MLP reads, unless that is the hidden state.
     pub(crate) mlp_norm: Option<NormWeights>,
+    /// The convolutions of what the MLP reads and adds.
+    pub(crate) mlp_conv: Option<BlockConvWeights>,
     /// The dense MLP, the experts, or both.
     pub(crate) dense: Option<DenseWeights>,
     pub(crate) experts: Option<ExpertWeights>,
@@ -189,7 +209,9 @@ impl LayerWeights {
         };
         let experts = self.experts.as_ref().map_or(0, ExpertWeights::bytes);
         let own_input = self.own_input.iter().flat_map(|input| [&input.gate, &input.up]);
-        let matrices = matrices.chain(own_input);
+        let convs = self.attention_conv.iter().chain(&self.mlp_conv);
+        let convs = convs.map(|conv| &conv.projection);
+        let matrices = matrices.chain(own_input).chain(convs);
         matrices.map(GpuMatrix::bytes).sum::<u64>() + mixer + experts
     }
 }

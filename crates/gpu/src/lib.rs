@@ -25,14 +25,17 @@
 mod adapter;
 mod attention;
 mod bandwidth;
+mod block_conv;
 mod closing;
 mod cost;
 mod device;
 mod error;
 mod expert_matrix;
+mod features;
 mod first_layers;
 mod free_memory;
 mod head_matrix;
+mod heads;
 mod health;
 mod kernel;
 #[cfg(test)]
@@ -54,6 +57,7 @@ mod pass;
 mod pipeline;
 mod pipeline_store;
 mod probe;
+mod product;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod product_shapes;
@@ -74,6 +78,7 @@ pub use cost::{PassCost, PassTimes};
 pub use device::{GpuDevice, GpuOptions};
 pub use error::{GpuError, GpuFailure, GpuLoadError};
 pub use first_layers::GpuLayers;
+pub use heads::{GpuHeadWeights, GpuHeads};
 pub use kernel_timer::KernelTime;
 pub use layer_plan::{LayerCount, LayerOptions};
 pub use model::GpuModel;

@@ -3,6 +3,7 @@
 use crate::device::GpuDevice;
 use crate::error::GpuLoadError;
 use crate::kernel::TEAMS;
+use forerun_core::TokenId;
 use forerun_formats::blocks::quantize;
 use forerun_formats::checkpoint::TensorRows;
 use forerun_formats::{BlockType, LoadError, WeightType};
@@ -56,11 +57,8 @@ impl GpuMatrix {
             let rows = same_type.iter();
             let rows = rows.flat_map(|source| (0..source.rows.len()).map(move |row| (source, row)));
             let rows: Vec<(&MatrixSource<'_>, usize)> = rows.collect();
-            let row_bytes = row_bytes(same_type[0].weight_type, inputs);
-            let most = device.max_binding_bytes() / row_bytes.max(1) as u64;
-            // No product has fewer outputs in a workgroup.
-            let most = most.min(u64::from(MAX_WORKGROUPS * TEAMS)) as usize;
-            for rows in rows.chunks(most.max(1)) {
+            let row_bytes = row_bytes(same_type[0].weight_type, inputs) as u64;
+            for rows in rows.chunks(most_outputs(device, row_bytes)) {
                 let weight_type = same_type[0].weight_type;
                 let (weights, bias) = upload_rows(device, name, rows)?;
                 let (first_output, outputs) = (matrix.outputs, rows.len());
@@ -72,6 +70,66 @@ impl GpuMatrix {
         Ok(matrix)
     }
 
+    /// Copies some outputs, in the given order, to a matrix of their own.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    ///
+    /// # Panics
+    /// If the matrix does not have an output.
+    pub(crate) fn select(
+        &self,
+        device: &GpuDevice,
+        outputs: &[TokenId],
+    ) -> Result<Self, GpuLoadError> {
+        let mut selected = Self { inputs: self.inputs, outputs: 0, parts: Vec::new() };
+        let part_of = |output: TokenId| {
+            let has = |part: &&MatrixPart| {
+                (part.first_output..part.first_output + part.outputs).contains(&(output as usize))
+            };
+            self.parts.iter().find(has).expect("an output of the matrix")
+        };
+        let same_part =
+            |one: &TokenId, next: &TokenId| part_of(*one).weight_type == part_of(*next).weight_type;
+        for same_type in outputs.chunk_by(same_part) {
+            let weight_type = part_of(same_type[0]).weight_type;
+            let row_bytes = row_bytes(weight_type, self.inputs) as u64;
+            for outputs in same_type.chunks(most_outputs(device, row_bytes)) {
+                let weights =
+                    device.allocate("a part of a head", outputs.len() as u64 * row_bytes)?;
+                let has_bias = part_of(outputs[0]).bias.is_some();
+                let bias_bytes = (outputs.len() * size_of::<f32>()) as u64;
+                let bias = || device.allocate("biases of a part of a head", bias_bytes);
+                let bias = has_bias.then(bias).transpose()?;
+                let mut encoder = device.new_encoder();
+                for (to, &output) in (0..).zip(outputs) {
+                    let part = part_of(output);
+                    let from = output as u64 - part.first_output as u64;
+                    let copies = [(Some(&part.weights), Some(&weights), row_bytes)];
+                    let of_bias = (part.bias.as_ref(), bias.as_ref(), size_of::<f32>() as u64);
+                    for (stored, copy, bytes) in copies.into_iter().chain([of_bias]) {
+                        if let (Some(stored), Some(copy)) = (stored, copy) {
+                            let (from, to) = (from * bytes, to * bytes);
+                            encoder.copy_buffer_to_buffer(stored, from, copy, to, bytes);
+                        }
+                    }
+                }
+                device.wait(device.submit(encoder))?;
+                let first_output = selected.outputs;
+                let outputs = outputs.len();
+                selected.outputs += outputs;
+                selected.parts.push(MatrixPart {
+                    weight_type,
+                    first_output,
+                    outputs,
+                    weights,
+                    bias,
+                });
+            }
+        }
+        Ok(selected)
+    }
+
     /// Creates a matrix that is on another device.
     pub(crate) fn elsewhere(inputs: usize) -> Self {
         Self { inputs, outputs: 0, parts: Vec::new() }
@@ -81,6 +139,13 @@ impl GpuMatrix {
     pub(crate) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.weights.size()).sum()
     }
+}
+
+/// Returns the largest number of outputs of a part.
+fn most_outputs(device: &GpuDevice, row_bytes: u64) -> usize {
+    let most = device.max_binding_bytes() / row_bytes.max(1);
+    // No product has fewer outputs in a workgroup.
+    (most.min(u64::from(MAX_WORKGROUPS * TEAMS)) as usize).max(1)
 }
 
 /// Uploads rows of tensors of one type, one after another, and their biases, if they have some.
@@ -187,5 +252,48 @@ fn extend_blocks(bytes: &mut Vec<u8>, block_type: BlockType, blocks: &[u8]) {
     for block in blocks.chunks_exact(block_type.bytes()) {
         bytes.extend_from_slice(block);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// Selected outputs come from several parts, in any order, with their biases.
+    #[test]
+    fn outputs_are_selected_with_their_biases() {
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let device = GpuDevice::open(0).unwrap();
+        let part = |first_output: usize, outputs: usize| {
+            let all = first_output..first_output + outputs;
+            let row = |output: usize| (0..8).map(move |input| (output * 10 + input) as f32);
+            let weights: Vec<f32> = all.clone().flat_map(row).collect();
+            let bias: Vec<f32> = all.map(|output| output as f32 + 0.5).collect();
+            let bias = Some(upload_floats(&device, "biases", &bias).unwrap());
+            let weights = upload_floats(&device, "weights", &weights).unwrap();
+            let weight_type = WeightType::F32;
+            MatrixPart { weight_type, first_output, outputs, weights, bias }
+        };
+        let matrix = GpuMatrix { inputs: 8, outputs: 5, parts: vec![part(0, 3), part(3, 2)] };
+        let selected = matrix.select(&device, &[4, 0, 2]).unwrap();
+        assert_eq!((selected.inputs, selected.outputs), (8, 3));
+        let [part] = &selected.parts[..] else { panic!("one part") };
+        let read = |buffer: &Buffer, numbers: usize| {
+            let bytes = (numbers * size_of::<f32>()) as u64;
+            let staging = device.allocate_staging("numbers", bytes).unwrap();
+            let mut encoder = device.new_encoder();
+            encoder.copy_buffer_to_buffer(buffer, 0, &staging, 0, bytes);
+            let mut found = Vec::new();
+            let visit =
+                |bytes: &[u8]| found.extend_from_slice(bytemuck::cast_slice::<_, f32>(bytes));
+            device.read(&staging, bytes, device.submit(encoder), visit).unwrap();
+            found
+        };
+        let first: Vec<f32> = read(&part.weights, 24).into_iter().step_by(8).collect();
+        assert_eq!(first, [40.0, 0.0, 20.0]);
+        assert_eq!(read(part.bias.as_ref().unwrap(), 3), [4.5, 0.5, 2.5]);
     }
 }

@@ -8,7 +8,8 @@ use crate::expert_matrix::ExpertMatrix;
 use crate::kernel::{EXPERT_OUTPUTS, Kernel, TEAMS};
 use crate::layer_weights::ExpertWeights;
 use crate::parameters::{self, Route};
-use crate::pass::{MAX_EXPERT_ROWS, PassRun, Store};
+use crate::pass::{MAX_EXPERT_ROWS, PassRun};
+use crate::product::Store;
 use forerun_formats::{Experts, Weighting};
 use wgpu::Buffer;
 

@@ -1,9 +1,10 @@
 //! A model on a GPU.
 
-use crate::attention::{partial_bytes, window};
+use crate::attention::partial_bytes;
 use crate::cost::{PassCost, PassTimes};
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
+use crate::features::FeaturePlace;
 use crate::kernel_timer::{KernelTime, KernelTimer};
 use crate::mixture::Distribution;
 use crate::pacer::Pacer;
@@ -23,6 +24,9 @@ use std::sync::Arc;
 use std::time::Instant;
 use wgpu::{Buffer, SubmissionIndex};
 
+/// Features of so many bytes are written with the rest of a pass.
+const AT_ONCE_BYTES: usize = 1 << 20;
+
 /// A model on a GPU: its weights, and the buffers of its forward passes.
 pub struct GpuModel {
     scratch: Scratch,
@@ -37,6 +41,8 @@ pub struct GpuModel {
     cost: PassCost,
     times: PassTimes,
     logits: Vec<f32>, // [output rows, head outputs]
+    /// The hidden states of a drafter that reads features.
+    hidden: Vec<f32>, // [rows, hidden]
     /// The hidden states that the first layers of a model return: `[kept, rows, hidden]`.
     pub(crate) kept: Vec<f32>,
     pub(crate) overflows: Vec<CacheOverflow>,
@@ -48,6 +54,7 @@ pub struct GpuModel {
 struct ResultPlaces {
     features: u64, // [parts][rows, hidden], after the overflows: [rows]
     logits: u64,   // [output rows, head outputs]
+    hidden: u64,   // [rows, hidden] of a drafter that reads features
     loads: u64,    // [layers] if the model has experts
     end: u64,
 }
@@ -68,6 +75,7 @@ impl GpuModel {
             cost: PassCost::default(),
             times: PassTimes::default(),
             logits: Vec::new(),
+            hidden: Vec::new(),
             kept: Vec::new(),
             overflows: Vec::new(),
         }
@@ -145,7 +153,7 @@ impl GpuModel {
         let widths = Widths::of(weights);
         let partials = weights.layers.iter().filter_map(|layer| layer.attention());
         let partials = partials.map(|attention| {
-            let splits = rows.splits(window(&attention.shape));
+            let splits = rows.splits(&attention.shape);
             partial_bytes(attention, splits, count)
         });
         let logits = outputs_at_once(device, weights.head.outputs).min(rows.outputs.len());
@@ -166,6 +174,9 @@ impl GpuModel {
             (&mut scratch.overflows, floats(1)),
             (&mut scratch.hidden, floats(hidden)),
             (&mut scratch.normed, floats(hidden)),
+            (&mut scratch.features, floats(widths.features)),
+            (&mut scratch.embeddings, floats(widths.embeddings)),
+            (&mut scratch.joined, floats(widths.joined)),
             (&mut scratch.mlp_input, floats(hidden)),
             (
                 &mut scratch.projected,
@@ -179,6 +190,9 @@ impl GpuModel {
             (&mut scratch.latent.plain, floats(widths.latent_plain)),
             (&mut scratch.latent.down, floats(widths.latent_down)),
             (&mut scratch.latent.values, floats(widths.latent_values)),
+            (&mut scratch.block.own, floats(widths.block_own)),
+            (&mut scratch.block.input, floats(widths.block)),
+            (&mut scratch.block.output, floats(widths.block)),
             (&mut scratch.own_inputs, floats(widths.own_inputs)),
             (&mut scratch.steps, size_of_val(&rows.steps[..]) as u64),
             (&mut scratch.convolved, floats(widths.convolved)),
@@ -214,7 +228,9 @@ impl GpuModel {
         let (count, hidden) = (rows.rows.len(), self.weights.architecture().hidden_size);
         let features = (count * size) as u64;
         let logits = features + (parts * count * hidden * size) as u64;
-        let loads = logits + (rows.outputs.len() * self.weights.head.outputs * size) as u64;
+        let states = logits + (rows.outputs.len() * self.weights.head.outputs * size) as u64;
+        let returns_states = self.weights.features.is_some() && !rows.is_context;
+        let loads = states + if returns_states { (count * hidden * size) as u64 } else { 0 };
         let has_experts = self.weights.layers.iter().any(|layer| layer.experts.is_some());
         let end = loads + if has_experts { (self.weights.layers.len() * size) as u64 } else { 0 };
         let held = self.staging.as_ref().map_or(0, Buffer::size);
@@ -224,11 +240,11 @@ impl GpuModel {
             let allocate = |bytes| device.allocate_staging("the results of a pass", bytes);
             self.staging = Some(allocate(roomy).or_else(|_| allocate(end))?);
         }
-        Ok(ResultPlaces { features, logits, loads, end })
+        Ok(ResultPlaces { features, logits, hidden: states, loads, end })
     }
 
-    /// Writes what kernels know of the rows.
-    fn write_rows(&self, rows: &PassRows) {
+    /// Writes what kernels know of the rows, and what drafters read in addition to tokens.
+    fn write_rows(&self, rows: &PassRows) -> Result<(), GpuFailure> {
         let (device, scratch) = (self.weights.device(), &self.scratch);
         device.write(scratch.rows.get(), 0, bytemuck::cast_slice(&rows.rows));
         device.write(scratch.places.get(), 0, bytemuck::cast_slice(&rows.places));
@@ -236,6 +252,22 @@ impl GpuModel {
         device.write(scratch.steps.get(), 0, bytemuck::cast_slice(&rows.steps));
         let none = vec![u32::MAX; rows.rows.len()];
         device.write(scratch.overflows.get(), 0, bytemuck::cast_slice(&none));
+        for run in &rows.features {
+            let buffer = match run.place {
+                FeaturePlace::Joined => &scratch.joined,
+                FeaturePlace::Features => &scratch.features,
+                FeaturePlace::Normed => &scratch.normed,
+                FeaturePlace::Hidden => &scratch.hidden,
+            };
+            let width = run.place.width(self.weights.architecture());
+            let offset = run.rows.start as usize * width * size_of::<f32>();
+            let bytes: &[u8] = bytemuck::cast_slice(&run.values);
+            match bytes.len() <= AT_ONCE_BYTES {
+                true => device.write(buffer.get(), offset as u64, bytes),
+                false => device.upload(buffer.get(), offset as u64, bytes)?,
+            }
+        }
+        Ok(())
     }
 
     /// Records and submits all dispatches of a pass, with the embedding or without. Returns what may still be in progress.
@@ -253,7 +285,7 @@ impl GpuModel {
         let has_copies = storage.record_copies(&mut recorder)?;
         let mut run = PassRun { weights, rows, scratch, pages: storage, recorder };
         if embeds {
-            run.embed();
+            run.first_input();
         }
         let mut copy = FeatureCopy { source: features.as_ref(), staging, places };
         copy.after_layers(0, &mut run);
@@ -265,7 +297,10 @@ impl GpuModel {
                 }
                 return Err(Cancelled.into());
             }
-            run.layers(group.clone());
+            match rows.is_context {
+                true => group.clone().for_each(|layer| run.store_context(layer)),
+                false => run.layers(group.clone()),
+            }
             copy.after_layers(group.end, &mut run);
         }
         copy.after_all(&mut run);
@@ -275,6 +310,8 @@ impl GpuModel {
             (staging, 0),
             rows.rows.len() as u64 * size,
         );
+        let hidden = (scratch.hidden.get(), 0);
+        run.recorder.copy(hidden, (staging, places.hidden), places.loads - places.hidden);
         let row_bytes = weights.head.outputs as u64 * size;
         let outputs = rows.outputs.len() as u32;
         let at_once = outputs_at_once(weights.device(), weights.head.outputs) as u32;
@@ -306,6 +343,7 @@ impl GpuModel {
         logits.clear();
         overflows.clear();
         let (kept, is_part) = (&mut self.kept, self.weights.is_part());
+        let hidden_states = &mut self.hidden;
         let hidden = self.weights.architecture().hidden_size;
         let (started, times) = (Instant::now(), &mut self.times);
         self.weights.device().read(staging, places.end, submission, |bytes| {
@@ -321,7 +359,10 @@ impl GpuModel {
                 let interleaved = interleaved(features, rows.rows.len(), hidden);
                 storage.store_features(&rows.own_places, &interleaved);
             }
-            logits.extend_from_slice(bytemuck::cast_slice(part(places.logits..places.loads)));
+            logits.extend_from_slice(bytemuck::cast_slice(part(places.logits..places.hidden)));
+            hidden_states.clear();
+            let states: &[f32] = bytemuck::cast_slice(part(places.hidden..places.loads));
+            hidden_states.extend_from_slice(states);
             let loads: &[u32] = bytemuck::cast_slice(part(places.loads..places.end));
             for (layer, load) in self.weights.layers.iter().zip(loads) {
                 if let Some(experts) = &layer.experts {
@@ -363,8 +404,8 @@ impl Forward for GpuModel {
         storage: &mut GpuPages,
     ) -> Result<PassOutput<'_>, PassError> {
         self.compute(pass, None, storage)?;
-        let Self { logits, overflows, .. } = self;
-        Ok(PassOutput { logits, hidden: &[], overflows })
+        let Self { logits, hidden, overflows, .. } = self;
+        Ok(PassOutput { logits, hidden, overflows })
     }
 }
 
@@ -382,8 +423,8 @@ impl GpuModel {
         }
         self.weights.device().check()?;
         let started = Instant::now();
-        let mut rows = PassRows::new(pass, &self.weights.ropes, storage.state_bytes() > 0);
-        let vocabulary = self.weights.architecture().vocab_size;
+        let mut rows = PassRows::new(pass, &self.weights, storage.state_bytes() > 0);
+        let vocabulary = self.weights.architecture().embedded_tokens();
         let is_known = |row: &crate::rows::Row| (row.token as usize) < vocabulary;
         assert!(rows.rows.iter().all(is_known), "every token has an embedding");
         if inputs.is_some() {
@@ -401,7 +442,7 @@ impl GpuModel {
             self.bound_generation = storage.generation();
         }
         let places = self.place_results(&rows)?;
-        self.write_rows(&rows);
+        self.write_rows(&rows)?;
         if let Some(inputs) = inputs {
             let hidden = self.scratch.hidden.get();
             self.weights.device().write(hidden, 0, bytemuck::cast_slice(inputs));
@@ -453,7 +494,7 @@ impl FeatureCopy<'_> {
 }
 
 /// Returns the number of outputs whose logits are computed at once.
-fn outputs_at_once(device: &GpuDevice, head_outputs: usize) -> usize {
+pub(crate) fn outputs_at_once(device: &GpuDevice, head_outputs: usize) -> usize {
     let row_bytes = (head_outputs * size_of::<f32>()) as u64;
     ((device.max_binding_bytes() / row_bytes.max(1)) as usize).max(1)
 }

@@ -4,7 +4,8 @@ use crate::kernel::Kernel;
 use crate::layer_weights::OwnInputWeights;
 use crate::matrix::GpuMatrix;
 use crate::parameters;
-use crate::pass::{PassRun, Store};
+use crate::pass::PassRun;
+use crate::product::Store;
 use bytemuck::Zeroable;
 use forerun_formats::OwnInput;
 use wgpu::Buffer;
@@ -34,9 +35,10 @@ impl PassRun<'_> {
         let parameters = parameters::Embed {
             quarters: (inputs.projection.outputs / 4) as u32,
             factor: (width as f32).sqrt(),
+            stride: (inputs.projection.outputs / 4) as u32,
             ..parameters::Embed::zeroed()
         };
-        self.gather_tokens(&inputs.table, own, parameters);
+        self.gather_tokens((&inputs.table, 0), own, parameters);
         self.linear(&inputs.projection, scratch.hidden.get(), projected, Store::Set);
         let architecture = self.weights.architecture();
         let layers = architecture.layers.len() as u32;

@@ -12,6 +12,7 @@ pub(crate) struct Embed {
     pub(crate) has_positions: u32,
     pub(crate) first_position: u32,
     pub(crate) factor: f32,
+    pub(crate) stride: u32,
 }
 
 /// The parameters of `norm.wgsl`.
@@ -23,6 +24,11 @@ pub(crate) struct Norm {
     pub(crate) epsilon: f32,
     pub(crate) factor: f32,
     pub(crate) first_output: u32,
+    pub(crate) first_row: u32,
+    pub(crate) input_stride: u32,
+    pub(crate) output_start: u32,
+    pub(crate) output_stride: u32,
+    pub(crate) weight_rows: u32,
 }
 
 impl Norm {
@@ -31,6 +37,22 @@ impl Norm {
     pub(crate) const HAS_BIAS: u32 = 4;
     pub(crate) const ADDS: u32 = 8;
     pub(crate) const READS_OUTPUTS: u32 = 16;
+
+    /// Returns the parameters of norms of rows of this width, one after another, with the same weights for all.
+    pub(crate) fn new(width: u32, flags: u32, epsilon: f32) -> Self {
+        Self {
+            width,
+            flags,
+            epsilon,
+            factor: 1.0,
+            first_output: 0,
+            first_row: 0,
+            input_stride: width,
+            output_start: 0,
+            output_stride: width,
+            weight_rows: 1,
+        }
+    }
 }
 
 /// The parameters of `linear.wgsl`.
@@ -128,6 +150,16 @@ impl Convolve {
     pub(crate) const HAS_SILU: u32 = 2;
 }
 
+/// The parameters of `convolve_block.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct ConvolveBlock {
+    pub(crate) width: u32,
+    pub(crate) taps: u32,
+    pub(crate) group_size: u32,
+    pub(crate) half: u32,
+}
+
 /// The parameters of `lengths.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -184,6 +216,7 @@ pub(crate) struct Attention {
     pub(crate) first_row: u32,
     pub(crate) value_first: u32,
     pub(crate) value_dim: u32,
+    pub(crate) sees_block: u32,
 }
 
 /// The parameters of `combine.wgsl`.
@@ -196,6 +229,7 @@ pub(crate) struct Combine {
     pub(crate) splits: u32,
     pub(crate) first_row: u32,
     pub(crate) has_sinks: u32,
+    pub(crate) sees_block: u32,
 }
 
 /// The parameters of `activation.wgsl`.

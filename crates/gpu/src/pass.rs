@@ -6,11 +6,13 @@
 //! is in `attention.rs` and `latent.rs`, recurrent mixers are in `recurrent.rs`, and experts in `mixture.rs`.
 
 use crate::kernel::Kernel;
-use crate::layer_weights::{DenseWeights, LayerWeights, MixerWeights, NormWeights};
+use crate::layer_weights::{
+    AttentionNormWeights, DenseWeights, LayerWeights, MixerWeights, NormWeights,
+};
 use crate::matrix::GpuMatrix;
-use crate::pacer::work_of_product;
 use crate::pages::GpuPages;
 use crate::parameters::{self, groups_of_elements};
+use crate::product::{ProductRows, Store};
 use crate::recorder::Recorder;
 use crate::rows::PassRows;
 use crate::scratch::Scratch;
@@ -32,54 +34,58 @@ pub(crate) struct PassRun<'a> {
     pub(crate) recorder: Recorder<'a>,
 }
 
-/// Where a product goes.
-#[derive(Clone, Copy)]
-pub(crate) enum Store {
-    /// It replaces what is there.
-    Set,
-    /// It is multiplied by this factor, and added.
-    Add(f32),
-}
-
-impl Store {
-    /// Returns whether it is added, and the factor.
-    pub(crate) fn parts(self) -> (bool, f32) {
-        match self {
-            Self::Set => (false, 1.0),
-            Self::Add(factor) => (true, factor),
-        }
-    }
-}
-
-impl PassRun<'_> {
-    /// Records the first layer's input, and those of layers next to the hidden state.
+impl<'a> PassRun<'a> {
+    /// Records the embeddings as the first layer's input, and the inputs of layers next to the hidden state.
     pub(crate) fn embed(&mut self) {
         let weights = self.weights;
         let architecture = weights.architecture();
         let parameters = parameters::Embed {
-            quarters: (architecture.hidden_size / 4) as u32,
             has_positions: weights.positions.is_some().into(),
             first_position: architecture.positions.map_or(0, |table| table.first) as u32,
-            factor: architecture.factors.embedding,
-            ..parameters::Embed::zeroed()
+            ..self.embed_parameters(architecture.hidden_size)
         };
-        self.gather_tokens(&weights.embedding, self.scratch.hidden.get(), parameters);
+        self.gather_embeddings(self.scratch.hidden.get(), parameters);
         if let Some(inputs) = &weights.own_inputs {
             self.own_inputs(inputs);
         }
     }
 
-    /// Records the rows of a table by the rows' tokens.
+    /// Records the embeddings without those of positions, as the first part of rows of this width.
+    pub(crate) fn embed_tokens(&mut self, to: &Buffer, width: usize) {
+        self.gather_embeddings(to, self.embed_parameters(width));
+    }
+
+    fn embed_parameters(&self, width: usize) -> parameters::Embed {
+        let architecture = self.weights.architecture();
+        parameters::Embed {
+            quarters: (architecture.hidden_size / 4) as u32,
+            factor: architecture.factors.embedding,
+            stride: (width / 4) as u32,
+            ..parameters::Embed::zeroed()
+        }
+    }
+
+    fn gather_embeddings(&mut self, to: &Buffer, parameters: parameters::Embed) {
+        let weights = self.weights;
+        self.gather_tokens((&weights.embedding, 0), to, parameters);
+        if let Some(masks) = &weights.masks {
+            let first = weights.architecture().vocab_size;
+            let parameters = parameters::Embed { factor: 1.0, ..parameters };
+            self.gather_tokens((masks, first), to, parameters);
+        }
+    }
+
+    /// Records the rows of a table by the rows' tokens, of which the table's first one has this number.
     pub(crate) fn gather_tokens(
         &mut self,
-        table: &GpuMatrix,
+        (table, first_token): (&GpuMatrix, usize),
         to: &Buffer,
         parameters: parameters::Embed,
     ) {
         let positions = self.weights.positions.as_ref().unwrap_or(&self.weights.unused);
         for part in &table.parts {
             let parameters = parameters::Embed {
-                first_token: part.first_output as u32,
+                first_token: (first_token + part.first_output) as u32,
                 tokens: part.outputs as u32,
                 ..parameters
             };
@@ -103,33 +109,73 @@ impl PassRun<'_> {
 
     /// Whether the output projection of a layer adds to the hidden state itself.
     fn adds_at_once(layer: &LayerWeights, is_alone: bool) -> bool {
-        is_alone && layer.attention_output_norm.is_none()
+        is_alone && layer.attention_output_norm.is_none() && layer.attention_conv.is_none()
     }
 
     /// Records the attention of a layer, or its recurrent mixer, which adds to the hidden state, or is stored in a slot.
     fn mix(&mut self, index: usize, slot: usize, is_alone: bool) {
         let (scratch, layer) = (self.scratch, &self.weights.layers[index]);
         let hidden = scratch.hidden.get();
-        let input = match &layer.attention_norm {
-            Some(norm) => {
-                let normed = scratch.normed.get();
-                self.norm(norm, (hidden, normed), Store::Set);
-                normed
-            }
-            None => hidden,
-        };
+        let input = self.attention_input(layer);
+        let input = self.convolve_input(layer.attention_conv.as_ref(), input);
         let mixed = match &layer.mixer {
             MixerWeights::Attention(attention) => self.attention(index, attention, input),
             MixerWeights::Recurrent(mixer) => self.recurrent(index, mixer, input),
         };
         if Self::adds_at_once(layer, is_alone) {
+            self.start_residual(layer);
             if layer.mlp_input.is_before_attention() {
                 self.mlp_input(layer);
             }
             let factor = self.weights.architecture().factors.residual;
             self.linear(&layer.output, mixed, hidden, Store::Add(factor));
         } else {
-            self.linear(&layer.output, mixed, scratch.deltas[slot].get(), Store::Set);
+            let delta = scratch.deltas[slot].get();
+            match &layer.attention_conv {
+                None => self.linear(&layer.output, mixed, delta, Store::Set),
+                Some(conv) => {
+                    let output = scratch.block.output.get();
+                    self.linear(&layer.output, mixed, output, Store::Set);
+                    self.convolve_output(conv, (output, delta));
+                }
+            }
+        }
+    }
+
+    /// Records what a layer's attention reads, and returns the buffer with it.
+    fn attention_input(&mut self, layer: &LayerWeights) -> &'a Buffer {
+        let scratch = self.scratch;
+        let hidden = scratch.hidden.get();
+        match &layer.attention_norm {
+            AttentionNormWeights::None => hidden,
+            AttentionNormWeights::Hidden(norm) => {
+                let normed = scratch.normed.get();
+                self.norm(norm, (hidden, normed), Store::Set);
+                normed
+            }
+            AttentionNormWeights::EmbeddingAndHidden { embedding, hidden: of_hidden, .. } => {
+                let (size, joined) =
+                    (self.weights.architecture().hidden_size, scratch.joined.get());
+                self.norm_into(embedding, scratch.embeddings.get(), (joined, 0), 2 * size);
+                self.norm_into(of_hidden, hidden, (joined, size), 2 * size);
+                joined
+            }
+        }
+    }
+
+    /// Records the hidden state to which a layer adds, if that is the normed one.
+    fn start_residual(&mut self, layer: &LayerWeights) {
+        let AttentionNormWeights::EmbeddingAndHidden { hidden: norm, normed_residual, .. } =
+            &layer.attention_norm
+        else {
+            return;
+        };
+        if *normed_residual {
+            let (hidden, normed) = (self.scratch.hidden.get(), self.scratch.normed.get());
+            self.norm(norm, (hidden, normed), Store::Set);
+            let numbers = self.row_count() as usize * self.weights.architecture().hidden_size;
+            let bytes = (numbers * size_of::<f32>()) as u64;
+            self.recorder.copy((normed, 0), (hidden, 0), bytes);
         }
     }
 
@@ -139,6 +185,7 @@ impl PassRun<'_> {
         let (hidden, delta) = (scratch.hidden.get(), scratch.deltas[slot].get());
         let is_before = layer.mlp_input.is_before_attention();
         if !Self::adds_at_once(layer, is_alone) {
+            self.start_residual(layer);
             if is_before {
                 self.mlp_input(layer);
             }
@@ -151,11 +198,13 @@ impl PassRun<'_> {
             MlpInput::Unnormed => hidden,
             _ => scratch.mlp_input.get(),
         };
+        let input = self.convolve_input(layer.mlp_conv.as_ref(), input);
         let has_both = layer.dense.is_some() && layer.experts.is_some();
-        let adds_at_once = layer.mlp_output_norm.is_none() && !has_both;
-        let (to, store) = match adds_at_once {
-            true => (hidden, Store::Add(self.weights.architecture().factors.residual)),
-            false => (delta, Store::Set),
+        let adds_at_once = layer.mlp_output_norm.is_none() && !has_both && layer.mlp_conv.is_none();
+        let (to, store) = match (adds_at_once, &layer.mlp_conv) {
+            (true, _) => (hidden, Store::Add(self.weights.architecture().factors.residual)),
+            (false, None) => (delta, Store::Set),
+            (false, Some(_)) => (scratch.block.output.get(), Store::Set),
         };
         match (&layer.dense, &layer.experts) {
             (Some(dense), None) => self.dense(dense, (input, to), store),
@@ -171,6 +220,9 @@ impl PassRun<'_> {
                 }
             }
             (None, None) => unreachable!("refused when the model was loaded"),
+        }
+        if let Some(conv) = &layer.mlp_conv {
+            self.convolve_output(conv, (to, delta));
         }
         if !adds_at_once {
             self.add_residual(layer.mlp_output_norm.as_ref(), delta, hidden);
@@ -196,13 +248,8 @@ impl PassRun<'_> {
 
     /// Records the norm of what a layer's MLP reads, if there is one.
     fn mlp_input(&mut self, layer: &LayerWeights) {
-        let (hidden, to) = (self.scratch.hidden.get(), self.scratch.mlp_input.get());
-        let norm = match layer.mlp_input {
-            MlpInput::Hidden | MlpInput::BeforeAttention => &layer.mlp_norm,
-            MlpInput::AttentionInput => &layer.attention_norm,
-            MlpInput::Unnormed => &None,
-        };
-        if let Some(norm) = norm {
+        if let Some(norm) = &layer.mlp_norm {
+            let (hidden, to) = (self.scratch.hidden.get(), self.scratch.mlp_input.get());
             self.norm(norm, (hidden, to), Store::Set);
         }
     }
@@ -255,25 +302,37 @@ impl PassRun<'_> {
         self.norm_rows(norm, both, parameters, self.row_count());
     }
 
-    fn norm_parameters(&self, norm: &NormWeights, store: Store) -> parameters::Norm {
+    /// Records a norm of all rows, whose results are parts of rows of this width, from this number on.
+    pub(crate) fn norm_into(
+        &mut self,
+        norm: &NormWeights,
+        input: &Buffer,
+        (output, start): (&Buffer, usize),
+        width: usize,
+    ) {
+        let parameters = parameters::Norm {
+            output_start: start as u32,
+            output_stride: width as u32,
+            ..self.norm_parameters(norm, Store::Set)
+        };
+        self.norm_rows(norm, (input, output), parameters, self.row_count());
+    }
+
+    pub(crate) fn norm_parameters(&self, norm: &NormWeights, store: Store) -> parameters::Norm {
         use parameters::Norm;
         let architecture = self.weights.architecture();
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
         let (adds, factor) = store.parts();
-        Norm {
-            width: architecture.hidden_size as u32,
-            flags: flag(adds, Norm::ADDS)
-                | flag(architecture.norm.is_layer_norm(), Norm::SUBTRACTS_MEAN)
-                | flag(norm.weight.is_some(), Norm::HAS_WEIGHTS)
-                | flag(norm.bias.is_some(), Norm::HAS_BIAS),
-            epsilon: architecture.norm_epsilon,
-            factor,
-            first_output: 0,
-        }
+        let flags = flag(adds, Norm::ADDS)
+            | flag(architecture.norm.is_layer_norm(), Norm::SUBTRACTS_MEAN)
+            | flag(norm.weight.is_some(), Norm::HAS_WEIGHTS)
+            | flag(norm.bias.is_some(), Norm::HAS_BIAS);
+        let (width, epsilon) = (architecture.hidden_size as u32, architecture.norm_epsilon);
+        Norm { factor, ..Norm::new(width, flags, epsilon) }
     }
 
     /// Records a norm of so many rows.
-    fn norm_rows(
+    pub(crate) fn norm_rows(
         &mut self,
         norm: &NormWeights,
         (input, output): (&Buffer, &Buffer),
@@ -300,8 +359,7 @@ impl PassRun<'_> {
         epsilon: f32,
     ) {
         use parameters::Norm;
-        let flags = Norm::HAS_WEIGHTS;
-        let parameters = Norm { width, flags, epsilon, factor: 1.0, first_output: 0 };
+        let parameters = Norm::new(width, Norm::HAS_WEIGHTS, epsilon);
         let buffers = [input, weight, &self.weights.unused, self.scratch.rows.get(), output];
         self.recorder.dispatch(Kernel::Norm, &buffers, &parameters, [parts, 1, 1]);
     }
@@ -314,31 +372,12 @@ impl PassRun<'_> {
     fn linear_rows(
         &mut self,
         matrix: &GpuMatrix,
-        (x, y): (&Buffer, &Buffer),
+        both: (&Buffer, &Buffer),
         store: Store,
         rows: u32,
     ) {
-        use parameters::Linear;
-        let shapes = self.weights.device().product_shapes();
-        for part in &matrix.parts {
-            let has_bias = if part.bias.is_some() { Linear::HAS_BIAS } else { 0 };
-            let (adds, factor) = store.parts();
-            let adds = if adds { Linear::ADDS } else { 0 };
-            let parameters = Linear {
-                y_offset: part.first_output as u32,
-                y_stride: matrix.outputs as u32,
-                flags: has_bias | adds,
-                factor,
-                ..Linear::new([rows, part.outputs as u32, matrix.inputs as u32])
-            };
-            let bias = part.bias.as_ref().unwrap_or(&self.weights.unused);
-            let outputs = part.outputs as u32;
-            let kernel = Kernel::linear(part.weight_type, rows, shapes);
-            let groups = linear_groups(kernel, outputs, rows);
-            self.recorder.dispatch(kernel, &[&part.weights, x, bias, y], &parameters, groups);
-            self.recorder.add_work(work_of_product(part.weights.size(), rows));
-        }
-        self.recorder.cost.weight_bytes += matrix.bytes();
+        let unused = &self.weights.unused;
+        self.recorder.product(matrix, both, (ProductRows::first(rows), store), unused);
     }
 
     /// Records the logits of some outputs, by their numbers, and returns the buffer with them.
@@ -391,15 +430,5 @@ impl PassRun<'_> {
 
     pub(crate) fn row_count(&self) -> u32 {
         self.rows.rows.len() as u32
-    }
-}
-
-/// Returns the workgroups of a product.
-pub(crate) fn linear_groups(kernel: Kernel, outputs: u32, rows: u32) -> [u32; 3] {
-    match kernel {
-        Kernel::Linear { rows: at_once, outputs: each, teams, .. } => {
-            [rows.div_ceil(at_once), outputs.div_ceil(teams * each), 1]
-        }
-        _ => unreachable!("a product"),
     }
 }

@@ -4,7 +4,7 @@ use crate::device::GpuDevice;
 use crate::kernel::{Kernel, ProductShapes, WEIGHT_TYPES};
 use crate::matrix::row_bytes;
 use crate::parameters::Linear;
-use crate::pass::linear_groups;
+use crate::product::linear_groups;
 use forerun_formats::WeightType;
 use std::sync::Arc;
 use wgpu::Buffer;

@@ -79,6 +79,11 @@ impl<'a> Recorder<'a> {
         Self { timer, ..self }
     }
 
+    /// Returns the GPU.
+    pub(crate) fn device(&self) -> &'a GpuDevice {
+        self.device
+    }
+
     /// Adds to the work that has been recorded: the bytes that the last dispatch reads.
     pub(crate) fn add_work(&mut self, bytes: u64) {
         self.work += bytes;

@@ -7,7 +7,8 @@
 use crate::kernel::{Kernel, RECUR_COLUMNS};
 use crate::layer_weights::RecurrentWeights;
 use crate::parameters::{Convolve, Finish, Lengths, Recur};
-use crate::pass::{PassRun, Store};
+use crate::pass::PassRun;
+use crate::product::Store;
 use crate::states::named_slots;
 use forerun_formats::{Recurrent, RecurrentRule};
 use wgpu::Buffer;

@@ -1,11 +1,15 @@
 //! The rows of a pass, as kernels read them.
 
+use crate::attention::window;
+use crate::features::{FeatureRun, feature_runs};
 use crate::pages::place_number;
 use crate::states::step_numbers;
+use crate::weights::GpuWeights;
 use bytemuck::{Pod, Zeroable};
 use forerun_cache::RowPlace;
-use forerun_formats::Rope;
+use forerun_formats::{Attention, Input, Rope};
 use forerun_model::{Pass, SequencePass};
+use std::ops::Range;
 
 /// What kernels know of a row: the struct of `row.wgsl`, which describes the fields.
 #[repr(C)]
@@ -18,7 +22,8 @@ pub(crate) struct Row {
     pub(crate) rest: u32,
     pub(crate) place: u32,
     pub(crate) output: u32,
-    pub(crate) unused: u32,
+    pub(crate) block_end: u32,
+    pub(crate) in_block: u32,
 }
 
 /// The rows of a pass.
@@ -37,18 +42,28 @@ pub(crate) struct PassRows {
     pub(crate) outputs: Vec<u32>,
     /// Where each row's recurrence starts and ends, if there are recurrent layers.
     pub(crate) steps: Vec<[u32; 2]>,
+    /// What the rows read in addition to their tokens; empty if they read nothing else.
+    pub(crate) features: Vec<FeatureRun>,
+    /// Whether the rows only have keys and values, for blocks after them.
+    pub(crate) is_context: bool,
 }
 
 impl PassRows {
     /// Collects the rows of all sequences, with the steps of recurrent layers if there are any.
     ///
     /// # Panics
-    /// If a cache already holds an output row.
-    pub(crate) fn new(pass: &Pass<'_>, ropes: &[Rope], has_states: bool) -> Self {
-        let mut rows = Self::default();
+    /// If a cache already holds an output row, or a row of a drafter lacks its features.
+    pub(crate) fn new(pass: &Pass<'_>, weights: &GpuWeights, has_states: bool) -> Self {
+        let architecture = weights.architecture();
+        let masks =
+            weights.features.as_ref().map_or(&[][..], |features| &features.mask_features[..]);
+        let features = feature_runs(pass, architecture, masks);
+        let is_block = matches!(architecture.input, Input::Block { .. });
+        let is_context = is_block && !features.is_empty();
+        let mut rows = Self { features, is_context, ..Self::default() };
         let mut steps = Vec::new();
         for sequence in pass.sequences {
-            rows.add_sequence(sequence);
+            rows.add_sequence(sequence, is_block);
             if has_states {
                 sequence.cache.add_state_steps(sequence.tree, &mut steps);
             }
@@ -57,13 +72,13 @@ impl PassRows {
         for (row, output) in rows.rows.iter_mut().zip(&rows.outputs) {
             row.output = *output;
         }
-        for rope in ropes {
+        for rope in &weights.ropes {
             rows.add_table(rope);
         }
         rows
     }
 
-    fn add_sequence(&mut self, sequence: &SequencePass<'_>) {
+    fn add_sequence(&mut self, sequence: &SequencePass<'_>, is_block: bool) {
         let (held, tree) = (sequence.held(), sequence.tree);
         let outputs = held..=tree.len();
         assert!(outputs.contains(&sequence.first_output), "output rows must be new rows");
@@ -75,9 +90,10 @@ impl PassRows {
             let path = tree.path(node);
             // The first nodes of the tree that are the first ones of the path are at slots of their positions.
             let in_order = path.iter().enumerate().take_while(|&(index, node)| index == *node);
-            let chain = in_order.count();
+            // A block is a chain, whose rows may see all of it.
+            let chain = if is_block { tree.len() } else { in_order.count() };
             let rest = self.places.len();
-            let later = path[chain..].iter().map(|node| table.place(prefix + node));
+            let later = path.iter().skip(chain).map(|node| table.place(prefix + node));
             self.places.extend(later.map(place_number));
             let place = table.place(prefix + node);
             self.own_places.push(place);
@@ -91,6 +107,8 @@ impl PassRows {
                 chain: (prefix + chain) as u32,
                 rest: rest as u32,
                 place: place_number(place),
+                block_end: (prefix + chain) as u32,
+                in_block: (node - held) as u32,
                 ..Row::default()
             });
         }
@@ -107,18 +125,25 @@ impl PassRows {
         }
     }
 
-    /// Returns the largest number of splits that a row's path has within a window.
-    pub(crate) fn splits(&self, window: u32) -> u32 {
-        let splits = self.rows.iter().map(|row| {
-            let seen = row.position + 1;
-            (seen - 1) / SPLIT - (seen - seen.min(window)) / SPLIT + 1
-        });
+    /// Returns the positions that each row sees.
+    fn seen(&self, attention: &Attention) -> impl Iterator<Item = Range<u32>> {
+        let (window, sees_block) = (window(attention), attention.sees_block);
+        self.rows.iter().map(move |row| {
+            let before = row.position + 1;
+            before - before.min(window)..if sees_block { row.block_end } else { before }
+        })
+    }
+
+    /// Returns the largest number of splits of what a row sees.
+    pub(crate) fn splits(&self, attention: &Attention) -> u32 {
+        let splits =
+            self.seen(attention).map(|seen| (seen.end - 1) / SPLIT - seen.start / SPLIT + 1);
         splits.max().unwrap_or(0)
     }
 
-    /// Returns the number of positions that all rows see within a window.
-    pub(crate) fn visible(&self, window: u32) -> u64 {
-        self.rows.iter().map(|row| u64::from((row.position + 1).min(window))).sum()
+    /// Returns the number of positions that all rows see.
+    pub(crate) fn visible(&self, attention: &Attention) -> u64 {
+        self.seen(attention).map(|seen| seen.len() as u64).sum()
     }
 }
 

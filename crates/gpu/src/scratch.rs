@@ -40,6 +40,10 @@ pub(crate) struct Scratch {
     pub(crate) overflows: GrowingBuffer, // [rows]
     pub(crate) hidden: GrowingBuffer,    // [rows, hidden]
     pub(crate) normed: GrowingBuffer,    // [rows, hidden]
+    /// What drafters read in addition to tokens, the embeddings, and what joins both.
+    pub(crate) features: GrowingBuffer, // [rows, feature width]
+    pub(crate) embeddings: GrowingBuffer, // [rows, hidden]
+    pub(crate) joined: GrowingBuffer,    // [rows, inputs]
     pub(crate) mlp_input: GrowingBuffer, // [rows, hidden]
     pub(crate) projected: GrowingBuffer, // [rows, queries, keys, values], or [rows or choices, gate, up]
     pub(crate) queries: GrowingBuffer,   // [rows, queries]
@@ -47,6 +51,7 @@ pub(crate) struct Scratch {
     pub(crate) attended: GrowingBuffer,  // [rows, queries]
     pub(crate) inner: GrowingBuffer,     // [rows or choices, intermediate]
     pub(crate) latent: LatentScratch,
+    pub(crate) block: BlockScratch,
     /// The inputs of layers next to the hidden state.
     pub(crate) own_inputs: GrowingBuffer, // [rows, layers, width]
     /// Where the recurrence of rows starts and ends, the results of convolutions, and those of recurrences.
@@ -68,6 +73,14 @@ pub(crate) struct Scratch {
     /// What the attention of each layer of a group adds.
     pub(crate) deltas: Vec<GrowingBuffer>, // [rows, hidden]
     pub(crate) logits: GrowingBuffer,    // [rows, head outputs]
+}
+
+/// The buffers of convolutions over the rows of blocks.
+#[derive(Default)]
+pub(crate) struct BlockScratch {
+    pub(crate) own: GrowingBuffer,    // [rows, 2, taps, groups]
+    pub(crate) input: GrowingBuffer,  // [rows, hidden]
+    pub(crate) output: GrowingBuffer, // [rows, hidden]: before its convolution
 }
 
 /// The buffers of compressed keys and values.

@@ -4,8 +4,7 @@ use crate::error::GpuLoadError;
 use crate::kernel::{MAX_CONVOLUTION, MAX_EXPERTS, MAX_HEAD_DIM, MAX_KEY_DIM, WEIGHT_TYPES};
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, CacheType, Experts, Head, Input, Layer, MatrixTypes,
-    Norm, Recurrent,
+    Architecture, Attention, CacheType, Experts, Layer, MatrixTypes, Norm, Recurrent,
 };
 
 /// Checks that GPUs compute everything in a model.
@@ -21,10 +20,6 @@ pub(crate) fn check(
         true => Err(GpuLoadError::unsupported(piece)),
         false => Ok(()),
     };
-    refuse(model.input != Input::Embedding, "drafters that read features of a target")?;
-    refuse(model.mask_tokens > 0, "mask tokens")?;
-    refuse(model.shares_embedding || model.head == Head::Target, "matrices shared with a target")?;
-    refuse(model.head_tokens.is_some(), "a head with a part of the vocabulary")?;
     refuse(cache == CacheType::Q8, "caches in q8")?;
     let has_other_norm = model.norm != Norm::Rms && model.own_input().is_some();
     refuse(has_other_norm, "layer norms of inputs of layers' own")?;
@@ -85,14 +80,7 @@ fn unsupported_matrix(model: &Architecture, types: &MatrixTypes, tensor: Tensor)
 }
 
 fn unsupported_piece(layer: &Layer) -> Option<String> {
-    let pieces = [
-        (
-            matches!(layer.attention_norm, AttentionNorm::EmbeddingAndHidden { .. }),
-            "attention over the embedding and the hidden state",
-        ),
-        (layer.mlp.is_none() && layer.experts.is_none(), "layers without an MLP"),
-        (layer.block_conv.is_some(), "convolutions over blocks"),
-    ];
+    let pieces = [(layer.mlp.is_none() && layer.experts.is_none(), "layers without an MLP")];
     let of_layer = pieces.into_iter().find(|(is_there, _)| *is_there);
     let of_layer = of_layer.map(|(_, piece)| piece.to_owned());
     let attention = || layer.attention.as_ref().and_then(unsupported_attention);
@@ -118,7 +106,6 @@ fn unsupported_experts(experts: &Experts) -> Option<String> {
 fn unsupported_attention(attention: &Attention) -> Option<String> {
     let pieces = [
         (attention.gate && attention.latent.is_some(), "gates of compressed values"),
-        (attention.sees_block, "attention within a block"),
         (
             attention.value_norm && attention.qkv_limit.is_some(),
             "limits of values before their norms",

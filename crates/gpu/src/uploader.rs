@@ -1,18 +1,21 @@
 //! Uploads of a model's tensors.
 
+use crate::block_conv::BlockConvWeights;
 use crate::device::GpuDevice;
 use crate::error::GpuLoadError;
 use crate::expert_matrix::ExpertMatrix;
+use crate::features::{FeatureNorms, FeatureWeights};
 use crate::head_matrix::HeadMatrix;
 use crate::layer_weights::{
-    AttentionWeights, DenseWeights, ExpertNorms, ExpertWeights, LatentWeights, LayerWeights,
-    MixerWeights, NormWeights, OwnInputWeights, RecurrentWeights,
+    AttentionNormWeights, AttentionWeights, DenseWeights, ExpertNorms, ExpertWeights,
+    LatentWeights, LayerWeights, MixerWeights, NormWeights, OwnInputWeights, RecurrentWeights,
 };
 use crate::matrix::{GpuMatrix, MatrixSource, upload_floats};
 use crate::own_input::OwnInputs;
+use crate::weights::GpuWeights;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, ExpertTensor, Experts, Latent, Layer, LoadError,
+    Architecture, Attention, AttentionNorm, ExpertTensor, Experts, Input, Latent, Layer, LoadError,
     MatrixTypes, Norm, OwnInput, QkNorms, Recurrent, Rope, TensorSource,
 };
 use wgpu::Buffer;
@@ -73,11 +76,17 @@ impl Uploader<'_> {
         let matrix = |weights: &[LayerTensor], biases: &[LayerTensor]| {
             self.layer_matrix((index, layer), weights, biases)
         };
-        let norm = |is_there: bool, weight, bias| {
-            is_there.then(|| self.norm(of_layer(weight), of_layer(bias))).transpose()
-        };
+        let norm = |weight, bias| self.norm(of_layer(weight), of_layer(bias));
         let output_norm =
             |is_there: bool, weight| is_there.then(|| self.output_norm(index, weight)).transpose();
+        let conv = |base, projection: LayerTensor| {
+            let upload = |shape| {
+                let (base, projection) =
+                    (self.vector(of_layer(base))?, matrix(&[projection], &[])?);
+                Ok::<_, GpuLoadError>(BlockConvWeights { shape, base, projection })
+            };
+            layer.block_conv.map(upload).transpose()
+        };
         let mixer = match (&layer.attention, layer.recurrent) {
             (Some(shape), _) => {
                 MixerWeights::Attention(Box::new(self.attention((index, layer), shape, ropes)?))
@@ -90,18 +99,20 @@ impl Uploader<'_> {
             }
         };
         Ok(LayerWeights {
-            attention_norm: norm(
-                layer.attention_norm == AttentionNorm::Hidden,
-                T::AttentionNorm,
-                T::AttentionNormBias,
-            )?,
+            attention_norm: self.attention_norm(index, layer.attention_norm)?,
+            attention_conv: conv(T::AttentionConv, T::AttentionConvProjection)?,
             output: matrix(&[T::Output, T::MixerOutput], &[T::OutputBias])?,
             attention_output_norm: output_norm(
                 layer.attention_output_norm,
                 T::AttentionOutputNorm,
             )?,
             mlp_input: layer.mlp_input,
-            mlp_norm: norm(layer.mlp_input.norm() == Some(T::MlpNorm), T::MlpNorm, T::MlpNormBias)?,
+            mlp_norm: match layer.mlp_input.norm() {
+                None => None,
+                Some(T::AttentionNorm) => Some(norm(T::AttentionNorm, T::AttentionNormBias)?),
+                Some(weight) => Some(norm(weight, T::MlpNormBias)?),
+            },
+            mlp_conv: conv(T::MlpConv, T::MlpConvProjection)?,
             dense: match layer.mlp {
                 Some(mlp) => Some(DenseWeights {
                     mlp,
@@ -126,6 +137,73 @@ impl Uploader<'_> {
                 false => None,
             },
             mixer,
+        })
+    }
+
+    fn attention_norm(
+        &self,
+        index: usize,
+        norm: AttentionNorm,
+    ) -> Result<AttentionNormWeights, GpuLoadError> {
+        use LayerTensor as T;
+        let upload = |weight| {
+            let of_layer = |part| Tensor::Layer(index, part);
+            self.norm(of_layer(weight), of_layer(T::AttentionNormBias))
+        };
+        Ok(match norm {
+            AttentionNorm::None => AttentionNormWeights::None,
+            AttentionNorm::Hidden => AttentionNormWeights::Hidden(upload(T::AttentionNorm)?),
+            AttentionNorm::EmbeddingAndHidden { normed_residual } => {
+                AttentionNormWeights::EmbeddingAndHidden {
+                    embedding: upload(T::AttentionNorm)?,
+                    hidden: upload(T::HiddenNorm)?,
+                    normed_residual,
+                }
+            }
+        })
+    }
+
+    /// Uploads what is between features of a target and the first layer.
+    pub(crate) fn features(
+        &self,
+        target: Option<&GpuWeights>,
+    ) -> Result<FeatureWeights, GpuLoadError> {
+        let architecture = self.architecture;
+        let has = |tensor| architecture.tensors().any(|own| own == tensor);
+        let norm = |tensor| {
+            let weight = has(tensor).then(|| self.vector(tensor)).transpose()?;
+            Ok::<_, GpuLoadError>(
+                weight.map(|weight| NormWeights { weight: Some(weight), bias: None }),
+            )
+        };
+        let bias = self.source.has(Tensor::FusionBias).then_some(Tensor::FusionBias);
+        let projection = || self.matrix(&[Tensor::Fusion], bias.as_slice());
+        let parts = architecture.feature_norms().map(|tensor| self.floats(tensor));
+        let parts = parts.collect::<Result<Vec<_>, LoadError>>()?;
+        let epsilon = architecture.norm_epsilon;
+        let norms = match (architecture.input, parts.first().map(Vec::len)) {
+            (Input::EmbeddingPlusFeature { final_norm: Some(epsilon), .. }, _) => {
+                let target = target.ok_or(LoadError::NoTarget)?;
+                let weights = target.final_norm.clone().ok_or(LoadError::NoTarget)?;
+                let width = target.architecture().hidden_size;
+                Some(FeatureNorms { weights, parts: 1, width, epsilon })
+            }
+            (_, Some(width)) => {
+                let weight = upload_floats(self.device, "norms of features", &parts.concat())?;
+                let weights = NormWeights { weight: Some(weight), bias: None };
+                Some(FeatureNorms { weights, parts: parts.len(), width, epsilon })
+            }
+            (_, None) => None,
+        };
+        Ok(FeatureWeights {
+            projection: has(Tensor::Fusion).then(projection).transpose()?,
+            embedding_norm: norm(Tensor::EmbeddingNorm)?,
+            norm: norms,
+            context_norm: norm(Tensor::ContextNorm)?,
+            mask_features: match has(Tensor::MaskFeatures) {
+                true => self.floats(Tensor::MaskFeatures)?,
+                false => Vec::new(),
+            },
         })
     }
 

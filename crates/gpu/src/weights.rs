@@ -2,6 +2,7 @@
 
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
+use crate::features::FeatureWeights;
 use crate::layer_plan::{self, LayerOptions, LayerPlan};
 use crate::layer_weights::{LayerWeights, NormWeights};
 use crate::matrix::GpuMatrix;
@@ -23,7 +24,10 @@ pub struct GpuWeights {
     cache_type: CacheType,
     /// Without outputs if only the first layers are here.
     pub(crate) embedding: Arc<GpuMatrix>,
+    pub(crate) masks: Option<GpuMatrix>,  // [masks, hidden]
     pub(crate) positions: Option<Buffer>, // [rows, hidden]
+    /// What is between features of a target and the first layer, in a drafter.
+    pub(crate) features: Option<FeatureWeights>,
     /// The inputs of layers next to the hidden state.
     pub(crate) own_inputs: Option<OwnInputs>,
     pub(crate) layers: Vec<LayerWeights>,
@@ -65,7 +69,7 @@ impl GpuWeights {
         on_layer: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<Self, GpuLoadError> {
         let architecture = checkpoint.architecture().clone();
-        Self::upload(device, architecture, checkpoint, types.into(), on_layer)
+        Self::upload((device, None), architecture, checkpoint, types.into(), on_layer)
     }
 
     /// Uploads the weights of an architecture.
@@ -81,11 +85,82 @@ impl GpuWeights {
         types: impl Into<ModelTypes>,
     ) -> Result<Self, GpuLoadError> {
         let never = &mut |_layers| ControlFlow::Continue(());
-        Self::upload(device, architecture, source, types.into(), never)
+        Self::upload((device, None), architecture, source, types.into(), never)
     }
 
-    fn upload(
+    /// Uploads the weights of a drafter to the GPU of its target, whose embedding, head and final norm it may share.
+    ///
+    /// # Errors
+    /// As [`GpuWeights::load_architecture`].
+    pub fn load_drafter(
+        target: &Self,
+        architecture: Architecture,
+        source: &dyn TensorSource,
+        types: impl Into<ModelTypes>,
+    ) -> Result<Self, GpuLoadError> {
+        let never = &mut |_layers| ControlFlow::Continue(());
+        Self::upload((&target.device, Some(target)), architecture, source, types.into(), never)
+    }
+
+    /// Uploads the embedding, the final norm and the head alone: what a drafter shares with a target that is on another
+    /// device. A model with them has no layers.
+    ///
+    /// # Errors
+    /// As [`GpuWeights::load_architecture`].
+    pub fn load_without_layers(
         device: &Arc<GpuDevice>,
+        checkpoint: &Checkpoint,
+        types: impl Into<ModelTypes>,
+    ) -> Result<Self, GpuLoadError> {
+        let architecture = without_layers(checkpoint.architecture());
+        Self::load_architecture(device, architecture, checkpoint, types)
+    }
+
+    /// Uploads the final norm alone: what a drafter that is a whole model shares with a target (PARD-2).
+    ///
+    /// # Errors
+    /// As [`GpuWeights::load_architecture`].
+    pub fn load_final_norm(
+        device: &Arc<GpuDevice>,
+        checkpoint: &Checkpoint,
+    ) -> Result<Self, GpuLoadError> {
+        let architecture = without_layers(checkpoint.architecture());
+        let (types, cache_type) = types_of(&architecture, checkpoint, ModelTypes::default())?;
+        let source = checkpoint;
+        let uploader = Uploader { device, architecture: &architecture, source, types: &types };
+        let final_norm = || uploader.norm(Tensor::FinalNorm, Tensor::FinalNormBias);
+        let final_norm = architecture.final_norm.then(final_norm).transpose()?;
+        Ok(Self { final_norm, ..Self::empty(device, architecture, cache_type)? })
+    }
+
+    /// Returns the weights of an architecture before anything is uploaded.
+    fn empty(
+        device: &Arc<GpuDevice>,
+        architecture: Architecture,
+        cache_type: CacheType,
+    ) -> Result<Self, GpuLoadError> {
+        let elsewhere = Arc::new(GpuMatrix::elsewhere(architecture.hidden_size));
+        Ok(Self {
+            embedding: Arc::clone(&elsewhere),
+            masks: None,
+            positions: None,
+            features: None,
+            own_inputs: None,
+            layers: Vec::new(),
+            ropes: Vec::new(),
+            final_norm: None,
+            head: elsewhere,
+            unused: device.allocate("an unused buffer", 0)?,
+            empty_pages: [device.allocate("no keys", 0)?, device.allocate("no values", 0)?],
+            cache_type,
+            architecture,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// Uploads the weights of an architecture, which may share matrices of a target on the same GPU.
+    fn upload(
+        (device, target): (&Arc<GpuDevice>, Option<&Self>),
         architecture: Architecture,
         source: &dyn TensorSource,
         types: ModelTypes,
@@ -94,7 +169,15 @@ impl GpuWeights {
         let (matrices, cache_type) = types_of(&architecture, source, types)?;
         support::check(&architecture, &matrices, cache_type)?;
         let uploader = Uploader { device, architecture: &architecture, source, types: &matrices };
-        let embedding = Arc::new(uploader.matrix(&[Tensor::Embedding], &[])?);
+        let shared = || target.ok_or(LoadError::NoTarget);
+        let embedding = match architecture.shares_embedding {
+            true => Arc::clone(&shared()?.embedding),
+            false => Arc::new(uploader.matrix(&[Tensor::Embedding], &[])?),
+        };
+        let masks = || uploader.matrix(&[Tensor::MaskEmbeddings], &[]);
+        let masks = (architecture.mask_tokens > 0).then(masks).transpose()?;
+        let reads_features = architecture.feature_width() > 0;
+        let features = reads_features.then(|| uploader.features(target)).transpose()?;
         let positions = architecture.positions.map(|_| uploader.vector(Tensor::Positions));
         let own_inputs = architecture.own_input().map(|shape| uploader.own_inputs(shape));
         let own_inputs = own_inputs.transpose()?;
@@ -115,26 +198,26 @@ impl GpuWeights {
             Head::Embedding => {
                 Arc::new(uploader.matrix(&[Tensor::Embedding], head_bias.as_slice())?)
             }
-            Head::Own | Head::Target => {
-                Arc::new(uploader.matrix(&[Tensor::Head], head_bias.as_slice())?)
-            }
+            Head::Own => Arc::new(uploader.matrix(&[Tensor::Head], head_bias.as_slice())?),
+            Head::Target => match &architecture.head_tokens {
+                None => Arc::clone(&shared()?.head),
+                Some(tokens) => Arc::new(shared()?.head.select(device, tokens)?),
+            },
         };
         if on_layer(layers.len()).is_break() {
             return Err(GpuLoadError::Cancelled);
         }
         Ok(Self {
             embedding,
+            masks,
             positions: positions.transpose()?,
+            features,
             own_inputs,
             layers,
             ropes,
             final_norm: final_norm.transpose()?,
             head,
-            unused: device.allocate("an unused buffer", 0)?,
-            empty_pages: [device.allocate("no keys", 0)?, device.allocate("no values", 0)?],
-            cache_type,
-            architecture,
-            device: Arc::clone(device),
+            ..Self::empty(device, architecture, cache_type)?
         })
     }
 
@@ -150,6 +233,19 @@ impl GpuWeights {
     ) -> Result<u64, LoadError> {
         let (matrices, cache_type) = types_of(architecture, source, types.into())?;
         Ok(layer_plan::needed_memory(architecture, &matrices, cache_type))
+    }
+
+    /// Returns the memory in bytes that a model's embedding and head need on a GPU.
+    ///
+    /// # Errors
+    /// If a tensor is missing, or has the wrong type.
+    pub fn memory_without_layers(
+        checkpoint: &Checkpoint,
+        types: impl Into<ModelTypes>,
+    ) -> Result<u64, LoadError> {
+        let architecture = without_layers(checkpoint.architecture());
+        let (matrices, _) = types_of(&architecture, checkpoint, types.into())?;
+        Ok(layer_plan::bytes_outside_layers(&architecture, &matrices))
     }
 
     /// Uploads the first layers of an architecture: as many as the options say. The others, the embedding and the head are
@@ -184,21 +280,7 @@ impl GpuWeights {
         if on_layer(layers.len()).is_break() {
             return Err(GpuLoadError::Cancelled);
         }
-        let elsewhere = Arc::new(GpuMatrix::elsewhere(architecture.hidden_size));
-        Ok(Self {
-            embedding: Arc::clone(&elsewhere),
-            positions: None,
-            own_inputs: None,
-            layers,
-            ropes,
-            final_norm: None,
-            head: elsewhere,
-            unused: device.allocate("an unused buffer", 0)?,
-            empty_pages: [device.allocate("no keys", 0)?, device.allocate("no values", 0)?],
-            cache_type,
-            architecture,
-            device: Arc::clone(device),
-        })
+        Ok(Self { layers, ropes, ..Self::empty(device, architecture, cache_type)? })
     }
 
     /// Returns whether only the first layers are here, without the embedding and the head.
@@ -230,7 +312,7 @@ impl GpuWeights {
         self.cache_type
     }
 
-    /// Returns the size of all matrices in bytes.
+    /// Returns the size of all matrices in bytes, also of those that are shared with another model.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let layers: u64 = self.layers.iter().map(LayerWeights::bytes).sum();
@@ -239,12 +321,19 @@ impl GpuWeights {
             false => self.head.bytes(),
         };
         let own_inputs = self.own_inputs.as_ref().map_or(0, OwnInputs::bytes);
-        layers + self.embedding.bytes() + head + own_inputs
+        let projection = self.features.as_ref().and_then(|features| features.projection.as_ref());
+        let projection = projection.map_or(0, GpuMatrix::bytes);
+        layers + self.embedding.bytes() + head + own_inputs + projection
     }
 }
 
+/// Returns an architecture without its layers.
+fn without_layers(architecture: &Architecture) -> Architecture {
+    Architecture { layers: Vec::new(), ..architecture.clone() }
+}
+
 /// Returns the types of a model's matrices and of its cache.
-fn types_of(
+pub(crate) fn types_of(
     architecture: &Architecture,
     source: &dyn TensorSource,
     types: ModelTypes,

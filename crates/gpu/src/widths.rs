@@ -1,7 +1,9 @@
 //! The widths of the buffers of passes.
 
 use crate::latent::plain_stride;
-use crate::layer_weights::{AttentionWeights, LayerWeights, MixerWeights, RecurrentWeights};
+use crate::layer_weights::{
+    AttentionNormWeights, AttentionWeights, LayerWeights, MixerWeights, RecurrentWeights,
+};
 use crate::weights::GpuWeights;
 
 /// The numbers of a row in the buffers of passes: those of the layer with the most.
@@ -20,6 +22,12 @@ pub(crate) struct Widths {
     pub(crate) recurred: usize,
     pub(crate) scores: usize,
     pub(crate) own_inputs: usize,
+    pub(crate) features: usize,
+    pub(crate) embeddings: usize,
+    pub(crate) joined: usize,
+    /// The numbers of convolutions over blocks, and the width of what they convolve.
+    pub(crate) block_own: usize,
+    pub(crate) block: usize,
     /// The width of the output of a dense MLP, if a layer also has experts.
     pub(crate) dense_next_to_experts: usize,
 }
@@ -32,7 +40,20 @@ impl Widths {
             widths.own_inputs = inputs.projection.outputs;
             widths.projected = inputs.projection.outputs;
         }
+        let architecture = weights.architecture();
+        if let Some(features) = &weights.features {
+            widths.features = architecture.feature_width();
+            widths.embeddings = architecture.hidden_size;
+            widths.joined = features.projection.as_ref().map_or(0, |matrix| matrix.inputs);
+        }
         for layer in &weights.layers {
+            if let AttentionNormWeights::EmbeddingAndHidden { .. } = layer.attention_norm {
+                include(&mut widths.joined, 2 * architecture.hidden_size);
+            }
+            for conv in layer.attention_conv.iter().chain(&layer.mlp_conv) {
+                include(&mut widths.block_own, conv.projection.outputs);
+                include(&mut widths.block, architecture.hidden_size);
+            }
             match &layer.mixer {
                 MixerWeights::Attention(attention) => widths.include_attention(attention),
                 MixerWeights::Recurrent(mixer) => widths.include_recurrent(mixer),

@@ -10,4 +10,5 @@ mod models;
 mod pipeline_files;
 mod reference_device;
 mod row_invariance;
+mod speculators;
 mod split_models;

@@ -112,3 +112,5 @@ impl<M: LayeredModel + ?Sized> LayeredModel for Box<M> {}
 /// needs features there uses those that it predicts itself, and never reuses a row that was
 /// computed from them for the tokens of another request.
 pub trait FeatureModel: LanguageModel {}
+
+impl<M: FeatureModel + ?Sized> FeatureModel for Box<M> {}

@@ -21,7 +21,7 @@ const DECODE_ROWS: usize = 32;
 pub const DEFAULT_CACHE_BYTES: usize = 4 << 30;
 
 /// Memory for the pages of the caches of a drafter for a target, unless another budget is set.
-pub(crate) const DRAFTER_CACHE_BYTES: usize = 1 << 30;
+pub const DRAFTER_CACHE_BYTES: usize = 1 << 30;
 
 /// A language model made of a model on a device, and of caches of its sequences on shared pages.
 ///

@@ -265,7 +265,10 @@ pub trait ForwardHeads {
     fn architecture(&self) -> &DraftHeads;
 
     /// Computes the logits of rows: `[rows, vocab]`. A row's bits depend only on the row.
-    fn forward(&mut self, rows: &[HeadRow<'_>]) -> &[f32];
+    ///
+    /// # Errors
+    /// [`PassError::Device`] if the device fails. Later passes may succeed.
+    fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<&[f32], PassError>;
 }
 
 /// A row of a draft head.

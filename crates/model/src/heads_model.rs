@@ -135,7 +135,7 @@ impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
     }
 
     /// Computes the rows of requests in one pass of the heads. Returns each request's logits.
-    fn rows(&mut self, ready: &[ReadyRequest<'_>]) -> Vec<Vec<f32>> {
+    fn rows(&mut self, ready: &[ReadyRequest<'_>]) -> Result<Vec<Vec<f32>>, ModelError> {
         let (mut paths, mut places) = (Vec::new(), Vec::new());
         let mut logits = Vec::new();
         for (index, ReadyRequest { request, .. }) in ready.iter().enumerate() {
@@ -168,12 +168,13 @@ impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
         });
         let rows: Vec<HeadRow<'_>> = rows.collect();
         let vocab_size = self.architecture().vocab_size;
-        let computed: Vec<&[f32]> = self.heads.forward(&rows).chunks_exact(vocab_size).collect();
+        let computed = self.heads.forward(&rows).map_err(ModelError::from)?;
+        let computed: Vec<&[f32]> = computed.chunks_exact(vocab_size).collect();
         for of_request in places {
             logits
                 .push(of_request.into_iter().flat_map(|place| computed[place]).copied().collect());
         }
-        logits
+        Ok(logits)
     }
 }
 
@@ -275,7 +276,13 @@ impl<H: ForwardHeads, F: Forward> LanguageModel for HeadsModel<H, F> {
         };
         failed.into_iter().for_each(|(entry, error)| batch[entry].complete(Err(error)));
         let vocab_size = self.vocab_size();
-        let logits = self.rows(&ready);
+        let logits = match self.rows(&ready) {
+            Ok(logits) => logits,
+            Err(error) => {
+                ready.iter().for_each(|ready| batch[ready.entry].complete(Err(error.clone())));
+                return;
+            }
+        };
         for (ReadyRequest { entry, request, .. }, logits) in ready.into_iter().zip(logits) {
             let progress = &mut *batch[entry].progress;
             progress.computed_tokens += request.rows();

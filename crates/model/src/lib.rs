@@ -16,7 +16,7 @@ mod sequence_runner;
 mod split_model;
 
 pub use block_model::BlockModel;
-pub use cached_transformer::{CachedTransformer, DEFAULT_CACHE_BYTES};
+pub use cached_transformer::{CachedTransformer, DEFAULT_CACHE_BYTES, DRAFTER_CACHE_BYTES};
 pub use eagle_model::EagleModel;
 pub use forward::{
     CacheOverflow, Cancelled, Forward, ForwardHeads, ForwardLayers, ForwardRest, HeadRow,

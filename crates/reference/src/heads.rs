@@ -5,7 +5,7 @@ use crate::matrix::Matrix;
 use crate::weights::{ReferenceModel, add_assign, silu};
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{DraftHeads, HeadTensor, LoadError, MatrixTypes, TensorSource};
-use forerun_model::{ForwardHeads, HeadRow};
+use forerun_model::{ForwardHeads, HeadRow, PassError};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -81,8 +81,8 @@ impl ForwardHeads for ReferenceHeads {
         &self.architecture
     }
 
-    fn forward(&mut self, rows: &[HeadRow<'_>]) -> &[f32] {
+    fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<&[f32], PassError> {
         self.logits = rows.iter().flat_map(|row| self.row_logits(row)).collect();
-        &self.logits
+        Ok(&self.logits)
     }
 }

@@ -16,6 +16,7 @@ struct Parameters {
   // The place of a head's values in its row of `values`, which is as wide as the keys, and their number.
   value_first: u32,
   value_dim: u32,
+  sees_block: u32, // whether rows see the later rows of their block
 }
 var<immediate> p: Parameters;
 @group(0) @binding(0) var<storage, read> queries: array<f32>; // [rows, query_heads, head_dim]
@@ -38,8 +39,9 @@ var<workgroup> at: array<u32, SPLIT>; // places
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let row = rows[p.first_row + group.y];
   let head = group.x;
-  let seen = row.position + 1u;
-  let window_start = seen - min(seen, p.window);
+  let before = row.position + 1u;
+  let window_start = before - min(before, p.window);
+  let seen = select(before, row.block_end, p.sees_block == 1u);
   let split = window_start / SPLIT + group.z;
   let split_start = split * SPLIT;
   if (split_start >= seen) {

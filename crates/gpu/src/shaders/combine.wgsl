@@ -7,6 +7,7 @@ struct Parameters {
   splits: u32,
   first_row: u32,
   has_sinks: u32,
+  sees_block: u32,
 }
 var<immediate> p: Parameters;
 @group(0) @binding(0) var<storage, read> partials: array<f32>; // [rows, query_heads, splits, 2 + value_dim]
@@ -19,8 +20,9 @@ const SPLIT: u32 = 256u;
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let row = rows[p.first_row + group.y];
-  let seen = row.position + 1u;
-  let first_split = (seen - min(seen, p.window)) / SPLIT;
+  let before = row.position + 1u;
+  let first_split = (before - min(before, p.window)) / SPLIT;
+  let seen = select(before, row.block_end, p.sees_block == 1u);
   let used = (seen - 1u) / SPLIT - first_split + 1u;
   let size = 2u + p.value_dim;
   let first = (group.y * p.query_heads + group.x) * p.splits * size;

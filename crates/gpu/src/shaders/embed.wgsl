@@ -1,4 +1,5 @@
-// hidden[row] = embedding[token] · factor, plus the embedding of the position if the model has one.
+// hidden[row] = embedding[token] · factor, plus the embedding of the position if the model has one. A row of the result
+// may be the first part of a wider one.
 // A workgroup computes a row. A part of the matrix has some tokens; rows of other tokens stay as they are.
 struct Parameters {
   quarters: u32, // hidden size / 4
@@ -7,11 +8,12 @@ struct Parameters {
   has_positions: u32,
   first_position: u32,
   factor: f32,
+  stride: u32, // quarters of a row of the result
 }
 var<immediate> p: Parameters;
 @group(0) @binding(1) var<storage, read> positions: array<vec4<f32>>; // [rows, hidden]
 @group(0) @binding(2) var<storage, read> rows: array<Row>;
-@group(0) @binding(3) var<storage, read_write> hidden: array<vec4<f32>>; // [rows, hidden]
+@group(0) @binding(3) var<storage, read_write> hidden: array<vec4<f32>>; // [rows, stride]
 
 // Eight successive numbers.
 struct Eight {
@@ -29,7 +31,7 @@ fn store(row: u32, position: u32, quarter: u32, weights: vec4<f32>) {
   if (p.has_positions == 1u) {
     value = value + positions[(p.first_position + position) * p.quarters + quarter];
   }
-  hidden[row * p.quarters + quarter] = value;
+  hidden[row * p.stride + quarter] = value;
 }
 
 @compute @workgroup_size(64)

@@ -1,4 +1,5 @@
-// output[row] = norm(input[row]), or output[row] += norm(input[row]) · factor. A workgroup computes a row.
+// output[row] = norm(input[row]), or output[row] += norm(input[row]) · factor. A workgroup computes a row. Rows may be parts
+// of wider ones, and successive rows may have weights of their own, by turns.
 //
 // Order of additions: number i belongs to partial sum i mod 256. Then the upper half of the partial sums is added
 // to the lower half until one is left.
@@ -10,13 +11,18 @@ struct Parameters {
   epsilon: f32,
   factor: f32,
   first_output: u32,
+  first_row: u32, // the row of the first workgroup
+  input_stride: u32, // numbers from a row to the next one
+  output_start: u32, // the first number of a row
+  output_stride: u32,
+  weight_rows: u32,
 }
 var<immediate> p: Parameters;
-@group(0) @binding(0) var<storage, read> input: array<f32>; // [rows, width]
-@group(0) @binding(1) var<storage, read> weights: array<f32>; // [width]
+@group(0) @binding(0) var<storage, read> input: array<f32>; // [rows, input_stride]
+@group(0) @binding(1) var<storage, read> weights: array<f32>; // [weight_rows, width]
 @group(0) @binding(2) var<storage, read> bias: array<f32>; // [width]
 @group(0) @binding(3) var<storage, read> rows: array<Row>;
-@group(0) @binding(4) var<storage, read_write> output: array<f32>; // [rows, width]
+@group(0) @binding(4) var<storage, read_write> output: array<f32>; // [rows, output_stride]
 
 // Numbers that a thread reads at once, 256 apart. Their loops have no other end, so that compilers unroll them and keep
 // the numbers in registers.
@@ -33,11 +39,13 @@ fn inputs(first: u32, start: u32) -> array<f32, AT_ONCE> {
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-  var row = group.x;
+  var row = p.first_row + group.x;
+  let out = p.output_start + row * p.output_stride;
+  let first_weight = row % p.weight_rows * p.width;
   if ((p.flags & 16u) != 0u) {
     row = rows[p.first_output + group.x].output;
   }
-  let first = row * p.width;
+  let first = row * p.input_stride;
   var mean = 0.0f;
   if ((p.flags & 1u) != 0u) {
     var sum = 0.0f;
@@ -65,19 +73,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       let i = min(start + j * 256u, p.width - 1u);
       read[j] = (read[j] - mean) * scale;
       if ((p.flags & 2u) != 0u) {
-        read[j] = read[j] * weights[i];
+        read[j] = read[j] * weights[first_weight + i];
       }
       if ((p.flags & 4u) != 0u) {
         read[j] = read[j] + bias[i];
       }
       if ((p.flags & 8u) != 0u) {
-        read[j] = output[group.x * p.width + i] + read[j] * p.factor;
+        read[j] = output[out + i] + read[j] * p.factor;
       }
     }
     // Writes come after all reads: a driver cannot know that they are of other numbers.
     for (var j = 0u; j < AT_ONCE; j += 1u) {
       if (start + j * 256u < p.width) {
-        output[group.x * p.width + start + j * 256u] = read[j];
+        output[out + start + j * 256u] = read[j];
       }
     }
   }

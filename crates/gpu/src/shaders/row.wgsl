@@ -13,5 +13,8 @@ struct Row {
   place: u32,
   // The pass's row that is the output with this row's number.
   output: u32,
-  unused: u32,
+  // The position after the last row of the row's block, if the model drafts blocks.
+  block_end: u32,
+  // The number of rows before it in its block.
+  in_block: u32,
 }
