@@ -335,7 +335,9 @@ fn drafting(layout: &SpeculatorLayout) -> (DrafterKind, [bool; 3]) {
         L::Medusa | L::VllmMedusa | L::SharedHeadMedusa => {
             (DrafterKind::Medusa, [true, false, false])
         }
-        L::Hydra | L::HydraPlusPlus => (DrafterKind::Hydra, [true, false, false]),
+        L::Hydra | L::HydraPlusPlus | L::SharedHeadHydra => {
+            (DrafterKind::Hydra, [true, false, false])
+        }
         L::Eagle | L::SharedEmbeddingEagle | L::ReducedEagle | L::Eagle3 | L::Eagle3With(_) => {
             (DrafterKind::Eagle, [true, true, false])
         }
