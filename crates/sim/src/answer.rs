@@ -216,10 +216,11 @@ impl Simulation {
         let limits =
             Limits { max_tokens: self.max_tokens, context_length: usize::MAX, eos: Vec::new() };
         let mut sequence = Sequence::new(id, prompt, Sampling::greedy(), limits);
-        let (targets, drafters) = (self.targets.len(), self.drafters.len());
+        if self.acceptance.iter().any(AcceptanceModel::reads_features) {
+            sequence = sequence.with_features();
+        }
         let lookup = SimulatedLookup::new(&self.oracle().of_sequence(id), self.lookup.clone());
-        let mut decoder =
-            self.method.decoder(self.draft_tokens, targets, drafters, Box::new(lookup));
+        let mut decoder = self.method.decoder(self, Box::new(lookup));
         generate(&mut *decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()))
             .map_err(|error| SimError::Decode(error.to_string()))?;
         Ok((sequence.generated().to_vec(), sequence.statistics().clone()))

@@ -5,7 +5,7 @@
 
 use crate::answer::PROMPT;
 use crate::device::CacheState;
-use crate::oracle::{CachedOracle, VOCABULARY};
+use crate::oracle::{CachedOracle, Prefix, VOCABULARY, features};
 use crate::{Cancellation, Device, SimError, Simulation};
 use forerun_core::trace::Trace;
 use forerun_core::{
@@ -94,7 +94,7 @@ struct SleepingModel {
 
 impl SleepingModel {
     fn answer(&mut self, request: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
-        let ForwardRequest { sequence, tokens, tree, first_row, cancel, .. } = *request;
+        let ForwardRequest { sequence, tokens, tree, first_row, features_from, cancel, .. } = *request;
         let job = Job::Score(ScoreJob {
             sequence,
             tokens: tokens.into(),
@@ -117,7 +117,8 @@ impl SleepingModel {
             row[*token as usize] = 1.0;
         }
         let (vocab_size, computed_tokens) = (VOCABULARY, tree.len() + 1);
-        Ok(ForwardOutput { logits, vocab_size, computed_tokens, features: None })
+        let features = features_from.map(|from| features(from, tokens, tree));
+        Ok(ForwardOutput { logits, vocab_size, computed_tokens, features })
     }
 
     /// Waits as long as the passes of a job take, or until the job is cancelled.
@@ -183,7 +184,8 @@ impl Drafter for SleepingModel {
             feedback: TargetFeedback::default(),
         };
         self.wait(&job, cancel)?;
-        let chain = self.oracle.draft(index, tokens, prompt_len, length);
+        let with_features = context.feedback.features.len();
+        let chain = self.oracle.draft(index, Prefix { tokens, prompt_len, with_features }, length);
         let draft = Draft { tree: TokenTree::chain(&chain), proposal: Proposal::Deterministic };
         self.cache.record(
             &self.device.cost,

@@ -200,3 +200,59 @@ fn hosts_gain_as_their_link_allows() {
     let of_slow = || table.rows.iter().filter(|row| row[0].contains("10 GbE"));
     assert!(of_slow().all(|row| row[7] != "plain"), "{:?}", table.rows);
 }
+
+/// SSD is predicted from the speeds of plain and speculative decoding. Its authors' runs have overhead.
+#[test]
+fn ssd_is_faster_than_its_authors_runs_by_their_overhead() {
+    let table = PaperTable::Ssd.simulate(40, None).unwrap();
+    for row in &table.rows {
+        eprintln!("| {} |", row.join(" | "));
+        let [speculative, published_speculative, pearl, ssd, published] =
+            [5, 6, 7, 8, 10].map(|column| row[column].parse::<f64>().unwrap());
+        assert!((speculative / published_speculative - 1.0).abs() < 0.05, "{row:?}");
+        assert!(ssd > speculative && ssd > pearl, "{row:?}");
+        assert!((1.0..1.3).contains(&(ssd / published)), "{row:?}");
+    }
+}
+
+/// With free rows, SSD is at least as fast as speculative decoding for every pair of the papers.
+#[test]
+fn ssd_is_never_slower_for_the_papers_pairs() {
+    let table = PaperTable::SsdPairs.simulate(4, None).unwrap();
+    assert_eq!(table.rows.len(), 4 + DSI_PAIRS.len() + 2);
+    for row in &table.rows {
+        eprintln!("| {} |", row.join(" | "));
+        assert!(row[7].parse::<f64>().unwrap() >= 1.0, "{row:?}");
+    }
+}
+
+/// Times that are fitted to two published speeds give them back. PEARL gains where a pass of the drafter is long.
+#[test]
+fn pearl_hides_slow_passes_of_drafters_on_features() {
+    let table = PaperTable::PearlFeatures.simulate(10, None).unwrap();
+    for row in &table.rows {
+        eprintln!("| {} |", row.join(" | "));
+        let number = |column: usize| row[column].parse::<f64>().unwrap();
+        if !row[4].is_empty() {
+            // Shorter drafts than the paper's may be faster.
+            assert!((0.95..1.15).contains(&(number(5) / number(4))), "{row:?}");
+        }
+        if number(2) >= 0.6 {
+            assert!(number(8) > 1.1, "{row:?}");
+        }
+    }
+}
+
+/// Each paper alone is slower than a composition in one of its own settings.
+#[test]
+fn compositions_beat_each_paper_alone() {
+    let table = PaperTable::Composed.simulate(2, None).unwrap();
+    for row in &table.rows {
+        eprintln!("| {} |", row.join(" | "));
+    }
+    for paper in ["EasySpec", "ParallelSpec", "PEARL", "DSI"] {
+        let gains = table.rows.iter().filter(|row| row[0] == paper);
+        let best = gains.map(|row| row[10].parse::<f64>().unwrap()).fold(0.0, f64::max);
+        assert!(best > 1.0, "{paper}: {best}");
+    }
+}

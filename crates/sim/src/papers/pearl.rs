@@ -1,6 +1,6 @@
 //! Tables of the PEARL paper (arXiv 2408.11850) on HumanEval.
 
-use super::{PublishedTable, acceptance_at, headings, mean_ns, tokens_per_round};
+use super::{Pair, PublishedTable, acceptance_at, headings, mean_ns, tokens_per_round};
 use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 
 /// A pair of models in PEARL's experiments on HumanEval.
@@ -119,6 +119,16 @@ impl PearlPair {
         };
         Ok(512e9 / mean_ns(&simulation, texts)?)
     }
+}
+
+/// Returns the pairs with their published speedups of PEARL over autoregressive decoding (table 1).
+pub(super) fn pairs() -> impl Iterator<Item = (Pair, f64)> {
+    let ns = |speed: f64| (1e9 / speed) as u64;
+    PEARL_PAIRS.iter().map(move |pair| {
+        let (target_ns, draft_ns) = (ns(pair.target_speed), ns(pair.draft_speed));
+        let acceptance = pair.acceptance();
+        (Pair { name: pair.name, target_ns, draft_ns, acceptance }, pair.published[1])
+    })
 }
 
 const PEARL_NOTE: &str = "Simulated: pass times from the paper's table 10, the acceptance rate from its tables \
