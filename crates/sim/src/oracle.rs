@@ -1,8 +1,9 @@
 //! An oracle that stands in for the models: given text, given acceptance.
 
 use forerun_core::{
-    Distribution, Draft, DraftShape, FeatureRows, Guess, Guesser, Job, JobOutput, Key, KeyedRandomness,
-    Proposal, Purpose, ScoreJob, Scores, SequenceId, TokenId, TokenTree, node_of_row, row_of,
+    Distribution, Draft, DraftShape, FeatureRows, Guess, Guesser, Job, JobOutput, Key,
+    KeyedRandomness, Proposal, Purpose, ScoreJob, Scores, SequenceId, TokenId, TokenTree,
+    node_of_row, row_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -221,8 +222,7 @@ impl Oracle {
 
     /// Returns whether a draft job takes no pass, because the drafter's block is full or it has no features.
     pub(crate) fn drafts_nothing(&self, drafter: usize, job: &Job) -> bool {
-        let reads_features =
-            self.acceptance(drafter).is_some_and(AcceptanceModel::reads_features);
+        let reads_features = self.acceptance(drafter).is_some_and(AcceptanceModel::reads_features);
         match job {
             Job::Draft { tokens, prompt_len, shape, feedback, .. } if reads_features => {
                 let prefix = Prefix {
@@ -360,12 +360,7 @@ impl CachedOracle {
     }
 
     /// Returns the candidates of a drafter after a prefix: for each row of the tree, its number of best ones.
-    fn ranked_tree(
-        &mut self,
-        drafter: usize,
-        prefix: Prefix<'_>,
-        children: &[usize],
-    ) -> TokenTree {
+    fn ranked_tree(&mut self, drafter: usize, prefix: Prefix<'_>, children: &[usize]) -> TokenTree {
         let Prefix { tokens, prompt_len, .. } = prefix;
         let mut tree = TokenTree::new();
         if self.oracle.draft_length(drafter, prefix, 1) == 0 {
@@ -458,7 +453,8 @@ mod tests {
         let oracle = Oracle { seed: 1, drafters: vec![block] };
         let text = oracle.text(16);
         let mut cached = CachedOracle::new(oracle.clone());
-        for (with_features, length, right) in [(9, 4, 3), (8, 3, 2), (6, 1, 0), (5, 0, 0), (0, 0, 0)]
+        for (with_features, length, right) in
+            [(9, 4, 3), (8, 3, 2), (6, 1, 0), (5, 0, 0), (0, 0, 0)]
         {
             let mut features = Features::new();
             features.push(FeatureRows::new(1, vec![0.0; with_features]));

@@ -94,7 +94,8 @@ struct SleepingModel {
 
 impl SleepingModel {
     fn answer(&mut self, request: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
-        let ForwardRequest { sequence, tokens, tree, first_row, features_from, cancel, .. } = *request;
+        let ForwardRequest { sequence, tokens, tree, first_row, features_from, cancel, .. } =
+            *request;
         let job = Job::Score(ScoreJob {
             sequence,
             tokens: tokens.into(),

@@ -344,7 +344,9 @@ pub(super) fn composed(texts: u64) -> Result<PublishedTable, SimError> {
     let settings = [of_easyspec(texts)?, of_parallelspec(texts)?, of_pairs(texts)?].concat();
     let rows = settings.iter().map(|setting| setting.row(texts)).collect::<Result<_, _>>()?;
     Ok(PublishedTable {
-        title: "Compositions of the papers, compared with each paper alone: speed over plain decoding".into(),
+        title:
+            "Compositions of the papers, compared with each paper alone: speed over plain decoding"
+                .into(),
         headings: headings(&[
             "paper",
             "setting",

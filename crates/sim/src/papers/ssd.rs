@@ -44,8 +44,7 @@ impl SsdPair {
     /// many tokens, takes a pass of the target and one of the drafter for each draft token.
     fn in_ns(&self) -> Pair {
         let per_round = self.ssd * self.round_ms / 1e3;
-        let acceptance =
-            acceptance_at(per_round, |rate| tokens_per_round(rate, self.draft_tokens));
+        let acceptance = acceptance_at(per_round, |rate| tokens_per_round(rate, self.draft_tokens));
         let target = 1.0 / self.plain;
         let draft = (per_round / self.speculative - target) / self.draft_tokens as f64;
         let [target_ns, draft_ns] = [target, draft].map(|seconds| (seconds * 1e9) as u64);
@@ -71,9 +70,8 @@ pub(super) fn published(texts: u64) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();
     for published in &SSD_PAIRS {
         let pair = published.in_ns();
-        let of = |method| {
-            Simulation { draft_tokens: published.draft_tokens, ..pair.simulation(method) }
-        };
+        let of =
+            |method| Simulation { draft_tokens: published.draft_tokens, ..pair.simulation(method) };
         let speed = |ns: f64, tokens: usize| tokens as f64 * 1e9 / ns;
         let speculative = of(SimulatedMethod::Speculative);
         let speculative_speed = speed(mean_ns(&speculative, texts)?, speculative.max_tokens);
