@@ -226,7 +226,8 @@ fn ssd_is_never_slower_for_the_papers_pairs() {
     }
 }
 
-/// Times that are fitted to two published speeds give them back. PEARL gains where a pass of the drafter is long.
+/// Times that are fitted to two published speeds give them back. PEARL gains with EAGLE, and with blocks only if their pass
+/// takes as long as the target's: a rejection costs PEARL a pass with a single row, which drafting a block first does not.
 #[test]
 fn pearl_hides_slow_passes_of_drafters_on_features() {
     let table = PaperTable::PearlFeatures.simulate(10, None).unwrap();
@@ -234,12 +235,11 @@ fn pearl_hides_slow_passes_of_drafters_on_features() {
         eprintln!("| {} |", row.join(" | "));
         let number = |column: usize| row[column].parse::<f64>().unwrap();
         if !row[4].is_empty() {
-            // Shorter drafts than the paper's may be faster.
-            assert!((0.95..1.15).contains(&(number(5) / number(4))), "{row:?}");
+            // The first pass of a text has no draft. Shorter drafts than the paper's may be faster.
+            assert!((0.92..1.1).contains(&(number(5) / number(4))), "{row:?}");
         }
-        if number(2) >= 0.6 {
-            assert!(number(8) > 1.1, "{row:?}");
-        }
+        let gains = row[1] == "EAGLE" || number(2) >= 1.0;
+        assert_eq!(number(8) > 1.0, gains, "{row:?}");
     }
 }
 
@@ -254,5 +254,19 @@ fn compositions_beat_each_paper_alone() {
         let gains = table.rows.iter().filter(|row| row[0] == paper);
         let best = gains.map(|row| row[10].parse::<f64>().unwrap()).fold(0.0, f64::max);
         assert!(best > 1.0, "{paper}: {best}");
+    }
+}
+
+#[test]
+fn zz_print() {
+    let texts = std::env::var("B30_TEXTS").map_or(1, |t| t.parse().unwrap());
+    for name in std::env::var("B30_TABLES").unwrap_or_default().split(',').filter(|n| !n.is_empty()) {
+        let table = PaperTable::NAMES.iter().find(|(_, n)| *n == name).unwrap().0;
+        let table = table.simulate(texts, None).unwrap();
+        let mut out = format!("### `forerun simulate paper {name} --texts {texts}`\n\n{}\n\n", table.title);
+        out += &format!("| {} |\n| {} |\n", table.headings.join(" | "), vec!["---"; table.headings.len()].join(" | "));
+        for row in &table.rows { out += &format!("| {} |\n", row.join(" | ")); }
+        out += &format!("\n{}\n", table.note);
+        std::fs::write(format!("/tmp/w/b30_{name}.md"), out).unwrap();
     }
 }

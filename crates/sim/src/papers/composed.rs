@@ -4,11 +4,9 @@ use super::dsi::DSI_REPLICAS;
 use super::parallelspec::{
     POSITIONS, SPEC_BENCH, SpecBenchTarget, TARGET_NS, VICUNA_7B, VICUNA_13B,
 };
-use super::{
-    DSI_PAIRS, DsiPair, Pair, PublishedTable, easyspec, fastest, headings, mean_ns, pearl,
-    simulation,
-};
+use super::{DSI_PAIRS, DsiPair, Pair, PublishedTable, easyspec, headings, pearl, simulation};
 use crate::{AcceptanceModel, Cost, SimError, SimulatedMethod, Simulation};
+use forerun_core::{Key, KeyedRandomness, Purpose};
 
 /// The draft lengths and lookaheads of which each method uses the best.
 const LENGTHS: [usize; 5] = [1, 2, 3, 5, 8];
@@ -43,16 +41,16 @@ struct Setting {
     target: Cost,
     /// The replicas of DSI, all sizes to try.
     replicas: Vec<Vec<Cost>>,
-    /// A drafter that drafts first under DSI.
-    first_drafter: Option<Drafter>,
+    /// A second drafter under DSI. It errs where the first one does, as far as their acceptance allows.
+    second: Option<Drafter>,
 }
 
-/// The methods of the columns. DSI comes last.
-const METHODS: [SimulatedMethod; 4] = [
-    SimulatedMethod::Pearl,
-    SimulatedMethod::PearlSiblings,
-    SimulatedMethod::Ssd,
-    SimulatedMethod::Dsi,
+/// The methods of the columns, of which each column has the fastest.
+const METHODS: [&[SimulatedMethod]; 4] = [
+    &[SimulatedMethod::Pearl, SimulatedMethod::PearlAuto],
+    &[SimulatedMethod::PearlSiblings],
+    &[SimulatedMethod::Ssd],
+    &[SimulatedMethod::Dsi],
 ];
 
 impl Drafter {
@@ -75,8 +73,8 @@ impl Setting {
         Ok(Self { alone, ..self })
     }
 
-    /// Returns the fastest simulation of a method with this acceptance of the drafter, and its speed over plain decoding.
-    /// `None` if the method cannot have the drafter.
+    /// Returns the fastest simulation of a method, and its speed over plain decoding. `None` if the method cannot have the
+    /// drafter.
     fn fastest(
         &self,
         method: SimulatedMethod,
@@ -88,52 +86,66 @@ impl Setting {
         }
         let one = [vec![self.target.clone()]];
         let all_targets = if method == SimulatedMethod::Dsi { &self.replicas[..] } else { &one };
-        let mut fastest_run: Option<(f64, Simulation)> = None;
-        for targets in all_targets {
-            let run = self.run(method, targets.clone());
-            let (ns, draft_tokens) = fastest(&run, &self.drafter.lengths(), texts)?;
-            let speed = self.speed(&run, ns);
-            if fastest_run.as_ref().is_none_or(|(known, _)| speed > *known) {
-                fastest_run = Some((speed, Simulation { draft_tokens, ..run }));
+        let lengths = match method {
+            // The longest drafts that the policy may choose.
+            SimulatedMethod::PearlAuto => vec![self.drafter.positions.min(16)],
+            _ => self.drafter.lengths(),
+        };
+        let mut fastest: Option<(f64, Simulation)> = None;
+        for (targets, &draft_tokens) in all_targets
+            .iter()
+            .flat_map(|targets| lengths.iter().map(move |length| (targets, length)))
+        {
+            let run = Simulation { draft_tokens, ..self.run(method, targets.clone()) };
+            let speed = self.speed(&run, self.drafter.acceptance, texts)?;
+            if fastest.as_ref().is_none_or(|(known, _)| speed > *known) {
+                fastest = Some((speed, run));
             }
         }
-        Ok(fastest_run)
+        Ok(fastest)
     }
 
     fn run(&self, method: SimulatedMethod, targets: Vec<Cost>) -> Simulation {
-        let Drafter { cost, acceptance, .. } = &self.drafter;
-        let own = self.drafter.model(*acceptance);
-        let run = simulation(method, cost.clone(), targets, own.clone());
-        match (&self.first_drafter, method) {
-            (Some(first), SimulatedMethod::Dsi) => Simulation {
-                drafters: vec![first.cost.clone(), cost.clone()],
-                acceptance: vec![first.model(first.acceptance), own],
-                ..run
-            },
-            _ => run,
+        let own = self.drafter.model(self.drafter.acceptance);
+        let run = simulation(method, self.drafter.cost.clone(), targets, own);
+        let second = self.second.iter().filter(|_| method == SimulatedMethod::Dsi);
+        let costs = run.drafters.iter().cloned().chain(second.map(|second| second.cost.clone()));
+        Simulation { drafters: costs.collect(), ..run }
+    }
+
+    /// Returns the speed of a run over plain decoding if the drafter has this acceptance.
+    fn speed(&self, run: &Simulation, acceptance: f64, texts: u64) -> Result<f64, SimError> {
+        let mut total_ns = 0;
+        for seed in 0..texts {
+            let acceptance = match &self.second {
+                Some(second) if run.drafters.len() > 1 => {
+                    same_errors(&[acceptance, second.acceptance], seed, run.max_tokens)
+                }
+                _ => vec![self.drafter.model(acceptance)],
+            };
+            total_ns += Simulation { seed, acceptance, ..run.clone() }.measure()?.total_ns;
         }
+        Ok((texts * run.max_tokens as u64) as f64 * self.plain_ns / total_ns as f64)
     }
 
-    /// Returns the speed of a run of `ns` nanoseconds over plain decoding.
-    fn speed(&self, run: &Simulation, ns: f64) -> f64 {
-        run.max_tokens as f64 * self.plain_ns / ns
-    }
-
-    /// Returns the lowest acceptance rate of the drafter, in hundredths, with which a run is as fast as the paper alone;
-    /// `None` if there is none.
+    /// Returns the acceptance rate of the drafter, in hundredths, from which a run is as fast as the paper alone; `None` if
+    /// there is none up to 0.99.
     fn enough_acceptance(&self, run: &Simulation, texts: u64) -> Result<Option<f64>, SimError> {
         let is_enough = |percent: u32| {
-            let model = self.drafter.model(f64::from(percent) / 100.0);
-            let mut acceptance = run.acceptance.clone();
-            acceptance.pop();
-            acceptance.push(model);
-            let ns = mean_ns(&Simulation { acceptance, ..run.clone() }, texts)?;
-            Ok::<bool, SimError>(self.speed(run, ns) >= self.alone)
+            let speed = self.speed(run, f64::from(percent) / 100.0, texts);
+            speed.map(|speed| speed >= self.alone)
         };
-        if !is_enough(99)? {
+        let own = (100.0 * self.drafter.acceptance) as u32;
+        if !is_enough(own)? {
+            // More acceptance need not be faster under PEARL, whose drafts it changes.
+            for percent in own + 1..100 {
+                if is_enough(percent)? {
+                    return Ok(Some(f64::from(percent) / 100.0));
+                }
+            }
             return Ok(None);
         }
-        let (mut low, mut high) = (0, 99);
+        let (mut low, mut high) = (0, own);
         while low < high {
             let middle = u32::midpoint(low, high);
             if is_enough(middle)? { high = middle } else { low = middle + 1 }
@@ -150,8 +162,15 @@ impl Setting {
             self.drafter.name.to_owned(),
         ];
         let mut best: Option<(f64, Simulation)> = None;
-        for method in METHODS {
-            let Some((speed, run)) = self.fastest(method, texts)? else {
+        for methods in METHODS {
+            let mut best_of_column: Option<(f64, Simulation)> = None;
+            for &method in methods {
+                let Some((speed, run)) = self.fastest(method, texts)? else { continue };
+                if best_of_column.as_ref().is_none_or(|(known, _)| speed > *known) {
+                    best_of_column = Some((speed, run));
+                }
+            }
+            let Some((speed, run)) = best_of_column else {
                 row.push("not possible".into());
                 continue;
             };
@@ -162,14 +181,14 @@ impl Setting {
         }
         let Some((speed, run)) = best else { return Ok(row) };
         let enough = self.enough_acceptance(&run, texts)?;
-        let drafters = run.drafters.len();
-        let name = match (run.method, drafters) {
-            (SimulatedMethod::Dsi, 1) => format!("DSI with {} replicas", run.targets.len()),
-            (SimulatedMethod::Dsi, _) => {
-                format!("DSI with {} replicas, ParallelSpec first", run.targets.len())
+        let replicas = run.targets.len();
+        let name = match run.method {
+            SimulatedMethod::Dsi if run.drafters.len() > 1 => {
+                format!("DSI with {replicas} replicas and both drafters")
             }
-            (SimulatedMethod::PearlSiblings, _) => "PEARL with siblings".into(),
-            (SimulatedMethod::Ssd, _) => "SSD".into(),
+            SimulatedMethod::Dsi => format!("DSI with {replicas} replicas"),
+            SimulatedMethod::PearlSiblings => "PEARL with siblings".into(),
+            SimulatedMethod::Ssd => "SSD".into(),
             _ => "PEARL".into(),
         };
         row.extend([
@@ -180,6 +199,16 @@ impl Setting {
         ]);
         Ok(row)
     }
+}
+
+/// Returns the acceptance of several drafters that err at the same places of a text, as far as their rates allow.
+fn same_errors(rates: &[f64], seed: u64, tokens: usize) -> Vec<AcceptanceModel> {
+    let randomness = KeyedRandomness { seed, sample: 0 };
+    let uniform =
+        |position| randomness.uniform(Key { position, purpose: Purpose::Draft, candidate: 0 });
+    let uniforms: Vec<f64> = (0..tokens).map(uniform).collect();
+    let model = |rate: &f64| uniforms.iter().map(|uniform| uniform < rate).collect();
+    rates.iter().map(model).map(AcceptanceModel::Recorded).collect()
 }
 
 /// EasySpec's two families, on its eight devices.
@@ -209,14 +238,16 @@ fn of_easyspec(texts: u64) -> Result<Vec<Setting>, SimError> {
                 drafter,
                 target: family.target_cost(4),
                 replicas: vec![vec![family.target_cost(2); 2]],
-                first_drafter: None,
+                second: None,
             };
             settings.push(setting.clone());
-            settings.push(Setting {
-                pair: format!("{}, and a ninth device", setting.pair),
-                first_drafter: on_tokens(&VICUNA_13B, plain_ns),
-                ..setting
-            });
+            if let Some(drafter) = on_tokens(&VICUNA_13B, plain_ns) {
+                let second = Some(setting.drafter.clone());
+                let pair = format!("{}, and a ninth device", setting.pair);
+                let name = "ParallelSpec on tokens, with DSI also EasySpec on four devices";
+                let drafter = Drafter { name, ..drafter };
+                settings.push(Setting { pair, drafter, second, ..setting });
+            }
         }
     }
     Ok(settings)
@@ -256,7 +287,7 @@ fn of_parallelspec(texts: u64) -> Result<Vec<Setting>, SimError> {
                 drafter,
                 replicas: replicas(&cost, &[2, 3, REPLICAS]),
                 target: cost,
-                first_drafter: None,
+                second: None,
             };
             settings.push(alone.compared_with(SimulatedMethod::Speculative, texts)?);
         }
@@ -296,7 +327,7 @@ fn alone(
         },
         replicas: replicas(&target, counts),
         target,
-        first_drafter: None,
+        second: None,
     };
     setting.compared_with(method, texts)
 }
@@ -373,7 +404,8 @@ pub(super) fn composed(texts: u64) -> Result<PublishedTable, SimError> {
                the papers' own drafters as published. ParallelSpec's as if chains committed as many tokens as its trees. \
                Layer parallelism lowers chains by as much as EasySpec's trees; other drafters of PEARL and DSI are \
                accelerated as Llama 3 8B is, and Vicuna's drafters have Spec-Bench's acceptance. \"A ninth device\": \
-               under DSI, ParallelSpec's drafter drafts beside EasySpec's, with Vicuna 13B's acceptance and share of a pass, and \
-               independent errors. Each method has its best draft length of 1, 2, 3, 5 and 8. Means of texts of 256 tokens.",
+               it has ParallelSpec's drafter, with Vicuna 13B's acceptance and share of a pass; under DSI, EasySpec's drafts as \
+               well, and errs where the other one does as far as their acceptance allows. PEARL has forerun's automatic lengths where \
+               they are faster. Each method has its best draft length of 1, 2, 3, 5 and 8. Means of texts of 256 tokens.",
     })
 }
