@@ -256,17 +256,3 @@ fn compositions_beat_each_paper_alone() {
         assert!(best > 1.0, "{paper}: {best}");
     }
 }
-
-#[test]
-fn zz_print() {
-    let texts = std::env::var("B30_TEXTS").map_or(1, |t| t.parse().unwrap());
-    for name in std::env::var("B30_TABLES").unwrap_or_default().split(',').filter(|n| !n.is_empty()) {
-        let table = PaperTable::NAMES.iter().find(|(_, n)| *n == name).unwrap().0;
-        let table = table.simulate(texts, None).unwrap();
-        let mut out = format!("### `forerun simulate paper {name} --texts {texts}`\n\n{}\n\n", table.title);
-        out += &format!("| {} |\n| {} |\n", table.headings.join(" | "), vec!["---"; table.headings.len()].join(" | "));
-        for row in &table.rows { out += &format!("| {} |\n", row.join(" | ")); }
-        out += &format!("\n{}\n", table.note);
-        std::fs::write(format!("/tmp/w/b30_{name}.md"), out).unwrap();
-    }
-}

@@ -72,7 +72,10 @@ const PAPER_TABLES: [Name; 22] = [
     ("easyspec-1", "EasySpec, table 1: tensor parallelism"),
     ("easyspec-2", "EasySpec, table 2: from plain decoding to EasySpec"),
     ("ssd", "SSD: speeds of its authors' runs"),
-    ("ssd-pairs", "SSD with the papers' times, against speculative decoding and PEARL; in no paper"),
+    (
+        "ssd-pairs",
+        "SSD with the papers' times, against speculative decoding and PEARL; in no paper",
+    ),
     (
         "pearl-features",
         "PEARL with drafters that read the target's features, against speculative decoding; in no paper",
