@@ -204,7 +204,7 @@ fn hosts_gain_as_their_link_allows() {
 /// SSD is predicted from the speeds of plain and speculative decoding. Its authors' runs have overhead.
 #[test]
 fn ssd_is_faster_than_its_authors_runs_by_their_overhead() {
-    let table = PaperTable::Ssd.simulate(40, None).unwrap();
+    let table = PaperTable::Ssd.simulate(20, None).unwrap();
     for row in &table.rows {
         eprintln!("| {} |", row.join(" | "));
         let [speculative, published_speculative, pearl, ssd, published] =
@@ -218,7 +218,7 @@ fn ssd_is_faster_than_its_authors_runs_by_their_overhead() {
 /// With free rows, SSD is at least as fast as speculative decoding for every pair of the papers.
 #[test]
 fn ssd_is_never_slower_for_the_papers_pairs() {
-    let table = PaperTable::SsdPairs.simulate(4, None).unwrap();
+    let table = PaperTable::SsdPairs.simulate(2, None).unwrap();
     assert_eq!(table.rows.len(), 4 + DSI_PAIRS.len() + 2);
     for row in &table.rows {
         eprintln!("| {} |", row.join(" | "));
@@ -246,7 +246,7 @@ fn pearl_hides_slow_passes_of_drafters_on_features() {
 /// Each paper alone is slower than a composition in one of its own settings.
 #[test]
 fn compositions_beat_each_paper_alone() {
-    let table = PaperTable::Composed.simulate(2, None).unwrap();
+    let table = PaperTable::Composed.simulate(1, None).unwrap();
     for row in &table.rows {
         eprintln!("| {} |", row.join(" | "));
     }
