@@ -29,10 +29,18 @@ pub enum AcceptanceModel {
     /// as after the end of the record. Otherwise, by depth, the rank of the target's token among the drafter's candidates
     /// after the target's own tokens, 0 for the best. It ends where the token is not among the candidates.
     Ranks(Vec<Option<Vec<usize>>>),
-    /// Of a drafter that drafts a block after the last token whose features the target has computed (ParallelSpec on
-    /// features, DFlash): with a probability for each position of the block. A draft after tokens without features begins
-    /// in the middle of the block. It ends with the block.
+    /// Of a drafter that drafts a block after the last token whose features the target has computed (DFlash, JetSpec,
+    /// DSpark): with a probability for each position of the block. A draft after tokens without features begins in the
+    /// middle of the block. It ends with the block.
     Block(Vec<f64>),
+    /// Of a drafter that has a mask for each position after the first (ParallelSpec).
+    Masks {
+        /// The probability for each position of the draft, which ends with the last one.
+        positions: Vec<f64>,
+        /// Whether the drafter reads the target's features. It drafts nothing before there are any. Tokens without
+        /// features stand in front of the masks, so they shorten no draft, and here they make none worse.
+        reads_features: bool,
+    },
     /// With a probability that depends on the text and on the position in the draft.
     Varying {
         /// The probability at each position after the prompt. They repeat.
@@ -55,7 +63,9 @@ impl AcceptanceModel {
     pub(crate) fn probabilities(&self) -> impl Iterator<Item = &f64> {
         let (first, second): (&[f64], &[f64]) = match self {
             Self::Iid(probability) => (std::slice::from_ref(probability), &[]),
-            Self::ByPosition(probabilities) | Self::Block(probabilities) => (probabilities, &[]),
+            Self::ByPosition(probabilities)
+            | Self::Block(probabilities)
+            | Self::Masks { positions: probabilities, .. } => (probabilities, &[]),
             Self::Recorded(_) | Self::Drafts(_) | Self::Ranks(_) => (&[], &[]),
             Self::Varying { text, depth, .. } => (text, depth),
         };
@@ -64,7 +74,7 @@ impl AcceptanceModel {
 
     /// Returns whether the drafter reads the target's features.
     pub(crate) fn reads_features(&self) -> bool {
-        matches!(self, Self::Block(_))
+        matches!(self, Self::Block(_) | Self::Masks { reads_features: true, .. })
     }
 }
 
@@ -150,7 +160,9 @@ impl Oracle {
             None => false,
             Some(AcceptanceModel::Iid(probability)) => uniform() < *probability,
             Some(
-                AcceptanceModel::ByPosition(probabilities) | AcceptanceModel::Block(probabilities),
+                AcceptanceModel::ByPosition(probabilities)
+                | AcceptanceModel::Block(probabilities)
+                | AcceptanceModel::Masks { positions: probabilities, .. },
             ) => {
                 let probability = probabilities.get(depth).or(probabilities.last());
                 probability.is_some_and(|&probability| uniform() < probability)
@@ -208,6 +220,12 @@ impl Oracle {
                 let begun = prefix.place_in_block().unwrap_or(block.len());
                 length.min(block.len().saturating_sub(begun))
             }
+            Some(AcceptanceModel::Masks { reads_features: true, .. })
+                if prefix.with_features == 0 =>
+            {
+                0
+            }
+            Some(AcceptanceModel::Masks { positions, .. }) => length.min(positions.len()),
             _ => length,
         }
     }
@@ -246,6 +264,11 @@ pub(crate) struct CachedOracle {
 impl CachedOracle {
     pub(crate) fn new(oracle: Oracle) -> Self {
         Self { oracle, text: Vec::new() }
+    }
+
+    /// Returns whether a draft job takes no pass.
+    pub(crate) fn drafts_nothing(&self, drafter: usize, job: &Job) -> bool {
+        self.oracle.drafts_nothing(drafter, job)
     }
 
     /// Returns the output of a job, or `None` if the job requests a draft that is neither a chain, nor a single depth,
@@ -338,7 +361,7 @@ impl CachedOracle {
     ) -> Vec<TokenId> {
         let (right, rank) = (self.text[position], self.oracle.rank(drafter, position));
         let is_ranked = best != right && is_text;
-        // Other tokens are wrong whatever they are.
+        // All other tokens are wrong.
         let wrong = (0..VOCABULARY as TokenId).map(|step| (right + step) % VOCABULARY as TokenId);
         let mut wrong = wrong.filter(|token| *token != right && *token != best);
         let is_right = |place: usize| is_ranked && place + 1 == rank;
@@ -446,16 +469,21 @@ mod tests {
     use super::*;
     use forerun_core::{Features, Sampling, TargetFeedback};
 
-    /// A block begins after the last token with features and ends there, whatever has been drafted of it.
+    /// A block begins after the last token with features, so tokens without features shorten the draft. Masks stand after
+    /// them.
     #[test]
     fn drafts_of_a_block_end_with_the_block() {
-        let block = AcceptanceModel::Block(vec![1.0, 1.0, 1.0, 0.0]);
-        let oracle = Oracle { seed: 1, drafters: vec![block] };
-        let text = oracle.text(16);
-        let mut cached = CachedOracle::new(oracle.clone());
-        for (with_features, length, right) in
-            [(9, 4, 3), (8, 3, 2), (6, 1, 0), (5, 0, 0), (0, 0, 0)]
-        {
+        let positions = vec![1.0, 1.0, 1.0, 0.0];
+        let of_blocks = [(9, 4, 3), (8, 3, 2), (6, 1, 0), (5, 0, 0), (0, 0, 0)];
+        let of_masks = [(9, 4, 3), (8, 4, 3), (5, 4, 3), (1, 4, 3), (0, 0, 0)];
+        let block = AcceptanceModel::Block(positions.clone());
+        let masks = AcceptanceModel::Masks { positions, reads_features: true };
+        let of_blocks = of_blocks.map(|case| (block.clone(), case));
+        let cases = of_blocks.into_iter().chain(of_masks.map(|case| (masks.clone(), case)));
+        for (model, (with_features, length, right)) in cases {
+            let oracle = Oracle { seed: 1, drafters: vec![model] };
+            let text = oracle.text(16);
+            let mut cached = CachedOracle::new(oracle.clone());
             let mut features = Features::new();
             features.push(FeatureRows::new(1, vec![0.0; with_features]));
             let job = Job::Draft {

@@ -245,6 +245,12 @@ impl Parameters {
             _ => Cost::linear(ns("`draft_ms`", self.draft_ms.unwrap_or(DRAFT_MS))?, 0),
         };
         if let Some(ms) = self.draft_next_ms {
+            if self.layer_parallel > 0 {
+                let expected =
+                    "unset with `layer_parallel`, which gives the time of further passes";
+                let (option, found) = ("`draft_next_ms`", ms.to_string());
+                return Err(SimError::Range { option, found, expected });
+            }
             cost.next_ns = Some(ns("`draft_next_ms`", ms)?);
         }
         self.adjust(&mut cost, ("`draft_first_ms`", self.draft_first_ms))?;
@@ -356,6 +362,17 @@ mod tests {
         // The first pass calibrates layer by layer. The other two have 10 groups; 8 of them gather.
         let draft_ns = 32 * 300_000 + 2 * (10 * 200_000 + 8 * 50_000 + 32 * 100_000);
         assert_eq!(simulation.measure().unwrap().total_ns, draft_ns + 30_000_000);
+    }
+
+    #[test]
+    fn a_layer_parallel_drafter_has_its_own_time_of_further_passes() {
+        let parameters =
+            Parameters { layer_parallel: 4, draft_next_ms: Some(0.0), ..Parameters::default() };
+        let error = parameters.simulation(None).unwrap_err().to_string();
+        assert!(
+            error.starts_with("`draft_next_ms` is 0, but must be unset with `layer_parallel`"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::{Cancellation, Device, SimError, Simulation};
 use forerun_core::trace::Trace;
 use forerun_core::{
     Draft, DraftShape, Job, JobOutput, Proposal, Role, Sampling, ScoreJob, Scores, SequenceId,
-    TargetFeedback, TokenTree,
+    TokenTree,
 };
 use forerun_decode::Statistics;
 use forerun_draft::{DraftContext, Drafter};
@@ -182,9 +182,11 @@ impl Drafter for SleepingModel {
             prompt_len,
             sampling: context.sampling.clone(),
             shape: DraftShape::Chain { length },
-            feedback: TargetFeedback::default(),
+            feedback: context.feedback.clone(),
         };
-        self.wait(&job, cancel)?;
+        if !self.oracle.drafts_nothing(index, &job) {
+            self.wait(&job, cancel)?;
+        }
         let with_features = context.feedback.features.len();
         let chain = self.oracle.draft(index, Prefix { tokens, prompt_len, with_features }, length);
         let draft = Draft { tree: TokenTree::chain(&chain), proposal: Proposal::Deterministic };

@@ -9,7 +9,9 @@ use crate::{AcceptanceModel, Cost, SimError, SimulatedMethod, Simulation};
 use forerun_core::{Key, KeyedRandomness, Purpose};
 
 /// The draft lengths and lookaheads of which each method uses the best.
-const LENGTHS: [usize; 5] = [1, 2, 3, 5, 8];
+const LENGTHS: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+/// The longest drafts that PEARL's automatic lengths may choose.
+const LONGEST: usize = 16;
 /// The largest number of DSI's replicas where the paper does not give the devices.
 const REPLICAS: usize = 4;
 
@@ -19,10 +21,10 @@ struct Drafter {
     name: &'static str,
     cost: Cost,
     acceptance: f64,
-    /// Whether it drafts a block from the target's features.
+    /// Whether it reads the target's features.
     reads_features: bool,
-    /// The largest number of tokens of a draft.
-    positions: usize,
+    /// The largest number of tokens of a draft, if it has one.
+    positions: Option<usize>,
 }
 
 /// A paper's own setting, and the composition that is compared with the paper.
@@ -34,6 +36,8 @@ struct Setting {
     published: Option<f64>,
     /// The simulated speed of the paper alone over plain decoding.
     alone: f64,
+    /// The draft length or lookahead at which the paper alone is fastest.
+    alone_length: usize,
     /// The time of a pass of plain decoding.
     plain_ns: f64,
     drafter: Drafter,
@@ -55,22 +59,34 @@ const METHODS: [&[SimulatedMethod]; 4] = [
 
 impl Drafter {
     fn model(&self, acceptance: f64) -> AcceptanceModel {
-        match self.reads_features {
-            true => AcceptanceModel::Block(vec![acceptance; self.positions]),
-            false => AcceptanceModel::Iid(acceptance),
+        let Self { reads_features, positions, .. } = *self;
+        match positions {
+            Some(count) => {
+                AcceptanceModel::Masks { positions: vec![acceptance; count], reads_features }
+            }
+            None => AcceptanceModel::Iid(acceptance),
         }
     }
 
-    fn lengths(&self) -> Vec<usize> {
-        LENGTHS.into_iter().filter(|&length| length <= self.positions).collect()
+    /// Returns the draft lengths to try with a method.
+    fn lengths(&self, method: SimulatedMethod) -> Vec<usize> {
+        let longest = self.positions.unwrap_or(usize::MAX);
+        match method {
+            SimulatedMethod::PearlAuto => vec![LONGEST],
+            // PEARL drafts on after unverified tokens, so it may have more of them than a draft has.
+            SimulatedMethod::Pearl | SimulatedMethod::PearlSiblings => LENGTHS.to_vec(),
+            _ => LENGTHS.into_iter().filter(|&length| length <= longest).collect(),
+        }
     }
 }
 
 impl Setting {
     /// Returns the setting with the speed of the paper alone: a method with this drafter.
     fn compared_with(self, method: SimulatedMethod, texts: u64) -> Result<Self, SimError> {
-        let alone = self.fastest(method, texts)?.map_or(0.0, |(speed, _)| speed);
-        Ok(Self { alone, ..self })
+        let fastest = self.fastest(method, texts)?;
+        let (alone, alone_length) =
+            fastest.map_or((0.0, 0), |(speed, run)| (speed, run.draft_tokens));
+        Ok(Self { alone, alone_length, ..self })
     }
 
     /// Returns the fastest simulation of a method, and its speed over plain decoding. `None` if the method cannot have the
@@ -86,11 +102,7 @@ impl Setting {
         }
         let one = [vec![self.target.clone()]];
         let all_targets = if method == SimulatedMethod::Dsi { &self.replicas[..] } else { &one };
-        let lengths = match method {
-            // The longest drafts that the policy may choose.
-            SimulatedMethod::PearlAuto => vec![self.drafter.positions.min(16)],
-            _ => self.drafter.lengths(),
-        };
+        let lengths = self.drafter.lengths(method);
         let mut fastest: Option<(f64, Simulation)> = None;
         for (targets, &draft_tokens) in all_targets
             .iter()
@@ -129,7 +141,7 @@ impl Setting {
     }
 
     /// Returns the acceptance rate of the drafter, in hundredths, from which a run is as fast as the paper alone; `None` if
-    /// there is none up to 0.99.
+    /// there is none up to 0.99. Draft length and replicas stay those of the run, though others may be better at that rate.
     fn enough_acceptance(&self, run: &Simulation, texts: u64) -> Result<Option<f64>, SimError> {
         let is_enough = |percent: u32| {
             let speed = self.speed(run, f64::from(percent) / 100.0, texts);
@@ -159,10 +171,15 @@ impl Setting {
             self.pair.clone(),
             self.published.map_or(String::new(), |speed| format!("{speed:.2}")),
             format!("{:.2}", self.alone),
+            self.alone_length.to_string(),
             self.drafter.name.to_owned(),
         ];
         let mut best: Option<(f64, Simulation)> = None;
         for methods in METHODS {
+            if self.second.is_some() && !methods.contains(&SimulatedMethod::Dsi) {
+                row.push("one drafter only".into());
+                continue;
+            }
             let mut best_of_column: Option<(f64, Simulation)> = None;
             for &method in methods {
                 let Some((speed, run)) = self.fastest(method, texts)? else { continue };
@@ -219,48 +236,69 @@ fn of_easyspec(texts: u64) -> Result<Vec<Setting>, SimError> {
         for data in 0..2 {
             let plain = family.target_cost(8);
             let plain_ns = plain.pass_ns(1, 1) as f64;
-            let (published, ns) = family.easyspec(data, texts)?;
             let [_, acceptance] = family.chain_acceptances(data);
             let [_, cost] = family.draft_costs();
-            let drafter = Drafter {
+            let masked_pass = Cost::one_pass(cost.forward.ns(1));
+            let with_trees = Drafter {
                 name: "EasySpec on four devices",
                 cost,
-                acceptance,
+                acceptance: family.tree_acceptance(data),
                 reads_features: false,
-                positions: usize::MAX,
+                positions: None,
             };
-            let setting = Setting {
+            let easyspec = Drafter { acceptance, ..with_trees.clone() };
+            let alone = Setting {
                 paper: "EasySpec",
                 pair: format!("{}, {}", family.name, easyspec::DATA[data]),
-                published: Some(published),
-                alone: 100.0 * plain_ns / ns,
+                published: Some(family.published(data)),
+                alone: 0.0,
+                alone_length: 0,
                 plain_ns,
-                drafter,
-                target: family.target_cost(4),
-                replicas: vec![vec![family.target_cost(2); 2]],
+                drafter: with_trees,
+                target: family.tree_cost(LENGTHS[LENGTHS.len() - 1]),
+                replicas: Vec::new(),
                 second: None,
             };
+            let setting = Setting {
+                drafter: easyspec.clone(),
+                target: family.target_cost(4),
+                replicas: vec![vec![family.target_cost(2); 2]],
+                ..alone.compared_with(SimulatedMethod::Speculative, texts)?
+            };
             settings.push(setting.clone());
-            if let Some(drafter) = on_tokens(&VICUNA_13B, plain_ns) {
-                let second = Some(setting.drafter.clone());
-                let pair = format!("{}, and a ninth device", setting.pair);
-                let name = "ParallelSpec on tokens, with DSI also EasySpec on four devices";
-                let drafter = Drafter { name, ..drafter };
-                settings.push(Setting { pair, drafter, second, ..setting });
-            }
+            let masked = Drafter {
+                name: "EasySpec on four devices, with ParallelSpec's masks",
+                cost: masked_pass,
+                positions: Some(POSITIONS),
+                ..easyspec.clone()
+            };
+            settings.push(Setting { drafter: masked, ..setting.clone() });
+            let Some(drafter) = on_tokens(&VICUNA_13B, plain_ns) else { continue };
+            let pair = format!("{}, and a ninth device", setting.pair);
+            let parallel = Setting {
+                pair: pair.clone(),
+                drafter: drafter.clone(),
+                target: plain,
+                replicas: vec![vec![family.target_cost(4); 2], vec![family.target_cost(2); 4]],
+                ..setting.clone()
+            };
+            let name = "ParallelSpec on tokens, and EasySpec on four devices";
+            let drafter = Drafter { name, ..drafter };
+            settings.push(Setting { pair, drafter, second: Some(easyspec), ..setting });
+            settings.push(parallel);
         }
     }
     Ok(settings)
 }
 
-/// Returns ParallelSpec's drafter on tokens beside a target whose pass takes `target_ns` nanoseconds.
+/// Returns ParallelSpec's drafter on tokens for a target whose pass takes `target_ns` nanoseconds.
 fn on_tokens(target: &SpecBenchTarget, target_ns: f64) -> Option<Drafter> {
     Some(Drafter {
         name: "ParallelSpec on tokens",
         cost: target.drafter(target_ns),
         acceptance: target.on_tokens?.acceptance(),
         reads_features: false,
-        positions: POSITIONS,
+        positions: Some(POSITIONS),
     })
 }
 
@@ -270,10 +308,10 @@ fn of_parallelspec(texts: u64) -> Result<Vec<Setting>, SimError> {
     for target in &SPEC_BENCH {
         let features = Drafter {
             name: "ParallelSpec on features",
-            cost: target.drafter(TARGET_NS),
+            cost: Cost { reads_features: true, ..target.drafter(TARGET_NS) },
             acceptance: target.on_features.acceptance(),
             reads_features: true,
-            positions: POSITIONS,
+            positions: Some(POSITIONS),
         };
         let of_tokens = target.on_tokens.zip(on_tokens(target, TARGET_NS));
         for (speed, drafter) in [(target.on_features, features)].into_iter().chain(of_tokens) {
@@ -283,6 +321,7 @@ fn of_parallelspec(texts: u64) -> Result<Vec<Setting>, SimError> {
                 pair: format!("{}, Spec-Bench", target.name),
                 published: Some(speed.speedup),
                 alone: 0.0,
+                alone_length: 0,
                 plain_ns: TARGET_NS,
                 drafter,
                 replicas: replicas(&cost, &[2, 3, REPLICAS]),
@@ -317,13 +356,14 @@ fn alone(
         pair: pair.name.to_owned(),
         published,
         alone: 0.0,
+        alone_length: 0,
         plain_ns: pair.target_ns as f64,
         drafter: Drafter {
             name: "its own",
             cost: Cost::constant(pair.draft_ns),
             acceptance: pair.acceptance,
             reads_features: false,
-            positions: usize::MAX,
+            positions: None,
         },
         replicas: replicas(&target, counts),
         target,
@@ -340,16 +380,19 @@ fn layer_parallel(pair: &Pair) -> Drafter {
         cost: family.layer_parallel(pair.draft_ns),
         acceptance: pair.acceptance * family.acceptance_factor(),
         reads_features: false,
-        positions: usize::MAX,
+        positions: None,
     }
 }
 
 /// The pairs of PEARL and DSI for whose target or drafter another paper has a drafter.
 fn of_pairs(texts: u64) -> Result<Vec<Setting>, SimError> {
     let mut settings = Vec::new();
-    for (pair, published) in pearl::pairs() {
+    let of_speculative = pearl::pairs().map(|pair| ("", pair));
+    let of_runs = pearl::pairs_at_run_length().map(|pair| (", at PEARL's run length", pair));
+    for (acceptance, (pair, published)) in of_speculative.chain(of_runs) {
         let alone = alone(("PEARL", SimulatedMethod::Pearl), &pair, Some(published), texts)?;
-        settings.push(Setting { drafter: layer_parallel(&pair), ..alone });
+        let name = format!("{}{acceptance}", pair.name);
+        settings.push(Setting { pair: name, drafter: layer_parallel(&pair), ..alone });
     }
     for pair in DSI_PAIRS.iter().map(DsiPair::in_ns) {
         let drafter = match pair.name {
@@ -383,6 +426,7 @@ pub(super) fn composed(texts: u64) -> Result<PublishedTable, SimError> {
             "setting",
             "the paper alone, published",
             "the paper alone, simulated",
+            "its draft length",
             "drafter of the composition",
             "PEARL",
             "PEARL with three siblings",
@@ -391,21 +435,29 @@ pub(super) fn composed(texts: u64) -> Result<PublishedTable, SimError> {
             "the best composition",
             "compared with the paper alone",
             "acceptance of the drafter",
-            "acceptance from which it is as fast as the paper alone",
+            "acceptance from which the same run is as fast as the paper alone",
         ]),
         rows,
-        note: "Simulated, and in no paper; the production decoders in virtual time, without overhead. A published speed of \
-               EasySpec is over the target on eight devices. EasySpec's setting: Llama 3 70B & 8B and Qwen2 72B & 7B on \
-               eight A100s, with the times of its tables 1 and 2; the compositions have the drafter on four devices, and the \
-               target on the other four (DSI: two replicas on two devices each), on which the published speeds are \
-               13.23 (13.01 for Qwen2) and 13.00 (13.03) tokens/s. ParallelSpec's: its table 1, from which pass times \
-               follow as in `pearl-features`; PEARL and SSD have a device more for the drafter, DSI also up to four targets. \
-               PEARL's: its tables 7, 10 and 14. DSI's: its table 2, with up to seven replicas. Acceptance: chains of \
-               the papers' own drafters as published. ParallelSpec's as if chains committed as many tokens as its trees. \
-               Layer parallelism lowers chains by as much as EasySpec's trees; other drafters of PEARL and DSI are \
-               accelerated as Llama 3 8B is, and Vicuna's drafters have Spec-Bench's acceptance. \"A ninth device\": \
-               it has ParallelSpec's drafter, with Vicuna 13B's acceptance and share of a pass; under DSI, EasySpec's drafts as \
-               well, and errs where the other one does as far as their acceptance allows. PEARL has forerun's automatic lengths where \
-               they are faster. Each method has its best draft length of 1, 2, 3, 5 and 8. Means of texts of 256 tokens.",
+        note: "Simulated, and in no paper; the production decoders in virtual time, without overhead. All methods have their best \
+               draft length of 1 to 8, also the papers alone; PEARL has forerun's automatic lengths where they are faster. \
+               Means of texts of 256 tokens. EasySpec's setting: Llama 3 70B & 8B and Qwen2 72B & 7B on eight A100s, \
+               with the times of its tables 1 and 2. Its published speeds have five tokens, and are over the target on eight \
+               devices. The compositions have the drafter on four devices, and the target on the other four (DSI: two \
+               replicas on two devices each), on which the published speeds are 13.23 (13.01 for Qwen2) and 13.00 (13.03) \
+               tokens/s. With ParallelSpec's masks: its own drafter, trained to draft five tokens in one layer-parallel \
+               pass, at the same acceptance; nobody has trained one, and forerun has no such drafter. A ninth device: \
+               it has ParallelSpec's drafter on tokens, with Vicuna 13B's acceptance and share of a pass. With EasySpec on four \
+               devices, both draft under DSI, and err at the same places as far as their acceptance allows. Without it, the target has \
+               all eight devices, under DSI as two or four replicas. ParallelSpec's settings: its table 1, from which \
+               pass times follow as in `pearl-features`; the pass of its drafter on tokens, too, follows from the drafters \
+               on features. PEARL and SSD have a device more for the drafter, DSI also up to four targets. PEARL's: its \
+               tables 7, 10 and 14; at PEARL's run length, the acceptance of both sides follows from table 7 as in `pearl-1`. \
+               DSI's: its table 2, with up to seven replicas. Acceptance: chains of the papers' own drafters as \
+               published. ParallelSpec's as if chains committed as many tokens as its trees. Layer parallelism lowers chains by \
+               as much as EasySpec's trees; other drafters of PEARL and DSI are accelerated as Llama 3 8B is, and Vicuna's \
+               drafters have Spec-Bench's acceptance. Rows: EasySpec's targets take longer for more rows, as published for \
+               chains and trees. ParallelSpec's take the same time for two and for more, PEARL's and DSI's the same for any number. So do \
+               all drafters, whose further rows are siblings, or drafts for SSD's eight verdicts. The last column keeps the draft \
+               length and the replicas of the best composition.",
     })
 }

@@ -138,8 +138,8 @@ pub(super) const FAMILIES: [Family; 2] = [
 const SPECULATIVE: usize = 0;
 /// Index of speculative decoding with trees in [`Family::methods`].
 const TREE: usize = 1;
-/// The rows of the narrowest tree that the paper tries (figure 4): five depths of four tokens, and the last token.
-const TREE_ROWS: usize = 21;
+/// The number of tokens at each depth of the narrowest tree that the paper tries (figure 4).
+const TREE_WIDTH: usize = 4;
 /// Index of EasySpec in [`Family::methods`].
 const EASYSPEC: usize = 2;
 
@@ -198,16 +198,29 @@ impl Family {
     pub(super) fn target_cost(&self, devices: usize) -> Cost {
         let speed = self.target[devices.ilog2() as usize];
         let times = |method| self.verification(method) * self.target[3];
-        let points = [(1, 1.0), (DEPTH + 1, times(SPECULATIVE)), (TREE_ROWS, times(EASYSPEC))];
+        let tree_rows = TREE_WIDTH * DEPTH + 1;
+        let points = [(1, 1.0), (DEPTH + 1, times(SPECULATIVE)), (tree_rows, times(EASYSPEC))];
         let points = points.map(|(rows, times)| (rows, ns(times / speed))).to_vec();
         Cost { forward: ForwardCost::Rows { points }, layers: 80, ..Cost::constant(0) }
     }
 
-    /// Returns the published speed of EasySpec on a data set at temperature 0 over the target on eight devices, and the
-    /// simulated time of 100 tokens, in nanoseconds.
-    pub(super) fn easyspec(&self, data: usize, texts: u64) -> Result<(f64, f64), SimError> {
-        let published = self.parallel[data] / self.methods[EASYSPEC][data][2];
-        Ok((published, self.times(data, EASYSPEC, texts)?.total_ns))
+    /// Returns the cost of verifying EasySpec's trees on eight devices, up to `depth` tokens deep. A tree is simulated as a
+    /// chain, whose rows cost as much as those of the tree.
+    pub(super) fn tree_cost(&self, depth: usize) -> Cost {
+        let cost = self.target_cost(8);
+        let of_depth = |depth: usize| (depth + 1, cost.forward.ns(TREE_WIDTH * depth + 1));
+        let points = (0..=depth).map(of_depth).collect();
+        Cost { forward: ForwardCost::Rows { points }, ..cost }
+    }
+
+    /// Returns the acceptance rate of EasySpec's trees on a data set at temperature 0.
+    pub(super) fn tree_acceptance(&self, data: usize) -> f64 {
+        self.acceptance(data, EASYSPEC)
+    }
+
+    /// Returns the published speed of EasySpec on a data set at temperature 0 over the target on eight devices.
+    pub(super) fn published(&self, data: usize) -> f64 {
+        self.parallel[data] / self.methods[EASYSPEC][data][2]
     }
 
     /// Returns the seconds of a verification by a method, from the first data set.

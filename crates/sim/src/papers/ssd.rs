@@ -7,7 +7,8 @@ use super::{
 use crate::{SimError, SimulatedMethod, Simulation};
 
 /// A run of the authors' engine for one user, greedily: four H100s for the target, and one more for SSD's
-/// drafter (`tests/reference_test_outputs.md` in github.com/tanishqkumar/ssd, commit 2d8487c).
+/// drafter (`tests/reference_test_outputs.md` in github.com/tanishqkumar/ssd, commit 2d8487c, "Decode Throughput").
+/// All runs have eight prompts (`--numseqs 8`) of 512 tokens at temperature 0.
 struct SsdPair {
     name: &'static str,
     draft_tokens: usize,
@@ -20,6 +21,8 @@ struct SsdPair {
 }
 
 const SSD_PAIRS: [SsdPair; 2] = [
+    // Sections 1 and 3 ("B=1 (ns=8)"). The speed of speculative decoding is only in the file's summary, as "~172":
+    // section 2, its run, gives none.
     SsdPair {
         name: "Llama 70B & 1B",
         draft_tokens: 6,
@@ -28,6 +31,7 @@ const SSD_PAIRS: [SsdPair; 2] = [
         ssd: 238.0,
         round_ms: 23.30,
     },
+    // Section 5.
     SsdPair {
         name: "Qwen 32B & 0.6B",
         draft_tokens: 4,
@@ -53,7 +57,9 @@ impl SsdPair {
 }
 
 /// The draft lengths of which each method uses the best.
-const LENGTHS: [usize; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14];
+const LENGTHS: [usize; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+/// The longest drafts that PEARL's automatic lengths may choose.
+const LONGEST: [usize; 1] = [16];
 
 /// Returns the share of rounds that begin with a prepared draft.
 fn prepared(simulation: &Simulation, texts: u64) -> Result<f64, SimError> {
@@ -117,8 +123,9 @@ pub(super) fn published(texts: u64) -> Result<PublishedTable, SimError> {
                decoding is fitted, and SSD is predicted. A pass takes the same time for any number of rows, and there is \
                no overhead. forerun prepares eight drafts, the authors 21 (Llama) and 10 (Qwen). The target's token is not among the f best of a \
                wrong drafter with a probability of 1/f. Published: tests/reference_test_outputs.md \
-               of github.com/tanishqkumar/ssd at commit 2d8487c: one user, greedy decoding, H100s, four for the target, \
-               and one more for SSD's drafter.",
+               of github.com/tanishqkumar/ssd at commit 2d8487c, the runs of eight prompts for one user at temperature 0, on \
+               four H100s, and one more for SSD's drafter. Llama's speed of speculative decoding is only in the \
+               file's summary, as \"~172\", so its acceptance and draft pass are as inexact.",
     })
 }
 
@@ -132,8 +139,11 @@ pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
         let best = |method| fastest(&pair.simulation(method), &LENGTHS, texts);
         let plain_ns = pair.simulation(SimulatedMethod::Autoregressive).plain_ns()? as f64;
         let speculative = best(SimulatedMethod::Speculative)?;
-        let pearl = best(SimulatedMethod::Pearl)?;
+        let fixed = best(SimulatedMethod::Pearl)?;
+        let automatic = fastest(&pair.simulation(SimulatedMethod::PearlAuto), &LONGEST, texts)?;
+        let siblings = best(SimulatedMethod::PearlSiblings)?;
         let ssd = best(SimulatedMethod::Ssd)?;
+        let best_pearl_ns = fixed.0.min(automatic.0).min(siblings.0);
         let at_best = Simulation { draft_tokens: ssd.1, ..pair.simulation(SimulatedMethod::Ssd) };
         let mut row = vec![
             paper.to_owned(),
@@ -141,10 +151,11 @@ pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
             format!("{:.1}", pair.ratio()),
             format!("{:.3}", pair.acceptance),
         ];
-        row.extend([speculative, pearl, ssd].map(|(ns, _)| format!("{:.2}", plain_ns / ns)));
+        let speeds = [speculative, fixed, automatic, siblings, ssd];
+        row.extend(speeds.map(|(ns, _)| format!("{:.2}", plain_ns / ns)));
         row.extend([
             format!("{:.2}", speculative.0 / ssd.0),
-            format!("{:.2}", pearl.0 / ssd.0),
+            format!("{:.2}", best_pearl_ns / ssd.0),
             format!("{:.0} %", 100.0 * prepared(&at_best, texts)?),
         ]);
         rows.push(row);
@@ -157,17 +168,19 @@ pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
             "c",
             "acceptance",
             "speculative decoding, over plain decoding",
-            "PEARL",
+            "PEARL at its best γ",
+            "PEARL with automatic lengths",
+            "PEARL with three siblings at its best γ",
             "SSD",
             "SSD, compared with speculative decoding",
-            "SSD, compared with PEARL",
+            "SSD, compared with the fastest PEARL",
             "rounds with a prepared draft",
         ]),
         rows,
         note: "Simulated, and in no paper: pass times and acceptance of tables 7, 10 and 14 of PEARL's paper and table 2 of \
-               DSI's, and those of `ssd`. Each method has its best draft length of 1 to 14. PEARL has the eager \
+               DSI's, and those of `ssd`. Each method has its best draft length of 1 to 16. PEARL has the eager \
                schedule. Further rows are free, without overhead, so the values are upper bounds, above all for SSD, \
-               which drafts for eight verdicts at once. The target's token is not among the f best of a wrong drafter with \
+               which drafts for eight verdicts at once, and for siblings. The target's token is not among the f best of a wrong drafter with \
                a probability of 1/f. Means of texts of 256 tokens.",
     })
 }
