@@ -78,7 +78,7 @@ fn drafters_of_blocks_run_the_same_jobs_as_in_virtual_time() {
             (simulation.run().unwrap(), simulation.run_in_real_time().unwrap());
         assert_eq!(jobs(&measured.trace), jobs(&simulated.trace));
         assert_eq!(measured.statistics.accepted, simulated.statistics.accepted);
-        assert!(measured.statistics.accepted > 0);
+        assert!(measured.statistics.accepted.iter().any(|&count| count > 0));
         for method in [SimulatedMethod::Dsi, SimulatedMethod::Ssd] {
             let refused = Simulation { method, ..simulation.clone() };
             let error = refused.run().unwrap_err();
