@@ -9,9 +9,9 @@ use crate::{AcceptanceModel, Cost, SimError, SimulatedMethod, Simulation};
 use forerun_core::{Key, KeyedRandomness, Purpose};
 
 /// The draft lengths and lookaheads of which each method uses the best.
-const LENGTHS: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-/// The longest drafts that PEARL's automatic lengths may choose.
-const LONGEST: usize = 16;
+const LENGTHS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12];
+/// The longest drafts that PEARL's automatic lengths may choose; the best of them counts, too.
+const LONGEST: [usize; 2] = [10, 16];
 /// The largest number of DSI's replicas where the paper does not give the devices.
 const REPLICAS: usize = 4;
 
@@ -72,7 +72,7 @@ impl Drafter {
     fn lengths(&self, method: SimulatedMethod) -> Vec<usize> {
         let longest = self.positions.unwrap_or(usize::MAX);
         match method {
-            SimulatedMethod::PearlAuto => vec![LONGEST],
+            SimulatedMethod::PearlAuto => LONGEST.to_vec(),
             // PEARL drafts on after unverified tokens, so it may have more of them than a draft has.
             SimulatedMethod::Pearl | SimulatedMethod::PearlSiblings => LENGTHS.to_vec(),
             _ => LENGTHS.into_iter().filter(|&length| length <= longest).collect(),
@@ -439,15 +439,16 @@ pub(super) fn composed(texts: u64) -> Result<PublishedTable, SimError> {
         ]),
         rows,
         note: "Simulated, and in no paper; the production decoders in virtual time, without overhead. All methods have their best \
-               draft length of 1 to 8, also the papers alone; PEARL has forerun's automatic lengths where they are faster. \
+               draft length of 1 to 12, also the papers alone; PEARL has forerun's automatic lengths where they are faster. \
                Means of texts of 256 tokens. EasySpec's setting: Llama 3 70B & 8B and Qwen2 72B & 7B on eight A100s, \
                with the times of its tables 1 and 2. Its published speeds have five tokens, and are over the target on eight \
                devices. The compositions have the drafter on four devices, and the target on the other four (DSI: two \
                replicas on two devices each), on which the published speeds are 13.23 (13.01 for Qwen2) and 13.00 (13.03) \
                tokens/s. With ParallelSpec's masks: its own drafter, trained to draft five tokens in one layer-parallel \
-               pass, at the same acceptance; nobody has trained one, and forerun has no such drafter. A ninth device: \
+               pass, at the same acceptance and without EasySpec's exact pass at the start of a round, which with masks would \
+               leave nothing to draft. Nobody has trained one, and forerun has no such drafter. A ninth device: \
                it has ParallelSpec's drafter on tokens, with Vicuna 13B's acceptance and share of a pass. With EasySpec on four \
-               devices, both draft under DSI, and err at the same places as far as their acceptance allows. Without it, the target has \
+               devices, both draft, under DSI only, and err at the same places as far as their acceptance allows. Without it, the target has \
                all eight devices, under DSI as two or four replicas. ParallelSpec's settings: its table 1, from which \
                pass times follow as in `pearl-features`; the pass of its drafter on tokens, too, follows from the drafters \
                on features. PEARL and SSD have a device more for the drafter, DSI also up to four targets. PEARL's: its \
