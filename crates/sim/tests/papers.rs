@@ -258,9 +258,9 @@ fn compositions_are_compared_with_each_paper_at_its_best() {
     for row in &table.rows {
         eprintln!("| {} |", row.join(" | "));
         let at_run_length = row[1].contains("run length");
-        // EasySpec's published speeds have drafts of five tokens. PEARL's acceptance is that of its speculative decoding.
+        // EasySpec's published speeds have drafts of five tokens, and longer ones are faster. PEARL's acceptance is that of its speculative decoding.
         let of_published = match row[0].as_str() {
-            "EasySpec" => 1.0..1.2,
+            "EasySpec" => 1.0..1.3,
             "ParallelSpec" => 0.9..1.05,
             "PEARL" if at_run_length => 0.88..1.0,
             "PEARL" => 0.75..0.9,
@@ -270,7 +270,9 @@ fn compositions_are_compared_with_each_paper_at_its_best() {
         assert!(shown, "{of_published:?}: {row:?}");
         let gains = match (row[0].as_str(), row[5].as_str()) {
             ("EasySpec", "EasySpec on four devices") => 0.8..1.2,
-            ("EasySpec", _) => 1.0..2.0,
+            ("EasySpec", "ParallelSpec on tokens, and EasySpec on four devices") => 0.9..1.5,
+            ("EasySpec", "ParallelSpec on tokens") => 1.05..1.6,
+            ("EasySpec", _) => 1.2..2.0,
             ("ParallelSpec", "ParallelSpec on features") => 0.97..1.12,
             ("ParallelSpec", _) => 1.15..1.35,
             ("PEARL", _) => 1.25..1.55,
