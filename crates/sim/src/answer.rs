@@ -149,7 +149,8 @@ impl Simulation {
     /// Checks that all options are in range.
     ///
     /// # Errors
-    /// Returns [`SimError::Range`] for the first option that is not.
+    /// Returns [`SimError::Range`] for the first option that is not, and [`SimError::ReadsFeatures`] if the method cannot
+    /// have the drafter.
     pub fn check(&self) -> Result<(), SimError> {
         let range = |option, found: String, expected| SimError::Range { option, found, expected };
         let zero = |option| range(option, "0".into(), "at least 1");
@@ -169,6 +170,10 @@ impl Simulation {
                 let found = probability.to_string();
                 return Err(range("`acceptance`", found, "from 0 to 1"));
             }
+        }
+        let needs_tokens = matches!(self.method, SimulatedMethod::Dsi | SimulatedMethod::Ssd);
+        if needs_tokens && self.acceptance.iter().any(AcceptanceModel::reads_features) {
+            return Err(SimError::ReadsFeatures(self.method));
         }
         Ok(())
     }
@@ -216,10 +221,11 @@ impl Simulation {
         let limits =
             Limits { max_tokens: self.max_tokens, context_length: usize::MAX, eos: Vec::new() };
         let mut sequence = Sequence::new(id, prompt, Sampling::greedy(), limits);
-        let (targets, drafters) = (self.targets.len(), self.drafters.len());
+        if self.acceptance.iter().any(AcceptanceModel::reads_features) {
+            sequence = sequence.with_features();
+        }
         let lookup = SimulatedLookup::new(&self.oracle().of_sequence(id), self.lookup.clone());
-        let mut decoder =
-            self.method.decoder(self.draft_tokens, targets, drafters, Box::new(lookup));
+        let mut decoder = self.method.decoder(self, Box::new(lookup));
         generate(&mut *decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()))
             .map_err(|error| SimError::Decode(error.to_string()))?;
         Ok((sequence.generated().to_vec(), sequence.statistics().clone()))

@@ -17,8 +17,8 @@ pub enum ForwardCost {
         points: Vec<(usize, u64)>,
     },
     /// A drafter that computes groups of layers in parallel (EasySpec, arXiv 2502.02493, algorithm 2),
-    /// each layer of a group on its own device. The first pass of a draft calibrates and runs the layers
-    /// in order.
+    /// each layer of a group on its own device. The first pass of a round calibrates and runs the layers
+    /// in order. A round goes on in jobs that extend its draft, as in PEARL, until it has five tokens.
     Layers {
         /// The time of one layer's attention in nanoseconds.
         attention_ns: u64,
@@ -48,7 +48,7 @@ impl ForwardCost {
         }
     }
 
-    /// Returns the time of the first pass of a job over `rows` rows in nanoseconds.
+    /// Returns the time of the first pass of a round over `rows` rows in nanoseconds.
     #[must_use]
     pub fn first_pass_ns(&self, rows: usize) -> u64 {
         match self {
@@ -112,6 +112,18 @@ impl Cost {
         }
     }
 
+    /// Returns the cost of a drafter that drafts all of its tokens in one pass of `ns` nanoseconds (ParallelSpec, DFlash).
+    #[must_use]
+    pub fn one_pass(ns: u64) -> Self {
+        Self { next_ns: Some(0), ..Self::constant(ns) }
+    }
+
+    /// Returns whether all tokens of a draft take one pass.
+    #[must_use]
+    pub fn drafts_in_one_pass(&self) -> bool {
+        self.next_ns == Some(0)
+    }
+
     /// Returns the cost of passes during which ranks also send messages: `messages_ns` is their time by rows, in
     /// nanoseconds. Those of a prompt count as those of one row.
     pub(crate) fn with_messages(&self, messages_ns: impl Fn(usize) -> f64) -> Self {
@@ -140,7 +152,7 @@ impl Cost {
         self.forward.ns(rows) + self.further_sequences_ns(sequences)
     }
 
-    /// Returns the time of the first pass of jobs over `rows` rows of `sequences` sequences, without
+    /// Returns the time of the first pass of rounds over `rows` rows of `sequences` sequences, without
     /// prompts, in nanoseconds.
     pub(crate) fn first_pass_ns(&self, rows: usize, sequences: usize) -> u64 {
         self.forward.first_pass_ns(rows) + self.further_sequences_ns(sequences)

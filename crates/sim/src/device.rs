@@ -1,6 +1,6 @@
 //! Devices: their roles, the times of their passes, and their faults.
 
-use crate::Cost;
+use crate::{Cost, ForwardCost};
 use forerun_core::{Job, JobCost, JobOutput, Role, ScoreJob, SequenceId, TokenId, TokenTree};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,9 +48,16 @@ pub(crate) struct Work {
     rows: Vec<usize>,
     /// The time of the prompt and one row, if the first pass includes the prompt.
     prompt_ns: Option<u64>,
+    /// Whether it starts a round of a layer-parallel drafter.
+    starts_round: bool,
 }
 
 impl Work {
+    /// Returns the work of a job without any pass.
+    pub(crate) fn none() -> Self {
+        Self { rows: Vec::new(), prompt_ns: None, starts_round: false }
+    }
+
     /// Returns the number of rows of a pass; 0 after the last one.
     fn rows(&self, pass: usize) -> usize {
         self.rows.get(pass).copied().unwrap_or(0)
@@ -70,7 +77,10 @@ impl Pass {
     /// Returns the first pass of jobs that run together.
     fn first(cost: &Cost, batch: &[Work]) -> Self {
         let (rows, sequences) = (batch.iter().map(|work| work.rows(0)).sum(), batch.len());
-        let base_ns = cost.first_pass_ns(rows, sequences);
+        let base_ns = match batch.iter().any(|work| work.starts_round) {
+            true => cost.first_pass_ns(rows, sequences),
+            false => cost.pass_ns(rows, sequences),
+        };
         let prompts: Vec<u64> = batch.iter().filter_map(|work| work.prompt_ns).collect();
         let ns = match prompts.len() {
             0 => base_ns,
@@ -172,9 +182,38 @@ pub(crate) struct CacheState(BTreeMap<(Role, SequenceId), CachedTokens>);
 struct CachedTokens {
     tokens: Arc<[TokenId]>,
     tree: TokenTree,
+    /// The round of a layer-parallel drafter that these tokens belong to.
+    round: Option<LayerParallelRound>,
 }
 
+/// The last draft of a round, with the number of tokens before the round.
+struct LayerParallelRound {
+    start: usize,
+    draft: TokenTree,
+}
+
+/// The number of tokens in a round of a layer-parallel drafter whose jobs have fewer, as the engine's drafter has it.
+const LAYER_PARALLEL_ROUND: usize = 5;
+
 impl CachedTokens {
+    /// Returns tokens of which no round is known.
+    fn new(tokens: Arc<[TokenId]>, tree: TokenTree) -> Self {
+        Self { tokens, tree, round: None }
+    }
+
+    /// Returns the number of tokens before the round, if `tokens` are its tokens and a part of its draft, and the round is
+    /// not over.
+    fn round_start(&self, tokens: &[TokenId]) -> Option<usize> {
+        let LayerParallelRound { start, draft } = self.round.as_ref()?;
+        let further = tokens.strip_prefix(&self.tokens[..])?;
+        let mut at = None;
+        let is_draft = further.iter().all(|&token| {
+            at = draft.child_with(at, token);
+            at.is_some()
+        });
+        Some(*start).filter(|start| is_draft && tokens.len() < start + LAYER_PARALLEL_ROUND)
+    }
+
     /// Returns the length of the longest prefix of `tokens` that is cached.
     fn cached_prefix(&self, tokens: &[TokenId]) -> usize {
         if !tokens.starts_with(&self.tokens) {
@@ -213,7 +252,15 @@ impl CacheState {
             }
             Job::Score(ScoreJob { tree, .. }) => vec![missing + tree.len()],
         };
-        Work { rows, prompt_ns: cost.first_ns.filter(|_| held.is_none()) }
+        let prompt_ns = cost.first_ns.filter(|_| held.is_none());
+        let starts_round = self.round_start(role, job.sequence(), tokens).is_none();
+        Work { rows, prompt_ns, starts_round }
+    }
+
+    /// Returns the number of tokens before the round of a layer-parallel drafter that goes on after `tokens`; `None` if one
+    /// starts there.
+    fn round_start(&self, role: Role, sequence: SequenceId, tokens: &[TokenId]) -> Option<usize> {
+        self.0.get(&(role, sequence))?.round_start(tokens)
     }
 
     /// Returns the forward passes of a job that runs alone.
@@ -226,21 +273,25 @@ impl CacheState {
     pub(crate) fn record(&mut self, cost: &Cost, role: Role, job: Job, output: Option<&JobOutput>) {
         let key = (role, job.sequence());
         let past = match (job, output) {
-            (Job::Score(ScoreJob { tokens, tree, .. }), Some(_)) => CachedTokens { tokens, tree },
+            (Job::Score(ScoreJob { tokens, tree, .. }), Some(_)) => CachedTokens::new(tokens, tree),
             (Job::Draft { tokens, .. }, Some(JobOutput::Draft(draft))) if cost.reads_features => {
                 // Without features, there is nothing to draft from yet.
                 if draft.tree.is_empty() && !self.0.contains_key(&key) {
                     return;
                 }
-                CachedTokens { tokens, tree: TokenTree::new() }
+                CachedTokens::new(tokens, TokenTree::new())
             }
             // The last token of a draft was never an input of a pass.
             (Job::Draft { tokens, .. }, Some(JobOutput::Draft(draft))) => {
                 let tree = draft.tree.first(draft.tree.len().saturating_sub(1));
-                CachedTokens { tokens, tree }
+                let start = || self.round_start(role, key.1, &tokens).unwrap_or(tokens.len());
+                let is_layer_parallel = matches!(cost.forward, ForwardCost::Layers { .. });
+                let round = is_layer_parallel
+                    .then(|| LayerParallelRound { start: start(), draft: draft.tree.clone() });
+                CachedTokens { round, ..CachedTokens::new(tokens, tree) }
             }
             (Job::Draft { tokens, .. } | Job::Score(ScoreJob { tokens, .. }), _) => {
-                CachedTokens { tokens, tree: TokenTree::new() }
+                CachedTokens::new(tokens, TokenTree::new())
             }
         };
         self.0.insert(key, past);

@@ -1,5 +1,6 @@
 //! The decoding methods that can be simulated.
 
+use crate::{Cost, Simulation};
 use forerun_core::{DraftShape, Guesser};
 use forerun_decode::{
     Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength, PearlOptions,
@@ -21,6 +22,8 @@ pub enum SimulatedMethod {
     /// PEARL with the eager schedule: it drafts during verification, and a round ends with the target's
     /// pass.
     Pearl,
+    /// PEARL with the eager schedule and automatic draft lengths up to the given one.
+    PearlAuto,
     /// PEARL with the eager schedule, and with guesses from earlier text in passes without unverified tokens.
     PearlLookup,
     /// PEARL with the eager schedule, and with the drafter's next best token next to each unverified one.
@@ -44,10 +47,11 @@ pub enum SimulatedMethod {
 
 impl SimulatedMethod {
     /// All methods with the names that [`FromStr`] accepts.
-    pub const NAMES: [(Self, &str); 11] = [
+    pub const NAMES: [(Self, &str); 12] = [
         (Self::Autoregressive, "autoregressive"),
         (Self::Speculative, "speculative"),
         (Self::Pearl, "pearl"),
+        (Self::PearlAuto, "pearl-auto"),
         (Self::PearlLookup, "pearl-lookup"),
         (Self::PearlSibling, "pearl-sibling"),
         (Self::PearlSiblings, "pearl-siblings"),
@@ -58,20 +62,25 @@ impl SimulatedMethod {
         (Self::Ssd, "ssd"),
     ];
 
-    /// Creates the decoder of this method for `targets` target replicas and a draft length of
-    /// `draft_tokens`. DSI uses all `drafters`; every other method uses the first one. `lookup` guesses tokens for
-    /// methods that guess.
+    /// Creates the decoder of this method for the replicas and the draft length of a simulation. DSI uses all drafters;
+    /// every other method uses the first one. `lookup` guesses tokens for methods that guess.
     pub(crate) fn decoder(
         self,
-        draft_tokens: usize,
-        targets: usize,
-        drafters: usize,
+        simulation: &Simulation,
         lookup: Box<dyn Guesser>,
     ) -> Box<dyn Decoder> {
+        let draft_tokens = simulation.draft_tokens;
         let chain = DraftShape::Chain { length: draft_tokens };
+        let in_one_pass = simulation.drafters.first().is_some_and(Cost::drafts_in_one_pass);
+        let tokens_per_forward = if in_one_pass { usize::MAX } else { 1 };
         let pearl = |options: PearlOptions| {
+            let mode = match self {
+                Self::PearlAuto => DraftLength::Auto,
+                _ => DraftLength::Fixed,
+            };
             let is_eager = options.schedule == PearlSchedule::Eager;
-            let length = PearlDraftLength::new(draft_tokens, DraftLength::Fixed, is_eager);
+            let length = PearlDraftLength::new(draft_tokens, mode, is_eager)
+                .with_tokens_per_forward(tokens_per_forward);
             Box::new(Pearl::new(options, length).with_guesser(lookup))
         };
         let paper = PearlOptions { schedule: PearlSchedule::Paper, ..PearlOptions::default() };
@@ -81,7 +90,7 @@ impl SimulatedMethod {
                 Box::new(Speculative::new(SpeculativeDraftLength::new(chain, DraftLength::Fixed)))
             }
             Self::Ssd => Box::new(Ssd::new(SpeculativeDraftLength::new(chain, DraftLength::Fixed))),
-            Self::Pearl => pearl(PearlOptions::default()),
+            Self::Pearl | Self::PearlAuto => pearl(PearlOptions::default()),
             Self::PearlLookup => {
                 pearl(PearlOptions { pre_verify: PreVerify::PromptLookup, ..Default::default() })
             }
@@ -91,9 +100,11 @@ impl SimulatedMethod {
             Self::PearlNoPreVerify => pearl(PearlOptions { pre_verify: PreVerify::Off, ..paper }),
             Self::PearlNoPostVerify => pearl(PearlOptions { post_verify: false, ..paper }),
             Self::Dsi => {
+                let (targets, drafters) = (simulation.targets.len(), simulation.drafters.len());
                 let targets_per_drafter = targets.div_ceil(drafters.max(1));
                 let lookahead =
-                    DsiLookahead::new(draft_tokens, DraftLength::Fixed, targets_per_drafter);
+                    DsiLookahead::new(draft_tokens, DraftLength::Fixed, targets_per_drafter)
+                        .with_tokens_per_forward(tokens_per_forward);
                 Box::new(Dsi::new(targets, lookahead).with_drafters(drafters))
             }
         }

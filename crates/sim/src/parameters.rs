@@ -30,6 +30,9 @@ pub struct Parameters {
     pub draft_ms: Option<f64>,
     /// The time of the drafter's first pass. Default: the same as other passes.
     pub draft_first_ms: Option<f64>,
+    /// The time of each further pass of a draft. 0: the drafter drafts all of its tokens in one pass. Default: the same as the
+    /// first one.
+    pub draft_next_ms: Option<f64>,
     /// The number of drafters. DSI uses all of them; every other method uses the first one.
     pub drafters: usize,
     /// The probability that a draft token is the target's. Default: 0.8.
@@ -71,6 +74,7 @@ impl Default for Parameters {
             targets: 1,
             draft_ms: None,
             draft_first_ms: None,
+            draft_next_ms: None,
             drafters: 1,
             acceptance: None,
             lookup_hits: LOOKUP_HITS,
@@ -107,7 +111,7 @@ pub(crate) fn busy_targets(target_ns: u64, draft_ns: u64, lookahead: usize) -> u
 
 impl Parameters {
     /// The names of all parameters, in the order of [`Parameters::values`].
-    pub const NAMES: [&str; 21] = [
+    pub const NAMES: [&str; 22] = [
         "method",
         "target-ms",
         "target-first-ms",
@@ -115,6 +119,7 @@ impl Parameters {
         "targets",
         "draft-ms",
         "draft-first-ms",
+        "draft-next-ms",
         "drafters",
         "acceptance",
         "lookup-hits",
@@ -134,7 +139,7 @@ impl Parameters {
     /// Returns all values as text, in the order of [`Parameters::NAMES`]. A value that comes from a
     /// calibration is empty.
     #[must_use]
-    pub fn values(&self, calibrated: bool) -> [String; 21] {
+    pub fn values(&self, calibrated: bool) -> [String; 22] {
         let or = |given: Option<f64>, default: f64| match given {
             Some(value) => value.to_string(),
             None if calibrated => String::new(),
@@ -154,6 +159,7 @@ impl Parameters {
             self.targets.to_string(),
             or(self.draft_ms, DRAFT_MS),
             optional(self.draft_first_ms),
+            optional(self.draft_next_ms),
             self.drafters.to_string(),
             or(self.acceptance, ACCEPTANCE),
             self.lookup_hits.to_string(),
@@ -238,6 +244,15 @@ impl Parameters {
             Some(calibration) if self.draft_ms.is_none() => calibration.drafter_cost()?,
             _ => Cost::linear(ns("`draft_ms`", self.draft_ms.unwrap_or(DRAFT_MS))?, 0),
         };
+        if let Some(ms) = self.draft_next_ms {
+            if self.layer_parallel > 0 {
+                let expected =
+                    "unset with `layer_parallel`, which gives the time of further passes";
+                let (option, found) = ("`draft_next_ms`", ms.to_string());
+                return Err(SimError::Range { option, found, expected });
+            }
+            cost.next_ns = Some(ns("`draft_next_ms`", ms)?);
+        }
         self.adjust(&mut cost, ("`draft_first_ms`", self.draft_first_ms))?;
         Ok(cost)
     }
@@ -279,6 +294,7 @@ mod tests {
         let parameters = Parameters {
             target_first_ms: Some(1.5),
             draft_first_ms: Some(2.5),
+            draft_next_ms: Some(1.25),
             target_ms: Some(7.0),
             row_ms: Some(0.25),
             draft_ms: Some(0.5),
@@ -311,6 +327,24 @@ mod tests {
         assert!(error.starts_with("`targets` is 6000000"), "{error}");
     }
 
+    /// A draft of five tokens takes one pass, also the one that PEARL makes ahead.
+    #[test]
+    fn a_drafter_of_one_pass_is_simulated() {
+        let total_ms = |method: &str| {
+            let parameters = Parameters {
+                method: method.parse().unwrap(),
+                draft_ms: Some(4.0),
+                draft_next_ms: Some(0.0),
+                max_tokens: 13,
+                acceptance: Some(1.0),
+                ..Parameters::default()
+            };
+            parameters.simulation(None).unwrap().measure().unwrap().total_ns / 1_000_000
+        };
+        // Six tokens in each of two rounds, and the last token alone. PEARL's first pass commits a token.
+        assert_eq!([total_ms("speculative"), total_ms("pearl-paper")], [2 * 34 + 30, 4 * 30]);
+    }
+
     #[test]
     fn a_layer_parallel_drafter_is_simulated() {
         let parameters = Parameters {
@@ -328,6 +362,17 @@ mod tests {
         // The first pass calibrates layer by layer. The other two have 10 groups; 8 of them gather.
         let draft_ns = 32 * 300_000 + 2 * (10 * 200_000 + 8 * 50_000 + 32 * 100_000);
         assert_eq!(simulation.measure().unwrap().total_ns, draft_ns + 30_000_000);
+    }
+
+    #[test]
+    fn a_layer_parallel_drafter_has_its_own_time_of_further_passes() {
+        let parameters =
+            Parameters { layer_parallel: 4, draft_next_ms: Some(0.0), ..Parameters::default() };
+        let error = parameters.simulation(None).unwrap_err().to_string();
+        assert!(
+            error.starts_with("`draft_next_ms` is 0, but must be unset with `layer_parallel`"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -5,12 +5,12 @@
 
 use crate::answer::PROMPT;
 use crate::device::CacheState;
-use crate::oracle::{CachedOracle, VOCABULARY};
+use crate::oracle::{CachedOracle, Prefix, VOCABULARY, features};
 use crate::{Cancellation, Device, SimError, Simulation};
 use forerun_core::trace::Trace;
 use forerun_core::{
     Draft, DraftShape, Job, JobOutput, Proposal, Role, Sampling, ScoreJob, Scores, SequenceId,
-    TargetFeedback, TokenTree,
+    TokenTree,
 };
 use forerun_decode::Statistics;
 use forerun_draft::{DraftContext, Drafter};
@@ -94,7 +94,8 @@ struct SleepingModel {
 
 impl SleepingModel {
     fn answer(&mut self, request: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
-        let ForwardRequest { sequence, tokens, tree, first_row, cancel, .. } = *request;
+        let ForwardRequest { sequence, tokens, tree, first_row, features_from, cancel, .. } =
+            *request;
         let job = Job::Score(ScoreJob {
             sequence,
             tokens: tokens.into(),
@@ -117,7 +118,8 @@ impl SleepingModel {
             row[*token as usize] = 1.0;
         }
         let (vocab_size, computed_tokens) = (VOCABULARY, tree.len() + 1);
-        Ok(ForwardOutput { logits, vocab_size, computed_tokens, features: None })
+        let features = features_from.map(|from| features(from, tokens, tree));
+        Ok(ForwardOutput { logits, vocab_size, computed_tokens, features })
     }
 
     /// Waits as long as the passes of a job take, or until the job is cancelled.
@@ -180,10 +182,13 @@ impl Drafter for SleepingModel {
             prompt_len,
             sampling: context.sampling.clone(),
             shape: DraftShape::Chain { length },
-            feedback: TargetFeedback::default(),
+            feedback: context.feedback.clone(),
         };
-        self.wait(&job, cancel)?;
-        let chain = self.oracle.draft(index, tokens, prompt_len, length);
+        if !self.oracle.drafts_nothing(index, &job) {
+            self.wait(&job, cancel)?;
+        }
+        let with_features = context.feedback.features.len();
+        let chain = self.oracle.draft(index, Prefix { tokens, prompt_len, with_features }, length);
         let draft = Draft { tree: TokenTree::chain(&chain), proposal: Proposal::Deterministic };
         self.cache.record(
             &self.device.cost,

@@ -9,7 +9,7 @@ use forerun_decode::{
     PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, generate,
 };
 use forerun_sim::{
-    AcceptanceModel, Cancellation, Cost, Device, Oracle, SharedDevices, SimCluster,
+    AcceptanceModel, Cancellation, Cost, Device, ForwardCost, Oracle, SharedDevices, SimCluster,
     SimulatedLookup, SimulatedMethod, Simulation,
 };
 use proptest::prelude::*;
@@ -297,4 +297,33 @@ fn devices_are_shared_without_conflicts_as_in_appendix_g() {
         assert_eq!(shared_ns == separate_ns, fits, "{devices} devices, γ {gamma}");
         assert!(!fits || shared_ns_at(MS) > shared_ns);
     }
+}
+
+/// Jobs of a layer-parallel drafter that extend its draft go on with its round, which has one exact pass for five tokens.
+/// A restart begins a new one.
+#[test]
+fn a_layer_parallel_drafter_calibrates_once_in_five_tokens() {
+    let groups = vec![1, 3];
+    let forward = ForwardCost::Layers { attention_ns: MS, mlp_ns: 0, communication_ns: 0, groups };
+    let (oracle, drafter) = (
+        Oracle { seed: 1, drafters: vec![recorded(&"y".repeat(7))] },
+        Cost { forward, ..Cost::constant(0) },
+    );
+    let devices = vec![
+        Device { name: "drafter".into(), roles: vec![Role::Drafter(0)], cost: drafter },
+        Device {
+            name: "target".into(),
+            roles: vec![Role::Target(0)],
+            cost: Cost::constant(40 * MS),
+        },
+    ];
+    let mut cluster =
+        SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, Vec::new()).unwrap();
+    let mut sequence = sequence(&oracle, 10);
+    let mut decoder = pearl(8, "eager");
+    generate(&mut decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
+    let drafts = cluster.trace().spans.iter().filter(|span| span.kind == SpanKind::Draft);
+    let passes: Vec<u64> = drafts.map(|span| (span.end_ns - span.start_ns) / MS).collect();
+    // The eighth token is wrong, and so are the tokens after it, which the drafter drafts, too.
+    assert_eq!(passes, [4, 2, 2, 2, 2, 4, 2, 2, 2, 4]);
 }

@@ -156,6 +156,10 @@ pub(crate) struct SimulatedRunArguments {
     #[arg(long, value_name = "MS", help_heading = headings::DRAFTER)]
     pub(crate) draft_first_ms: Option<f64>,
 
+    /// Milliseconds of each further pass of a draft; 0 is a drafter of one pass, such as DFlash [default: as the first pass]
+    #[arg(long, value_name = "MS", help_heading = headings::DRAFTER)]
+    pub(crate) draft_next_ms: Option<f64>,
+
     /// Number of independent drafters for `dsi`; other methods use the first.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::DRAFTER)]
     pub(crate) drafters: usize,

@@ -82,6 +82,7 @@ fn parameters(arguments: &SimulatedRunArguments) -> Parameters {
         targets: arguments.targets,
         draft_ms: arguments.draft_ms,
         draft_first_ms: arguments.draft_first_ms,
+        draft_next_ms: arguments.draft_next_ms,
         drafters: arguments.drafters,
         acceptance: arguments.acceptance,
         lookup_hits: arguments.lookup_hits,

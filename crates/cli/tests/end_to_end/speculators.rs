@@ -10,7 +10,7 @@ use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, Speculato
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const LAYOUTS: [(SpeculatorLayout, &str); 13] = [
+const LAYOUTS: [(SpeculatorLayout, &str); 14] = [
     (SpeculatorLayout::Medusa, "medusa"),
     (SpeculatorLayout::SharedHeadMedusa, "medusa"),
     (SpeculatorLayout::Hydra, "hydra"),

@@ -1,6 +1,6 @@
 //! Tables and claims of the DSI paper (arXiv 2405.14105).
 
-use super::{PublishedTable, headings, mean_ns, mean_times};
+use super::{Pair, PublishedTable, headings, mean_ns, mean_times};
 use crate::parameters::busy_targets;
 use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 
@@ -46,16 +46,22 @@ pub const DSI_PAIRS: [DsiPair; 10] = [
 /// The lookaheads that the paper tries.
 pub const DSI_LOOKAHEADS: [usize; 3] = [1, 5, 10];
 /// The largest number of replicas in the paper.
-const DSI_REPLICAS: usize = 7;
+pub(super) const DSI_REPLICAS: usize = 7;
 
 impl DsiPair {
+    /// Returns the pair in nanoseconds.
+    pub(super) fn in_ns(&self) -> Pair {
+        let [target_ns, draft_ns] = [self.target_ms, self.draft_ms].map(|ms| (ms * 1e6) as u64);
+        Pair { name: self.name, target_ns, draft_ns, acceptance: self.acceptance }
+    }
+
     /// Returns the simulation of 50 tokens with this pair.
     ///
     /// DSI has the number of replicas from equation 1 and one more for the pass at the frontier, but at
     /// most seven. Other methods have one.
     #[must_use]
     pub fn simulation(&self, method: SimulatedMethod, lookahead: usize) -> Simulation {
-        let [target_ns, draft_ns] = [self.target_ms, self.draft_ms].map(|ms| (ms * 1e6) as u64);
+        let Pair { target_ns, draft_ns, .. } = self.in_ns();
         let cost = |ns| Cost { layers: 32, ..Cost::constant(ns) };
         let busy = busy_targets(target_ns, draft_ns, lookahead);
         let replicas =

@@ -4,16 +4,21 @@
 //! report or imply; sampling, messages and prompts take no time. So a simulated value is what an ideal
 //! implementation would reach. A published value above it cannot be explained by the method alone.
 
+mod composed;
 mod compositions;
 mod dsi;
 mod easyspec;
 mod hosts;
+mod parallelspec;
 mod pearl;
 mod pearl_tasks;
+mod ssd;
 
 pub use dsi::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, RealTimeMeasurement, expected_rounds};
 
-use crate::{Calibration, SimError, Simulation};
+use crate::{
+    AcceptanceModel, Calibration, Cancellation, Cost, SimError, SimulatedMethod, Simulation,
+};
 
 /// A table with simulated values next to published ones.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +66,14 @@ pub enum PaperTable {
     EasySpecTensorParallel,
     /// EasySpec, table 2: time for 100 tokens, from plain decoding to EasySpec.
     EasySpecLadder,
+    /// SSD (arXiv 2603.03251) next to the speeds that its authors publish.
+    Ssd,
+    /// SSD with the times of the other papers, compared with speculative decoding and PEARL. It is in no paper.
+    SsdPairs,
+    /// PEARL with drafters that read the target's features, compared with speculative decoding. It is in no paper.
+    PearlFeatures,
+    /// Compositions of the papers, compared with each paper alone in its own setting. They are in no paper.
+    Composed,
     /// PEARL with guesses from earlier text, compared with PEARL. It is in no paper.
     PearlGuesses,
     /// PEARL with siblings of unverified tokens, compared with PEARL. It is in no paper.
@@ -71,7 +84,7 @@ pub enum PaperTable {
 
 impl PaperTable {
     /// All tables with the names used by `forerun simulate paper`.
-    pub const NAMES: [(Self, &str); 18] = [
+    pub const NAMES: [(Self, &str); 22] = [
         (Self::PearlSpeed, "pearl-1"),
         (Self::PearlBestLengths, "pearl-2b"),
         (Self::PearlAblations, "pearl-4"),
@@ -87,6 +100,10 @@ impl PaperTable {
         (Self::DsiClosedForm, "dsi-e"),
         (Self::EasySpecTensorParallel, "easyspec-1"),
         (Self::EasySpecLadder, "easyspec-2"),
+        (Self::Ssd, "ssd"),
+        (Self::SsdPairs, "ssd-pairs"),
+        (Self::PearlFeatures, "pearl-features"),
+        (Self::Composed, "composed"),
         (Self::PearlGuesses, "pearl-guesses"),
         (Self::PearlSiblings, "pearl-siblings"),
         (Self::Hosts, "hosts"),
@@ -135,11 +152,74 @@ impl PaperTable {
             Self::DsiClosedForm => dsi::closed_form(texts),
             Self::EasySpecTensorParallel => easyspec::tensor_parallel(texts),
             Self::EasySpecLadder => easyspec::ladder(texts),
+            Self::Ssd => ssd::published(texts),
+            Self::SsdPairs => ssd::pairs(texts),
+            Self::PearlFeatures => parallelspec::pearl_features(texts),
+            Self::Composed => composed::composed(texts),
             Self::PearlGuesses => compositions::guesses(texts),
             Self::PearlSiblings => compositions::siblings(texts),
             Self::Hosts => hosts::fastest(texts),
         }
     }
+}
+
+/// Two models by their published times and acceptance.
+#[derive(Clone, Copy)]
+struct Pair {
+    name: &'static str,
+    target_ns: u64,
+    draft_ns: u64,
+    acceptance: f64,
+}
+
+impl Pair {
+    /// Returns the ratio c of the target's pass time to the drafter's.
+    fn ratio(&self) -> f64 {
+        self.target_ns as f64 / self.draft_ns as f64
+    }
+
+    /// Returns a simulation in which a pass takes the same time for any number of rows.
+    fn simulation(&self, method: SimulatedMethod) -> Simulation {
+        let [draft, target] = [self.draft_ns, self.target_ns].map(Cost::constant);
+        simulation(method, draft, vec![target], AcceptanceModel::Iid(self.acceptance))
+    }
+}
+
+/// Returns a simulation of 256 tokens without overhead.
+fn simulation(
+    method: SimulatedMethod,
+    drafter: Cost,
+    targets: Vec<Cost>,
+    acceptance: AcceptanceModel,
+) -> Simulation {
+    Simulation {
+        method,
+        drafters: vec![drafter],
+        targets,
+        acceptance: vec![acceptance],
+        lookup: AcceptanceModel::Iid(0.0),
+        draft_tokens: 0,
+        max_tokens: 256,
+        seed: 0,
+        cancellation: Cancellation::Layer,
+        faults: Vec::new(),
+    }
+}
+
+/// Returns the shortest mean time of an answer with any of these draft lengths, in nanoseconds, and the length.
+fn fastest(
+    simulation: &Simulation,
+    lengths: &[usize],
+    texts: u64,
+) -> Result<(f64, usize), SimError> {
+    let mut fastest = (f64::INFINITY, 0);
+    for &draft_tokens in lengths {
+        let ns = mean_ns(&Simulation { draft_tokens, ..simulation.clone() }, texts)?;
+        if ns < fastest.0 {
+            fastest = (ns, draft_tokens);
+        }
+    }
+    Ok(fastest)
 }
 
 /// Returns the mean time of an answer over `texts` texts, in nanoseconds.

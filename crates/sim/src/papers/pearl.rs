@@ -1,6 +1,6 @@
 //! Tables of the PEARL paper (arXiv 2408.11850) on HumanEval.
 
-use super::{PublishedTable, acceptance_at, headings, mean_ns, tokens_per_round};
+use super::{Pair, PublishedTable, acceptance_at, headings, mean_ns, tokens_per_round};
 use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 
 /// A pair of models in PEARL's experiments on HumanEval.
@@ -89,6 +89,11 @@ impl PearlPair {
         acceptance_at(self.mean_accepted, |rate| tokens_per_round(rate, self.best_length))
     }
 
+    /// Returns the acceptance rate that follows from the number of tokens between two rejections.
+    fn acceptance_at_run_length(&self) -> f64 {
+        self.run_length / (self.run_length + 1.0)
+    }
+
     fn tokens_per_second(
         &self,
         method: SimulatedMethod,
@@ -121,6 +126,23 @@ impl PearlPair {
     }
 }
 
+/// Returns the pairs with their published speedups of PEARL over autoregressive decoding (table 1).
+pub(super) fn pairs() -> impl Iterator<Item = (Pair, f64)> {
+    let ns = |speed: f64| (1e9 / speed) as u64;
+    PEARL_PAIRS.iter().map(move |pair| {
+        let (target_ns, draft_ns) = (ns(pair.target_speed), ns(pair.draft_speed));
+        let acceptance = pair.acceptance();
+        (Pair { name: pair.name, target_ns, draft_ns, acceptance }, pair.published[1])
+    })
+}
+
+/// Returns the same with the acceptance rate that follows from PEARL's published run length (table 7), which is higher.
+pub(super) fn pairs_at_run_length() -> impl Iterator<Item = (Pair, f64)> {
+    PEARL_PAIRS.iter().zip(pairs()).map(|(published, (pair, speedup))| {
+        (Pair { acceptance: published.acceptance_at_run_length(), ..pair }, speedup)
+    })
+}
+
 const PEARL_NOTE: &str = "Simulated: pass times from the paper's table 10, the acceptance rate from its tables \
     7 and 14. The acceptance rate is the same at every position, a pass takes the same time for any number of \
     rows, and there is no overhead. Published: measured on A100s, including prompts, sampling and messages. \
@@ -140,7 +162,7 @@ pub(super) fn speed(texts: u64) -> Result<PublishedTable, SimError> {
             over_plain(SimulatedMethod::PearlPaper, gamma)?,
             over_plain(SimulatedMethod::Pearl, gamma)?,
         );
-        let acceptance = pair.run_length / (pair.run_length + 1.0);
+        let acceptance = pair.acceptance_at_run_length();
         let at_run_length =
             pair.tokens_per_second_at(acceptance, SimulatedMethod::PearlPaper, gamma, texts)?
                 / pair.target_speed;

@@ -26,10 +26,11 @@ const PRESETS: [Name; 3] = [
     ("easyspec-variance", "EasySpec's table 4: variance from prompt to prompt"),
 ];
 
-const SIMULATED_METHODS: [Name; 11] = [
+const SIMULATED_METHODS: [Name; 12] = [
     ("autoregressive", "One forward pass of the target per token, no drafts"),
     ("speculative", "Draft, then verify"),
     ("pearl", "Draft and verify at the same time; rounds end with the target's pass"),
+    ("pearl-auto", "PEARL with automatic draft lengths up to `--draft-tokens`"),
     ("pearl-lookup", "PEARL with guesses from earlier text in passes without unverified tokens"),
     ("pearl-sibling", "PEARL with the drafter's next best token next to each unverified one"),
     ("pearl-siblings", "PEARL with the drafter's next three tokens next to each unverified one"),
@@ -54,7 +55,7 @@ pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
     NamedValue { parse: |text| parse_types(text, "int8"), names }
 }
 
-const PAPER_TABLES: [Name; 18] = [
+const PAPER_TABLES: [Name; 22] = [
     ("pearl-1", "PEARL, table 1: speed"),
     ("pearl-2b", "PEARL, figure 2b: the best draft length of each round of a recorded run"),
     ("pearl-4", "PEARL, table 4: ablations"),
@@ -70,6 +71,16 @@ const PAPER_TABLES: [Name; 18] = [
     ("dsi-e", "DSI, appendix E: latency of speculative decoding"),
     ("easyspec-1", "EasySpec, table 1: tensor parallelism"),
     ("easyspec-2", "EasySpec, table 2: from plain decoding to EasySpec"),
+    ("ssd", "SSD: speeds of its authors' runs"),
+    (
+        "ssd-pairs",
+        "SSD with the papers' times, against speculative decoding and PEARL; in no paper",
+    ),
+    (
+        "pearl-features",
+        "PEARL with drafters that read the target's features, against speculative decoding; in no paper",
+    ),
+    ("composed", "Compositions of the papers against each paper alone; in no paper"),
     ("pearl-guesses", "PEARL with guesses from earlier text, compared with PEARL; in no paper"),
     (
         "pearl-siblings",
