@@ -88,12 +88,18 @@ pub(crate) fn goldens(drafter: &Path) -> Goldens {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Checks that these are all drafters in a folder of goldens, in order.
-pub(crate) fn assert_all_tested(folder: &Path, drafters: &[&str]) {
+/// Returns the names of everything in a folder, in order.
+fn names(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
-    names.retain(|name| name != "target");
     names.sort();
+    names
+}
+
+/// Checks that these are all drafters in a folder of goldens, in order.
+pub(crate) fn assert_all_tested(folder: &Path, drafters: &[&str]) {
+    let mut names = names(folder);
+    names.retain(|name| name != "target");
     assert_eq!(names, drafters);
 }
 
