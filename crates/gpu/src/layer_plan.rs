@@ -230,7 +230,8 @@ mod tests {
     use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
     use forerun_formats::{Checkpoint, Config, Speculator, SpeculatorArchitecture};
 
-    /// The weights of drafters and what they share with their target need what was planned: not more, and little less.
+    /// The weights of drafters and what they share with their target need what was planned, and small buffers for which
+    /// [`PASS_BYTES`] has room.
     #[test]
     fn weights_of_drafters_need_the_planned_memory() {
         use SpeculatorLayout as L;
@@ -258,7 +259,7 @@ mod tests {
         };
         let check = |name: &str, planned: u64, before: u64| {
             let found = allocated().unwrap() - before;
-            let is_close = found <= planned && planned <= found + found / 20;
+            let is_close = found <= planned + 1024 && planned <= found + found / 20;
             assert!(is_close, "{name}: planned {planned}, allocated {found}");
         };
         let types = ModelTypes::from(WeightType::F32);
