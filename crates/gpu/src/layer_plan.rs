@@ -186,7 +186,12 @@ pub(crate) fn bytes_outside_layers(architecture: &Architecture, types: &MatrixTy
     let is_copied = architecture.head == Head::Target && architecture.head_tokens.is_some();
     let row = row_bytes(WeightType::F32, architecture.hidden_size);
     let copied = if is_copied { architecture.head_size() * row } else { 0 };
-    outside.map(|tensor| tensor_bytes(architecture, types, tensor)).sum::<u64>() + copied as u64
+    let bytes = |tensor| {
+        // The projection of features may have a bias.
+        let bias = if tensor == Tensor::Fusion { architecture.hidden_size } else { 0 };
+        tensor_bytes(architecture, types, tensor) + (bias * size_of::<f32>()) as u64
+    };
+    outside.map(bytes).sum::<u64>() + copied as u64
 }
 
 /// Returns the bytes of each layer's weights, and those of its keys and values or of its states.
