@@ -78,11 +78,11 @@ impl HeadWeights {
             Weights::load_architecture(layer, source, Some(target), types).map(Arc::new)
         });
         let prefix = prefix.transpose()?;
-        let of_target = target.architecture();
+        let (divisor, cap) = architecture.logit_divisor_and_cap(target.architecture());
         Ok(Self {
             embedding: Arc::clone(&target.embedding),
-            divisor: if architecture.own_matrices { 1.0 } else { of_target.factors.logit_divisor },
-            cap: of_target.logit_cap.filter(|_| !architecture.own_matrices),
+            divisor,
+            cap,
             architecture,
             heads,
             prefix,

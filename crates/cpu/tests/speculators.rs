@@ -29,6 +29,9 @@ use tempfile::TempDir;
 const SEQUENCE: SequenceId = SequenceId(7);
 const MASKS: usize = 3;
 
+/// The name of the target's embedding.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+
 /// The first layer of drafters other than EAGLE-3.
 const PLAIN: (&str, bool) = ("layers.0", false);
 
@@ -65,12 +68,13 @@ impl Target {
         let speculator = Speculator::open(&path, &self.checkpoint).unwrap().unwrap();
         let mut tensors = Tensors::read(&path);
         let of_target = Tensors::read(&self.folder.path().join("target"));
-        for (name, short) in [
-            ("model.embed_tokens.weight", "embed_tokens.weight"),
-            ("lm_head.weight", "lm_head.weight"),
-        ] {
+        for (name, short) in
+            [(EMBEDDING, "embed_tokens.weight"), ("lm_head.weight", "lm_head.weight")]
+        {
             let own = tensors.0.entry(short.into());
-            own.or_insert_with(|| of_target.0[name].clone());
+            // A tied head is the embedding.
+            let stored = || of_target.0.get(name).unwrap_or(&of_target.0[EMBEDDING]);
+            own.or_insert_with(|| stored().clone());
         }
         (speculator, tensors)
     }
@@ -735,30 +739,42 @@ fn assert_keeps_no_predicted_rows(size: usize, new: impl Fn(usize) -> EagleModel
     assert_eq!(found, logits(&mut fresh, &text[..7], &other, &TokenTree::new(), 0));
 }
 
-/// Heads that use the target's head also apply its divisor of logits (Granite).
+/// Heads that use the target's head also apply its divisor of logits (Granite), and its limit (Gemma 2).
 #[test]
-fn logits_of_the_targets_head_are_divided() {
-    let is_family = |config: &Config| config.family == F::Granite;
-    let target = target_of(example_families().into_iter().find(is_family).unwrap());
-    let architecture = target.checkpoint.architecture();
-    assert!(architecture.factors.logit_divisor != 1.0);
-    let (speculator, _) = target.drafter(SpeculatorLayout::SharedHeadMedusa);
-    let mut model = heads(&speculator, &target.weights, &Arc::new(Team::single_thread()));
-    let SpeculatorArchitecture::Heads(layout) = speculator.architecture().unwrap() else {
-        panic!("heads")
+fn logits_of_the_targets_head_are_divided_and_limited() {
+    let of_family = |family| {
+        let config = example_families().into_iter().find(|config| config.family == family);
+        // The limit is small, so that it changes all logits.
+        let config = config.unwrap();
+        let final_logit_softcapping = config.final_logit_softcapping.map(|_| 1.0);
+        Config { final_logit_softcapping, ..config }
     };
-    let (types, isa) = (WeightType::F32, Isa::best());
-    let of_target = ReferenceModel::load_as(&target.checkpoint, types, isa).unwrap();
-    let arithmetic = Arithmetic::cpu(types, isa);
-    let reference =
-        ReferenceHeads::load(layout, &speculator, arithmetic, Arc::new(of_target)).unwrap();
-    let mut reference = HeadsModel::<_, ReferenceDevice>::new(reference, None);
-    let (tokens, tree) = (tokens(), TokenTree::chain(&[0; MASKS - 1]));
-    let features = features(tokens.len() - 1, target.config.hidden_size);
-    let found = logits(&mut model, &tokens, &features, &tree, 0);
-    let expected = logits(&mut reference, &tokens, &features, &tree, 0);
-    let expected = expected.into_iter().map(f64::from).collect();
-    assert_near(&found, &[expected], "Granite");
+    for family in [F::Granite, F::Gemma2] {
+        let target = target_of(of_family(family));
+        let architecture = target.checkpoint.architecture();
+        let is_changed =
+            [architecture.factors.logit_divisor != 1.0, architecture.logit_cap.is_some()];
+        assert_eq!(is_changed, [family == F::Granite, family == F::Gemma2]);
+        let (speculator, _) = target.drafter(SpeculatorLayout::SharedHeadMedusa);
+        let mut model = heads(&speculator, &target.weights, &Arc::new(Team::single_thread()));
+        let SpeculatorArchitecture::Heads(layout) = speculator.architecture().unwrap() else {
+            panic!("heads")
+        };
+        let (types, isa) = (WeightType::F32, Isa::best());
+        let of_target = ReferenceModel::load_as(&target.checkpoint, types, isa).unwrap();
+        let arithmetic = Arithmetic::cpu(types, isa);
+        let reference =
+            ReferenceHeads::load(layout, &speculator, arithmetic, Arc::new(of_target)).unwrap();
+        let mut reference = HeadsModel::<_, ReferenceDevice>::new(reference, None);
+        let (tokens, tree) = (tokens(), TokenTree::chain(&[0; MASKS - 1]));
+        let features = features(tokens.len() - 1, target.config.hidden_size);
+        let found = logits(&mut model, &tokens, &features, &tree, 0);
+        let largest = found.iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
+        assert!(family != F::Gemma2 || (0.1..=1.0).contains(&largest), "{largest}");
+        let expected = logits(&mut reference, &tokens, &features, &tree, 0);
+        let expected = expected.into_iter().map(f64::from).collect();
+        assert_near(&found, &[expected], &family.to_string());
+    }
 }
 
 /// PARD-2 shares nothing but the target's final norm, which can be loaded alone.

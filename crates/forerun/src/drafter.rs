@@ -41,6 +41,25 @@ pub(crate) enum SharedPart {
     EmbeddingAndHead,
 }
 
+impl SharedPart {
+    /// Returns the part that a drafter trained for the target uses.
+    fn of(speculator: &Speculator) -> Self {
+        match speculator.kind().is_model() {
+            true => Self::FinalNorm,
+            false => Self::EmbeddingAndHead,
+        }
+    }
+
+    /// Returns its name.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::FinalNorm => "final norm",
+            Self::EmbeddingAndHead => "embedding and head",
+        }
+    }
+}
+
 /// An open checkpoint of a drafter.
 enum DrafterCheckpoint {
     /// A whole model.
@@ -107,10 +126,7 @@ impl<'p> OpenDrafter<'p> {
     pub(crate) fn shared_part(&self) -> Option<SharedPart> {
         match &self.checkpoint {
             DrafterCheckpoint::Model { .. } => None,
-            DrafterCheckpoint::Speculator(speculator) => Some(match speculator.kind().is_model() {
-                true => SharedPart::FinalNorm,
-                false => SharedPart::EmbeddingAndHead,
-            }),
+            DrafterCheckpoint::Speculator(speculator) => Some(SharedPart::of(speculator)),
         }
     }
 
@@ -127,27 +143,34 @@ impl<'p> OpenDrafter<'p> {
         }
     }
 
-    /// Returns the memory that it needs on this GPU in bytes, next to a target that is not there as a whole: 0 if it drafts
-    /// elsewhere.
+    /// Returns the memory that drafters need on a GPU in bytes, next to a target that is not there as a whole. They have one
+    /// copy of what they share with it.
     ///
     /// # Errors
     /// If a tensor is missing or broken.
     pub(crate) fn memory_on_gpu(
-        &self,
+        drafters: &[Self],
         gpu: usize,
         plan: &Plan,
         target: &OpenModel,
     ) -> Result<u64, LoadError> {
-        match &self.checkpoint {
-            _ if self.gpu != Some(gpu) => Ok(0),
-            DrafterCheckpoint::Model { model, .. } => {
-                memory::of_model_on_gpu(&model.checkpoint, plan.types())
-            }
-            DrafterCheckpoint::Speculator(speculator) => {
-                let shared = self.shared_part().map(|part| (part, &target.checkpoint));
-                memory::of_speculator_on_gpu(speculator, shared, plan.types())
-            }
-        }
+        let there = || drafters.iter().filter(|drafter| drafter.gpu == Some(gpu));
+        let own = there().try_fold(0_u64, |sum, drafter| {
+            let own = match &drafter.checkpoint {
+                DrafterCheckpoint::Model { model, .. } => {
+                    memory::of_model_on_gpu(&model.checkpoint, plan.types())?
+                }
+                DrafterCheckpoint::Speculator(speculator) => {
+                    memory::of_speculator_on_gpu(speculator, plan.types())?
+                }
+            };
+            Ok::<_, LoadError>(sum.saturating_add(own))
+        })?;
+        let shared = there().filter_map(Self::shared_part).max();
+        let shared = shared
+            .map(|part| memory::of_shared_on_gpu(&target.checkpoint, plan.types(), part))
+            .transpose()?;
+        Ok(own.saturating_add(shared.unwrap_or(0)))
     }
 
     /// Returns the memory that it needs at least in addition to the target, in bytes. What it needs on a GPU does not
@@ -174,17 +197,17 @@ impl<'p> OpenDrafter<'p> {
         }
     }
 
-    /// Loads its weights. The [part](Self::shared_part) of the target's that it uses must be loaded on its device.
+    /// Loads its weights, and a copy of the [part](Self::shared_part) of the target that it uses, unless the target's weights
+    /// are on its device.
     ///
     /// # Errors
     /// If a tensor is missing or broken.
     pub(crate) fn load(
         self,
         plan: &Plan,
-        target: (&OpenModel, Option<&PlacedWeights>),
+        (target, on_device): (&OpenModel, Option<PlacedWeights>),
         loader: &mut Loader<'_>,
     ) -> Result<LoadedDrafter, ForerunError> {
-        let (target, target_weights) = target;
         let Self { index, gpu, part, name, checkpoint } = self;
         let types = plan.types();
         let mut member_weights = None;
@@ -198,16 +221,24 @@ impl<'p> OpenDrafter<'p> {
                 use_weights(loader.load_on(gpu, name, &model.checkpoint, types)?)
             }
             DrafterCheckpoint::Speculator(speculator) => {
+                let part = SharedPart::of(&speculator);
                 let key = SpeculatorKey {
                     path: speculator.path().to_owned(),
                     types,
                     target: target.checkpoint.path().to_owned(),
                     gpu,
+                    copied: on_device.is_none().then_some(part),
                 };
-                let target_weights =
-                    target_weights.expect("the target of a drafter that shares it is loaded");
-                loader.load_drafter(key, target_weights, || {
-                    drafter_builders::speculator(&speculator, target_weights, types)
+                loader.load_drafter(key, |loader| {
+                    let shared = match on_device {
+                        Some(on_device) => on_device,
+                        None => {
+                            let model = (plan.model(), &target.checkpoint);
+                            loader.load_shared(gpu, model, (types, part), name)?
+                        }
+                    };
+                    let parts = drafter_builders::speculator(&speculator, &shared, types)?;
+                    Ok((parts, shared))
                 })?
             }
         };
@@ -358,5 +389,53 @@ impl LoadedDrafter {
             }
             _ => engine.with_drafter(self.index, drafter),
         })
+    }
+}
+
+#[cfg(all(test, feature = "gpu"))]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::open_model::open_model;
+    use crate::plan::Options;
+    use forerun_formats::checkpoint::random::{example_config, write_random_pair};
+    use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
+
+    /// Drafters on one GPU have one copy of what they share with their target.
+    #[test]
+    fn shared_memory_is_counted_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let [target, model, drafter] =
+            ["target", "model", "drafter"].map(|name| folder.path().join(name));
+        let config = example_config();
+        write_random_pair(&target, &model, &config, 2, 0.3, 3).unwrap();
+        let random = RandomSpeculator {
+            layout: SpeculatorLayout::Eagle3,
+            target: &config,
+            seed: 3,
+            positions: 3,
+            target_embedding_sha256: None,
+        };
+        random.write(&drafter).unwrap();
+        let plan = Plan::new(Options {
+            model: target.into(),
+            draft_model: Some(drafter.into()),
+            drafter: Some(DrafterKind::Eagle),
+            placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
+            ..Options::default()
+        });
+        let (plan, mut loader) = (plan.unwrap(), Loader::new());
+        let target = open_model(plan.model(), &mut loader).unwrap();
+        let mut drafters = OpenDrafter::all(&plan, &target, &mut loader).unwrap();
+        let memory = |drafters: &[OpenDrafter<'_>], gpu| {
+            OpenDrafter::memory_on_gpu(drafters, gpu, &plan, &target).unwrap()
+        };
+        let one = memory(&drafters, 0);
+        let part = SharedPart::EmbeddingAndHead;
+        let shared = memory::of_shared_on_gpu(&target.checkpoint, plan.types(), part).unwrap();
+        assert!(shared > 0);
+        drafters.extend(OpenDrafter::all(&plan, &target, &mut loader).unwrap());
+        assert_eq!(memory(&drafters, 0), 2 * one - shared);
+        assert_eq!(memory(&drafters, 1), 0);
     }
 }

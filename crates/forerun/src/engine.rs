@@ -158,20 +158,12 @@ impl OpenedPlan {
             Some((_, on_gpus)) => on_gpus,
             None => on_gpus.collect::<Result<HashMap<_, _>, _>>()?,
         };
-        let load_shared = |part| loader.load_shared(&target.checkpoint, plan.types(), part);
-        let shared = shared_part.map(load_shared).transpose()?;
-        let shared_on_cores = weights.clone().or(shared).map(PlacedWeights::Cores);
         let load = |drafter: OpenDrafter<'_>| {
-            let whole = drafter.gpu().and_then(|gpu| gpu_targets.get(&gpu)).filter(|_| !is_split);
-            let shared = match (drafter.gpu(), drafter.shared_part()) {
-                (Some(gpu), Some(part)) if whole.is_none() => {
-                    let model = (plan.model(), &target.checkpoint);
-                    Some(loader.load_shared_on(gpu, model, plan.types(), part)?)
-                }
-                (Some(_), _) => whole.cloned(),
-                (None, _) => shared_on_cores.clone(),
+            let of_target = match drafter.gpu() {
+                Some(gpu) => gpu_targets.get(&gpu).filter(|_| !is_split).cloned(),
+                None => weights.clone().map(PlacedWeights::Cores),
             };
-            drafter.load(plan, (&target, shared.as_ref()), loader)
+            drafter.load(plan, (&target, of_target), loader)
         };
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
@@ -254,11 +246,7 @@ fn first_layers(
         memory::check(rest.saturating_add(on_cores))?;
     }
     let mut load = |gpu: usize, layers: Option<usize>| {
-        let mut reserved_bytes = 0_u64;
-        for drafter in drafters {
-            reserved_bytes =
-                reserved_bytes.saturating_add(drafter.memory_on_gpu(gpu, plan, target)?);
-        }
+        let mut reserved_bytes = OpenDrafter::memory_on_gpu(drafters, gpu, plan, target)?;
         if loader.shares_main_memory(gpu)? {
             let ends = memory::of_model_without_layers(checkpoint, types)?;
             reserved_bytes = reserved_bytes.saturating_add(ends.saturating_add(on_cores) as u64);

@@ -58,6 +58,23 @@ pub enum ForerunError {
         #[source]
         cause: Box<forerun_gpu::GpuLoadError>,
     },
+    /// What a drafter on a GPU shares with a target that is elsewhere cannot be loaded there.
+    #[cfg(feature = "gpu")]
+    #[error(
+        "the drafter {drafter} on gpu:{gpu} needs a copy of the target's {part} there, which cannot be loaded; write, for \
+         example, \"drafter=cpu:0\""
+    )]
+    SharedOnGpu {
+        /// The drafter.
+        drafter: String,
+        /// The number of the GPU.
+        gpu: usize,
+        /// The part of the target, in words.
+        part: &'static str,
+        /// The reason.
+        #[source]
+        cause: Box<forerun_gpu::GpuLoadError>,
+    },
     /// A drafter that one device computes is placed on several ranks.
     #[error(
         "the drafter {drafter} uses weights and hidden states of the target, and cannot be split between ranks, but the \

@@ -60,6 +60,8 @@ pub(crate) struct SpeculatorKey {
     pub(crate) target: PathBuf,
     /// The GPU, if it is not on cores.
     pub(crate) gpu: Option<usize>,
+    /// The part of the target of which it uses a copy, if the target's own weights are not on its device.
+    pub(crate) copied: Option<SharedPart>,
 }
 
 /// Finds models on disk or on the Hugging Face hub, loads them, and reports progress.
@@ -243,8 +245,21 @@ impl<'a> Loader<'a> {
         Ok(weights)
     }
 
-    /// Returns what a drafter on cores needs of a target that is elsewhere.
+    /// Returns what a drafter needs of a target that is elsewhere: on a GPU, or on cores if there is no `gpu`.
     pub(crate) fn load_shared(
+        &mut self,
+        gpu: Option<usize>,
+        (model, checkpoint): (&ModelSource, &Checkpoint),
+        (types, part): (ModelTypes, SharedPart),
+        drafter: &ModelSource,
+    ) -> Result<PlacedWeights, ForerunError> {
+        match gpu {
+            Some(gpu) => self.upload_shared(gpu, (model, checkpoint), (types, part), drafter),
+            None => self.load_shared_on_cores(checkpoint, types, part).map(PlacedWeights::Cores),
+        }
+    }
+
+    fn load_shared_on_cores(
         &mut self,
         checkpoint: &Checkpoint,
         types: ModelTypes,
@@ -342,28 +357,44 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Returns what a drafter on a GPU needs of a target that is not there as a whole.
-    pub(crate) fn load_shared_on(
+    fn upload_shared(
         &mut self,
         gpu: usize,
         (model, checkpoint): (&ModelSource, &Checkpoint),
-        types: ModelTypes,
-        part: SharedPart,
+        (types, part): (ModelTypes, SharedPart),
+        drafter: &ModelSource,
     ) -> Result<PlacedWeights, ForerunError> {
         #[cfg(feature = "gpu")]
         {
-            let upload = |device: &Arc<GpuDevice>, _: OnLayer<'_>| match part {
-                SharedPart::EmbeddingAndHead => {
-                    GpuWeights::load_without_layers(device, checkpoint, types)
-                }
-                SharedPart::FinalNorm => GpuWeights::load_final_norm(device, checkpoint),
+            let layers = checkpoint.config().num_hidden_layers;
+            let upload = |device: &Arc<GpuDevice>, on_layer: OnLayer<'_>| {
+                let mut report = |done| match on_layer(done) {
+                    ControlFlow::Continue(()) => Ok(()),
+                    ControlFlow::Break(()) => Err(GpuLoadError::Cancelled),
+                };
+                report(0)?;
+                let loaded = match part {
+                    SharedPart::EmbeddingAndHead => {
+                        GpuWeights::load_without_layers(device, checkpoint, types)?
+                    }
+                    SharedPart::FinalNorm => GpuWeights::load_final_norm(device, checkpoint)?,
+                };
+                report(layers)?;
+                Ok(loaded)
             };
-            let part = GpuPart { gpu, part: ModelPart::Shared(part) };
-            self.upload(part, model, (checkpoint, types), upload).map(PlacedWeights::Gpu)
+            let key = GpuPart { gpu, part: ModelPart::Shared(part) };
+            let loaded = self.upload(key, model, (checkpoint, types), upload);
+            loaded.map(PlacedWeights::Gpu).map_err(|error| match error {
+                ForerunError::LoadOnGpu { cause, .. } => {
+                    let (drafter, part) = (drafter.to_string(), part.name());
+                    ForerunError::SharedOnGpu { drafter, gpu, part, cause }
+                }
+                error => error,
+            })
         }
         #[cfg(not(feature = "gpu"))]
         {
-            let _ = (model, checkpoint, types, part);
+            let _ = (model, checkpoint, types, part, drafter);
             Err(ForerunError::NoGpuSupport { gpu })
         }
     }
@@ -414,21 +445,20 @@ impl<'a> Loader<'a> {
         Ok(weights)
     }
 
-    /// Returns the weights of a drafter that was trained for a target, of which `target` is what it shares. Calls `read`
-    /// unless they are shared already.
+    /// Returns the weights of a drafter that was trained for a target. Calls `read` unless they are shared already: it also
+    /// returns the part of the target that they use.
     pub(crate) fn load_drafter(
         &mut self,
         key: SpeculatorKey,
-        target: &PlacedWeights,
-        read: impl FnOnce() -> Result<DrafterParts, ForerunError>,
+        read: impl FnOnce(&mut Self) -> Result<(DrafterParts, PlacedWeights), ForerunError>,
     ) -> Result<DrafterParts, ForerunError> {
         let loaded = self.shared.as_ref().and_then(|shared| shared.drafters.get(&key));
         if let Some((parts, _)) = loaded.filter(|(_, target)| target.device_works()) {
             return Ok(parts.clone());
         }
-        let parts = read()?;
+        let (parts, target) = read(self)?;
         if let Some(shared) = &mut self.shared {
-            shared.drafters.insert(key, (parts.clone(), target.clone()));
+            shared.drafters.insert(key, (parts.clone(), target));
         }
         Ok(parts)
     }

@@ -74,35 +74,39 @@ pub(crate) fn of_model_on_gpu(
     Ok(0)
 }
 
-/// Returns the memory that a drafter trained for a target needs on a GPU. Without the target there, it also has the
-/// `shared` part of it.
+/// Returns the memory that a drafter trained for a target needs on a GPU, without what it shares with the target.
 #[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "there are no GPUs"))]
 pub(crate) fn of_speculator_on_gpu(
     speculator: &Speculator,
-    shared: Option<(SharedPart, &Checkpoint)>,
     types: ModelTypes,
 ) -> Result<u64, LoadError> {
     #[cfg(feature = "gpu")]
-    {
-        use forerun_gpu::{GpuHeadWeights, GpuWeights};
-        let own = match speculator.architecture()? {
-            SpeculatorArchitecture::Layers(layers) => {
-                GpuWeights::needed_memory(&layers, speculator, types)?
-            }
-            SpeculatorArchitecture::Heads(heads) => {
-                GpuHeadWeights::needed_memory(&heads, speculator, types)?
-            }
-        };
-        let shared = match shared {
-            Some((SharedPart::EmbeddingAndHead, target)) => {
-                GpuWeights::memory_without_layers(target, types)?
-            }
-            Some((SharedPart::FinalNorm, _)) | None => 0,
-        };
-        Ok(own.saturating_add(shared))
-    }
+    return match speculator.architecture()? {
+        SpeculatorArchitecture::Layers(layers) => {
+            forerun_gpu::GpuWeights::needed_memory(&layers, speculator, types)
+        }
+        SpeculatorArchitecture::Heads(heads) => {
+            forerun_gpu::GpuHeadWeights::needed_memory(&heads, speculator, types)
+        }
+    };
     #[cfg(not(feature = "gpu"))]
     Ok(0)
+}
+
+/// Returns the memory that a part of a target needs on a GPU, which drafters share. A norm needs next to none.
+#[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "there are no GPUs"))]
+pub(crate) fn of_shared_on_gpu(
+    checkpoint: &Checkpoint,
+    types: ModelTypes,
+    part: SharedPart,
+) -> Result<u64, LoadError> {
+    match part {
+        #[cfg(feature = "gpu")]
+        SharedPart::EmbeddingAndHead => {
+            forerun_gpu::GpuWeights::memory_without_layers(checkpoint, types)
+        }
+        _ => Ok(0),
+    }
 }
 
 /// Checks that models which need this memory can be loaded. Systems that do not say how much memory they

@@ -10,8 +10,8 @@ use forerun::{
     Answer, DraftTokens, DrafterKind, Forerun, ForerunError, GpuDevice, LayerStrategy, Loader,
     Method, Options, Plan, RandomPair, Request, SamplingOptions, Step, Tree, WeightType,
 };
-use forerun_formats::checkpoint::random::example_families;
-use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
+use forerun_formats::checkpoint::random::{example_config, example_families, write_random_pair};
+use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use forerun_formats::{BlockType, Config, Family};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -452,7 +452,40 @@ fn drafters_trained_for_a_target_give_its_text_on_any_devices() {
     assert!(accepted > 200, "{accepted} draft tokens are accepted");
 }
 
-/// What GPUs do not compute of a drafter is named, with its tensor.
+/// Returns the error of a drafter on a GPU for a target on cores.
+fn refused(
+    target: &Path,
+    (layout, path): (&SpeculatorLayout, &Path),
+    types: WeightType,
+) -> Refused {
+    let opened = open(Options {
+        model: target.to_owned().into(),
+        draft_model: Some(path.to_owned().into()),
+        drafter: Some(drafting(layout).0),
+        placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
+        weight_type: Some(types.into()),
+        ..Options::default()
+    });
+    let error = opened.err().unwrap();
+    match &error {
+        ForerunError::LoadOnGpu { model, cause } => {
+            Refused { message: error.to_string(), model: model.clone(), cause: cause.to_string() }
+        }
+        ForerunError::SharedOnGpu { drafter, cause, .. } => {
+            Refused { message: error.to_string(), model: drafter.clone(), cause: cause.to_string() }
+        }
+        _ => panic!("{layout:?}: {error}"),
+    }
+}
+
+/// The error of a drafter on a GPU.
+struct Refused {
+    message: String,
+    model: String,
+    cause: String,
+}
+
+/// What GPUs do not compute is named with its tensor: of a drafter, or of the part of the target that it needs.
 #[test]
 fn drafters_that_gpus_do_not_compute_are_refused_by_name() {
     if !has_gpu() {
@@ -460,18 +493,36 @@ fn drafters_that_gpus_do_not_compute_are_refused_by_name() {
     }
     let (pair, speculators) = Pair::with_speculators();
     for (layout, path) in &speculators {
-        let refused = open(Options {
-            model: pair.target.clone().into(),
-            draft_model: Some(path.clone().into()),
-            drafter: Some(drafting(layout).0),
-            placement: Some("drafter=gpu:0,target=cpu:0".parse().unwrap()),
-            weight_type: Some(WeightType::Quantized(BlockType::Q4_0).into()),
-            ..Options::default()
-        });
-        let error = refused.err().unwrap();
-        let ForerunError::LoadOnGpu { cause, .. } = &error else { panic!("{layout:?}: {error}") };
-        assert!(cause.to_string().contains("weights in q4_0"), "{layout:?}: {cause}");
+        let q4_0 = WeightType::Quantized(BlockType::Q4_0);
+        let Refused { message, model, cause } = refused(&pair.target, (layout, path), q4_0);
+        assert_eq!(model, path.display().to_string(), "{layout:?}: {message}");
+        let tensor = "weights in q4_0 (model.";
+        assert!(cause.contains(tensor), "{layout:?}: {cause}");
+        // PARD-2 needs the target's final norm only, which has no such type.
+        let needs = "on gpu:0 needs a copy of the target's embedding and head there";
+        assert_eq!(message.contains(needs), *layout != SpeculatorLayout::Pard2, "{message}");
+        assert_eq!(message.contains("drafter=cpu:0"), message.contains(needs), "{message}");
     }
+    // The target is on cores, which compute any number of inputs.
+    let folder = tempfile::tempdir().unwrap();
+    let (target, config) =
+        (folder.path().join("target"), Config { intermediate_size: 90, ..example_config() });
+    let drafter = folder.path().join("a drafter");
+    write_random_pair(&target, &folder.path().join("unused"), &config, 2, 0.3, 3).unwrap();
+    let layout = SpeculatorLayout::Eagle3;
+    let random = RandomSpeculator {
+        layout,
+        target: &config,
+        seed: 3,
+        positions: 3,
+        target_embedding_sha256: None,
+    };
+    random.write(&drafter).unwrap();
+    let Refused { message, model, cause } = refused(&target, (&layout, &drafter), WeightType::F32);
+    assert_eq!(model, drafter.display().to_string(), "{message}");
+    assert!(message.contains("a drafter"), "{message}");
+    let tensor = "90 inputs, no multiple of 4 (model.layers.0.mlp.down_proj";
+    assert!(cause.contains(tensor), "{cause}");
 }
 
 /// The demonstration's trained drafters predict the target on any devices as well as on cores: wrong features would

@@ -379,6 +379,16 @@ impl DraftHeads {
         if self.reads_tokens { head + 1 } else { 0 }
     }
 
+    /// Returns the divisor and the limit of logits: those of the target's head if the heads use it, and none if they have
+    /// matrices of their own.
+    #[must_use]
+    pub fn logit_divisor_and_cap(&self, target: &Architecture) -> (f32, Option<f32>) {
+        match self.own_matrices {
+            true => (Factors::ONE.logit_divisor, None),
+            false => (target.factors.logit_divisor, target.logit_cap),
+        }
+    }
+
     /// Returns the tensors that are stored for the heads. Biases are optional, and not included.
     pub fn tensors(&self) -> impl Iterator<Item = Tensor> + '_ {
         let first = self.reads_tokens.then_some([HeadTensor::First, HeadTensor::FirstResidual]);

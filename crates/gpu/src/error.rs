@@ -116,7 +116,8 @@ pub enum GpuFailure {
     },
     /// The GPU was lost, or its driver reported an error that should not happen. It cannot be used again.
     #[error(
-        "GPU {adapter} has failed: {reason}; load the models again, or place them on the CPU (`target=cpu:0-3`)"
+        "GPU {adapter} has failed: {reason}; load the models on it again, or place them on the CPU (`target=cpu:0-3`, \
+         `drafter=cpu:0`)"
     )]
     Lost {
         /// The adapter's name.

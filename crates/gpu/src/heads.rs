@@ -2,7 +2,7 @@
 
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
-use crate::kernel::{Kernel, WEIGHT_TYPES};
+use crate::kernel::Kernel;
 use crate::layer_plan::{self, PASS_BYTES};
 use crate::matrix::{GpuMatrix, MatrixSource, row_bytes};
 use crate::model::{GpuModel, outputs_at_once};
@@ -12,6 +12,7 @@ use crate::product::{ProductRows, Store};
 use crate::recorder::{BoundBuffers, Recorder, Submitted};
 use crate::rows::Row;
 use crate::scratch::GrowingBuffer;
+use crate::support;
 use crate::weights::{GpuWeights, types_of};
 use bytemuck::Zeroable;
 use forerun_formats::checkpoint::Tensor;
@@ -53,7 +54,8 @@ impl GpuHeadWeights {
     ///
     /// # Errors
     /// [`GpuLoadError::Unsupported`] if a matrix has a type or a size that GPUs do not compute yet, [`GpuLoadError::Failure`],
-    /// or [`GpuLoadError::Load`] if a tensor is missing, or has the wrong type or shape, or a value is not finite.
+    /// or [`GpuLoadError::Load`] if a tensor is missing, or has the wrong type or shape, a value is not finite, or `target` lacks
+    /// what they share.
     pub fn load(
         target: &GpuWeights,
         architecture: DraftHeads,
@@ -65,13 +67,7 @@ impl GpuHeadWeights {
         let matrix = |head, part: HeadTensor| {
             let (tensor, shape) = (Tensor::DraftHead(head, part), architecture.shape(head, part));
             let weight_type = matrix_types.of(tensor);
-            if !WEIGHT_TYPES.contains(&weight_type) {
-                let piece = format!("weights in {weight_type} ({tensor})");
-                return Err(GpuLoadError::Unsupported { piece });
-            }
-            if !shape[1].is_multiple_of(4) {
-                let piece =
-                    format!("a matrix with {} inputs, no multiple of 4 ({tensor})", shape[1]);
+            if let Some(piece) = support::unsupported_matrix(tensor, weight_type, shape[1]) {
                 return Err(GpuLoadError::Unsupported { piece });
             }
             let bias = Tensor::DraftHead(head, part.bias());
@@ -95,7 +91,7 @@ impl GpuHeadWeights {
                 layers: layers.collect::<Result<_, GpuLoadError>>()?,
                 matrix: match architecture.own_matrices {
                     true => Arc::new(matrix(head, HeadTensor::Matrix)?),
-                    false => Arc::clone(&target.head),
+                    false => target.shared_head()?,
                 },
             })
         };
@@ -105,12 +101,15 @@ impl GpuHeadWeights {
             .prefix
             .clone()
             .map(|layer| GpuWeights::load_drafter(target, layer, source, types).map(Arc::new));
-        let of_target = target.architecture();
+        let (divisor, cap) = architecture.logit_divisor_and_cap(target.architecture());
         Ok(Self {
             heads,
-            embedding: Arc::clone(&target.embedding),
-            divisor: if architecture.own_matrices { 1.0 } else { of_target.factors.logit_divisor },
-            cap: of_target.logit_cap.filter(|_| !architecture.own_matrices),
+            embedding: match architecture.reads_tokens {
+                true => target.shared_embedding()?,
+                false => Arc::clone(&target.embedding),
+            },
+            divisor,
+            cap,
             prefix: prefix.transpose()?,
             unused: device.allocate("an unused buffer", 0)?,
             device: Arc::clone(device),
@@ -133,7 +132,9 @@ impl GpuHeadWeights {
         let of_heads = architecture.tensors().filter_map(|tensor| match tensor {
             Tensor::DraftHead(head, part) => {
                 let shape = architecture.shape(head, part);
-                Some((shape[0] * row_bytes(matrix_types.of(tensor), shape[1])) as u64)
+                // With a bias, which is optional.
+                let row = row_bytes(matrix_types.of(tensor), shape[1]) + size_of::<f32>();
+                Some((shape[0] * row) as u64)
             }
             _ => None,
         });

@@ -186,7 +186,12 @@ pub(crate) fn bytes_outside_layers(architecture: &Architecture, types: &MatrixTy
     let is_copied = architecture.head == Head::Target && architecture.head_tokens.is_some();
     let row = row_bytes(WeightType::F32, architecture.hidden_size);
     let copied = if is_copied { architecture.head_size() * row } else { 0 };
-    outside.map(|tensor| tensor_bytes(architecture, types, tensor)).sum::<u64>() + copied as u64
+    let bytes = |tensor| {
+        // The projection of features may have a bias.
+        let bias = if tensor == Tensor::Fusion { architecture.hidden_size } else { 0 };
+        tensor_bytes(architecture, types, tensor) + (bias * size_of::<f32>()) as u64
+    };
+    outside.map(bytes).sum::<u64>() + copied as u64
 }
 
 /// Returns the bytes of each layer's weights, and those of its keys and values or of its states.
@@ -222,6 +227,93 @@ fn tensor_bytes(architecture: &Architecture, types: &MatrixTypes, tensor: Tensor
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::heads::GpuHeadWeights;
+    use crate::weights::{GpuWeights, types_of};
+    use forerun_formats::checkpoint::random::{
+        RandomDtype, example_config, write_random_checkpoint,
+    };
+    use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
+    use forerun_formats::{Checkpoint, Config, Speculator, SpeculatorArchitecture};
+
+    /// The weights of drafters and what they share with their target need what was planned, and small buffers for which
+    /// [`PASS_BYTES`] has room.
+    #[test]
+    fn weights_of_drafters_need_the_planned_memory() {
+        use SpeculatorLayout as L;
+        if GpuDevice::adapters().is_empty() {
+            return eprintln!("skipped: there is no GPU");
+        }
+        let device = std::sync::Arc::new(GpuDevice::open(0).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("target");
+        let config = Config {
+            hidden_size: 256,
+            intermediate_size: 512,
+            vocab_size: 2000,
+            ..example_config()
+        };
+        write_random_checkpoint(&path, &config, 3, RandomDtype::F32).unwrap();
+        let target = Checkpoint::open(&path).unwrap();
+        let allocated = || {
+            device.wait(device.submit_writes()).unwrap();
+            let report = device.inner().generate_allocator_report();
+            report.map(|report| report.allocations.iter().map(|it| it.size).sum::<u64>())
+        };
+        let Some(_) = allocated() else {
+            return eprintln!("skipped: the driver reports no memory");
+        };
+        let check = |name: &str, planned: u64, before: u64| {
+            let found = allocated().unwrap() - before;
+            let is_close = found <= planned + 1024 && planned <= found + found / 20;
+            assert!(is_close, "{name}: planned {planned}, allocated {found}");
+        };
+        let types = ModelTypes::from(WeightType::F32);
+        let before = allocated().unwrap();
+        let shared = GpuWeights::load_without_layers(&device, &target, types).unwrap();
+        let planned = GpuWeights::memory_without_layers(&target, types).unwrap();
+        check("the embedding and the head", planned, before);
+        for layout in [
+            L::Eagle,
+            L::SharedEmbeddingEagle,
+            L::ReducedEagle,
+            L::Eagle3,
+            L::PEagle,
+            L::DFlash2,
+            L::Medusa,
+            L::SharedHeadMedusa,
+            L::Hydra,
+        ] {
+            let path = folder.path().join(format!("{layout:?}"));
+            let random = RandomSpeculator {
+                layout,
+                target: &config,
+                seed: 3,
+                positions: 3,
+                target_embedding_sha256: None,
+            };
+            random.write(&path).unwrap();
+            let speculator = Speculator::open(&path, &target).unwrap().unwrap();
+            let before = allocated().unwrap();
+            let name = format!("{layout:?}");
+            match speculator.architecture().unwrap() {
+                SpeculatorArchitecture::Layers(layers) => {
+                    let (matrices, cache) = types_of(&layers, &speculator, types).unwrap();
+                    let caches = layer_bytes(&layers, &matrices, cache);
+                    let caches: u64 = caches.into_iter().map(|[_, cached]| cached).sum();
+                    let needed = GpuWeights::needed_memory(&layers, &speculator, types).unwrap();
+                    let loaded = GpuWeights::load_drafter(&shared, layers, &speculator, types);
+                    let _loaded = loaded.unwrap();
+                    check(&name, needed - caches - PASS_BYTES, before);
+                }
+                SpeculatorArchitecture::Heads(heads) => {
+                    let needed = GpuHeadWeights::needed_memory(&heads, &speculator, types).unwrap();
+                    let loaded = GpuHeadWeights::load(&shared, heads, &speculator, types);
+                    let _loaded = loaded.unwrap();
+                    check(&name, needed - PASS_BYTES, before);
+                }
+            }
+        }
+    }
 
     /// A plan of three layers with two replicas, whose caches need 20 bytes a layer, next to models of 7 bytes.
     fn plan(count: LayerCount) -> LayerPlan {

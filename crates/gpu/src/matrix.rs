@@ -89,9 +89,12 @@ impl GpuMatrix {
             };
             self.parts.iter().find(has).expect("an output of the matrix")
         };
-        let same_part =
+        let same_type =
             |one: &TokenId, next: &TokenId| part_of(*one).weight_type == part_of(*next).weight_type;
-        for same_type in outputs.chunk_by(same_part) {
+        let successive = |one: &TokenId, next: &TokenId| {
+            one.checked_add(1) == Some(*next) && std::ptr::eq(part_of(*one), part_of(*next))
+        };
+        for same_type in outputs.chunk_by(same_type) {
             let weight_type = part_of(same_type[0]).weight_type;
             let row_bytes = row_bytes(weight_type, self.inputs) as u64;
             for outputs in same_type.chunks(most_outputs(device, row_bytes)) {
@@ -102,17 +105,19 @@ impl GpuMatrix {
                 let bias = || device.allocate("biases of a part of a head", bias_bytes);
                 let bias = has_bias.then(bias).transpose()?;
                 let mut encoder = device.new_encoder();
-                for (to, &output) in (0..).zip(outputs) {
-                    let part = part_of(output);
-                    let from = output as u64 - part.first_output as u64;
-                    let copies = [(Some(&part.weights), Some(&weights), row_bytes)];
+                let mut to = 0;
+                for run in outputs.chunk_by(successive) {
+                    let (part, count) = (part_of(run[0]), run.len() as u64);
+                    let from = u64::from(run[0]) - part.first_output as u64;
+                    let rows = (Some(&part.weights), Some(&weights), row_bytes);
                     let of_bias = (part.bias.as_ref(), bias.as_ref(), size_of::<f32>() as u64);
-                    for (stored, copy, bytes) in copies.into_iter().chain([of_bias]) {
+                    for (stored, copy, bytes) in [rows, of_bias] {
                         if let (Some(stored), Some(copy)) = (stored, copy) {
-                            let (from, to) = (from * bytes, to * bytes);
+                            let (from, to, bytes) = (from * bytes, to * bytes, count * bytes);
                             encoder.copy_buffer_to_buffer(stored, from, copy, to, bytes);
                         }
                     }
+                    to += count;
                 }
                 device.wait(device.submit(encoder))?;
                 let first_output = selected.outputs;
@@ -260,7 +265,7 @@ fn extend_blocks(bytes: &mut Vec<u8>, block_type: BlockType, blocks: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Selected outputs come from several parts, in any order, with their biases.
+    /// Selected outputs come from several parts, in any order, alone or in runs, with their biases.
     #[test]
     fn outputs_are_selected_with_their_biases() {
         if GpuDevice::adapters().is_empty() {
@@ -278,8 +283,8 @@ mod tests {
             MatrixPart { weight_type, first_output, outputs, weights, bias }
         };
         let matrix = GpuMatrix { inputs: 8, outputs: 5, parts: vec![part(0, 3), part(3, 2)] };
-        let selected = matrix.select(&device, &[4, 0, 2]).unwrap();
-        assert_eq!((selected.inputs, selected.outputs), (8, 3));
+        let selected = matrix.select(&device, &[4, 0, 1, 3, 4]).unwrap();
+        assert_eq!((selected.inputs, selected.outputs), (8, 5));
         let [part] = &selected.parts[..] else { panic!("one part") };
         let read = |buffer: &Buffer, numbers: usize| {
             let bytes = (numbers * size_of::<f32>()) as u64;
@@ -292,8 +297,8 @@ mod tests {
             device.read(&staging, bytes, device.submit(encoder), visit).unwrap();
             found
         };
-        let first: Vec<f32> = read(&part.weights, 24).into_iter().step_by(8).collect();
-        assert_eq!(first, [40.0, 0.0, 20.0]);
-        assert_eq!(read(part.bias.as_ref().unwrap(), 3), [4.5, 0.5, 2.5]);
+        let first: Vec<f32> = read(&part.weights, 40).into_iter().step_by(8).collect();
+        assert_eq!(first, [40.0, 0.0, 10.0, 30.0, 40.0]);
+        assert_eq!(read(part.bias.as_ref().unwrap(), 5), [4.5, 0.5, 1.5, 3.5, 4.5]);
     }
 }

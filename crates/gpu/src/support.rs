@@ -4,7 +4,7 @@ use crate::error::GpuLoadError;
 use crate::kernel::{MAX_CONVOLUTION, MAX_EXPERTS, MAX_HEAD_DIM, MAX_KEY_DIM, WEIGHT_TYPES};
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
-    Architecture, Attention, CacheType, Experts, Layer, MatrixTypes, Norm, Recurrent,
+    Architecture, Attention, CacheType, Experts, Layer, MatrixTypes, Norm, Recurrent, WeightType,
 };
 
 /// Checks that GPUs compute everything in a model.
@@ -26,7 +26,7 @@ pub(crate) fn check(
     let mut of_layers = model.layers.iter().enumerate();
     let of_layers = of_layers.find_map(|(index, layer)| unsupported_layer(index, layer));
     let of_matrices =
-        || model.matrices().find_map(|tensor| unsupported_matrix(model, types, tensor));
+        || model.matrices().find_map(|tensor| unsupported_matrix_of(model, types, tensor));
     match of_layers.or_else(of_matrices) {
         Some(piece) => Err(GpuLoadError::Unsupported { piece }),
         None => Ok(()),
@@ -57,7 +57,8 @@ pub(crate) fn first_layers(
     };
     for (index, layer) in model.layers.iter().enumerate() {
         let mut matrices = model.matrices().filter(|tensor| layer_of(*tensor) == Some(index));
-        let of_matrices = || matrices.find_map(|tensor| unsupported_matrix(model, types, tensor));
+        let of_matrices =
+            || matrices.find_map(|tensor| unsupported_matrix_of(model, types, tensor));
         if let Some(piece) = unsupported_layer(index, layer).or_else(of_matrices) {
             return (index, Some(piece));
         }
@@ -69,12 +70,23 @@ fn unsupported_layer(index: usize, layer: &Layer) -> Option<String> {
     unsupported_piece(layer).map(|piece| format!("{piece} (layer {index})"))
 }
 
-fn unsupported_matrix(model: &Architecture, types: &MatrixTypes, tensor: Tensor) -> Option<String> {
-    let weight_type = types.of(tensor);
+fn unsupported_matrix_of(
+    model: &Architecture,
+    types: &MatrixTypes,
+    tensor: Tensor,
+) -> Option<String> {
+    unsupported_matrix(tensor, types.of(tensor), model.shape(tensor)[1])
+}
+
+/// Returns what GPUs do not compute of a matrix of this type with this number of inputs, if they do not.
+pub(crate) fn unsupported_matrix(
+    tensor: Tensor,
+    weight_type: WeightType,
+    inputs: usize,
+) -> Option<String> {
     if !WEIGHT_TYPES.contains(&weight_type) {
         return Some(format!("weights in {weight_type} ({tensor})"));
     }
-    let inputs = model.shape(tensor)[1];
     let is_odd = !inputs.is_multiple_of(4);
     is_odd.then(|| format!("a matrix with {inputs} inputs, no multiple of 4 ({tensor})"))
 }

@@ -91,7 +91,7 @@ impl GpuWeights {
     /// Uploads the weights of a drafter to the GPU of its target, whose embedding, head and final norm it may share.
     ///
     /// # Errors
-    /// As [`GpuWeights::load_architecture`].
+    /// As [`GpuWeights::load_architecture`], and [`LoadError::NoTarget`] if `target` lacks what the drafter shares.
     pub fn load_drafter(
         target: &Self,
         architecture: Architecture,
@@ -171,7 +171,7 @@ impl GpuWeights {
         let uploader = Uploader { device, architecture: &architecture, source, types: &matrices };
         let shared = || target.ok_or(LoadError::NoTarget);
         let embedding = match architecture.shares_embedding {
-            true => Arc::clone(&shared()?.embedding),
+            true => shared()?.shared_embedding()?,
             false => Arc::new(uploader.matrix(&[Tensor::Embedding], &[])?),
         };
         let masks = || uploader.matrix(&[Tensor::MaskEmbeddings], &[]);
@@ -200,8 +200,8 @@ impl GpuWeights {
             }
             Head::Own => Arc::new(uploader.matrix(&[Tensor::Head], head_bias.as_slice())?),
             Head::Target => match &architecture.head_tokens {
-                None => Arc::clone(&shared()?.head),
-                Some(tokens) => Arc::new(shared()?.head.select(device, tokens)?),
+                None => shared()?.shared_head()?,
+                Some(tokens) => Arc::new(shared()?.shared_head()?.select(device, tokens)?),
             },
         };
         if on_layer(layers.len()).is_break() {
@@ -283,6 +283,22 @@ impl GpuWeights {
         Ok(Self { layers, ropes, ..Self::empty(device, architecture, cache_type)? })
     }
 
+    /// Returns the embedding for a drafter that shares it.
+    ///
+    /// # Errors
+    /// If it is not here.
+    pub(crate) fn shared_embedding(&self) -> Result<Arc<GpuMatrix>, LoadError> {
+        shared(&self.embedding)
+    }
+
+    /// Returns the head for a drafter that shares it.
+    ///
+    /// # Errors
+    /// If it is not here.
+    pub(crate) fn shared_head(&self) -> Result<Arc<GpuMatrix>, LoadError> {
+        shared(&self.head)
+    }
+
     /// Returns whether only the first layers are here, without the embedding and the head.
     pub(crate) fn is_part(&self) -> bool {
         self.embedding.outputs == 0
@@ -324,6 +340,14 @@ impl GpuWeights {
         let projection = self.features.as_ref().and_then(|features| features.projection.as_ref());
         let projection = projection.map_or(0, GpuMatrix::bytes);
         layers + self.embedding.bytes() + head + own_inputs + projection
+    }
+}
+
+/// Returns a matrix for a drafter that shares it, unless it is on another device.
+fn shared(matrix: &Arc<GpuMatrix>) -> Result<Arc<GpuMatrix>, LoadError> {
+    match matrix.outputs {
+        0 => Err(LoadError::NoTarget),
+        _ => Ok(Arc::clone(matrix)),
     }
 }
 

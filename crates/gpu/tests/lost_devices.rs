@@ -14,12 +14,15 @@ use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Sequence,
     Speculative, SpeculativeDraftLength, generate,
 };
-use forerun_draft::ModelDrafter;
-use forerun_formats::WeightType;
-use forerun_formats::checkpoint::random::RandomTensors;
-use forerun_gpu::{GpuDevice, GpuFailure, GpuLoadError, GpuModel, GpuOptions, GpuWeights};
+use forerun_draft::{EagleDrafter, MedusaDrafter, ModelDrafter};
+use forerun_formats::checkpoint::random::{RandomDtype, RandomTensors, write_random_checkpoint};
+use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
+use forerun_formats::{Checkpoint, Speculator, SpeculatorArchitecture, WeightType};
+use forerun_gpu::{
+    GpuDevice, GpuFailure, GpuHeadWeights, GpuHeads, GpuLoadError, GpuModel, GpuOptions, GpuWeights,
+};
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
-use forerun_model::CachedTransformer;
+use forerun_model::{CachedTransformer, EagleModel};
 use forerun_runtime::testing::{Dice, env_number};
 use forerun_runtime::{BuildEngine, Engine, Runtime, TeamSpec, WorkerSpec};
 use std::ops::ControlFlow;
@@ -236,7 +239,18 @@ fn decode(
     dice: &mut Dice,
     lost: Option<&Arc<GpuDevice>>,
 ) -> (Sequence, Result<(), DecodeError>) {
-    let (mut sequence, mut cluster) = (sequence(dice), runtime.cluster());
+    let sequence = sequence(dice);
+    decode_sequence(decoder, runtime, (sequence, dice), lost)
+}
+
+/// Decodes a sequence as [`decode`] does.
+fn decode_sequence(
+    decoder: &mut dyn Decoder,
+    runtime: &Runtime,
+    (mut sequence, dice): (Sequence, &mut Dice),
+    lost: Option<&Arc<GpuDevice>>,
+) -> (Sequence, Result<(), DecodeError>) {
+    let mut cluster = runtime.cluster();
     // Before the first token, or after any but the last.
     let (moment, committed) = ((dice.below(24), dice.below(300_000)), AtomicUsize::new(0));
     let outcome = std::thread::scope(|scope| {
@@ -297,4 +311,105 @@ fn dsi_goes_on_without_a_lost_gpu_and_others_name_it() {
     }
     println!("{replicas_failed} replicas and {answers_failed} answers failed");
     assert!(replicas_failed > 0 && answers_failed > 0);
+}
+
+/// Starts a worker with a drafter and one with a target.
+fn start_pair(drafter: BuildEngine, target: BuildEngine) -> Runtime {
+    let spec = |(role, build): (Role, BuildEngine)| WorkerSpec {
+        name: format!("{role:?}"),
+        team: TeamSpec::Unpinned(1),
+        roles: vec![role],
+        build,
+    };
+    let workers = [(Role::Drafter(0), drafter), (Role::Target(0), target)];
+    Runtime::start(workers.into_iter().map(spec).collect()).unwrap()
+}
+
+/// Returns how a drafter is built that was trained for a target and is on a GPU, with a copy of what it shares.
+fn build_drafter(
+    device: &Arc<GpuDevice>,
+    target: &Checkpoint,
+    speculator: &Speculator,
+) -> BuildEngine {
+    let types = WeightType::F32;
+    let shared = GpuWeights::load_without_layers(device, target, types).unwrap();
+    match speculator.architecture().unwrap() {
+        SpeculatorArchitecture::Layers(layers) => {
+            let weights = GpuWeights::load_drafter(&shared, layers, speculator, types).unwrap();
+            let weights = Arc::new(weights);
+            Box::new(move |_| {
+                let model = EagleModel::new(GpuModel::new(weights));
+                Ok(Engine::new().with_drafter(0, EagleDrafter::new(model)))
+            })
+        }
+        SpeculatorArchitecture::Heads(heads) => {
+            let n_heads = heads.n_heads;
+            let weights = GpuHeadWeights::load(&shared, heads, speculator, types).unwrap();
+            let weights = Arc::new(weights);
+            Box::new(move |_| {
+                let drafter = MedusaDrafter::new(GpuHeads::model(weights), n_heads);
+                Ok(Engine::new().with_drafter(0, drafter))
+            })
+        }
+    }
+}
+
+/// Drafters that were trained for a target, on a GPU that is lost: answers go on without them.
+#[test]
+fn answers_go_on_without_a_lost_drafter() {
+    let Some(device) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (path, config) = (folder.path().join("target"), &configs()[0]);
+    write_random_checkpoint(&path, config, 5, RandomDtype::F32).unwrap();
+    let target = Checkpoint::open(&path).unwrap();
+    let weights = Arc::new(GpuWeights::load(device, &target, WeightType::F32).unwrap());
+    for layout in [SpeculatorLayout::Eagle, SpeculatorLayout::Medusa] {
+        let path = folder.path().join(format!("{layout:?}"));
+        let (of_target, positions) = (config, 3);
+        let random = RandomSpeculator {
+            layout,
+            target: of_target,
+            seed: 3,
+            positions,
+            target_embedding_sha256: None,
+        };
+        random.write(&path).unwrap();
+        let speculator = Speculator::open(&path, &target).unwrap().unwrap();
+        let (mut failed, mut drafts) = (0, 0);
+        for seed in 0..env_number("FORERUN_CASES", 24) / 4 {
+            let run = |decoder: &mut dyn Decoder, drafter: &Arc<GpuDevice>, is_lost: bool| {
+                let build_target: BuildEngine = {
+                    let (weights, features) = (Arc::clone(&weights), speculator.features());
+                    Box::new(move |_| {
+                        let model = GpuModel::new(weights).with_features(features.unwrap());
+                        Ok(Engine::new().with_target(0, CachedTransformer::new(model)))
+                    })
+                };
+                let drafter_engine = build_drafter(drafter, &target, &speculator);
+                let runtime = start_pair(drafter_engine, build_target);
+                let mut dice = Dice::new(seed);
+                let sequence = sequence(&mut dice).with_features();
+                let lost = is_lost.then_some(drafter);
+                let (sequence, outcome) =
+                    decode_sequence(decoder, &runtime, (sequence, &mut dice), lost);
+                outcome.unwrap();
+                sequence
+            };
+            let expected = run(&mut Autoregressive, device, false);
+            let lost = GpuDevice::open(gpu_number()).unwrap();
+            let length = SpeculativeDraftLength::new(
+                forerun_core::DraftShape::Chain { length: 2 },
+                DraftLength::Fixed,
+            );
+            let sequence = run(&mut Speculative::new(length), &lost, true);
+            assert_eq!(sequence.tokens(), expected.tokens(), "{layout:?}, seed {seed}");
+            let statistics = sequence.statistics();
+            for failure in &statistics.failures {
+                check_message(&lost, failure);
+            }
+            failed += statistics.failures.len();
+            drafts += statistics.drafts;
+        }
+        assert!(failed > 0 && drafts > 0, "{layout:?}: {failed} failures, {drafts} drafts");
+    }
 }

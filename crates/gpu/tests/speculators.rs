@@ -13,16 +13,19 @@ use forerun_formats::checkpoint::random_speculator::{
     Eagle3Options, RandomSpeculator, SpeculatorLayout,
 };
 use forerun_formats::{
-    BlockType, Checkpoint, Config, Family, MarkovKind, ModelTypes, Speculator,
+    BlockType, Checkpoint, Config, Family, LoadError, MarkovKind, ModelTypes, Speculator,
     SpeculatorArchitecture, SpeculatorKind, WeightType,
 };
 use forerun_gpu::{
     GpuDevice, GpuHeadWeights, GpuHeads, GpuLoadError, GpuModel, GpuOptions, GpuWeights,
+    LayerCount, LayerOptions,
 };
-use forerun_lm::{BatchEntry, ForwardRequest, LanguageModel, Progress};
+use forerun_lm::{BatchEntry, ForwardRequest, LanguageModel, ModelError, Progress};
 use forerun_model::{BlockModel, CachedTransformer, EagleModel, HeadsModel};
 use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceHeads, ReferenceModel};
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
 /// The number of mask tokens or heads.
@@ -255,11 +258,12 @@ fn outputs(
     results
 }
 
-/// Asserts that a GPU computes the reference's bits, and returns the number of numbers that were compared.
-fn assert_same(mut drafters: Drafters, long: u32, name: &str) -> usize {
+/// Asserts that a GPU computes the reference's bits in rounds whose long prompt has `long` tokens.
+fn assert_same(mut drafters: Drafters, long: u32, name: &str) {
     let (lengths, drafts) = ((drafters.width, long), &drafters.drafts);
     let found = outputs(&mut *drafters.gpu, lengths, drafts);
     let expected = outputs(&mut *drafters.reference, lengths, drafts);
+    assert_eq!(found.len(), expected.len(), "{name}");
     let mut count = 0;
     for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
         assert_eq!(found.len(), expected.len(), "{name}, step {step}");
@@ -269,7 +273,7 @@ fn assert_same(mut drafters: Drafters, long: u32, name: &str) -> usize {
         assert_eq!(different, 0, "{different} of {all} numbers differ: {name}, step {step}");
         count += all;
     }
-    count
+    assert!(count > 1000, "{name}: {count} numbers");
 }
 
 /// The layouts of all drafters but EAGLE-3's options.
@@ -289,6 +293,7 @@ fn layouts() -> Vec<SpeculatorLayout> {
         L::SharedHeadMedusa,
         L::Hydra,
         L::HydraPlusPlus,
+        L::SharedHeadHydra,
         L::DFlash,
         L::JetSpec,
         L::DFlash2,
@@ -311,7 +316,74 @@ fn every_drafter_for_a_target_has_the_bits_of_the_reference() {
         let name = format!("{layout:?} in {weight_type}");
         // Some prompts have several splits of attention.
         let long = if number % 3 == 0 { 262 } else { 30 };
-        assert!(assert_same(drafters, long, &name) > 1000, "{name}");
+        assert_same(drafters, long, &name);
+    }
+}
+
+/// A part of the target's head has the head's type: its rows are copied as they are.
+#[test]
+fn parts_of_heads_of_all_types_have_the_bits_of_the_reference() {
+    let Some(device) = gpu() else { return };
+    let target = target();
+    let speculator = target.drafter(SpeculatorLayout::ReducedEagle);
+    for weight_type in TYPES {
+        let types = (ModelTypes::from(weight_type), false);
+        let drafters = target.load(device, &speculator, types).unwrap();
+        assert_same(drafters, 30, &format!("{weight_type}"));
+    }
+}
+
+/// A pass with more than 1 MiB of features, which are uploaded before the pass.
+#[test]
+fn many_features_have_the_bits_of_the_reference() {
+    let Some(device) = gpu() else { return };
+    let target = target_of(Config { hidden_size: 384, ..example_config() }, false);
+    let speculator = target.drafter(SpeculatorLayout::Eagle3);
+    let types = (ModelTypes::from(WeightType::F32), false);
+    let drafters = target.load(device, &speculator, types).unwrap();
+    // A pass reads 256 rows of a prompt at most.
+    assert!(256 * drafters.width * size_of::<f32>() > 1 << 20);
+    assert_same(drafters, 262, "features of 1.1 MiB");
+}
+
+/// A request that is cancelled fails, or has the right rows, and the next ones have the right rows in any case.
+#[test]
+fn cancelled_passes_of_drafters_leave_no_wrong_rows() {
+    use SpeculatorLayout as L;
+    let Some(device) = gpu() else { return };
+    let target = target();
+    let tokens: Vec<TokenId> = (0..40).map(|token| token * 7 % 250).collect();
+    let tree = TokenTree::chain(&[4, 5]);
+    for layout in [L::Eagle, L::HydraPlusPlus, L::Medusa] {
+        let speculator = target.drafter(layout);
+        let types = (ModelTypes::from(WeightType::F32), false);
+        let Drafters { mut gpu, mut reference, width, .. } =
+            target.load(device, &speculator, types).unwrap();
+        let mut features = Features::new();
+        let rows = (0..).zip(&tokens).flat_map(|(at, &token)| feature(at, token, width));
+        features.push(FeatureRows::new(width, rows.collect()));
+        for (len, moments) in [(12, None), (20, Some(100)), (30, Some(20_000)), (40, Some(100_000))]
+        {
+            let request = ForwardRequest {
+                features: Some(&features),
+                ..ForwardRequest::new(SequenceId(1), &tokens[..len], &tree)
+            };
+            let cancel = AtomicBool::new(moments.is_none());
+            let cancelled = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    (0..moments.unwrap_or(0)).for_each(|_| std::hint::spin_loop());
+                    cancel.store(true, Ordering::Relaxed);
+                });
+                gpu.logits(&ForwardRequest { cancel: &cancel, ..request })
+            });
+            let expected = reference.logits(&request).unwrap().logits;
+            match cancelled {
+                Ok(output) => assert_eq!(output.logits, expected, "{layout:?}"),
+                Err(error) => assert_eq!(error, ModelError::Cancelled, "{layout:?}"),
+            }
+            let found = gpu.logits(&request).unwrap().logits;
+            assert_eq!(found, expected, "{layout:?}, {len} tokens, after a cancelled pass");
+        }
     }
 }
 
@@ -389,17 +461,67 @@ fn drafters_in_several_buffers_have_the_bits_of_the_reference() {
     }
 }
 
+/// Loads a drafter in its own types next to weights of its target, and returns the error.
+fn refused(target: &GpuWeights, speculator: &Speculator, types: WeightType) -> GpuLoadError {
+    let loaded = match speculator.architecture().unwrap() {
+        SpeculatorArchitecture::Layers(layers) => {
+            GpuWeights::load_drafter(target, layers, speculator, types).map(|_| ())
+        }
+        SpeculatorArchitecture::Heads(heads) => {
+            GpuHeadWeights::load(target, heads, speculator, types).map(|_| ())
+        }
+    };
+    loaded.unwrap_err()
+}
+
 #[test]
 fn drafters_that_gpus_do_not_compute_are_refused_by_name() {
+    use SpeculatorLayout as L;
     let Some(device) = gpu() else { return };
     let target = target();
-    let refused = |layout, weight_type: WeightType| {
+    let of_target =
+        GpuWeights::load_without_layers(device, &target.checkpoint, WeightType::F32).unwrap();
+    for (layout, tensor) in
+        [(L::Eagle3, "fc.weight"), (L::Medusa, "heads.0."), (L::DFlash2, "fc.weight")]
+    {
+        let q4_0 = WeightType::Quantized(BlockType::Q4_0);
+        let error = refused(&of_target, &target.drafter(layout), q4_0).to_string();
+        let words = format!("GPUs do not compute weights in q4_0 ({tensor}");
+        assert!(error.contains(&words), "{layout:?}: {error}");
+    }
+    // Heads have as many inputs as the target's hidden state has numbers.
+    for (layout, config) in [
+        (L::Eagle3, Config { intermediate_size: 90, ..example_config() }),
+        (L::Medusa, Config { hidden_size: 50, ..example_config() }),
+    ] {
+        let target = target_of(config, false);
+        let of_target = GpuWeights::load_final_norm(device, &target.checkpoint).unwrap();
+        let error = refused(&of_target, &target.drafter(layout), WeightType::F32).to_string();
+        assert!(error.contains("inputs, no multiple of 4 ("), "{layout:?}: {error}");
+    }
+}
+
+/// The first layers or the final norm of a target lack the embedding and the head.
+#[test]
+fn drafters_need_what_they_share_with_their_target() {
+    use SpeculatorLayout as L;
+    let Some(device) = gpu() else { return };
+    let target = target();
+    let options = LayerOptions::new(WeightType::F32, LayerCount::Exactly(1));
+    let (architecture, source) = (target.checkpoint.architecture().clone(), &target.checkpoint);
+    let never = &mut |_layers| ControlFlow::Continue(());
+    let parts = [
+        GpuWeights::load_first_layers(device, architecture, source, options, never).unwrap(),
+        GpuWeights::load_final_norm(device, source).unwrap(),
+    ];
+    for layout in
+        [L::SharedEmbeddingEagle, L::ReducedEagle, L::ParallelMedusa, L::SharedHeadMedusa, L::Hydra]
+    {
         let speculator = target.drafter(layout);
-        let error = target.load(device, &speculator, (weight_type.into(), false)).err().unwrap();
-        error.to_string()
-    };
-    for layout in [SpeculatorLayout::Eagle3, SpeculatorLayout::Medusa, SpeculatorLayout::DFlash2] {
-        let error = refused(layout, WeightType::Quantized(BlockType::Q4_0));
-        assert!(error.contains("weights in q4_0"), "{error}");
+        for part in &parts {
+            let error = refused(part, &speculator, WeightType::F32);
+            let is_missing = matches!(error, GpuLoadError::Load(LoadError::NoTarget));
+            assert!(is_missing, "{layout:?}: {error}");
+        }
     }
 }

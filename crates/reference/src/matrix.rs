@@ -106,6 +106,22 @@ impl Matrix {
         }
     }
 
+    /// Returns some outputs as they are, in the given order.
+    pub(crate) fn select(&self, outputs: impl Iterator<Item = usize>) -> Self {
+        let values = match &self.values {
+            Values::Floats(values) => {
+                let row = |output| &values[output * self.inputs..][..self.inputs];
+                Values::Floats(outputs.flat_map(row).copied().collect())
+            }
+            Values::Blocks(block_type, bytes) => {
+                let size = self.row_bytes(*block_type);
+                let row = |output| &bytes[output * size..][..size];
+                Values::Blocks(*block_type, outputs.flat_map(row).copied().collect())
+            }
+        };
+        Self { values, ..*self }
+    }
+
     pub(crate) fn row(&self, output: usize) -> MatrixRow<'_> {
         match &self.values {
             Values::Floats(values) => {

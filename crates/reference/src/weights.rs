@@ -40,10 +40,7 @@ impl Values {
         let outputs = outputs.iter().map(|&output| output as usize);
         match self {
             Self::Floats(values) => Self::Floats(outputs.map(|output| values[output]).collect()),
-            Self::Matrix(matrix) => {
-                let weights = outputs.flat_map(|output| matrix.weights(output)).collect();
-                Self::Matrix(Arc::new(Matrix::new(matrix.weight_type(), weights, matrix.inputs())))
-            }
+            Self::Matrix(matrix) => Self::Matrix(Arc::new(matrix.select(outputs))),
         }
     }
 }
