@@ -19,6 +19,9 @@ pub struct Arithmetic {
     /// Whether products with quantised weights quantise the activations to 8 bits. Otherwise they are products with the
     /// weights that the blocks stand for.
     pub quantizes_activations: bool,
+    /// Whether a part of a matrix in blocks is quantised again, which may change its weights a little. Otherwise its rows are
+    /// copied.
+    pub quantizes_parts_again: bool,
     /// Number of partial sums of a linear layer's products. It is a power of two; 1 adds the products in ascending
     /// order.
     pub product_lanes: usize,
@@ -64,6 +67,7 @@ impl Arithmetic {
             fused: isa.is_fused(),
             bf16_products: Bf16Products::of(isa),
             quantizes_activations: true,
+            quantizes_parts_again: true,
             product_lanes: 1,
             product_run: usize::MAX,
             sum_lanes: 16,
@@ -79,6 +83,7 @@ impl Arithmetic {
             fused: false,
             bf16_products: Bf16Products::Widened,
             quantizes_activations: false,
+            quantizes_parts_again: false,
             product_lanes: 32,
             product_run: 8,
             sum_lanes: 256,

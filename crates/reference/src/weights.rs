@@ -36,10 +36,14 @@ enum Values {
 
 impl Values {
     /// Returns some outputs of a matrix or elements of a vector, in the given order.
-    fn select(&self, outputs: &[TokenId]) -> Self {
+    fn select(&self, outputs: &[TokenId], arithmetic: &Arithmetic) -> Self {
         let outputs = outputs.iter().map(|&output| output as usize);
         match self {
             Self::Floats(values) => Self::Floats(outputs.map(|output| values[output]).collect()),
+            Self::Matrix(matrix) if arithmetic.quantizes_parts_again => {
+                let weights = outputs.flat_map(|output| matrix.weights(output)).collect();
+                Self::Matrix(Arc::new(Matrix::new(matrix.weight_type(), weights, matrix.inputs())))
+            }
             Self::Matrix(matrix) => Self::Matrix(Arc::new(matrix.select(outputs))),
         }
     }
@@ -112,7 +116,7 @@ impl ReferenceModel {
                 let of_target = &shared()?.tensors;
                 let used = |values: &Values| match &architecture.head_tokens {
                     None => values.clone(),
-                    Some(tokens) => values.select(tokens),
+                    Some(tokens) => values.select(tokens, &arithmetic),
                 };
                 tensors.insert(Tensor::Head, used(&of_target[&Tensor::Head]));
                 let bias = of_target.get(&Tensor::HeadBias);
