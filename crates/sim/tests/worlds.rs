@@ -100,28 +100,33 @@ impl World {
 
     /// A world whose machine does something else for a few passes now and then.
     pub(super) fn with_interruptions(seed: u64) -> Self {
-        let world = Self::random(seed);
         let random = &mut Random(seed.wrapping_add(2 << 32));
-        let mut at = 0.0;
-        let interruptions = (0..20).map(|_| {
-            at += TARGET_NS * random.log_between(40.0, 400.0);
-            (at as u64, (TARGET_NS * random.log_between(3.0, 40.0)) as u64)
-        });
-        let interruptions = interruptions.collect();
-        Self { name: format!("{} with interruptions", world.name), interruptions, ..world }
+        Self::random(seed).interrupted(random, 20, [40.0, 400.0], [3.0, 40.0], "interruptions")
     }
 
     /// A world whose passes take more time now and then, by up to half of a pass.
     pub(super) fn with_noise(seed: u64) -> Self {
-        let world = Self::random(seed);
         let random = &mut Random(seed.wrapping_add(4 << 32));
+        Self::random(seed).interrupted(random, 2_000, [0.5, 8.0], [0.01, 0.5], "noise")
+    }
+
+    /// Adds times in which the machine stands still. The time between two, and that of each, are in passes.
+    fn interrupted(
+        self,
+        random: &mut Random,
+        count: usize,
+        between: [f64; 2],
+        lasting: [f64; 2],
+        what: &str,
+    ) -> Self {
+        let mut ns = |[least, most]: [f64; 2]| TARGET_NS * random.log_between(least, most);
         let mut at = 0.0;
-        let interruptions = (0..2_000).map(|_| {
-            at += TARGET_NS * random.log_between(0.5, 8.0);
-            (at as u64, (TARGET_NS * random.log_between(0.01, 0.5)) as u64)
+        let interruptions = (0..count).map(|_| {
+            at += ns(between);
+            (at as u64, ns(lasting) as u64)
         });
         let interruptions = interruptions.collect();
-        Self { name: format!("{} with noise", world.name), interruptions, ..world }
+        Self { name: format!("{} with {what}", self.name), interruptions, ..self }
     }
 
     /// A pair that was measured: its costs, and where the drafter agreed with the target.

@@ -1,7 +1,7 @@
 //! Compositions that no paper has, compared with what they replace.
 
-use super::{PublishedTable, headings, mean_ns};
-use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
+use super::{PublishedTable, headings, mean_ns, simulation};
+use crate::{AcceptanceModel, Cost, SimError, SimulatedMethod, Simulation};
 
 /// The time of a target pass over one row, in nanoseconds.
 const TARGET_NS: u64 = 30_000_000;
@@ -28,18 +28,11 @@ impl World {
 
     /// Returns a simulation with γ = c.
     fn simulation(self, method: SimulatedMethod) -> Simulation {
-        Simulation {
-            method,
-            drafters: vec![Cost::constant(TARGET_NS / self.ratio as u64)],
-            targets: vec![Cost::linear(TARGET_NS, (TARGET_NS as f64 * self.row) as u64)],
-            acceptance: vec![AcceptanceModel::Iid(self.acceptance)],
-            lookup: AcceptanceModel::Iid(0.0),
-            draft_tokens: self.ratio,
-            max_tokens: 256,
-            seed: 0,
-            cancellation: Cancellation::Layer,
-            faults: Vec::new(),
-        }
+        let drafter = Cost::constant(TARGET_NS / self.ratio as u64);
+        let target = Cost::linear(TARGET_NS, (TARGET_NS as f64 * self.row) as u64);
+        let acceptance = AcceptanceModel::Iid(self.acceptance);
+        let simulation = simulation(method, drafter, vec![target], acceptance);
+        Simulation { draft_tokens: self.ratio, ..simulation }
     }
 
     fn cells(self) -> Vec<String> {

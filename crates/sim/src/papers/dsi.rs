@@ -1,6 +1,6 @@
 //! Tables and claims of the DSI paper (arXiv 2405.14105).
 
-use super::{Pair, PublishedTable, headings, mean_ns, mean_times};
+use super::{Pair, PublishedTable, headings, mean_ns, mean_times, simulation};
 use crate::parameters::busy_targets;
 use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 
@@ -66,17 +66,13 @@ impl DsiPair {
         let busy = busy_targets(target_ns, draft_ns, lookahead);
         let replicas =
             if method == SimulatedMethod::Dsi { (busy + 1).min(DSI_REPLICAS) } else { 1 };
+        let acceptance = AcceptanceModel::Iid(self.acceptance);
+        let targets = vec![cost(target_ns); replicas];
         Simulation {
-            method,
-            drafters: vec![cost(draft_ns)],
-            targets: vec![cost(target_ns); replicas],
-            acceptance: vec![AcceptanceModel::Iid(self.acceptance)],
-            lookup: AcceptanceModel::Iid(0.0),
             draft_tokens: lookahead,
             max_tokens: 50,
-            seed: 0,
             cancellation: Cancellation::Immediate,
-            faults: Vec::new(),
+            ..simulation(method, cost(draft_ns), targets, acceptance)
         }
     }
 }
@@ -167,17 +163,15 @@ pub(super) fn against_tensor_parallel(texts: u64) -> Result<PublishedTable, SimE
     let mut rows = Vec::new();
     for percent in [50, 60, 70, 80, 90] {
         let acceptance = f64::from(percent) / 100.0;
-        let simulation = |method, lookahead, targets| Simulation {
-            method,
-            drafters: vec![Cost::constant(DRAFT_NS)],
-            targets: vec![Cost::constant(TARGET_NS); targets],
-            acceptance: vec![AcceptanceModel::Iid(acceptance)],
-            lookup: AcceptanceModel::Iid(0.0),
-            draft_tokens: lookahead,
-            max_tokens: 100,
-            seed: 0,
-            cancellation: Cancellation::Immediate,
-            faults: Vec::new(),
+        let simulation = |method, lookahead, targets| {
+            let targets = vec![Cost::constant(TARGET_NS); targets];
+            let drafter = Cost::constant(DRAFT_NS);
+            Simulation {
+                draft_tokens: lookahead,
+                max_tokens: 100,
+                cancellation: Cancellation::Immediate,
+                ..simulation(method, drafter, targets, AcceptanceModel::Iid(acceptance))
+            }
         };
         let dsi_ns = mean_ns(&simulation(SimulatedMethod::Dsi, LOOKAHEAD, REPLICAS), texts)?;
         let plain_ns = 100.0 * TARGET_NS as f64;

@@ -5,7 +5,9 @@
 //! share of attention in the drafter's pass, from EasySpec's drafting time. The other nine data sets of each
 //! pair then follow from their acceptance alone.
 
-use super::{PublishedTable, Times, acceptance_at, headings, mean_times, tokens_per_round};
+use super::{
+    PublishedTable, Times, acceptance_at, headings, mean_times, simulation, tokens_per_round,
+};
 use crate::{
     AcceptanceModel, Cancellation, Cost, ForwardCost, SimError, SimulatedMethod, Simulation,
 };
@@ -257,17 +259,13 @@ impl Family {
     fn simulation(&self, alpha: f64, draft: Cost, verification: f64) -> Simulation {
         let per_round = alpha * DEPTH as f64 + 1.0;
         let acceptance = acceptance_at(per_round, |rate| tokens_per_round(rate, DEPTH));
+        let (method, targets) =
+            (SimulatedMethod::Speculative, vec![Cost::constant(ns(verification))]);
         Simulation {
-            method: SimulatedMethod::Speculative,
-            drafters: vec![draft],
-            targets: vec![Cost::constant(ns(verification))],
-            acceptance: vec![AcceptanceModel::Iid(acceptance)],
-            lookup: AcceptanceModel::Iid(0.0),
             draft_tokens: DEPTH,
             max_tokens: TOKENS,
-            seed: 0,
             cancellation: Cancellation::Immediate,
-            faults: Vec::new(),
+            ..simulation(method, draft, targets, AcceptanceModel::Iid(acceptance))
         }
     }
 

@@ -1,10 +1,7 @@
 //! A 70B target with an 8B drafter on several hosts: which method is the fastest.
 
 use super::{PublishedTable, headings, mean_ns};
-use crate::{
-    AcceptanceModel, Cancellation, Cost, ForwardCost, Gathers, SimError, SimulatedMethod,
-    Simulation,
-};
+use crate::{AcceptanceModel, Cost, ForwardCost, Gathers, SimError, SimulatedMethod, Simulation};
 
 /// The memory bandwidth of a host with twelve channels of DDR5-4800, at 85 % of its peak.
 const HOST_BYTES_PER_SECOND: f64 = 392e9;
@@ -79,18 +76,9 @@ struct Hosts {
 }
 
 fn simulation(method: SimulatedMethod, hosts: Hosts, link: &Link, acceptance: f64) -> Simulation {
-    Simulation {
-        method,
-        drafters: vec![DRAFTER.cost(hosts.drafter, link)],
-        targets: vec![TARGET.cost(hosts.target, link); hosts.replicas],
-        acceptance: vec![AcceptanceModel::Iid(acceptance)],
-        lookup: AcceptanceModel::Iid(0.0),
-        draft_tokens: 0,
-        max_tokens: 256,
-        seed: 0,
-        cancellation: Cancellation::Layer,
-        faults: Vec::new(),
-    }
+    let targets = vec![TARGET.cost(hosts.target, link); hosts.replicas];
+    let drafter = DRAFTER.cost(hosts.drafter, link);
+    super::simulation(method, drafter, targets, AcceptanceModel::Iid(acceptance))
 }
 
 /// The fastest draft length: tokens per second, and the length.

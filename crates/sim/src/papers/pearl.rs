@@ -1,6 +1,6 @@
 //! Tables of the PEARL paper (arXiv 2408.11850) on HumanEval.
 
-use super::{Pair, PublishedTable, acceptance_at, headings, mean_ns, tokens_per_round};
+use super::{Pair, PublishedTable, acceptance_at, headings, mean_ns, simulation, tokens_per_round};
 use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 
 /// A pair of models in PEARL's experiments on HumanEval.
@@ -110,17 +110,13 @@ impl PearlPair {
         draft_tokens: usize,
         texts: u64,
     ) -> Result<f64, SimError> {
+        let [drafter, target] =
+            [self.draft_speed, self.target_speed].map(|speed| Cost::constant((1e9 / speed) as u64));
         let simulation = Simulation {
-            method,
-            drafters: vec![Cost::constant((1e9 / self.draft_speed) as u64)],
-            targets: vec![Cost::constant((1e9 / self.target_speed) as u64)],
-            acceptance: vec![AcceptanceModel::Iid(acceptance)],
-            lookup: AcceptanceModel::Iid(0.0),
             draft_tokens,
             max_tokens: 512,
-            seed: 0,
             cancellation: Cancellation::Immediate,
-            faults: Vec::new(),
+            ..simulation(method, drafter, vec![target], AcceptanceModel::Iid(acceptance))
         };
         Ok(512e9 / mean_ns(&simulation, texts)?)
     }
