@@ -314,6 +314,21 @@ mod tests {
     }
 
     #[test]
+    fn a_replica_that_missed_a_pause_is_the_last_choice() {
+        let mut replicas = Replicas::new(2);
+        for (index, frontier) in [(0, 10), (1, 10), (0, 500)] {
+            replicas.start_job(index, &job(frontier, 32, 0));
+            replicas.end_job(index);
+        }
+        replicas.resume(12, 501, 32);
+        replicas.start_job(0, &job(501, 32, 0));
+        replicas.cancel_job(0, Ticket(7), Some(0));
+        assert_eq!(replicas.free(&job(501, 32, 0)), Some(0), "its cancelled job ends soon");
+        replicas.start_job(0, &job(501, 32, 0));
+        assert_eq!(replicas.free(&job(501, 32, 0)), Some(1));
+    }
+
+    #[test]
     fn a_slow_replica_gets_the_jobs_that_it_finishes_first() {
         let mut replicas = with_slow_one();
         assert_eq!(

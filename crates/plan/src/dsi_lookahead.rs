@@ -63,8 +63,8 @@ pub struct DsiLookahead {
     is_draft_empty: bool,
     /// Whether a job since the last step also read tokens that its replica had missed.
     has_read: bool,
-    /// The time in which a replica reads a token that it missed.
-    reading_ns: DecayingMean,
+    /// The number of tokens that a replica read in the last job in which it read several, and the time of that job.
+    last_reading: Option<(usize, f64)>,
 }
 
 /// The lookahead before any times are known.
@@ -111,7 +111,7 @@ impl DsiLookahead {
             missed_by_drafter: 0,
             is_draft_empty: false,
             has_read: false,
-            reading_ns: DecayingMean::default(),
+            last_reading: None,
         }
     }
 
@@ -346,13 +346,11 @@ impl DsiLookahead {
     pub fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
         // A replica that was idle reads tokens first.
         let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
-        let read = (own_rows as usize).saturating_sub(rows);
+        let read = (time.cost.own_rows as usize).saturating_sub(rows);
         self.has_read |= read > 0;
-        if read >= READ_TOKENS
-            && self.knows_target()
-            && let Some(ns) = self.score_costs.alone_ns(time)
-        {
-            self.reading_ns.add((ns - self.one_row_ns()).max(0.0) / read as f64);
+        if read >= READ_TOKENS {
+            let ns = self.score_costs.alone_ns(time);
+            self.last_reading = ns.map(|ns| (read, ns)).or(self.last_reading);
         }
         match self.prompt_scores {
             0 => {
@@ -419,7 +417,11 @@ impl DsiLookahead {
 
     /// Returns the time in which a replica reads a token that it missed.
     fn reading_ns(&self) -> f64 {
-        self.reading_ns.value_or(self.row_ns().max(READING_SHARE * self.plain_ns()))
+        let plain_ns = self.plain_ns();
+        match self.last_reading {
+            Some((tokens, ns)) => (ns - plain_ns).max(0.0) / tokens as f64,
+            None => self.row_ns().max(READING_SHARE * plain_ns),
+        }
     }
 
     /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
@@ -615,6 +617,21 @@ mod tests {
         // All replicas read the next prompt.
         lookahead.set_replicas(1);
         assert_eq!(lookahead.for_new_answer(9).prompt_scores, 3);
+    }
+
+    /// The first replica reads a prompt of 100 tokens, which takes ten passes.
+    #[test]
+    fn reading_is_measured() {
+        let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 2);
+        let mut reading = JobTime::alone(11_000);
+        reading.cost.add_pass(101, 101, 1, 11_000);
+        lookahead.observe_score(1, &reading, false);
+        lookahead.observe_step(1, 20_000, true);
+        for step in 1..=3 {
+            lookahead.observe_score(1, &JobTime::alone(1_000), false);
+            lookahead.observe_step(1, 20_000 + step * 1_000, true);
+        }
+        assert_eq!(lookahead.reading_ns(), 100.0);
     }
 
     #[test]

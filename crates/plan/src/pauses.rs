@@ -274,6 +274,18 @@ mod tests {
     }
 
     #[test]
+    fn skipped_steps_show_no_speed() {
+        let mut pauses = Pauses::default();
+        pauses.observe(1, 0, true, Outlook::default());
+        for step in 1..=4 {
+            pauses.observe(1, step * 10_000 - 9_000, true, Outlook::default());
+            pauses.skip(step * 10_000);
+        }
+        assert_eq!(pauses.without_drafts.token_ns(), Some(1_000.0));
+        assert_eq!(pauses.phase, Phase::Alone(2));
+    }
+
+    #[test]
     fn the_choice_follows_the_text() {
         // Every 2,000 tokens the text becomes easier or harder.
         let drafting_ns =
