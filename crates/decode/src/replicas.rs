@@ -111,17 +111,18 @@ impl Replicas {
     /// Returns the replica that should get a job: one without an active job, preferably one without a cancelled job, either.
     /// There is none if a faster one that is busy would finish the job earlier, or not much later: then it may get rows that
     /// follow along with it. One that has missed too many tokens
-    /// gets no job if there are others, and one that missed as many while decoding paused is the last choice.
+    /// gets no job if there are others, and one that missed as many while decoding paused only if the others are busy.
     pub(crate) fn free(&self, job: &WaitingJob) -> Option<usize> {
         let job_ns = |replica: &Replica| self.one_row_ns(replica) * job.size;
-        let free = || self.near(job).filter(|(_, replica)| replica.active == 0);
+        let idle = || self.near(job).filter(|(_, replica)| replica.active == 0);
+        let is_far =
+            |replica: &Replica| job.frontier.saturating_sub(replica.computed) > job.max_missed;
+        let are_far = idle().all(|(_, replica)| is_far(replica));
+        let free = || idle().filter(|(_, replica)| are_far || !is_far(replica));
         let fastest = free().map(|(_, replica)| job_ns(replica)).min_by(f64::total_cmp)?;
         let fast = free().filter(|(_, replica)| job_ns(replica) <= fastest * SIMILAR);
         // Those of unknown speed first, so that it is soon known.
-        let preference = |replica: &Replica| {
-            let is_far = job.frontier.saturating_sub(replica.computed) > job.max_missed;
-            (is_far, replica.cancelled, replica.known_ns().is_some())
-        };
+        let preference = |replica: &Replica| (replica.cancelled, replica.known_ns().is_some());
         let (index, chosen) = fast.min_by_key(|(_, replica)| preference(replica))?;
         let cancelled_ns = if chosen.cancelled > 0 { chosen.remaining_ns(job.now_ns) } else { 0.0 };
         let ends_ns = cancelled_ns + job_ns(chosen);

@@ -426,8 +426,11 @@ impl DsiLookahead {
 
     /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
     fn outlook(&self) -> Outlook {
+        // All replicas but one have to read the tokens, at the same time.
+        let unread_tokens = if self.replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
+        let catch_up_ns = self.draft_time.catch_up_ns() + unread_tokens * self.reading_ns();
         if !self.draft_time.is_known() || !self.scores.is_known() {
-            return Outlook::default();
+            return Outlook { catch_up_ns, ..Outlook::default() };
         }
         let scores = self.scores.at_best_up_to(self.length);
         let speed = |rows: usize| {
@@ -435,14 +438,8 @@ impl DsiLookahead {
             rows as f64 / self.draft_time.estimate_ns(rows).max(job_ns)
         };
         let at_best = (1..=self.length).map(speed).fold(0.0, f64::max);
-        // All replicas but one have to read the tokens, at the same time.
-        let reading_ns = self.reading_ns();
-        let unread_tokens = if self.replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
-        Outlook {
-            speedup_at_best: at_best * self.plain_ns(),
-            catch_up_ns: self.draft_time.catch_up_ns() + unread_tokens * reading_ns,
-            ..Outlook::default()
-        }
+        let speedup_at_best = at_best * self.plain_ns();
+        Outlook { speedup_at_best, catch_up_ns, ..Outlook::default() }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
