@@ -37,29 +37,46 @@ const DRAFT_LAYERS: usize = 3;
 const REPLICAS: usize = 3;
 /// The number of tokens that are compared greedily and with seeds.
 const COMPARED: usize = 600;
-/// Topics of mutants, with the number of sampled tokens that shows each of them. Seeded answers show those with 1,000.
-const FOUND: [(&str, usize); 10] = [
-    ("the root's ", 1_000),
-    ("prompt counted", 1_000),
-    ("ratio test on", 2_000),
-    ("layer-parallel ratio test on", 2_000),
-    ("block verification, TokenThresholds", 1_000),
-    ("block verification, StopsAtFirst", 4_000),
-    ("low confidence dropped", 8_000),
-    ("block verification, NoResidual", 16_000),
-    ("residual not subtracted", 32_000),
-    ("uniform reused between positions", 32_000),
+/// Topics of mutants, with the pair, the temperature and the number of sampled tokens that show each of them. Seeded answers show
+/// those with 1,000.
+const FOUND: [(&str, Pair, f32, usize); 22] = [
+    ("the root's ", HALF, 0.5, 1_000),
+    ("prompt counted", HALF, 0.5, 1_000),
+    ("ratio test on", HALF, 0.5, 2_000),
+    ("layer-parallel ratio test on", HALF, 0.5, 2_000),
+    ("block verification, TokenThresholds", HALF, 0.5, 1_000),
+    ("block verification, StopsAtFirst", HALF, 0.5, 4_000),
+    ("low confidence dropped", HALF, 0.5, 8_000),
+    ("block verification, NoResidual", HALF, 0.5, 16_000),
+    ("PEARL's guess has", HALF, 0.25, 16_000),
+    ("a sibling has", HALF, 0.25, 16_000),
+    ("a sibling is tested as drawn", HALF, 0.25, 16_000),
+    ("lookup, ", HALF, 0.25, 16_000),
+    ("residual not subtracted", HALF, 0.5, 32_000),
+    ("uniform reused between positions", HALF, 0.5, 32_000),
+    ("Draft uniform reused between siblings", HALF, 0.25, 100_000),
+    ("uniform reused between PEARL's positions", HALF, 0.25, 100_000),
+    ("keys of tests by position", HALF, 0.25, 100_000),
+    ("guess, TargetRow", HALF, 0.25, 100_000),
+    ("guess, OneKey", HALF, 0.25, 100_000),
+    ("guess, KeepsGuess", HALF, 0.25, 100_000),
+    ("block verification, TokenResidual", HALF, 0.15, 100_000),
+    ("PEARL's sibling has", THIRD, 0.25, 100_000),
 ];
 /// The largest number of sampled tokens, unless `FORERUN_CASES` is larger.
 const SAMPLED: usize = 4_000;
 const ANSWER_TOKENS: usize = 40;
-const TEMPERATURE: f32 = 0.5;
+
+/// The factor for the outputs of the target's further layers. The smaller it is, the more of the drafter's tokens are accepted.
+type Pair = f32;
+const HALF: Pair = 0.5;
+const THIRD: Pair = 0.3;
 
 /// A random target, and two draft models for it, in a folder that is deleted with this value.
 struct Folders(TempDir);
 
 impl Folders {
-    fn write() -> Self {
+    fn write(pair: Pair) -> Self {
         let folder = TempDir::with_prefix("forerun-mutants-").unwrap();
         let folders = Self(folder);
         let config = Config {
@@ -72,7 +89,7 @@ impl Folders {
             ..example_config()
         };
         let [target, drafter, other] = folders.paths();
-        write_random_pair(&target, &drafter, &config, 2, 0.5, 3).unwrap();
+        write_random_pair(&target, &drafter, &config, 2, pair, 3).unwrap();
         write_random_checkpoint(&other, &config, 4, RandomDtype::F32).unwrap();
         folders
     }
@@ -275,8 +292,8 @@ struct Laboratory {
 }
 
 impl Laboratory {
-    fn open() -> Self {
-        let folders = Folders::write();
+    fn open(pair: Pair) -> Self {
+        let folders = Folders::write(pair);
         let checkpoints = Rc::new(Checkpoints::open(&folders));
         let engine = Forerun::open(&Plan::new(Self::plain(&folders)).unwrap()).unwrap();
         Self { folders, checkpoints, engine }
@@ -293,14 +310,18 @@ impl Laboratory {
     }
 
     /// Returns a certifier that samples this number of tokens, with the answers of plain decoding.
-    fn certifier(&self, sampled_tokens: usize) -> (Certifier<'static>, PlainAnswers) {
+    fn certifier(
+        &self,
+        temperature: f32,
+        sampled_tokens: usize,
+    ) -> (Certifier<'static>, PlainAnswers) {
         let prompt = |number: usize| format!("Question {number}: what is {number} times 7?");
         let options = CertifyOptions {
             prompts: (1..=40).map(prompt).collect(),
             tokens: COMPARED,
             sampled_tokens,
             answer_tokens: ANSWER_TOKENS,
-            temperature: TEMPERATURE,
+            temperature,
             seed: 1,
         };
         let (plain, loader) = (Self::plain(&self.folders), Loader::new().sharing_weights());
@@ -333,9 +354,9 @@ fn evidence(outcome: &Outcome) -> Option<String> {
 fn certify_finds_mutants_on_checkpoints() {
     let cases = std::env::var("FORERUN_CASES").ok().and_then(|text| text.parse().ok());
     let most = cases.unwrap_or(SAMPLED).max(SAMPLED);
-    let laboratory = Laboratory::open();
-    for (topic, tokens) in FOUND.into_iter().filter(|&(_, tokens)| tokens <= most) {
-        let certifier = laboratory.certifier(tokens);
+    for (topic, pair, temperature, tokens) in FOUND.into_iter().filter(|found| found.3 <= most) {
+        let laboratory = Laboratory::open(pair);
+        let certifier = laboratory.certifier(temperature, tokens);
         let all = mutants(&laboratory.models());
         let chosen: Vec<Mutant> =
             all.into_iter().filter(|mutant| mutant.name.starts_with(topic)).collect();
