@@ -415,7 +415,7 @@ mod tests {
             ..Sampling::greedy()
         };
         let sampler = Sampler::new(&only_last, &[0], 1);
-        let point = |logits| sampler.distribution(logits, &tree, None).unwrap().as_point();
+        let point = |logits: &[f32]| sampler.distribution(logits, &tree, None).unwrap().as_point();
         assert_eq!(point(&logits), Some(5));
         assert_eq!(point(&logits[..4]), Some(1));
     }

@@ -20,8 +20,8 @@ use crate::candidate_model::CandidateModel;
 use crate::ngram_pool::NgramPool;
 use crate::{DefaultShape, DraftContext, Drafter, DrafterTraits};
 use forerun_core::{
-    Draft, DraftShape, Need, Proposal, Sampler, SequenceId, TokenId, TokenTree, VerifiedDraft,
-    row_of,
+    Draft, DraftShape, Need, Proposal, RowLogits, Sampler, SequenceId, TokenId, TokenTree,
+    VerifiedDraft, row_of,
 };
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use std::collections::HashMap;
