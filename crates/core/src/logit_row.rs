@@ -121,17 +121,17 @@ impl<'a> LogitRow<'a> {
 
     /// Returns the `count` tokens that rank highest, best first.
     pub(crate) fn best(&self, count: usize) -> Vec<Ranked> {
-        if let Some(best) = self.known {
-            let ranked = best.ranked.iter().take(count);
-            return ranked.map(|&(token, logit)| Ranked { token, logit }).collect();
-        }
         let mut found = self.select(count);
         found.sort_unstable_by(Ranked::order);
         found
     }
 
     /// Returns the `count` tokens that rank highest, in any order.
-    fn select(&self, count: usize) -> Vec<Ranked> {
+    pub(crate) fn select(&self, count: usize) -> Vec<Ranked> {
+        if let Some(best) = self.known {
+            let ranked = best.ranked.iter().take(count);
+            return ranked.map(|&(token, logit)| Ranked { token, logit }).collect();
+        }
         if count == 0 {
             return Vec::new();
         }

@@ -1,14 +1,16 @@
 //! The best tokens of rows of logits: whole rows come home only where all their logits are read.
 
 use crate::kernel::{BEST_SLICE, Kernel};
+use crate::pacer::work_of_selection;
 use crate::parameters::Best;
 use crate::recorder::Recorder;
 use forerun_core::{BestTokens, RowUse};
 use std::ops::Range;
 use wgpu::Buffer;
 
-/// The largest number of best tokens that a kernel selects. A row of which more are read comes home as a whole.
-const MAX_COUNT: usize = 64;
+/// The largest number of best tokens that is selected. A row of which more are read comes home as a whole, because the time of
+/// a selection grows with them.
+const MAX_COUNT: usize = 32;
 
 /// How many of the best of a row's first tokens are selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +21,7 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// Returns the selection for rows of so many head outputs. `None` if whole rows come home: that is also done if a
-    /// selection would be nearly as large.
+    /// selection would have as many bytes.
     pub(crate) fn of(rows_for: RowUse, outputs: usize) -> Option<Self> {
         let RowUse::Best { count, tokens } = rows_for else { return None };
         let is_small = (1..=MAX_COUNT).contains(&count) && 2 * count < tokens;
@@ -71,10 +73,10 @@ impl Recorder<'_> {
             let parameters = Best { candidates, count, reads_logits, first, stride, slices, to };
             let groups = [slices, rows, 1];
             self.dispatch(Kernel::Best, &[logits, best], &parameters, groups);
+            self.add_work(work_of_selection(u64::from(rows) * u64::from(candidates), count));
             (first, stride) = (to, slices * count);
             between += rows * slices * count;
         }
-        self.add_work(u64::from(rows) * u64::from(selection.tokens) * size_of::<f32>() as u64);
     }
 }
 
@@ -99,7 +101,8 @@ struct OutputRun {
 }
 
 impl OutputRows {
-    /// Adds the output rows of the next sequence.
+    /// Adds the output rows of the next sequence. It shares the selection of the sequence before it if the same is read of
+    /// both.
     pub(crate) fn add(&mut self, rows: u32, selection: Option<Selection>) {
         self.sequences.push((rows, selection));
         let start = self.runs.last().map_or(0, |run| run.rows.end);
@@ -334,9 +337,9 @@ mod tests {
     fn large_selections_and_unknown_outputs_are_whole_rows() {
         let of = |count, tokens| Selection::of(RowUse::Best { count, tokens }, 1000);
         assert_eq!(of(1, 1000), Some(Selection { count: 1, tokens: 1000 }));
-        assert_eq!(of(64, 200), Some(Selection { count: 64, tokens: 200 }));
-        assert_eq!(of(65, 1000), None);
-        assert_eq!(of(50, 100), None);
+        assert_eq!(of(32, 200), Some(Selection { count: 32, tokens: 200 }));
+        assert_eq!(of(33, 1000), None);
+        assert_eq!(of(30, 60), None);
         assert_eq!(of(1, 1001), None);
         assert_eq!(of(0, 1000), None);
         assert_eq!(Selection::of(RowUse::Full, 1000), None);

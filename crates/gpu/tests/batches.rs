@@ -173,8 +173,8 @@ fn pass(
             Ok::<_, ModelError>((logits, best_bits(&output.best), output.features.clone()))
         };
         let mut expected = solo(&request);
-        // A selection that is nearly as large as a row is a whole row.
-        if let (RowUse::Best { count: count @ ..=64, tokens }, Ok(output)) =
+        // If many tokens are read, rows are whole.
+        if let (RowUse::Best { count: count @ ..=32, tokens }, Ok(output)) =
             (request.rows_for, &mut expected)
         {
             let rows = output.rows_truncated_to(tokens);

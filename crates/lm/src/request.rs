@@ -121,6 +121,7 @@ pub struct ForwardOutput {
 impl ForwardOutput {
     /// Returns the whole rows, in order.
     pub fn rows(&self) -> impl Iterator<Item = &[f32]> + '_ {
+        debug_assert!(self.best.is_empty(), "the rows are whole");
         self.logits.chunks_exact(self.vocab_size)
     }
 
@@ -133,7 +134,8 @@ impl ForwardOutput {
     /// for the best tokens must have named.
     pub fn rows_for_sampling(&self, vocab_size: usize) -> impl Iterator<Item = RowLogits<'_>> {
         let best = self.best.iter().map(RowLogits::Best);
-        best.chain(self.rows_truncated_to(vocab_size).map(RowLogits::Full))
+        let whole = self.logits.chunks_exact(self.vocab_size);
+        best.chain(whole.map(move |row| RowLogits::Full(&row[..vocab_size.min(row.len())])))
     }
 }
 
@@ -168,6 +170,7 @@ impl Progress {
     #[must_use]
     pub fn take_output(&mut self, vocab_size: usize) -> ForwardOutput {
         let (logits, best) = (std::mem::take(&mut self.logits), std::mem::take(&mut self.best));
+        debug_assert!(logits.is_empty() || best.is_empty(), "all rows are returned alike");
         let computed_tokens = self.computed_tokens;
         ForwardOutput { logits, best, vocab_size, computed_tokens, features: None }
     }

@@ -168,6 +168,9 @@ impl OutputRows {
 
     /// Adds the rows to those of earlier passes for the same request.
     pub(crate) fn add_to(self, progress: &mut Progress) {
+        let whole = self.logits.len() + progress.logits.len();
+        let partial = self.best.len() + progress.best.len();
+        debug_assert!(whole == 0 || partial == 0, "all rows of a request are returned alike");
         progress.best.extend(self.best);
         match progress.logits.is_empty() {
             true => progress.logits = self.logits,
