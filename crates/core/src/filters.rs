@@ -19,15 +19,18 @@ const ROUND: f32 = 8_388_608.0;
 pub(crate) struct Filtered<'r, 'l> {
     row: &'r LogitRow<'l>,
     inverse_temperature: f32,
-    /// The tokens kept, in any order; `None` if all are.
+    /// The tokens kept; `None` if all are.
     kept: Option<Vec<Ranked>>,
+    /// Whether the order of the tokens kept depends on how they were found, not only on the logits.
+    is_unordered: bool,
 }
 
 impl<'r, 'l> Filtered<'r, 'l> {
     /// Creates a row that keeps all its tokens.
     pub(crate) fn unfiltered(row: &'r LogitRow<'l>, temperature: f32) -> Self {
         // If the inverse overflows, all tokens but the best vanish anyway.
-        Self { row, inverse_temperature: temperature.recip().min(f32::MAX), kept: None }
+        let inverse_temperature = temperature.recip().min(f32::MAX);
+        Self { row, inverse_temperature, kept: None, is_unordered: false }
     }
 
     /// Applies the filters of `sampling` to a row.
@@ -35,7 +38,10 @@ impl<'r, 'l> Filtered<'r, 'l> {
         let SamplingOptions { temperature, top_k, top_p, min_p, .. } = **sampling;
         let mut filtered = Self::unfiltered(row, temperature);
         let mut kept = match (top_k > 0 && top_k < row.len(), top_p < 1.0) {
-            (true, false) => row.select(top_k),
+            (true, false) => {
+                filtered.is_unordered = true;
+                row.select(top_k)
+            }
             (true, true) => {
                 let mut best = row.best(top_k);
                 let goal = filtered.sum(&best) * f64::from(top_p);
@@ -74,20 +80,40 @@ impl<'r, 'l> Filtered<'r, 'l> {
     /// Returns the `count` best of the kept tokens, best first, each with the logarithm of its
     /// probability among the kept tokens.
     pub(crate) fn into_best(mut self, count: usize) -> Vec<(TokenId, f64)> {
-        let (best, mass) = match self.kept.take() {
-            None => (self.row.best(count), self.row.mass(self.inverse_temperature)),
+        // Their sum depends on their order.
+        if self.is_unordered
+            && let Some(kept) = &mut self.kept
+        {
+            kept.sort_unstable_by(Ranked::order);
+        }
+        let mass = match &self.kept {
+            None => self.row.mass(self.inverse_temperature),
+            Some(kept) => self.sum(kept),
+        };
+        let log_probability = |(token, weight): (TokenId, f32)| {
+            let weight = f64::from(weight);
+            (token, (weight / mass).ln())
+        };
+        self.into_best_weights(count).into_iter().map(log_probability).collect()
+    }
+
+    /// Returns the tokens of [`Filtered::into_best`]. They do not depend on the mass of the others.
+    pub(crate) fn into_best_tokens(self, count: usize) -> Vec<TokenId> {
+        self.into_best_weights(count).into_iter().map(|(token, _)| token).collect()
+    }
+
+    /// Returns the `count` best of the kept tokens, best first, with their weights, which are positive.
+    fn into_best_weights(mut self, count: usize) -> Vec<(TokenId, f32)> {
+        let best = match self.kept.take() {
+            None => self.row.best(count),
             Some(mut kept) => {
-                let mass = self.sum(&kept);
                 keep_best(&mut kept, count);
                 kept.sort_unstable_by(Ranked::order);
-                (kept, mass)
+                kept
             }
         };
-        let log_probability = |ranked: &Ranked| {
-            let weight = f64::from(self.weight(ranked.logit));
-            (weight > 0.0).then(|| (ranked.token, (weight / mass).ln()))
-        };
-        best.iter().filter_map(log_probability).collect()
+        let weights = best.iter().map(|ranked| (ranked.token, self.weight(ranked.logit)));
+        weights.filter(|&(_, weight)| weight > 0.0).collect()
     }
 
     fn weight(&self, logit: f32) -> f32 {

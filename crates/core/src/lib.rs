@@ -25,6 +25,7 @@ mod penalties;
 mod randomness;
 #[cfg(any(test, feature = "testing"))]
 pub mod reference;
+mod row_logits;
 mod sampler;
 mod sampling;
 mod support;
@@ -49,6 +50,7 @@ pub use job_cost::JobCost;
 pub use logprobs::{RowLogprobs, TokenLogprob};
 pub use need::Need;
 pub use randomness::{Key, KeyedRandomness, Purpose, Randomness};
+pub use row_logits::{BestTokens, RowLogits, RowUse};
 pub use sampler::Sampler;
 pub use sampling::{Sampling, SamplingError, SamplingOptions, Verification};
 pub use target_feedback::{TargetFeedback, VerifiedDraft};

@@ -4,7 +4,7 @@
 //! tokens on every machine.
 
 use crate::constraint::WORD;
-use crate::{SamplingError, TokenId, TokenMask};
+use crate::{BestTokens, SamplingError, TokenId, TokenMask};
 use forerun_vector::{Isa, LANES, Lanes, Vectorized, exp, vectorize};
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -19,10 +19,13 @@ const GROUP: usize = WORD;
 /// A row of finite logits, and −∞ for tokens that a constraint excludes, with the maximum of every
 /// group of [`GROUP`].
 pub(crate) struct LogitRow<'a> {
+    /// All logits; empty if only the best tokens are known.
     logits: Cow<'a, [f32]>,
     /// The largest logit of each [`GROUP`].
     maxima: Vec<f32>,
     peak: f32,
+    /// The best tokens, if only these are known. The sampler has checked that no others are needed.
+    known: Option<&'a BestTokens>,
 }
 
 /// A token with its logit.
@@ -55,7 +58,22 @@ impl<'a> LogitRow<'a> {
             return Err(SamplingError::Logit { position, token, value: logits[token] });
         }
         let peak = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        Ok(Self { logits, maxima, peak })
+        Ok(Self { logits, maxima, peak, known: None })
+    }
+
+    /// Creates the row of which only the best tokens are known.
+    ///
+    /// # Errors
+    /// The same as [`LogitRow::new`].
+    pub(crate) fn of_best(best: &'a BestTokens, position: usize) -> Result<Self, SamplingError> {
+        let first = best.ranked.first().copied();
+        // One that is not finite would rank first.
+        if let Some((token, value)) = first.filter(|(_, logit)| !logit.is_finite()) {
+            return Err(SamplingError::Logit { position, token: token as usize, value });
+        }
+        let peak = first.map_or(f32::NEG_INFINITY, |(_, logit)| logit);
+        let (logits, maxima) = (Cow::Borrowed(&[][..]), Vec::new());
+        Ok(Self { logits, maxima, peak, known: Some(best) })
     }
 
     /// Excludes the tokens that a mask forbids. A row without any allowed token, which only a drafter
@@ -84,15 +102,18 @@ impl<'a> LogitRow<'a> {
         if peak == forbidden {
             return self;
         }
-        Self { logits: Cow::Owned(logits), maxima, peak }
+        Self { logits: Cow::Owned(logits), maxima, peak, known: None }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.logits.len()
+        self.known.map_or(self.logits.len(), |best| best.tokens)
     }
 
     /// Returns the token with the largest logit, the lowest one if there are several.
     pub(crate) fn argmax(&self) -> TokenId {
+        if let Some(best) = self.known {
+            return best.ranked.first().map_or(0, |&(token, _)| token);
+        }
         let group = self.maxima.iter().position(|&max| max == self.peak).unwrap_or(0);
         let rest = self.logits.get(group * GROUP..).unwrap_or_default();
         (group * GROUP + rest.iter().position(|&logit| logit == self.peak).unwrap_or(0)) as TokenId
@@ -107,6 +128,10 @@ impl<'a> LogitRow<'a> {
 
     /// Returns the `count` tokens that rank highest, in any order.
     pub(crate) fn select(&self, count: usize) -> Vec<Ranked> {
+        if let Some(best) = self.known {
+            let ranked = best.ranked.iter().take(count);
+            return ranked.map(|&(token, logit)| Ranked { token, logit }).collect();
+        }
         if count == 0 {
             return Vec::new();
         }

@@ -5,7 +5,7 @@
 //! only on the row's logits, so drafting does not change them.
 
 use crate::logit_row::LogitRow;
-use crate::{Distribution, SamplingError, TokenId};
+use crate::{Distribution, RowLogits, SamplingError, TokenId};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -30,18 +30,22 @@ pub struct RowLogprobs {
 }
 
 impl RowLogprobs {
-    /// Computes the log-probabilities of a row with raw `logits` that emits tokens of `row`,
+    /// Computes the log-probabilities of a whole row with raw `logits` that emits tokens of `row`,
     /// together with those of the `top` most probable tokens. `position` is the row's absolute
     /// position, for the error.
     ///
     /// # Errors
-    /// [`SamplingError::Logit`] if a logit is NaN or infinite.
-    pub fn new(
-        logits: &[f32],
+    /// [`SamplingError::Logit`] if a logit is NaN or infinite, [`SamplingError::PartialRow`] if the row is not whole.
+    pub fn new<'l>(
+        logits: impl Into<RowLogits<'l>>,
         row: &Distribution,
         top: usize,
         position: usize,
     ) -> Result<Self, SamplingError> {
+        let logits = match logits.into() {
+            RowLogits::Full(logits) => logits,
+            RowLogits::Best(best) => return Err(SamplingError::PartialRow(best.ranked.len())),
+        };
         let raw = LogitRow::new(Cow::Borrowed(logits), position)?;
         let log_mass = raw.mass(1.0).ln();
         let logprob = |logit: f32| (f64::from(-raw.distance(logit, 1.0)) - log_mass) as f32;

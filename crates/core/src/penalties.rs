@@ -25,12 +25,12 @@ impl<'a> Penalties<'a> {
         tokens: &[TokenId],
         prompt_len: usize,
     ) -> Option<Self> {
+        if !sampling.changes_logits() {
+            return None;
+        }
         let repetition = sampling.repetition_penalty != 1.0;
         let counts_generated =
             sampling.frequency_penalty != 0.0 || sampling.presence_penalty != 0.0;
-        if !repetition && !counts_generated && sampling.logit_bias.is_empty() {
-            return None;
-        }
         let (prompt, generated) = tokens.split_at(prompt_len.min(tokens.len()));
         // Only the repetition penalty includes the prompt.
         let prompt = if repetition { prompt } else { &[] };

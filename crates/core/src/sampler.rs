@@ -5,8 +5,8 @@ use crate::filters::Filtered;
 use crate::logit_row::LogitRow;
 use crate::penalties::Penalties;
 use crate::{
-    Constraint, Distribution, Node, Sampling, SamplingError, TokenId, TokenMask, TokenTree,
-    Verification,
+    Constraint, Distribution, Node, RowLogits, RowUse, Sampling, SamplingError, TokenId, TokenMask,
+    TokenTree, Verification,
 };
 use std::borrow::Cow;
 
@@ -42,7 +42,8 @@ impl<'a> Sampler<'a> {
         Self { sampling, position: tokens.len(), penalties, constraint }
     }
 
-    /// Returns the distribution of the token after `at`, given the row's logits.
+    /// Returns the distribution of the token after `at`, given the row's logits, or as many of its best tokens as
+    /// [`Sampling::row_use`] says.
     ///
     /// Greedy and coupled rows are point masses on the token that would be emitted there. Equal
     /// logits rank by ascending token id.
@@ -50,14 +51,15 @@ impl<'a> Sampler<'a> {
     /// # Errors
     /// [`SamplingError::Logit`] if a logit is NaN or infinite, [`SamplingError::BiasToken`] if a bias
     /// is for a token outside the row, [`SamplingError::Constraint`] if the constraint could not be
-    /// compiled.
-    pub fn distribution(
+    /// compiled, [`SamplingError::PartialRow`] if there are too few of the best tokens.
+    pub fn distribution<'l>(
         &self,
-        logits: &[f32],
+        logits: impl Into<RowLogits<'l>>,
         tree: &TokenTree,
         at: Option<Node>,
     ) -> Result<Distribution, SamplingError> {
-        let row = self.row(logits, tree, at)?;
+        let logits = logits.into();
+        let row = self.row(logits, self.sampling.row_use(logits.tokens()), tree, at)?;
         if self.sampling.temperature == 0.0 {
             return Ok(Distribution::point(row.argmax()));
         }
@@ -70,7 +72,8 @@ impl<'a> Sampler<'a> {
     }
 
     /// Returns the `width` best candidates for deterministic drafting after `at`, best first, each
-    /// with the logarithm of its probability among the tokens that the filters keep.
+    /// with the logarithm of its probability among the tokens that the filters keep. It reads what
+    /// [`Sampling::candidates_use`] says.
     ///
     /// Greedy candidates rank by the unfiltered logits, and their probabilities are those at a temperature of
     /// 0.6: a greedy target accepts the best candidate more often, and the others less often, than the
@@ -79,14 +82,15 @@ impl<'a> Sampler<'a> {
     ///
     /// # Errors
     /// The same as [`Sampler::distribution`].
-    pub fn candidates(
+    pub fn candidates<'l>(
         &self,
-        logits: &[f32],
+        logits: impl Into<RowLogits<'l>>,
         tree: &TokenTree,
         at: Option<Node>,
         width: usize,
     ) -> Result<Vec<(TokenId, f64)>, SamplingError> {
-        let row = self.row(logits, tree, at)?;
+        let logits = logits.into();
+        let row = self.row(logits, self.sampling.candidates_use(logits.tokens()), tree, at)?;
         if self.sampling.temperature == 0.0 {
             return Ok(Filtered::unfiltered(&row, GREEDY_CANDIDATES).into_best(width));
         }
@@ -102,6 +106,33 @@ impl<'a> Sampler<'a> {
         Ok(best.into_iter().map(|(token, score)| (token, score - mass.ln())).collect())
     }
 
+    /// Returns the tokens of [`Sampler::candidates`]. Without their probabilities, it reads only what
+    /// [`Sampling::best_tokens_use`] says.
+    ///
+    /// # Errors
+    /// The same as [`Sampler::distribution`].
+    pub fn best_tokens<'l>(
+        &self,
+        logits: impl Into<RowLogits<'l>>,
+        tree: &TokenTree,
+        at: Option<Node>,
+        width: usize,
+    ) -> Result<Vec<TokenId>, SamplingError> {
+        let logits = logits.into();
+        let is_greedy = self.sampling.temperature == 0.0;
+        if !is_greedy && self.sampling.verification == Verification::Coupled {
+            let candidates = self.candidates(logits, tree, at, width)?;
+            return Ok(candidates.into_iter().map(|(token, _)| token).collect());
+        }
+        let needed = self.sampling.best_tokens_use(width, logits.tokens());
+        let row = self.row(logits, needed, tree, at)?;
+        let filtered = match is_greedy {
+            true => Filtered::unfiltered(&row, GREEDY_CANDIDATES),
+            false => Filtered::new(&row, self.sampling),
+        };
+        Ok(filtered.into_best_tokens(width))
+    }
+
     /// Returns whether equal logits give equal rows after all nodes of a depth, because nothing
     /// depends on the path.
     #[must_use]
@@ -109,13 +140,23 @@ impl<'a> Sampler<'a> {
         self.penalties.is_none() && self.constraint.is_none()
     }
 
-    /// Applies bias, penalties and constraint, and checks the logits.
+    /// Applies bias, penalties and constraint, and checks the logits. `needed` is what is read of the row.
     fn row<'l>(
         &self,
-        logits: &'l [f32],
+        logits: RowLogits<'l>,
+        needed: RowUse,
         tree: &TokenTree,
         at: Option<Node>,
     ) -> Result<LogitRow<'l>, SamplingError> {
+        let logits = match (logits, needed) {
+            (RowLogits::Full(logits), _) => logits,
+            (RowLogits::Best(best), RowUse::Best { count, .. }) if count <= best.ranked.len() => {
+                return LogitRow::of_best(best, self.position_of(tree, at));
+            }
+            (RowLogits::Best(best), _) => {
+                return Err(SamplingError::PartialRow(best.ranked.len()));
+            }
+        };
         let logits = match &self.penalties {
             None => Cow::Borrowed(logits),
             Some(penalties) => Cow::Owned(penalties.apply(logits, tree, at)?),
@@ -374,7 +415,7 @@ mod tests {
             ..Sampling::greedy()
         };
         let sampler = Sampler::new(&only_last, &[0], 1);
-        let point = |logits| sampler.distribution(logits, &tree, None).unwrap().as_point();
+        let point = |logits: &[f32]| sampler.distribution(logits, &tree, None).unwrap().as_point();
         assert_eq!(point(&logits), Some(5));
         assert_eq!(point(&logits[..4]), Some(1));
     }

@@ -1,6 +1,6 @@
 //! The sampling options, with their meanings and ranges.
 
-use crate::{Constraint, KeyedRandomness, TokenId};
+use crate::{Constraint, KeyedRandomness, RowUse, TokenId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -175,6 +175,11 @@ pub enum SamplingError {
         /// Its logit.
         value: f32,
     },
+    /// A model returned less of a row than it was asked for.
+    #[error(
+        "the model returned the {0} best tokens of a row, but the sampling options read more of it"
+    )]
+    PartialRow(usize),
 }
 
 impl SamplingOptions {
@@ -241,6 +246,49 @@ impl Sampling {
     #[must_use]
     pub fn is_deterministic(&self) -> bool {
         self.temperature == 0.0 || self.verification == Verification::Coupled
+    }
+
+    /// Returns whether a bias or a penalty can change logits.
+    pub(crate) fn changes_logits(&self) -> bool {
+        let counts_generated = self.frequency_penalty != 0.0 || self.presence_penalty != 0.0;
+        self.repetition_penalty != 1.0 || counts_generated || !self.logit_bias.is_empty()
+    }
+
+    /// Returns what [`Sampler::distribution`](crate::Sampler::distribution) reads of a row over so many tokens.
+    ///
+    /// Greedy rows are their best token, and the other filters apply to the tokens that top-k keeps. Everything else reads
+    /// all logits.
+    #[must_use]
+    pub fn row_use(&self, tokens: usize) -> RowUse {
+        match self.top_k {
+            _ if self.reads_all_logits() => RowUse::Full,
+            _ if self.temperature == 0.0 => RowUse::best(1, tokens),
+            0 => RowUse::Full,
+            top_k => RowUse::best(top_k, tokens),
+        }
+    }
+
+    /// Returns what [`Sampler::candidates`](crate::Sampler::candidates) reads of a row over so many tokens, for any number
+    /// of candidates. The probabilities of greedy candidates are shares of all tokens.
+    #[must_use]
+    pub fn candidates_use(&self, tokens: usize) -> RowUse {
+        if self.temperature == 0.0 { RowUse::Full } else { self.row_use(tokens) }
+    }
+
+    /// Returns what [`Sampler::best_tokens`](crate::Sampler::best_tokens) reads of a row over so many tokens.
+    #[must_use]
+    pub fn best_tokens_use(&self, width: usize, tokens: usize) -> RowUse {
+        let keeps_all = self.top_k == 0 && self.top_p >= 1.0 && self.min_p <= 0.0;
+        let is_ranked = self.verification != Verification::Coupled && keeps_all;
+        match self.temperature == 0.0 || is_ranked {
+            true if self.reads_all_logits() => RowUse::Full,
+            true => RowUse::best(width, tokens),
+            false => self.row_use(tokens),
+        }
+    }
+
+    fn reads_all_logits(&self) -> bool {
+        self.changes_logits() || self.constraint.is_some()
     }
 }
 

@@ -5,8 +5,8 @@
 
 use forerun_core::reference::EveryNth;
 use forerun_core::{
-    Constraint, Key, KeyedRandomness, Purpose, RowLogprobs, Sampler, Sampling, SamplingOptions,
-    TokenId, TokenTree, Verification, reference,
+    BestTokens, Constraint, Key, KeyedRandomness, Purpose, RowLogprobs, RowUse, Sampler, Sampling,
+    SamplingError, SamplingOptions, TokenId, TokenTree, Verification, reference,
 };
 
 /// A stream of random numbers.
@@ -111,6 +111,19 @@ fn check(draws: &mut Draws, len: usize) {
 
         let width = 1 + draws.below(5);
         let candidates = sampler.candidates(&logits, &tree, at, width).unwrap();
+        let best = sampler.best_tokens(&logits, &tree, at, width).unwrap();
+        assert!(candidates.iter().map(|&(token, _)| token).eq(best.iter().copied()), "{case}");
+        // As many of the best tokens as are read give the same bits.
+        if let Some(part) = part_of(&logits, sampling.row_use(len)) {
+            assert_eq!(sampler.distribution(&part, &tree, at).as_ref(), Ok(&row), "{case}");
+        }
+        if let Some(part) = part_of(&logits, sampling.candidates_use(len)) {
+            let found = sampler.candidates(&part, &tree, at, width);
+            assert_eq!(found.as_ref(), Ok(&candidates), "{case}");
+        }
+        if let Some(part) = part_of(&logits, sampling.best_tokens_use(width, len)) {
+            assert_eq!(sampler.best_tokens(&part, &tree, at, width), Ok(best), "{case}");
+        }
         assert!(candidates.is_sorted_by(|a, b| a.1 >= b.1), "{case}");
         let greedy = sampling.temperature == 0.0;
         let unfiltered = Sampling {
@@ -154,6 +167,55 @@ fn check(draws: &mut Draws, len: usize) {
         order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap());
         let top: Vec<usize> = logprob.top.iter().map(|&(token, _)| token as usize).collect();
         assert_eq!(top, order[..width.min(len)], "{case}");
+    }
+}
+
+/// Returns the best tokens of a row, if no more is read of it.
+fn part_of(logits: &[f32], read: RowUse) -> Option<BestTokens> {
+    match read {
+        RowUse::Full => None,
+        RowUse::Best { count, tokens } => {
+            assert_eq!(tokens, logits.len());
+            Some(BestTokens::of(logits, count))
+        }
+    }
+}
+
+#[test]
+fn too_few_of_the_best_tokens_and_broken_logits_are_errors() {
+    let top_k = |top_k, temperature| Sampling {
+        options: SamplingOptions { top_k, temperature, ..SamplingOptions::default() },
+        ..Sampling::greedy()
+    };
+    let tree = TokenTree::new();
+    let logits = [1.0, 3.0, 2.0, 0.5];
+    let greedy = top_k(0, 0.0);
+    let sampler = Sampler::new(&greedy, &[], 0);
+    let one = BestTokens::of(&logits, 1);
+    assert_eq!(sampler.distribution(&one, &tree, None).unwrap().as_point(), Some(1));
+    // Their probabilities are shares of all tokens.
+    assert_eq!(sampler.candidates(&one, &tree, None, 1), Err(SamplingError::PartialRow(1)));
+    let two = top_k(2, 1.0);
+    let sampler = Sampler::new(&two, &[], 0);
+    assert_eq!(sampler.distribution(&one, &tree, None), Err(SamplingError::PartialRow(1)));
+    let all = top_k(0, 1.0);
+    let sampler = Sampler::new(&all, &[], 0);
+    assert_eq!(sampler.distribution(&one, &tree, None), Err(SamplingError::PartialRow(1)));
+
+    for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let logits = [1.0, 3.0, broken, f32::NAN];
+        for sampling in [&greedy, &two] {
+            let sampler = Sampler::new(sampling, &[7], 1);
+            let RowUse::Best { count, .. } = sampling.row_use(4) else { panic!("the best") };
+            let best = BestTokens::of(&logits, count);
+            let [whole, part] = [
+                sampler.distribution(&logits, &tree, None),
+                sampler.distribution(&best, &tree, None),
+            ]
+            .map(|row| row.unwrap_err().to_string());
+            assert!(whole.contains("token 2 at position 1"), "{whole}");
+            assert_eq!(whole, part);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use forerun_formats::{
     DraftHeads, FeatureSource, HeadTensor, LoadError, MatrixTypes, ModelTypes, Speculator,
     SpeculatorArchitecture, TensorSource,
 };
-use forerun_model::{ForwardHeads, HeadRow, HeadsModel, PassError};
+use forerun_model::{ForwardHeads, HeadOutput, HeadRow, HeadsModel, PassError};
 use std::sync::Arc;
 
 /// The packed weights of draft heads, with those of their prefix layer.
@@ -230,7 +230,7 @@ impl ForwardHeads for CpuHeads {
         &self.weights.architecture
     }
 
-    fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<&[f32], PassError> {
+    fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<HeadOutput<'_>, PassError> {
         let (size, vocab_size) =
             (self.weights.architecture.hidden_size, self.weights.architecture.vocab_size);
         // The rows of each head, and their states.
@@ -271,7 +271,7 @@ impl ForwardHeads for CpuHeads {
         if let Some(cap) = weights.cap {
             soft_cap(team.isa(), logits, cap);
         }
-        Ok(&self.logits)
+        Ok(HeadOutput { logits: &self.logits, best: &[] })
     }
 }
 

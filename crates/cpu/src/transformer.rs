@@ -320,7 +320,7 @@ impl Transformer {
     /// Returns the results of the last pass.
     pub(crate) fn output(&self) -> PassOutput<'_> {
         let Scratch { logits, hidden, overflows, .. } = &self.scratch;
-        PassOutput { logits, hidden, overflows }
+        PassOutput { logits, best: &[], hidden, overflows }
     }
 
     fn hidden_size(&self) -> usize {

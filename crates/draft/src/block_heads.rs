@@ -21,7 +21,7 @@
 //! controller limits the length by measured costs, and the confidences end a draft below that.
 
 use crate::grow::Growth;
-use forerun_core::{Draft, TokenId, node_of_row, row_of};
+use forerun_core::{Draft, RowLogits, TokenId, node_of_row, row_of};
 use forerun_lm::{
     BlockCorrection, BlockPosition, EXCLUDED_LOGIT, ForwardBlockHeads, ForwardOutput, ModelError,
 };
@@ -143,7 +143,7 @@ fn grow(
         if !survives {
             break;
         }
-        growth.advance(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        growth.advance(&rows.iter().map(RowLogits::from).collect::<Vec<_>>())?;
     }
     Ok(())
 }

@@ -147,7 +147,13 @@ mod tests {
                 };
                 let logits = (first_row..=tree.len()).map(node_of_row).flat_map(row).collect();
                 let computed_tokens = tree.len();
-                Ok(ForwardOutput { logits, vocab_size: VOCAB, computed_tokens, features: None })
+                Ok(ForwardOutput {
+                    logits,
+                    best: Vec::new(),
+                    vocab_size: VOCAB,
+                    computed_tokens,
+                    features: None,
+                })
             });
         }
 

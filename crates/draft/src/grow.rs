@@ -12,14 +12,13 @@
 
 use crate::DraftContext;
 use forerun_core::{
-    Distribution, Draft, DraftShape, Proposal, Sampler, Sampling, TokenId, TokenTree, draft_key,
-    node_of_row, row_of,
+    Distribution, Draft, DraftShape, Proposal, RowLogits, RowUse, Sampler, Sampling, TokenId,
+    TokenTree, draft_key, node_of_row, row_of,
 };
 use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::ptr;
 
 /// A draft that grows depth by depth.
 pub(crate) struct Growth<'a> {
@@ -67,7 +66,7 @@ enum GrowthKind {
 impl<'a> Growth<'a> {
     /// Starts a draft of this shape. `context` must have the sampling options of the drafter.
     pub(crate) fn new(context: DraftContext<'a>, shape: &DraftShape) -> Self {
-        let kind = match shape {
+        let kind = match &*simplified(shape) {
             // Drafters without phrases draft only the chain.
             DraftShape::Chain { length } | DraftShape::Phrases { length, .. } => {
                 GrowthKind::sampled(vec![1; *length], 0)
@@ -119,15 +118,15 @@ impl<'a> Growth<'a> {
         (first_row <= self.tree.len()).then_some((&self.tree, first_row))
     }
 
-    /// Grows the next depth from its rows of logits. They cover only the tokens that may be
-    /// candidates.
-    pub(crate) fn advance(&mut self, rows: &[&[f32]]) -> Result<(), ModelError> {
+    /// Grows the next depth from its rows, of which it reads what [`row_use`] says. They cover only the
+    /// tokens that may be candidates.
+    pub(crate) fn advance(&mut self, rows: &[RowLogits<'_>]) -> Result<(), ModelError> {
         let Self { context, sampler, tree, kind } = self;
         match kind {
             GrowthKind::Sampled { branching, proposed, siblings, found } => {
                 let (mut candidate, first_row) = (0, proposed.len());
                 let children = branching.pop_front().unwrap_or(0);
-                for (row, logits) in (first_row..).zip(rows) {
+                for (row, &logits) in (first_row..).zip(rows) {
                     let parent = node_of_row(row);
                     let distribution = sampler.distribution(logits, tree, parent)?;
                     let depth = parent.map_or(0, |node| tree.depth(node));
@@ -137,9 +136,8 @@ impl<'a> Growth<'a> {
                         let key = draft_key(rule, prefix, tree, depth, candidate);
                         let drawn = distribution.pick(context.randomness, key);
                         if *siblings > 0 {
-                            let best = sampler.candidates(logits, tree, parent, *siblings + 1)?;
-                            let others = best.into_iter().map(|(token, _)| token);
-                            let others = others.filter(|&token| token != drawn);
+                            let best = sampler.best_tokens(logits, tree, parent, *siblings + 1)?;
+                            let others = best.into_iter().filter(|&token| token != drawn);
                             found.push(others.take(*siblings).collect());
                         }
                         tree.push(parent, drawn);
@@ -151,11 +149,11 @@ impl<'a> Growth<'a> {
             GrowthKind::Top { width, remaining_depths, considered, level, .. } => {
                 *remaining_depths -= 1;
                 let new = considered.len();
-                let (mut last, mut children): (Option<&[f32]>, _) = (None, Vec::new());
+                let (mut last, mut children): (Option<RowLogits<'_>>, _) = (None, Vec::new());
                 for (&(row, score, parent), &logits) in level.iter().zip(rows) {
                     // Nodes that share a row share its best tokens, unless penalties depend on their
                     // paths.
-                    let shared = last.is_some_and(|last| ptr::eq(last, logits));
+                    let shared = last.is_some_and(|last| last.is_same(&logits));
                     if !shared || !sampler.is_path_independent() {
                         let node = node_of_row(row);
                         (last, children) =
@@ -177,10 +175,10 @@ impl<'a> Growth<'a> {
             }
             GrowthKind::Ranked { children, next, considered, level } => {
                 let mut deeper = Vec::new();
-                for (&(at, row, parent), logits) in level.iter().zip(rows) {
+                for (&(at, row, parent), &logits) in level.iter().zip(rows) {
                     let count = children[at];
-                    let best = sampler.candidates(logits, tree, node_of_row(row), count)?;
-                    for (rank, (token, _)) in best.into_iter().enumerate() {
+                    let best = sampler.best_tokens(logits, tree, node_of_row(row), count)?;
+                    for (rank, token) in best.into_iter().enumerate() {
                         let at = next.saturating_add(rank);
                         if children.get(at).is_some_and(|&count| count > 0) {
                             let node = tree.push(node_of_row(row), token);
@@ -244,6 +242,34 @@ impl GrowthKind {
     }
 }
 
+/// Returns a shape that gives the same drafts. The candidates of a single row are in the order of their ranks, so their
+/// probabilities are not needed.
+fn simplified(shape: &DraftShape) -> Cow<'_, DraftShape> {
+    match shape {
+        DraftShape::Top { width, depth: 1, budget } => {
+            let children = vec![budget.map_or(*width, |budget| budget.min(*width))];
+            Cow::Owned(DraftShape::Ranked { children })
+        }
+        _ => Cow::Borrowed(shape),
+    }
+}
+
+/// Returns what drafts of a shape read of rows over so many tokens. `sampling` are the options of the drafter.
+pub(crate) fn row_use(shape: &DraftShape, sampling: &Sampling, tokens: usize) -> RowUse {
+    match &*simplified(shape) {
+        DraftShape::ChainWithSiblings { siblings, .. } => {
+            sampling.row_use(tokens).and(sampling.best_tokens_use(*siblings + 1, tokens))
+        }
+        DraftShape::Chain { .. } | DraftShape::Phrases { .. } | DraftShape::Sampled { .. } => {
+            sampling.row_use(tokens)
+        }
+        DraftShape::Top { .. } => sampling.candidates_use(tokens),
+        DraftShape::Ranked { children } => {
+            sampling.best_tokens_use(children.iter().copied().max().unwrap_or(0), tokens)
+        }
+    }
+}
+
 /// Grows a draft from rows that depend only on the depth of a node; the first one is for the prefix.
 /// Only tokens below `vocab_size` are candidates. There must be a row for each depth.
 pub(crate) fn grow_from_depth_rows(
@@ -251,11 +277,12 @@ pub(crate) fn grow_from_depth_rows(
     output: &ForwardOutput,
     vocab_size: usize,
 ) -> Result<Draft, ModelError> {
-    let by_depth: Vec<&[f32]> = output.rows_truncated_to(vocab_size).collect();
+    let by_depth: Vec<RowLogits<'_>> = output.rows_for_sampling(vocab_size).collect();
     while let Some((tree, first_row)) = growth.next_rows() {
         let depth_of = |row| node_of_row(row).map_or(0, |node| tree.depth(node));
         let depths = (first_row..=tree.len()).map(depth_of);
-        let rows: Vec<&[f32]> = depths.filter_map(|depth| by_depth.get(depth).copied()).collect();
+        let rows: Vec<RowLogits<'_>> =
+            depths.filter_map(|depth| by_depth.get(depth).copied()).collect();
         growth.advance(&rows)?;
     }
     Ok(growth.finish())
@@ -312,7 +339,7 @@ pub(crate) fn grow_from_model(
             let advanced = match growing.progress.result.take() {
                 Some(Ok(output)) => {
                     growing.progress = Progress::default();
-                    let rows: Vec<_> = output.rows_truncated_to(vocab_size).collect();
+                    let rows: Vec<_> = output.rows_for_sampling(vocab_size).collect();
                     growing.growth.advance(&rows)
                 }
                 Some(Err(error)) => Err(error),

@@ -14,7 +14,7 @@
 //! implemented. The paper searches for the shape of its tree; here a tree holds the most probable
 //! paths.
 
-use crate::grow::{Growth, grow_from_depth_rows, sampling_within_vocab};
+use crate::grow::{Growth, grow_from_depth_rows, row_use, sampling_within_vocab};
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, SequenceId, TokenTree};
 use forerun_lm::{FeatureModel, ForwardRequest, ModelError};
@@ -44,10 +44,11 @@ impl<H: FeatureModel> Drafter for MedusaDrafter<H> {
         }
         // One row for each depth. The tokens make no difference.
         let depths = TokenTree::chain(&vec![0; shape.depth() - 1]);
-        let request = ForwardRequest { features: Some(features), ..context.request(&depths, 0) };
-        let output = self.heads.logits(&request)?;
         let vocab_size = self.heads.vocab_size();
         let sampling = sampling_within_vocab(context.sampling, vocab_size);
+        let (features, rows_for) = (Some(features), row_use(&shape, &sampling, vocab_size));
+        let request = ForwardRequest { rows_for, features, ..context.request(&depths, 0) };
+        let output = self.heads.logits(&request)?;
         let context = DraftContext { sampling: &sampling, ..*context };
         grow_from_depth_rows(Growth::new(context, &shape), &output, vocab_size)
     }

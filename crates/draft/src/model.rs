@@ -6,7 +6,7 @@
 //! distributions cover the tokens that both models have, and are verified as such.
 
 use crate::candidate_model::CandidateModel;
-use crate::grow::{Growth, ModelGrowth, grow_from_model};
+use crate::grow::{Growth, ModelGrowth, grow_from_model, row_use};
 use crate::{DraftContext, Drafter, single_draft};
 use forerun_core::{Draft, Sampling, SequenceId, TokenTree};
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
@@ -60,7 +60,9 @@ impl<M: LanguageModel> ModelDrafter<M> {
             }
             let room = candidates.room_after(context.tokens.len());
             let shape = context.shape.truncated(room.min(*max_depth));
+            let rows_for = row_use(&shape, sampling, candidates.vocab_size());
             let request = request(index, context.request(&NO_TREE, 0));
+            let request = ForwardRequest { rows_for, ..request };
             let growth = Growth::new(DraftContext { sampling, ..*context }, &shape);
             growths.push(ModelGrowth::new(index, growth, request));
         }

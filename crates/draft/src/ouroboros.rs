@@ -20,10 +20,10 @@ use crate::candidate_model::CandidateModel;
 use crate::ngram_pool::NgramPool;
 use crate::{DefaultShape, DraftContext, Drafter, DrafterTraits};
 use forerun_core::{
-    Draft, DraftShape, Need, Proposal, Sampler, SequenceId, TokenId, TokenTree, VerifiedDraft,
-    row_of,
+    Draft, DraftShape, Need, Proposal, RowLogits, Sampler, SequenceId, TokenId, TokenTree,
+    VerifiedDraft, row_of,
 };
-use forerun_lm::{LanguageModel, ModelError};
+use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use std::collections::HashMap;
 
 /// The number of tokens in a phrase after its first one. This is the maximum that phrases add to a
@@ -175,13 +175,15 @@ impl<M: LanguageModel> OuroborosDrafter<M> {
                 tree.insert_path(end, readable.take(room), usize::MAX);
             }
             let first_row = chain.len();
-            let output = self.candidates.model.logits(&context.request(&tree, first_row))?;
             let vocab_size = self.candidates.vocab_size();
-            let rows: Vec<&[f32]> = output.rows_truncated_to(vocab_size).collect();
+            let rows_for = sampling.best_tokens_use(1, vocab_size);
+            let request = ForwardRequest { rows_for, ..context.request(&tree, first_row) };
+            let output = self.candidates.model.logits(&request)?;
+            let rows: Vec<RowLogits<'_>> = output.rows_for_sampling(vocab_size).collect();
             let mut at = end;
             loop {
-                let best = sampler.candidates(rows[row_of(at) - first_row], &tree, at, 1)?;
-                let Some(&(token, _)) = best.first() else { return Ok(chain) };
+                let best = sampler.best_tokens(rows[row_of(at) - first_row], &tree, at, 1)?;
+                let Some(&token) = best.first() else { return Ok(chain) };
                 chain.push(chain.len().checked_sub(1), token);
                 match tree.child_with(at, token) {
                     Some(child) if chain.len() < plan.chain => at = Some(child),
@@ -240,7 +242,7 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
 mod tests {
     use super::*;
     use forerun_core::{KeyedRandomness, Sampling, TargetFeedback, node_of_row};
-    use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, complete_each};
+    use forerun_lm::{BatchEntry, ForwardOutput, complete_each};
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
@@ -278,7 +280,13 @@ mod tests {
                 };
                 let logits = (first_row..=tree.len()).flat_map(row).collect();
                 let (vocab_size, computed_tokens) = (VOCAB, 0);
-                Ok(ForwardOutput { logits, vocab_size, computed_tokens, features: None })
+                Ok(ForwardOutput {
+                    logits,
+                    best: Vec::new(),
+                    vocab_size,
+                    computed_tokens,
+                    features: None,
+                })
             });
         }
 

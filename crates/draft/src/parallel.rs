@@ -24,9 +24,9 @@
 use crate::block_heads::{Block, grow_from_block};
 use crate::candidate_model::CandidateModel;
 use crate::feature_based::{draft_if, readable_tokens};
-use crate::grow::{Growth, grow_from_depth_rows};
+use crate::grow::{Growth, grow_from_depth_rows, row_use};
 use crate::{DraftContext, Drafter, single_draft};
-use forerun_core::{Draft, DraftShape, SequenceId, TokenId, TokenTree};
+use forerun_core::{Draft, DraftShape, RowUse, SequenceId, TokenId, TokenTree};
 use forerun_lm::{
     BatchEntry, FeatureModel, ForwardBlockHeads, ForwardRequest, LanguageModel, ModelError,
     Progress,
@@ -153,10 +153,18 @@ impl<M: LanguageModel> ParallelDrafter<M> {
                 let tokens = &context.tokens[..draft.read];
                 let request = context.request(&draft.tree, draft.first_row);
                 let features_from = hidden_states.then_some(draft.read - 1);
-                let request = ForwardRequest { features, features_from, tokens, ..request };
+                let sampling = candidates.sampling(context.sampling);
+                // Heads correct whole rows.
+                let rows_for = match hidden_states {
+                    true => RowUse::Full,
+                    false => row_use(&draft.shape, &sampling, candidates.vocab_size()),
+                };
+                let request =
+                    ForwardRequest { rows_for, features, features_from, tokens, ..request };
                 BatchEntry { request, progress: &mut draft.progress }
             });
-            candidates.model.forward(&mut batch.collect::<Vec<_>>());
+            let mut batch: Vec<_> = batch.collect();
+            candidates.model.forward(&mut batch);
             drafts.retain_mut(|draft| {
                 let Some(output) = draft.progress.result.take() else { return true };
                 let context = contexts[draft.index];
@@ -318,7 +326,13 @@ mod tests {
                 self.requests.push((tokens.len(), tree.tokens().to_vec(), first_row));
                 let row = |row| (0..VOCAB).map(move |token| f32::from(token == tokens.len() + row));
                 let logits = (first_row..=tree.len()).flat_map(row).collect();
-                Ok(ForwardOutput { logits, vocab_size: VOCAB, computed_tokens: 0, features: None })
+                Ok(ForwardOutput {
+                    logits,
+                    best: Vec::new(),
+                    vocab_size: VOCAB,
+                    computed_tokens: 0,
+                    features: None,
+                })
             });
         }
 

@@ -2,3 +2,4 @@
 
 mod layer_parallel;
 mod missed_rounds;
+mod partial_rows;

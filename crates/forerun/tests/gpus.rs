@@ -39,10 +39,15 @@ fn open(options: Options) -> Result<Forerun, ForerunError> {
     Forerun::open_with(&Plan::new(options)?, &mut Loader::new().with_software_gpus())
 }
 
-fn requests() -> [Request; 2] {
+/// Of the rows, these read the best token, all logits, and some of the best tokens.
+fn requests() -> [Request; 3] {
     let greedy = Request { max_tokens: 24, ..Request::default() };
-    let sampling = SamplingOptions { temperature: 0.9, top_p: 0.95, ..greedy.sampling.clone() };
-    [greedy.clone(), Request { sampling, seed: Some(5), ..greedy }]
+    let nucleus = SamplingOptions { temperature: 0.9, top_p: 0.95, ..greedy.sampling.clone() };
+    let top_k = SamplingOptions { top_k: 12, ..nucleus.clone() };
+    let sampled =
+        [nucleus, top_k].map(|sampling| Request { sampling, seed: Some(5), ..greedy.clone() });
+    let [nucleus, top_k] = sampled;
+    [greedy, nucleus, top_k]
 }
 
 fn answers(engine: &Forerun) -> Vec<Answer> {

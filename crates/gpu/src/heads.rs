@@ -1,5 +1,6 @@
 //! Draft heads on a GPU: those of Medusa and of Hydra. See [`DraftHeads`] for what they compute.
 
+use crate::best::{ChunkLogits, OutputRows, Selection};
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
 use crate::kernel::Kernel;
@@ -15,12 +16,13 @@ use crate::scratch::GrowingBuffer;
 use crate::support;
 use crate::weights::{GpuWeights, types_of};
 use bytemuck::Zeroable;
+use forerun_core::BestTokens;
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
     Activation, DraftHeads, FeatureSource, HeadTensor, LoadError, MatrixTypes, ModelTypes,
     TensorSource,
 };
-use forerun_model::{ForwardHeads, HeadRow, HeadsModel, PassError};
+use forerun_model::{ForwardHeads, HeadOutput, HeadRow, HeadsModel, PassError};
 use std::ops::Range;
 use std::sync::Arc;
 use wgpu::Buffer;
@@ -169,7 +171,8 @@ pub struct GpuHeads {
     bound: BoundBuffers,
     pacer: Pacer,
     staging: Option<Buffer>,
-    logits: Vec<f32>, // [rows, vocab]
+    logits: Vec<f32>,              // [whole rows, vocab]
+    best: Vec<Option<BestTokens>>, // [rows]
     /// Dropped after the buffers.
     weights: Arc<GpuHeadWeights>,
 }
@@ -183,6 +186,7 @@ struct HeadScratch {
     delta: GrowingBuffer,     // [rows, hidden]
     activated: GrowingBuffer, // [rows, hidden]
     logits: GrowingBuffer,    // [rows at once, vocab]
+    best: GrowingBuffer,      // [selected tokens, 2], then candidates
 }
 
 /// Rows that the same head computes, which follow one another.
@@ -199,6 +203,8 @@ struct SortedRows {
     by_head: Vec<HeadRows>,
     /// The number of each row in the request.
     order: Vec<usize>,
+    /// What is read of the rows.
+    output_rows: OutputRows,
     states: Vec<f32>, // [rows, hidden]
     /// The state and the tokens that a head reads first: a token of each part, and the parts themselves. The embeddings of
     /// tokens are zeros. Both are empty if heads read no tokens.
@@ -218,6 +224,8 @@ impl SortedRows {
             let first_input = sorted.inputs.len() as u32;
             for (index, row) in rows.iter().enumerate().filter(|(_, row)| row.head == head) {
                 sorted.order.push(index);
+                let selection = Selection::of(row.rows_for, heads.vocab_size);
+                sorted.output_rows.add(1, selection);
                 sorted.states.extend_from_slice(row.state);
                 if heads.reads_tokens {
                     let tokens = [NO_TOKEN].into_iter().chain(row.tokens.iter().copied());
@@ -246,6 +254,7 @@ impl GpuHeads {
             pacer: Pacer::default(),
             staging: None,
             logits: Vec::new(),
+            best: Vec::new(),
             weights,
         }
     }
@@ -268,6 +277,8 @@ impl GpuHeads {
         let row_bytes = (vocabulary * size_of::<f32>()) as u64;
         let rows = sorted.order.len();
         let at_once = outputs_at_once(device, vocabulary).min(rows) as u64;
+        let outputs = &sorted.output_rows;
+        let selected = 8 * u64::from(outputs.selected());
         for (buffer, bytes) in [
             (&mut scratch.slots, size_of_val(&sorted.slots[..]) as u64),
             (&mut scratch.inputs, size_of_val(&sorted.inputs[..]) as u64),
@@ -275,12 +286,13 @@ impl GpuHeads {
             (&mut scratch.delta, states),
             (&mut scratch.activated, states),
             (&mut scratch.logits, at_once * row_bytes),
+            (&mut scratch.best, selected + 8 * outputs.between()),
         ] {
             if buffer.reserve(device, bytes)? {
                 bound.clear();
             }
         }
-        let results = rows as u64 * row_bytes;
+        let results = outputs.whole() as u64 * row_bytes + selected;
         if staging.as_ref().map_or(0, Buffer::size) < results {
             *staging = Some(device.allocate_staging("the results of draft heads", results)?);
         }
@@ -307,29 +319,41 @@ impl ForwardHeads for GpuHeads {
         &self.weights.architecture
     }
 
-    fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<&[f32], PassError> {
+    fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<HeadOutput<'_>, PassError> {
         self.logits.clear();
+        self.best.clear();
         if rows.is_empty() {
-            return Ok(&self.logits);
+            return Ok(HeadOutput { logits: &[], best: &[] });
         }
         self.weights.device.check()?;
         let sorted = SortedRows::new(rows, &self.weights.architecture);
         self.write(&sorted)?;
         let Submitted { submission, work, since } = self.run(&sorted);
-        let Self { weights, staging, logits, .. } = self;
+        let Self { weights, staging, logits, best, .. } = self;
         let staging = staging.as_ref().expect("a staging buffer");
-        let vocabulary = weights.architecture.vocab_size;
-        logits.resize(rows.len() * vocabulary, 0.0);
-        let bytes = size_of_val(&logits[..]) as u64;
+        let row_bytes = weights.architecture.vocab_size * size_of::<f32>();
+        let outputs = &sorted.output_rows;
+        let whole_bytes = outputs.whole() * row_bytes;
+        let bytes = (whole_bytes + 8 * outputs.selected() as usize) as u64;
+        best.resize(rows.len(), None);
         weights.device.read(staging, bytes, submission, |bytes| {
-            let results: &[f32] = bytemuck::cast_slice(bytes);
-            for (&index, row) in sorted.order.iter().zip(results.chunks_exact(vocabulary)) {
-                logits[index * vocabulary..][..vocabulary].copy_from_slice(row);
+            let (whole, selected) = bytes.split_at(whole_bytes);
+            let mut whole = whole.chunks_exact(row_bytes);
+            let mut in_order = vec![None; rows.len()];
+            let selected = outputs.best_tokens(bytemuck::cast_slice(selected));
+            for (&index, mut selected) in sorted.order.iter().zip(selected) {
+                best[index] = selected.pop();
+                if best[index].is_none() {
+                    in_order[index] = whole.next();
+                }
+            }
+            for row in in_order.into_iter().flatten() {
+                logits.extend_from_slice(bytemuck::cast_slice(row));
             }
         })?;
         self.pacer.observe(work, since);
         self.weights.device.end_pass();
-        Ok(&self.logits)
+        Ok(HeadOutput { logits: &self.logits, best: &self.best })
     }
 }
 
@@ -416,10 +440,11 @@ impl HeadRun<'_> {
         self.recorder.dispatch(Kernel::Add, &buffers, &parameters, groups_of_elements(len));
     }
 
-    /// Records the logits of all rows, and their copies to the staging buffer. Successive heads that share a matrix read it
-    /// together.
+    /// Records the logits of all rows, their selections, and their copies to the staging buffer. Successive heads that share a
+    /// matrix read it together.
     fn logits(&mut self, staging: &Buffer) {
         let (weights, scratch) = (self.weights, self.scratch);
+        let outputs = &self.sorted.output_rows;
         let vocabulary = weights.architecture.vocab_size;
         let row_bytes = (vocabulary * size_of::<f32>()) as u64;
         let at_once = outputs_at_once(&weights.device, vocabulary) as u32;
@@ -434,11 +459,18 @@ impl HeadRun<'_> {
                 let of = (ProductRows { rows, first_x, first_y: 0 }, Store::Set);
                 self.recorder.product(matrix(&heads[0]), both, of, &weights.unused);
                 self.finish_logits(rows);
-                let to = (staging, u64::from(first) * row_bytes);
-                let bytes = u64::from(rows) * row_bytes;
-                self.recorder.copy((scratch.logits.get(), 0), to, bytes);
+                let computed = ChunkLogits {
+                    logits: scratch.logits.get(),
+                    width: vocabulary as u32,
+                    best: scratch.best.get(),
+                };
+                let chunk = first..first + rows;
+                self.recorder.keep_outputs(outputs, (&chunk, computed), (staging, 0));
             }
         }
+        let from = (scratch.best.get(), 0);
+        let to = (staging, outputs.whole() as u64 * row_bytes);
+        self.recorder.copy(from, to, 8 * u64::from(outputs.selected()));
     }
 
     /// Records the divisor and the limit of the logits of the target's head.

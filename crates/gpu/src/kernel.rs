@@ -29,6 +29,9 @@ pub(crate) const EXPERT_OUTPUTS: u32 = 2;
 /// The largest number of rows that a workgroup of a product computes.
 const MAX_TILE_ROWS: u32 = 16;
 
+/// The candidates from which a workgroup selects the best.
+pub(crate) const BEST_SLICE: u32 = 4096;
+
 /// The largest number of experts of a layer.
 pub(crate) const MAX_EXPERTS: usize = 512;
 
@@ -121,6 +124,8 @@ pub(crate) enum Kernel {
     Add,
     /// The divisor and the limit of logits.
     Logits,
+    /// The best tokens of rows of logits.
+    Best,
     /// Copies of rows of the cache.
     CopyRows,
     /// What the driver does with sums and products.
@@ -151,7 +156,8 @@ impl Kernel {
             | Self::LatentKey(_)
             | Self::Lengths
             | Self::Finish
-            | Self::OwnInput => MAX_WORKGROUP,
+            | Self::OwnInput
+            | Self::Best => MAX_WORKGROUP,
             Self::Recur { .. } => RECUR_COLUMNS,
             Self::Linear { teams, .. } => TEAM_THREADS * teams,
             _ => 64,
@@ -176,7 +182,9 @@ impl Kernel {
             Self::Tiles => &[Read, Write, Write, Write],
             Self::Experts { .. } => &[Read, Read, Read, Read, Read, Write],
             Self::Activation | Self::OwnInput => &[Read, Read, Write],
-            Self::Add | Self::Gate | Self::CopyRows | Self::Probe | Self::Read => &[Read, Write],
+            Self::Add | Self::Gate | Self::Best | Self::CopyRows | Self::Probe | Self::Read => {
+                &[Read, Write]
+            }
             Self::Logits | Self::Scale => &[Write],
         }
     }
@@ -234,6 +242,7 @@ impl Kernel {
             Self::Combine => lowest(),
             Self::Route => lowest() + &experts(),
             Self::Tiles => experts(),
+            Self::Best => format!("const SLICE: u32 = {BEST_SLICE}u;\n"),
             _ => String::new(),
         };
         [constants].into_iter().chain(self.parts().into_iter().map(str::to_owned)).collect()
@@ -299,6 +308,7 @@ impl Kernel {
             Self::Activation => vec![NUMBERS, include_str!("shaders/activation.wgsl")],
             Self::Add => vec![include_str!("shaders/add.wgsl")],
             Self::Logits => vec![NUMBERS, include_str!("shaders/logits.wgsl")],
+            Self::Best => vec![include_str!("shaders/best.wgsl")],
             Self::CopyRows => vec![include_str!("shaders/copy_rows.wgsl")],
             Self::Probe => vec![NUMBERS, HALVES, include_str!("shaders/probe.wgsl")],
             Self::Read => vec![include_str!("shaders/read.wgsl")],
@@ -369,7 +379,8 @@ mod tests {
             })
         });
         let others = [K::Norm, K::Combine, K::Activation, K::Add, K::Logits, K::CopyRows, K::Probe];
-        let others = others.into_iter().chain([K::Route, K::Tiles, K::Mix, K::Gate, K::Read]);
+        let others =
+            others.into_iter().chain([K::Route, K::Tiles, K::Mix, K::Gate, K::Read, K::Best]);
         let mixers = [K::LatentQuery, K::Lengths, K::Finish, K::OwnInput, K::Scale].into_iter();
         let mixers = mixers.chain([K::ConvolveBlock]);
         let mixers = mixers.chain([2, 4].map(|kernel| K::Convolve { kernel }));

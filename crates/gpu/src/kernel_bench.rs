@@ -1,14 +1,19 @@
-//! Measures memory bandwidth and products with matrices, on the GPU that `FORERUN_GPU` names (by default the first one):
+//! Measures memory bandwidth, products with matrices and what rows of logits take to come home, on the GPU that `FORERUN_GPU` names (by default the first one):
 //! `cargo test --release -p forerun-gpu --lib -- --ignored --nocapture kernel_bench`.
 
+use crate::best::{SelectedRows, Selection};
 use crate::device::GpuDevice;
 use crate::kernel::{Kernel, WEIGHT_TYPES};
 use crate::matrix::row_bytes;
+use crate::pacer::Pacer;
 use crate::parameters::{Linear, Norm};
 use crate::product::linear_groups;
 use crate::product_shapes::numbers;
+use crate::recorder::{BoundBuffers, Recorder};
+use forerun_core::{BestTokens, RowLogits, Sampler, Sampling, TokenTree};
 use forerun_formats::{BlockType, WeightType};
 use std::sync::Arc;
+use std::time::Instant;
 use wgpu::{BindGroup, Buffer};
 
 /// Bytes of the weights that are read in turn, so that no cache holds them.
@@ -185,4 +190,74 @@ fn dispatches() {
         let parameters = [width, Norm::HAS_WEIGHTS, one, one, 0];
         measure(Kernel::Norm, &[&x, &x, &x, &x, &y], parameters, [1, 1, 1]);
     }
+}
+
+/// The time from the logits of a pass to its greedy tokens on the processor: of whole rows, and of selected tokens.
+#[test]
+#[ignore = "a measurement"]
+fn rows_of_logits() {
+    const TOKENS: u32 = 128_256;
+    let device = device();
+    let sampling = Sampling::greedy();
+    let sampler = Sampler::new(&sampling, &[], 0);
+    let token = |row: RowLogits<'_>| sampler.distribution(row, &TokenTree::new(), None).unwrap();
+    for rows in [1, 8, 32] {
+        let row_bytes = u64::from(TOKENS) * 4;
+        let bytes = u64::from(rows) * row_bytes;
+        let (logits, staging) =
+            (numbers(&device, bytes), device.allocate_staging("rows", bytes).unwrap());
+        let best = device.allocate("tokens", bytes).unwrap();
+        let (mut bound, mut pacer) = (BoundBuffers::default(), Pacer::default());
+        let mut whole = || {
+            let mut recorder = Recorder::new(&device, &mut bound, &mut pacer);
+            recorder.copy((&logits, 0), (&staging, 0), bytes);
+            let submission = recorder.finish().submission;
+            let mut all = vec![0.0; (bytes / 4) as usize];
+            let read = |bytes: &[u8]| all.copy_from_slice(bytemuck::cast_slice(bytes));
+            device.read(&staging, bytes, submission, read).unwrap();
+            let rows = all.chunks(TOKENS as usize);
+            rows.map(|row| token(RowLogits::Full(row))).collect::<Vec<_>>()
+        };
+        let (seconds, expected) = fastest(&mut whole);
+        println!("{rows} rows: whole {:.3} ms, {bytes} bytes", seconds * 1e3);
+        let (mut bound, mut pacer) = (BoundBuffers::default(), Pacer::default());
+        for count in [1, 20] {
+            let selection = Selection { count, tokens: TOKENS };
+            let (first, stride, between) = (0, TOKENS, rows * count);
+            let selected = SelectedRows { rows, first, stride, to: 0, between };
+            let bytes = u64::from(rows * count) * 8;
+            let mut part = || {
+                let mut recorder = Recorder::new(&device, &mut bound, &mut pacer);
+                recorder.select_best((&logits, &best), selection, selected);
+                recorder.copy((&best, 0), (&staging, 0), bytes);
+                let submission = recorder.finish().submission;
+                let mut pairs: Vec<[u32; 2]> = Vec::new();
+                let read = |bytes: &[u8]| pairs.extend_from_slice(bytemuck::cast_slice(bytes));
+                device.read(&staging, bytes, submission, read).unwrap();
+                let rows = pairs.chunks(count as usize).map(|row| {
+                    let ranked = row.iter().map(|&[token, bits]| (token, f32::from_bits(bits)));
+                    BestTokens { ranked: ranked.collect(), tokens: TOKENS as usize }
+                });
+                rows.map(|row| token(RowLogits::Best(&row))).collect::<Vec<_>>()
+            };
+            let (seconds, found) = fastest(&mut part);
+            assert_eq!(found, expected);
+            println!("  best {count}: {:.3} ms, {bytes} bytes", seconds * 1e3);
+        }
+    }
+}
+
+/// Returns the shortest of several times in seconds, and the result.
+fn fastest<T>(run: &mut dyn FnMut() -> T) -> (f64, T) {
+    let timed = |run: &mut dyn FnMut() -> T| {
+        let started = Instant::now();
+        let result = run();
+        (started.elapsed().as_secs_f64(), result)
+    };
+    let (mut seconds, mut result) = timed(run);
+    for _ in 0..20 {
+        let next = timed(run);
+        (seconds, result) = (seconds.min(next.0), next.1);
+    }
+    (seconds, result)
 }

@@ -25,6 +25,7 @@
 mod adapter;
 mod attention;
 mod bandwidth;
+mod best;
 mod block_conv;
 mod closing;
 mod cost;

@@ -1,6 +1,7 @@
 //! A model on a GPU.
 
 use crate::attention::partial_bytes;
+use crate::best::{ChunkLogits, OutputRows};
 use crate::cost::{PassCost, PassTimes};
 use crate::device::GpuDevice;
 use crate::error::{GpuFailure, GpuLoadError};
@@ -16,6 +17,7 @@ use crate::scratch::{GrowingBuffer, Scratch};
 use crate::weights::GpuWeights;
 use crate::widths::{Widths, widths_of_mlps};
 use forerun_cache::PageStorage;
+use forerun_core::BestTokens;
 use forerun_formats::{Architecture, Checkpoint, FeatureSource, ModelTypes};
 use forerun_lm::{CachePart, LayerOrder};
 use forerun_model::{CacheOverflow, Cancelled, Forward, Pass, PassError, PassOutput};
@@ -40,7 +42,8 @@ pub struct GpuModel {
     timer: Option<KernelTimer>,
     cost: PassCost,
     times: PassTimes,
-    logits: Vec<f32>, // [output rows, head outputs]
+    logits: Vec<f32>,           // [whole output rows, head outputs]
+    best: Vec<Vec<BestTokens>>, // [sequences][output rows]
     /// The hidden states of a drafter that reads features.
     hidden: Vec<f32>, // [rows, hidden]
     /// The hidden states that the first layers of a model return: `[kept, rows, hidden]`.
@@ -53,7 +56,8 @@ pub struct GpuModel {
 /// Where the results of a pass are in the staging buffer, in bytes.
 struct ResultPlaces {
     features: u64, // [parts][rows, hidden], after the overflows: [rows]
-    logits: u64,   // [output rows, head outputs]
+    logits: u64,   // [whole output rows, head outputs]
+    best: u64,     // [selected tokens, 2]
     hidden: u64,   // [rows, hidden] of a drafter that reads features
     loads: u64,    // [layers] if the model has experts
     end: u64,
@@ -75,6 +79,7 @@ impl GpuModel {
             cost: PassCost::default(),
             times: PassTimes::default(),
             logits: Vec::new(),
+            best: Vec::new(),
             hidden: Vec::new(),
             kept: Vec::new(),
             overflows: Vec::new(),
@@ -157,6 +162,7 @@ impl GpuModel {
             partial_bytes(attention, splits, count)
         });
         let logits = outputs_at_once(device, weights.head.outputs).min(rows.outputs.len());
+        let outputs = &rows.output_rows;
         let deltas = scratch.deltas.len().max(longest_group).max(1);
         scratch.deltas.resize_with(deltas, GrowingBuffer::default);
         let [dense, experts] = widths_of_mlps(weights);
@@ -207,6 +213,7 @@ impl GpuModel {
             (&mut scratch.expert_outputs, 4 * choices * hidden as u64),
             (&mut scratch.loads, 4 * weights.layers.len() as u64),
             (&mut scratch.logits, (logits * weights.head.outputs * size_of::<f32>()) as u64),
+            (&mut scratch.best, 8 * (u64::from(outputs.selected()) + outputs.between())),
         ];
         let deltas = scratch.deltas.iter_mut().map(|delta| (delta, floats(hidden)));
         for (buffer, bytes) in sizes.into_iter().chain(deltas) {
@@ -228,7 +235,9 @@ impl GpuModel {
         let (count, hidden) = (rows.rows.len(), self.weights.architecture().hidden_size);
         let features = (count * size) as u64;
         let logits = features + (parts * count * hidden * size) as u64;
-        let states = logits + (rows.outputs.len() * self.weights.head.outputs * size) as u64;
+        let whole = rows.output_rows.whole();
+        let best = logits + (whole * self.weights.head.outputs * size) as u64;
+        let states = best + 8 * u64::from(rows.output_rows.selected());
         let returns_states = self.weights.features.is_some() && !rows.is_context;
         let loads = states + if returns_states { (count * hidden * size) as u64 } else { 0 };
         let has_experts = self.weights.layers.iter().any(|layer| layer.experts.is_some());
@@ -240,7 +249,7 @@ impl GpuModel {
             let allocate = |bytes| device.allocate_staging("the results of a pass", bytes);
             self.staging = Some(allocate(roomy).or_else(|_| allocate(end))?);
         }
-        Ok(ResultPlaces { features, logits, hidden: states, loads, end })
+        Ok(ResultPlaces { features, logits, best, hidden: states, loads, end })
     }
 
     /// Writes what kernels know of the rows, and what drafters read in addition to tokens.
@@ -312,16 +321,21 @@ impl GpuModel {
         );
         let hidden = (scratch.hidden.get(), 0);
         run.recorder.copy(hidden, (staging, places.hidden), places.loads - places.hidden);
-        let row_bytes = weights.head.outputs as u64 * size;
         let outputs = rows.outputs.len() as u32;
         let at_once = outputs_at_once(weights.device(), weights.head.outputs) as u32;
         for first in (0..outputs).step_by(at_once as usize) {
             let chunk = first..outputs.min(first + at_once);
-            let to = (staging, places.logits + u64::from(first) * row_bytes);
-            let bytes = chunk.len() as u64 * row_bytes;
-            run.logits(chunk);
-            run.recorder.copy((scratch.logits.get(), 0), to, bytes);
+            run.logits(chunk.clone());
+            let computed = ChunkLogits {
+                logits: scratch.logits.get(),
+                width: weights.head.outputs as u32,
+                best: scratch.best.get(),
+            };
+            let to = (staging, places.logits);
+            run.recorder.keep_outputs(&rows.output_rows, (&chunk, computed), to);
         }
+        let best = (scratch.best.get(), 0);
+        run.recorder.copy(best, (staging, places.best), places.hidden - places.best);
         let loads = (scratch.loads.get(), 0);
         run.recorder.copy(loads, (staging, places.loads), places.end - places.loads);
         let submitted = run.recorder.finish();
@@ -340,6 +354,7 @@ impl GpuModel {
     ) -> Result<(), GpuFailure> {
         let staging = self.staging.as_ref().expect("a staging buffer");
         let (logits, overflows, cost) = (&mut self.logits, &mut self.overflows, &mut self.cost);
+        let best = &mut self.best;
         logits.clear();
         overflows.clear();
         let (kept, is_part) = (&mut self.kept, self.weights.is_part());
@@ -359,7 +374,9 @@ impl GpuModel {
                 let interleaved = interleaved(features, rows.rows.len(), hidden);
                 storage.store_features(&rows.own_places, &interleaved);
             }
-            logits.extend_from_slice(bytemuck::cast_slice(part(places.logits..places.hidden)));
+            logits.extend_from_slice(bytemuck::cast_slice(part(places.logits..places.best)));
+            let selected = bytemuck::cast_slice(part(places.best..places.hidden));
+            *best = rows.output_rows.best_tokens(selected);
             hidden_states.clear();
             let states: &[f32] = bytemuck::cast_slice(part(places.hidden..places.loads));
             hidden_states.extend_from_slice(states);
@@ -404,8 +421,8 @@ impl Forward for GpuModel {
         storage: &mut GpuPages,
     ) -> Result<PassOutput<'_>, PassError> {
         self.compute(pass, None, storage)?;
-        let Self { logits, hidden, overflows, .. } = self;
-        Ok(PassOutput { logits, hidden, overflows })
+        let Self { logits, best, hidden, overflows, .. } = self;
+        Ok(PassOutput { logits, best, hidden, overflows })
     }
 }
 
@@ -429,6 +446,7 @@ impl GpuModel {
         assert!(rows.rows.iter().all(is_known), "every token has an embedding");
         if inputs.is_some() {
             rows.outputs.clear();
+            rows.output_rows = OutputRows::default();
         }
         let n_layers = self.weights.layers.len();
         if let LayerOrder::Groups(groups) = pass.order {

@@ -38,6 +38,12 @@ pub(crate) fn work_of_product(matrix_bytes: u64, rows: u32) -> u64 {
     matrix_bytes * u64::from(rows).div_ceil(ROWS_PER_READ)
 }
 
+/// Returns the work of a selection of the `count` best of so many candidates. The time grows with each selected one, so
+/// each counts as another read of the candidates.
+pub(crate) fn work_of_selection(candidates: u64, count: u32) -> u64 {
+    candidates * size_of::<f32>() as u64 * (1 + u64::from(count))
+}
+
 impl Pacer {
     /// Whether so much work should be submitted.
     pub(crate) fn is_enough(&self, work: u64) -> bool {
@@ -83,5 +89,14 @@ mod tests {
     fn a_matrix_is_read_for_every_sixteen_rows() {
         let work = |rows| work_of_product(10, rows);
         assert_eq!([work(1), work(16), work(17), work(256)], [10, 10, 20, 160]);
+    }
+
+    #[test]
+    fn the_work_of_a_selection_grows_with_the_selected_tokens() {
+        let work = |count| work_of_selection(100, count);
+        assert_eq!([work(1), work(2), work(20)], [800, 1200, 8400]);
+        // Candidates of a large selection end a submission on a slow GPU.
+        assert!(Pacer::default().is_enough(work_of_selection(32 * 128_256, 20)));
+        assert!(!Pacer::default().is_enough(work_of_selection(32 * 128_256, 1)));
     }
 }

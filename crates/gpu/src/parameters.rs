@@ -358,6 +358,19 @@ pub(crate) struct Logits {
     pub(crate) cap: f32,
 }
 
+/// The parameters of `best.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Best {
+    pub(crate) candidates: u32,
+    pub(crate) count: u32,
+    pub(crate) reads_logits: u32,
+    pub(crate) first: u32,
+    pub(crate) stride: u32,
+    pub(crate) slices: u32,
+    pub(crate) to: u32,
+}
+
 /// The parameters of `copy_rows.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]

@@ -1,6 +1,7 @@
 //! The rows of a pass, as kernels read them.
 
 use crate::attention::window;
+use crate::best::{OutputRows, Selection};
 use crate::features::{FeatureRun, feature_runs};
 use crate::pages::place_number;
 use crate::states::step_numbers;
@@ -40,6 +41,8 @@ pub(crate) struct PassRows {
     pub(crate) table_starts: Vec<usize>,
     /// The rows whose logits are computed.
     pub(crate) outputs: Vec<u32>,
+    /// What is read of their logits.
+    pub(crate) output_rows: OutputRows,
     /// Where each row's recurrence starts and ends, if there are recurrent layers.
     pub(crate) steps: Vec<[u32; 2]>,
     /// What the rows read in addition to their tokens; empty if they read nothing else.
@@ -64,6 +67,8 @@ impl PassRows {
         let mut steps = Vec::new();
         for sequence in pass.sequences {
             rows.add_sequence(sequence, is_block);
+            let selection = Selection::of(sequence.rows_for, weights.head.outputs);
+            rows.output_rows.add(sequence.output_rows() as u32, selection);
             if has_states {
                 sequence.cache.add_state_steps(sequence.tree, &mut steps);
             }

@@ -73,6 +73,8 @@ pub(crate) struct Scratch {
     /// What the attention of each layer of a group adds.
     pub(crate) deltas: Vec<GrowingBuffer>, // [rows, hidden]
     pub(crate) logits: GrowingBuffer,    // [rows, head outputs]
+    /// The best tokens of rows with the bits of their logits, and candidates for them.
+    pub(crate) best: GrowingBuffer, // [tokens, 2]
 }
 
 /// The buffers of convolutions over the rows of blocks.

@@ -1,11 +1,12 @@
-//! Requests in company: whatever shares their passes, requests get the bits that they get alone.
+//! Requests in company: whatever shares their passes, requests get the bits that they get alone. Those that read only the best
+//! tokens get the best of the whole rows.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{configs, gpu};
 use crate::families::config_of;
 use forerun_cache::PAGE_ROWS;
-use forerun_core::{SequenceId, TokenId, TokenTree};
+use forerun_core::{BestTokens, RowUse, SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::random::{
     RandomDtype, RandomTensors, scale_tensor, write_random_checkpoint,
 };
@@ -65,6 +66,7 @@ struct Request {
     tokens: Vec<TokenId>,
     tree: TokenTree,
     first_row: usize,
+    rows_for: RowUse,
     features_from: Option<usize>,
     /// Whether the rows of the tree are computed with layers in one group, after exact tokens.
     is_grouped: bool,
@@ -72,13 +74,14 @@ struct Request {
 
 impl Request {
     fn view<'a>(&'a self, groups: &'a LayerGroups, cancel: &'a AtomicBool) -> ForwardRequest<'a> {
-        let Self { sequence, tokens, tree, first_row, features_from, is_grouped } = self;
+        let Self { sequence, tokens, tree, first_row, rows_for, features_from, is_grouped } = self;
         let order = match is_grouped {
             true => LayerOrder::Groups(groups),
             false => LayerOrder::Sequential,
         };
         ForwardRequest {
             first_row: *first_row,
+            rows_for: *rows_for,
             features_from: *features_from,
             order,
             exact_tokens: tokens.len(),
@@ -104,9 +107,15 @@ fn request() -> impl Strategy<Value = Request> {
     let nodes = prop::collection::vec((0..9_usize, 0..4_u32), 0..12);
     // Prompts begin alike, for up to several pages and for more than a pass takes.
     let len = prop_oneof![4 => 1..40_usize, 2 => 1..3 * PAGE_ROWS, 1 => 200..600_usize];
-    let grouped = prop::bool::weighted(0.2);
-    (0..6_u64, len, 0..3_u32, 0..5_usize, nodes, 0..14_usize, any::<bool>(), grouped).prop_map(
-        |(sequence, len, text, branch, nodes, first_row, features, is_grouped)| {
+    let flags = (any::<bool>(), prop::bool::weighted(0.2));
+    let best = |count| RowUse::Best { count, tokens: 240 };
+    let rows_for = prop_oneof![
+        2 => Just(RowUse::Full),
+        2 => Just(best(1)),
+        1 => (2..70_usize).prop_map(best)
+    ];
+    (0..6_u64, len, 0..3_u32, 0..5_usize, nodes, 0..14_usize, flags, rows_for).prop_map(
+        |(sequence, len, text, branch, nodes, first_row, (features, is_grouped), rows_for)| {
             let token = |index: usize| {
                 let text = if index < branch * 50 { 0 } else { text };
                 (index as u32 * 7 + text * 3) % 250
@@ -119,7 +128,7 @@ fn request() -> impl Strategy<Value = Request> {
             // Rows of held approximate nodes depend on how these were computed.
             let first_row = if is_grouped { 0 } else { first_row.min(tree.len()) };
             let features_from = (features && !is_grouped).then_some(len / 2);
-            Request { sequence, tokens, tree, first_row, features_from, is_grouped }
+            Request { sequence, tokens, tree, first_row, rows_for, features_from, is_grouped }
         },
     )
 }
@@ -161,11 +170,28 @@ fn pass(
         let bits = |result: &Result<ForwardOutput, ModelError>| {
             let output = result.as_ref().map_err(Clone::clone)?;
             let logits: Vec<u32> = output.logits.iter().map(|logit| logit.to_bits()).collect();
-            Ok::<_, ModelError>((logits, output.features.clone()))
+            Ok::<_, ModelError>((logits, best_bits(&output.best), output.features.clone()))
         };
-        prop_assert!(bits(&result) == bits(&solo(&request)), "{:?}", request);
+        let mut expected = solo(&request);
+        // If many tokens are read, rows are whole.
+        if let (RowUse::Best { count: count @ ..=32, tokens }, Ok(output)) =
+            (request.rows_for, &mut expected)
+        {
+            let rows = output.rows_truncated_to(tokens);
+            output.best = rows.map(|row| BestTokens::of(row, count)).collect();
+            output.logits.clear();
+        }
+        prop_assert!(bits(&result) == bits(&expected), "{:?}", request);
         Ok(())
     })
+}
+
+/// Returns the best tokens of rows with the bits of their logits.
+fn best_bits(best: &[BestTokens]) -> Vec<(usize, Vec<(TokenId, u32)>)> {
+    let ranked = |row: &BestTokens| {
+        row.ranked.iter().map(|&(token, logit)| (token, logit.to_bits())).collect()
+    };
+    best.iter().map(|row| (row.tokens, ranked(row))).collect()
 }
 
 proptest! {
@@ -189,7 +215,8 @@ proptest! {
         }
         let solo = |request: &Request| {
             let never = AtomicBool::new(false);
-            self::model(weights).logits(&request.view(&groups, &never))
+            let whole = Request { rows_for: RowUse::Full, ..request.clone() };
+            self::model(weights).logits(&whole.view(&groups, &never))
         };
         let mut submitted: Vec<Submitted> = Vec::new();
         for (number, event) in events.into_iter().enumerate() {
@@ -299,4 +326,26 @@ fn the_cost_of_a_pass_counts_its_dispatches_and_bytes() {
         assert_eq!(cost.weight_bytes, weights.bytes() - embedding);
         println!("{cost}");
     }
+}
+
+/// What comes home of a row is what is read of it: its logits, or a few tokens with theirs.
+#[test]
+fn only_what_is_read_of_rows_comes_home() {
+    let Some(weights) = all_weights().first() else { return };
+    let vocab_size = weights.architecture().vocab_size;
+    let tokens: Vec<TokenId> = (0..9).collect();
+    let tree = TokenTree::chain(&[4, 7, 9]);
+    let read_back = |rows_for| {
+        let mut model = CachedTransformer::new(GpuModel::new(Arc::clone(weights)));
+        let request = ForwardRequest::new(SequenceId(0), &tokens, &tree);
+        let output = model.logits(&ForwardRequest { rows_for, ..request }).unwrap();
+        assert_eq!(output.best.is_empty(), rows_for == RowUse::Full);
+        model.device().last_cost().read_back_bytes
+    };
+    // Whether the row's keys and values fit the cache's type.
+    let overflows = 4 * (tokens.len() + tree.len()) as u64;
+    let rows = (tree.len() + 1) as u64;
+    assert_eq!(read_back(RowUse::Full), overflows + rows * 4 * vocab_size as u64);
+    assert_eq!(read_back(RowUse::best(1, vocab_size)), overflows + rows * 8);
+    assert_eq!(read_back(RowUse::best(20, vocab_size)), overflows + rows * 160);
 }

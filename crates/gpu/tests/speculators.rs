@@ -5,7 +5,7 @@
 
 use crate::common::{configs, gpu, gpu_number};
 use crate::comparison::TYPES;
-use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
+use forerun_core::{FeatureRows, Features, RowUse, SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_checkpoint_with_mtp,
 };
@@ -20,6 +20,7 @@ use forerun_gpu::{
     GpuDevice, GpuHeadWeights, GpuHeads, GpuLoadError, GpuModel, GpuOptions, GpuWeights,
     LayerCount, LayerOptions,
 };
+use forerun_lm::fake::reduced_to;
 use forerun_lm::{BatchEntry, ForwardRequest, LanguageModel, ModelError, Progress};
 use forerun_model::{BlockModel, CachedTransformer, EagleModel, HeadsModel};
 use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceHeads, ReferenceModel};
@@ -160,12 +161,14 @@ struct Wish<'a> {
     first_row: usize,
 }
 
-/// Returns the bits of all results of requests that share passes.
+/// Returns the bits of all results of requests that share passes. Those of sequences with even numbers read only the
+/// best tokens, unless states are returned: these are for heads, which read all logits.
 fn run(
     model: &mut dyn LanguageModel,
     (width, returns_states): (usize, bool),
     wishes: &[Wish<'_>],
 ) -> Vec<u32> {
+    let vocab_size = model.vocab_size();
     let features: Vec<Features> = wishes
         .iter()
         .map(|wish| {
@@ -180,6 +183,10 @@ fn run(
         .collect();
     let requests = wishes.iter().zip(&features).map(|(wish, features)| ForwardRequest {
         first_row: wish.first_row,
+        rows_for: match returns_states || wish.sequence % 2 == 1 {
+            true => RowUse::Full,
+            false => RowUse::best(3, vocab_size - 40),
+        },
         features: (width > 0).then_some(features),
         features_from: returns_states.then_some(0),
         ..ForwardRequest::new(SequenceId(wish.sequence), wish.tokens, wish.tree)
@@ -192,7 +199,11 @@ fn run(
         model.forward(&mut entries.collect::<Vec<_>>());
     }
     let mut bits = Vec::new();
-    for output in progress.into_iter().map(|progress| progress.result.unwrap().unwrap()) {
+    for (progress, request) in progress.into_iter().zip(&requests) {
+        // The reference returns whole rows.
+        let output = reduced_to(progress.result.unwrap().unwrap(), request.rows_for);
+        let best = output.best.iter().flat_map(|row| &row.ranked);
+        bits.extend(best.flat_map(|&(token, logit)| [token, logit.to_bits()]));
         let states = output.features.iter().flat_map(|rows| (0..).map_while(|row| rows.row(row)));
         let values = output.logits.iter().chain(states.flatten());
         bits.extend(values.map(|value| value.to_bits()));

@@ -2,7 +2,8 @@
 
 use crate::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, complete_each};
 use forerun_core::{
-    Key, KeyedRandomness, Node, Purpose, SequenceId, TokenId, TokenTree, node_of_row,
+    BestTokens, Key, KeyedRandomness, Node, Purpose, RowUse, SequenceId, TokenId, TokenTree,
+    node_of_row,
 };
 
 /// A model that computes logits from a hash of the tokens before a row.
@@ -62,7 +63,8 @@ impl LanguageModel for TableModel {
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-/// Computes the requested rows of logits. `row` returns the row for the tokens before it.
+/// Computes the requested rows of logits, or as many of their best tokens as are read. `row` returns the row for the
+/// tokens before it.
 pub fn output_by_prefix(
     request: &ForwardRequest<'_>,
     vocab_size: usize,
@@ -72,7 +74,22 @@ pub fn output_by_prefix(
     let row = |number: usize| row(&row_prefix(tokens, tree, node_of_row(number)));
     let logits = (first_row..=tree.len()).flat_map(row).collect();
     let computed_tokens = tokens.len() + tree.len();
-    ForwardOutput { logits, vocab_size, computed_tokens, features: None }
+    let (best, features) = (Vec::new(), None);
+    let output = ForwardOutput { logits, best, vocab_size, computed_tokens, features };
+    reduced_to(output, request.rows_for)
+}
+
+/// Reduces whole rows to the best tokens that are read of them.
+#[must_use]
+pub fn reduced_to(output: ForwardOutput, rows_for: RowUse) -> ForwardOutput {
+    match rows_for {
+        RowUse::Best { count, tokens } if output.best.is_empty() => {
+            let rows = output.rows_truncated_to(tokens);
+            let best = rows.map(|row| BestTokens::of(row, count)).collect();
+            ForwardOutput { best, logits: Vec::new(), ..output }
+        }
+        _ => output,
+    }
 }
 
 /// Returns the tokens before a row: the tokens before the tree, and those on the path to `node`.

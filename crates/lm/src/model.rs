@@ -29,7 +29,8 @@ use forerun_core::SequenceId;
 ///             let all = std::iter::once(last).chain(request.tree.tokens());
 ///             let row = |&token: &u32| (0..10).map(move |next| f32::from(next == token + 1));
 ///             let logits = all.skip(request.first_row).flat_map(row).collect();
-///             Ok(ForwardOutput { logits, vocab_size: 10, computed_tokens: 1, features: None })
+///             let (vocab_size, best) = (10, Vec::new());
+///             Ok(ForwardOutput { logits, best, vocab_size, computed_tokens: 1, features: None })
 ///         });
 ///     }
 ///

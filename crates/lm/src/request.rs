@@ -1,7 +1,9 @@
 //! Requests to a language model, their outputs, and batches of them.
 
 use crate::{LayerOrder, ModelError};
-use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
+use forerun_core::{
+    BestTokens, FeatureRows, Features, RowLogits, RowUse, SequenceId, TokenId, TokenTree,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A request for the rows of logits from `first_row` on.
@@ -29,6 +31,8 @@ pub struct ForwardRequest<'a> {
     pub tree: &'a TokenTree,
     /// The first requested row.
     pub first_row: usize,
+    /// What is read of the requested rows. The model may return whole rows all the same.
+    pub rows_for: RowUse,
     /// The order in which the layers are computed.
     pub order: LayerOrder<'a>,
     /// The number of leading tokens whose rows must be exact if `order` has groups. If the cache
@@ -69,6 +73,7 @@ impl<'a> ForwardRequest<'a> {
             tokens,
             tree,
             first_row: 0,
+            rows_for: RowUse::Full,
             order: LayerOrder::Sequential,
             exact_tokens: 0,
             features: None,
@@ -101,8 +106,10 @@ impl<'a> ForwardRequest<'a> {
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForwardOutput {
-    /// The requested rows: `[rows, vocab_size]`.
+    /// The requested rows: `[rows, vocab_size]`. Empty if `best` has them.
     pub logits: Vec<f32>,
+    /// The best tokens of each requested row in place of its logits, if no more is read of it: `[rows]`, or empty.
+    pub best: Vec<BestTokens>,
     /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
     /// Number of tokens that had to be computed.
@@ -112,14 +119,23 @@ pub struct ForwardOutput {
 }
 
 impl ForwardOutput {
-    /// Returns the rows, in order.
+    /// Returns the whole rows, in order.
     pub fn rows(&self) -> impl Iterator<Item = &[f32]> + '_ {
+        debug_assert!(self.best.is_empty(), "the rows are whole");
         self.logits.chunks_exact(self.vocab_size)
     }
 
-    /// Returns the rows, truncated to the tokens below `vocab_size`.
+    /// Returns the whole rows, truncated to the tokens below `vocab_size`.
     pub fn rows_truncated_to(&self, vocab_size: usize) -> impl Iterator<Item = &[f32]> + '_ {
         self.rows().map(move |row| &row[..vocab_size.min(row.len())])
+    }
+
+    /// Returns the rows, whole or their best tokens, in order. They have the tokens below `vocab_size`, which the request
+    /// for the best tokens must have named.
+    pub fn rows_for_sampling(&self, vocab_size: usize) -> impl Iterator<Item = RowLogits<'_>> {
+        let best = self.best.iter().map(RowLogits::Best);
+        let whole = self.logits.chunks_exact(self.vocab_size);
+        best.chain(whole.map(move |row| RowLogits::Full(&row[..vocab_size.min(row.len())])))
     }
 }
 
@@ -133,8 +149,10 @@ pub const EXCLUDED_LOGIT: f32 = -1e9;
 /// passes, only this value and the model's caches remember it.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// The requested rows that have been computed so far.
+    /// The requested rows that have been computed so far: `[rows, vocab_size]`.
     pub logits: Vec<f32>,
+    /// The same of rows that are returned as their best tokens. All rows of a request are returned alike.
+    pub best: Vec<BestTokens>,
     /// Number of tokens that have been computed so far.
     pub computed_tokens: usize,
     /// The answer, once the request is complete.
@@ -142,12 +160,19 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Returns the number of rows that have been computed so far.
+    #[must_use]
+    pub fn rows(&self, vocab_size: usize) -> usize {
+        self.best.len() + self.logits.len() / vocab_size
+    }
+
     /// Returns the answer without features, once all rows have been computed.
     #[must_use]
     pub fn take_output(&mut self, vocab_size: usize) -> ForwardOutput {
-        let logits = std::mem::take(&mut self.logits);
+        let (logits, best) = (std::mem::take(&mut self.logits), std::mem::take(&mut self.best));
+        debug_assert!(logits.is_empty() || best.is_empty(), "all rows are returned alike");
         let computed_tokens = self.computed_tokens;
-        ForwardOutput { logits, vocab_size, computed_tokens, features: None }
+        ForwardOutput { logits, best, vocab_size, computed_tokens, features: None }
     }
 }
 

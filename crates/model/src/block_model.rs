@@ -22,8 +22,8 @@
 //! A round takes one pass over the newly accepted tokens and the masks.
 
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
-use crate::draft_logits::expand_logits;
-use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass, no_storage};
+use crate::draft_logits::{expand_rows, head_use};
+use crate::forward::{Forward, Outcomes, OutputRows, Pass, RowFeature, SequencePass, no_storage};
 use forerun_cache::{CachePool, Keep, SequenceCache};
 use forerun_core::{FeatureRows, Features, Node, SequenceId, TokenTree};
 use forerun_formats::{Architecture, Input};
@@ -81,9 +81,9 @@ impl Feature<'_> {
     }
 }
 
-/// The results of a pass: the logits of its output rows, and the hidden states of all rows, if a request asks for them.
+/// The results of a pass: its output rows, and the hidden states of all rows, if a request asks for them.
 struct BlockRows {
-    logits: Vec<f32>, // [output rows, head outputs]
+    outputs: Vec<OutputRows>,
     hidden: Vec<f32>, // [rows, hidden]
 }
 
@@ -230,16 +230,19 @@ impl<F: Forward> BlockModel<F> {
             let PlannedPass { request, nodes, first_output, .. } = plan;
             let cache = &sequences[&request.sequence];
             let part = SequencePass::new(cache, nodes, *first_output, request.cancel);
-            SequencePass { features, ..part }
+            let rows_for = head_use(transformer.architecture(), request.rows_for);
+            SequencePass { rows_for, features, ..part }
         });
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
+        let head_size = transformer.architecture().head_size();
         let output = transformer.forward(&Pass { sequences: &parts, order, device }, storage);
         let output = output.map_err(ModelError::from)?;
         let outcomes = output.outcomes(planned.iter().map(|plan| plan.nodes.len()));
         let wants_hidden = planned.iter().any(|plan| plan.request.features_from.is_some());
         let hidden = if wants_hidden { output.hidden.to_vec() } else { Vec::new() };
-        let rows = BlockRows { logits: output.logits.to_vec(), hidden };
+        let outputs = output.rows(parts.iter().map(SequencePass::output_rows), head_size);
+        let rows = BlockRows { outputs, hidden };
         for (plan, _) in planned.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {
             if plan.kept > 0 {
                 pool.record(plan.request.sequence, &plan.nodes, plan.kept);
@@ -279,20 +282,16 @@ impl<F: Forward> LanguageModel for BlockModel<F> {
         if planned.is_empty() {
             return;
         }
-        let (BlockRows { logits, hidden }, outcomes) = match self.run(&planned) {
+        let (BlockRows { outputs, hidden }, outcomes) = match self.run(&planned) {
             Ok(output) => output,
             Err(error) => {
                 planned.iter().for_each(|plan| batch[plan.entry].complete(Err(error.clone())));
                 return;
             }
         };
-        let (head_size, size) = (self.architecture().head_size(), self.architecture().hidden_size);
-        let vocab_size = self.vocab_size();
-        let (mut logits, mut hidden) = (&logits[..], hidden.chunks(size));
-        for (plan, outcome) in planned.into_iter().zip(outcomes) {
-            let outputs = plan.nodes.len() - plan.first_output;
-            let (rows, rest) = logits.split_at(outputs * head_size);
-            logits = rest;
+        let (vocab_size, size) = (self.vocab_size(), self.architecture().hidden_size);
+        let mut hidden = hidden.chunks(size);
+        for ((plan, rows), outcome) in planned.into_iter().zip(outputs).zip(outcomes) {
             let hidden: Vec<f32> =
                 hidden.by_ref().take(plan.nodes.len()).flatten().copied().collect();
             if let Err(error) = outcome {
@@ -302,7 +301,7 @@ impl<F: Forward> LanguageModel for BlockModel<F> {
             let progress = &mut *batch[plan.entry].progress;
             progress.computed_tokens += plan.nodes.len();
             if plan.is_last {
-                progress.logits.extend(expand_logits(self.transformer.architecture(), rows));
+                expand_rows(self.architecture(), rows, plan.request.rows_for).add_to(progress);
                 let output = progress.take_output(vocab_size);
                 let features = plan.request.features_from.map(|_| FeatureRows::new(size, hidden));
                 progress.result = Some(Ok(ForwardOutput { features, ..output }));

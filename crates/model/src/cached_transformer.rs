@@ -1,6 +1,6 @@
 //! A language model made of a device's forward passes and a pool of cache pages.
 
-use crate::forward::{Forward, Outcomes, Pass, SequencePass, no_storage};
+use crate::forward::{Forward, Outcomes, OutputRows, Pass, SequencePass, no_storage};
 use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, PoolUsage, SequenceCache};
 use forerun_core::{Node, SequenceId, TokenTree};
 use forerun_formats::{Architecture, Input};
@@ -136,7 +136,7 @@ impl<F: Forward> CachedTransformer<F> {
     ) -> Result<Option<PlannedPass<'a>>, ModelError> {
         let request = entry.request;
         let ForwardRequest { sequence, tokens, tree, .. } = request;
-        let rows_done = entry.progress.logits.len() / self.vocab_size();
+        let rows_done = entry.progress.rows(self.vocab_size());
         let mut step = Step {
             tokens: tokens.len(),
             first_row: Some(request.first_row + rows_done),
@@ -233,20 +233,26 @@ impl<F: Forward> CachedTransformer<F> {
         Ok(ForwardOutput { features: Some(features.ok_or(ModelError::NoFeatures)?), ..output })
     }
 
-    /// Runs the planned passes as one, and records the rows of those that succeed. Returns the logits
-    /// of all of them, and whether each succeeded.
-    fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<(Vec<f32>, Outcomes), ModelError> {
+    /// Runs the planned passes as one, and records the rows of those that succeed. Returns the output
+    /// rows of all of them, and whether each succeeded.
+    fn run(
+        &mut self,
+        planned: &[PlannedPass<'_>],
+    ) -> Result<(Vec<OutputRows>, Outcomes), ModelError> {
+        let vocab_size = self.vocab_size();
         let (storage, sequences) = self.pool.storage_and_sequences();
         let parts = planned.iter().map(|plan| {
             let cache = &sequences[&plan.request.sequence];
-            SequencePass::new(cache, &plan.nodes, plan.first_output, plan.request.cancel)
+            let part =
+                SequencePass::new(cache, &plan.nodes, plan.first_output, plan.request.cancel);
+            SequencePass { rows_for: plan.request.rows_for, ..part }
         });
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (planned[0].order, planned[0].request.device);
         let pass = Pass { sequences: &parts, order, device };
         let output = self.transformer.forward(&pass, storage);
         let output = output.map_err(ModelError::from)?;
-        let logits = output.logits.to_vec();
+        let rows = output.rows(parts.iter().map(SequencePass::output_rows), vocab_size);
         let outcomes = output.outcomes(planned.iter().map(|plan| plan.rows));
         for (plan, outcome) in planned.iter().zip(&outcomes) {
             if outcome.is_err() {
@@ -260,7 +266,7 @@ impl<F: Forward> CachedTransformer<F> {
                 self.pool.share(request.sequence, &request.tokens[..*tokens_after], &tree, *keep);
             }
         }
-        Ok((logits, outcomes))
+        Ok((rows, outcomes))
     }
 }
 
@@ -359,14 +365,14 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
 }
 
 impl<F: Forward> CachedTransformer<F> {
-    /// Passes the logits of a pass on to the requests that it was for, or its error.
+    /// Passes the rows of a pass on to the requests that it was for, or its error.
     fn finish(
         &mut self,
         batch: &mut [BatchEntry<'_>],
         planned: Vec<PlannedPass<'_>>,
-        output: Result<(Vec<f32>, Outcomes), ModelError>,
+        output: Result<(Vec<OutputRows>, Outcomes), ModelError>,
     ) {
-        let (mut logits, outcomes) = match output {
+        let (rows, outcomes) = match output {
             Ok(output) => output,
             Err(error) => {
                 planned.iter().for_each(|plan| batch[plan.entry].complete(Err(error.clone())));
@@ -374,22 +380,13 @@ impl<F: Forward> CachedTransformer<F> {
             }
         };
         let vocab_size = self.vocab_size();
-        let mut first = 0;
-        let is_alone = planned.len() == 1;
-        for (plan, outcome) in planned.into_iter().zip(outcomes) {
-            let outputs = plan.nodes.len() - plan.first_output;
-            let end = first + outputs * vocab_size;
+        for ((plan, rows), outcome) in planned.into_iter().zip(rows).zip(outcomes) {
             if let Err(error) = outcome {
                 batch[plan.entry].complete(Err(error));
-                first = end;
                 continue;
             }
             let progress = &mut *batch[plan.entry].progress;
-            match is_alone && progress.logits.is_empty() {
-                true => progress.logits = std::mem::take(&mut logits),
-                false => progress.logits.extend_from_slice(&logits[first..end]),
-            }
-            first = end;
+            rows.add_to(progress);
             progress.computed_tokens += plan.rows;
             if plan.is_last {
                 let output = progress.take_output(vocab_size);

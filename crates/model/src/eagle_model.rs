@@ -19,8 +19,8 @@
 //! with the exact rows.
 
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
-use crate::draft_logits::expand_logits;
-use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass, no_storage};
+use crate::draft_logits::{expand_rows, head_use};
+use crate::forward::{Forward, Outcomes, OutputRows, Pass, RowFeature, SequencePass, no_storage};
 use forerun_cache::{CachePool, Keep, PageStorage, SequenceCache};
 use forerun_core::{Features, Node, SequenceId, TokenId, TokenTree, row_of};
 use forerun_formats::Architecture;
@@ -239,9 +239,12 @@ impl<F: Forward> EagleModel<F> {
         (done..tree.len()).find(|node| !has_input(node)).unwrap_or(tree.len())
     }
 
-    /// Runs the planned passes as one, and records the rows of those that succeed. Returns the logits
-    /// of all of them, and whether each succeeded.
-    fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<(Vec<f32>, Outcomes), ModelError> {
+    /// Runs the planned passes as one, and records the rows of those that succeed. Returns the output
+    /// rows of all of them, and whether each succeeded.
+    fn run(
+        &mut self,
+        planned: &[PlannedPass<'_>],
+    ) -> Result<(Vec<OutputRows>, Outcomes), ModelError> {
         let Self { transformer, pool, rounds } = self;
         let no_round = Round::default();
         let features = planned.iter().map(|plan| {
@@ -254,13 +257,16 @@ impl<F: Forward> EagleModel<F> {
             let PlannedPass { request, nodes, first_output, .. } = plan;
             let cache = &sequences[&request.sequence];
             let part = SequencePass::new(cache, nodes, *first_output, request.cancel);
-            SequencePass { features, ..part }
+            let rows_for = head_use(transformer.architecture(), request.rows_for);
+            SequencePass { rows_for, features, ..part }
         });
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
         let size = transformer.architecture().hidden_size;
+        let head_size = transformer.architecture().head_size();
         let output = transformer.forward(&Pass { sequences: &parts, order, device }, storage);
         let output = output.map_err(ModelError::from)?;
+        let rows = output.rows(parts.iter().map(SequencePass::output_rows), head_size);
         let outcomes = output.outcomes(planned.iter().map(PlannedPass::rows));
         let mut end = 0;
         for (plan, outcome) in planned.iter().zip(&outcomes) {
@@ -280,7 +286,7 @@ impl<F: Forward> EagleModel<F> {
                 .extend_from_slice(&output.hidden[(end - predictions) * size..end * size]);
             round.tree.copy_from(request.tree, level.end);
         }
-        Ok((output.logits.to_vec(), outcomes))
+        Ok((rows, outcomes))
     }
 }
 
@@ -298,7 +304,7 @@ impl<F: Forward> LanguageModel for EagleModel<F> {
         let vocab_size = self.vocab_size();
         let (mut planned, mut prefill_rows) = (Vec::new(), PREFILL_ROWS);
         for (index, entry) in unfinished(batch) {
-            let rows_done = entry.progress.logits.len() / vocab_size;
+            let rows_done = entry.progress.rows(vocab_size);
             match self.plan(index, (entry.request, rows_done), prefill_rows) {
                 Ok(Some(plan)) => {
                     prefill_rows -= plan.missing.len();
@@ -311,25 +317,20 @@ impl<F: Forward> LanguageModel for EagleModel<F> {
         if planned.is_empty() {
             return;
         }
-        let (logits, outcomes) = match self.run(&planned) {
+        let (rows, outcomes) = match self.run(&planned) {
             Ok(output) => output,
             Err(error) => {
                 planned.iter().for_each(|plan| batch[plan.entry].complete(Err(error.clone())));
                 return;
             }
         };
-        let mut logits = &logits[..];
-        let head_size = self.architecture().head_size();
-        for (plan, outcome) in planned.into_iter().zip(outcomes) {
-            let outputs = plan.nodes.len() - plan.first_output;
-            let (rows, rest) = logits.split_at(outputs * head_size);
-            logits = rest;
+        for ((plan, rows), outcome) in planned.into_iter().zip(rows).zip(outcomes) {
             if let Err(error) = outcome {
                 batch[plan.entry].complete(Err(error));
                 continue;
             }
             let progress = &mut *batch[plan.entry].progress;
-            progress.logits.extend(expand_logits(self.architecture(), rows));
+            expand_rows(self.architecture(), rows, plan.request.rows_for).add_to(progress);
             progress.computed_tokens += plan.rows();
             if plan.level.is_some_and(|level| level.end == plan.request.tree.len()) {
                 progress.result = Some(Ok(progress.take_output(vocab_size)));

@@ -1,9 +1,9 @@
 //! Forward passes over the new tokens of several sequences, and the devices that compute them.
 
 use forerun_cache::{HeldRows, PageStorage, StorageError};
-use forerun_core::{Node, TokenId, TokenTree};
+use forerun_core::{BestTokens, Node, RowLogits, RowUse, TokenId, TokenTree};
 use forerun_formats::{Architecture, DraftHeads};
-use forerun_lm::{CachePart, DeviceChoice, LayerOrder, ModelError};
+use forerun_lm::{CachePart, DeviceChoice, LayerOrder, ModelError, Progress};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The error of a forward pass that was cancelled between two layers.
@@ -61,6 +61,8 @@ pub struct SequencePass<'a> {
     /// The first node whose logits are computed. Those of all later nodes are computed, too. It is
     /// `tree.len()` if no logits are needed, as in the first part of a long prompt.
     pub first_output: Node,
+    /// What is read of the logits. Their tokens are the head's outputs. The device may return whole rows all the same.
+    pub rows_for: RowUse,
     /// What each new node's row reads in addition to its token: `[new nodes]`. Empty for a model that
     /// reads tokens only.
     pub features: &'a [RowFeature<'a>],
@@ -80,7 +82,7 @@ pub enum RowFeature<'a> {
 }
 
 impl<'a> SequencePass<'a> {
-    /// Creates the part of a sequence whose rows read tokens only.
+    /// Creates the part of a sequence whose rows read tokens only, and whose logits are all read.
     #[must_use]
     pub fn new(
         cache: &'a dyn HeldRows,
@@ -88,7 +90,7 @@ impl<'a> SequencePass<'a> {
         first_output: Node,
         cancel: &'a AtomicBool,
     ) -> Self {
-        Self { cache, tree, first_output, features: &[], cancel }
+        Self { cache, tree, first_output, rows_for: RowUse::Full, features: &[], cancel }
     }
 
     /// Returns the number of leading nodes that the cache holds.
@@ -121,8 +123,12 @@ impl Pass<'_> {
 /// The results of a forward pass, on the host.
 #[derive(Clone, Copy, Debug)]
 pub struct PassOutput<'a> {
-    /// The logits of all output nodes, sequence by sequence: `[output rows, head outputs]`.
+    /// The logits of the output nodes, sequence by sequence: `[output rows, head outputs]`. Those of sequences in `best`
+    /// are left out.
     pub logits: &'a [f32],
+    /// For each sequence, the best outputs of each of its output nodes if no more is read of them
+    /// ([`SequencePass::rows_for`]), or nothing: `[sequences][output rows]`. Empty if `logits` has all rows.
+    pub best: &'a [Vec<BestTokens>],
     /// The hidden states of all new nodes after the last layer, before any norm: `[rows, hidden]`. A
     /// model that reads tokens only may leave them out.
     pub hidden: &'a [f32],
@@ -144,7 +150,53 @@ pub struct CacheOverflow {
 /// For each part of a pass, whether it succeeded.
 pub(crate) type Outcomes = Vec<Result<(), ModelError>>;
 
+/// The output rows of a sequence: all logits, or the best outputs of each row.
+#[derive(Default)]
+pub(crate) struct OutputRows {
+    pub(crate) logits: Vec<f32>, // [rows, head outputs]
+    pub(crate) best: Vec<BestTokens>,
+}
+
+impl OutputRows {
+    /// Adds a row after the others.
+    pub(crate) fn push(&mut self, row: RowLogits<'_>) {
+        match row {
+            RowLogits::Full(logits) => self.logits.extend_from_slice(logits),
+            RowLogits::Best(best) => self.best.push(best.clone()),
+        }
+    }
+
+    /// Adds the rows to those of earlier passes for the same request.
+    pub(crate) fn add_to(self, progress: &mut Progress) {
+        let whole = self.logits.len() + progress.logits.len();
+        let partial = self.best.len() + progress.best.len();
+        debug_assert!(whole == 0 || partial == 0, "all rows of a request are returned alike");
+        progress.best.extend(self.best);
+        match progress.logits.is_empty() {
+            true => progress.logits = self.logits,
+            false => progress.logits.extend(self.logits),
+        }
+    }
+}
+
 impl PassOutput<'_> {
+    /// Returns the rows of each sequence. `outputs` are their numbers.
+    pub(crate) fn rows(
+        &self,
+        outputs: impl Iterator<Item = usize>,
+        head_outputs: usize,
+    ) -> Vec<OutputRows> {
+        let mut logits = self.logits;
+        let of_sequence = |(sequence, outputs): (usize, usize)| {
+            let best = self.best.get(sequence).cloned().unwrap_or_default();
+            let whole = if best.is_empty() { outputs * head_outputs } else { 0 };
+            let (own, others) = logits.split_at(whole);
+            logits = others;
+            OutputRows { logits: own.to_vec(), best }
+        };
+        outputs.enumerate().map(of_sequence).collect()
+    }
+
     /// Returns whether the parts of the pass succeeded: [`ModelError::CacheRange`] if the storage cannot
     /// hold a key or a value. `rows` are the numbers of their rows.
     pub(crate) fn outcomes(&self, rows: impl Iterator<Item = usize>) -> Outcomes {
@@ -179,7 +231,7 @@ pub trait Forward {
     fn new_storage(&self) -> Self::Storage;
 
     /// Computes the new nodes of all sequences. Writes their rows to `storage`, and returns the logits
-    /// of all output nodes.
+    /// of all output nodes, or their best outputs where no more is read.
     ///
     /// A row's bits depend only on its own sequence's tokens up to it, never on other sequences. The
     /// caller records the rows in the caches.
@@ -264,11 +316,32 @@ pub trait ForwardHeads {
     /// Returns what the heads compute.
     fn architecture(&self) -> &DraftHeads;
 
-    /// Computes the logits of rows: `[rows, vocab]`. A row's bits depend only on the row.
+    /// Computes the logits of rows, or their best tokens where no more is read. A row's bits depend only on the row.
     ///
     /// # Errors
     /// [`PassError::Device`] if the device fails. Later passes may succeed.
-    fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<&[f32], PassError>;
+    fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<HeadOutput<'_>, PassError>;
+}
+
+/// The rows of draft heads, on the host.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadOutput<'a> {
+    /// The logits of the rows in their order: `[rows, vocab]`. Those of rows in `best` are left out.
+    pub logits: &'a [f32],
+    /// The best tokens of each row of which no more is read ([`HeadRow::rows_for`]). Empty if `logits` has all rows.
+    pub best: &'a [Option<BestTokens>],
+}
+
+impl HeadOutput<'_> {
+    /// Returns so many rows, in order.
+    pub(crate) fn rows(&self, count: usize, vocab_size: usize) -> Vec<RowLogits<'_>> {
+        let mut whole = self.logits.chunks_exact(vocab_size);
+        let row = |row: usize| match self.best.get(row).and_then(Option::as_ref) {
+            Some(best) => RowLogits::Best(best),
+            None => RowLogits::Full(whole.next().unwrap_or_default()),
+        };
+        (0..count).map(row).collect()
+    }
 }
 
 /// A row of a draft head.
@@ -280,6 +353,8 @@ pub struct HeadRow<'a> {
     pub state: &'a [f32],
     /// The tokens after them that the head reads: those of [`DraftHeads::tokens_read`].
     pub tokens: &'a [TokenId],
+    /// What is read of the row. The device may return the whole row all the same.
+    pub rows_for: RowUse,
 }
 
 impl<F: Forward + ?Sized> Forward for Box<F> {

@@ -16,7 +16,9 @@
 //! these depend on the tokens up to it, so the cache can compare tokens like any other.
 
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS};
-use crate::forward::{Forward, ForwardHeads, HeadRow, Pass, RowFeature, SequencePass, no_storage};
+use crate::forward::{
+    Forward, ForwardHeads, HeadRow, OutputRows, Pass, RowFeature, SequencePass, no_storage,
+};
 use forerun_cache::{CachePool, Keep, PAGE_ROWS, PageStorage};
 use forerun_core::{Features, SequenceId, TokenId, TokenTree, node_of_row};
 use forerun_formats::DraftHeads;
@@ -134,10 +136,9 @@ impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
         prefix.states(checked)
     }
 
-    /// Computes the rows of requests in one pass of the heads. Returns each request's logits.
-    fn rows(&mut self, ready: &[ReadyRequest<'_>]) -> Result<Vec<Vec<f32>>, ModelError> {
+    /// Computes the rows of requests in one pass of the heads. Returns those of each request.
+    fn rows(&mut self, ready: &[ReadyRequest<'_>]) -> Result<Vec<OutputRows>, ModelError> {
         let (mut paths, mut places) = (Vec::new(), Vec::new());
-        let mut logits = Vec::new();
         for (index, ReadyRequest { request, .. }) in ready.iter().enumerate() {
             let ForwardRequest { tokens, tree, first_row, .. } = *request;
             let last = tokens[tokens.len() - 1];
@@ -165,16 +166,18 @@ impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
             head: *head,
             state: &ready[*index].state,
             tokens,
+            rows_for: ready[*index].request.rows_for,
         });
         let rows: Vec<HeadRow<'_>> = rows.collect();
         let vocab_size = self.architecture().vocab_size;
         let computed = self.heads.forward(&rows).map_err(ModelError::from)?;
-        let computed: Vec<&[f32]> = computed.chunks_exact(vocab_size).collect();
-        for of_request in places {
-            logits
-                .push(of_request.into_iter().flat_map(|place| computed[place]).copied().collect());
-        }
-        Ok(logits)
+        let computed = computed.rows(rows.len(), vocab_size);
+        let of_request = |places: Vec<usize>| {
+            let mut rows = OutputRows::default();
+            places.into_iter().for_each(|place| rows.push(computed[place]));
+            rows
+        };
+        Ok(places.into_iter().map(of_request).collect())
     }
 }
 
@@ -276,17 +279,17 @@ impl<H: ForwardHeads, F: Forward> LanguageModel for HeadsModel<H, F> {
         };
         failed.into_iter().for_each(|(entry, error)| batch[entry].complete(Err(error)));
         let vocab_size = self.vocab_size();
-        let logits = match self.rows(&ready) {
-            Ok(logits) => logits,
+        let rows = match self.rows(&ready) {
+            Ok(rows) => rows,
             Err(error) => {
                 ready.iter().for_each(|ready| batch[ready.entry].complete(Err(error.clone())));
                 return;
             }
         };
-        for (ReadyRequest { entry, request, .. }, logits) in ready.into_iter().zip(logits) {
+        for (ReadyRequest { entry, request, .. }, rows) in ready.into_iter().zip(rows) {
             let progress = &mut *batch[entry].progress;
             progress.computed_tokens += request.rows();
-            progress.logits = logits;
+            rows.add_to(progress);
             progress.result = Some(Ok(progress.take_output(vocab_size)));
         }
     }

@@ -104,7 +104,7 @@ impl Forward for CountingDevice {
         }
         pages.passes.push(counts);
         self.logits = vec![0.0; heads * architecture.head_size()];
-        Ok(PassOutput { logits: &self.logits, hidden: &[], overflows: &[] })
+        Ok(PassOutput { logits: &self.logits, best: &[], hidden: &[], overflows: &[] })
     }
 }
 

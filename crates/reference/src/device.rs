@@ -279,7 +279,7 @@ impl Forward for ReferenceDevice {
                 storage.keys_and_values.insert((layer, row.place()), cached);
             }
             (self.logits, self.hidden) = (Vec::new(), Vec::new());
-            return Ok(PassOutput { logits: &[], hidden: &[], overflows: &[] });
+            return Ok(PassOutput { logits: &[], best: &[], hidden: &[], overflows: &[] });
         }
         self.run(pass, 0..n_layers, &mut rows, storage)?;
         Ok(self.finish(rows))
@@ -421,7 +421,7 @@ impl ReferenceDevice {
         self.logits =
             outputs.flat_map(|row| self.model.head(&self.model.final_norm(&row.hidden))).collect();
         self.hidden = rows.into_iter().flat_map(|row| row.hidden).collect();
-        PassOutput { logits: &self.logits, hidden: &self.hidden, overflows: &[] }
+        PassOutput { logits: &self.logits, best: &[], hidden: &self.hidden, overflows: &[] }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::matrix::Matrix;
 use crate::weights::{ReferenceModel, add_assign, silu};
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{DraftHeads, HeadTensor, LoadError, MatrixTypes, TensorSource};
-use forerun_model::{ForwardHeads, HeadRow, PassError};
+use forerun_model::{ForwardHeads, HeadOutput, HeadRow, PassError};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -81,8 +81,8 @@ impl ForwardHeads for ReferenceHeads {
         &self.architecture
     }
 
-    fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<&[f32], PassError> {
+    fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<HeadOutput<'_>, PassError> {
         self.logits = rows.iter().flat_map(|row| self.row_logits(row)).collect();
-        Ok(&self.logits)
+        Ok(HeadOutput { logits: &self.logits, best: &[] })
     }
 }

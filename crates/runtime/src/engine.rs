@@ -4,7 +4,8 @@ use crate::shared_device::{DeviceLease, DeviceUseLog, SharedDevice};
 use crate::timed::{ForwardLog, TimedModel};
 use forerun_core::{
     CompileConstraint, Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Proposal, Randomness,
-    Role, RowLogprobs, Sampler, Sampling, ScoreJob, Scores, SequenceId, TokenTree, node_of_row,
+    Role, RowLogprobs, RowUse, Sampler, Sampling, ScoreJob, Scores, SequenceId, TokenTree,
+    node_of_row,
 };
 use forerun_draft::{DraftContext, Drafter};
 use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
@@ -136,7 +137,7 @@ impl Engine {
             Role::Target(index) => {
                 let model = self.targets.get_mut(&index).expect("a target of this index");
                 let job = score_job(job);
-                let output = model.logits(&forward_request(job, cancel))?;
+                let output = model.logits(&forward_request(job, model.vocab_size(), cancel))?;
                 scores(job, output).map(JobOutput::Score)
             }
         }
@@ -182,8 +183,9 @@ impl Engine {
     pub(crate) fn score_pass(&mut self, index: usize, jobs: &mut [ScorePart<'_>]) {
         jobs.iter().for_each(|part| self.compile_constraint(part.job));
         let model = self.targets.get_mut(&index).expect("a target of this index");
+        let vocab_size = model.vocab_size();
         let batch = jobs.iter_mut().map(|ScorePart { job, cancel, progress }| BatchEntry {
-            request: forward_request(score_job(job), cancel),
+            request: forward_request(score_job(job), vocab_size, cancel),
             progress,
         });
         model.forward(&mut batch.collect::<Vec<_>>());
@@ -271,10 +273,19 @@ fn score_job(job: &Job) -> &ScoreJob {
 }
 
 /// Returns a score job's request to the model.
-fn forward_request<'a>(job: &'a ScoreJob, cancel: &'a AtomicBool) -> ForwardRequest<'a> {
+fn forward_request<'a>(
+    job: &'a ScoreJob,
+    vocab_size: usize,
+    cancel: &'a AtomicBool,
+) -> ForwardRequest<'a> {
     let ScoreJob { sequence, tokens, tree, features_from, .. } = job;
     let request = ForwardRequest::new(*sequence, tokens, tree);
-    ForwardRequest { features_from: *features_from, cancel, ..request }
+    // Log-probabilities are shares of all tokens.
+    let rows_for = match job.logprobs {
+        Some(_) => RowUse::Full,
+        None => job.sampling.row_use(vocab_size),
+    };
+    ForwardRequest { rows_for, features_from: *features_from, cancel, ..request }
 }
 
 /// Converts the model's output to distributions of the token after the prefix and after each node.
@@ -286,7 +297,7 @@ fn scores(job: &ScoreJob, output: ForwardOutput) -> Result<Scores, ModelError> {
     let sampler = Sampler::new(&job.sampling, &job.tokens, job.prompt_len);
     let mut scores =
         Scores { rows: Vec::new(), logprobs: job.logprobs.map(|_| Vec::new()), features: None };
-    for (row, logits) in output.rows().enumerate() {
+    for (row, logits) in output.rows_for_sampling(usize::MAX).enumerate() {
         let at = node_of_row(row);
         let distribution = sampler.distribution(logits, &job.tree, at)?;
         if let (Some(logprobs), Some(top)) = (&mut scores.logprobs, job.logprobs) {

@@ -3,6 +3,7 @@
 mod cluster;
 mod costs;
 mod parallel_fuzz;
+mod partial_rows;
 mod reproducible;
 mod shared_devices;
 mod topology;

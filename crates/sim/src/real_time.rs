@@ -119,7 +119,7 @@ impl SleepingModel {
         }
         let (vocab_size, computed_tokens) = (VOCABULARY, tree.len() + 1);
         let features = features_from.map(|from| features(from, tokens, tree));
-        Ok(ForwardOutput { logits, vocab_size, computed_tokens, features })
+        Ok(ForwardOutput { logits, best: Vec::new(), vocab_size, computed_tokens, features })
     }
 
     /// Waits as long as the passes of a job take, or until the job is cancelled.

@@ -48,7 +48,13 @@ impl LanguageModel for LayerParallelTable {
 impl LayeredModel for LayerParallelTable {}
 
 pub(crate) fn output(logits: Vec<f32>, vocab_size: usize, tree: &TokenTree) -> ForwardOutput {
-    ForwardOutput { logits, vocab_size, computed_tokens: tree.len(), features: None }
+    ForwardOutput {
+        logits,
+        best: Vec::new(),
+        vocab_size,
+        computed_tokens: tree.len(),
+        features: None,
+    }
 }
 
 /// A target that reports features: one number for each token, a function of its prefix.

@@ -10,7 +10,13 @@ use forerun_lm::{
 pub(crate) const FEATURES: usize = 3;
 
 fn output(logits: Vec<f32>, vocab_size: usize, tree: &TokenTree) -> ForwardOutput {
-    ForwardOutput { logits, vocab_size, computed_tokens: tree.len(), features: None }
+    ForwardOutput {
+        logits,
+        best: Vec::new(),
+        vocab_size,
+        computed_tokens: tree.len(),
+        features: None,
+    }
 }
 
 /// A target that reports features: a function of each token's prefix.
