@@ -18,6 +18,8 @@
 //! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to what the lookahead
 //!   allows for a job.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.
+//! * With [`with_siblings`](Dsi::with_siblings), jobs also score the drafter's next best tokens next to those of its chain. If
+//!   one of them is the correction, the row after it is there already, or in the next job, which goes on for it.
 //! * A replica that fails is no longer used, and another one takes its rows. A drafter that fails is
 //!   no longer used, either. The tokens that it has drafted are verified.
 //! * The paper terminates threads. Here a worker checks between layers whether its job was
@@ -35,13 +37,14 @@
 
 use crate::chain::{Chain, common_prefix_len};
 use crate::replicas::{Replicas, WaitingJob};
+use crate::score_task::{ScoreTask, Sibling};
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, DsiLookahead, MethodEntry,
     Sequence, jobs,
 };
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
-    TokenId, TokenTree, trace::SpanOutcome, verify_chains,
+    TokenId, trace::SpanOutcome, verify_chains,
 };
 use forerun_plan::{Forecast, JobTime, Knowledge};
 use std::collections::BTreeMap;
@@ -52,13 +55,14 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     help: "Verify on one or more target replicas while drafting continues (DSI)",
     drafting: Drafting::DuringVerification,
     several_targets: true,
-    offers: &[Need::SeveralDrafters],
+    offers: &[Need::SeveralDrafters, Need::Siblings],
     decoder: |options| {
         // Each drafter's tokens are verified on its share of the replicas.
         let replicas = options.targets.div_ceil(options.drafters.max(1));
         let lookahead = DsiLookahead::new(options.draft_tokens, options.length, replicas)
             .with_tokens_per_forward(options.pattern.tokens_per_forward());
         let decoder = Dsi::new(options.targets, lookahead).with_drafters(options.drafters);
+        let decoder = decoder.with_siblings(options.siblings);
         let decoder = if options.shares_devices { decoder.without_trials() } else { decoder };
         Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
     },
@@ -84,31 +88,6 @@ pub struct Dsi {
     arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
     /// The end of the last completed job since the decoder was started, on the cluster's clock.
     now_ns: Option<u64>,
-}
-
-/// A job that scores consecutive rows along a chain. Rows are named by the absolute position that
-/// they predict.
-#[derive(Clone, Debug)]
-struct ScoreTask {
-    replica: usize,
-    first_row: usize,
-    /// The number of committed tokens when the task was created.
-    committed: usize,
-    /// The tokens after the committed ones, up to the last row.
-    tokens: Vec<TokenId>,
-    /// Whether drafters worked when it was submitted.
-    while_drafting: bool,
-}
-
-impl ScoreTask {
-    fn rows(&self) -> usize {
-        self.committed + self.tokens.len() + 1 - self.first_row
-    }
-
-    /// Returns the tokens from a position on, up to the last row.
-    fn path(&self, position: usize) -> &[TokenId] {
-        self.tokens.get(position - self.committed..).unwrap_or_default()
-    }
 }
 
 impl Dsi {
@@ -142,6 +121,16 @@ impl Dsi {
     #[must_use]
     pub fn with_drafters(self, count: usize) -> Self {
         Self { chains: (0..count.max(1)).map(Chain::new).collect(), ..self }
+    }
+
+    /// Returns the decoder in a mode where the jobs also score `count` next best tokens of the drafter next to each token of
+    /// its chain. With several drafters it has no effect.
+    #[must_use]
+    pub fn with_siblings(mut self, count: usize) -> Self {
+        if let [chain] = &mut self.chains[..] {
+            chain.drafting.draft_siblings(count);
+        }
+        self
     }
 
     /// Returns the decoder in a mode where the text of a seed does not depend on the speed of the
@@ -215,7 +204,9 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let (frontier, max_ahead) = (sequence.tokens().len(), self.lookahead.max_ahead());
-        let max_rows = self.lookahead.max_rows();
+        let rows_of_token = 1 + self.chains[index].drafting.n_siblings();
+        let max_rows = self.lookahead.max_rows().min((MAX_ROWS_PER_JOB / rows_of_token).max(1));
+        let due_rows = self.lookahead.length().min(max_rows);
         self.chains[index].next_row = self.first_missing_row(index, frontier);
         let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
         loop {
@@ -223,19 +214,19 @@ impl Dsi {
             let chain = self.chains[index].tokens();
             // Include the row after the last draft token, but no row past the sequence's end.
             let end = (frontier + chain.len() + 1).min(frontier + sequence.remaining());
-            let count = end.saturating_sub(next_row).min(MAX_ROWS_PER_JOB).min(max_rows);
-            let is_due = next_row == frontier || is_complete || count >= self.lookahead.length();
+            let count = end.saturating_sub(next_row).min(max_rows);
+            let is_due = next_row == frontier || is_complete || count >= due_rows;
             if count == 0 || !is_due {
                 return Ok(());
             }
             let tokens = chain[..next_row + count - 1 - frontier].to_vec();
-            let waiting = self.waiting_job(frontier, count);
+            let siblings = self.chains[index].siblings(frontier, next_row, tokens.len());
+            let while_drafting = !self.is_alone();
+            let task = ScoreTask::new(next_row, frontier, tokens, siblings, while_drafting);
+            let waiting = self.waiting_job(frontier, task.scored_rows());
             let free = self.replicas.free(&waiting);
             let tried = self.replicas.to_try(&waiting, free.is_none());
             let tried = tried.filter(|_| self.tries_slow_replicas);
-            let while_drafting = !self.is_alone();
-            let (first_row, committed) = (next_row, frontier);
-            let task = ScoreTask { replica: 0, first_row, committed, tokens, while_drafting };
             if let Some(replica) = free {
                 self.submit(ScoreTask { replica, ..task.clone() }, sequence, cluster)?;
                 self.chains[index].next_row += count;
@@ -313,10 +304,9 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<Ticket, DecodeError> {
         let frontier = sequence.tokens().len();
-        let (ahead, tokens) = task.path(frontier).split_at(task.first_row - frontier);
-        let ticket =
-            jobs::submit_score(replica, sequence, ahead, TokenTree::chain(tokens), cluster)?;
-        let job = self.waiting_job(frontier, task.rows());
+        let (ahead, tree) = task.request(frontier);
+        let ticket = jobs::submit_score(replica, sequence, ahead, tree, cluster)?;
+        let job = self.waiting_job(frontier, task.scored_rows());
         self.replicas.start_job(replica, &job);
         Ok(ticket)
     }
@@ -370,14 +360,15 @@ impl Dsi {
         if self.end_score_job(&task, &completion, sequence)
             && let Some(replica) = self.replicas.least_busy()
         {
-            return self.submit(ScoreTask { replica, ..task }, sequence, cluster);
+            let task = ScoreTask { replica, ..task.again(sequence.tokens().len()) };
+            return self.submit(task, sequence, cluster);
         }
-        let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
+        let reply = jobs::score_reply(sequence, task.nodes(), completion)?;
         // The sizing rule is about fast replicas.
         if self.replicas.is_fast(task.replica) {
-            self.lookahead.observe_score(task.rows(), &reply.time, task.while_drafting);
+            self.lookahead.observe_score(task.scored_rows(), &reply.time, task.while_drafting);
         }
-        self.arrived.insert((task.first_row, ticket), (task, reply.output));
+        self.arrived.insert((task.first_row, ticket), task.with_output(reply.output));
         Ok(())
     }
 
@@ -393,9 +384,9 @@ impl Dsi {
             Ok(_) => {
                 // Reading a prompt, or much text, shows nothing, nor do passes with another answer's prompt.
                 let reads_little =
-                    completion.cost.own_rows as usize <= task.rows() + MAX_ROWS_PER_JOB;
+                    completion.cost.own_rows as usize <= task.scored_rows() + MAX_ROWS_PER_JOB;
                 let time = JobTime::from(completion);
-                let ns = self.lookahead.one_row_ns_of(task.rows(), &time);
+                let ns = self.lookahead.one_row_ns_of(task.scored_rows(), &time);
                 if let Some(ns) = ns.filter(|_| reads_little) {
                     self.replicas.observe(task.replica, ns, completion.finished_ns);
                 }
@@ -407,7 +398,7 @@ impl Dsi {
             Err(JobError::Cancelled) => {}
         }
         // Each drafter's tokens are verified on its share of the replicas.
-        let job = self.waiting_job(sequence.tokens().len(), task.rows());
+        let job = self.waiting_job(sequence.tokens().len(), task.scored_rows());
         self.lookahead.set_replicas(self.replicas.fast_ones(&job).div_ceil(self.chains.len()));
         false
     }
@@ -415,8 +406,8 @@ impl Dsi {
     /// Returns the key of the arrived scores that start at the frontier, and the number of their
     /// rows.
     fn arrived_at(&self, frontier: usize) -> Option<((usize, Ticket), usize)> {
-        let (&key, (_, scores)) = self.arrived.range((frontier, Ticket(0))..).next()?;
-        (key.0 == frontier).then_some((key, scores.rows.len()))
+        let (&key, (task, _)) = self.arrived.range((frontier, Ticket(0))..).next()?;
+        (key.0 == frontier).then_some((key, task.rows()))
     }
 
     /// Returns the key of the scores to verify next, if they have arrived. In reproducible mode the
@@ -440,6 +431,102 @@ impl Dsi {
         let common =
             others.iter().map(|other| common_prefix_len(first.tokens(), other.tokens())).min();
         common.map_or(rows, |common| rows.min(common + 1))
+    }
+
+    /// Verifies the rows of an arrived job, and commits the tokens that they accept. Returns the key of the row after an
+    /// accepted sibling, if it gives a further token now.
+    fn verify_rows(
+        &mut self,
+        key: (usize, Ticket),
+        is_alone: bool,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Option<(usize, Ticket)> {
+        // The last row tests the next job's first token, if that has been drafted.
+        let (frontier, ticket) = key;
+        let (task, scores) = self.arrived.remove(&key)?;
+        let rows = &scores.rows[..self.rows_to_verify(task.rows())];
+        let drafting = self.chains.iter().map(|chain| &chain.drafting);
+        let chains: Vec<_> =
+            drafting.map(|drafting| (drafting.drafter(), drafting.chain())).collect();
+        let (siblings, path) = (self.chains[0].drafting.siblings(), task.path(frontier));
+        let (tree, verdict) =
+            verify_chains(&chains, siblings, path, rows, frontier, sequence.randomness());
+        let walked = Draft { tree, proposal: Proposal::Deterministic };
+        let accepted = sequence.commit(&walked, &verdict, &scores);
+        let committed = &sequence.tokens()[frontier..];
+        let left_path = common_prefix_len(path, committed) < accepted.min(path.len());
+        let outcome = if verdict.rejected || left_path {
+            SpanOutcome::Rejected
+        } else {
+            SpanOutcome::Accepted
+        };
+        let task = ScoreTask { accepted: task.accepted + accepted, ..task };
+        cluster.observe(Outcome { ticket, accepted: task.accepted, outcome });
+
+        // Continue after the committed tokens, or restart there.
+        let end = frontier + committed.len();
+        // The first drafter's tokens may have been rejected where another one's were accepted.
+        let first = &self.chains[0].drafting;
+        let agreed = common_prefix_len(first.tokens(), committed);
+        let rejected = agreed < committed.len() && agreed < first.len();
+        let tested = first.positions(agreed + usize::from(rejected));
+        let mut all_agree = true;
+        for chain in &mut self.chains {
+            all_agree &= chain.advance(committed, cluster);
+        }
+        let mut follows_sibling = false;
+        if verdict.token.is_none() && committed.len() < task.rows() && !left_path {
+            let scores = scores.skip_rows(committed.len());
+            self.arrived.insert((end, ticket), (task.from_row(end), scores));
+        } else if verdict.token.is_none()
+            && !all_agree
+            && let Some(&token) = committed.last()
+        {
+            follows_sibling = self.keep_row_after((end - 1, token), ticket, task, scores);
+        }
+        if !all_agree {
+            let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
+            self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
+        }
+        self.lookahead.observe_verdict(&tested, rejected, committed.len() - agreed);
+        self.lookahead.observe_step(end - frontier, self.now_ns.unwrap_or(0), is_alone);
+        if !follows_sibling {
+            return None;
+        }
+        self.chains[0].next_row = end + 1;
+        // In reproducible mode this row, too, tests a draft token.
+        let ends = self.waits_for_drafters || sequence.finish().is_some();
+        self.arrived_at(end).filter(|_| !ends).map(|(key, _)| key)
+    }
+
+    /// Keeps the row after a committed sibling of the only chain: from the job that was verified, or from another one, which
+    /// may be in flight. Returns whether there is one.
+    fn keep_row_after(
+        &mut self,
+        sibling: Sibling,
+        ticket: Ticket,
+        verified: ScoreTask,
+        scores: Scores,
+    ) -> bool {
+        let (position, _) = sibling;
+        if let Some(left) = verified.after_sibling(sibling) {
+            self.arrived.insert((position + 1, ticket), left.with_output(scores));
+            return true;
+        }
+        let mut is_kept = false;
+        for task in self.tasks.values_mut() {
+            if let Some(left) = task.after_sibling(sibling) {
+                (*task, is_kept) = (left, true);
+            }
+        }
+        for (task, scores) in self.arrived.values_mut() {
+            if let Some(left) = task.after_sibling(sibling) {
+                (*task, *scores) = left.with_output(std::mem::take(scores));
+                is_kept = true;
+            }
+        }
+        is_kept
     }
 
     /// Removes the chains of failed drafters, which are empty. If all drafters have failed, one chain
@@ -511,50 +598,11 @@ impl Decoder for Dsi {
             self.dispatch(sequence, cluster)?;
         };
 
-        // Verify the rows of its job. The last one tests the next job's first token, if that has
-        // been drafted.
-        let (frontier, ticket) = ready;
-        let Some((task, scores)) = self.arrived.remove(&ready) else { return Ok(()) };
-        let count = self.rows_to_verify(scores.rows.len());
-        let drafting = self.chains.iter().map(|chain| &chain.drafting);
-        let chains: Vec<_> =
-            drafting.map(|drafting| (drafting.drafter(), drafting.chain())).collect();
-        let path = task.path(frontier);
-        let (tree, verdict) =
-            verify_chains(&chains, path, &scores.rows[..count], frontier, sequence.randomness());
-        let walked = Draft { tree, proposal: Proposal::Deterministic };
-        let accepted = sequence.commit(&walked, &verdict, &scores);
-        let committed = &sequence.tokens()[frontier..];
-        let left_path = common_prefix_len(path, committed) < accepted.min(path.len());
-        let outcome = if verdict.rejected || left_path {
-            SpanOutcome::Rejected
-        } else {
-            SpanOutcome::Accepted
-        };
-        cluster.observe(Outcome { ticket, accepted, outcome });
-
-        // Continue after the committed tokens, or restart there.
-        let end = frontier + committed.len();
-        if verdict.token.is_none() && committed.len() < scores.rows.len() && !left_path {
-            let scores = scores.skip_rows(committed.len());
-            let rest = ScoreTask { first_row: end, ..task.clone() };
-            self.arrived.insert((end, ticket), (rest, scores));
+        // Verify the rows of its job, and the row after a sibling at once.
+        let mut next = Some(ready);
+        while let Some(key) = next {
+            next = self.verify_rows(key, is_alone, sequence, cluster);
         }
-        // The first drafter's tokens may have been rejected where another one's were accepted.
-        let first = &self.chains[0].drafting;
-        let agreed = common_prefix_len(first.tokens(), committed);
-        let rejected = agreed < committed.len() && agreed < first.len();
-        let tested = first.positions(agreed + usize::from(rejected));
-        let mut all_agree = true;
-        for chain in &mut self.chains {
-            all_agree &= chain.advance(committed, cluster);
-        }
-        if !all_agree {
-            let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
-            self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
-        }
-        self.lookahead.observe_verdict(&tested, rejected, committed.len() - agreed);
-        self.lookahead.observe_step(end - frontier, self.now_ns.unwrap_or(0), is_alone);
         Ok(())
     }
 
@@ -583,7 +631,7 @@ impl AnswerDecoder for Dsi {
         let replicas = self.replicas.for_new_answer(options.targets);
         let tries_slow_replicas = !options.shares_devices;
         let decoder = Self { replicas, tries_slow_replicas, ..decoder };
-        Box::new(decoder.with_drafters(options.drafters))
+        Box::new(decoder.with_drafters(options.drafters).with_siblings(options.siblings))
     }
 
     fn knowledge(&self) -> Option<Knowledge> {

@@ -45,19 +45,12 @@ pub struct PearlOptions {
     /// Whether the drafter works while there are unverified tokens. Otherwise it waits, and a bonus
     /// token is drawn if all are accepted.
     pub post_verify: bool,
-    /// The number of the drafter's next best tokens that are scored next to each unverified token. If one of them is the
-    /// correction, the target's next token comes with the same pass.
-    pub siblings: usize,
 }
 
 impl Default for PearlOptions {
     fn default() -> Self {
-        Self {
-            schedule: PearlSchedule::default(),
-            pre_verify: PreVerify::default(),
-            post_verify: true,
-            siblings: 0,
-        }
+        let (schedule, pre_verify) = (PearlSchedule::default(), PreVerify::default());
+        Self { schedule, pre_verify, post_verify: true }
     }
 }
 
@@ -65,7 +58,7 @@ impl Default for PearlOptions {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "{0:?} is not one of eager, paper, no-pre-verify, pre-verify-lookup, pre-verify-suffix, \
-     no-post-verify, siblings-N; separate several with commas, as in paper,no-pre-verify"
+     no-post-verify; separate several with commas, as in paper,no-pre-verify"
 )]
 pub struct UnknownPearlOption(String);
 
@@ -82,11 +75,7 @@ impl FromStr for PearlOptions {
                 "pre-verify-lookup" => options.pre_verify = PreVerify::PromptLookup,
                 "pre-verify-suffix" => options.pre_verify = PreVerify::Suffix,
                 "no-post-verify" => options.post_verify = false,
-                other => {
-                    let siblings = other.strip_prefix("siblings-").and_then(|n| n.parse().ok());
-                    options.siblings =
-                        siblings.ok_or_else(|| UnknownPearlOption(other.to_owned()))?;
-                }
+                other => return Err(UnknownPearlOption(other.to_owned())),
             }
         }
         Ok(options)
@@ -105,11 +94,7 @@ impl fmt::Display for PearlOptions {
             PreVerify::PromptLookup => ",pre-verify-lookup",
             PreVerify::Suffix => ",pre-verify-suffix",
         })?;
-        f.write_str(if self.post_verify { "" } else { ",no-post-verify" })?;
-        match self.siblings {
-            0 => Ok(()),
-            siblings => write!(f, ",siblings-{siblings}"),
-        }
+        f.write_str(if self.post_verify { "" } else { ",no-post-verify" })
     }
 }
 
@@ -126,7 +111,6 @@ mod tests {
             "eager,no-pre-verify,no-post-verify",
             "eager,pre-verify-lookup",
             "paper,pre-verify-suffix,no-post-verify",
-            "eager,siblings-2",
         ] {
             let options: Result<PearlOptions, _> = text.parse();
             assert_eq!(options.map(|options| options.to_string()), Ok(text.to_owned()));
