@@ -201,8 +201,11 @@ pub fn verify_chains(
         let given = followed.flat_map(|&(drafter, _)| {
             let numbers = drafter as u32 + 1..;
             let siblings = siblings.get(depth).into_iter().flatten();
-            numbers.zip(siblings).map(|(number, &token)| {
-                Candidate { number, node: depth, token, proposed: None }
+            numbers.zip(siblings).map(|(number, &token)| Candidate {
+                number,
+                node: depth,
+                token,
+                proposed: None,
             })
         });
         match descend(candidates.chain(given), row, here, randomness) {

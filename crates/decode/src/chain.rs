@@ -35,7 +35,9 @@ impl Chain {
         let first = (first_row - frontier).saturating_sub(1);
         let siblings = self.drafting.siblings().iter().enumerate().take(tokens).skip(first);
         siblings
-            .flat_map(|(place, siblings)| siblings.iter().map(move |&token| (frontier + place, token)))
+            .flat_map(|(place, siblings)| {
+                siblings.iter().map(move |&token| (frontier + place, token))
+            })
             .collect()
     }
 

@@ -13,13 +13,13 @@
 //!
 //! Deviations:
 //!
-//! * No row is computed twice. The last row of one job tests the first token of the next, and
+//! * No row is computed twice, except for siblings. The last row of one job tests the first token of the next, and
 //!   drafters that agree share rows.
 //! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to what the lookahead
 //!   allows for a job.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.
 //! * With [`with_siblings`](Dsi::with_siblings), jobs also score the drafter's next best tokens next to those of its chain. If
-//!   one of them is the correction, the row after it is there already, or in the next job, which goes on for it.
+//!   one of them is the correction, the row after it is known already, or in a job that is not cancelled then.
 //! * A replica that fails is no longer used, and another one takes its rows. A drafter that fails is
 //!   no longer used, either. The tokens that it has drafted are verified.
 //! * The paper terminates threads. Here a worker checks between layers whether its job was
@@ -44,7 +44,7 @@ use crate::{
 };
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
-    TokenId, trace::SpanOutcome, verify_chains,
+    trace::SpanOutcome, verify_chains,
 };
 use forerun_plan::{Forecast, JobTime, Knowledge};
 use std::collections::BTreeMap;
@@ -86,6 +86,9 @@ pub struct Dsi {
     trials: BTreeMap<Ticket, ScoreTask>,
     /// The scores not used yet, by the position that the first row predicts.
     arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
+    /// The position after the last committed sibling. Its token is the target's own, drafted or not: whether its row was scored
+    /// before may depend on tokens that the drafter drew after the rejected one.
+    after_sibling: Option<usize>,
     /// The end of the last completed job since the decoder was started, on the cluster's clock.
     now_ns: Option<u64>,
 }
@@ -104,6 +107,7 @@ impl Dsi {
             tasks: BTreeMap::new(),
             trials: BTreeMap::new(),
             arrived: BTreeMap::new(),
+            after_sibling: None,
             now_ns: None,
         }
     }
@@ -228,11 +232,11 @@ impl Dsi {
             let tried = self.replicas.to_try(&waiting, free.is_none());
             let tried = tried.filter(|_| self.tries_slow_replicas);
             if let Some(replica) = free {
-                self.submit(ScoreTask { replica, ..task.clone() }, sequence, cluster)?;
+                self.submit(task.clone().on(replica), sequence, cluster)?;
                 self.chains[index].next_row += count;
             }
             if let Some(replica) = tried.filter(|tried| Some(*tried) != free) {
-                self.submit_trial(ScoreTask { replica, ..task }, sequence, cluster)?;
+                self.submit_trial(task.on(replica), sequence, cluster)?;
             }
             if free.is_none() {
                 return Ok(());
@@ -291,7 +295,7 @@ impl Dsi {
                 result => break result?,
             }
         };
-        self.tasks.insert(ticket, ScoreTask { replica, ..task });
+        self.tasks.insert(ticket, task.on(replica));
         Ok(())
     }
 
@@ -360,8 +364,8 @@ impl Dsi {
         if self.end_score_job(&task, &completion, sequence)
             && let Some(replica) = self.replicas.least_busy()
         {
-            let task = ScoreTask { replica, ..task.again(sequence.tokens().len()) };
-            return self.submit(task, sequence, cluster);
+            let task = task.again(sequence.tokens().len());
+            return self.submit(task.on(replica), sequence, cluster);
         }
         let reply = jobs::score_reply(sequence, task.nodes(), completion)?;
         // The sizing rule is about fast replicas.
@@ -413,9 +417,11 @@ impl Dsi {
     /// Returns the key of the scores to verify next, if they have arrived. In reproducible mode the
     /// draft tokens that they test must have arrived, too.
     fn ready(&self, sequence: &Sequence) -> Option<(usize, Ticket)> {
-        let (key, rows) = self.arrived_at(sequence.tokens().len())?;
+        let frontier = sequence.tokens().len();
+        let (key, rows) = self.arrived_at(frontier)?;
         let are_drafted = || self.chains.iter().all(|chain| chain.is_done(sequence, rows));
-        (!self.waits_for_drafters || are_drafted()).then_some(key)
+        let waits = self.waits_for_drafters && self.after_sibling != Some(frontier);
+        (!waits || are_drafted()).then_some(key)
     }
 
     /// Returns how many of the rows to verify at once.
@@ -434,7 +440,7 @@ impl Dsi {
     }
 
     /// Verifies the rows of an arrived job, and commits the tokens that they accept. Returns the key of the row after an
-    /// accepted sibling, if it gives a further token now.
+    /// accepted sibling, if it has arrived.
     fn verify_rows(
         &mut self,
         key: (usize, Ticket),
@@ -445,8 +451,10 @@ impl Dsi {
         // The last row tests the next job's first token, if that has been drafted.
         let (frontier, ticket) = key;
         let (task, scores) = self.arrived.remove(&key)?;
-        let rows = &scores.rows[..self.rows_to_verify(task.rows())];
-        let drafting = self.chains.iter().map(|chain| &chain.drafting);
+        let is_own = self.after_sibling == Some(frontier);
+        let count = if is_own { 1 } else { self.rows_to_verify(task.rows()) };
+        let rows = &scores.rows[..count];
+        let drafting = self.chains.iter().filter(|_| !is_own).map(|chain| &chain.drafting);
         let chains: Vec<_> =
             drafting.map(|drafting| (drafting.drafter(), drafting.chain())).collect();
         let (siblings, path) = (self.chains[0].drafting.siblings(), task.path(frontier));
@@ -461,8 +469,7 @@ impl Dsi {
         } else {
             SpanOutcome::Accepted
         };
-        let task = ScoreTask { accepted: task.accepted + accepted, ..task };
-        cluster.observe(Outcome { ticket, accepted: task.accepted, outcome });
+        cluster.observe(Outcome { ticket, accepted: task.accepted + accepted, outcome });
 
         // Continue after the committed tokens, or restart there.
         let end = frontier + committed.len();
@@ -475,15 +482,18 @@ impl Dsi {
         for chain in &mut self.chains {
             all_agree &= chain.advance(committed, cluster);
         }
-        let mut follows_sibling = false;
-        if verdict.token.is_none() && committed.len() < task.rows() && !left_path {
+        let is_drafted = verdict.token.is_none();
+        let is_on_path = (is_drafted || is_own) && path.starts_with(committed);
+        let (task, mut is_kept) = (task.after_accepting(accepted), false);
+        if is_on_path && committed.len() < task.rows() {
             let scores = scores.skip_rows(committed.len());
             self.arrived.insert((end, ticket), (task.from_row(end), scores));
-        } else if verdict.token.is_none()
-            && !all_agree
-            && let Some(&token) = committed.last()
+        } else if let ([_], true, false, Some(&token)) =
+            (&self.chains[..], is_drafted, all_agree, committed.last())
         {
-            follows_sibling = self.keep_row_after((end - 1, token), ticket, task, scores);
+            // A sibling was accepted.
+            self.after_sibling = Some(end);
+            is_kept = self.keep_row_after((end - 1, token), ticket, task, scores);
         }
         if !all_agree {
             let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
@@ -491,13 +501,11 @@ impl Dsi {
         }
         self.lookahead.observe_verdict(&tested, rejected, committed.len() - agreed);
         self.lookahead.observe_step(end - frontier, self.now_ns.unwrap_or(0), is_alone);
-        if !follows_sibling {
+        if !is_kept {
             return None;
         }
         self.chains[0].next_row = end + 1;
-        // In reproducible mode this row, too, tests a draft token.
-        let ends = self.waits_for_drafters || sequence.finish().is_some();
-        self.arrived_at(end).filter(|_| !ends).map(|(key, _)| key)
+        self.arrived_at(end).filter(|_| sequence.finish().is_none()).map(|(key, _)| key)
     }
 
     /// Keeps the row after a committed sibling of the only chain: from the job that was verified, or from another one, which
@@ -612,7 +620,7 @@ impl Decoder for Dsi {
             chain.next_row = 0;
         }
         // Jobs that are stopped show no slowness.
-        self.now_ns = None;
+        (self.now_ns, self.after_sibling) = (None, None);
         self.drop_rows(|_| false, cluster);
         for (ticket, task) in std::mem::take(&mut self.trials) {
             cluster.cancel(ticket);

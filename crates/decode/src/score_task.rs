@@ -57,6 +57,11 @@ impl ScoreTask {
         }
     }
 
+    /// Returns the task on this replica.
+    pub(crate) fn on(self, replica: usize) -> Self {
+        Self { replica, ..self }
+    }
+
     /// Returns the number of rows along the chain.
     pub(crate) fn rows(&self) -> usize {
         self.committed + self.tokens.len() + 1 - self.first_row
@@ -93,13 +98,24 @@ impl ScoreTask {
     pub(crate) fn again(&self, frontier: usize) -> Self {
         let Self { first_row, committed, while_drafting, .. } = *self;
         let open = self.siblings.iter().filter(|&&(position, _)| position >= frontier);
-        Self::new(first_row, committed, self.tokens.clone(), open.copied().collect(), while_drafting)
+        Self::new(
+            first_row,
+            committed,
+            self.tokens.clone(),
+            open.copied().collect(),
+            while_drafting,
+        )
     }
 
     /// Returns the task with its output, without the rows before the first one along the chain.
     pub(crate) fn with_output(self, output: Scores) -> (Self, Scores) {
         let scores = output.skip_rows(self.skipped);
         (Self { skipped: 0, ..self }, scores)
+    }
+
+    /// Returns the task after its rows have accepted `further` more tokens.
+    pub(crate) fn after_accepting(self, further: usize) -> Self {
+        Self { accepted: self.accepted + further, ..self }
     }
 
     /// Returns what is left of the task without the rows before `first_row`.
@@ -169,7 +185,10 @@ mod tests {
         ] {
             // The job is in flight, or its output is there.
             let left = task.after_sibling(sibling).unwrap();
-            assert_eq!((left.rows(), left.first_row, left.path(10)), (1, sibling.0 + 1, &tokens[..]));
+            assert_eq!(
+                (left.rows(), left.first_row, left.path(10)),
+                (1, sibling.0 + 1, &tokens[..])
+            );
             assert_eq!(left.nodes(), task.nodes());
             let (left, last) = left.with_output(scores(&task));
             assert_eq!((rows(&last)[0], left.rows()), (row, 1));

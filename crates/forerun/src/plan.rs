@@ -427,6 +427,21 @@ mod tests {
         );
         refuse(
             |o| {
+                (o.drafter, o.method) = (Some(DrafterKind::PromptLookup), Some(Method::Dsi));
+                o.additional_drafters = "prompt-lookup".parse().into_iter().collect();
+                o.siblings = 1;
+            },
+            "next best tokens of a single drafter",
+        );
+        refuse(
+            |o| {
+                (o.drafter, o.method) = (Some(DrafterKind::PromptLookup), Some(Method::Pearl));
+                o.siblings = 17;
+            },
+            "`siblings` is 17, but it must be 0 to 16",
+        );
+        refuse(
+            |o| {
                 (o.draft_model, o.lookup) = (Some("x".into()), Lookup::Suffix);
                 o.method = Some(Method::Pearl);
             },

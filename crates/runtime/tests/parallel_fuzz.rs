@@ -244,8 +244,7 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
     let pearl = Pearl::new(options, PearlDraftLength::new(length, mode, dice.one_in(2)))
         .with_siblings(siblings)
         .with_guesser(Box::new(PromptLookup));
-    let name =
-        format!("pearl {options}, {siblings} siblings, {length} {mode:?}, {reproducible}");
+    let name = format!("pearl {options}, {siblings} siblings, {length} {mode:?}, {reproducible}");
     (Box::new(if reproducible { pearl.reproducible() } else { pearl }), name)
 }
 

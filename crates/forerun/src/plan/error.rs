@@ -167,7 +167,9 @@ fn lack(need: Need, method: Method) -> String {
             format!("needs other drafters in addition, and the method {method} has one drafter")
         }
         Need::Siblings => {
-            format!("has its next best tokens verified, and the method {method} verifies bare chains")
+            format!(
+                "has its next best tokens verified, and the method {method} verifies bare chains"
+            )
         }
     }
 }

@@ -147,11 +147,7 @@ pub(super) fn dsi_siblings(texts: u64) -> Result<PublishedTable, SimError> {
         ];
         for (replicas, row) in [(DSI_REPLICAS, 0.0), (2, 0.0), (DSI_REPLICAS, 0.02)] {
             let [over_plain, one, three] = dsi_gains(&pair, replicas, row, texts)?;
-            cells.extend([
-                format!("{over_plain:.2}"),
-                format!("{one:.3}"),
-                format!("{three:.3}"),
-            ]);
+            cells.extend([format!("{over_plain:.2}"), format!("{one:.3}"), format!("{three:.3}")]);
         }
         rows.push(cells);
     }

@@ -19,9 +19,8 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
         Mutant::new(name, original, Setup::with_model(models, mutated).in_parallel())
     };
     vec![
-        mutant("pearl", || Box::new(pearl_with_siblings(2, "paper", 1))),
-        mutant("dsi, lookahead 1", || Box::new(dsi(2, 1).with_siblings(1))),
-        mutant("dsi, lookahead 2", || Box::new(dsi(2, 2).with_siblings(1))),
+        mutant("pearl", || Box::new(pearl_with_siblings(2, "paper,no-pre-verify", 1))),
+        mutant("dsi", || Box::new(dsi(2, 1).with_siblings(1))),
     ]
 }
 
