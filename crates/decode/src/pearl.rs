@@ -87,7 +87,8 @@ impl Pearl {
     }
 
     /// Returns the decoder in a mode where a pass also scores `count` next best tokens of the drafter next to each unverified
-    /// one. If one of them is the correction, the target's next token comes with the same pass.
+    /// one. If one of them is the correction, the target's next token comes with the same pass. Call it before
+    /// [`reproducible`](Self::reproducible).
     #[must_use]
     pub fn with_siblings(mut self, count: usize) -> Self {
         self.drafting.draft_siblings(count);
@@ -104,9 +105,10 @@ impl Pearl {
     /// finishes first. With rejection sampling this requires a fixed draft length.
     #[must_use]
     pub fn reproducible(mut self) -> Self {
-        if !self.options.post_verify || self.options.pre_verify.guesses() {
-            // Otherwise timing decides whether a late token is tested or the bonus token drawn, and which passes have
-            // guesses.
+        let has_siblings = self.drafting.n_siblings() > 0;
+        if !self.options.post_verify || self.options.pre_verify.guesses() || has_siblings {
+            // Otherwise timing decides whether a late token is tested or the bonus token drawn, which passes have
+            // guesses, and which tokens have siblings.
             self.options.schedule = PearlSchedule::Paper;
         }
         self.drafting.draft_one_token_per_job();
