@@ -185,7 +185,9 @@ impl Dsi {
             None if !drafts => self.paused_at = Some(frontier),
             _ => {}
         }
-        let length = if drafts { length } else { 0 };
+        // A row that is there would end a chain that began after a sibling, so timing would decide where the next one begins.
+        let begins_later = self.waits_for_drafters && self.after_sibling == Some(frontier);
+        let length = if drafts && !begins_later { length } else { 0 };
         for chain in &mut self.chains {
             chain.drafting.continue_to(sequence, length, per_job, cluster)?;
         }
