@@ -489,13 +489,13 @@ impl Dsi {
         let (task, mut is_kept) = (task.after_accepting(accepted), false);
         if is_on_path && committed.len() < task.rows() {
             let scores = scores.skip_rows(committed.len());
-            self.arrived.insert((end, ticket), (task.from_row(end), scores));
+            self.arrived.insert((end, ticket), (task.starting_with(end), scores));
         } else if let ([_], true, false, Some(&token)) =
             (&self.chains[..], is_drafted, all_agree, committed.last())
         {
             // A sibling was accepted.
             self.after_sibling = Some(end);
-            is_kept = self.keep_row_after((end - 1, token), ticket, task, scores);
+            is_kept = self.keep_row_after((end - 1, token), ticket, &task, scores);
         }
         if !all_agree {
             let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
@@ -516,7 +516,7 @@ impl Dsi {
         &mut self,
         sibling: Sibling,
         ticket: Ticket,
-        verified: ScoreTask,
+        verified: &ScoreTask,
         scores: Scores,
     ) -> bool {
         let (position, _) = sibling;

@@ -119,7 +119,7 @@ impl ScoreTask {
     }
 
     /// Returns what is left of the task without the rows before `first_row`.
-    pub(crate) fn from_row(self, first_row: usize) -> Self {
+    pub(crate) fn starting_with(self, first_row: usize) -> Self {
         Self { first_row, siblings: Vec::new(), ..self }
     }
 
