@@ -392,7 +392,8 @@ impl Dsi {
                 let reads_little =
                     completion.cost.own_rows as usize <= task.scored_rows() + MAX_ROWS_PER_JOB;
                 let time = JobTime::from(completion);
-                let ns = self.lookahead.one_row_ns_of(task.scored_rows(), &time);
+                let ns =
+                    self.lookahead.one_row_ns_of(task.scored_rows(), &time, task.while_drafting);
                 if let Some(ns) = ns.filter(|_| reads_little) {
                     self.replicas.observe(task.replica, ns, completion.finished_ns);
                 }

@@ -111,10 +111,14 @@ impl Replicas {
     /// Returns the replica that should get a job: one without an active job, preferably one without a cancelled job, either.
     /// There is none if a faster one that is busy would finish the job earlier, or not much later: then it may get rows that
     /// follow along with it. One that has missed too many tokens
-    /// gets no job if there are others.
+    /// gets no job if there are others, and one that missed as many while decoding paused only if the others are busy.
     pub(crate) fn free(&self, job: &WaitingJob) -> Option<usize> {
         let job_ns = |replica: &Replica| self.one_row_ns(replica) * job.size;
-        let free = || self.near(job).filter(|(_, replica)| replica.active == 0);
+        let idle = || self.near(job).filter(|(_, replica)| replica.active == 0);
+        let is_far =
+            |replica: &Replica| job.frontier.saturating_sub(replica.computed) > job.max_missed;
+        let are_far = idle().all(|(_, replica)| is_far(replica));
+        let free = || idle().filter(|(_, replica)| are_far || !is_far(replica));
         let fastest = free().map(|(_, replica)| job_ns(replica)).min_by(f64::total_cmp)?;
         let fast = free().filter(|(_, replica)| job_ns(replica) <= fastest * SIMILAR);
         // Those of unknown speed first, so that it is soon known.
@@ -308,6 +312,21 @@ mod tests {
         assert_eq!(replicas.free(&job(500, 32, 0)), None);
         assert!(replicas.mark_failed(0));
         assert_eq!(replicas.free(&job(500, 32, 0)), Some(1), "there is no other one");
+    }
+
+    #[test]
+    fn a_replica_that_missed_a_pause_is_the_last_choice() {
+        let mut replicas = Replicas::new(2);
+        for (index, frontier) in [(0, 10), (1, 10), (0, 500)] {
+            replicas.start_job(index, &job(frontier, 32, 0));
+            replicas.end_job(index);
+        }
+        replicas.resume(12, 501, 32);
+        replicas.start_job(0, &job(501, 32, 0));
+        replicas.cancel_job(0, Ticket(7), Some(0));
+        assert_eq!(replicas.free(&job(501, 32, 0)), Some(0), "its cancelled job ends soon");
+        replicas.start_job(0, &job(501, 32, 0));
+        assert_eq!(replicas.free(&job(501, 32, 0)), Some(1));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::cost_curve::CostCurve;
 use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime};
 use crate::interruptions::Interruptions;
-use crate::knowledge::{Forecast, Knowledge, READING_SHARE, faded};
+use crate::knowledge::{Forecast, Knowledge, READ_TOKENS, READING_SHARE, faded};
 use crate::pauses::{Outlook, Pauses};
 use crate::rounds::Pipeline;
 
@@ -59,6 +59,12 @@ pub struct DsiLookahead {
     waited_ns: f64,
     /// The number of tokens that the drafter would have to read if this method went on after another.
     missed_by_drafter: usize,
+    /// Whether the last draft since the last step was empty.
+    is_draft_empty: bool,
+    /// Whether a job since the last step also read tokens that its replica had missed.
+    has_read: bool,
+    /// The number of tokens that a replica read in the last job in which it read several, and the time of that job.
+    last_reading: Option<(usize, f64)>,
 }
 
 /// The lookahead before any times are known.
@@ -103,6 +109,9 @@ impl DsiLookahead {
             verdicts_left: None,
             waited_ns: 0.0,
             missed_by_drafter: 0,
+            is_draft_empty: false,
+            has_read: false,
+            last_reading: None,
         }
     }
 
@@ -180,7 +189,7 @@ impl DsiLookahead {
         let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
         let (_, speed) = self.best_length();
         let missed = if self.replicas > 1 { missed as f64 } else { 0.0 };
-        let reading_ns = missed * self.row_ns().max(READING_SHARE * alone_ns);
+        let reading_ns = missed * self.reading_ns();
         let drafter_ns = self.draft_time.reading_ns(self.missed_by_drafter);
         Some(Forecast::new(speed, alone_ns, drafter_ns.max(reading_ns)))
     }
@@ -258,11 +267,12 @@ impl DsiLookahead {
         if times[1] > 0.0 { (times[rows.max(1)] / times[1]).max(1.0) } else { 1.0 }
     }
 
-    /// Returns the nanoseconds that a job of `rows` rows would have taken with one row and without neighbours; `None` if a
-    /// neighbour was reading a prompt, so that it shows nothing.
+    /// Returns the nanoseconds that a job of `rows` rows would have taken with one row, without neighbours and, if it ran
+    /// `while_drafting`, without the drafters; `None` if a neighbour was reading a prompt, so that it shows nothing.
     #[must_use]
-    pub fn one_row_ns_of(&self, rows: usize, time: &JobTime) -> Option<f64> {
-        Some(self.score_costs.alone_ns(time)? / self.job_size(rows))
+    pub fn one_row_ns_of(&self, rows: usize, time: &JobTime, while_drafting: bool) -> Option<f64> {
+        let slowdown = if while_drafting { self.slowdown() } else { 1.0 };
+        Some(self.score_costs.alone_ns(time)? / (self.job_size(rows) * slowdown))
     }
 
     /// Sets the number of target replicas that get jobs, if the lookahead follows measured times.
@@ -334,10 +344,16 @@ impl DsiLookahead {
 
     /// Learns the time of a replica's job of `rows` rows. `while_drafting`: whether drafters worked at the same time.
     pub fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
+        // A replica that was idle reads tokens first.
+        let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
+        let read = (time.cost.own_rows as usize).saturating_sub(rows);
+        self.has_read |= read > 0;
+        if read >= READ_TOKENS {
+            let ns = self.score_costs.alone_ns(time);
+            self.last_reading = ns.map(|ns| (read, ns)).or(self.last_reading);
+        }
         match self.prompt_scores {
             0 => {
-                // A replica that was idle reads tokens first.
-                let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
                 let usual_ns = self.usual_ns(rows.max(own_rows as usize), while_drafting);
                 let time = &self.interruptions.of_job(time, usual_ns);
                 if let Some(ns) = self.score_costs.learn(time) {
@@ -383,7 +399,13 @@ impl DsiLookahead {
         } else {
             self.unread_tokens = 0;
         }
-        self.pauses.observe(tokens, now_ns, alone, self.outlook());
+        let is_draft_empty = std::mem::take(&mut self.is_draft_empty);
+        let has_read = std::mem::take(&mut self.has_read);
+        if has_read && alone {
+            return self.pauses.skip(now_ns);
+        }
+        let outlook = Outlook { is_draft_empty, has_read, ..self.outlook() };
+        self.pauses.observe(tokens, now_ns, alone, outlook);
     }
 
     /// Returns the mean time of further rows of a job.
@@ -393,10 +415,22 @@ impl DsiLookahead {
         (scores[longest] - scores[1]) / longest.saturating_sub(1).max(1) as f64
     }
 
+    /// Returns the time in which a replica reads a token that it missed.
+    fn reading_ns(&self) -> f64 {
+        let plain_ns = self.plain_ns();
+        match self.last_reading {
+            Some((tokens, ns)) => (ns - plain_ns).max(0.0) / tokens as f64,
+            None => self.row_ns().max(READING_SHARE * plain_ns),
+        }
+    }
+
     /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
     fn outlook(&self) -> Outlook {
+        // All replicas but one have to read the tokens, at the same time.
+        let unread_tokens = if self.replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
+        let catch_up_ns = self.draft_time.catch_up_ns() + unread_tokens * self.reading_ns();
         if !self.draft_time.is_known() || !self.scores.is_known() {
-            return Outlook::default();
+            return Outlook { catch_up_ns, ..Outlook::default() };
         }
         let scores = self.scores.at_best_up_to(self.length);
         let speed = |rows: usize| {
@@ -404,17 +438,13 @@ impl DsiLookahead {
             rows as f64 / self.draft_time.estimate_ns(rows).max(job_ns)
         };
         let at_best = (1..=self.length).map(speed).fold(0.0, f64::max);
-        // All replicas but one have to read the tokens, at the same time.
-        let row_ns = self.row_ns();
-        let unread_tokens = if self.replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
-        Outlook {
-            speedup_at_best: at_best * self.plain_ns(),
-            catch_up_ns: self.draft_time.catch_up_ns() + unread_tokens * row_ns,
-        }
+        let speedup_at_best = at_best * self.plain_ns();
+        Outlook { speedup_at_best, catch_up_ns, ..Outlook::default() }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
     pub fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
+        self.is_draft_empty = tokens == 0;
         self.draft_time.add(tokens, time);
         self.decide();
     }
@@ -570,20 +600,35 @@ mod tests {
     #[test]
     fn jobs_are_compared_by_the_time_of_one_row() {
         let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 3);
-        assert_eq!(lookahead.one_row_ns_of(5, &JobTime::alone(600)), Some(600.0));
+        assert_eq!(lookahead.one_row_ns_of(5, &JobTime::alone(600), false), Some(600.0));
         for _ in 0..lookahead.prompt_scores {
             lookahead.observe_score(1, &JobTime::alone(9_000), true);
         }
         for (rows, ns) in [(1, 100), (5, 300)] {
             lookahead.observe_score(rows, &JobTime::alone(ns), true);
         }
-        assert_eq!(lookahead.one_row_ns_of(5, &JobTime::alone(600)), Some(200.0));
+        assert_eq!(lookahead.one_row_ns_of(5, &JobTime::alone(600), false), Some(200.0));
         let mut reading = JobTime::alone(600);
         reading.cost.add_pass(5, 500, 2, 600);
-        assert_eq!(lookahead.one_row_ns_of(5, &reading), None, "a neighbour reads a prompt");
+        assert_eq!(lookahead.one_row_ns_of(5, &reading, false), None, "a neighbour reads a prompt");
         // All replicas read the next prompt.
         lookahead.set_replicas(1);
         assert_eq!(lookahead.for_new_answer(9).prompt_scores, 3);
+    }
+
+    /// The first replica reads a prompt of 100 tokens, which takes ten passes.
+    #[test]
+    fn reading_is_measured() {
+        let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 2);
+        let mut reading = JobTime::alone(11_000);
+        reading.cost.add_pass(101, 101, 1, 11_000);
+        lookahead.observe_score(1, &reading, false);
+        lookahead.observe_step(1, 20_000, true);
+        for step in 1..=3 {
+            lookahead.observe_score(1, &JobTime::alone(1_000), false);
+            lookahead.observe_step(1, 20_000 + step * 1_000, true);
+        }
+        assert_eq!(lookahead.reading_ns(), 100.0);
     }
 
     #[test]

@@ -56,9 +56,11 @@ impl Ledger {
         self.catch_up_ns += ns;
     }
 
-    /// Returns whether a trial may take `ns` to catch up. `speedup`: what it might reach at best.
+    /// Returns whether a trial may take `ns` to catch up. `speedup`: what it might reach at best; infinite if that is not
+    /// known, which counts as twice the speed.
     pub(crate) fn may_catch_up(&self, ns: f64, speedup: f64) -> bool {
-        let gain = (speedup - 1.0).clamp(0.0, CATCH_UP_GAIN);
+        let gain = if speedup.is_finite() { speedup - 1.0 } else { 1.0 };
+        let gain = gain.clamp(0.0, CATCH_UP_GAIN);
         let share = CATCH_UP_SHARE * gain;
         self.catch_up_ns + ns <= share * self.elapsed_ns + GAIN_SHARE * self.gained_ns
     }

@@ -12,7 +12,7 @@ use crate::ledger::Ledger;
 ///
 /// It measures the speed without drafts first, and then tries to draft. It goes on while that is faster.
 /// Otherwise drafting pauses, and is tried again in case the text has become easier, as far as the [`Ledger`]
-/// allows. A trial ends as soon as it cannot win.
+/// allows. A trial ends as soon as it cannot win, and at once if the drafter has nothing to propose.
 ///
 /// While drafting is faster, the target works alone now and then, because its speed changes: at first, its
 /// threads may still have to wake up. Measuring it again may cost 0.3 % of the time. So it is soon
@@ -61,11 +61,20 @@ pub(crate) struct Outlook {
     pub(crate) speedup_at_best: f64,
     /// The time in which the drafter reads what it missed.
     pub(crate) catch_up_ns: f64,
+    /// Whether the drafter's last draft was empty, as lookups often are.
+    pub(crate) is_draft_empty: bool,
+    /// Whether a replica has read tokens that it missed, so that the step may have taken long.
+    pub(crate) has_read: bool,
 }
 
 impl Default for Outlook {
     fn default() -> Self {
-        Self { speedup_at_best: f64::INFINITY, catch_up_ns: 0.0 }
+        Self {
+            speedup_at_best: f64::INFINITY,
+            catch_up_ns: 0.0,
+            is_draft_empty: false,
+            has_read: false,
+        }
     }
 }
 
@@ -123,7 +132,10 @@ impl Pauses {
     pub(crate) fn observe(&mut self, tokens: usize, now_ns: u64, alone: bool, outlook: Outlook) {
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
-        let ns = self.interruptions.of_step(ns, &mut self.step_ns[usize::from(alone)]);
+        let ns = match outlook.has_read {
+            true => ns,
+            false => self.interruptions.of_step(ns, &mut self.step_ns[usize::from(alone)]),
+        };
         if alone {
             self.without_drafts.add(tokens, ns);
             self.is_measured_alone = true;
@@ -153,6 +165,7 @@ impl Pauses {
                 self.start_trial(outlook)
             }
             Phase::Alone(_) if alone => Phase::Paused,
+            Phase::Trial(TRIAL_STEPS) if outlook.is_draft_empty => Phase::Paused,
             Phase::Trial(_) if self.trial_ns > TRIAL_LOSS * alone_ns => Phase::Paused,
             Phase::Trial(_) | Phase::Drafting(..) if outlook.speedup_at_best <= 1.0 => {
                 Phase::Paused
@@ -168,6 +181,11 @@ impl Pauses {
             Phase::Paused if alone && self.may_try(alone_ns, outlook) => self.start_trial(outlook),
             phase => phase,
         };
+    }
+
+    /// Learns that a step ended at `now_ns` that says nothing of speeds, because the target read text in it.
+    pub(crate) fn skip(&mut self, now_ns: u64) {
+        self.last_ns = Some(now_ns);
     }
 
     fn may_try(&self, alone_ns: f64, outlook: Outlook) -> bool {
@@ -236,6 +254,35 @@ mod tests {
             let (ns, _) = decode(&mut Pauses::default(), 10_000, |_| drafting_ns);
             assert!(ns < 10_000 * drafting_ns * 103 / 100 + 20_000, "{drafting_ns}: {ns} ns");
         }
+    }
+
+    /// Lookups find nothing, and the target takes longer while they look.
+    #[test]
+    fn empty_drafts_end_a_trial_at_once() {
+        let mut pauses = Pauses::default();
+        let (mut now, mut lookups) = (0, 0);
+        pauses.observe(1, now, false, Outlook::default());
+        for _ in 0..10_000 {
+            let looks = pauses.drafts();
+            now += if looks { 1_200 } else { 1_000 };
+            lookups += u32::from(looks);
+            let outlook = Outlook { is_draft_empty: looks, ..Outlook::default() };
+            pauses.observe(1, now, !looks, outlook);
+        }
+        assert!((200..400).contains(&lookups), "often, because a look costs little: {lookups}");
+        assert!(now < 10_100_000, "{now}");
+    }
+
+    #[test]
+    fn skipped_steps_show_no_speed() {
+        let mut pauses = Pauses::default();
+        pauses.observe(1, 0, true, Outlook::default());
+        for step in 1..=4 {
+            pauses.observe(1, step * 10_000 - 9_000, true, Outlook::default());
+            pauses.skip(step * 10_000);
+        }
+        assert_eq!(pauses.without_drafts.token_ns(), Some(1_000.0));
+        assert_eq!(pauses.phase, Phase::Alone(2));
     }
 
     #[test]
