@@ -13,13 +13,14 @@
 //!
 //! Deviations:
 //!
-//! * No row is computed twice, except for siblings. The last row of one job tests the first token of the next, and
-//!   drafters that agree share rows.
+//! * No row is computed twice. The last row of one job tests the first token of the next, and drafters that agree share
+//!   rows. Only with siblings may a job score one row of the chain again, to have the siblings of the next token in its tree.
 //! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to what the lookahead
 //!   allows for a job.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.
 //! * With [`with_siblings`](Dsi::with_siblings), jobs also score the drafter's next best tokens next to those of its chain. If
-//!   one of them is the correction, the row after it is known already, or in a job that is not cancelled then.
+//!   one of them is the correction, the row after it may be known already, or be in a job in flight, which goes on if it ends
+//!   earlier than a new one would.
 //! * A replica that fails is no longer used, and another one takes its rows. A drafter that fails is
 //!   no longer used, either. The tokens that it has drafted are verified.
 //! * The paper terminates threads. Here a worker checks between layers whether its job was
@@ -37,7 +38,7 @@
 
 use crate::chain::{Chain, common_prefix_len};
 use crate::replicas::{Replicas, WaitingJob};
-use crate::score_task::{ScoreTask, Sibling};
+use crate::score_task::{self, ScoreTask, Sibling};
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, DsiLookahead, MethodEntry,
     Sequence, jobs,
@@ -121,14 +122,15 @@ impl Dsi {
 
     /// Returns the decoder with the first `count` drafters, at least one. If several drafters agree
     /// with the target, the first one's tokens are kept. The rows of the first drafter have
-    /// priority.
+    /// priority. Call it before [`with_siblings`](Self::with_siblings) and [`reproducible`](Self::reproducible), whose
+    /// settings it resets for the drafters.
     #[must_use]
     pub fn with_drafters(self, count: usize) -> Self {
         Self { chains: (0..count.max(1)).map(Chain::new).collect(), ..self }
     }
 
     /// Returns the decoder in a mode where the jobs also score `count` next best tokens of the drafter next to each token of
-    /// its chain. With several drafters it has no effect.
+    /// its chain. With several drafters it has no effect. Call it after [`with_drafters`](Self::with_drafters).
     #[must_use]
     pub fn with_siblings(mut self, count: usize) -> Self {
         if let [chain] = &mut self.chains[..] {
@@ -210,8 +212,11 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let (frontier, max_ahead) = (sequence.tokens().len(), self.lookahead.max_ahead());
-        let rows_of_token = 1 + self.chains[index].drafting.n_siblings();
-        let max_rows = self.lookahead.max_rows().min((MAX_ROWS_PER_JOB / rows_of_token).max(1));
+        let n_siblings = self.chains[index].drafting.n_siblings();
+        let max_rows = self
+            .lookahead
+            .max_rows()
+            .min(score_task::rows_along_chain(MAX_ROWS_PER_JOB, n_siblings));
         let due_rows = self.lookahead.length().min(max_rows);
         self.chains[index].next_row = self.first_missing_row(index, frontier);
         let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
@@ -226,7 +231,9 @@ impl Dsi {
                 return Ok(());
             }
             let tokens = chain[..next_row + count - 1 - frontier].to_vec();
-            let siblings = self.chains[index].siblings(frontier, next_row, tokens.len());
+            let mut siblings = self.chains[index].siblings(frontier, next_row, tokens.len());
+            // The token after a sibling is the target's own, so nothing is tested there.
+            siblings.retain(|&(position, _)| self.after_sibling != Some(position));
             let while_drafting = !self.is_alone();
             let task = ScoreTask::new(next_row, frontier, tokens, siblings, while_drafting);
             let waiting = self.waiting_job(frontier, task.scored_rows());
@@ -479,8 +486,12 @@ impl Dsi {
         // The first drafter's tokens may have been rejected where another one's were accepted.
         let first = &self.chains[0].drafting;
         let agreed = common_prefix_len(first.tokens(), committed);
-        let rejected = agreed < committed.len() && agreed < first.len();
-        let tested = first.positions(agreed + usize::from(rejected));
+        let rejected = !is_own && agreed < committed.len() && agreed < first.len();
+        // The target's own token tests none.
+        let (tested, further) = match is_own {
+            true => (Vec::new(), committed.len()),
+            false => (first.positions(agreed + usize::from(rejected)), committed.len() - agreed),
+        };
         let mut all_agree = true;
         for chain in &mut self.chains {
             all_agree &= chain.advance(committed, cluster);
@@ -502,7 +513,7 @@ impl Dsi {
             let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
             self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
         }
-        self.lookahead.observe_verdict(&tested, rejected, committed.len() - agreed);
+        self.lookahead.observe_verdict(&tested, rejected, further);
         self.lookahead.observe_step(end - frontier, self.now_ns.unwrap_or(0), is_alone);
         if !is_kept {
             return None;
@@ -512,7 +523,7 @@ impl Dsi {
     }
 
     /// Keeps the row after a committed sibling of the only chain: from the job that was verified, or from another one, which
-    /// may be in flight. Returns whether there is one.
+    /// may be in flight if a new job would not end earlier. Returns whether there is one.
     fn keep_row_after(
         &mut self,
         sibling: Sibling,
@@ -526,8 +537,11 @@ impl Dsi {
             return true;
         }
         let mut is_kept = false;
+        let new = self.waiting_job(position + 1, 1);
         for task in self.tasks.values_mut() {
-            if let Some(left) = task.after_sibling(sibling) {
+            if let Some(left) = task.after_sibling(sibling)
+                && self.replicas.ends_before(task.replica, &new)
+            {
                 (*task, is_kept) = (left, true);
             }
         }

@@ -31,6 +31,16 @@ pub(crate) struct ScoreTask {
 /// A token next to the one of the chain, with its position.
 pub(crate) type Sibling = (usize, TokenId);
 
+/// Returns the largest number of rows along the chain, at least 1, in a job that scores up to `rows` rows, with `n_siblings`
+/// siblings of each token.
+pub(crate) fn rows_along_chain(rows: usize, n_siblings: usize) -> usize {
+    match n_siblings {
+        0 => rows,
+        // Each row brings the siblings of a token, and one row may be scored again for them.
+        _ => (rows.saturating_sub(1) / (n_siblings + 1)).max(1),
+    }
+}
+
 impl ScoreTask {
     /// Creates a task from `first_row` to the row after the last of `tokens`, which follow `committed` committed tokens.
     pub(crate) fn new(
@@ -120,7 +130,8 @@ impl ScoreTask {
 
     /// Returns what is left of the task without the rows before `first_row`.
     pub(crate) fn starting_with(self, first_row: usize) -> Self {
-        Self { first_row, siblings: Vec::new(), ..self }
+        // The rows after siblings of committed tokens stay in the output, so those siblings stay in the list.
+        Self { first_row, ..self }
     }
 
     /// Returns what is left of the task if `sibling` was committed: the row after it. `None` if that row is not scored.
@@ -176,6 +187,21 @@ mod tests {
     }
 
     #[test]
+    fn jobs_with_siblings_are_limited() {
+        for n_siblings in 0..=16 {
+            let scored_rows = |count: usize| {
+                // The first ones are those of the token before the first row.
+                let siblings = (11..11 + count)
+                    .flat_map(|position| (0..n_siblings).map(move |token| (position, token)));
+                let tokens = vec![20; count + 1];
+                ScoreTask::new(12, 10, tokens, siblings.collect(), true).scored_rows()
+            };
+            let count = rows_along_chain(64, n_siblings as usize);
+            assert!(scored_rows(count) <= 64 && scored_rows(count + 1) > 64, "{n_siblings}");
+        }
+    }
+
+    #[test]
     fn the_row_after_a_sibling_is_found_in_both_outputs() {
         let task = task();
         for (sibling, tokens, row) in [
@@ -198,6 +224,16 @@ mod tests {
         }
         assert_eq!(task.after_sibling((12, 31)), None);
         assert_eq!(task.after_sibling((14, 33)), None);
+    }
+
+    #[test]
+    fn what_is_left_of_a_task_has_the_rows_after_its_siblings() {
+        let (task, output) = task().with_output(scores(&task()));
+        let (left, output) = (task.starting_with(13), output.skip_rows(1));
+        assert_eq!((left.rows(), &rows(&output)[..2]), (2, &[2, 3][..]));
+        let (left, last) = left.after_sibling((13, 33)).unwrap().with_output(output);
+        assert_eq!((rows(&last)[0], left.rows(), left.first_row), (7, 1, 14));
+        assert_eq!(left.path(10), [20, 21, 22, 33]);
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl Plan {
         method::check_needs(&options, method, drafter)?;
         let lookup = lookup::lookup(&options, method, drafter)?;
         let additional_drafters = drafters::additional_drafters(&options, method)?;
-        let siblings = drafters::siblings(&options, method)?;
+        let siblings = drafters::siblings(&options, method, drafter)?;
         let easyspec = drafters::easyspec(&options, drafter)?;
         let models = drafters::count_models(drafter, &additional_drafters);
         let placement = cores::placement(&options, method, models, topology)?;
@@ -439,6 +439,13 @@ mod tests {
                 o.siblings = 17;
             },
             "`siblings` is 17, but it must be 0 to 16",
+        );
+        refuse(
+            |o| {
+                (o.drafter, o.method) = (Some(DrafterKind::PromptLookup), Some(Method::Pearl));
+                o.siblings = 1;
+            },
+            "the drafter prompt-lookup has no next best tokens",
         );
         refuse(
             |o| {

@@ -125,7 +125,8 @@ proptest! {
         prop_assert!(scenario.dsi().0 <= scenario.plain_ns());
     }
 
-    /// Theorem 1 with siblings, and with any number of replicas. On average, siblings save time where rows are free.
+    /// Theorem 1 with siblings, and with any number of replicas. Where rows are free, siblings take no more time on average, up to a pass: a
+    /// single run may be a round slower, if its last tokens fall badly into the lookahead.
     #[test]
     fn siblings_are_never_slower_than_the_target_alone(
         scenario in scenarios(),
@@ -137,12 +138,14 @@ proptest! {
             Scenario { replicas, seed, ..scenario.clone() }
         });
         let (mut with, mut without) = (0, 0);
+        let count = runs.len() as u64;
         for run in runs {
             let ns = Scenario { siblings, ..run.clone() }.dsi().0;
             prop_assert!(ns <= run.plain_ns());
             (with, without) = (with + ns, without + run.dsi().0);
         }
-        prop_assert!(with <= without, "{with} > {without}");
+        let pass_ns = scenario.target_ns;
+        prop_assert!(with <= without + count * pass_ns, "{with} > {without} + {count} · {pass_ns}");
     }
 
     /// Theorem 2, which is about the expectation. A single run may be up to a round slower, if its last

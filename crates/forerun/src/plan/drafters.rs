@@ -97,10 +97,15 @@ pub(super) fn additional_drafters(
 }
 
 /// Returns the number of the drafter's next best tokens that are verified next to each token of a chain.
-pub(super) fn siblings(options: &Options, method: Method) -> Result<usize, PlanError> {
+pub(super) fn siblings(
+    options: &Options,
+    method: Method,
+    drafter: DrafterKind,
+) -> Result<usize, PlanError> {
     match options.siblings {
         // Plain decoding ignores all options of drafts.
         _ if !method.drafts() => Ok(0),
+        1..=MOST_SIBLINGS if drafter.is_on_tokens() => Err(PlanError::NoSiblings(drafter)),
         count if count <= MOST_SIBLINGS => Ok(count),
         count => {
             let (option, expected) = ("siblings", "0 to 16");

@@ -76,6 +76,9 @@ pub enum PlanError {
         "`siblings` are the next best tokens of a single drafter: leave `siblings` or `additional_drafters` out"
     )]
     SiblingsOfSeveral,
+    /// Siblings are requested, but the drafter only copies earlier tokens.
+    #[error("the drafter {0} has no next best tokens: leave `siblings` out, or set `draft_model`")]
+    NoSiblings(DrafterKind),
     /// A tree is requested, but the method drafts while earlier tokens are still unverified, which
     /// works with chains only.
     #[error("the method {0} drafts chains: leave `tree` out, or set `method = speculative`")]
