@@ -197,9 +197,15 @@ fn with_drafters(
     choice: &Choice,
 ) -> Vec<Choice> {
     let mut choices = Vec::new();
-    for (pearl, siblings) in variants(sweep, choice.method) {
+    let pearl = if choice.method == Method::Pearl { &sweep.pearl[..] } else { &[] };
+    for pearl in or_default(pearl, PearlOptions::default()) {
         for (drafter, draft_model) in drafters {
-            for lookup in lookups(sweep, choice.method, *drafter) {
+            let siblings = siblings(sweep, choice.method, *drafter);
+            let lookups = lookups(sweep, choice.method, *drafter);
+            for (siblings, lookup) in siblings
+                .iter()
+                .flat_map(|&count| lookups.iter().map(move |&lookup| (count, lookup)))
+            {
                 let (drafter, draft_model) = (*drafter, draft_model.clone());
                 let choice =
                     Choice { drafter, draft_model, lookup, pearl, siblings, ..choice.clone() };
@@ -212,13 +218,10 @@ fn with_drafters(
     choices
 }
 
-/// Returns the variants of PEARL and the numbers of siblings of a sweep that a method can have.
-fn variants(sweep: &Sweep, method: Method) -> Vec<(PearlOptions, usize)> {
-    let pearl = if method == Method::Pearl { &sweep.pearl[..] } else { &[] };
-    let siblings = if method.offers(Need::Siblings) { &sweep.siblings[..] } else { &[] };
-    let siblings = or_default(siblings, 0);
-    let pearl = or_default(pearl, PearlOptions::default());
-    pearl.iter().flat_map(|&pearl| siblings.iter().map(move |&count| (pearl, count))).collect()
+/// Returns the numbers of siblings of a sweep that a method and a drafter can have.
+fn siblings(sweep: &Sweep, method: Method, drafter: DrafterKind) -> Vec<usize> {
+    let can_have_any = method.offers(Need::Siblings) && !drafter.is_on_tokens();
+    or_default(if can_have_any { &sweep.siblings[..] } else { &[] }, 0)
 }
 
 /// Returns the lookups of a sweep that a method and a drafter can have.

@@ -133,12 +133,12 @@ proptest! {
         siblings in 1..=3_usize,
         replicas in 1..=8_usize,
     ) {
-        let runs = (0..8).map(|run| {
+        let count = 8;
+        let runs = (0..count).map(|run| {
             let seed = scenario.seed.wrapping_add(run);
             Scenario { replicas, seed, ..scenario.clone() }
         });
         let (mut with, mut without) = (0, 0);
-        let count = runs.len() as u64;
         for run in runs {
             let ns = Scenario { siblings, ..run.clone() }.dsi().0;
             prop_assert!(ns <= run.plain_ns());
