@@ -17,6 +17,7 @@ pub(crate) struct Choice {
     pub(crate) draft_tokens: DraftTokens,
     pub(crate) tree: Tree,
     pub(crate) pearl: PearlOptions,
+    pub(crate) siblings: usize,
     pub(crate) placement: Option<Placement>,
     pub(crate) weight_type: Option<WeightTypes>,
     /// The layer groups of EasySpec's drafter.
@@ -37,6 +38,7 @@ impl Choice {
             draft_tokens: DraftTokens::Auto,
             tree: Tree::None,
             pearl: PearlOptions::default(),
+            siblings: 0,
             layers: None,
             calibration: None,
             ..self.clone()

@@ -126,6 +126,7 @@ fn most_combinations(sweep: &Sweep) -> usize {
         sweep.draft_tokens.len(),
         sweep.trees.len(),
         sweep.pearl.len(),
+        sweep.siblings.len(),
         sweep.placements.len(),
         sweep.weight_types.len(),
         sweep.layers.len(),
@@ -174,6 +175,7 @@ fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
                         draft_tokens: DraftTokens::Auto,
                         tree: Tree::None,
                         pearl: PearlOptions::default(),
+                        siblings: 0,
                         placement: placement.clone(),
                         weight_type,
                         layers: None,
@@ -194,13 +196,19 @@ fn with_drafters(
     drafters: &[(DrafterKind, Option<ModelSource>)],
     choice: &Choice,
 ) -> Vec<Choice> {
-    let pearl = if choice.method == Method::Pearl { &sweep.pearl[..] } else { &[] };
     let mut choices = Vec::new();
+    let pearl = if choice.method == Method::Pearl { &sweep.pearl[..] } else { &[] };
     for pearl in or_default(pearl, PearlOptions::default()) {
         for (drafter, draft_model) in drafters {
-            for lookup in lookups(sweep, choice.method, *drafter) {
+            let siblings = siblings(sweep, choice.method, *drafter);
+            let lookups = lookups(sweep, choice.method, *drafter);
+            for (siblings, lookup) in siblings
+                .iter()
+                .flat_map(|&count| lookups.iter().map(move |&lookup| (count, lookup)))
+            {
                 let (drafter, draft_model) = (*drafter, draft_model.clone());
-                let choice = Choice { drafter, draft_model, lookup, pearl, ..choice.clone() };
+                let choice =
+                    Choice { drafter, draft_model, lookup, pearl, siblings, ..choice.clone() };
                 let choices_of_layers = with_easyspec_options(sweep, &choice);
                 choices
                     .extend(choices_of_layers.iter().flat_map(|choice| with_drafts(sweep, choice)));
@@ -208,6 +216,12 @@ fn with_drafters(
         }
     }
     choices
+}
+
+/// Returns the numbers of siblings of a sweep that a method and a drafter can have.
+fn siblings(sweep: &Sweep, method: Method, drafter: DrafterKind) -> Vec<usize> {
+    let can_have_any = method.offers(Need::Siblings) && !drafter.is_on_tokens();
+    or_default(if can_have_any { &sweep.siblings[..] } else { &[] }, 0)
 }
 
 /// Returns the lookups of a sweep that a method and a drafter can have.
@@ -304,6 +318,7 @@ fn build(
         draft_tokens: choice.draft_tokens,
         tree: choice.tree.clone(),
         pearl: choice.pearl,
+        siblings: choice.siblings,
         weight_type: choice.weight_type,
         cache_type: None,
         cache_bytes: None,
@@ -359,6 +374,9 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
         }
         if choice.pearl != PearlOptions::default() {
             flags += &format!(" --pearl {}", choice.pearl);
+        }
+        if choice.siblings > 0 {
+            flags += &format!(" --siblings {}", choice.siblings);
         }
     }
     if let Some(weight_type) = plan.weight_type() {

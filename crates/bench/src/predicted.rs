@@ -135,7 +135,8 @@ fn draft_of(plan: &Plan) -> Option<PlannedDraft> {
     if !plan.method().drafts() {
         return Some(PlannedDraft::Chain(0));
     }
-    if plan.lookup() != Lookup::None || plan.pearl() != PearlOptions::default() {
+    let is_plain_pearl = plan.pearl() == PearlOptions::default();
+    if plan.lookup() != Lookup::None || !is_plain_pearl || plan.siblings() > 0 {
         return None;
     }
     let is_auto = match plan.length() {

@@ -292,6 +292,7 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
         draft_tokens: arguments.draft_tokens.clone(),
         trees: arguments.tree.clone(),
         pearl: arguments.pearl.clone(),
+        siblings: arguments.siblings.clone(),
         placements: arguments.placement.clone(),
         weight_types: arguments.dtype.iter().copied().map(Some).collect(),
         layers: {

@@ -15,4 +15,6 @@ pub enum Need {
     WholeDrafts,
     /// Several drafters at the same time.
     SeveralDrafters,
+    /// The drafter's next best tokens next to those of a chain.
+    Siblings,
 }

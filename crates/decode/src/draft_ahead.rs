@@ -18,7 +18,7 @@ pub(crate) struct DraftAhead {
     chain: Draft,
     /// The number of other tokens to draft next to each token of the chain, and those tokens.
     n_siblings: usize,
-    siblings: VecDeque<Vec<TokenId>>,
+    siblings: Vec<Vec<TokenId>>,
     /// The position of each token of the chain in the job that drafted it, from 0.
     positions: VecDeque<usize>,
     /// The jobs that drafted the tokens of the chain, in their order.
@@ -54,7 +54,7 @@ impl DraftAhead {
             drafter,
             chain: Draft::empty(),
             n_siblings: 0,
-            siblings: VecDeque::new(),
+            siblings: Vec::new(),
             positions: VecDeque::new(),
             jobs: VecDeque::new(),
             running: None,
@@ -109,6 +109,16 @@ impl DraftAhead {
     /// Returns the draft tokens after the committed ones.
     pub(crate) fn tokens(&self) -> &[TokenId] {
         self.chain.tree.tokens()
+    }
+
+    /// Returns the number of other tokens to draft next to each token.
+    pub(crate) fn n_siblings(&self) -> usize {
+        self.n_siblings
+    }
+
+    /// Returns the siblings of each draft token after the committed ones.
+    pub(crate) fn siblings(&self) -> &[Vec<TokenId>] {
+        &self.siblings
     }
 
     /// Returns the number of draft tokens after the committed ones.

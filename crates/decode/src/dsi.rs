@@ -13,11 +13,14 @@
 //!
 //! Deviations:
 //!
-//! * No row is computed twice. The last row of one job tests the first token of the next, and
-//!   drafters that agree share rows.
+//! * No row is computed twice. The last row of one job tests the first token of the next, and drafters that agree share
+//!   rows. Only with siblings may a job score one row of the chain again, to have the siblings of the next token in its tree.
 //! * If drafts have accumulated because all replicas are busy, one job takes all of them, up to what the lookahead
 //!   allows for a job.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.
+//! * With [`with_siblings`](Dsi::with_siblings), jobs also score the drafter's next best tokens next to those of its chain. If
+//!   one of them is the correction, the row after it may be known already, or be in a job in flight, which goes on if it ends
+//!   earlier than a new one would.
 //! * A replica that fails is no longer used, and another one takes its rows. A drafter that fails is
 //!   no longer used, either. The tokens that it has drafted are verified.
 //! * The paper terminates threads. Here a worker checks between layers whether its job was
@@ -35,13 +38,14 @@
 
 use crate::chain::{Chain, common_prefix_len};
 use crate::replicas::{Replicas, WaitingJob};
+use crate::score_task::{self, ScoreTask, Sibling};
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, DsiLookahead, MethodEntry,
     Sequence, jobs,
 };
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
-    TokenId, TokenTree, trace::SpanOutcome, verify_chains,
+    trace::SpanOutcome, verify_chains,
 };
 use forerun_plan::{Forecast, JobTime, Knowledge};
 use std::collections::BTreeMap;
@@ -52,13 +56,14 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     help: "Verify on one or more target replicas while drafting continues (DSI)",
     drafting: Drafting::DuringVerification,
     several_targets: true,
-    offers: &[Need::SeveralDrafters],
+    offers: &[Need::SeveralDrafters, Need::Siblings],
     decoder: |options| {
         // Each drafter's tokens are verified on its share of the replicas.
         let replicas = options.targets.div_ceil(options.drafters.max(1));
         let lookahead = DsiLookahead::new(options.draft_tokens, options.length, replicas)
             .with_tokens_per_forward(options.pattern.tokens_per_forward());
         let decoder = Dsi::new(options.targets, lookahead).with_drafters(options.drafters);
+        let decoder = decoder.with_siblings(options.siblings);
         let decoder = if options.shares_devices { decoder.without_trials() } else { decoder };
         Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
     },
@@ -82,33 +87,11 @@ pub struct Dsi {
     trials: BTreeMap<Ticket, ScoreTask>,
     /// The scores not used yet, by the position that the first row predicts.
     arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
+    /// The position after the last committed sibling. Its token is the target's own, drafted or not: whether its row was scored
+    /// before may depend on tokens that the drafter drew after the rejected one.
+    after_sibling: Option<usize>,
     /// The end of the last completed job since the decoder was started, on the cluster's clock.
     now_ns: Option<u64>,
-}
-
-/// A job that scores consecutive rows along a chain. Rows are named by the absolute position that
-/// they predict.
-#[derive(Clone, Debug)]
-struct ScoreTask {
-    replica: usize,
-    first_row: usize,
-    /// The number of committed tokens when the task was created.
-    committed: usize,
-    /// The tokens after the committed ones, up to the last row.
-    tokens: Vec<TokenId>,
-    /// Whether drafters worked when it was submitted.
-    while_drafting: bool,
-}
-
-impl ScoreTask {
-    fn rows(&self) -> usize {
-        self.committed + self.tokens.len() + 1 - self.first_row
-    }
-
-    /// Returns the tokens from a position on, up to the last row.
-    fn path(&self, position: usize) -> &[TokenId] {
-        self.tokens.get(position - self.committed..).unwrap_or_default()
-    }
 }
 
 impl Dsi {
@@ -125,6 +108,7 @@ impl Dsi {
             tasks: BTreeMap::new(),
             trials: BTreeMap::new(),
             arrived: BTreeMap::new(),
+            after_sibling: None,
             now_ns: None,
         }
     }
@@ -138,10 +122,21 @@ impl Dsi {
 
     /// Returns the decoder with the first `count` drafters, at least one. If several drafters agree
     /// with the target, the first one's tokens are kept. The rows of the first drafter have
-    /// priority.
+    /// priority. Call it before [`with_siblings`](Self::with_siblings) and [`reproducible`](Self::reproducible), whose
+    /// settings it resets for the drafters.
     #[must_use]
     pub fn with_drafters(self, count: usize) -> Self {
         Self { chains: (0..count.max(1)).map(Chain::new).collect(), ..self }
+    }
+
+    /// Returns the decoder in a mode where the jobs also score `count` next best tokens of the drafter next to each token of
+    /// its chain. With several drafters it has no effect. Call it after [`with_drafters`](Self::with_drafters).
+    #[must_use]
+    pub fn with_siblings(mut self, count: usize) -> Self {
+        if let [chain] = &mut self.chains[..] {
+            chain.drafting.draft_siblings(count);
+        }
+        self
     }
 
     /// Returns the decoder in a mode where the text of a seed does not depend on the speed of the
@@ -192,7 +187,9 @@ impl Dsi {
             None if !drafts => self.paused_at = Some(frontier),
             _ => {}
         }
-        let length = if drafts { length } else { 0 };
+        // A row that is there would end a chain that began after a sibling, so timing would decide where the next one begins.
+        let begins_later = self.waits_for_drafters && self.after_sibling == Some(frontier);
+        let length = if drafts && !begins_later { length } else { 0 };
         for chain in &mut self.chains {
             chain.drafting.continue_to(sequence, length, per_job, cluster)?;
         }
@@ -215,7 +212,12 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let (frontier, max_ahead) = (sequence.tokens().len(), self.lookahead.max_ahead());
-        let max_rows = self.lookahead.max_rows();
+        let n_siblings = self.chains[index].drafting.n_siblings();
+        let max_rows = self
+            .lookahead
+            .max_rows()
+            .min(score_task::rows_along_chain(MAX_ROWS_PER_JOB, n_siblings));
+        let due_rows = self.lookahead.length().min(max_rows);
         self.chains[index].next_row = self.first_missing_row(index, frontier);
         let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
         loop {
@@ -223,25 +225,27 @@ impl Dsi {
             let chain = self.chains[index].tokens();
             // Include the row after the last draft token, but no row past the sequence's end.
             let end = (frontier + chain.len() + 1).min(frontier + sequence.remaining());
-            let count = end.saturating_sub(next_row).min(MAX_ROWS_PER_JOB).min(max_rows);
-            let is_due = next_row == frontier || is_complete || count >= self.lookahead.length();
+            let count = end.saturating_sub(next_row).min(max_rows);
+            let is_due = next_row == frontier || is_complete || count >= due_rows;
             if count == 0 || !is_due {
                 return Ok(());
             }
             let tokens = chain[..next_row + count - 1 - frontier].to_vec();
-            let waiting = self.waiting_job(frontier, count);
+            let mut siblings = self.chains[index].siblings(frontier, next_row, tokens.len());
+            // The token after a sibling is the target's own, so nothing is tested there.
+            siblings.retain(|&(position, _)| self.after_sibling != Some(position));
+            let while_drafting = !self.is_alone();
+            let task = ScoreTask::new(next_row, frontier, tokens, siblings, while_drafting);
+            let waiting = self.waiting_job(frontier, task.scored_rows());
             let free = self.replicas.free(&waiting);
             let tried = self.replicas.to_try(&waiting, free.is_none());
             let tried = tried.filter(|_| self.tries_slow_replicas);
-            let while_drafting = !self.is_alone();
-            let (first_row, committed) = (next_row, frontier);
-            let task = ScoreTask { replica: 0, first_row, committed, tokens, while_drafting };
             if let Some(replica) = free {
-                self.submit(ScoreTask { replica, ..task.clone() }, sequence, cluster)?;
+                self.submit(task.clone().on(replica), sequence, cluster)?;
                 self.chains[index].next_row += count;
             }
             if let Some(replica) = tried.filter(|tried| Some(*tried) != free) {
-                self.submit_trial(ScoreTask { replica, ..task }, sequence, cluster)?;
+                self.submit_trial(task.on(replica), sequence, cluster)?;
             }
             if free.is_none() {
                 return Ok(());
@@ -300,7 +304,7 @@ impl Dsi {
                 result => break result?,
             }
         };
-        self.tasks.insert(ticket, ScoreTask { replica, ..task });
+        self.tasks.insert(ticket, task.on(replica));
         Ok(())
     }
 
@@ -313,10 +317,9 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<Ticket, DecodeError> {
         let frontier = sequence.tokens().len();
-        let (ahead, tokens) = task.path(frontier).split_at(task.first_row - frontier);
-        let ticket =
-            jobs::submit_score(replica, sequence, ahead, TokenTree::chain(tokens), cluster)?;
-        let job = self.waiting_job(frontier, task.rows());
+        let (ahead, tree) = task.request(frontier);
+        let ticket = jobs::submit_score(replica, sequence, ahead, tree, cluster)?;
+        let job = self.waiting_job(frontier, task.scored_rows());
         self.replicas.start_job(replica, &job);
         Ok(ticket)
     }
@@ -370,14 +373,15 @@ impl Dsi {
         if self.end_score_job(&task, &completion, sequence)
             && let Some(replica) = self.replicas.least_busy()
         {
-            return self.submit(ScoreTask { replica, ..task }, sequence, cluster);
+            let task = task.again(sequence.tokens().len());
+            return self.submit(task.on(replica), sequence, cluster);
         }
-        let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
+        let reply = jobs::score_reply(sequence, task.nodes(), completion)?;
         // The sizing rule is about fast replicas.
         if self.replicas.is_fast(task.replica) {
-            self.lookahead.observe_score(task.rows(), &reply.time, task.while_drafting);
+            self.lookahead.observe_score(task.scored_rows(), &reply.time, task.while_drafting);
         }
-        self.arrived.insert((task.first_row, ticket), (task, reply.output));
+        self.arrived.insert((task.first_row, ticket), task.with_output(reply.output));
         Ok(())
     }
 
@@ -393,9 +397,10 @@ impl Dsi {
             Ok(_) => {
                 // Reading a prompt, or much text, shows nothing, nor do passes with another answer's prompt.
                 let reads_little =
-                    completion.cost.own_rows as usize <= task.rows() + MAX_ROWS_PER_JOB;
+                    completion.cost.own_rows as usize <= task.scored_rows() + MAX_ROWS_PER_JOB;
                 let time = JobTime::from(completion);
-                let ns = self.lookahead.one_row_ns_of(task.rows(), &time, task.while_drafting);
+                let ns =
+                    self.lookahead.one_row_ns_of(task.scored_rows(), &time, task.while_drafting);
                 if let Some(ns) = ns.filter(|_| reads_little) {
                     self.replicas.observe(task.replica, ns, completion.finished_ns);
                 }
@@ -407,7 +412,7 @@ impl Dsi {
             Err(JobError::Cancelled) => {}
         }
         // Each drafter's tokens are verified on its share of the replicas.
-        let job = self.waiting_job(sequence.tokens().len(), task.rows());
+        let job = self.waiting_job(sequence.tokens().len(), task.scored_rows());
         self.lookahead.set_replicas(self.replicas.fast_ones(&job).div_ceil(self.chains.len()));
         false
     }
@@ -415,16 +420,18 @@ impl Dsi {
     /// Returns the key of the arrived scores that start at the frontier, and the number of their
     /// rows.
     fn arrived_at(&self, frontier: usize) -> Option<((usize, Ticket), usize)> {
-        let (&key, (_, scores)) = self.arrived.range((frontier, Ticket(0))..).next()?;
-        (key.0 == frontier).then_some((key, scores.rows.len()))
+        let (&key, (task, _)) = self.arrived.range((frontier, Ticket(0))..).next()?;
+        (key.0 == frontier).then_some((key, task.rows()))
     }
 
     /// Returns the key of the scores to verify next, if they have arrived. In reproducible mode the
     /// draft tokens that they test must have arrived, too.
     fn ready(&self, sequence: &Sequence) -> Option<(usize, Ticket)> {
-        let (key, rows) = self.arrived_at(sequence.tokens().len())?;
+        let frontier = sequence.tokens().len();
+        let (key, rows) = self.arrived_at(frontier)?;
         let are_drafted = || self.chains.iter().all(|chain| chain.is_done(sequence, rows));
-        (!self.waits_for_drafters || are_drafted()).then_some(key)
+        let waits = self.waits_for_drafters && self.after_sibling != Some(frontier);
+        (!waits || are_drafted()).then_some(key)
     }
 
     /// Returns how many of the rows to verify at once.
@@ -440,6 +447,111 @@ impl Dsi {
         let common =
             others.iter().map(|other| common_prefix_len(first.tokens(), other.tokens())).min();
         common.map_or(rows, |common| rows.min(common + 1))
+    }
+
+    /// Verifies the rows of an arrived job, and commits the tokens that they accept. Returns the key of the row after an
+    /// accepted sibling, if it has arrived.
+    fn verify_rows(
+        &mut self,
+        key: (usize, Ticket),
+        is_alone: bool,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Option<(usize, Ticket)> {
+        // The last row tests the next job's first token, if that has been drafted.
+        let (frontier, ticket) = key;
+        let (task, scores) = self.arrived.remove(&key)?;
+        let is_own = self.after_sibling == Some(frontier);
+        let count = if is_own { 1 } else { self.rows_to_verify(task.rows()) };
+        let rows = &scores.rows[..count];
+        let drafting = self.chains.iter().filter(|_| !is_own).map(|chain| &chain.drafting);
+        let chains: Vec<_> =
+            drafting.map(|drafting| (drafting.drafter(), drafting.chain())).collect();
+        let (siblings, path) = (self.chains[0].drafting.siblings(), task.path(frontier));
+        let (tree, verdict) =
+            verify_chains(&chains, siblings, path, rows, frontier, sequence.randomness());
+        let walked = Draft { tree, proposal: Proposal::Deterministic };
+        let accepted = sequence.commit(&walked, &verdict, &scores);
+        let committed = &sequence.tokens()[frontier..];
+        let left_path = common_prefix_len(path, committed) < accepted.min(path.len());
+        let outcome = if verdict.rejected || left_path {
+            SpanOutcome::Rejected
+        } else {
+            SpanOutcome::Accepted
+        };
+        cluster.observe(Outcome { ticket, accepted: task.accepted + accepted, outcome });
+
+        // Continue after the committed tokens, or restart there.
+        let end = frontier + committed.len();
+        // The first drafter's tokens may have been rejected where another one's were accepted.
+        let first = &self.chains[0].drafting;
+        let agreed = common_prefix_len(first.tokens(), committed);
+        let rejected = !is_own && agreed < committed.len() && agreed < first.len();
+        // The target's own token tests none.
+        let (tested, further) = match is_own {
+            true => (Vec::new(), committed.len()),
+            false => (first.positions(agreed + usize::from(rejected)), committed.len() - agreed),
+        };
+        let mut all_agree = true;
+        for chain in &mut self.chains {
+            all_agree &= chain.advance(committed, cluster);
+        }
+        let is_drafted = verdict.token.is_none();
+        let is_on_path = (is_drafted || is_own) && path.starts_with(committed);
+        let (task, mut is_kept) = (task.after_accepting(accepted), false);
+        if is_on_path && committed.len() < task.rows() {
+            let scores = scores.skip_rows(committed.len());
+            self.arrived.insert((end, ticket), (task.starting_with(end), scores));
+        } else if let ([_], true, false, Some(&token)) =
+            (&self.chains[..], is_drafted, all_agree, committed.last())
+        {
+            // A sibling was accepted.
+            self.after_sibling = Some(end);
+            is_kept = self.keep_row_after((end - 1, token), ticket, &task, scores);
+        }
+        if !all_agree {
+            let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
+            self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
+        }
+        self.lookahead.observe_verdict(&tested, rejected, further);
+        self.lookahead.observe_step(end - frontier, self.now_ns.unwrap_or(0), is_alone);
+        if !is_kept {
+            return None;
+        }
+        self.chains[0].next_row = end + 1;
+        self.arrived_at(end).filter(|_| sequence.finish().is_none()).map(|(key, _)| key)
+    }
+
+    /// Keeps the row after a committed sibling of the only chain: from the job that was verified, or from another one, which
+    /// may be in flight if a new job would not end earlier. Returns whether there is one.
+    fn keep_row_after(
+        &mut self,
+        sibling: Sibling,
+        ticket: Ticket,
+        verified: &ScoreTask,
+        scores: Scores,
+    ) -> bool {
+        let (position, _) = sibling;
+        if let Some(left) = verified.after_sibling(sibling) {
+            self.arrived.insert((position + 1, ticket), left.with_output(scores));
+            return true;
+        }
+        let mut is_kept = false;
+        let new = self.waiting_job(position + 1, 1);
+        for task in self.tasks.values_mut() {
+            if let Some(left) = task.after_sibling(sibling)
+                && self.replicas.ends_before(task.replica, &new)
+            {
+                (*task, is_kept) = (left, true);
+            }
+        }
+        for (task, scores) in self.arrived.values_mut() {
+            if let Some(left) = task.after_sibling(sibling) {
+                (*task, *scores) = left.with_output(std::mem::take(scores));
+                is_kept = true;
+            }
+        }
+        is_kept
     }
 
     /// Removes the chains of failed drafters, which are empty. If all drafters have failed, one chain
@@ -511,50 +623,11 @@ impl Decoder for Dsi {
             self.dispatch(sequence, cluster)?;
         };
 
-        // Verify the rows of its job. The last one tests the next job's first token, if that has
-        // been drafted.
-        let (frontier, ticket) = ready;
-        let Some((task, scores)) = self.arrived.remove(&ready) else { return Ok(()) };
-        let count = self.rows_to_verify(scores.rows.len());
-        let drafting = self.chains.iter().map(|chain| &chain.drafting);
-        let chains: Vec<_> =
-            drafting.map(|drafting| (drafting.drafter(), drafting.chain())).collect();
-        let path = task.path(frontier);
-        let (tree, verdict) =
-            verify_chains(&chains, path, &scores.rows[..count], frontier, sequence.randomness());
-        let walked = Draft { tree, proposal: Proposal::Deterministic };
-        let accepted = sequence.commit(&walked, &verdict, &scores);
-        let committed = &sequence.tokens()[frontier..];
-        let left_path = common_prefix_len(path, committed) < accepted.min(path.len());
-        let outcome = if verdict.rejected || left_path {
-            SpanOutcome::Rejected
-        } else {
-            SpanOutcome::Accepted
-        };
-        cluster.observe(Outcome { ticket, accepted, outcome });
-
-        // Continue after the committed tokens, or restart there.
-        let end = frontier + committed.len();
-        if verdict.token.is_none() && committed.len() < scores.rows.len() && !left_path {
-            let scores = scores.skip_rows(committed.len());
-            let rest = ScoreTask { first_row: end, ..task.clone() };
-            self.arrived.insert((end, ticket), (rest, scores));
+        // Verify the rows of its job, and the row after a sibling at once.
+        let mut next = Some(ready);
+        while let Some(key) = next {
+            next = self.verify_rows(key, is_alone, sequence, cluster);
         }
-        // The first drafter's tokens may have been rejected where another one's were accepted.
-        let first = &self.chains[0].drafting;
-        let agreed = common_prefix_len(first.tokens(), committed);
-        let rejected = agreed < committed.len() && agreed < first.len();
-        let tested = first.positions(agreed + usize::from(rejected));
-        let mut all_agree = true;
-        for chain in &mut self.chains {
-            all_agree &= chain.advance(committed, cluster);
-        }
-        if !all_agree {
-            let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
-            self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
-        }
-        self.lookahead.observe_verdict(&tested, rejected, committed.len() - agreed);
-        self.lookahead.observe_step(end - frontier, self.now_ns.unwrap_or(0), is_alone);
         Ok(())
     }
 
@@ -564,7 +637,7 @@ impl Decoder for Dsi {
             chain.next_row = 0;
         }
         // Jobs that are stopped show no slowness.
-        self.now_ns = None;
+        (self.now_ns, self.after_sibling) = (None, None);
         self.drop_rows(|_| false, cluster);
         for (ticket, task) in std::mem::take(&mut self.trials) {
             cluster.cancel(ticket);
@@ -583,7 +656,7 @@ impl AnswerDecoder for Dsi {
         let replicas = self.replicas.for_new_answer(options.targets);
         let tries_slow_replicas = !options.shares_devices;
         let decoder = Self { replicas, tries_slow_replicas, ..decoder };
-        Box::new(decoder.with_drafters(options.drafters))
+        Box::new(decoder.with_drafters(options.drafters).with_siblings(options.siblings))
     }
 
     fn knowledge(&self) -> Option<Knowledge> {

@@ -17,6 +17,7 @@ mod method;
 mod pearl;
 mod pearl_options;
 mod replicas;
+mod score_task;
 mod sequence;
 mod speculative;
 mod ssd;

@@ -62,6 +62,8 @@ pub struct DecoderOptions {
     pub pattern: DraftPattern,
     /// The variant of PEARL.
     pub pearl: PearlOptions,
+    /// The number of the drafter's next best tokens that PEARL and DSI verify next to each token of a chain.
+    pub siblings: usize,
     /// What guesses tokens for PEARL, if it does.
     pub guesser: Option<MakeGuesser>,
     /// What guesses tokens for rounds in which the drafter does not draft, if there are such rounds.

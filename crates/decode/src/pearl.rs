@@ -16,7 +16,7 @@
 //! * With [`PreVerify::PromptLookup`] and [`PreVerify::Suffix`], the pass without unverified tokens scores guesses
 //!   from earlier text, too. So it may commit several tokens. Each of its rows tests the drafter's token first, then
 //!   the guess.
-//! * With [`PearlOptions::siblings`], a pass also scores the drafter's next best tokens next to each unverified one. If one
+//! * With [`with_siblings`](Pearl::with_siblings), a pass also scores the drafter's next best tokens next to each unverified one. If one
 //!   of them is the correction, the row after it gives a further token. So trees and PEARL are combined.
 //! * By default a round ends with the target's forward pass. A drafter that finishes early continues
 //!   for a while. If it is late, the tokens that it has are verified, and it is not interrupted. In
@@ -45,12 +45,12 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     help: "Draft and verify at the same time, on separate devices (PEARL)",
     drafting: Drafting::DuringVerification,
     several_targets: false,
-    offers: &[Need::Features],
+    offers: &[Need::Features, Need::Siblings],
     decoder: |options| {
         let eager = options.pearl.schedule == PearlSchedule::Eager;
         let draft_length = PearlDraftLength::new(options.draft_tokens, options.length, eager)
             .with_tokens_per_forward(options.pattern.tokens_per_forward());
-        let mut decoder = Pearl::new(options.pearl, draft_length);
+        let mut decoder = Pearl::new(options.pearl, draft_length).with_siblings(options.siblings);
         decoder.guesser = options.guesser.map(|make| make());
         Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
     },
@@ -84,12 +84,14 @@ impl Pearl {
             scoring: None,
             now_ns: 0,
         }
-        .with_siblings()
     }
 
-    /// Returns the decoder with a drafter that drafts as many siblings as the options say.
-    fn with_siblings(mut self) -> Self {
-        self.drafting.draft_siblings(self.options.siblings);
+    /// Returns the decoder in a mode where a pass also scores `count` next best tokens of the drafter next to each unverified
+    /// one. If one of them is the correction, the target's next token comes with the same pass. Call it before
+    /// [`reproducible`](Self::reproducible).
+    #[must_use]
+    pub fn with_siblings(mut self, count: usize) -> Self {
+        self.drafting.draft_siblings(count);
         self
     }
 
@@ -103,9 +105,10 @@ impl Pearl {
     /// finishes first. With rejection sampling this requires a fixed draft length.
     #[must_use]
     pub fn reproducible(mut self) -> Self {
-        if !self.options.post_verify || self.options.pre_verify.guesses() {
-            // Otherwise timing decides whether a late token is tested or the bonus token drawn, and which passes have
-            // guesses.
+        let has_siblings = self.drafting.n_siblings() > 0;
+        if !self.options.post_verify || self.options.pre_verify.guesses() || has_siblings {
+            // Otherwise timing decides whether a late token is tested or the bonus token drawn, which passes have
+            // guesses, and which tokens have siblings.
             self.options.schedule = PearlSchedule::Paper;
         }
         self.drafting.draft_one_token_per_job();
@@ -323,6 +326,7 @@ impl AnswerDecoder for Pearl {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(options.pearl, self.draft_length.for_new_answer(prompt_tokens));
+        let decoder = decoder.with_siblings(options.siblings);
         Box::new(Self { guesser: options.guesser.map(|make| make()), ..decoder })
     }
 

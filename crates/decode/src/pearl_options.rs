@@ -45,29 +45,30 @@ pub struct PearlOptions {
     /// Whether the drafter works while there are unverified tokens. Otherwise it waits, and a bonus
     /// token is drawn if all are accepted.
     pub post_verify: bool,
-    /// The number of the drafter's next best tokens that are scored next to each unverified token. If one of them is the
-    /// correction, the target's next token comes with the same pass.
-    pub siblings: usize,
 }
 
 impl Default for PearlOptions {
     fn default() -> Self {
-        Self {
-            schedule: PearlSchedule::default(),
-            pre_verify: PreVerify::default(),
-            post_verify: true,
-            siblings: 0,
-        }
+        let (schedule, pre_verify) = (PearlSchedule::default(), PreVerify::default());
+        Self { schedule, pre_verify, post_verify: true }
     }
 }
 
 /// A text that does not name PEARL options.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "{0:?} is not one of eager, paper, no-pre-verify, pre-verify-lookup, pre-verify-suffix, \
-     no-post-verify, siblings-N; separate several with commas, as in paper,no-pre-verify"
-)]
-pub struct UnknownPearlOption(String);
+pub enum UnknownPearlOption {
+    /// There is no such option.
+    #[error(
+        "{0:?} is not one of eager, paper, no-pre-verify, pre-verify-lookup, pre-verify-suffix, \
+         no-post-verify; separate several with commas, as in paper,no-pre-verify"
+    )]
+    Unknown(String),
+    /// Siblings are requested, which are an option of several methods.
+    #[error(
+        "`siblings-{0}` is not a PEARL option: set `--siblings {0}` (in files and in Python, `siblings`)"
+    )]
+    Siblings(String),
+}
 
 impl FromStr for PearlOptions {
     type Err = UnknownPearlOption;
@@ -83,9 +84,10 @@ impl FromStr for PearlOptions {
                 "pre-verify-suffix" => options.pre_verify = PreVerify::Suffix,
                 "no-post-verify" => options.post_verify = false,
                 other => {
-                    let siblings = other.strip_prefix("siblings-").and_then(|n| n.parse().ok());
-                    options.siblings =
-                        siblings.ok_or_else(|| UnknownPearlOption(other.to_owned()))?;
+                    return Err(match other.strip_prefix("siblings-") {
+                        Some(count) => UnknownPearlOption::Siblings(count.to_owned()),
+                        None => UnknownPearlOption::Unknown(other.to_owned()),
+                    });
                 }
             }
         }
@@ -105,11 +107,7 @@ impl fmt::Display for PearlOptions {
             PreVerify::PromptLookup => ",pre-verify-lookup",
             PreVerify::Suffix => ",pre-verify-suffix",
         })?;
-        f.write_str(if self.post_verify { "" } else { ",no-post-verify" })?;
-        match self.siblings {
-            0 => Ok(()),
-            siblings => write!(f, ",siblings-{siblings}"),
-        }
+        f.write_str(if self.post_verify { "" } else { ",no-post-verify" })
     }
 }
 
@@ -126,7 +124,6 @@ mod tests {
             "eager,no-pre-verify,no-post-verify",
             "eager,pre-verify-lookup",
             "paper,pre-verify-suffix,no-post-verify",
-            "eager,siblings-2",
         ] {
             let options: Result<PearlOptions, _> = text.parse();
             assert_eq!(options.map(|options| options.to_string()), Ok(text.to_owned()));
@@ -137,5 +134,7 @@ mod tests {
         );
         let message = "paper,late".parse::<PearlOptions>().map_err(|error| error.to_string());
         assert!(message.is_err_and(|message| message.contains("\"late\"")));
+        let message = "eager,siblings-2".parse::<PearlOptions>().map_err(|error| error.to_string());
+        assert!(message.is_err_and(|message| message.contains("`--siblings 2`")));
     }
 }

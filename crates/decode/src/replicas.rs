@@ -175,6 +175,13 @@ impl Replicas {
         self.one_row_ns(&self.all[index]) <= self.fastest_ns() * SIMILAR
     }
 
+    /// Returns whether a replica's last job, which is in flight, is expected to end no later than a new one would on the fastest
+    /// replica. So it is if nothing is known.
+    pub(crate) fn ends_before(&self, index: usize, new: &WaitingJob) -> bool {
+        let new_ns = self.fastest_ns() * new.size;
+        new_ns == 0.0 || self.all[index].remaining_ns(new.now_ns) <= new_ns
+    }
+
     /// Returns how long a replica's jobs take with one row: as those of the fastest one if that is not known.
     fn one_row_ns(&self, replica: &Replica) -> f64 {
         replica.known_ns().unwrap_or_else(|| self.fastest_ns())
@@ -349,6 +356,19 @@ mod tests {
         replicas.start_job(0, &job(9, 32, 1_000));
         replicas.start_job(1, &job(9, 32, 1_000));
         assert_eq!(replicas.free(&job(9, 32, 1_050)), Some(2));
+    }
+
+    #[test]
+    fn a_job_in_flight_may_end_before_a_new_one() {
+        let mut replicas = with_slow_one();
+        replicas.start_job(0, &WaitingJob { size: 1.5, ..job(9, 32, 1_000) });
+        replicas.start_job(2, &job(9, 32, 1_000));
+        let ends_before = |index, now_ns| replicas.ends_before(index, &job(9, 32, now_ns));
+        assert!(!ends_before(0, 1_040) && ends_before(0, 1_050) && ends_before(0, 1_150));
+        assert!(!ends_before(2, 1_190) && ends_before(2, 1_200));
+        // It is late, and expected to be as late again.
+        assert!(!ends_before(0, 1_260));
+        assert!(Replicas::new(1).ends_before(0, &job(9, 32, 1_000)));
     }
 
     #[test]

@@ -192,7 +192,12 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
             }
             if let (true, Ok(draft)) = (needs_last_draft, &draft) {
                 let last = last_drafts.entry(contexts[index].sequence).or_default();
-                last.record(&contexts[index], exact[index], &draft.tree);
+                // Nothing is drafted after siblings, so a committed one does not continue the draft.
+                let drafted = match contexts[index].shape {
+                    DraftShape::ChainWithSiblings { .. } => draft.chain_len().unwrap_or_default(),
+                    _ => draft.tree.len(),
+                };
+                last.record(&contexts[index], exact[index], &draft.tree, drafted);
             }
             done(index, draft);
         });
@@ -222,11 +227,18 @@ struct LastDraft {
 }
 
 impl LastDraft {
-    fn record(&mut self, context: &DraftContext<'_>, round_start: usize, tree: &TokenTree) {
+    /// Records the first `nodes` nodes of a draft's tree.
+    fn record(
+        &mut self,
+        context: &DraftContext<'_>,
+        round_start: usize,
+        tree: &TokenTree,
+        nodes: usize,
+    ) {
         (self.prompt_len, self.round_start) = (context.prompt_len, round_start);
         self.tokens.clear();
         self.tokens.extend_from_slice(context.tokens);
-        self.tree.copy_from(tree, tree.len());
+        self.tree.copy_from(tree, nodes);
     }
 
     /// Returns whether `tokens` ends with a path of the draft, so that tokens drafted after it

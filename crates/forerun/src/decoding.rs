@@ -33,6 +33,7 @@ impl LearnedDecoders {
             goodput: SharedGoodput::default(),
             pattern,
             pearl: plan.pearl(),
+            siblings: plan.siblings(),
             guesser: guesser(plan.pearl().pre_verify),
             lookup: lookup(plan.lookup()),
             targets: plan.placement().replicas(),

@@ -38,6 +38,7 @@ fn run(
         goodput: SharedGoodput::default(),
         pattern: DraftPattern::default(),
         pearl: PearlOptions::default(),
+        siblings: 0,
         guesser: None,
         lookup: None,
         targets: world.replicas,

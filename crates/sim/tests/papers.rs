@@ -185,6 +185,19 @@ fn siblings_gain_where_rows_are_free() {
     }
 }
 
+/// So they do under DSI, with many replicas and with few.
+#[test]
+fn siblings_gain_under_dsi_where_rows_are_free() {
+    let table = PaperTable::DsiSiblings.simulate(10, None).unwrap();
+    for row in &table.rows {
+        eprintln!("| {} |", row.join(" | "));
+        for columns in [[4, 5], [7, 8]] {
+            let [one, three] = columns.map(|column| row[column].parse::<f64>().unwrap());
+            assert!(1.0 <= one && one <= three, "{row:?}");
+        }
+    }
+}
+
 /// With a fast link, plain decoding gains from every further host; with a slow one, gathering ends the gain.
 #[test]
 fn hosts_gain_as_their_link_allows() {

@@ -92,6 +92,12 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "OPTIONS", help_heading = headings::DRAFTING)]
     pub(crate) pearl: Vec<PearlOptions>,
 
+    /// Number of the drafter's next best tokens to verify, as for `forerun generate` [default: 0].
+    ///
+    /// May be given several times to compare numbers.
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', help_heading = headings::DRAFTING)]
+    pub(crate) siblings: Vec<usize>,
+
     /// How drafts are verified above temperature 0.
     ///
     /// The benchmark always uses a seed, so `auto` is `coupled`. With `block` and `rejection`, answers are
@@ -133,7 +139,7 @@ pub(crate) struct RunBenchArguments {
     /// Read configurations from a TOML file.
     ///
     /// Each `[[sweep]]` table has any of `method`, `drafter`, `draft-model`, `lookup`, `draft-tokens`,
-    /// `tree`, `pearl`, `placement`, `dtype`, `temperature`, `lp`, `layer-groups` and
+    /// `tree`, `pearl`, `siblings`, `placement`, `dtype`, `temperature`, `lp`, `layer-groups` and
     /// `calibration`. Each of these is a value or a list, and every combination is compared. Before
     /// the tables, the file may name `model` and `draft-model`. A `[[peer]]` table adds another
     /// engine, as described in `bench/peers`.

@@ -155,10 +155,16 @@ pub struct EngineArguments {
     /// paper's ablations.
     ///
     /// Add `,pre-verify-lookup` or `,pre-verify-suffix` to also guess tokens from earlier text (prompt
-    /// lookup, suffix decoding) while no draft token is there to verify, such as after a rejection. Add
-    /// `,siblings-N` to also verify the drafter's N next best tokens for each position.
+    /// lookup, suffix decoding) while no draft token is there to verify, such as after a rejection.
     #[arg(long, value_name = "OPTIONS", default_value = "eager", help_heading = headings::DRAFTING)]
     pub(crate) pearl: PearlOptions,
+
+    /// Number of the drafter's next best tokens to verify next to each drafted one, up to 16.
+    ///
+    /// If one of them is the correction, the target's next token often comes with the same pass. For `--method pearl`
+    /// and, with one drafter, `--method dsi`.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = headings::DRAFTING)]
+    pub(crate) siblings: usize,
 
     #[command(flatten)]
     pub(crate) easyspec: EasySpecArguments,

@@ -195,12 +195,14 @@ fn mutants_of_lookups() {
     assert_caught("lookup, ");
 }
 
-/// PEARL's siblings, with one number for a draft token and its sibling, and with a sibling that is tested as if it were
-/// drawn, too.
+/// Siblings with one number for a draft token and its sibling, with a sibling that is tested as if it were drawn, too, and
+/// with the wrong row after a sibling.
 #[test]
 fn mutants_of_siblings() {
     assert_caught("PEARL's sibling has the draft token's key");
+    assert_caught("DSI's sibling has the draft token's key");
     assert_caught("a sibling has the draft token's key");
+    assert_caught("the row after a sibling is that after the draft token");
     assert_caught("a sibling is tested as drawn");
 }
 

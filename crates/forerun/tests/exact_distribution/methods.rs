@@ -35,9 +35,14 @@ pub(crate) fn iid(branching: &[usize]) -> DraftShape {
 }
 
 pub(crate) fn pearl(length: usize, options: &str) -> Box<dyn Decoder> {
+    Box::new(pearl_with_siblings(length, options, 0))
+}
+
+pub(crate) fn pearl_with_siblings(length: usize, options: &str, siblings: usize) -> Pearl {
     let options: PearlOptions = options.parse().unwrap();
     let eager = options.schedule == PearlSchedule::Eager;
-    Box::new(Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, eager)))
+    let draft_length = PearlDraftLength::new(length, DraftLength::Fixed, eager);
+    Pearl::new(options, draft_length).with_siblings(siblings)
 }
 
 /// Guesses that the text counts on from its last token.
@@ -69,10 +74,7 @@ pub(crate) fn pearl_with_guesser(
     guesser: Box<dyn Guesser>,
     waits: bool,
 ) -> Box<dyn Decoder> {
-    let options: PearlOptions = options.parse().unwrap();
-    let eager = options.schedule == PearlSchedule::Eager;
-    let pearl = Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, eager));
-    let pearl = pearl.with_guesser(guesser);
+    let pearl = pearl_with_siblings(length, options, 0).with_guesser(guesser);
     Box::new(if waits { pearl.reproducible() } else { pearl })
 }
 

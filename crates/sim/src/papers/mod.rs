@@ -78,13 +78,15 @@ pub enum PaperTable {
     PearlGuesses,
     /// PEARL with siblings of unverified tokens, compared with PEARL. It is in no paper.
     PearlSiblings,
+    /// DSI with siblings of its chain's tokens, compared with DSI. It is in no paper.
+    DsiSiblings,
     /// A 70B target with an 8B drafter on 2 to 16 hosts. It is in no paper.
     Hosts,
 }
 
 impl PaperTable {
     /// All tables with the names used by `forerun simulate paper`.
-    pub const NAMES: [(Self, &str); 22] = [
+    pub const NAMES: [(Self, &str); 23] = [
         (Self::PearlSpeed, "pearl-1"),
         (Self::PearlBestLengths, "pearl-2b"),
         (Self::PearlAblations, "pearl-4"),
@@ -106,6 +108,7 @@ impl PaperTable {
         (Self::Composed, "composed"),
         (Self::PearlGuesses, "pearl-guesses"),
         (Self::PearlSiblings, "pearl-siblings"),
+        (Self::DsiSiblings, "dsi-siblings"),
         (Self::Hosts, "hosts"),
     ];
 
@@ -158,6 +161,7 @@ impl PaperTable {
             Self::Composed => composed::composed(texts),
             Self::PearlGuesses => compositions::guesses(texts),
             Self::PearlSiblings => compositions::siblings(texts),
+            Self::DsiSiblings => compositions::dsi_siblings(texts),
             Self::Hosts => hosts::fastest(texts),
         }
     }

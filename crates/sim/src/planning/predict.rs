@@ -160,6 +160,7 @@ impl Answers<'_> {
             goodput: SharedGoodput::default(),
             pattern: self.drafter.map_or_else(DraftPattern::default, DrafterRecord::pattern),
             pearl: PearlOptions::default(),
+            siblings: 0,
             guesser: None,
             lookup: None,
             targets: self.timing.replicas,

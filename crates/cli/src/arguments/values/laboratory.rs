@@ -26,7 +26,7 @@ const PRESETS: [Name; 3] = [
     ("easyspec-variance", "EasySpec's table 4: variance from prompt to prompt"),
 ];
 
-const SIMULATED_METHODS: [Name; 12] = [
+const SIMULATED_METHODS: [Name; 14] = [
     ("autoregressive", "One forward pass of the target per token, no drafts"),
     ("speculative", "Draft, then verify"),
     ("pearl", "Draft and verify at the same time; rounds end with the target's pass"),
@@ -42,6 +42,8 @@ const SIMULATED_METHODS: [Name; 12] = [
         "Verify on several target replicas while drafting continues; `--draft-tokens` is the \
          lookahead",
     ),
+    ("dsi-sibling", "DSI with the drafter's next best token next to each one of its chain"),
+    ("dsi-siblings", "DSI with the drafter's next three tokens next to each one of its chain"),
     ("ssd", "Prepare drafts for the likely verdicts during verification"),
 ];
 
@@ -55,7 +57,7 @@ pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
     NamedValue { parse: |text| parse_types(text, "int8"), names }
 }
 
-const PAPER_TABLES: [Name; 22] = [
+const PAPER_TABLES: [Name; 23] = [
     ("pearl-1", "PEARL, table 1: speed"),
     ("pearl-2b", "PEARL, figure 2b: the best draft length of each round of a recorded run"),
     ("pearl-4", "PEARL, table 4: ablations"),
@@ -86,6 +88,7 @@ const PAPER_TABLES: [Name; 22] = [
         "pearl-siblings",
         "PEARL with siblings of unverified tokens, compared with PEARL; in no paper",
     ),
+    ("dsi-siblings", "DSI with siblings of its chain's tokens, compared with DSI; in no paper"),
     ("hosts", "A 70B target with an 8B drafter on 2 to 16 hosts; in no paper"),
 ];
 

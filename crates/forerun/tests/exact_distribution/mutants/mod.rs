@@ -10,6 +10,7 @@ mod guesses;
 mod keys;
 mod lookups;
 mod residual;
+mod rows;
 mod sampling;
 
 use forerun_core::{
@@ -147,6 +148,7 @@ pub(crate) fn mutants(models: &SharedModels) -> Vec<Mutant> {
         keys::mutants,
         drafts::mutants,
         residual::mutants,
+        rows::mutants,
         guesses::mutants,
         lookups::mutants,
         blocks::mutants,
