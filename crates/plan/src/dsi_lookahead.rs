@@ -400,11 +400,10 @@ impl DsiLookahead {
             self.unread_tokens = 0;
         }
         let is_draft_empty = std::mem::take(&mut self.is_draft_empty);
-        let has_read = std::mem::take(&mut self.has_read);
-        if has_read && alone {
+        if std::mem::take(&mut self.has_read) && alone {
             return self.pauses.skip(now_ns);
         }
-        let outlook = Outlook { is_draft_empty, has_read, ..self.outlook() };
+        let outlook = Outlook { is_draft_empty, ..self.outlook() };
         self.pauses.observe(tokens, now_ns, alone, outlook);
     }
 

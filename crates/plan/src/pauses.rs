@@ -63,18 +63,11 @@ pub(crate) struct Outlook {
     pub(crate) catch_up_ns: f64,
     /// Whether the drafter's last draft was empty, as lookups often are.
     pub(crate) is_draft_empty: bool,
-    /// Whether a replica has read tokens that it missed. Then a long step of a trial is no interruption.
-    pub(crate) has_read: bool,
 }
 
 impl Default for Outlook {
     fn default() -> Self {
-        Self {
-            speedup_at_best: f64::INFINITY,
-            catch_up_ns: 0.0,
-            is_draft_empty: false,
-            has_read: false,
-        }
+        Self { speedup_at_best: f64::INFINITY, catch_up_ns: 0.0, is_draft_empty: false }
     }
 }
 
@@ -132,10 +125,7 @@ impl Pauses {
     pub(crate) fn observe(&mut self, tokens: usize, now_ns: u64, alone: bool, outlook: Outlook) {
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
-        let ns = match outlook.has_read && matches!(self.phase, Phase::Trial(_)) {
-            true => ns,
-            false => self.interruptions.of_step(ns, &mut self.step_ns[usize::from(alone)]),
-        };
+        let ns = self.interruptions.of_step(ns, &mut self.step_ns[usize::from(alone)]);
         if alone {
             self.without_drafts.add(tokens, ns);
             self.is_measured_alone = true;
