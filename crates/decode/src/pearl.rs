@@ -16,8 +16,8 @@
 //! * With [`PreVerify::PromptLookup`] and [`PreVerify::Suffix`], the pass without unverified tokens scores guesses
 //!   from earlier text, too. So it may commit several tokens. Each of its rows tests the drafter's token first, then
 //!   the guess.
-//! * With [`with_siblings`](Pearl::with_siblings), a pass also scores the drafter's next best tokens next to each unverified one. If one
-//!   of them is the correction, the row after it gives a further token. So trees and PEARL are combined.
+//! * With [`with_siblings`](Pearl::with_siblings), a pass also scores the drafter's next best tokens next to each
+//!   unverified one. If one of them is the correction, the row after it gives a further token. So trees and PEARL are combined.
 //! * By default a round ends with the target's forward pass. A drafter that finishes early continues
 //!   for a while. If it is late, the tokens that it has are verified, and it is not interrupted. In
 //!   the paper's schedule, [`PearlSchedule::Paper`], each waits for the other.

@@ -1,4 +1,5 @@
-//! Measures memory bandwidth, products with matrices and what rows of logits take to come home, on the GPU that `FORERUN_GPU` names (by default the first one):
+//! Measures memory bandwidth, products with matrices and what rows of logits take to come home, on the GPU that
+//! `FORERUN_GPU` names (by default the first one):
 //! `cargo test --release -p forerun-gpu --lib -- --ignored --nocapture kernel_bench`.
 
 use crate::best::{SelectedRows, Selection};

@@ -1,5 +1,5 @@
-//! Requests in company: whatever shares their passes, requests get the bits that they get alone. Those that read only the best
-//! tokens get the best of the whole rows.
+//! Requests that share their passes get the bits that they get alone. Those that read only the best tokens get the best of the
+//! whole rows.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

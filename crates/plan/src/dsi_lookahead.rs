@@ -59,8 +59,6 @@ pub struct DsiLookahead {
     waited_ns: f64,
     /// The number of tokens that the drafter would have to read if this method went on after another.
     missed_by_drafter: usize,
-    /// Whether the last draft since the last step was empty.
-    is_draft_empty: bool,
     /// Whether a job since the last step also read tokens that its replica had missed.
     has_read: bool,
     /// The number of tokens that a replica read in the last job in which it read several, and the time of that job.
@@ -109,7 +107,6 @@ impl DsiLookahead {
             verdicts_left: None,
             waited_ns: 0.0,
             missed_by_drafter: 0,
-            is_draft_empty: false,
             has_read: false,
             last_reading: None,
         }
@@ -399,12 +396,10 @@ impl DsiLookahead {
         } else {
             self.unread_tokens = 0;
         }
-        let is_draft_empty = std::mem::take(&mut self.is_draft_empty);
         if std::mem::take(&mut self.has_read) && alone {
             return self.pauses.skip(now_ns);
         }
-        let outlook = Outlook { is_draft_empty, ..self.outlook() };
-        self.pauses.observe(tokens, now_ns, alone, outlook);
+        self.pauses.observe(tokens, now_ns, alone, self.outlook());
     }
 
     /// Returns the mean time of further rows of a job.
@@ -438,12 +433,12 @@ impl DsiLookahead {
         };
         let at_best = (1..=self.length).map(speed).fold(0.0, f64::max);
         let speedup_at_best = at_best * self.plain_ns();
-        Outlook { speedup_at_best, catch_up_ns, ..Outlook::default() }
+        Outlook { speedup_at_best, catch_up_ns }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
     pub fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
-        self.is_draft_empty = tokens == 0;
+        self.pauses.observe_draft(tokens);
         self.draft_time.add(tokens, time);
         self.decide();
     }

@@ -29,6 +29,8 @@ pub(crate) struct Pauses {
     trial_ns: f64,
     /// The time in which the drafter reads what it missed, until the step in which it does.
     catch_up_ns: f64,
+    /// Whether the last draft since the last step was empty, as lookups often are.
+    is_draft_empty: bool,
     /// The times of steps with drafts and without.
     step_ns: [DecayingMean; 2],
     interruptions: Interruptions,
@@ -61,13 +63,11 @@ pub(crate) struct Outlook {
     pub(crate) speedup_at_best: f64,
     /// The time in which the drafter reads what it missed.
     pub(crate) catch_up_ns: f64,
-    /// Whether the drafter's last draft was empty, as lookups often are.
-    pub(crate) is_draft_empty: bool,
 }
 
 impl Default for Outlook {
     fn default() -> Self {
-        Self { speedup_at_best: f64::INFINITY, catch_up_ns: 0.0, is_draft_empty: false }
+        Self { speedup_at_best: f64::INFINITY, catch_up_ns: 0.0 }
     }
 }
 
@@ -119,10 +119,16 @@ impl Pauses {
         self.ledger.gained_ns()
     }
 
+    /// Learns how many tokens a draft of the present step has.
+    pub(crate) fn observe_draft(&mut self, tokens: usize) {
+        self.is_draft_empty = tokens == 0;
+    }
+
     /// Learns that a step has committed `tokens` tokens at `now_ns`, on the cluster's clock. `alone`: whether
     /// the target had neither drafts nor a drafter that ran at the same time. The first step of an answer, which
     /// computes the prompt, only starts the clock.
     pub(crate) fn observe(&mut self, tokens: usize, now_ns: u64, alone: bool, outlook: Outlook) {
+        let is_draft_empty = std::mem::take(&mut self.is_draft_empty);
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
         let ns = self.interruptions.of_step(ns, &mut self.step_ns[usize::from(alone)]);
@@ -155,7 +161,7 @@ impl Pauses {
                 self.start_trial(outlook)
             }
             Phase::Alone(_) if alone => Phase::Paused,
-            Phase::Trial(TRIAL_STEPS) if outlook.is_draft_empty => Phase::Paused,
+            Phase::Trial(TRIAL_STEPS) if is_draft_empty => Phase::Paused,
             Phase::Trial(_) if self.trial_ns > TRIAL_LOSS * alone_ns => Phase::Paused,
             Phase::Trial(_) | Phase::Drafting(..) if outlook.speedup_at_best <= 1.0 => {
                 Phase::Paused
@@ -175,7 +181,7 @@ impl Pauses {
 
     /// Learns that a step ended at `now_ns` that says nothing of speeds, because the target read text in it.
     pub(crate) fn skip(&mut self, now_ns: u64) {
-        self.last_ns = Some(now_ns);
+        (self.last_ns, self.is_draft_empty) = (Some(now_ns), false);
     }
 
     fn may_try(&self, alone_ns: f64, outlook: Outlook) -> bool {
@@ -256,8 +262,10 @@ mod tests {
             let looks = pauses.drafts();
             now += if looks { 1_200 } else { 1_000 };
             lookups += u32::from(looks);
-            let outlook = Outlook { is_draft_empty: looks, ..Outlook::default() };
-            pauses.observe(1, now, !looks, outlook);
+            if looks {
+                pauses.observe_draft(0);
+            }
+            pauses.observe(1, now, !looks, Outlook::default());
         }
         assert!((200..400).contains(&lookups), "often, because a look costs little: {lookups}");
         assert!(now < 10_100_000, "{now}");

@@ -57,8 +57,6 @@ pub struct PearlDraftLength {
     waited_ns: f64,
     /// The number of tokens that the drafter would have to read if this method went on after another.
     unread_tokens: usize,
-    /// Whether the round's last draft was empty.
-    is_draft_empty: bool,
 }
 
 /// The factor by which a longer draft has to be faster.
@@ -104,7 +102,6 @@ impl PearlDraftLength {
             interruptions: Interruptions::default(),
             waited_ns: 0.0,
             unread_tokens: 0,
-            is_draft_empty: false,
         }
     }
 
@@ -295,7 +292,7 @@ impl PearlDraftLength {
 
     /// Learns how long a draft job of `tokens` tokens took.
     pub fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
-        self.is_draft_empty = tokens == 0;
+        self.pauses.observe_draft(tokens);
         self.draft_time.add(tokens, time);
     }
 
@@ -307,8 +304,7 @@ impl PearlDraftLength {
         }
         self.rounds = self.rounds.wrapping_add(1);
         let outlook = self.decide(self.pauses.drafts());
-        let is_draft_empty = std::mem::take(&mut self.is_draft_empty);
-        self.pauses.observe(tokens, now_ns, alone, Outlook { is_draft_empty, ..outlook });
+        self.pauses.observe(tokens, now_ns, alone, outlook);
     }
 
     /// Chooses the lengths of the next round, which may try other numbers of rows if it `may_explore`. Returns what a trial of
