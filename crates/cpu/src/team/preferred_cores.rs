@@ -34,6 +34,9 @@ pub(super) struct PreferredCores {
     turns: Turns,
     runs: u32,
     window_start: Instant,
+    /// Whether the threads were sent to their cores in this window. If a thread sleeps then, the kernel counts the rest of its
+    /// sleep as waiting for its core (seen with Linux 6.18).
+    is_settling: bool,
 }
 
 #[derive(Debug)]
@@ -63,6 +66,7 @@ impl PreferredCores {
             turns: Turns::default(),
             runs: 0,
             window_start: Instant::now(),
+            is_settling: true,
         };
         if !taken.stay() {
             taken.leave();
@@ -95,13 +99,15 @@ impl PreferredCores {
         }
         let now = Instant::now();
         self.window_start = now;
-        match self.turns.after_window(lost > 0, now) {
+        let is_settled = !std::mem::take(&mut self.is_settling);
+        match self.turns.after_window(is_settled && lost > 0, now) {
             Some(Turn::Leave) => {
                 self.leave();
                 self.active = (self.members.len() - lost).max(1);
             }
             Some(Turn::Return) => {
                 self.stay();
+                self.is_settling = true;
                 self.active = self.members.len();
             }
             None => (),
