@@ -52,6 +52,11 @@ gpu cases="24" driver="/usr/share/vulkan/icd.d/lvp_icd.x86_64.json":
 worlds cases="10000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-sim --test integration worlds:: --success-output immediate
 
+# Every simulated table of the documents, computed again and compared with what is printed
+papers *options:
+    cargo build --release --locked -p forerun-cli --features laboratory
+    python3 scripts/check_papers.py target/release/forerun {{options}}
+
 # Decoders on workers behind byte channels, in many more random worlds
 wire cases="50000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-wire --test clusters

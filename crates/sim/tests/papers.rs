@@ -188,7 +188,7 @@ fn siblings_gain_where_rows_are_free() {
 /// So they do under DSI, with many replicas and with few.
 #[test]
 fn siblings_gain_under_dsi_where_rows_are_free() {
-    let table = PaperTable::DsiSiblings.simulate(10, None).unwrap();
+    let table = PaperTable::DsiSiblings.simulate(5, None).unwrap();
     for row in &table.rows {
         eprintln!("| {} |", row.join(" | "));
         for columns in [[4, 5], [7, 8]] {
@@ -212,6 +212,17 @@ fn hosts_gain_as_their_link_allows() {
     // Where further hosts gain little, drafting gains more.
     let of_slow = || table.rows.iter().filter(|row| row[0].contains("10 GbE"));
     assert!(of_slow().all(|row| row[7] != "plain"), "{:?}", table.rows);
+}
+
+/// Several GPUs do not compute one pass together here, so more of them gain by other methods.
+#[test]
+fn further_gpus_gain_with_pearl_and_dsi() {
+    let table = PaperTable::Gpus.simulate(4, None).unwrap();
+    let speed = |cell: &str| cell.split(' ').next().unwrap().parse::<f64>().unwrap();
+    for row in table.rows.iter().filter(|row| row[0] != "1") {
+        assert!(speed(&row[4]) > speed(&row[3]), "{row:?}");
+        assert!(row[5] == "-" || speed(&row[5]) > 0.98 * speed(&row[4]), "{row:?}");
+    }
 }
 
 /// SSD is predicted from the speeds of plain and speculative decoding. Its authors' runs have overhead.

@@ -1,6 +1,7 @@
 //! A 70B target with an 8B drafter on several hosts: which method is the fastest.
 
-use super::{PublishedTable, headings, mean_ns};
+use super::divisions::{Division, Divisions, fastest_cells};
+use super::{PublishedTable, headings};
 use crate::{AcceptanceModel, Cost, ForwardCost, Gathers, SimError, SimulatedMethod, Simulation};
 
 /// The memory bandwidth of a host with twelve channels of DDR5-4800, at 85 % of its peak.
@@ -66,49 +67,15 @@ impl Model {
     }
 }
 
-/// How many hosts have what.
-#[derive(Clone, Copy)]
-struct Hosts {
-    drafter: usize,
-    /// Those of each replica.
-    target: usize,
-    replicas: usize,
-}
-
-fn simulation(method: SimulatedMethod, hosts: Hosts, link: &Link, acceptance: f64) -> Simulation {
+fn simulation(
+    method: SimulatedMethod,
+    hosts: Division,
+    link: &Link,
+    acceptance: f64,
+) -> Simulation {
     let targets = vec![TARGET.cost(hosts.target, link); hosts.replicas];
     let drafter = DRAFTER.cost(hosts.drafter, link);
     super::simulation(method, drafter, targets, AcceptanceModel::Iid(acceptance))
-}
-
-/// The fastest draft length: tokens per second, and the length.
-fn best(simulation: &Simulation, texts: u64) -> Result<(f64, usize), SimError> {
-    let mut best = (0.0, 0);
-    for draft_tokens in [1, 2, 3, 4, 6, 8, 10] {
-        let ns = mean_ns(&Simulation { draft_tokens, ..simulation.clone() }, texts)?;
-        let speed = simulation.max_tokens as f64 * 1e9 / ns;
-        if speed > best.0 {
-            best = (speed, draft_tokens);
-        }
-    }
-    Ok(best)
-}
-
-/// The fastest division of the hosts: tokens per second, the draft length, and the division.
-fn fastest_division(
-    method: SimulatedMethod,
-    divisions: impl Iterator<Item = Hosts>,
-    (link, acceptance): (&Link, f64),
-    texts: u64,
-) -> Result<Option<(f64, usize, Hosts)>, SimError> {
-    let mut fastest: Option<(f64, usize, Hosts)> = None;
-    for hosts in divisions {
-        let (speed, length) = best(&simulation(method, hosts, link, acceptance), texts)?;
-        if fastest.is_none_or(|(known, ..)| speed > known) {
-            fastest = Some((speed, length, hosts));
-        }
-    }
-    Ok(fastest)
 }
 
 /// The fastest method on two to sixteen hosts.
@@ -116,51 +83,13 @@ pub(super) fn fastest(texts: u64) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();
     for link in &LINKS {
         for (hosts, acceptance) in [2, 4, 8, 16].into_iter().flat_map(|n| [(n, 0.6), (n, 0.8)]) {
-            let drafting = move |most: usize| [1, 2, 4, 8].into_iter().filter(move |n| *n <= most);
-            // These take turns, so all hosts verify. A rank has one model, so hosts that also draft have two ranks.
-            let in_turn =
-                drafting(hosts).map(|drafter| Hosts { drafter, target: hosts, replicas: 1 });
-            let apart = drafting(hosts - 1).map(|drafter| Hosts {
-                drafter,
-                target: hosts - drafter,
-                replicas: 1,
-            });
-            let replicated = drafting(hosts - 1).flat_map(|drafter| {
-                let left = hosts - drafter;
-                (2..=left.min(8)).map(move |replicas| Hosts {
-                    drafter,
-                    target: left / replicas,
-                    replicas,
-                })
-            });
-            let run = |method, divisions: &mut dyn Iterator<Item = Hosts>| {
-                fastest_division(method, divisions, (link, acceptance), texts)
-            };
+            // A rank has one model, so hosts that draft and verify in turn have two ranks.
+            let divisions = Divisions::of(hosts, &[1, 2, 4, 8]);
             let plain = 1e9 / TARGET.cost(hosts, link).forward.ns(1) as f64;
-            let speculative = run(SimulatedMethod::Speculative, &mut in_turn.into_iter())?;
-            let pearl = run(SimulatedMethod::Pearl, &mut apart.into_iter())?;
-            let dsi = run(SimulatedMethod::Dsi, &mut replicated.into_iter())?;
-            let methods = [("speculative", speculative), ("PEARL", pearl), ("DSI", dsi)];
-            let speeds =
-                methods.iter().filter_map(|(name, it)| it.map(|(speed, ..)| (*name, speed)));
-            let fastest = speeds.chain([("plain", plain)]).max_by(|a, b| a.1.total_cmp(&b.1));
-            let division = |(speed, length, hosts): (f64, usize, Hosts)| match hosts {
-                Hosts { drafter, replicas: 1, .. } => {
-                    format!("{speed:.1} (γ = {length}, {drafter})")
-                }
-                Hosts { drafter, target, replicas } => {
-                    format!("{speed:.1} ({drafter}, {replicas} × {target})")
-                }
-            };
-            let cells = methods.map(|(_, it)| it.map_or_else(|| "-".into(), division));
-            let mut row = vec![
-                link.name.into(),
-                hosts.to_string(),
-                format!("{acceptance:.1}"),
-                format!("{plain:.1}"),
-            ];
-            row.extend(cells);
-            row.push(fastest.map_or_else(String::new, |(name, _)| name.into()));
+            let mut row = vec![link.name.into(), hosts.to_string(), format!("{acceptance:.1}")];
+            row.extend(fastest_cells(plain, &divisions, texts, &|method, hosts| {
+                simulation(method, hosts, link, acceptance)
+            })?);
             rows.push(row);
         }
     }

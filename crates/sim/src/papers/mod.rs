@@ -6,9 +6,11 @@
 
 mod composed;
 mod compositions;
+mod divisions;
 mod dsi;
 mod easyspec;
 mod hosts;
+mod machines;
 mod parallelspec;
 mod pearl;
 mod pearl_tasks;
@@ -82,11 +84,15 @@ pub enum PaperTable {
     DsiSiblings,
     /// A 70B target with an 8B drafter on 2 to 16 hosts. It is in no paper.
     Hosts,
+    /// A target with a quarter-size drafter on 4 to 64 cores, from measured costs. It is in no paper.
+    Cores,
+    /// An 8B target with a 1.2B drafter on one to eight GPUs, from measured costs. It is in no paper.
+    Gpus,
 }
 
 impl PaperTable {
     /// All tables with the names used by `forerun simulate paper`.
-    pub const NAMES: [(Self, &str); 23] = [
+    pub const NAMES: [(Self, &str); 25] = [
         (Self::PearlSpeed, "pearl-1"),
         (Self::PearlBestLengths, "pearl-2b"),
         (Self::PearlAblations, "pearl-4"),
@@ -110,6 +116,8 @@ impl PaperTable {
         (Self::PearlSiblings, "pearl-siblings"),
         (Self::DsiSiblings, "dsi-siblings"),
         (Self::Hosts, "hosts"),
+        (Self::Cores, "cores"),
+        (Self::Gpus, "gpus"),
     ];
 
     /// Returns whether the table contains means over texts.
@@ -163,6 +171,8 @@ impl PaperTable {
             Self::PearlSiblings => compositions::siblings(texts),
             Self::DsiSiblings => compositions::dsi_siblings(texts),
             Self::Hosts => hosts::fastest(texts),
+            Self::Cores => machines::cores(texts),
+            Self::Gpus => machines::gpus(texts),
         }
     }
 }

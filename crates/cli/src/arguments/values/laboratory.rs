@@ -57,7 +57,7 @@ pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
     NamedValue { parse: |text| parse_types(text, "int8"), names }
 }
 
-const PAPER_TABLES: [Name; 23] = [
+const PAPER_TABLES: [Name; 25] = [
     ("pearl-1", "PEARL, table 1: speed"),
     ("pearl-2b", "PEARL, figure 2b: the best draft length of each round of a recorded run"),
     ("pearl-4", "PEARL, table 4: ablations"),
@@ -90,6 +90,8 @@ const PAPER_TABLES: [Name; 23] = [
     ),
     ("dsi-siblings", "DSI with siblings of its chain's tokens, compared with DSI; in no paper"),
     ("hosts", "A 70B target with an 8B drafter on 2 to 16 hosts; in no paper"),
+    ("cores", "A target with a drafter of a quarter of its size on 2 to 64 cores; in no paper"),
+    ("gpus", "An 8B target with a 1.2B drafter on one to eight GPUs; in no paper"),
 ];
 
 const STORED_TYPES: [Name; 3] = [F32, BF16, F16];

@@ -1,0 +1,93 @@
+"""Runs each `forerun simulate paper` command of the documents again, and compares its table with the printed one.
+
+Usage: check_papers.py BINARY [--update] [FILE …]      (BINARY has the feature `laboratory`)
+
+A command stands in a heading, or after "**Simulated** (" at the beginning of a line. Its table is the first one after it. Tables have
+the means of 400 texts, unless the command has `--texts` (docs/papers/README.md). `--update` writes the new tables.
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+COMMAND = re.compile(r"^(?:#+ |\*\*Simulated\*\* \()`forerun (simulate paper [^`]+)`")
+
+
+def is_row(line):
+    return line.startswith("|")
+
+
+def tables(path):
+    """Yields the command and the rows of each simulated table of a document."""
+    lines = path.read_text().splitlines()
+    for at, line in enumerate(lines):
+        if found := COMMAND.match(line):
+            first = next(number for number in range(at, len(lines)) if is_row(lines[number]))
+            rows = []
+            while first + len(rows) < len(lines) and is_row(lines[first + len(rows)]):
+                rows.append(lines[first + len(rows)])
+            yield found[1], rows
+
+
+def simulated(binary, command):
+    """Returns the rows of the table that the command prints."""
+    arguments = shlex.split(command)
+    if "--texts" not in arguments:
+        arguments += ["--texts", "400"]
+    done = subprocess.run([binary, *arguments], cwd=ROOT, text=True, capture_output=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"forerun {command}: {done.stderr}")
+    return [line for line in done.stdout.splitlines() if is_row(line)]
+
+
+def cells(row):
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def differences(printed, now):
+    """Returns what differs between two tables, a line each."""
+    if len(printed) != len(now) or cells(printed[0]) != cells(now[0]):
+        return [f"  printed: {printed[0]} ({len(printed)} rows)", f"  now:     {now[0]} ({len(now)} rows)"]
+    # The second line separates the headings.
+    headings, pairs = cells(now[0]), zip(printed[2:], now[2:], strict=True)
+    return [
+        f"  {' '.join(cells(new)[:2])}, {heading}: printed {was}, now {found}"
+        for old, new in pairs
+        for heading, was, found in zip(headings, cells(old), cells(new), strict=True)
+        if was != found
+    ]
+
+
+def main():
+    arguments = [argument for argument in sys.argv[1:] if argument != "--update"]
+    if not arguments:
+        sys.exit(__doc__)
+    binary = pathlib.Path(arguments[0]).resolve()
+    documents = [pathlib.Path(name) for name in arguments[1:]] or [
+        *sorted((ROOT / "docs/papers").glob("*.md")),
+        ROOT / "docs/guide/src/several-machines.md",
+    ]
+    found = [(path, *table) for path in documents for table in tables(path)]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(lambda table: simulated(binary, table[1]), found))
+    changed = 0
+    for (path, command, printed), now in zip(found, results, strict=True):
+        lines = differences(printed, now)
+        compared = sum(len(cells(row)) for row in now[2:])
+        print(f"{path.name}: {command}: {compared - len(lines) if len(printed) == len(now) else 0} of {compared} cells are equal")
+        print("\n".join(lines), end="\n" if lines else "")
+        changed += bool(lines)
+        if lines and "--update" in sys.argv:
+            text = path.read_text()
+            assert text.count("\n".join(printed)) == 1
+            path.write_text(text.replace("\n".join(printed), "\n".join(now)))
+    print(f"{len(found)} tables, {changed} of them differ")
+    sys.exit(changed > 0 and "--update" not in sys.argv)
+
+
+main()
