@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     /// All kernels with all their types.
-    fn all() -> Vec<Kernel> {
+    pub(crate) fn all() -> Vec<Kernel> {
         use Kernel as K;
         let weights = WEIGHT_TYPES;
         let caches = [CacheType::F32, CacheType::F16, CacheType::Bf16];
@@ -415,6 +415,27 @@ mod tests {
             let is_declared = source.contains(&format!("@workgroup_size({threads})"))
                 || source.contains(&format!("const THREADS: u32 = {threads}u;"));
             assert!(is_declared, "{kernel:?}: {threads} threads");
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn every_kernel_is_translated_to_cuda() {
+        for kernel in all() {
+            let translation = match forerun_cuda::translate(&kernel.source()) {
+                Ok(translation) => translation,
+                Err(error) => panic!("{kernel:?}: {error}"),
+            };
+            let accesses = kernel.accesses().iter().enumerate();
+            let expected = accesses.map(|(index, access)| (index as u32, *access == Access::Write));
+            let mut bindings = translation.bindings.clone();
+            bindings.sort_unstable();
+            assert_eq!(bindings, expected.collect::<Vec<_>>(), "{kernel:?}");
+            assert_eq!(translation.threads, kernel.workgroup(), "{kernel:?}");
+            if let Some(folder) = std::env::var_os("DUMP") {
+                let name: String = format!("{kernel:?}").chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
+                std::fs::write(std::path::Path::new(&folder).join(name + ".wgsl"), kernel.source()).unwrap();
+            }
         }
     }
 }

@@ -1,0 +1,298 @@
+//! Submissions.
+
+use super::COMPUTES_ONLY;
+use super::buffer::{BufferInner, CudaBuffer};
+use super::commands::{Command, CudaCommandBuffer, Part, check};
+use super::device::Inner;
+use crate::driver::{DriverError, Event, Memory, Span};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use wgpu::custom::{
+    BoxSubmittedWorkDoneCallback, BufferMapCallback, DispatchBlas, DispatchBuffer, DispatchCommandBuffer,
+    DispatchQueueWriteBuffer, DispatchSurfaceOutputDetail, QueueInterface,
+};
+use wgpu::{BufferSize, Extent3d, TexelCopyBufferLayout, TexelCopyTextureInfo};
+
+/// The queue of a device.
+#[derive(Debug)]
+pub(super) struct CudaQueue {
+    device: Arc<Inner>,
+}
+
+/// Bytes that are written before the commands of the next submission.
+#[derive(Debug)]
+struct Write {
+    to: Part,
+    data: Vec<u8>,
+}
+
+/// Submitted work that may not be done.
+#[derive(Debug)]
+struct Submission {
+    index: u64,
+    event: Event,
+    /// What the work reads and writes.
+    _kept: Kept,
+}
+
+/// What submitted work uses, until it is done.
+#[derive(Debug, Default)]
+struct Kept {
+    memory: HashMap<u64, Arc<Memory>>,
+    data: Vec<Vec<u8>>,
+}
+
+/// What is called when work is done.
+pub(super) enum Callback {
+    Map(Arc<BufferInner>, BufferMapCallback),
+    Done(BoxSubmittedWorkDoneCallback),
+}
+
+impl Callback {
+    /// Calls it: with an error if the device is lost.
+    pub(super) fn call(self, is_lost: bool) {
+        match self {
+            Self::Map(_, callback) if is_lost => callback(Err(wgpu::BufferAsyncError)),
+            Self::Map(buffer, callback) => callback(buffer.finish_mapping()),
+            Self::Done(callback) => callback(),
+        }
+    }
+}
+
+/// The work of a device.
+#[derive(Default)]
+pub(super) struct Work {
+    writes: Vec<Write>,
+    submissions: VecDeque<Submission>,
+    /// The number of the last submission.
+    pub(super) submitted: u64,
+    /// The number of the last submission that is done.
+    pub(super) done: u64,
+    /// What is called when the submission with a number is done.
+    callbacks: Vec<(u64, Callback)>,
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} submissions", self.done, self.submitted)
+    }
+}
+
+/// What is dropped and called after the lock of the work was given back.
+#[derive(Default)]
+pub(super) struct Retired {
+    submissions: Vec<Submission>,
+    callbacks: Vec<Callback>,
+}
+
+impl Retired {
+    /// Frees what was kept, then calls.
+    pub(super) fn call(self) {
+        drop(self.submissions);
+        self.callbacks.into_iter().for_each(|callback| callback.call(false));
+    }
+}
+
+impl Work {
+    /// Adds what is called when all work so far is done.
+    pub(super) fn call_when_done(&mut self, callback: Callback) {
+        self.callbacks.push((self.submitted, callback));
+    }
+
+    /// Takes away the submissions that are done.
+    pub(super) fn retire(&mut self, device: &Inner) -> Result<Retired, DriverError> {
+        let mut retired = Retired::default();
+        while let Some(first) = self.submissions.front() {
+            if !device.context.has_passed(first.event)? {
+                break;
+            }
+            self.done = first.index;
+            retired.submissions.extend(self.submissions.pop_front());
+        }
+        let done = self.done;
+        retired.callbacks.extend(self.callbacks.extract_if(.., |(index, _)| *index <= done).map(|(_, it)| it));
+        Ok(retired)
+    }
+
+    /// Takes away all callbacks, because the device is lost. Submissions keep their memory: nobody knows what still runs.
+    pub(super) fn give_up(&mut self) -> Vec<Callback> {
+        self.writes.clear();
+        self.callbacks.drain(..).map(|(_, callback)| callback).collect()
+    }
+
+    /// Runs the writes so far and commands.
+    fn submit(&mut self, device: &Inner, commands: &[Command]) -> Result<Result<(), String>, DriverError> {
+        let mut kept = Kept::default();
+        let run = self.run(device, commands, &mut kept);
+        // After an error of a command, those before it still run.
+        let event = device.context.mark()?;
+        self.submitted += 1;
+        self.submissions.push_back(Submission { index: self.submitted, event, _kept: kept });
+        run
+    }
+
+    fn run(
+        &mut self,
+        device: &Inner,
+        commands: &[Command],
+        kept: &mut Kept,
+    ) -> Result<Result<(), String>, DriverError> {
+        let context = &*device.context;
+        for Write { to, data } in self.writes.drain(..) {
+            // What is destroyed needs no bytes.
+            let Some(to) = kept.span(&to.buffer, to.offset, data.len() as u64) else { continue };
+            kept.data.push(data);
+            let data = kept.data.last().map(Vec::as_slice).unwrap_or_default();
+            // SAFETY: `has_part` was asked when it was written, and `kept` keeps both until the work is done.
+            unsafe { context.write(to.address, data)? };
+        }
+        for command in commands {
+            let ran = match command {
+                Command::Invalid(what) => Err(what.clone()),
+                Command::Copy { from, to, bytes } => {
+                    let spans = kept.span(&from.buffer, from.offset, *bytes);
+                    let spans = spans.zip(kept.span(&to.buffer, to.offset, *bytes));
+                    match spans {
+                        // SAFETY: the parts are of different buffers, in which `has_part` has found them, and `kept` keeps them.
+                        Some((from, to)) => Ok(unsafe { context.copy(from.address, to.address, *bytes)? }),
+                        None => Err(DESTROYED.to_owned()),
+                    }
+                }
+                Command::Clear { at, bytes } => match kept.span(&at.buffer, at.offset, *bytes) {
+                    // SAFETY: `has_part` has found the part, and `kept` keeps it.
+                    Some(at) => Ok(unsafe { context.clear(at.address, *bytes)? }),
+                    None => Err(DESTROYED.to_owned()),
+                },
+                Command::Dispatch { kernel, group, immediates, grid } => {
+                    let span = |binding: &u32| {
+                        let bound = group.0.iter().find(|bound| bound.binding == *binding)?;
+                        kept.span(&bound.buffer, bound.offset, bound.bytes)
+                    };
+                    let spans: Option<Vec<Span>> = kernel.bindings.iter().map(span).collect();
+                    match (spans, kernel.kernel) {
+                        (Some(spans), Some(compiled)) => {
+                            let immediates = match kernel.immediate_bytes {
+                                0 => &[][..],
+                                _ => &immediates[..],
+                            };
+                            // SAFETY: the kernel is of this device, because the pass checked its buffers, and its translation
+                            // says which parameters it has. Kernels index buffers within the sizes that passes give them, as with
+                            // the other backends. `kept` keeps the buffers.
+                            unsafe {
+                                context.launch(compiled, kernel.threads, *grid, &spans, immediates)?;
+                            }
+                            Ok(())
+                        }
+                        _ => Err(DESTROYED.to_owned()),
+                    }
+                }
+            };
+            if ran.is_err() {
+                return Ok(ran);
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+const DESTROYED: &str = "a buffer that was destroyed is used";
+
+impl Kept {
+    /// Returns a part of a buffer, and keeps its memory. `None` if it was destroyed.
+    fn span(&mut self, buffer: &BufferInner, offset: u64, bytes: u64) -> Option<Span> {
+        let memory = buffer.memory()?;
+        let span = Span { address: memory.span.address + offset, bytes };
+        self.memory.entry(memory.span.address).or_insert(memory);
+        Some(span)
+    }
+}
+
+impl CudaQueue {
+    pub(super) fn new(device: Arc<Inner>) -> Self {
+        Self { device }
+    }
+}
+
+impl QueueInterface for CudaQueue {
+    fn write_buffer(&self, buffer: &DispatchBuffer, offset: u64, data: &[u8]) {
+        let buffer = buffer.as_custom::<CudaBuffer>();
+        let is_own = |buffer: &&CudaBuffer| Arc::ptr_eq(&buffer.0.device, &self.device);
+        match buffer.filter(is_own) {
+            Some(buffer) if buffer.0.has_part(offset, data.len() as u64) => {
+                let to = Part { buffer: Arc::clone(&buffer.0), offset };
+                let mut work = self.device.work();
+                if !data.is_empty() {
+                    work.writes.push(Write { to, data: data.to_vec() });
+                }
+            }
+            _ => self.device.errors.report_invalid("bytes are written outside a buffer"),
+        }
+    }
+
+    fn create_staging_buffer(&self, _: BufferSize) -> Option<DispatchQueueWriteBuffer> {
+        None
+    }
+
+    fn validate_write_buffer(&self, _: &DispatchBuffer, _: u64, _: BufferSize) -> Option<()> {
+        None
+    }
+
+    fn write_staging_buffer(&self, _: &DispatchBuffer, _: u64, _: &DispatchQueueWriteBuffer) {
+        unreachable!("there are no staging buffers")
+    }
+
+    fn write_texture(
+        &self,
+        _: TexelCopyTextureInfo<'_>,
+        _: &[u8],
+        _: TexelCopyBufferLayout,
+        _: Extent3d,
+    ) {
+        unreachable!("{COMPUTES_ONLY}")
+    }
+
+    fn submit(&self, command_buffers: &mut dyn Iterator<Item = DispatchCommandBuffer>) -> u64 {
+        let mut commands = Vec::new();
+        let mut wrong = None;
+        for buffer in command_buffers {
+            let own = buffer.as_custom::<CudaCommandBuffer>().map(CudaCommandBuffer::take).unwrap_or_default();
+            match check(&own, &self.device) {
+                Ok(()) => commands.extend(own),
+                Err(what) => wrong = Some(what),
+            }
+        }
+        let mut work = self.device.work();
+        if self.device.is_lost() {
+            return work.submitted;
+        }
+        let outcome = work.submit(&self.device, &commands);
+        let index = work.submitted;
+        drop(work);
+        match outcome {
+            Err(error) => self.device.fail(&error),
+            Ok(Err(what)) => wrong = Some(what),
+            Ok(Ok(())) => {}
+        }
+        if let Some(wrong) = wrong {
+            self.device.errors.report_invalid(wrong);
+        }
+        index
+    }
+
+    fn get_timestamp_period(&self) -> f32 {
+        1.0
+    }
+
+    fn on_submitted_work_done(&self, callback: BoxSubmittedWorkDoneCallback) {
+        self.device.work().call_when_done(Callback::Done(callback));
+    }
+
+    fn compact_blas(&self, _: &DispatchBlas) -> (Option<u64>, DispatchBlas) {
+        unreachable!("{COMPUTES_ONLY}")
+    }
+
+    fn present(&self, _: &DispatchSurfaceOutputDetail) {
+        unreachable!("{COMPUTES_ONLY}")
+    }
+}

@@ -1,0 +1,44 @@
+//! CUDA as a backend of wgpu.
+//!
+//! [`adapters`] returns CUDA's devices as adapters of wgpu. Whoever records, submits and reads through wgpu runs on them without
+//! a change. Kernels are in WGSL, as for the other backends: [`translate`] makes CUDA C of them, in which every operation on floats
+//! has a defined rounding, and NVRTC compiles that when a pipeline is created.
+//!
+//! Only what computing needs is there: buffers, compute pipelines, copies and dispatches. There are no textures, no render passes,
+//! no queries. The driver and NVRTC are loaded when the process asks for adapters, so nothing is needed to build, or to run without
+//! CUDA.
+//!
+//! **It has never run on a GPU.** What is tested: kernels compile with NVRTC to machine code without fused operations; and the
+//! emulator (feature `emulator`) runs the same CUDA C on the processor, through the same backend.
+
+mod backend;
+mod driver;
+#[cfg(any(test, feature = "emulator"))]
+mod emulator;
+mod nvidia;
+mod nvrtc;
+mod translate;
+
+pub use backend::{code_key, is_cuda, memory};
+pub use nvrtc::{NVRTC_VARIABLE, Nvrtc, Output};
+pub use translate::{KERNEL_NAME, TranslateError, Translation, translate};
+
+use backend::CudaAdapter;
+use wgpu::Adapter;
+
+/// Returns CUDA's devices, in the driver's order. Empty without NVIDIA's driver.
+#[must_use]
+pub fn adapters() -> Vec<Adapter> {
+    nvidia::Nvidia::shared().map(backend::adapters_of).unwrap_or_default()
+}
+
+/// Returns a device that the processor emulates, for tests. Compiled kernels are kept in `folder`. `None` without a C++ compiler.
+#[cfg(any(test, feature = "emulator"))]
+#[must_use]
+pub fn emulated_adapter(folder: std::path::PathBuf) -> Option<Adapter> {
+    use driver::Driver as _;
+    // One for the process, as of the real driver.
+    let emulator: &'static emulator::Emulator = Box::leak(Box::new(emulator::Emulator::new(folder)?));
+    let info = emulator.devices().into_iter().next()?;
+    Some(Adapter::from_custom(CudaAdapter::new(emulator, 0, info)))
+}

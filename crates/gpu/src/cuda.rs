@@ -1,0 +1,106 @@
+//! CUDA, if this crate is built with it.
+
+use wgpu::{Adapter, AdapterInfo, Device};
+
+/// The environment variable that names the only interface to GPUs that is used: `cuda`. Without it, a GPU that has
+/// another driver is not used through CUDA.
+pub(crate) const API: &str = "FORERUN_GPU_API";
+
+/// The folder of the emulator's compiled kernels, from this crate's.
+#[cfg(feature = "cuda-emulator")]
+const EMULATOR_FOLDER: &str = "../../target/cuda-emulator";
+
+/// Returns the adapters of the interface that [`API`] names. `None` if it names none.
+pub(crate) fn chosen_adapters() -> Option<Vec<Adapter>> {
+    let api = std::env::var(API).ok()?;
+    match api.as_str() {
+        "cuda" => Some(adapters()),
+        #[cfg(feature = "cuda-emulator")]
+        "cuda-emulator" => Some(emulated_adapter().into_iter().collect()),
+        _ => None,
+    }
+}
+
+/// Returns CUDA's devices. Empty without the feature `cuda`.
+pub(crate) fn adapters() -> Vec<Adapter> {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::adapters();
+    #[cfg(not(feature = "cuda"))]
+    Vec::new()
+}
+
+/// Returns a CUDA device that the processor emulates. `None` without a C++ compiler.
+#[cfg(feature = "cuda-emulator")]
+pub(crate) fn emulated_adapter() -> Option<Adapter> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(EMULATOR_FOLDER);
+    forerun_cuda::emulated_adapter(folder)
+}
+
+/// Returns whether an adapter is CUDA's.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+pub(crate) fn is_cuda(adapter: &Adapter) -> bool {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::is_cuda(adapter);
+    #[cfg(not(feature = "cuda"))]
+    false
+}
+
+/// Returns the free memory and all memory in bytes of a device of CUDA's. `None` for others.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+pub(crate) fn memory(device: &Device) -> Option<[u64; 2]> {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::memory(device);
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
+/// Returns the name of the file with compiled kernels for a device of CUDA's. `None` for others.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+pub(crate) fn cache_key(device: &Device) -> Option<String> {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::code_key(device).map(|key| {
+        let of_name = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
+        format!("cuda_{}", key.chars().map(of_name).collect::<String>())
+    });
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
+/// Returns whether a device of CUDA's is a GPU that another driver offers, too.
+pub(crate) fn is_offered_by(cuda: &AdapterInfo, others: &[AdapterInfo]) -> bool {
+    others.iter().any(|other| {
+        let is_known = !cuda.device_pci_bus_id.is_empty() && !other.device_pci_bus_id.is_empty();
+        let is_same = match is_known {
+            true => cuda.device_pci_bus_id.eq_ignore_ascii_case(&other.device_pci_bus_id),
+            false => cuda.name == other.name,
+        };
+        cuda.vendor == other.vendor && is_same
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgpu::{Backend, DeviceType};
+
+    #[test]
+    fn a_gpu_with_another_driver_counts_once() {
+        let card = |name: &str, place: &str, vendor| AdapterInfo {
+            name: name.into(),
+            device_pci_bus_id: place.into(),
+            vendor,
+            ..AdapterInfo::new(DeviceType::DiscreteGpu, Backend::Vulkan)
+        };
+        let others = [card("a", "0000:0a:00.0", 1), card("b", "", 1), card("llvmpipe", "", 2)];
+        for (cuda, expected) in [
+            (card("x", "0000:0A:00.0", 1), true),
+            (card("a", "0000:0b:00.0", 1), false),
+            (card("a", "0000:0a:00.0", 2), false),
+            (card("b", "0000:0b:00.0", 1), true),
+            (card("b", "", 1), true),
+            (card("c", "", 1), false),
+        ] {
+            assert_eq!(is_offered_by(&cuda, &others), expected, "{cuda:?}");
+        }
+    }
+}
