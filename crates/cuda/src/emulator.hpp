@@ -6,6 +6,7 @@
 #define __device__
 #define KERNEL(threads) static void
 #define SHARED_MEMORY(T) \
+  static_assert(sizeof(T) <= 48 << 10, "more shared memory than a block has"); \
   static T shared; \
   static void spoil_shared_memory() { __builtin_memset(&shared, 0xff, sizeof shared); }
 #define MEMBER_AT(T, member, offset) static_assert(__builtin_offsetof(T, member) == offset, #member);

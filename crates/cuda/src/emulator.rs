@@ -85,11 +85,13 @@ struct Binding {
     bytes: u64,
 }
 
+/// One kernel at a time: loaded kernels have variables of their own, also those that several devices have loaded.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[derive(Debug)]
 struct Emulated {
     compiler: PathBuf,
     folder: PathBuf,
-    /// One call at a time: kernels have variables of their own.
     state: Mutex<State>,
 }
 
@@ -193,21 +195,18 @@ impl Context for Emulated {
     }
 
     unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
-        let _alone = self.lock();
         // SAFETY: the caller promises that the memory has so many bytes.
         unsafe { (to as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
     }
 
     unsafe fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), DriverError> {
-        let _alone = self.lock();
         // SAFETY: the caller promises that both have so many bytes, and do not overlap.
         unsafe { (to as *mut u8).copy_from_nonoverlapping(from as *const u8, bytes as usize) };
         Ok(())
     }
 
     unsafe fn clear(&self, at: u64, bytes: u64) -> Result<(), DriverError> {
-        let _alone = self.lock();
         // SAFETY: the caller promises that the memory has so many bytes.
         unsafe { (at as *mut u8).write_bytes(0, bytes as usize) };
         Ok(())
@@ -221,6 +220,7 @@ impl Context for Emulated {
         bindings: &[Span],
         immediates: &[u8],
     ) -> Result<(), DriverError> {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.lock();
         let Some((launch, _)) = state.kernels.get(kernel.0) else {
             return Err(DriverError::Failed("a kernel that is not loaded".into()));
@@ -234,13 +234,13 @@ impl Context for Emulated {
             word[..bytes.len()].copy_from_slice(bytes);
             *words = u128::from_ne_bytes(word);
         }
-        // SAFETY: the caller promises that the kernel has these parameters. It checks all indices, and the lock keeps others from
-        // its variables.
+        // SAFETY: the caller promises that the kernel has these parameters. It checks all indices, and `ALONE` keeps others from its
+        // variables.
         let failure = unsafe { launch(bindings.as_ptr(), aligned.as_ptr().cast(), x, y, z) };
         if failure.is_null() {
             return Ok(());
         }
-        // SAFETY: it is a string of the library's that the next call may change, which the lock prevents.
+        // SAFETY: it is a string of the library's that the next call may change, which `ALONE` prevents.
         let failure = unsafe { CStr::from_ptr(failure) };
         Err(DriverError::Failed(format!("a kernel failed: {}", failure.to_string_lossy())))
     }

@@ -9,14 +9,16 @@
 //! CUDA.
 //!
 //! **It has never run on a GPU.** What is tested: kernels compile with NVRTC to machine code without fused operations; and the
-//! emulator (feature `emulator`) runs the same CUDA C on the processor, through the same backend.
+//! emulator ([`emulated_adapter`]) runs the same CUDA C on the processor, through the same backend.
 
 mod backend;
 mod driver;
-#[cfg(any(test, feature = "emulator"))]
 mod emulator;
 mod nvidia;
 mod nvrtc;
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests;
 mod translate;
 
 pub use backend::{code_key, is_cuda, memory};
@@ -33,7 +35,6 @@ pub fn adapters() -> Vec<Adapter> {
 }
 
 /// Returns a device that the processor emulates, for tests. Compiled kernels are kept in `folder`. `None` without a C++ compiler.
-#[cfg(any(test, feature = "emulator"))]
 #[must_use]
 pub fn emulated_adapter(folder: std::path::PathBuf) -> Option<Adapter> {
     use driver::Driver as _;

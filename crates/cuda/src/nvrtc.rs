@@ -2,7 +2,7 @@
 
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -41,6 +41,8 @@ pub enum Output {
 #[derive(Debug)]
 pub struct Nvrtc {
     library: Library,
+    /// What the library loads when it compiles.
+    _parts: Vec<Library>,
     version: [i32; 2],
 }
 
@@ -55,6 +57,19 @@ macro_rules! function {
         }
         .map_err(|error| format!("NVRTC: {error}"))?
     };
+}
+
+/// Loads the library that NVRTC needs from the same folder, where the system may not look for it.
+fn load_parts(nvrtc: &Path) -> Vec<Library> {
+    let folder = nvrtc.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let files = folder.and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
+    let is_part = |file: &Path| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libnvrtc-builtins.so") || name.starts_with("nvrtc-builtins64")
+    };
+    let parts = files.map(|file| file.path()).filter(|file| is_part(file));
+    // SAFETY: it runs nothing when it is loaded that needs anything of this process.
+    parts.filter_map(|part| unsafe { Library::new(part) }.ok()).collect()
 }
 
 impl Nvrtc {
@@ -76,10 +91,11 @@ impl Nvrtc {
         };
         let mut reasons = Vec::new();
         for path in &paths {
+            let parts = load_parts(path);
             // SAFETY: NVRTC runs nothing when it is loaded that needs anything of this process.
             match unsafe { Library::new(path) } {
                 Ok(library) => {
-                    let mut loaded = Self { library, version: [0; 2] };
+                    let mut loaded = Self { library, _parts: parts, version: [0; 2] };
                     loaded.version = loaded.read_version()?;
                     return Ok(loaded);
                 }

@@ -65,8 +65,6 @@ impl Translation {
     }
 
     /// Returns the complete source in C++ for the emulator.
-    #[cfg(any(test, feature = "emulator"))]
-    #[must_use]
     pub(crate) fn emulator_source(&self) -> String {
         [include_str!("emulator.hpp"), COMMON, &self.source].concat()
     }

@@ -1,24 +1,23 @@
 //! CUDA, if this crate is built with it.
 
+use std::path::PathBuf;
 use wgpu::{Adapter, AdapterInfo, Device};
 
 /// The environment variable that names the only interface to GPUs that is used: `cuda`. Without it, a GPU that has
 /// another driver is not used through CUDA.
 pub(crate) const API: &str = "FORERUN_GPU_API";
 
-/// The folder of the emulator's compiled kernels, from this crate's.
-#[cfg(feature = "cuda-emulator")]
-const EMULATOR_FOLDER: &str = "../../target/cuda-emulator";
+/// The environment variable with the folder of compiled kernels for CUDA's emulator. If it is set, the emulated device is the only
+/// one.
+pub(crate) const EMULATOR: &str = "FORERUN_CUDA_EMULATOR";
 
-/// Returns the adapters of the interface that [`API`] names. `None` if it names none.
+/// Returns the adapters that [`EMULATOR`] or [`API`] choose. `None` if they choose none.
 pub(crate) fn chosen_adapters() -> Option<Vec<Adapter>> {
-    let api = std::env::var(API).ok()?;
-    match api.as_str() {
-        "cuda" => Some(adapters()),
-        #[cfg(feature = "cuda-emulator")]
-        "cuda-emulator" => Some(emulated_adapter().into_iter().collect()),
-        _ => None,
+    if let Some(folder) = std::env::var_os(EMULATOR).filter(|folder| !folder.is_empty()) {
+        return Some(emulated_adapters(folder.into()));
     }
+    let is_cuda = std::env::var_os(API).is_some_and(|api| api == "cuda");
+    is_cuda.then(adapters)
 }
 
 /// Returns CUDA's devices. Empty without the feature `cuda`.
@@ -29,11 +28,13 @@ pub(crate) fn adapters() -> Vec<Adapter> {
     Vec::new()
 }
 
-/// Returns a CUDA device that the processor emulates. `None` without a C++ compiler.
-#[cfg(feature = "cuda-emulator")]
-pub(crate) fn emulated_adapter() -> Option<Adapter> {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(EMULATOR_FOLDER);
-    forerun_cuda::emulated_adapter(folder)
+/// Returns a CUDA device that the processor emulates. Empty without a C++ compiler, or without the feature `cuda`.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+fn emulated_adapters(folder: PathBuf) -> Vec<Adapter> {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::emulated_adapter(folder).into_iter().collect();
+    #[cfg(not(feature = "cuda"))]
+    Vec::new()
 }
 
 /// Returns whether an adapter is CUDA's.

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Compiles all kernels with NVRTC for several GPUs of NVIDIA, without a GPU. Downloads NVRTC (90 MB, NVIDIA's licence) into
+# target/nvrtc unless FORERUN_NVRTC names its library.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ -z "${FORERUN_NVRTC:-}" ]; then
+    folder=target/nvrtc
+    [ -d "$folder" ] || python3 -m pip install --quiet --target "$folder" nvidia-cuda-nvrtc
+    FORERUN_NVRTC=$(find "$PWD/$folder" -name 'libnvrtc.so.*' | head -n 1)
+    export FORERUN_NVRTC
+fi
+cargo test -p forerun-gpu --features cuda --locked --lib every_kernel_compiles_with_nvrtc -- --nocapture | tee /dev/stderr |
+    grep -q "kernels with NVRTC"
