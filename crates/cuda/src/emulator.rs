@@ -76,8 +76,7 @@ impl Driver for Emulator {
 }
 
 /// The kernel's function: bindings, immediates and the size of the grid. Returns what went wrong, or null.
-type Launch =
-    unsafe extern "C" fn(*const Binding, *const c_void, u32, u32, u32) -> *const c_char;
+type Launch = unsafe extern "C" fn(*const Binding, *const c_void, u32, u32, u32) -> *const c_char;
 
 #[repr(C)]
 struct Binding {
@@ -128,7 +127,8 @@ impl Emulated {
         };
         let (text, object) = (own("cpp"), own("so"));
         fs::write(&text, source).map_err(failed)?;
-        let output = Command::new(&self.compiler).args(OPTIONS).arg(&text).arg("-o").arg(&object).output();
+        let output =
+            Command::new(&self.compiler).args(OPTIONS).arg(&text).arg("-o").arg(&object).output();
         let output = output.map_err(failed)?;
         if !output.status.success() {
             let errors = String::from_utf8_lossy(&output.stderr);
@@ -142,7 +142,8 @@ impl Emulated {
 
 /// Loads a compiled kernel.
 fn load_library(path: &Path) -> Result<(Launch, Library), DriverError> {
-    let failed = |error: libloading::Error| DriverError::Failed(format!("{}: {error}", path.display()));
+    let failed =
+        |error: libloading::Error| DriverError::Failed(format!("{}: {error}", path.display()));
     // SAFETY: the emulator has compiled the library, which runs nothing when it is loaded.
     let library = unsafe { Library::new(path) }.map_err(failed)?;
     // SAFETY: `emulator.hpp` defines the function with this type.
@@ -157,7 +158,8 @@ impl Context for Emulated {
             return Err(DriverError::OutOfMemory);
         }
         let size = usize::try_from(bytes.max(1)).map_err(|_| DriverError::OutOfMemory)?;
-        let layout = Layout::from_size_align(size, ALIGNMENT).map_err(|_| DriverError::OutOfMemory)?;
+        let layout =
+            Layout::from_size_align(size, ALIGNMENT).map_err(|_| DriverError::OutOfMemory)?;
         // SAFETY: the size is not zero.
         let address = unsafe { alloc_zeroed(layout) };
         if address.is_null() {
@@ -225,7 +227,8 @@ impl Context for Emulated {
         let Some((launch, _)) = state.kernels.get(kernel.0) else {
             return Err(DriverError::Failed("a kernel that is not loaded".into()));
         };
-        let binding = |span: &Span| Binding { items: span.address as *mut c_void, bytes: span.bytes };
+        let binding =
+            |span: &Span| Binding { items: span.address as *mut c_void, bytes: span.bytes };
         let bindings: Vec<Binding> = bindings.iter().map(binding).collect();
         // The structure of the immediates has alignments of at most 16 bytes.
         let mut aligned = [0_u128; 16];

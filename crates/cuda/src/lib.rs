@@ -39,7 +39,8 @@ pub fn adapters() -> Vec<Adapter> {
 pub fn emulated_adapter(folder: std::path::PathBuf) -> Option<Adapter> {
     use driver::Driver as _;
     // One for the process, as of the real driver.
-    let emulator: &'static emulator::Emulator = Box::leak(Box::new(emulator::Emulator::new(folder)?));
+    let emulator: &'static emulator::Emulator =
+        Box::leak(Box::new(emulator::Emulator::new(folder)?));
     let info = emulator.devices().into_iter().next()?;
     Some(Adapter::from_custom(CudaAdapter::new(emulator, 0, info)))
 }

@@ -38,7 +38,7 @@ mod number {
 
 /// Declares the functions that are used of the driver, with the types of `cuda.h`.
 macro_rules! functions {
-    ($($field:ident = $name:literal: fn($($argument:ty),*);)*) => {
+    ($($field:ident = $name:literal: fn($($argument:ty),* $(,)?);)*) => {
         /// The driver's functions.
         struct Functions {
             $($field: unsafe extern "C" fn($($argument),*) -> Status,)*
@@ -140,9 +140,8 @@ impl Nvidia {
         let functions = Functions::load(library).ok()?;
         let mut version = 0;
         // SAFETY: the driver is initialised before all other calls; `version` is a place for a number.
-        let is_usable = unsafe {
-            (functions.initialise)(0) == 0 && (functions.version)(&raw mut version) == 0
-        };
+        let is_usable =
+            unsafe { (functions.initialise)(0) == 0 && (functions.version)(&raw mut version) == 0 };
         (is_usable && version >= OLDEST_VERSION).then(|| Self { functions: Arc::new(functions) })
     }
 
@@ -207,7 +206,9 @@ impl Driver for Nvidia {
         let (device, _, capability) = self.device(index)?;
         let target = target(capability, &nvrtc.capabilities().map_err(DriverError::Failed)?);
         let target = target.ok_or_else(|| {
-            DriverError::Failed(format!("NVRTC does not compile for a GPU of compute capability {capability}"))
+            DriverError::Failed(format!(
+                "NVRTC does not compile for a GPU of compute capability {capability}"
+            ))
         })?;
         let functions = Arc::clone(&self.functions);
         let f = &*functions;
@@ -274,7 +275,8 @@ impl Device {
 
     fn load_code(&self, code: &[u8]) -> Result<Kernel, DriverError> {
         let f = self.enter()?;
-        let name = CString::new(KERNEL_NAME).map_err(|error| DriverError::Failed(error.to_string()))?;
+        let name =
+            CString::new(KERNEL_NAME).map_err(|error| DriverError::Failed(error.to_string()))?;
         let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the code is what NVRTC has returned: a cubin, or PTX with a zero at its end.
         f.check("cuModuleLoadData", unsafe {
@@ -293,8 +295,10 @@ impl Drop for Device {
     fn drop(&mut self) {
         // Memory and submissions keep the device, so nothing is left. Errors have no one to go to.
         if let Ok(f) = self.enter() {
-            let events = std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner));
-            let modules = std::mem::take(&mut *self.modules.lock().unwrap_or_else(PoisonError::into_inner));
+            let events =
+                std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner));
+            let modules =
+                std::mem::take(&mut *self.modules.lock().unwrap_or_else(PoisonError::into_inner));
             // SAFETY: the stream's work ends first; then nobody uses the events, the modules and the stream any more.
             unsafe {
                 if !self.stream.0.is_null() {

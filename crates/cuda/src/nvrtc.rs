@@ -17,13 +17,8 @@ const NAMES: [&str; 3] = ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64_112
 
 /// Options of every compilation. Arithmetic in kernels has its own functions, which none of these changes; they are for what is
 /// left, such as conversions.
-const OPTIONS: [&str; 5] = [
-    "--std=c++17",
-    "--fmad=false",
-    "--ftz=false",
-    "--prec-div=true",
-    "--prec-sqrt=true",
-];
+const OPTIONS: [&str; 5] =
+    ["--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];
 
 type Program = *mut std::ffi::c_void;
 type Status = c_int;
@@ -48,7 +43,7 @@ pub struct Nvrtc {
 
 /// A function of the library.
 macro_rules! function {
-    ($self:ident, $name:literal, fn($($argument:ty),*)) => {
+    ($self:ident, $name:literal, fn($($argument:ty),* $(,)?)) => {
         // SAFETY: NVRTC's header declares the function with this type.
         unsafe {
             $self
@@ -153,7 +148,7 @@ impl Nvrtc {
                 *const c_char,
                 c_int,
                 *const *const c_char,
-                *const *const c_char
+                *const *const c_char,
             )
         );
         let destroy = function!(self, "nvrtcDestroyProgram", fn(*mut Program));

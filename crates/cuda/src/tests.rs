@@ -8,10 +8,11 @@ use crate::emulated_adapter;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use wgpu::{
-    Adapter, BindGroupDescriptor, BindGroupEntry, BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType,
-    Buffer, BufferBindingType, BufferDescriptor, BufferUsages, ComputePassDescriptor, ComputePipeline, BindGroupLayout,
-    ComputePipelineDescriptor, Device, DeviceDescriptor, MapMode, PipelineCompilationOptions, PipelineLayoutDescriptor,
-    PollType, Queue, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    Adapter, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
+    BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType, BufferDescriptor, BufferUsages,
+    ComputePassDescriptor, ComputePipeline, ComputePipelineDescriptor, Device, DeviceDescriptor,
+    MapMode, PipelineCompilationOptions, PipelineLayoutDescriptor, PollType, Queue,
+    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
 };
 
 /// The folder of the tests' compiled kernels.
@@ -110,7 +111,14 @@ impl Opened {
     }
 
     /// Records and submits one dispatch. Returns a buffer with a copy of the output.
-    fn submit(&self, source: &str, input: &[u32], output: usize, groups: u32, immediates: &[u32]) -> Buffer {
+    fn submit(
+        &self,
+        source: &str,
+        input: &[u32],
+        output: usize,
+        groups: u32,
+        immediates: &[u32],
+    ) -> Buffer {
         let immediates: Vec<u8> = immediates.iter().flat_map(|word| word.to_le_bytes()).collect();
         let (layout, pipeline) = self.pipeline(source, immediates.len() as u32);
         let from = self.buffer(input.len() * 4, BufferUsages::STORAGE | BufferUsages::COPY_DST);

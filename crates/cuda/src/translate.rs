@@ -18,8 +18,8 @@ use types::TypeNames;
 use wgpu::naga::front::wgsl;
 use wgpu::naga::valid::{Capabilities, FunctionInfo, ModuleInfo, ValidationFlags, Validator};
 use wgpu::naga::{
-    AddressSpace, ArraySize, Block, GlobalVariable, Handle, Module, ShaderStage, Statement, StorageAccess,
-    TypeInner,
+    AddressSpace, ArraySize, Block, GlobalVariable, Handle, Module, ShaderStage, Statement,
+    StorageAccess, TypeInner,
 };
 
 /// Why a kernel cannot be translated.
@@ -121,7 +121,8 @@ impl<'a> ModuleWriter<'a> {
         let info = self.info.get_entry_point(0);
         source.push_str(&FunctionWriter::new(self, &entry.function, info).write_kernel(threads)?);
         let bindings = self.bindings(info)?;
-        let immediates = self.used(info).find(|(_, global)| global.space == AddressSpace::Immediate);
+        let immediates =
+            self.used(info).find(|(_, global)| global.space == AddressSpace::Immediate);
         let immediate_bytes = match immediates {
             Some((_, global)) => self.module.types[global.ty].inner.size(self.module.to_ctx()),
             None => 0,

@@ -66,6 +66,12 @@ impl GpuAdapter {
         matches!(self.kind, AdapterKind::Integrated | AdapterKind::Software)
     }
 
+    /// Returns whether forerun has never run on a GPU through this interface: with all but Vulkan. Software has been tested.
+    #[must_use]
+    pub fn is_untried(&self) -> bool {
+        self.backend != "Vulkan" && self.kind != AdapterKind::Software
+    }
+
     fn new(index: usize, adapter: &Adapter) -> Self {
         let (info, limits) = (adapter.get_info(), adapter.limits());
         Self {

@@ -67,13 +67,18 @@ pub(crate) fn cache_key(device: &Device) -> Option<String> {
     None
 }
 
+/// Returns the numbers in a place such as `0000:3B:00.0`. Drivers differ in their digits.
+fn pci_numbers(place: &str) -> Option<Vec<u32>> {
+    place.split([':', '.']).map(|number| u32::from_str_radix(number, 16).ok()).collect()
+}
+
 /// Returns whether a device of CUDA's is a GPU that another driver offers, too.
 pub(crate) fn is_offered_by(cuda: &AdapterInfo, others: &[AdapterInfo]) -> bool {
     others.iter().any(|other| {
-        let is_known = !cuda.device_pci_bus_id.is_empty() && !other.device_pci_bus_id.is_empty();
-        let is_same = match is_known {
-            true => cuda.device_pci_bus_id.eq_ignore_ascii_case(&other.device_pci_bus_id),
-            false => cuda.name == other.name,
+        let places = [cuda, other].map(|info| pci_numbers(&info.device_pci_bus_id));
+        let is_same = match places {
+            [Some(one), Some(other)] => one == other,
+            _ => cuda.name == other.name,
         };
         cuda.vendor == other.vendor && is_same
     })
@@ -94,7 +99,7 @@ mod tests {
         };
         let others = [card("a", "0000:0a:00.0", 1), card("b", "", 1), card("llvmpipe", "", 2)];
         for (cuda, expected) in [
-            (card("x", "0000:0A:00.0", 1), true),
+            (card("x", "00000000:0A:00.0", 1), true),
             (card("a", "0000:0b:00.0", 1), false),
             (card("a", "0000:0a:00.0", 2), false),
             (card("b", "0000:0b:00.0", 1), true),

@@ -9,7 +9,7 @@ pub(super) fn checks() -> Vec<Check> {
     if adapters.is_empty() {
         return vec![Check::ok(
             "gpu",
-            "none found (a GPU needs a driver for Vulkan, Direct3D 12 or Metal)",
+            "none found (a GPU needs a driver for Vulkan, Direct3D 12, Metal, or CUDA with `--features cuda`)",
         )];
     }
     let check = |adapter: &forerun::GpuAdapter| match forerun::GpuDevice::open(adapter.index) {
@@ -19,6 +19,14 @@ pub(super) fn checks() -> Vec<Check> {
         {
             Check::ok("gpu", format!("{adapter}; for tests (FORERUN_GPU_SOFTWARE=1)"))
         }
+        Ok(device) if device.probe().has_defined_bits() && adapter.is_untried() => Check::advice(
+            "gpu",
+            format!("{adapter}; {}", device.probe()),
+            format!(
+                "forerun has never run on a GPU through {}: check it with `forerun certify`",
+                adapter.backend
+            ),
+        ),
         Ok(device) if device.probe().has_defined_bits() => {
             Check::ok("gpu", format!("{adapter}; {}", device.probe()))
         }

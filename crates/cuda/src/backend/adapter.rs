@@ -11,8 +11,9 @@ use wgpu::custom::{
     AdapterInterface, DispatchDevice, DispatchQueue, DispatchSurface, RequestDeviceFuture,
 };
 use wgpu::{
-    Adapter, AdapterInfo, Backend, CooperativeMatrixProperties, DeviceDescriptor, DeviceType, DownlevelCapabilities,
-    Features, Limits, PresentationTimestamp, RequestDeviceError, TextureFormat, TextureFormatFeatures,
+    Adapter, AdapterInfo, Backend, CooperativeMatrixProperties, DeviceDescriptor, DeviceType,
+    DownlevelCapabilities, Features, Limits, PresentationTimestamp, RequestDeviceError,
+    TextureFormat, TextureFormatFeatures,
 };
 
 /// The number of NVIDIA as a vendor of PCI devices.

@@ -7,13 +7,13 @@ use super::device::Inner;
 use super::pipeline::{CompiledKernel, CudaBindGroup, CudaPipeline};
 use std::sync::{Arc, Mutex, PoisonError};
 use wgpu::custom::{
-    CommandBufferInterface, CommandEncoderInterface, ComputePassInterface, DispatchBindGroup, DispatchBuffer,
-    DispatchCommandBuffer, DispatchComputePass, DispatchComputePipeline, DispatchQuerySet, DispatchRenderPass,
-    DispatchTexture, DispatchTextureView,
+    CommandBufferInterface, CommandEncoderInterface, ComputePassInterface, DispatchBindGroup,
+    DispatchBuffer, DispatchCommandBuffer, DispatchComputePass, DispatchComputePipeline,
+    DispatchQuerySet, DispatchRenderPass, DispatchTexture, DispatchTextureView,
 };
 use wgpu::{
-    Blas, BlasBuildEntry, BufferTransition, ComputePassDescriptor, Extent3d, ImageSubresourceRange, RenderPassDescriptor,
-    TexelCopyBufferInfo, TexelCopyTextureInfo, TextureTransition, Tlas,
+    Blas, BlasBuildEntry, BufferTransition, ComputePassDescriptor, Extent3d, ImageSubresourceRange,
+    RenderPassDescriptor, TexelCopyBufferInfo, TexelCopyTextureInfo, TextureTransition, Tlas,
 };
 
 /// A part of a buffer.
@@ -82,7 +82,9 @@ fn part(buffer: &DispatchBuffer, offset: u64, bytes: u64) -> Result<Part, String
     let buffer = buffer.as_custom::<CudaBuffer>().ok_or("a buffer of another backend")?;
     match buffer.0.has_part(offset, bytes) {
         true => Ok(Part { buffer: Arc::clone(&buffer.0), offset }),
-        false => Err(format!("{bytes} bytes from {offset} on are not in a buffer of {}", buffer.0.size)),
+        false => {
+            Err(format!("{bytes} bytes from {offset} on are not in a buffer of {}", buffer.0.size))
+        }
     }
 }
 
@@ -218,10 +220,7 @@ struct CudaPass {
 
 impl CudaPass {
     fn dispatch(&self, grid: [u32; 3]) -> Result<Command, String> {
-        let kernel = self.pipeline.clone().ok_or("a dispatch without a pipeline")?;
-        if kernel.kernel.is_none() {
-            return Err("a dispatch of a kernel that was not compiled".into());
-        }
+        let kernel = self.pipeline.clone().ok_or("a dispatch without a kernel")?;
         let group = match &self.group {
             Some(group) => group.clone(),
             None if kernel.bindings.is_empty() => CudaBindGroup(Arc::default()),
@@ -243,7 +242,8 @@ impl CudaPass {
 
 impl ComputePassInterface for CudaPass {
     fn set_pipeline(&mut self, pipeline: &DispatchComputePipeline) {
-        self.pipeline = pipeline.as_custom::<CudaPipeline>().map(|pipeline| Arc::clone(&pipeline.0));
+        self.pipeline =
+            pipeline.as_custom::<CudaPipeline>().and_then(|pipeline| pipeline.0.clone());
     }
 
     fn set_bind_group(&mut self, index: u32, group: Option<&DispatchBindGroup>, offsets: &[u32]) {
@@ -308,21 +308,25 @@ impl Drop for CudaPass {
     fn drop(&mut self) {}
 }
 
-/// Returns whether a device may run a command buffer: all commands are right, and it is of the device.
+/// Checks that a device may run commands: all are right, and what they use is the device's.
 ///
 /// # Errors
 /// With what is wrong.
 pub(super) fn check(commands: &[Command], device: &Arc<Inner>) -> Result<(), String> {
-    let is_own = |buffer: &Arc<BufferInner>| Arc::ptr_eq(&buffer.device, device) && buffer.is_free();
-    let is_right = |command: &Command| match command {
-        Command::Invalid(what) => Err(what.clone()),
-        Command::Dispatch { group, .. } => Ok(group.0.iter().all(|bound| is_own(&bound.buffer))),
-        Command::Copy { from, to, .. } => Ok(is_own(&from.buffer) && is_own(&to.buffer)),
-        Command::Clear { at, .. } => Ok(is_own(&at.buffer)),
-    };
+    let is_own =
+        |buffer: &Arc<BufferInner>| Arc::ptr_eq(&buffer.device, device) && buffer.is_free();
     for command in commands {
-        if !is_right(command)? {
-            return Err("a buffer is mapped, or of another device".into());
+        let is_right = match command {
+            Command::Invalid(what) => return Err(what.clone()),
+            Command::Dispatch { kernel, group, .. } => {
+                Arc::ptr_eq(&kernel.context, &device.context)
+                    && group.0.iter().all(|bound| is_own(&bound.buffer))
+            }
+            Command::Copy { from, to, .. } => is_own(&from.buffer) && is_own(&to.buffer),
+            Command::Clear { at, .. } => is_own(&at.buffer),
+        };
+        if !is_right {
+            return Err("a buffer is mapped, or something is of another device".into());
         }
     }
     Ok(())

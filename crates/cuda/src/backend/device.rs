@@ -6,7 +6,8 @@ use super::buffer::{BufferInner, CudaBuffer, place_for};
 use super::commands::CudaEncoder;
 use super::errors::Errors;
 use super::pipeline::{
-    CudaBindGroup, CudaBindGroupLayout, CudaPipeline, CudaPipelineCache, CudaPipelineLayout, CudaShader,
+    CudaBindGroup, CudaBindGroupLayout, CudaPipeline, CudaPipelineCache, CudaPipelineLayout,
+    CudaShader,
 };
 use super::queue::{Callback, Work};
 use crate::driver::{Context, DeviceInfo, DriverError, Memory, Place};
@@ -17,21 +18,23 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use wgpu::wgt::PollType;
 use wgpu::custom::{
-    BoxDeviceLostCallback, BufferMapCallback, DeviceInterface, DispatchBindGroup, DispatchBindGroupLayout, DispatchBlas,
-    DispatchBuffer, DispatchCommandEncoder, DispatchComputePipeline, DispatchExternalTexture, DispatchPipelineCache,
-    DispatchPipelineLayout, DispatchQuerySet, DispatchRenderBundleEncoder, DispatchRenderPipeline, DispatchSampler,
-    DispatchShaderModule, DispatchTexture, DispatchTlas, PopErrorScopeFuture,
+    BoxDeviceLostCallback, BufferMapCallback, DeviceInterface, DispatchBindGroup,
+    DispatchBindGroupLayout, DispatchBlas, DispatchBuffer, DispatchCommandEncoder,
+    DispatchComputePipeline, DispatchExternalTexture, DispatchPipelineCache,
+    DispatchPipelineLayout, DispatchQuerySet, DispatchRenderBundleEncoder, DispatchRenderPipeline,
+    DispatchSampler, DispatchShaderModule, DispatchTexture, DispatchTlas, PopErrorScopeFuture,
 };
+use wgpu::wgt::PollType;
 use wgpu::{
-    AdapterInfo, AllocatorReport, BindGroupDescriptor, BindGroupLayoutDescriptor, BlasGeometrySizeDescriptors,
-    BufferDescriptor, CommandEncoderDescriptor, ComputePipelineDescriptor, CreateBlasDescriptor, CreateTlasDescriptor,
-    Device, DeviceLostReason, Error, ErrorFilter, ExternalTextureDescriptor, Features, InternalCounters, Limits,
-    MeshPipelineDescriptor, PipelineCacheDescriptor, PipelineLayoutDescriptor, PollError, PollStatus,
-    QuerySetDescriptor, RenderBundleEncoderDescriptor, RenderPipelineDescriptor, SamplerDescriptor,
-    ShaderModuleDescriptor, ShaderModuleDescriptorPassthrough, ShaderRuntimeChecks, ShaderSource, TextureDescriptor,
-    TextureView, UncapturedErrorHandler,
+    AdapterInfo, AllocatorReport, BindGroupDescriptor, BindGroupLayoutDescriptor,
+    BlasGeometrySizeDescriptors, BufferDescriptor, CommandEncoderDescriptor,
+    ComputePipelineDescriptor, CreateBlasDescriptor, CreateTlasDescriptor, Device,
+    DeviceLostReason, Error, ErrorFilter, ExternalTextureDescriptor, Features, InternalCounters,
+    Limits, MeshPipelineDescriptor, PipelineCacheDescriptor, PipelineLayoutDescriptor, PollError,
+    PollStatus, QuerySetDescriptor, RenderBundleEncoderDescriptor, RenderPipelineDescriptor,
+    SamplerDescriptor, ShaderModuleDescriptor, ShaderModuleDescriptorPassthrough,
+    ShaderRuntimeChecks, ShaderSource, TextureDescriptor, TextureView, UncapturedErrorHandler,
 };
 
 /// A wait asks the driver all the time for so long, then it sleeps between questions.
@@ -165,7 +168,11 @@ impl Inner {
                 }
             }
             if is_done {
-                return Ok(if is_empty { PollStatus::QueueEmpty } else { PollStatus::WaitSucceeded });
+                return Ok(if is_empty {
+                    PollStatus::QueueEmpty
+                } else {
+                    PollStatus::WaitSucceeded
+                });
             }
             let waited = begin.elapsed();
             if timeout.is_some_and(|timeout| waited >= timeout) {
@@ -182,7 +189,8 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Memory is freed when no work uses it any more. If that never happens, or nobody knows, it is lost with the device.
-        let is_idle = !self.is_lost() && self.wait(None, Some(LAST_WAIT)).is_ok() && !self.is_lost();
+        let is_idle =
+            !self.is_lost() && self.wait(None, Some(LAST_WAIT)).is_ok() && !self.is_lost();
         if !is_idle {
             std::mem::forget(std::mem::take(&mut *self.work()));
         }

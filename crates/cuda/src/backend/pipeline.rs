@@ -2,7 +2,7 @@
 
 use super::buffer::{BufferInner, CudaBuffer};
 use super::device::Inner;
-use crate::driver::Kernel;
+use crate::driver::{Context, Kernel};
 use crate::translate::Translation;
 use std::collections::HashMap;
 use std::future::ready;
@@ -10,10 +10,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use wgpu::custom::{
-    BindGroupInterface, BindGroupLayoutInterface, ComputePipelineInterface, DispatchBindGroupLayout,
-    PipelineCacheInterface, PipelineLayoutInterface, ShaderCompilationInfoFuture, ShaderModuleInterface,
+    BindGroupInterface, BindGroupLayoutInterface, ComputePipelineInterface,
+    DispatchBindGroupLayout, PipelineCacheInterface, PipelineLayoutInterface,
+    ShaderCompilationInfoFuture, ShaderModuleInterface,
 };
-use wgpu::{BindGroupDescriptor, BindGroupLayoutDescriptor, BindingResource, BindingType, BufferBindingType, CompilationInfo};
+use wgpu::{
+    BindGroupDescriptor, BindGroupLayoutDescriptor, BindingResource, BindingType,
+    BufferBindingType, CompilationInfo,
+};
 
 /// A shader. `None` if it could not be translated, which was reported.
 #[derive(Debug)]
@@ -76,13 +80,19 @@ impl CudaBindGroup {
             let BindingResource::Buffer(ref part) = entry.resource else {
                 return Err("only buffers can be bound");
             };
-            let buffer = part.buffer.as_custom::<CudaBuffer>().ok_or("a buffer of another backend")?;
-            let left = buffer.0.size.checked_sub(part.offset).ok_or("an offset after the end of a buffer")?;
+            let buffer =
+                part.buffer.as_custom::<CudaBuffer>().ok_or("a buffer of another backend")?;
+            let left = buffer
+                .0
+                .size
+                .checked_sub(part.offset)
+                .ok_or("an offset after the end of a buffer")?;
             let bytes = part.size.map_or(left, std::num::NonZeroU64::get);
             if bytes > left || !part.offset.is_multiple_of(256) {
                 return Err("a part that is not in its buffer, or not aligned");
             }
-            let read_only = *layout.0.get(&entry.binding).ok_or("a binding that is not in the layout")?;
+            let read_only =
+                *layout.0.get(&entry.binding).ok_or("a binding that is not in the layout")?;
             let is_conflict = |other: &BoundBuffer| {
                 let other_read_only = layout.0.get(&other.binding).copied().unwrap_or(false);
                 Arc::ptr_eq(&other.buffer, &buffer.0) && read_only != other_read_only
@@ -109,14 +119,15 @@ pub(super) struct CudaPipelineLayout;
 
 impl PipelineLayoutInterface for CudaPipelineLayout {}
 
-/// A compiled kernel.
+/// A compiled kernel. `None` if it could not be compiled, which was reported.
 #[derive(Clone, Debug)]
-pub(super) struct CudaPipeline(pub(super) Arc<CompiledKernel>);
+pub(super) struct CudaPipeline(pub(super) Option<Arc<CompiledKernel>>);
 
 #[derive(Debug)]
 pub(super) struct CompiledKernel {
-    /// `None` if it could not be compiled, which was reported.
-    pub(super) kernel: Option<Kernel>,
+    /// The device that has it.
+    pub(super) context: Arc<dyn Context>,
+    pub(super) kernel: Kernel,
     pub(super) threads: u32,
     /// The bindings in the order of the kernel's parameters.
     pub(super) bindings: Vec<u32>,
@@ -125,10 +136,12 @@ pub(super) struct CompiledKernel {
 
 impl CudaPipeline {
     /// Compiles a kernel, or takes its code from a cache.
-    pub(super) fn new(device: &Inner, shader: &CudaShader, cache: Option<&CudaPipelineCache>) -> Self {
-        let Some(translation) = &shader.0 else {
-            return Self::failed();
-        };
+    pub(super) fn new(
+        device: &Inner,
+        shader: &CudaShader,
+        cache: Option<&CudaPipelineCache>,
+    ) -> Self {
+        let Some(translation) = &shader.0 else { return Self(None) };
         let key = key(&translation.cuda_source());
         let known = cache.and_then(|cache| cache.code(key));
         match device.context.load(translation, known.as_deref().map(Vec::as_slice)) {
@@ -136,31 +149,21 @@ impl CudaPipeline {
                 if let Some(cache) = cache {
                     cache.add(key, code);
                 }
-                Self(Arc::new(CompiledKernel {
-                    kernel: Some(kernel),
+                Self(Some(Arc::new(CompiledKernel {
+                    context: Arc::clone(&device.context),
+                    kernel,
                     threads: translation.threads,
                     bindings: translation.bindings.iter().map(|(binding, _)| *binding).collect(),
                     immediate_bytes: translation.immediate_bytes as usize,
-                }))
+                })))
             }
             Err(error) => {
                 let description = format!("a kernel cannot be compiled: {error}");
-                device.errors.report(wgpu::Error::Internal {
-                    source: description.clone().into(),
-                    description,
-                });
-                Self::failed()
+                let source = description.clone().into();
+                device.errors.report(wgpu::Error::Internal { source, description });
+                Self(None)
             }
         }
-    }
-
-    fn failed() -> Self {
-        Self(Arc::new(CompiledKernel {
-            kernel: None,
-            threads: 1,
-            bindings: Vec::new(),
-            immediate_bytes: 0,
-        }))
     }
 }
 
@@ -186,7 +189,9 @@ impl CudaPipelineCache {
     pub(super) fn with_data(mut data: &[u8]) -> Self {
         let mut codes = HashMap::new();
         while let Some((head, rest)) = data.split_at_checked(16) {
-            let number = |at: usize| head[at..at + 8].iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+            let number = |at: usize| {
+                head[at..at + 8].iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+            };
             let Ok(length) = usize::try_from(number(8)) else { break };
             let Some((code, rest)) = rest.split_at_checked(length) else { break };
             codes.insert(number(0), Arc::new(code.to_vec()));
@@ -230,7 +235,9 @@ mod tests {
         cache.add(1 << 60, vec![4]);
         cache.add(9, Vec::new());
         let data = cache.get_data().unwrap_or_default();
-        let code = |data: &[u8], key| CudaPipelineCache::with_data(data).code(key).map(|code| code.to_vec());
+        let code = |data: &[u8], key| {
+            CudaPipelineCache::with_data(data).code(key).map(|code| code.to_vec())
+        };
         assert_eq!(code(&data, 7), Some(vec![1, 2, 3]));
         assert_eq!(code(&data, 1 << 60), Some(vec![4]));
         assert_eq!(code(&data, 9), None);

@@ -4,13 +4,13 @@ use super::COMPUTES_ONLY;
 use super::buffer::{BufferInner, CudaBuffer};
 use super::commands::{Command, CudaCommandBuffer, Part, check};
 use super::device::Inner;
-use crate::driver::{DriverError, Event, Memory, Span};
+use crate::driver::{Context, DriverError, Event, Memory, Span};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use wgpu::custom::{
-    BoxSubmittedWorkDoneCallback, BufferMapCallback, DispatchBlas, DispatchBuffer, DispatchCommandBuffer,
-    DispatchQueueWriteBuffer, DispatchSurfaceOutputDetail, QueueInterface,
+    BoxSubmittedWorkDoneCallback, BufferMapCallback, DispatchBlas, DispatchBuffer,
+    DispatchCommandBuffer, DispatchQueueWriteBuffer, DispatchSurfaceOutputDetail, QueueInterface,
 };
 use wgpu::{BufferSize, Extent3d, TexelCopyBufferLayout, TexelCopyTextureInfo};
 
@@ -41,6 +41,19 @@ struct Submission {
 struct Kept {
     memory: HashMap<u64, Arc<Memory>>,
     data: Vec<Vec<u8>>,
+}
+
+/// Why work does not run.
+enum Fault {
+    /// wgpu's rules exclude it.
+    Invalid(String),
+    Driver(DriverError),
+}
+
+impl From<DriverError> for Fault {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(error)
+    }
 }
 
 /// What is called when work is done.
@@ -111,7 +124,9 @@ impl Work {
             retired.submissions.extend(self.submissions.pop_front());
         }
         let done = self.done;
-        retired.callbacks.extend(self.callbacks.extract_if(.., |(index, _)| *index <= done).map(|(_, it)| it));
+        retired
+            .callbacks
+            .extend(self.callbacks.extract_if(.., |(index, _)| *index <= done).map(|(_, it)| it));
         Ok(retired)
     }
 
@@ -122,22 +137,24 @@ impl Work {
     }
 
     /// Runs the writes so far and commands.
-    fn submit(&mut self, device: &Inner, commands: &[Command]) -> Result<Result<(), String>, DriverError> {
+    fn submit(&mut self, device: &Inner, commands: &[Command]) -> Result<(), Fault> {
         let mut kept = Kept::default();
         let run = self.run(device, commands, &mut kept);
         // After an error of a command, those before it still run.
-        let event = device.context.mark()?;
+        let event = match device.context.mark() {
+            Ok(event) => event,
+            Err(error) => {
+                // Nobody will know when the work is done, so its memory is lost with the device.
+                std::mem::forget(kept);
+                return Err(error.into());
+            }
+        };
         self.submitted += 1;
         self.submissions.push_back(Submission { index: self.submitted, event, _kept: kept });
         run
     }
 
-    fn run(
-        &mut self,
-        device: &Inner,
-        commands: &[Command],
-        kept: &mut Kept,
-    ) -> Result<Result<(), String>, DriverError> {
+    fn run(&mut self, device: &Inner, commands: &[Command], kept: &mut Kept) -> Result<(), Fault> {
         let context = &*device.context;
         for Write { to, data } in self.writes.drain(..) {
             // What is destroyed needs no bytes.
@@ -147,56 +164,43 @@ impl Work {
             // SAFETY: `has_part` was asked when it was written, and `kept` keeps both until the work is done.
             unsafe { context.write(to.address, data)? };
         }
-        for command in commands {
-            let ran = match command {
-                Command::Invalid(what) => Err(what.clone()),
-                Command::Copy { from, to, bytes } => {
-                    let spans = kept.span(&from.buffer, from.offset, *bytes);
-                    let spans = spans.zip(kept.span(&to.buffer, to.offset, *bytes));
-                    match spans {
-                        // SAFETY: the parts are of different buffers, in which `has_part` has found them, and `kept` keeps them.
-                        Some((from, to)) => Ok(unsafe { context.copy(from.address, to.address, *bytes)? }),
-                        None => Err(DESTROYED.to_owned()),
-                    }
-                }
-                Command::Clear { at, bytes } => match kept.span(&at.buffer, at.offset, *bytes) {
-                    // SAFETY: `has_part` has found the part, and `kept` keeps it.
-                    Some(at) => Ok(unsafe { context.clear(at.address, *bytes)? }),
-                    None => Err(DESTROYED.to_owned()),
-                },
-                Command::Dispatch { kernel, group, immediates, grid } => {
-                    let span = |binding: &u32| {
-                        let bound = group.0.iter().find(|bound| bound.binding == *binding)?;
-                        kept.span(&bound.buffer, bound.offset, bound.bytes)
-                    };
-                    let spans: Option<Vec<Span>> = kernel.bindings.iter().map(span).collect();
-                    match (spans, kernel.kernel) {
-                        (Some(spans), Some(compiled)) => {
-                            let immediates = match kernel.immediate_bytes {
-                                0 => &[][..],
-                                _ => &immediates[..],
-                            };
-                            // SAFETY: the kernel is of this device, because the pass checked its buffers, and its translation
-                            // says which parameters it has. Kernels index buffers within the sizes that passes give them, as with
-                            // the other backends. `kept` keeps the buffers.
-                            unsafe {
-                                context.launch(compiled, kernel.threads, *grid, &spans, immediates)?;
-                            }
-                            Ok(())
-                        }
-                        _ => Err(DESTROYED.to_owned()),
-                    }
-                }
-            };
-            if ran.is_err() {
-                return Ok(ran);
-            }
-        }
-        Ok(Ok(()))
+        commands.iter().try_for_each(|command| run_command(context, command, kept))
     }
 }
 
-const DESTROYED: &str = "a buffer that was destroyed is used";
+/// Runs a command.
+fn run_command(context: &dyn Context, command: &Command, kept: &mut Kept) -> Result<(), Fault> {
+    let destroyed = || Fault::Invalid("a buffer that was destroyed is used".into());
+    match command {
+        Command::Invalid(what) => Err(Fault::Invalid(what.clone())),
+        Command::Copy { from, to, bytes } => {
+            let from = kept.span(&from.buffer, from.offset, *bytes).ok_or_else(destroyed)?;
+            let to = kept.span(&to.buffer, to.offset, *bytes).ok_or_else(destroyed)?;
+            // SAFETY: the parts are of different buffers, in which `has_part` has found them, and `kept` keeps them.
+            unsafe { context.copy(from.address, to.address, *bytes)? };
+            Ok(())
+        }
+        Command::Clear { at, bytes } => {
+            let at = kept.span(&at.buffer, at.offset, *bytes).ok_or_else(destroyed)?;
+            // SAFETY: `has_part` has found the part, and `kept` keeps it.
+            unsafe { context.clear(at.address, *bytes)? };
+            Ok(())
+        }
+        Command::Dispatch { kernel, group, immediates, grid } => {
+            let span = |binding: &u32| {
+                let bound = group.0.iter().find(|bound| bound.binding == *binding)?;
+                kept.span(&bound.buffer, bound.offset, bound.bytes)
+            };
+            let spans: Option<Vec<Span>> = kernel.bindings.iter().map(span).collect();
+            let (spans, threads) = (spans.ok_or_else(destroyed)?, kernel.threads);
+            let immediates = if kernel.immediate_bytes == 0 { &[][..] } else { immediates };
+            // SAFETY: `check` has found that the kernel is of this device, and its translation says which parameters it has.
+            // Kernels index buffers within the sizes that passes give them, as with the other backends. `kept` keeps the buffers.
+            unsafe { context.launch(kernel.kernel, threads, *grid, &spans, immediates)? };
+            Ok(())
+        }
+    }
+}
 
 impl Kept {
     /// Returns a part of a buffer, and keeps its memory. `None` if it was destroyed.
@@ -256,7 +260,10 @@ impl QueueInterface for CudaQueue {
         let mut commands = Vec::new();
         let mut wrong = None;
         for buffer in command_buffers {
-            let own = buffer.as_custom::<CudaCommandBuffer>().map(CudaCommandBuffer::take).unwrap_or_default();
+            let own = buffer
+                .as_custom::<CudaCommandBuffer>()
+                .map(CudaCommandBuffer::take)
+                .unwrap_or_default();
             match check(&own, &self.device) {
                 Ok(()) => commands.extend(own),
                 Err(what) => wrong = Some(what),
@@ -270,9 +277,9 @@ impl QueueInterface for CudaQueue {
         let index = work.submitted;
         drop(work);
         match outcome {
-            Err(error) => self.device.fail(&error),
-            Ok(Err(what)) => wrong = Some(what),
-            Ok(Ok(())) => {}
+            Err(Fault::Driver(error)) => self.device.fail(&error),
+            Err(Fault::Invalid(what)) => wrong = Some(what),
+            Ok(()) => {}
         }
         if let Some(wrong) = wrong {
             self.device.errors.report_invalid(wrong);

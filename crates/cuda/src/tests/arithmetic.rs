@@ -154,17 +154,7 @@ fn loops_switches_structures_and_vectors_do_what_they_say() {
         y[8] = inner[1][1] * 10u + inner[0][x[1]];";
     let Some(found) = run(functions, body, &[2, 1], 9) else { return };
     let sum = [0_u32, 2, 3, 5, 6, 8].into_iter().sum::<u32>();
-    let expected = [
-        sum,
-        sum + 1 + 2 + 4 + 5 + 500,
-        20,
-        13,
-        2,
-        60,
-        43,
-        32,
-        92,
-    ];
+    let expected = [sum, sum + 1 + 2 + 4 + 5 + 500, 20, 13, 2, 60, 43, 32, 92];
     assert_eq!(found, expected);
 }
 
@@ -212,7 +202,10 @@ fn what_is_not_translated_is_named() {
         (kernel("y[0] = countOneBits(x[0]);"), "CountOneBits"),
         (kernel("y[0] = arrayLength(&x);"), "ArrayLength"),
         (kernel("y[0] = bitcast<u32>(exp(1.5f * f32(x[0])));"), "Exp"),
-        (format!("{IO} @compute @workgroup_size(8, 8) fn main() {{ y[0] = x[0]; }}"), "several dimensions"),
+        (
+            format!("{IO} @compute @workgroup_size(8, 8) fn main() {{ y[0] = x[0]; }}"),
+            "several dimensions",
+        ),
         (format!("{IO} fn f() {{}}"), "entry point"),
         (kernel("let v = vec2<f32>(); y[0] = u32(dot(v, v));"), "Dot"),
     ] {

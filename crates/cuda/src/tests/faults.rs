@@ -64,8 +64,7 @@ fn wrong_calls_are_errors_and_not_undefined() {
     assert!(opened.errors().join("; ").contains("not valid WGSL"));
     let entry = |binding| wgpu::BindGroupEntry { binding, resource: b.as_entire_binding() };
     let entries = [entry(0), entry(1)];
-    let descriptor =
-        wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries };
+    let descriptor = wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries };
     let _ = opened.device.create_bind_group(&descriptor);
     assert!(opened.errors().join("; ").contains("read only and written"));
     // A scope catches what is for it, and no handler sees it.

@@ -16,12 +16,11 @@ impl FunctionWriter<'_> {
         }
         match self.function.expressions[handle] {
             Expression::Literal(literal) => literal_text(literal),
-            Expression::Constant(constant) => {
-                self.constant(self.module().constants[constant].init)
-            }
+            Expression::Constant(constant) => self.constant(self.module().constants[constant].init),
             Expression::ZeroValue(of) => Ok(format!("{}{{}}", self.names().of(of)?)),
             Expression::Compose { ty, ref components } => {
-                let values = components.iter().map(|&part| Ok((self.value(part)?, self.size_of(part))));
+                let values =
+                    components.iter().map(|&part| Ok((self.value(part)?, self.size_of(part))));
                 self.compose(ty, values.collect::<Result<_, _>>()?)
             }
             Expression::Splat { size, value } => {
@@ -84,14 +83,11 @@ impl FunctionWriter<'_> {
 
     /// Returns a constant of the module.
     pub(super) fn constant(&self, handle: Handle<Expression>) -> Result<String, TranslateError> {
-        let inner = |handle: Handle<Expression>| {
-            self.of.info[handle].inner_with(&self.module().types)
-        };
+        let inner =
+            |handle: Handle<Expression>| self.of.info[handle].inner_with(&self.module().types);
         match self.module().global_expressions[handle] {
             Expression::Literal(literal) => literal_text(literal),
-            Expression::Constant(constant) => {
-                self.constant(self.module().constants[constant].init)
-            }
+            Expression::Constant(constant) => self.constant(self.module().constants[constant].init),
             Expression::ZeroValue(of) => Ok(format!("{}{{}}", self.names().of(of)?)),
             Expression::Compose { ty, ref components } => {
                 let values =
@@ -160,7 +156,9 @@ impl FunctionWriter<'_> {
     /// Returns the type of a number, or of a vector's components.
     fn scalar_of(&self, handle: Handle<Expression>) -> Result<Scalar, TranslateError> {
         let inner = self.type_of(handle);
-        shape(inner).1.ok_or_else(|| TranslateError::unsupported(format!("arithmetic of {inner:?}")))
+        shape(inner)
+            .1
+            .ok_or_else(|| TranslateError::unsupported(format!("arithmetic of {inner:?}")))
     }
 
     /// Applies a function to each component of vectors; numbers are the same for all components. Without vectors,
@@ -258,7 +256,9 @@ impl FunctionWriter<'_> {
                 (Op::Greater, _) => plain(">"),
                 (Op::GreaterEqual, _) => plain(">="),
                 (Op::And, ScalarKind::Uint | ScalarKind::Sint | ScalarKind::Bool) => plain("&"),
-                (Op::InclusiveOr, ScalarKind::Uint | ScalarKind::Sint | ScalarKind::Bool) => plain("|"),
+                (Op::InclusiveOr, ScalarKind::Uint | ScalarKind::Sint | ScalarKind::Bool) => {
+                    plain("|")
+                }
                 (Op::ExclusiveOr, ScalarKind::Uint | ScalarKind::Sint) => plain("^"),
                 (Op::LogicalAnd, _) => plain("&&"),
                 (Op::LogicalOr, _) => plain("||"),

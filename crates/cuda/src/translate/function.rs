@@ -194,7 +194,8 @@ impl<'a> FunctionWriter<'a> {
                 self.call(*function, arguments, *result)?;
             }
             Statement::Atomic { pointer, fun: AtomicFunction::Min, value, result } => {
-                let call = format!("atomicMin(&{}, {})", self.value(*pointer)?, self.value(*value)?);
+                let call =
+                    format!("atomicMin(&{}, {})", self.value(*pointer)?, self.value(*value)?);
                 match result {
                     Some(result) => self.compute(*result, &call)?,
                     None => self.line(&format!("{call};")),
@@ -312,9 +313,9 @@ fn builtin(binding: Option<&Binding>, threads: u32) -> Result<String, TranslateE
         BuiltIn::NumWorkGroups => Ok("U3{gridDim.x, gridDim.y, gridDim.z}".into()),
         BuiltIn::LocalInvocationIndex => Ok("threadIdx.x".into()),
         BuiltIn::LocalInvocationId => Ok("U3{threadIdx.x, 0u, 0u}".into()),
-        BuiltIn::GlobalInvocationId => Ok(format!(
-            "U3{{blockIdx.x * {threads}u + threadIdx.x, blockIdx.y, blockIdx.z}}"
-        )),
+        BuiltIn::GlobalInvocationId => {
+            Ok(format!("U3{{blockIdx.x * {threads}u + threadIdx.x, blockIdx.y, blockIdx.z}}"))
+        }
         other => Err(TranslateError::unsupported(format!("the argument {other:?}"))),
     }
 }

@@ -41,7 +41,9 @@ impl<'a> TypeNames<'a> {
     /// Returns the name of a type that is no structure.
     pub(super) fn of_inner(&self, inner: &TypeInner) -> Result<String, TranslateError> {
         match *inner {
-            TypeInner::Scalar(scalar) | TypeInner::Atomic(scalar) => Ok(scalar_name(scalar)?.into()),
+            TypeInner::Scalar(scalar) | TypeInner::Atomic(scalar) => {
+                Ok(scalar_name(scalar)?.into())
+            }
             TypeInner::Vector { size, scalar } => vector_name(size, scalar),
             TypeInner::Array { base, size: ArraySize::Constant(len), .. } => {
                 Ok(format!("Array<{}, {len}>", self.of(base)?))
