@@ -8,7 +8,7 @@
 //! no queries. The driver and NVRTC are loaded when the process asks for adapters, so nothing is needed to build, or to run without
 //! CUDA.
 //!
-//! **It has never run on a GPU.** What is tested: kernels compile with NVRTC to machine code without fused operations; and the
+//! **It has never run on a GPU.** What is tested: kernels compile with NVRTC, to PTX without operations that may be contracted; and the
 //! emulator ([`emulated_adapter`]) runs the same CUDA C on the processor, through the same backend.
 
 mod backend;
@@ -25,7 +25,9 @@ pub use backend::{code_key, is_cuda, memory};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc, Output};
 pub use translate::{KERNEL_NAME, TranslateError, Translation, translate};
 
-use backend::CudaAdapter;
+use emulator::Emulator;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 use wgpu::Adapter;
 
 /// Returns CUDA's devices, in the driver's order. Empty without NVIDIA's driver.
@@ -34,13 +36,11 @@ pub fn adapters() -> Vec<Adapter> {
     nvidia::Nvidia::shared().map(backend::adapters_of).unwrap_or_default()
 }
 
-/// Returns a device that the processor emulates, for tests. Compiled kernels are kept in `folder`. `None` without a C++ compiler.
+/// Returns a device that the processor emulates, for tests. Compiled kernels are kept in the folder of the first call. `None` without a
+/// C++ compiler.
 #[must_use]
-pub fn emulated_adapter(folder: std::path::PathBuf) -> Option<Adapter> {
-    use driver::Driver as _;
-    // One for the process, as of the real driver.
-    let emulator: &'static emulator::Emulator =
-        Box::leak(Box::new(emulator::Emulator::new(folder)?));
-    let info = emulator.devices().into_iter().next()?;
-    Some(Adapter::from_custom(CudaAdapter::new(emulator, 0, info)))
+pub fn emulated_adapter(folder: PathBuf) -> Option<Adapter> {
+    static SHARED: OnceLock<Option<Emulator>> = OnceLock::new();
+    let emulator = SHARED.get_or_init(|| Emulator::new(folder)).as_ref()?;
+    backend::adapters_of(emulator).into_iter().next()
 }

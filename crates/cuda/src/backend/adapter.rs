@@ -30,7 +30,7 @@ pub(super) const IMMEDIATE_BYTES: usize = 128;
 
 /// A device that can be opened.
 #[derive(Debug)]
-pub(crate) struct CudaAdapter {
+pub(super) struct CudaAdapter {
     driver: &'static dyn Driver,
     index: usize,
     info: DeviceInfo,
@@ -49,7 +49,7 @@ pub(crate) fn adapters_of(driver: &'static impl Driver) -> Vec<Adapter> {
 }
 
 impl CudaAdapter {
-    pub(crate) fn new(driver: &'static dyn Driver, index: usize, info: DeviceInfo) -> Self {
+    fn new(driver: &'static dyn Driver, index: usize, info: DeviceInfo) -> Self {
         Self { driver, index, info }
     }
 }

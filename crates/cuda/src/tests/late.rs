@@ -1,7 +1,7 @@
 //! A device that computes late: nothing is done before somebody asks whether it is.
 
 use super::{Opened, folder};
-use crate::backend::CudaAdapter;
+use crate::backend::adapters_of;
 use crate::driver::{Context, DeviceInfo, Driver, DriverError, Event, Kernel, Place, Span};
 use crate::emulator::Emulator;
 use crate::translate::Translation;
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use wgpu::{Adapter, BufferUsages, PollError, PollType};
+use wgpu::{BufferUsages, PollError, PollType};
 
 /// Questions after which the next event has passed.
 const PATIENCE: usize = 3;
@@ -180,8 +180,7 @@ fn open_late() -> Option<Opened> {
         println!("skipped: the emulator needs a C++ compiler on x86-64 or aarch64");
     }
     let driver: &'static LateDriver = Box::leak(Box::new(LateDriver(emulator?)));
-    let info = driver.devices().remove(0);
-    Some(Opened::new(&Adapter::from_custom(CudaAdapter::new(driver, 0, info))))
+    adapters_of(driver).first().map(Opened::new)
 }
 
 /// Buffers, bindings and pipelines are dropped right after they are submitted.
