@@ -26,7 +26,7 @@ pub use nvrtc::{NVRTC_VARIABLE, Nvrtc, Output};
 pub use translate::{KERNEL_NAME, TranslateError, Translation, translate};
 
 use emulator::Emulator;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::OnceLock;
 use wgpu::Adapter;
 
@@ -39,8 +39,8 @@ pub fn adapters() -> Vec<Adapter> {
 /// Returns a device that the processor emulates, for tests. Compiled kernels are kept in the folder of the first call. `None` without a
 /// C++ compiler.
 #[must_use]
-pub fn emulated_adapter(folder: PathBuf) -> Option<Adapter> {
+pub fn emulated_adapter(folder: &Path) -> Option<Adapter> {
     static SHARED: OnceLock<Option<Emulator>> = OnceLock::new();
-    let emulator = SHARED.get_or_init(|| Emulator::new(folder)).as_ref()?;
+    let emulator = SHARED.get_or_init(|| Emulator::new(folder.to_owned())).as_ref()?;
     backend::adapters_of(emulator).into_iter().next()
 }

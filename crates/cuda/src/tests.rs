@@ -29,7 +29,7 @@ struct Opened {
 
 /// Opens an emulated device. `None`, with a message, without a C++ compiler.
 fn open() -> Option<Opened> {
-    match emulated_adapter(folder()) {
+    match emulated_adapter(&folder()) {
         Some(adapter) => Some(Opened::new(&adapter)),
         None => {
             println!("skipped: the emulator needs a C++ compiler on x86-64 or aarch64");

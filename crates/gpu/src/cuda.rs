@@ -1,6 +1,6 @@
 //! CUDA, if this crate is built with it.
 
-use std::path::PathBuf;
+use std::path::Path;
 use wgpu::{Adapter, AdapterInfo, Device};
 
 /// The environment variable that names the only interface to GPUs that is used: `cuda`. Without it, a GPU that has
@@ -14,7 +14,7 @@ pub(crate) const EMULATOR: &str = "FORERUN_CUDA_EMULATOR";
 /// Returns the adapters that [`EMULATOR`] or [`API`] choose. `None` if they choose none.
 pub(crate) fn chosen_adapters() -> Option<Vec<Adapter>> {
     if let Some(folder) = std::env::var_os(EMULATOR).filter(|folder| !folder.is_empty()) {
-        return Some(emulated_adapters(folder.into()));
+        return Some(emulated_adapters(Path::new(&folder)));
     }
     let is_cuda = std::env::var_os(API).is_some_and(|api| api == "cuda");
     is_cuda.then(adapters)
@@ -30,7 +30,7 @@ pub(crate) fn adapters() -> Vec<Adapter> {
 
 /// Returns a CUDA device that the processor emulates. Empty without a C++ compiler, or without the feature `cuda`.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
-fn emulated_adapters(folder: PathBuf) -> Vec<Adapter> {
+fn emulated_adapters(folder: &Path) -> Vec<Adapter> {
     #[cfg(feature = "cuda")]
     return forerun_cuda::emulated_adapter(folder).into_iter().collect();
     #[cfg(not(feature = "cuda"))]

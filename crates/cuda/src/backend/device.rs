@@ -114,11 +114,11 @@ impl Inner {
         loss.reason = Some((reason, message.to_owned()));
         let callback = loss.callback.take();
         drop(loss);
-        let callbacks = self.work().give_up();
+        let left = self.work().give_up();
         if let Some(callback) = callback {
             callback(reason, message.to_owned());
         }
-        callbacks.into_iter().for_each(|callback| callback.call(true));
+        left.call();
     }
 
     /// Gives the device up after a call of the driver has failed.
@@ -206,8 +206,8 @@ impl CudaDevice {
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         // Callbacks refer to buffers, which refer to the device.
-        let callbacks = self.0.work().give_up();
-        callbacks.into_iter().for_each(|callback| callback.call(true));
+        let left = self.0.work().give_up();
+        left.call();
     }
 }
 

@@ -63,15 +63,24 @@ pub(super) enum Callback {
 }
 
 impl Callback {
-    /// Calls it: with an error if the device is lost.
-    pub(super) fn call(self, is_lost: bool) {
+    /// Maps the buffer, if it is one that waits for that. Returns what is left to call, with an error if the device is lost.
+    ///
+    /// A thread that finds its work done may read the buffer at once, while another thread still has this result. So it is called
+    /// under the lock of the work.
+    fn finish(self, is_lost: bool) -> Finished {
         match self {
-            Self::Map(_, callback) if is_lost => callback(Err(wgpu::BufferAsyncError)),
-            Self::Map(buffer, callback) => callback(buffer.finish_mapping()),
-            Self::Done(callback) => callback(),
+            Self::Map(_, callback) if is_lost => Box::new(|| callback(Err(wgpu::BufferAsyncError))),
+            Self::Map(buffer, callback) => {
+                let outcome = buffer.finish_mapping();
+                Box::new(move || callback(outcome))
+            }
+            Self::Done(callback) => callback,
         }
     }
 }
+
+/// A callback that is called without a lock, because it may call wgpu.
+type Finished = Box<dyn FnOnce() + Send>;
 
 /// The work of a device.
 #[derive(Default)]
@@ -96,14 +105,14 @@ impl fmt::Debug for Work {
 #[derive(Default)]
 pub(super) struct Retired {
     submissions: Vec<Submission>,
-    callbacks: Vec<Callback>,
+    callbacks: Vec<Finished>,
 }
 
 impl Retired {
     /// Frees what was kept, then calls.
     pub(super) fn call(self) {
         drop(self.submissions);
-        self.callbacks.into_iter().for_each(|callback| callback.call(false));
+        self.callbacks.into_iter().for_each(|callback| callback());
     }
 }
 
@@ -124,16 +133,16 @@ impl Work {
             retired.submissions.extend(self.submissions.pop_front());
         }
         let done = self.done;
-        retired
-            .callbacks
-            .extend(self.callbacks.extract_if(.., |(index, _)| *index <= done).map(|(_, it)| it));
+        let finished = self.callbacks.extract_if(.., |(index, _)| *index <= done);
+        retired.callbacks.extend(finished.map(|(_, callback)| callback.finish(false)));
         Ok(retired)
     }
 
     /// Takes away all callbacks, because the device is lost. Submissions keep their memory: nobody knows what still runs.
-    pub(super) fn give_up(&mut self) -> Vec<Callback> {
+    pub(super) fn give_up(&mut self) -> Retired {
         self.writes.clear();
-        self.callbacks.drain(..).map(|(_, callback)| callback).collect()
+        let callbacks = self.callbacks.drain(..).map(|(_, callback)| callback.finish(true));
+        Retired { callbacks: callbacks.collect(), ..Retired::default() }
     }
 
     /// Runs the writes so far and commands.

@@ -222,3 +222,32 @@ fn waits_end_when_their_own_submission_is_done() {
     opened.device.destroy();
     assert!(wait(third, Duration::from_secs(60)).is_ok());
 }
+
+/// A thread may find that the work of another one is done.
+#[test]
+fn threads_that_share_a_device_read_their_own_results() {
+    let Some(opened) = open_late() else { return };
+    std::thread::scope(|scope| {
+        for thread in 0..3_u32 {
+            let opened = &opened;
+            scope.spawn(move || {
+                for round in 0..100 {
+                    let input = [thread * 1000 + round; 64];
+                    let all =
+                        BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+                    let from = opened.buffer(256, all);
+                    let staging =
+                        opened.buffer(256, BufferUsages::MAP_READ | BufferUsages::COPY_DST);
+                    let bytes: Vec<u8> = input.iter().flat_map(|word| word.to_le_bytes()).collect();
+                    opened.queue.write_buffer(&from, 0, &bytes);
+                    let mut encoder = opened.device.create_command_encoder(&Default::default());
+                    encoder.copy_buffer_to_buffer(&from, 0, &staging, 0, 256);
+                    opened.queue.submit([encoder.finish()]);
+                    assert_eq!(opened.read(&staging), input);
+                    staging.unmap();
+                }
+            });
+        }
+    });
+    assert_eq!(opened.errors(), Vec::<String>::new());
+}
