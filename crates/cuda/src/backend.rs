@@ -15,8 +15,8 @@ mod errors;
 mod pipeline;
 mod queue;
 
-pub(crate) use adapter::adapters_of;
 pub use adapter::is_cuda;
+pub(crate) use adapter::{adapters_of, describe};
 pub use device::{code_key, memory};
 
 /// What is not there, in panics of functions for graphics.

@@ -33,7 +33,7 @@ DEVICE i32 rest(i32 a, i32 b) { return b == 0 || b == -1 ? 0 : a % b; }
 template <class T> DEVICE T smaller(T a, T b) { return b < a ? b : a; }
 template <class T> DEVICE T larger(T a, T b) { return a < b ? b : a; }
 
-// The component of a vector with a number that is not constant. It is a value, not a place.
+// The component of a vector of two or four with a number that is not constant. It is a value, not a place.
 template <class V> DEVICE auto component(const V& v, u32 index) -> decltype(v.w) {
   return index == 0u ? v.x : index == 1u ? v.y : index == 2u ? v.z : v.w;
 }

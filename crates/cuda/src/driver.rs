@@ -7,6 +7,8 @@ use std::sync::Arc;
 /// A device of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceInfo {
+    /// The driver's number for it.
+    pub(crate) ordinal: usize,
     pub(crate) name: String,
     /// The driver and its version.
     pub(crate) driver: String,
@@ -61,11 +63,11 @@ pub(crate) struct Span {
 
 /// A driver.
 pub(crate) trait Driver: Debug + Send + Sync + 'static {
-    /// Returns the devices.
+    /// Returns the devices that can be opened.
     fn devices(&self) -> Vec<DeviceInfo>;
 
-    /// Opens the device with this number.
-    fn open(&self, index: usize) -> Result<Arc<dyn Context>, DriverError>;
+    /// Opens the device with this [`DeviceInfo::ordinal`].
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Context>, DriverError>;
 }
 
 /// An open device. Its work is done in the order of the calls. Calls may come from any thread.
@@ -88,19 +90,19 @@ pub(crate) trait Context: Debug + Send + Sync + 'static {
         code: Option<&[u8]>,
     ) -> Result<(Kernel, Vec<u8>), DriverError>;
 
-    /// Copies bytes of the processor to memory.
+    /// Copies bytes of the processor to memory: one at least.
     ///
     /// # Safety
     /// The memory has so many bytes. It and `bytes` stay until the work is done.
     unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DriverError>;
 
-    /// Copies memory, from any place to any place.
+    /// Copies memory, from any place to any place: one byte at least.
     ///
     /// # Safety
     /// Both memories have so many bytes, stay until the work is done, and do not overlap.
     unsafe fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), DriverError>;
 
-    /// Sets memory on the device to zero.
+    /// Sets memory on the device to zero: one byte at least.
     ///
     /// # Safety
     /// The memory has so many bytes, and stays until the work is done.

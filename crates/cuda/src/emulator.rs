@@ -55,6 +55,7 @@ impl Emulator {
 impl Driver for Emulator {
     fn devices(&self) -> Vec<DeviceInfo> {
         vec![DeviceInfo {
+            ordinal: 0,
             name: "emulated CUDA device".into(),
             driver: "emulator".into(),
             pci_bus_id: String::new(),

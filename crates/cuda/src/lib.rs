@@ -5,7 +5,7 @@
 //! has a defined rounding, and NVRTC compiles that when a pipeline is created.
 //!
 //! Only what computing needs is there: buffers, compute pipelines, copies and dispatches. There are no textures, no render passes,
-//! no queries. The driver and NVRTC are loaded when the process asks for adapters, so nothing is needed to build, or to run without
+//! no queries. Indices are not checked, so shaders have to be trusted (`create_shader_module_trusted` without `bounds_checks`). The driver and NVRTC are loaded when the process asks for adapters, so nothing is needed to build, or to run without
 //! CUDA.
 //!
 //! **It has never run on a GPU.** What is tested: kernels compile with NVRTC, to PTX without operations that may be contracted; and the
@@ -28,12 +28,19 @@ pub use translate::{KERNEL_NAME, TranslateError, Translation, translate};
 use emulator::Emulator;
 use std::path::Path;
 use std::sync::OnceLock;
-use wgpu::Adapter;
+use wgpu::{Adapter, AdapterInfo};
 
-/// Returns CUDA's devices, in the driver's order. Empty without NVIDIA's driver.
+/// Returns CUDA's devices for which kernels can be compiled, in the driver's order. Empty without NVIDIA's driver.
 #[must_use]
 pub fn adapters() -> Vec<Adapter> {
     nvidia::Nvidia::shared().map(backend::adapters_of).unwrap_or_default()
+}
+
+/// Returns CUDA's other devices, and why kernels cannot be compiled for them.
+#[must_use]
+pub fn unusable() -> Vec<(AdapterInfo, String)> {
+    let all = nvidia::Nvidia::shared().map(nvidia::Nvidia::unusable).unwrap_or_default();
+    all.into_iter().map(|(info, reason)| (backend::describe(&info), reason)).collect()
 }
 
 /// Returns a device that the processor emulates, for tests. Compiled kernels are kept in the folder of the first call. `None` without a

@@ -5,6 +5,8 @@ use crate::nvrtc::{Nvrtc, Output};
 use crate::translate::{KERNEL_NAME, Translation};
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -13,7 +15,7 @@ const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 #[cfg(windows)]
 const NAMES: [&str; 1] = ["nvcuda.dll"];
 
-/// The driver of the oldest CUDA that is supported: 11.2.
+/// The driver of the oldest CUDA that is supported, 11.2: the first whose NVRTC returns cubins.
 const OLDEST_VERSION: c_int = 11_020;
 
 /// `CUresult`
@@ -69,7 +71,8 @@ functions! {
     device_bus = "cuDeviceGetPCIBusId": fn(*mut c_char, c_int, c_int);
     retain_context = "cuDevicePrimaryCtxRetain": fn(*mut Handle, c_int);
     release_context = "cuDevicePrimaryCtxRelease_v2": fn(c_int);
-    set_context = "cuCtxSetCurrent": fn(Handle);
+    push_context = "cuCtxPushCurrent_v2": fn(Handle);
+    pop_context = "cuCtxPopCurrent_v2": fn(*mut Handle);
     memory = "cuMemGetInfo_v2": fn(*mut usize, *mut usize);
     allocate = "cuMemAlloc_v2": fn(*mut Address, usize);
     free = "cuMemFree_v2": fn(Address);
@@ -125,6 +128,18 @@ impl Functions {
 #[derive(Debug)]
 pub(crate) struct Nvidia {
     functions: Arc<Functions>,
+    /// The version of CUDA that it is for.
+    version: [i32; 2],
+    /// The compiler, or why there is none.
+    nvrtc: Arc<Result<Nvrtc, String>>,
+}
+
+/// A device of the driver.
+struct Found {
+    device: c_int,
+    info: DeviceInfo,
+    /// What kernels are compiled to, or why they cannot be.
+    target: Result<Output, String>,
 }
 
 impl Nvidia {
@@ -142,42 +157,47 @@ impl Nvidia {
         // SAFETY: the driver is initialised before all other calls; `version` is a place for a number.
         let is_usable =
             unsafe { (functions.initialise)(0) == 0 && (functions.version)(&raw mut version) == 0 };
-        (is_usable && version >= OLDEST_VERSION).then(|| Self { functions: Arc::new(functions) })
+        if !is_usable || version < OLDEST_VERSION {
+            return None;
+        }
+        let version = [version / 1000, version % 1000 / 10];
+        let nvrtc = Arc::new(Nvrtc::load(Some(version)));
+        Some(Self { functions: Arc::new(functions), version, nvrtc })
     }
 
-    fn device(&self, index: usize) -> Result<(c_int, DeviceInfo, u32), DriverError> {
+    fn find(&self, ordinal: usize) -> Result<Found, DriverError> {
         let f = &*self.functions;
         let mut device = 0;
         // SAFETY: `device` is a place for a number.
-        f.check("cuDeviceGet", unsafe { (f.device)(&raw mut device, index as c_int) })?;
+        f.check("cuDeviceGet", unsafe { (f.device)(&raw mut device, ordinal as c_int) })?;
         let attribute = |which: c_int| {
             let mut value = 0;
             // SAFETY: `value` is a place for a number, and the device exists.
             let status = unsafe { (f.device_attribute)(&raw mut value, which, device) };
             f.check("cuDeviceGetAttribute", status).map(|()| value.unsigned_abs())
         };
-        let text = |read: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> Status| {
+        let text = |call: &str, read: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> Status| {
             let mut bytes = [0_u8; 256];
             // SAFETY: there is room for so many bytes, and the device exists.
             let status = unsafe { read(bytes.as_mut_ptr().cast(), 255, device) };
             let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
-            f.check("cuDeviceGetName", status).map(|()| text.to_string_lossy().into_owned())
+            f.check(call, status).map(|()| text.to_string_lossy().into_owned())
         };
-        let (mut memory, mut version) = (0, 0);
-        // SAFETY: both are places for numbers.
+        let mut memory = 0;
+        // SAFETY: it is a place for a size.
         f.check("cuDeviceTotalMem", unsafe { (f.device_memory)(&raw mut memory, device) })?;
-        // SAFETY: as above.
-        f.check("cuDriverGetVersion", unsafe { (f.version)(&raw mut version) })?;
         let capability =
             attribute(number::CAPABILITY_MAJOR)? * 10 + attribute(number::CAPABILITY_MINOR)?;
-        let nvrtc = Nvrtc::shared().map_or_else(
+        let nvrtc = (*self.nvrtc).as_ref();
+        let compiler = nvrtc.map_or_else(
             |_| "no NVRTC".to_owned(),
             |nvrtc| format!("NVRTC {}.{}", nvrtc.version()[0], nvrtc.version()[1]),
         );
-        let driver = format!("CUDA {}.{}, {nvrtc}", version / 1000, version % 1000 / 10);
+        let driver = format!("CUDA {}.{}, {compiler}", self.version[0], self.version[1]);
         let info = DeviceInfo {
-            name: text(f.device_name)?,
-            pci_bus_id: text(f.device_bus).unwrap_or_default(),
+            ordinal,
+            name: text("cuDeviceGetName", f.device_name)?,
+            pci_bus_id: text("cuDeviceGetPCIBusId", f.device_bus).unwrap_or_default(),
             memory_bytes: memory as u64,
             shared_bytes: attribute(number::SHARED_BYTES)?,
             is_integrated: attribute(number::INTEGRATED)? != 0,
@@ -185,31 +205,46 @@ impl Nvidia {
             code_key: format!("sm_{capability}, {driver}"),
             driver,
         };
-        Ok((device, info, capability))
+        let supported = nvrtc.map_err(Clone::clone).and_then(Nvrtc::capabilities);
+        let target = supported.and_then(|supported| {
+            target(capability, &supported).ok_or_else(|| {
+                format!(
+                    "{compiler} does not compile for a GPU of compute capability {}.{}: install another version",
+                    capability / 10,
+                    capability % 10
+                )
+            })
+        });
+        Ok(Found { device, info, target })
     }
-}
 
-impl Driver for Nvidia {
-    fn devices(&self) -> Vec<DeviceInfo> {
+    /// Returns all devices that answer.
+    fn all(&self) -> Vec<Found> {
         let mut count = 0;
         // SAFETY: `count` is a place for a number.
         if unsafe { (self.functions.device_count)(&raw mut count) } != 0 {
             return Vec::new();
         }
-        let indices = 0..usize::try_from(count).unwrap_or(0);
-        indices.filter_map(|index| self.device(index).ok()).map(|(_, info, _)| info).collect()
+        let ordinals = 0..usize::try_from(count).unwrap_or(0);
+        ordinals.filter_map(|ordinal| self.find(ordinal).ok()).collect()
     }
 
-    fn open(&self, index: usize) -> Result<Arc<dyn Context>, DriverError> {
-        // Without it no kernel could be compiled.
-        let nvrtc = Nvrtc::shared().map_err(DriverError::Failed)?;
-        let (device, _, capability) = self.device(index)?;
-        let target = target(capability, &nvrtc.capabilities().map_err(DriverError::Failed)?);
-        let target = target.ok_or_else(|| {
-            DriverError::Failed(format!(
-                "NVRTC does not compile for a GPU of compute capability {capability}"
-            ))
-        })?;
+    /// Returns the devices for which no kernels can be compiled, and why.
+    pub(crate) fn unusable(&self) -> Vec<(DeviceInfo, String)> {
+        let all = self.all().into_iter();
+        all.filter_map(|found| Some((found.info, found.target.err()?))).collect()
+    }
+}
+
+impl Driver for Nvidia {
+    fn devices(&self) -> Vec<DeviceInfo> {
+        let all = self.all().into_iter();
+        all.filter(|found| found.target.is_ok()).map(|found| found.info).collect()
+    }
+
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Context>, DriverError> {
+        let Found { device, target, .. } = self.find(ordinal)?;
+        let target = target.map_err(DriverError::Failed)?;
         let functions = Arc::clone(&self.functions);
         let f = &*functions;
         let mut context = ptr::null_mut();
@@ -222,10 +257,11 @@ impl Driver for Nvidia {
             context: Pointer(context),
             stream: Pointer(ptr::null_mut()),
             target,
+            nvrtc: Arc::clone(&self.nvrtc),
             modules: Mutex::default(),
             events: Mutex::default(),
         };
-        opened.enter()?;
+        let _entered = Entered::new(f, opened.context)?;
         // SAFETY: the context is current, and `stream` is a place for a handle.
         let status = unsafe { (f.create_stream)(&raw mut opened.stream.0, number::NON_BLOCKING) };
         f.check("cuStreamCreate", status)?;
@@ -233,12 +269,13 @@ impl Driver for Nvidia {
     }
 }
 
-/// Returns what a device's kernels are compiled to: machine code of the nearest older capability of the same generation, or
-/// else PTX of the nearest older one.
+/// Returns what a device's kernels are compiled to: machine code of exactly its capability, or else PTX of the nearest older one,
+/// which the driver compiles. Machine code of an older capability may be that of Tegra, such as 8.7, which other GPUs do not load.
 fn target(capability: u32, supported: &[u32]) -> Option<Output> {
-    let older = || supported.iter().copied().filter(|own| *own <= capability);
-    let same = older().filter(|own| own / 10 == capability / 10).max();
-    same.map(Output::Cubin).or_else(|| older().max().map(Output::Ptx))
+    if supported.contains(&capability) {
+        return Some(Output::Cubin(capability));
+    }
+    supported.iter().copied().filter(|own| *own < capability).max().map(Output::Ptx)
 }
 
 /// A handle of the driver's.
@@ -259,18 +296,49 @@ struct Device {
     /// All work is on one stream, so it is done in order.
     stream: Pointer,
     target: Output,
+    nvrtc: Arc<Result<Nvrtc, String>>,
     modules: Mutex<Vec<Pointer>>,
     /// Events that may be used again.
     events: Mutex<Vec<Pointer>>,
 }
 
+/// The driver's functions, while a context is that of the calling thread. Then the thread has its earlier context again: the process
+/// may use CUDA itself, as with PyTorch.
+struct Entered<'a> {
+    functions: &'a Functions,
+    /// It ends on the thread on which it began.
+    _thread: PhantomData<*const ()>,
+}
+
+impl<'a> Entered<'a> {
+    /// Makes a context that of the calling thread.
+    fn new(functions: &'a Functions, context: Pointer) -> Result<Self, DriverError> {
+        // SAFETY: the context exists: it is that of an open device.
+        let status = unsafe { (functions.push_context)(context.0) };
+        functions.check("cuCtxPushCurrent", status)?;
+        Ok(Self { functions, _thread: PhantomData })
+    }
+}
+
+impl Deref for Entered<'_> {
+    type Target = Functions;
+
+    fn deref(&self) -> &Functions {
+        self.functions
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut context = ptr::null_mut();
+        // SAFETY: `new` has pushed a context of this thread, and `context` is a place for a handle. Errors have no one to go to.
+        unsafe { (self.functions.pop_context)(&raw mut context) };
+    }
+}
+
 impl Device {
-    /// Makes the context that of the calling thread.
-    fn enter(&self) -> Result<&Functions, DriverError> {
-        let f = &*self.functions;
-        // SAFETY: the context exists until `self` is dropped.
-        f.check("cuCtxSetCurrent", unsafe { (f.set_context)(self.context.0) })?;
-        Ok(f)
+    fn enter(&self) -> Result<Entered<'_>, DriverError> {
+        Entered::new(&self.functions, self.context)
     }
 
     fn load_code(&self, code: &[u8]) -> Result<Kernel, DriverError> {
@@ -363,7 +431,7 @@ impl Context for Device {
         {
             return Ok((kernel, code.to_vec()));
         }
-        let nvrtc = Nvrtc::shared().map_err(DriverError::Failed)?;
+        let nvrtc = (*self.nvrtc).as_ref().map_err(|error| DriverError::Failed(error.clone()))?;
         let code = nvrtc.compile(&translation.cuda_source(), self.target);
         let code = code.map_err(DriverError::Failed)?;
         Ok((self.load_code(&code)?, code))
@@ -465,12 +533,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_are_compiled_for_the_nearest_older_capability() {
-        let supported = [75, 80, 86, 90, 100];
+    fn kernels_are_compiled_for_the_exact_capability_or_to_ptx_of_an_older_one() {
+        // 87 and 101 are Tegra's.
+        let supported = [75, 80, 86, 87, 90, 100, 101];
         let target = |capability| target(capability, &supported);
         assert_eq!(target(80), Some(Output::Cubin(80)));
-        assert_eq!(target(89), Some(Output::Cubin(86)));
-        assert_eq!(target(120), Some(Output::Ptx(100)));
+        assert_eq!(target(87), Some(Output::Cubin(87)));
+        assert_eq!(target(89), Some(Output::Ptx(87)));
+        assert_eq!(target(103), Some(Output::Ptx(101)));
         assert_eq!(target(70), None);
     }
 }

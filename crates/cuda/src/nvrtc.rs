@@ -4,7 +4,6 @@ use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::OnceLock;
 
 /// The environment variable with the path of NVRTC's library.
 pub const NVRTC_VARIABLE: &str = "FORERUN_NVRTC";
@@ -17,7 +16,7 @@ const NAMES: [&str; 3] = ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64_112
 
 /// Options of every compilation. Arithmetic in kernels has its own functions, which none of these changes; they are for what is
 /// left, such as conversions.
-const OPTIONS: [&str; 5] =
+pub(crate) const OPTIONS: [&str; 5] =
     ["--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];
 
 type Program = *mut std::ffi::c_void;
@@ -67,18 +66,34 @@ fn load_parts(nvrtc: &Path) -> Vec<Library> {
     parts.filter_map(|part| unsafe { Library::new(part) }.ok()).collect()
 }
 
+/// Returns whether a driver for a version of CUDA loads code of a version of NVRTC: machine code of its major version and older
+/// (CUDA Compatibility, "Minor Version Compatibility").
+fn suits(nvrtc: [i32; 2], driver: [i32; 2]) -> bool {
+    nvrtc[0] <= driver[0]
+}
+
+/// Returns what to install for a driver.
+fn what_to_install(cuda: Option<[i32; 2]>) -> String {
+    let (package, library) = match cuda {
+        Some([11, _]) => ("nvidia-cuda-nvrtc-cu11", "libnvrtc.so.11.2"),
+        Some([12, _]) => ("nvidia-cuda-nvrtc-cu12", "libnvrtc.so.12"),
+        _ => ("nvidia-cuda-nvrtc", "libnvrtc.so.13"),
+    };
+    let of_driver = cuda.map(|[major, _]| format!(" for CUDA {major}")).unwrap_or_default();
+    format!(
+        "Install NVIDIA's package cuda-nvrtc{of_driver}; or the Python package {package}, and set {NVRTC_VARIABLE} to the path of its \
+         library ({library}), because the system does not look for libraries of Python packages"
+    )
+}
+
 impl Nvrtc {
-    /// Returns the compiler of this process, which is loaded when it is first needed: from the path in the environment variable
-    /// `FORERUN_NVRTC`, or where the system finds it.
+    /// Loads the compiler: from the path in the environment variable `FORERUN_NVRTC`, or where the system finds it. `cuda` is the
+    /// version of CUDA that the driver is for, such as `[12, 4]`: drivers do not load code of a later major version. Without it, any
+    /// compiler will do.
     ///
     /// # Errors
-    /// With what to do if there is none.
-    pub fn shared() -> Result<&'static Self, String> {
-        static SHARED: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
-        SHARED.get_or_init(Self::load).as_ref().map_err(Clone::clone)
-    }
-
-    fn load() -> Result<Self, String> {
+    /// With what to do if there is none for the driver.
+    pub fn load(cuda: Option<[i32; 2]>) -> Result<Self, String> {
         let named = std::env::var_os(NVRTC_VARIABLE).filter(|path| !path.is_empty());
         let paths: Vec<PathBuf> = match named {
             Some(path) => vec![path.into()],
@@ -92,15 +107,24 @@ impl Nvrtc {
                 Ok(library) => {
                     let mut loaded = Self { library, _parts: parts, version: [0; 2] };
                     loaded.version = loaded.read_version()?;
-                    return Ok(loaded);
+                    match cuda {
+                        Some(of_driver) if !suits(loaded.version, of_driver) => {
+                            let ([major, minor], [most, _]) = (loaded.version, of_driver);
+                            reasons.push(format!(
+                                "{} is NVRTC {major}.{minor}, but the driver loads code of CUDA {most} and older",
+                                path.display()
+                            ));
+                        }
+                        _ => return Ok(loaded),
+                    }
                 }
                 Err(error) => reasons.push(error.to_string()),
             }
         }
         Err(format!(
-            "CUDA needs NVRTC, which compiles kernels ({}). Install it (the package cuda-nvrtc of NVIDIA, or the Python package \
-             nvidia-cuda-nvrtc), or set {NVRTC_VARIABLE} to the path of its library",
-            reasons.join("; ")
+            "CUDA needs NVRTC, which compiles kernels ({}). {}",
+            reasons.join("; "),
+            what_to_install(cuda)
         ))
     }
 
@@ -230,5 +254,37 @@ impl Nvrtc {
             },
         );
         Err(format!("NVRTC: {name}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_load_code_of_their_major_version_and_older() {
+        for (nvrtc, driver, expected) in [
+            ([12, 9], [12, 2], true),
+            ([12, 2], [12, 9], true),
+            ([12, 9], [13, 0], true),
+            ([11, 8], [12, 4], true),
+            ([13, 0], [12, 9], false),
+            ([12, 0], [11, 8], false),
+        ] {
+            assert_eq!(suits(nvrtc, driver), expected, "{nvrtc:?} with {driver:?}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_package_for_the_driver() {
+        for (driver, package) in [
+            (Some([11, 8]), "nvidia-cuda-nvrtc-cu11,"),
+            (Some([12, 4]), "nvidia-cuda-nvrtc-cu12,"),
+            (Some([13, 0]), "nvidia-cuda-nvrtc,"),
+            (None, "nvidia-cuda-nvrtc,"),
+        ] {
+            let text = what_to_install(driver);
+            assert!(text.contains(package) && text.contains(NVRTC_VARIABLE), "{text}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use wgpu::{
     BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType, BufferDescriptor, BufferUsages,
     ComputePassDescriptor, ComputePipeline, ComputePipelineDescriptor, Device, DeviceDescriptor,
     MapMode, PipelineCompilationOptions, PipelineLayoutDescriptor, PollType, Queue,
-    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages, SubmissionIndex,
 };
 
 /// The folder of the tests' compiled kernels.
@@ -149,8 +149,13 @@ impl Opened {
 
     /// Waits for all work, and reads a buffer.
     fn read(&self, staging: &Buffer) -> Vec<u32> {
+        self.read_after(staging, None)
+    }
+
+    /// Waits for a submission, or for all work, and reads a buffer.
+    fn read_after(&self, staging: &Buffer, submission_index: Option<SubmissionIndex>) -> Vec<u32> {
         staging.slice(..).map_async(MapMode::Read, |_| ());
-        self.device.poll(PollType::wait_indefinitely()).unwrap();
+        self.device.poll(PollType::Wait { submission_index, timeout: None }).unwrap();
         let view = staging.slice(..).get_mapped_range().unwrap();
         let words = view.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()));
         words.collect()

@@ -112,6 +112,11 @@ impl<'a> ModuleWriter<'a> {
         if !self.module.overrides.is_empty() {
             return Err(TranslateError::unsupported("an override"));
         }
+        for (_, global) in self.module.global_variables.iter() {
+            if matches!(global.space, AddressSpace::Storage { .. } | AddressSpace::Immediate) {
+                self.names.check_layout(global.ty)?;
+            }
+        }
         let mut source = self.names.write_structs()?;
         self.write_shared_memory(&mut source)?;
         for (handle, function) in self.module.functions.iter() {
@@ -178,7 +183,13 @@ impl<'a> ModuleWriter<'a> {
     /// Returns the name of the elements of a storage buffer.
     fn element_name(&self, global: &GlobalVariable) -> Result<String, TranslateError> {
         match self.module.types[global.ty].inner {
-            TypeInner::Array { base, size: ArraySize::Dynamic, .. } => self.names.of(base),
+            TypeInner::Array { base, size: ArraySize::Dynamic, .. } => {
+                // The name of an array's type has a comma, which ends an argument of a macro.
+                if matches!(self.module.types[base].inner, TypeInner::Array { .. }) {
+                    return Err(TranslateError::unsupported("a buffer of arrays"));
+                }
+                self.names.of(base)
+            }
             _ => Err(TranslateError::unsupported("a buffer that is not an array")),
         }
     }

@@ -28,6 +28,21 @@ pub(crate) fn adapters() -> Vec<Adapter> {
     Vec::new()
 }
 
+/// Returns the GPUs that would be used through CUDA if kernels could be compiled for them, and why they cannot.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+pub(crate) fn unusable(used: &[Adapter]) -> Vec<String> {
+    #[cfg(feature = "cuda")]
+    {
+        let is_emulated = std::env::var_os(EMULATOR).is_some_and(|folder| !folder.is_empty());
+        let used: Vec<_> = used.iter().map(Adapter::get_info).collect();
+        let all = if is_emulated { Vec::new() } else { forerun_cuda::unusable() };
+        let others = all.into_iter().filter(|(info, _)| !is_offered_by(info, &used));
+        others.map(|(info, reason)| format!("{}: {reason}", info.name)).collect()
+    }
+    #[cfg(not(feature = "cuda"))]
+    Vec::new()
+}
+
 /// Returns a CUDA device that the processor emulates. Empty without a C++ compiler, or without the feature `cuda`.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
 fn emulated_adapters(folder: &Path) -> Vec<Adapter> {

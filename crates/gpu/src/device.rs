@@ -90,6 +90,14 @@ impl GpuDevice {
         find_adapters().into_iter().map(|(adapter, _)| adapter).collect()
     }
 
+    /// Returns the GPUs that have CUDA's driver only, but no compiler of kernels for it, with what to do: the name and the reason of
+    /// each. They are not among [`GpuDevice::adapters`]. It is empty without the feature `cuda`.
+    #[must_use]
+    pub fn unusable() -> Vec<String> {
+        let used: Vec<_> = find_adapters().into_iter().map(|(_, adapter)| adapter).collect();
+        cuda::unusable(&used)
+    }
+
     /// Opens the GPU with this number among [`GpuDevice::adapters`], and probes its arithmetic.
     ///
     /// # Errors

@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn every_kernel_compiles_with_nvrtc_without_contraction() {
         use forerun_cuda::{Nvrtc, Output};
-        let nvrtc = match Nvrtc::shared() {
+        let nvrtc = match Nvrtc::load(None) {
             Ok(nvrtc) => nvrtc,
             Err(error) => return println!("skipped: {error}"),
         };

@@ -24,7 +24,8 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Compiles a kernel: as SPIR-V without contraction, or as WGSL, from which CUDA C without contraction is made. The driver may find it in `cache`, or adds it.
+    /// Compiles a kernel: as SPIR-V without contraction, or as WGSL, from which CUDA C without contraction is made. The driver may
+    /// find it in `cache`, or adds it.
     pub(crate) fn new(
         device: &Device,
         kernel: Kernel,

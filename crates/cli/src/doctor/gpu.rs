@@ -6,7 +6,9 @@ use super::Check;
 #[cfg(feature = "gpu")]
 pub(super) fn checks() -> Vec<Check> {
     let adapters = forerun::GpuDevice::adapters();
-    if adapters.is_empty() {
+    let unusable = forerun::GpuDevice::unusable().into_iter();
+    let unusable: Vec<_> = unusable.map(|reason| Check::unknown("gpu", reason)).collect();
+    if adapters.is_empty() && unusable.is_empty() {
         return vec![Check::ok(
             "gpu",
             "none found (a GPU needs a driver for Vulkan, Direct3D 12, Metal, or CUDA with `--features cuda`)",
@@ -38,7 +40,7 @@ pub(super) fn checks() -> Vec<Check> {
         ),
         Err(error) => Check::unknown("gpu", error.to_string()),
     };
-    adapters.iter().map(check).collect()
+    adapters.iter().map(check).chain(unusable).collect()
 }
 
 /// Says that this build has no GPU support.

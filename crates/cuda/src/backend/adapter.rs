@@ -32,7 +32,6 @@ pub(super) const IMMEDIATE_BYTES: usize = 128;
 #[derive(Debug)]
 pub(super) struct CudaAdapter {
     driver: &'static dyn Driver,
-    index: usize,
     info: DeviceInfo,
 }
 
@@ -44,14 +43,8 @@ pub fn is_cuda(adapter: &Adapter) -> bool {
 
 /// Returns a driver's devices.
 pub(crate) fn adapters_of(driver: &'static impl Driver) -> Vec<Adapter> {
-    let infos = driver.devices().into_iter().enumerate();
-    infos.map(|(index, info)| Adapter::from_custom(CudaAdapter::new(driver, index, info))).collect()
-}
-
-impl CudaAdapter {
-    fn new(driver: &'static dyn Driver, index: usize, info: DeviceInfo) -> Self {
-        Self { driver, index, info }
-    }
+    let infos = driver.devices().into_iter();
+    infos.map(|info| Adapter::from_custom(CudaAdapter { driver, info })).collect()
 }
 
 /// Returns the features of all devices.
@@ -75,7 +68,7 @@ pub(super) fn limits(info: &DeviceInfo) -> Limits {
 }
 
 /// Describes a device.
-pub(super) fn describe(info: &DeviceInfo) -> AdapterInfo {
+pub(crate) fn describe(info: &DeviceInfo) -> AdapterInfo {
     let device_type = match (info.is_emulated, info.is_integrated) {
         (true, _) => DeviceType::Cpu,
         (false, true) => DeviceType::IntegratedGpu,
@@ -95,8 +88,17 @@ pub(super) fn describe(info: &DeviceInfo) -> AdapterInfo {
 }
 
 impl AdapterInterface for CudaAdapter {
-    fn request_device(&self, _: &DeviceDescriptor<'_>) -> Pin<Box<dyn RequestDeviceFuture>> {
-        let opened = self.driver.open(self.index).map(|context| {
+    fn request_device(
+        &self,
+        descriptor: &DeviceDescriptor<'_>,
+    ) -> Pin<Box<dyn RequestDeviceFuture>> {
+        let has_all = features().contains(descriptor.required_features)
+            && descriptor.required_limits.check_limits(&limits(&self.info));
+        if !has_all {
+            let error = "the device does not have all required features and limits";
+            return Box::pin(ready(Err(RequestDeviceError::from_message(error.to_owned()))));
+        }
+        let opened = self.driver.open(self.info.ordinal).map(|context| {
             let inner = Arc::new(Inner::new(context, self.info.clone()));
             let queue = DispatchQueue::custom(CudaQueue::new(Arc::clone(&inner)));
             (DispatchDevice::custom(CudaDevice::new(inner)), queue)

@@ -3,6 +3,7 @@
 use super::device::Inner;
 use crate::driver::{Memory, Place};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use wgpu::custom::{
     BufferInterface, BufferMapCallback, BufferMappedRangeInterface, DispatchBufferMappedRange,
@@ -19,7 +20,10 @@ pub(super) struct BufferInner {
     pub(super) size: u64,
     /// `None` if there was none, or after it was destroyed.
     memory: Mutex<Option<Arc<Memory>>>,
+    /// It changes under the lock of the device's work only, so that no work is submitted between a check and what relies on it.
     mapping: Mutex<Mapping>,
+    /// The number of the last submission that uses the buffer; 0 before the first.
+    last_use: AtomicU64,
 }
 
 /// Whether the processor may read a buffer.
@@ -42,7 +46,13 @@ pub(super) fn place_for(usage: BufferUsages) -> Place {
 impl BufferInner {
     pub(super) fn new(device: Arc<Inner>, size: u64, memory: Option<Memory>) -> Self {
         let memory = Mutex::new(memory.map(Arc::new));
-        Self { device, size, memory, mapping: Mutex::new(Mapping::None) }
+        Self {
+            device,
+            size,
+            memory,
+            mapping: Mutex::new(Mapping::None),
+            last_use: AtomicU64::new(0),
+        }
     }
 
     /// Returns the buffer's memory. `None` if it was destroyed.
@@ -56,9 +66,43 @@ impl BufferInner {
         is_inside && offset.is_multiple_of(4) && bytes.is_multiple_of(4)
     }
 
+    fn set_mapping(&self, mapping: Mapping) -> Mapping {
+        std::mem::replace(&mut self.mapping.lock().unwrap_or_else(PoisonError::into_inner), mapping)
+    }
+
+    fn mapping(&self) -> Mapping {
+        *self.mapping.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns whether work may use the buffer: not while it is mapped.
     pub(super) fn is_free(&self) -> bool {
-        *self.mapping.lock().unwrap_or_else(PoisonError::into_inner) == Mapping::None
+        self.mapping() == Mapping::None
+    }
+
+    /// Returns whether the processor may read the buffer when work is done.
+    pub(super) fn can_be_mapped(&self) -> bool {
+        // SAFETY: the bytes are not read here.
+        let is_on_host = |memory: Arc<Memory>| unsafe { memory.bytes() }.is_some();
+        self.is_free() && self.memory().is_some_and(is_on_host)
+    }
+
+    pub(super) fn request_mapping(&self) {
+        self.set_mapping(Mapping::Requested);
+    }
+
+    /// Ends the mapping, or the wait for it.
+    pub(super) fn end_mapping(&self) {
+        self.set_mapping(Mapping::None);
+    }
+
+    /// Returns the number of the last submission that uses the buffer.
+    pub(super) fn last_use(&self) -> u64 {
+        self.last_use.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a submission uses the buffer. It is called under the lock of the device's work.
+    pub(super) fn note_use(&self, submission: u64) {
+        self.last_use.store(submission, Ordering::Relaxed);
     }
 
     /// Lets the processor read, if it still waits for that.
@@ -76,28 +120,20 @@ impl BufferInner {
 
 impl BufferInterface for CudaBuffer {
     fn map_async(&self, mode: MapMode, _: Range<u64>, callback: BufferMapCallback) {
-        let is_readable = self.0.memory().is_some_and(|memory| {
-            // SAFETY: the bytes are not read here.
-            unsafe { memory.bytes() }.is_some()
-        });
-        {
-            let mut mapping = self.0.mapping.lock().unwrap_or_else(PoisonError::into_inner);
-            if mode == MapMode::Read && is_readable && *mapping == Mapping::None {
-                *mapping = Mapping::Requested;
-                drop(mapping);
-                return self.0.device.map_when_done(Arc::clone(&self.0), callback);
+        match mode {
+            MapMode::Read => self.0.device.map_when_done(&self.0, callback),
+            MapMode::Write => {
+                self.0.device.errors.report_invalid("buffers are mapped for reading only");
+                callback(Err(BufferAsyncError));
             }
         }
-        self.0.device.errors.report_invalid("a buffer cannot be mapped, or is mapped already");
-        callback(Err(BufferAsyncError));
     }
 
     fn get_mapped_range(
         &self,
         range: Range<u64>,
     ) -> Result<DispatchBufferMappedRange, MapRangeError> {
-        let is_ready =
-            *self.0.mapping.lock().unwrap_or_else(PoisonError::into_inner) == Mapping::Ready;
+        let is_ready = self.0.mapping() == Mapping::Ready;
         let memory = self.0.memory().filter(|_| is_ready && range.end <= self.0.size);
         if memory.is_none() {
             // wgpu lets no other crate create its error, so the view is of zeros.
@@ -107,7 +143,7 @@ impl BufferInterface for CudaBuffer {
     }
 
     fn unmap(&self) {
-        *self.0.mapping.lock().unwrap_or_else(PoisonError::into_inner) = Mapping::None;
+        self.0.device.unmap(&self.0);
     }
 
     fn destroy(&self) {

@@ -226,9 +226,13 @@ impl CudaPass {
             None if kernel.bindings.is_empty() => CudaBindGroup(Arc::default()),
             None => return Err("a dispatch without buffers".into()),
         };
-        let is_bound = |binding: &u32| group.0.iter().any(|bound| bound.binding == *binding);
+        // The kernel's compiler relies on it that what is only read is not written.
+        let is_bound = |(binding, is_written): &(u32, bool)| {
+            let mut all = group.0.iter();
+            all.any(|bound| bound.binding == *binding && bound.read_only != *is_written)
+        };
         if !kernel.bindings.iter().all(is_bound) {
-            return Err("a dispatch without one of the kernel's buffers".into());
+            return Err("a dispatch without one of the kernel's buffers, or one that is read only in the layout and not in the kernel, or the reverse".into());
         }
         if grid.iter().any(|blocks| *blocks > MAX_BLOCKS) {
             return Err(format!("a dispatch of {grid:?} workgroups"));
@@ -304,11 +308,13 @@ impl ComputePassInterface for CudaPass {
     }
 }
 
+// wgpu requires it of passes.
 impl Drop for CudaPass {
     fn drop(&mut self) {}
 }
 
-/// Checks that a device may run commands: all are right, and what they use is the device's.
+/// Checks that a device may run commands: all are right, and what they use is the device's and not mapped. It is called under the lock of
+/// the device's work.
 ///
 /// # Errors
 /// With what is wrong.

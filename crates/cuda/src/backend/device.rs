@@ -9,7 +9,7 @@ use super::pipeline::{
     CudaBindGroup, CudaBindGroupLayout, CudaPipeline, CudaPipelineCache, CudaPipelineLayout,
     CudaShader,
 };
-use super::queue::{Callback, Work};
+use super::queue::Work;
 use crate::driver::{Context, DeviceInfo, DriverError, Memory, Place};
 use crate::translate::translate;
 use std::fmt;
@@ -19,16 +19,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use wgpu::custom::{
-    BoxDeviceLostCallback, BufferMapCallback, DeviceInterface, DispatchBindGroup,
-    DispatchBindGroupLayout, DispatchBlas, DispatchBuffer, DispatchCommandEncoder,
-    DispatchComputePipeline, DispatchExternalTexture, DispatchPipelineCache,
-    DispatchPipelineLayout, DispatchQuerySet, DispatchRenderBundleEncoder, DispatchRenderPipeline,
-    DispatchSampler, DispatchShaderModule, DispatchTexture, DispatchTlas, PopErrorScopeFuture,
+    BoxDeviceLostCallback, BoxSubmittedWorkDoneCallback, BufferMapCallback, DeviceInterface,
+    DispatchBindGroup, DispatchBindGroupLayout, DispatchBlas, DispatchBuffer,
+    DispatchCommandEncoder, DispatchComputePipeline, DispatchExternalTexture,
+    DispatchPipelineCache, DispatchPipelineLayout, DispatchQuerySet, DispatchRenderBundleEncoder,
+    DispatchRenderPipeline, DispatchSampler, DispatchShaderModule, DispatchTexture, DispatchTlas,
+    PopErrorScopeFuture,
 };
 use wgpu::wgt::PollType;
 use wgpu::{
     AdapterInfo, AllocatorReport, BindGroupDescriptor, BindGroupLayoutDescriptor,
-    BlasGeometrySizeDescriptors, BufferDescriptor, CommandEncoderDescriptor,
+    BlasGeometrySizeDescriptors, BufferAsyncError, BufferDescriptor, CommandEncoderDescriptor,
     ComputePipelineDescriptor, CreateBlasDescriptor, CreateTlasDescriptor, Device,
     DeviceLostReason, Error, ErrorFilter, ExternalTextureDescriptor, Features, InternalCounters,
     Limits, MeshPipelineDescriptor, PipelineCacheDescriptor, PipelineLayoutDescriptor, PollError,
@@ -126,18 +127,45 @@ impl Inner {
         self.lose(DeviceLostReason::Unknown, &error.to_string());
     }
 
-    /// Lets the processor read a buffer when all work so far is done.
-    pub(super) fn map_when_done(&self, buffer: Arc<BufferInner>, callback: BufferMapCallback) {
-        if self.is_lost() {
-            return callback(Err(wgpu::BufferAsyncError));
+    /// Lets the processor read a buffer when the submissions that use it are done.
+    pub(super) fn map_when_done(&self, buffer: &Arc<BufferInner>, callback: BufferMapCallback) {
+        let mut work = self.work();
+        // A device that is lost after this takes the callback with `give_up`.
+        let is_lost = self.is_lost();
+        if !is_lost && buffer.can_be_mapped() && !work.will_write(buffer) {
+            return work.map_when_done(buffer, callback);
         }
-        self.work().call_when_done(Callback::Map(buffer, callback));
+        drop(work);
+        if !is_lost {
+            self.errors.report_invalid(
+                "a buffer cannot be mapped: it is mapped already, destroyed, not for reading, or written by the next submission",
+            );
+        }
+        callback(Err(BufferAsyncError));
+    }
+
+    /// Ends the mapping of a buffer. A callback that waits for it is called with an error, as wgpu does.
+    pub(super) fn unmap(&self, buffer: &Arc<BufferInner>) {
+        let aborted = self.work().unmap(buffer);
+        aborted.call();
+    }
+
+    /// Calls when all work so far is done.
+    pub(super) fn call_when_done(&self, callback: BoxSubmittedWorkDoneCallback) {
+        let mut work = self.work();
+        match self.is_lost() {
+            true => {
+                drop(work);
+                callback();
+            }
+            false => work.call_when_done(callback),
+        }
     }
 
     /// Allocates memory whose content is zero.
     fn allocate(&self, bytes: u64, place: Place) -> Result<Memory, DriverError> {
         let memory = Memory::allocate(&self.context, bytes, place)?;
-        if place == Place::Device {
+        if place == Place::Device && bytes > 0 {
             // SAFETY: the memory has so many bytes. Freeing waits for all work of the device (CUDA C++ Programming Guide, "Stream
             // Ordered Memory Allocator").
             unsafe { self.context.clear(memory.span.address, bytes)? };
@@ -205,7 +233,8 @@ impl CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // Callbacks refer to buffers, which refer to the device.
+        // Writes and callbacks refer to buffers, which refer to the work that has them: without this, the memory would never be freed.
+        // Unlike wgpu's, the device does not run writes that a queue submits after it is dropped.
         let left = self.0.work().give_up();
         left.call();
     }
@@ -227,9 +256,13 @@ impl DeviceInterface for CudaDevice {
     fn create_shader_module(
         &self,
         desc: ShaderModuleDescriptor<'_>,
-        _: ShaderRuntimeChecks,
+        checks: ShaderRuntimeChecks,
     ) -> DispatchShaderModule {
         let translated = match &desc.source {
+            _ if checks.bounds_checks => {
+                Err("a shader whose indices are to be checked; CUDA runs trusted ones only"
+                    .to_owned())
+            }
             ShaderSource::Wgsl(source) => translate(source).map_err(|error| error.to_string()),
             _ => Err("a shader that is not WGSL".to_owned()),
         };

@@ -3,6 +3,7 @@
 use super::buffer::{BufferInner, CudaBuffer};
 use super::device::Inner;
 use crate::driver::{Context, Kernel};
+use crate::nvrtc::OPTIONS;
 use crate::translate::Translation;
 use std::collections::HashMap;
 use std::future::ready;
@@ -61,6 +62,8 @@ pub(super) struct CudaBindGroup(pub(super) Arc<Vec<BoundBuffer>>);
 #[derive(Debug)]
 pub(super) struct BoundBuffer {
     pub(super) binding: u32,
+    /// Whether kernels only read it.
+    pub(super) read_only: bool,
     pub(super) buffer: Arc<BufferInner>,
     pub(super) offset: u64,
     pub(super) bytes: u64,
@@ -94,14 +97,14 @@ impl CudaBindGroup {
             let read_only =
                 *layout.0.get(&entry.binding).ok_or("a binding that is not in the layout")?;
             let is_conflict = |other: &BoundBuffer| {
-                let other_read_only = layout.0.get(&other.binding).copied().unwrap_or(false);
-                Arc::ptr_eq(&other.buffer, &buffer.0) && read_only != other_read_only
+                Arc::ptr_eq(&other.buffer, &buffer.0) && read_only != other.read_only
             };
             if bound.iter().any(is_conflict) {
                 return Err("a buffer is read only and written in one kernel");
             }
             bound.push(BoundBuffer {
                 binding: entry.binding,
+                read_only,
                 buffer: Arc::clone(&buffer.0),
                 offset: part.offset,
                 bytes,
@@ -113,7 +116,7 @@ impl CudaBindGroup {
 
 impl BindGroupInterface for CudaBindGroup {}
 
-/// What a pipeline may bind. The kernel says the same.
+/// What a pipeline may bind. Dispatches compare what is bound with the kernel.
 #[derive(Debug)]
 pub(super) struct CudaPipelineLayout;
 
@@ -129,8 +132,8 @@ pub(super) struct CompiledKernel {
     pub(super) context: Arc<dyn Context>,
     pub(super) kernel: Kernel,
     pub(super) threads: u32,
-    /// The bindings in the order of the kernel's parameters.
-    pub(super) bindings: Vec<u32>,
+    /// The bindings in the order of the kernel's parameters, and whether each is written.
+    pub(super) bindings: Vec<(u32, bool)>,
     pub(super) immediate_bytes: usize,
 }
 
@@ -153,7 +156,7 @@ impl CudaPipeline {
                     context: Arc::clone(&device.context),
                     kernel,
                     threads: translation.threads,
-                    bindings: translation.bindings.iter().map(|(binding, _)| *binding).collect(),
+                    bindings: translation.bindings.clone(),
                     immediate_bytes: translation.immediate_bytes as usize,
                 })))
             }
@@ -173,10 +176,10 @@ impl ComputePipelineInterface for CudaPipeline {
     }
 }
 
-/// Returns a number for a kernel's source.
+/// Returns a number for a kernel's source and the options of its compilation.
 fn key(source: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
-    source.hash(&mut hasher);
+    (source, OPTIONS).hash(&mut hasher);
     hasher.finish()
 }
 

@@ -12,7 +12,7 @@ use wgpu::custom::{
     BoxSubmittedWorkDoneCallback, BufferMapCallback, DispatchBlas, DispatchBuffer,
     DispatchCommandBuffer, DispatchQueueWriteBuffer, DispatchSurfaceOutputDetail, QueueInterface,
 };
-use wgpu::{BufferSize, Extent3d, TexelCopyBufferLayout, TexelCopyTextureInfo};
+use wgpu::{BufferAsyncError, BufferSize, Extent3d, TexelCopyBufferLayout, TexelCopyTextureInfo};
 
 /// The queue of a device.
 #[derive(Debug)]
@@ -37,8 +37,10 @@ struct Submission {
 }
 
 /// What submitted work uses, until it is done.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Kept {
+    /// The number of the submission.
+    submission: u64,
     memory: HashMap<u64, Arc<Memory>>,
     data: Vec<Vec<u8>>,
 }
@@ -57,19 +59,19 @@ impl From<DriverError> for Fault {
 }
 
 /// What is called when work is done.
-pub(super) enum Callback {
+enum Callback {
     Map(Arc<BufferInner>, BufferMapCallback),
     Done(BoxSubmittedWorkDoneCallback),
 }
 
 impl Callback {
-    /// Maps the buffer, if it is one that waits for that. Returns what is left to call, with an error if the device is lost.
+    /// Maps the buffer, if it is one that waits for that. Returns what is left to call, with an error if it will not be mapped.
     ///
     /// A thread that finds its work done may read the buffer at once, while another thread still has this result. So it is called
     /// under the lock of the work.
-    fn finish(self, is_lost: bool) -> Finished {
+    fn finish(self, is_aborted: bool) -> Finished {
         match self {
-            Self::Map(_, callback) if is_lost => Box::new(|| callback(Err(wgpu::BufferAsyncError))),
+            Self::Map(_, callback) if is_aborted => Box::new(|| callback(Err(BufferAsyncError))),
             Self::Map(buffer, callback) => {
                 let outcome = buffer.finish_mapping();
                 Box::new(move || callback(outcome))
@@ -118,8 +120,29 @@ impl Retired {
 
 impl Work {
     /// Adds what is called when all work so far is done.
-    pub(super) fn call_when_done(&mut self, callback: Callback) {
-        self.callbacks.push((self.submitted, callback));
+    pub(super) fn call_when_done(&mut self, callback: BoxSubmittedWorkDoneCallback) {
+        self.callbacks.push((self.submitted, Callback::Done(callback)));
+    }
+
+    /// Adds what is called when a buffer is mapped: when the submissions that use it are done. Later ones do not matter: whoever waits
+    /// for the buffer's own submission may read it then.
+    pub(super) fn map_when_done(&mut self, buffer: &Arc<BufferInner>, callback: BufferMapCallback) {
+        buffer.request_mapping();
+        self.callbacks.push((buffer.last_use(), Callback::Map(Arc::clone(buffer), callback)));
+    }
+
+    /// Ends the mapping of a buffer. Returns the callback that waits for it.
+    pub(super) fn unmap(&mut self, buffer: &Arc<BufferInner>) -> Retired {
+        buffer.end_mapping();
+        let is_aborted = |(_, callback): &mut (u64, Callback)| matches!(callback, Callback::Map(own, _) if Arc::ptr_eq(own, buffer));
+        let aborted = self.callbacks.extract_if(.., is_aborted);
+        let callbacks = aborted.map(|(_, callback)| callback.finish(true)).collect();
+        Retired { callbacks, ..Retired::default() }
+    }
+
+    /// Returns whether the next submission writes a buffer before its commands.
+    pub(super) fn will_write(&self, buffer: &Arc<BufferInner>) -> bool {
+        self.writes.iter().any(|write| Arc::ptr_eq(&write.to.buffer, buffer))
     }
 
     /// Takes away the submissions that are done.
@@ -147,7 +170,7 @@ impl Work {
 
     /// Runs the writes so far and commands.
     fn submit(&mut self, device: &Inner, commands: &[Command]) -> Result<(), Fault> {
-        let mut kept = Kept::default();
+        let mut kept = Kept::of(self.submitted + 1);
         let run = self.run(device, commands, &mut kept);
         // After an error of a command, those before it still run.
         let event = match device.context.mark() {
@@ -185,14 +208,18 @@ fn run_command(context: &dyn Context, command: &Command, kept: &mut Kept) -> Res
         Command::Copy { from, to, bytes } => {
             let from = kept.span(&from.buffer, from.offset, *bytes).ok_or_else(destroyed)?;
             let to = kept.span(&to.buffer, to.offset, *bytes).ok_or_else(destroyed)?;
-            // SAFETY: the parts are of different buffers, in which `has_part` has found them, and `kept` keeps them.
-            unsafe { context.copy(from.address, to.address, *bytes)? };
+            if *bytes > 0 {
+                // SAFETY: the parts are of different buffers, in which `has_part` has found them, and `kept` keeps them.
+                unsafe { context.copy(from.address, to.address, *bytes)? };
+            }
             Ok(())
         }
         Command::Clear { at, bytes } => {
             let at = kept.span(&at.buffer, at.offset, *bytes).ok_or_else(destroyed)?;
-            // SAFETY: `has_part` has found the part, and `kept` keeps it.
-            unsafe { context.clear(at.address, *bytes)? };
+            if *bytes > 0 {
+                // SAFETY: `has_part` has found the part, and `kept` keeps it.
+                unsafe { context.clear(at.address, *bytes)? };
+            }
             Ok(())
         }
         Command::Dispatch { kernel, group, immediates, grid } => {
@@ -200,7 +227,8 @@ fn run_command(context: &dyn Context, command: &Command, kept: &mut Kept) -> Res
                 let bound = group.0.iter().find(|bound| bound.binding == *binding)?;
                 kept.span(&bound.buffer, bound.offset, bound.bytes)
             };
-            let spans: Option<Vec<Span>> = kernel.bindings.iter().map(span).collect();
+            let spans: Option<Vec<Span>> =
+                kernel.bindings.iter().map(|(binding, _)| span(binding)).collect();
             let (spans, threads) = (spans.ok_or_else(destroyed)?, kernel.threads);
             let immediates = if kernel.immediate_bytes == 0 { &[][..] } else { immediates };
             // SAFETY: `check` has found that the kernel is of this device, and its translation says which parameters it has.
@@ -212,9 +240,14 @@ fn run_command(context: &dyn Context, command: &Command, kept: &mut Kept) -> Res
 }
 
 impl Kept {
-    /// Returns a part of a buffer, and keeps its memory. `None` if it was destroyed.
+    fn of(submission: u64) -> Self {
+        Self { submission, memory: HashMap::new(), data: Vec::new() }
+    }
+
+    /// Returns a part of a buffer, keeps its memory, and notes the use. `None` if it was destroyed.
     fn span(&mut self, buffer: &BufferInner, offset: u64, bytes: u64) -> Option<Span> {
         let memory = buffer.memory()?;
+        buffer.note_use(self.submission);
         let span = Span { address: memory.span.address + offset, bytes };
         self.memory.entry(memory.span.address).or_insert(memory);
         Some(span)
@@ -233,10 +266,16 @@ impl QueueInterface for CudaQueue {
         let is_own = |buffer: &&CudaBuffer| Arc::ptr_eq(&buffer.0.device, &self.device);
         match buffer.filter(is_own) {
             Some(buffer) if buffer.0.has_part(offset, data.len() as u64) => {
-                let to = Part { buffer: Arc::clone(&buffer.0), offset };
+                let write = Write {
+                    to: Part { buffer: Arc::clone(&buffer.0), offset },
+                    data: data.to_vec(),
+                };
                 let mut work = self.device.work();
-                if !data.is_empty() {
-                    work.writes.push(Write { to, data: data.to_vec() });
+                if !buffer.0.is_free() {
+                    drop(work);
+                    self.device.errors.report_invalid("bytes are written to a mapped buffer");
+                } else if !data.is_empty() && !self.device.is_lost() {
+                    work.writes.push(write);
                 }
             }
             _ => self.device.errors.report_invalid("bytes are written outside a buffer"),
@@ -267,20 +306,18 @@ impl QueueInterface for CudaQueue {
 
     fn submit(&self, command_buffers: &mut dyn Iterator<Item = DispatchCommandBuffer>) -> u64 {
         let mut commands = Vec::new();
-        let mut wrong = None;
         for buffer in command_buffers {
-            let own = buffer
-                .as_custom::<CudaCommandBuffer>()
-                .map(CudaCommandBuffer::take)
-                .unwrap_or_default();
-            match check(&own, &self.device) {
-                Ok(()) => commands.extend(own),
-                Err(what) => wrong = Some(what),
-            }
+            let own = buffer.as_custom::<CudaCommandBuffer>().map(CudaCommandBuffer::take);
+            commands.extend(own.unwrap_or_default());
         }
         let mut work = self.device.work();
         if self.device.is_lost() {
             return work.submitted;
+        }
+        // Buffers may be mapped until the work is locked. If one command is wrong, none runs, but the writes before them do.
+        let mut wrong = check(&commands, &self.device).err();
+        if wrong.is_some() {
+            commands.clear();
         }
         let outcome = work.submit(&self.device, &commands);
         let index = work.submitted;
@@ -301,7 +338,7 @@ impl QueueInterface for CudaQueue {
     }
 
     fn on_submitted_work_done(&self, callback: BoxSubmittedWorkDoneCallback) {
-        self.device.work().call_when_done(Callback::Done(callback));
+        self.device.call_when_done(callback);
     }
 
     fn compact_blas(&self, _: &DispatchBlas) -> (Option<u64>, DispatchBlas) {

@@ -159,6 +159,34 @@ fn loops_switches_structures_and_vectors_do_what_they_say() {
 }
 
 #[test]
+fn the_end_of_a_loop_is_there_for_every_continue() {
+    let body = "
+        var i = 0u;
+        var sum = 0u;
+        loop {
+            sum += i;
+            switch i { case 1u: { continue; } default: { } }
+            sum += 10u;
+            if (i > 5u) { break; }
+            continue;
+            continuing { let next = i + 1u; i = next; }
+        }
+        y[0] = sum;
+        var n = 0u;
+        loop {
+            if (x[n] == 7u) { continue; }
+            y[1] += 1u;
+            continue;
+            continuing { let next = n + 1u; n = next; break if next == 4u; }
+        }
+        let both = vec2<bool>(x[0] == 7u, x[1] == 7u) & vec2<bool>(true, true);
+        let one = both | vec2<bool>(false, true);
+        y[2] = u32(both.x) * 8u + u32(both.y) * 4u + u32(one.x) * 2u + u32(one.y);";
+    let Some(found) = run("", body, &[7, 3, 7, 3], 3) else { return };
+    assert_eq!(found, [21 + 60, 2, 8 + 2 + 1]);
+}
+
+#[test]
 fn threads_share_memory_and_see_where_they_are() {
     let source = format!(
         "struct Parameters {{ scale: u32, offset: u32 }}
@@ -198,6 +226,12 @@ fn threads_share_memory_and_see_where_they_are() {
 fn what_is_not_translated_is_named() {
     let error = |source: &str| crate::translate(source).unwrap_err().to_string();
     let kernel = |body: &str| format!("{IO} @compute @workgroup_size(1) fn main() {{ {body} }}");
+    let of_elements = |types: &str, element: &str| {
+        format!(
+            "{types} @group(0) @binding(0) var<storage, read_write> y: array<{element}>;
+            @compute @workgroup_size(1) fn main() {{ let a = y[1]; y[0] = a; }}"
+        )
+    };
     for (source, words) in [
         (kernel("y[0] = countOneBits(x[0]);"), "CountOneBits"),
         (kernel("y[0] = arrayLength(&x);"), "ArrayLength"),
@@ -208,6 +242,34 @@ fn what_is_not_translated_is_named() {
         ),
         (format!("{IO} fn f() {{}}"), "entry point"),
         (kernel("let v = vec2<f32>(); y[0] = u32(dot(v, v));"), "Dot"),
+        (kernel("var v = vec4<u32>(); v[x[0]] = 1u; y[0] = v.x;"), "a component that is written"),
+        (kernel("let v = vec3<u32>(); y[0] = v[x[0]];"), "an index that is not constant of"),
+        (kernel("let v = vec2<bool>(); y[0] = u32(v[x[0]]);"), "an index that is not constant of"),
+        (
+            kernel(
+                "var i = 0u;
+                loop {
+                    switch i { case 1u: { continue; } default: { } }
+                    y[i] = x[i];
+                    continuing { i += 1u; break if i > 2u; }
+                }",
+            ),
+            "`continue` in a `switch`",
+        ),
+        (of_elements("", "vec3<f32>"), "an array with elements at multiples of 16 bytes"),
+        (of_elements("", "array<u32, 2>"), "a buffer of arrays"),
+        (
+            of_elements("struct Odd { a: u32, b: vec3<f32> }", "Odd"),
+            "a structure with m1_b whose layout in C++ is another one",
+        ),
+        (
+            of_elements("struct Odd { a: vec2<f32>, @size(16) b: u32 }", "Odd"),
+            "a structure of 24 bytes",
+        ),
+        (
+            of_elements("struct Odd { a: array<vec3<u32>, 2> }", "Odd"),
+            "an array with elements at multiples of 16 bytes",
+        ),
     ] {
         let error = error(&source);
         assert!(error.contains(words), "{error}");

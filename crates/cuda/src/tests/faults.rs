@@ -74,3 +74,68 @@ fn wrong_calls_are_errors_and_not_undefined() {
     opened.device.destroy();
     assert!(opened.errors().join("; ").contains("lost (Destroyed)"));
 }
+
+#[test]
+fn nothing_runs_if_one_command_is_wrong() {
+    use wgpu::BufferUsages as Usage;
+    let Some(opened) = open() else { return };
+    let from = opened.buffer(64, Usage::COPY_SRC | Usage::COPY_DST);
+    let staging = opened.buffer(64, Usage::MAP_READ | Usage::COPY_DST);
+    opened.queue.write_buffer(&from, 0, &[1; 64]);
+    let record = |bytes| {
+        let mut encoder = opened.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(&from, 0, &staging, 0, bytes);
+        encoder.finish()
+    };
+    opened.queue.submit([record(64), record(65)]);
+    assert!(opened.errors().join("; ").contains("are not in a buffer"));
+    assert_eq!(opened.read(&staging), [0; 16]);
+}
+
+#[test]
+fn kernels_run_on_their_own_device_with_the_bindings_that_they_declare() {
+    use wgpu::BufferUsages as Usage;
+    let (Some(one), Some(other)) = (open(), open()) else { return };
+    let (layout, pipeline) = one.pipeline(&format!("{IO}{{ y[thread] = x[thread]; }}"), 0);
+    let (other_layout, of_other) = other.pipeline(&format!("{IO}{{ y[thread] = 5u; }}"), 0);
+    // It reads what the layout says is written.
+    let reads = IO.replace("binding(1)", "binding(3)").replace("binding(0)", "binding(1)");
+    let reads = reads.replace("binding(3)", "binding(0)");
+    let (_, turned) = one.pipeline(&format!("{reads}{{ y[thread] = x[thread]; }}"), 0);
+    let dispatch = |opened: &super::Opened, layout, pipeline| {
+        let [a, b] = [256, 256].map(|size| opened.buffer(size, Usage::STORAGE));
+        let entries = [(0, &a), (1, &b)].map(|(binding, buffer)| wgpu::BindGroupEntry {
+            binding,
+            resource: buffer.as_entire_binding(),
+        });
+        let group = opened.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout,
+            entries: &entries,
+        });
+        let mut encoder = opened.device.create_command_encoder(&Default::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            pass.set_pipeline(pipeline);
+            pass.set_bind_group(0, &group, &[]);
+            pass.dispatch_workgroups(1, 1, 1);
+        }
+        opened.queue.submit([encoder.finish()]);
+        opened.errors().join("; ")
+    };
+    assert_eq!(dispatch(&one, &layout, &pipeline), "");
+    assert_eq!(dispatch(&other, &other_layout, &of_other), "");
+    let error = dispatch(&one, &layout, &of_other);
+    assert!(error.contains("of another device"), "{error}");
+    let error = dispatch(&one, &layout, &turned);
+    assert!(error.contains("read only in the layout"), "{error}");
+}
+
+#[test]
+fn shaders_that_are_not_trusted_are_refused() {
+    let Some(opened) = open() else { return };
+    let source = wgpu::ShaderSource::Wgsl(format!("{IO}{{ y[thread] = x[thread]; }}").into());
+    let descriptor = wgpu::ShaderModuleDescriptor { label: None, source };
+    let _ = opened.device.create_shader_module(descriptor);
+    assert!(opened.errors().join("; ").contains("trusted ones only"));
+}

@@ -127,14 +127,17 @@ impl Context for Late {
     }
 
     unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        assert!(!bytes.is_empty(), "the driver may refuse that");
         self.queue(Work::Write(to, Bytes(bytes.as_ptr(), bytes.len())))
     }
 
     unsafe fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), DriverError> {
+        assert!(bytes > 0, "the driver may refuse that");
         self.queue(Work::Copy(from, to, bytes))
     }
 
     unsafe fn clear(&self, at: u64, bytes: u64) -> Result<(), DriverError> {
+        assert!(bytes > 0, "the driver may refuse that");
         self.queue(Work::Clear(at, bytes))
     }
 
@@ -242,12 +245,94 @@ fn threads_that_share_a_device_read_their_own_results() {
                     opened.queue.write_buffer(&from, 0, &bytes);
                     let mut encoder = opened.device.create_command_encoder(&Default::default());
                     encoder.copy_buffer_to_buffer(&from, 0, &staging, 0, 256);
-                    opened.queue.submit([encoder.finish()]);
-                    assert_eq!(opened.read(&staging), input);
+                    let own = opened.queue.submit([encoder.finish()]);
+                    // Other threads submit in between.
+                    std::thread::yield_now();
+                    assert_eq!(opened.read_after(&staging, Some(own)), input);
                     staging.unmap();
                 }
             });
         }
     });
     assert_eq!(opened.errors(), Vec::<String>::new());
+}
+
+/// A copy of a buffer that is all `number`, and its submission.
+fn copy_home(opened: &Opened, number: u32) -> (wgpu::Buffer, wgpu::SubmissionIndex) {
+    let from = opened.buffer(64, BufferUsages::COPY_SRC | BufferUsages::COPY_DST);
+    let staging = opened.buffer(64, BufferUsages::MAP_READ | BufferUsages::COPY_DST);
+    opened.queue.write_buffer(&from, 0, &number.to_le_bytes().repeat(16));
+    let mut encoder = opened.device.create_command_encoder(&Default::default());
+    encoder.copy_buffer_to_buffer(&from, 0, &staging, 0, 64);
+    let submission = opened.queue.submit([encoder.finish()]);
+    (staging, submission)
+}
+
+#[test]
+fn a_buffer_is_mapped_when_its_own_submission_is_done() {
+    let Some(opened) = open_late() else { return };
+    let (first, of_first) = copy_home(&opened, 1);
+    let (second, of_second) = copy_home(&opened, 2);
+    assert_eq!(opened.read_after(&first, Some(of_first)), [1; 16]);
+    let timeout = Some(Duration::ZERO);
+    let of_second_only = PollType::Wait { submission_index: Some(of_second.clone()), timeout };
+    assert!(matches!(opened.device.poll(of_second_only), Err(PollError::Timeout)), "too early");
+    assert_eq!(opened.read_after(&second, Some(of_second)), [2; 16]);
+    assert_eq!(opened.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_map_that_is_ended_early_is_called_with_an_error() {
+    let Some(opened) = open_late() else { return };
+    let (staging, _) = copy_home(&opened, 3);
+    let (send, outcomes) = std::sync::mpsc::channel();
+    staging.slice(..).map_async(wgpu::MapMode::Read, move |outcome| send.send(outcome).unwrap());
+    staging.unmap();
+    assert!(outcomes.recv().unwrap().is_err());
+    // The next one is its own.
+    assert_eq!(opened.read(&staging), [3; 16]);
+    assert_eq!(opened.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_buffer_that_is_mapped_is_not_written() {
+    let Some(opened) = open_late() else { return };
+    let (staging, _) = copy_home(&opened, 4);
+    staging.slice(..).map_async(wgpu::MapMode::Read, |_| ());
+    opened.queue.write_buffer(&staging, 0, &[9; 64]);
+    assert!(opened.errors().join("; ").contains("written to a mapped buffer"));
+    let mut encoder = opened.device.create_command_encoder(&Default::default());
+    encoder.clear_buffer(&staging, 0, None);
+    opened.queue.submit([encoder.finish()]);
+    assert!(opened.errors().join("; ").contains("a buffer is mapped"));
+    opened.device.poll(PollType::wait_indefinitely()).unwrap();
+    assert_eq!(&*staging.slice(..).get_mapped_range().unwrap(), 4_u32.to_le_bytes().repeat(16));
+    staging.unmap();
+    // The next submission would write it.
+    opened.queue.write_buffer(&staging, 0, &[9; 64]);
+    staging.slice(..).map_async(wgpu::MapMode::Read, |_| ());
+    assert!(opened.errors().join("; ").contains("written by the next submission"));
+}
+
+#[test]
+fn nothing_is_asked_of_the_driver_for_no_bytes() {
+    let Some(opened) = open_late() else { return };
+    let all = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+    let [empty, a, b] = [0, 64, 64].map(|size| opened.buffer(size, all));
+    opened.queue.write_buffer(&empty, 0, &[]);
+    let mut encoder = opened.device.create_command_encoder(&Default::default());
+    encoder.clear_buffer(&empty, 0, None);
+    encoder.copy_buffer_to_buffer(&a, 0, &b, 0, 0);
+    opened.queue.submit([encoder.finish()]);
+    opened.device.poll(PollType::wait_indefinitely()).unwrap();
+    assert_eq!(opened.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn callbacks_of_a_lost_device_are_called() {
+    let Some(opened) = open_late() else { return };
+    opened.device.destroy();
+    let (send, calls) = std::sync::mpsc::channel();
+    opened.queue.on_submitted_work_done(move || send.send(()).unwrap());
+    assert_eq!(calls.recv(), Ok(()));
 }

@@ -42,7 +42,11 @@ impl FunctionWriter<'_> {
                 let (base_text, index) = (self.value(base)?, self.value(index)?);
                 match self.pointed_to(base) {
                     TypeInner::Array { .. } => Ok(format!("{base_text}[{index}]")),
-                    TypeInner::Vector { .. } => Ok(format!("component({base_text}, {index})")),
+                    TypeInner::Vector { size, scalar }
+                        if *size != VectorSize::Tri && scalar.kind != ScalarKind::Bool =>
+                    {
+                        Ok(format!("component({base_text}, {index})"))
+                    }
                     other => Err(TranslateError::unsupported(format!(
                         "an index that is not constant of {other:?}"
                     ))),
@@ -78,6 +82,20 @@ impl FunctionWriter<'_> {
             }
             Expression::As { expr, kind, convert } => self.conversion(expr, kind, convert),
             ref other => Err(TranslateError::unsupported(format!("the expression {other:?}"))),
+        }
+    }
+
+    /// Checks that a pointer's place can be written. The component of a vector with an index that is not constant is only a value.
+    pub(super) fn check_place(&self, pointer: Handle<Expression>) -> Result<(), TranslateError> {
+        match self.function.expressions[pointer] {
+            Expression::Access { base, .. }
+                if matches!(self.pointed_to(base), TypeInner::Vector { .. }) =>
+            {
+                Err(TranslateError::unsupported(
+                    "a component that is written with an index that is not constant",
+                ))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -255,10 +273,11 @@ impl FunctionWriter<'_> {
                 (Op::LessEqual, _) => plain("<="),
                 (Op::Greater, _) => plain(">"),
                 (Op::GreaterEqual, _) => plain(">="),
-                (Op::And, ScalarKind::Uint | ScalarKind::Sint | ScalarKind::Bool) => plain("&"),
-                (Op::InclusiveOr, ScalarKind::Uint | ScalarKind::Sint | ScalarKind::Bool) => {
-                    plain("|")
-                }
+                // C++ computes them as `int`.
+                (Op::And, ScalarKind::Bool) => Ok(format!("bool({a} & {b})")),
+                (Op::InclusiveOr, ScalarKind::Bool) => Ok(format!("bool({a} | {b})")),
+                (Op::And, ScalarKind::Uint | ScalarKind::Sint) => plain("&"),
+                (Op::InclusiveOr, ScalarKind::Uint | ScalarKind::Sint) => plain("|"),
                 (Op::ExclusiveOr, ScalarKind::Uint | ScalarKind::Sint) => plain("^"),
                 (Op::LogicalAnd, _) => plain("&&"),
                 (Op::LogicalOr, _) => plain("||"),

@@ -21,6 +21,8 @@ pub(super) struct FunctionWriter<'a> {
     depth: usize,
     /// What each open loop does before it begins again.
     continuing: Vec<Continuing<'a>>,
+    /// The number of open `switch` statements in the innermost loop.
+    switches: usize,
 }
 
 /// The end of a loop's body.
@@ -44,6 +46,7 @@ impl<'a> FunctionWriter<'a> {
             text: String::new(),
             depth: 1,
             continuing: Vec::new(),
+            switches: 0,
         }
     }
 
@@ -165,16 +168,23 @@ impl<'a> FunctionWriter<'a> {
                 self.line("for (;;) {");
                 self.depth += 1;
                 let continuing = Continuing { block: continuing, break_if: *break_if };
+                let switches = std::mem::take(&mut self.switches);
                 self.continuing.push(continuing);
                 self.block(body)?;
                 self.continuing.pop();
                 self.end_of_loop(continuing)?;
+                self.switches = switches;
                 self.depth -= 1;
                 self.line("}");
             }
             Statement::Break => self.line("break;"),
             Statement::Continue => {
                 if let Some(&continuing) = self.continuing.last() {
+                    if self.switches > 0 && continuing.break_if.is_some() {
+                        // The `break` would leave the switch.
+                        let what = "`continue` in a `switch` of a loop that ends with `break if`";
+                        return Err(TranslateError::unsupported(what));
+                    }
                     self.end_of_loop(continuing)?;
                 }
                 self.line("continue;");
@@ -187,6 +197,7 @@ impl<'a> FunctionWriter<'a> {
             Statement::ControlBarrier(_) => self.line("__syncthreads();"),
             Statement::MemoryBarrier(_) => self.line("__threadfence_block();"),
             Statement::Store { pointer, value } => {
+                self.check_place(*pointer)?;
                 let line = format!("{} = {};", self.value(*pointer)?, self.value(*value)?);
                 self.line(&line);
             }
@@ -206,13 +217,20 @@ impl<'a> FunctionWriter<'a> {
         Ok(())
     }
 
-    /// Writes what a loop does before it begins again.
+    /// Writes what a loop does before it begins again. It may be written several times, so its variables are its own.
     fn end_of_loop(&mut self, end: Continuing<'a>) -> Result<(), TranslateError> {
+        if end.block.is_empty() && end.break_if.is_none() {
+            return Ok(());
+        }
+        self.line("{");
+        self.depth += 1;
         self.block(end.block)?;
         if let Some(condition) = end.break_if {
             let condition = self.value(condition)?;
             self.line(&format!("if ({condition}) break;"));
         }
+        self.depth -= 1;
+        self.line("}");
         Ok(())
     }
 
@@ -224,6 +242,7 @@ impl<'a> FunctionWriter<'a> {
         let selector = self.value(selector)?;
         self.line(&format!("switch ({selector}) {{"));
         self.depth += 1;
+        self.switches += 1;
         for case in cases {
             match case.value {
                 SwitchValue::I32(value) => self.line(&format!("case {value}:")),
@@ -235,6 +254,7 @@ impl<'a> FunctionWriter<'a> {
                 self.line("break;");
             }
         }
+        self.switches -= 1;
         self.depth -= 1;
         self.line("}");
         Ok(())

@@ -77,6 +77,53 @@ impl<'a> TypeNames<'a> {
         Ok(text)
     }
 
+    /// Checks that C++ lays out what the host writes and reads as WGSL does. Returns the size and the alignment in bytes in C++.
+    ///
+    /// # Errors
+    /// If it does not: vectors of three are not aligned in C++.
+    pub(super) fn check_layout(&self, handle: Handle<Type>) -> Result<[u32; 2], TranslateError> {
+        let differs = |what: String| {
+            TranslateError::unsupported(format!("{what} whose layout in C++ is another one"))
+        };
+        match self.module.types[handle].inner {
+            TypeInner::Scalar(_) | TypeInner::Atomic(_) => Ok([4, 4]),
+            TypeInner::Vector { size: VectorSize::Bi, .. } => Ok([8, 8]),
+            TypeInner::Vector { size: VectorSize::Tri, .. } => Ok([12, 4]),
+            TypeInner::Vector { size: VectorSize::Quad, .. } => Ok([16, 16]),
+            TypeInner::Array { base, size, stride } => {
+                let [bytes, alignment] = self.check_layout(base)?;
+                if bytes != stride {
+                    return Err(differs(format!(
+                        "an array with elements at multiples of {stride} bytes"
+                    )));
+                }
+                let length = if let ArraySize::Constant(length) = size { length.get() } else { 1 };
+                Ok([bytes.saturating_mul(length), alignment])
+            }
+            TypeInner::Struct { ref members, span } => {
+                let (mut end, mut most) = (0_u32, 1);
+                for (index, member) in members.iter().enumerate() {
+                    let [bytes, alignment] = self.check_layout(member.ty)?;
+                    if end.next_multiple_of(alignment) != member.offset {
+                        return Err(differs(format!(
+                            "a structure with {}",
+                            member_name(index, member)
+                        )));
+                    }
+                    end = member.offset.saturating_add(bytes);
+                    most = most.max(alignment);
+                }
+                match end.next_multiple_of(most) == span {
+                    true => Ok([span, most]),
+                    false => Err(differs(format!("a structure of {span} bytes"))),
+                }
+            }
+            ref other => {
+                Err(TranslateError::unsupported(format!("the type {other:?} in a buffer")))
+            }
+        }
+    }
+
     fn has_booleans(&self, handle: Handle<Type>) -> bool {
         match self.module.types[handle].inner {
             TypeInner::Scalar(scalar) | TypeInner::Vector { scalar, .. } => {
