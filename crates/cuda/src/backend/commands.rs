@@ -232,7 +232,7 @@ impl CudaPass {
             all.any(|bound| bound.binding == *binding && bound.read_only != *is_written)
         };
         if !kernel.bindings.iter().all(is_bound) {
-            return Err("a dispatch without one of the kernel's buffers, or one that is read only in the layout and not in the kernel, or the reverse".into());
+            return Err("a dispatch without one of the kernel's buffers, or one that only the layout or only the kernel writes".into());
         }
         if grid.iter().any(|blocks| *blocks > MAX_BLOCKS) {
             return Err(format!("a dispatch of {grid:?} workgroups"));

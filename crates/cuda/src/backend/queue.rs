@@ -134,7 +134,10 @@ impl Work {
     /// Ends the mapping of a buffer. Returns the callback that waits for it.
     pub(super) fn unmap(&mut self, buffer: &Arc<BufferInner>) -> Retired {
         buffer.end_mapping();
-        let is_aborted = |(_, callback): &mut (u64, Callback)| matches!(callback, Callback::Map(own, _) if Arc::ptr_eq(own, buffer));
+        let is_aborted = |(_, callback): &mut (u64, Callback)| match callback {
+            Callback::Map(own, _) => Arc::ptr_eq(own, buffer),
+            Callback::Done(_) => false,
+        };
         let aborted = self.callbacks.extract_if(.., is_aborted);
         let callbacks = aborted.map(|(_, callback)| callback.finish(true)).collect();
         Retired { callbacks, ..Retired::default() }
@@ -223,12 +226,11 @@ fn run_command(context: &dyn Context, command: &Command, kept: &mut Kept) -> Res
             Ok(())
         }
         Command::Dispatch { kernel, group, immediates, grid } => {
-            let span = |binding: &u32| {
+            let span = |(binding, _): &(u32, bool)| {
                 let bound = group.0.iter().find(|bound| bound.binding == *binding)?;
                 kept.span(&bound.buffer, bound.offset, bound.bytes)
             };
-            let spans: Option<Vec<Span>> =
-                kernel.bindings.iter().map(|(binding, _)| span(binding)).collect();
+            let spans: Option<Vec<Span>> = kernel.bindings.iter().map(span).collect();
             let (spans, threads) = (spans.ok_or_else(destroyed)?, kernel.threads);
             let immediates = if kernel.immediate_bytes == 0 { &[][..] } else { immediates };
             // SAFETY: `check` has found that the kernel is of this device, and its translation says which parameters it has.
