@@ -327,13 +327,16 @@ fn cores() -> anyhow::Result<ExitCode> {
 fn gpus() -> String {
     let adapters = forerun::GpuDevice::adapters();
     if adapters.is_empty() {
-        return "GPUs                 none (a GPU needs a driver for Vulkan, Direct3D 12 or Metal)\n".to_owned();
+        return "GPUs                 none (a GPU needs a driver for Vulkan, Direct3D 12, Metal, or CUDA with `--features cuda`)\n".to_owned();
     }
     let mut text = "GPUs\n".to_owned();
     for adapter in adapters {
         let gib = adapter.max_buffer_bytes as f64 / (1_u64 << 30) as f64;
         let note = match adapter.kind {
             forerun::AdapterKind::Software => ", for tests (FORERUN_GPU_SOFTWARE=1)",
+            _ if adapter.is_untried() => {
+                ", an interface through which forerun has never run on a GPU"
+            }
             _ => "",
         };
         let driver = &adapter.driver;

@@ -1,5 +1,6 @@
 //! The GPUs of the machine.
 
+use crate::cuda;
 use std::fmt;
 use std::sync::OnceLock;
 use wgpu::{Adapter, Backend, Backends, DeviceType, Instance, InstanceDescriptor};
@@ -11,7 +12,7 @@ pub struct GpuAdapter {
     pub index: usize,
     /// Its name, as the driver reports it.
     pub name: String,
-    /// The interface to the driver: Vulkan, Direct3D 12 or Metal.
+    /// The interface to the driver: Vulkan, Direct3D 12, Metal or CUDA.
     pub backend: String,
     /// The driver and its version.
     pub driver: String,
@@ -65,12 +66,19 @@ impl GpuAdapter {
         matches!(self.kind, AdapterKind::Integrated | AdapterKind::Software)
     }
 
+    /// Returns whether forerun has never run on a GPU through this interface: with all but Vulkan. Software has been tested.
+    #[must_use]
+    pub fn is_untried(&self) -> bool {
+        self.backend != "Vulkan" && self.kind != AdapterKind::Software
+    }
+
     fn new(index: usize, adapter: &Adapter) -> Self {
         let (info, limits) = (adapter.get_info(), adapter.limits());
         Self {
             index,
             name: info.name,
             backend: match info.backend {
+                _ if cuda::is_cuda(adapter) => "CUDA".to_owned(),
                 Backend::Dx12 => "Direct3D 12".to_owned(),
                 other => format!("{other:?}"),
             },
@@ -108,9 +116,9 @@ fn instance() -> &'static Instance {
     })
 }
 
-/// Returns the adapters with their descriptions: GPUs with their own memory first, software last, and
-/// otherwise in the order of the drivers.
-pub(crate) fn find_adapters() -> Vec<(GpuAdapter, Adapter)> {
+/// Returns the adapters of all drivers. Each GPU is there once: through Vulkan if it can be, and through CUDA only if it has no
+/// other driver.
+fn all_adapters() -> Vec<Adapter> {
     let mut adapters = pollster::block_on(instance().enumerate_adapters(Backends::all()));
     let identity = |adapter: &Adapter| {
         let info = adapter.get_info();
@@ -118,6 +126,16 @@ pub(crate) fn find_adapters() -> Vec<(GpuAdapter, Adapter)> {
     };
     let all: Vec<Identity> = adapters.iter().map(identity).collect();
     adapters.retain(|adapter| !is_duplicate(identity(adapter), &all));
+    let others: Vec<_> = adapters.iter().map(Adapter::get_info).collect();
+    let of_cuda = cuda::adapters().into_iter();
+    adapters.extend(of_cuda.filter(|it| !cuda::is_offered_by(&it.get_info(), &others)));
+    adapters
+}
+
+/// Returns the adapters with their descriptions: GPUs with their own memory first, software last, and
+/// otherwise in the order of the drivers.
+pub(crate) fn find_adapters() -> Vec<(GpuAdapter, Adapter)> {
+    let mut adapters = cuda::chosen_adapters().unwrap_or_else(all_adapters);
     adapters.sort_by_key(|adapter| match adapter.get_info().device_type {
         DeviceType::DiscreteGpu => 0,
         DeviceType::IntegratedGpu => 1,

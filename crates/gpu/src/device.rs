@@ -2,6 +2,7 @@
 
 use crate::adapter::{AdapterKind, GpuAdapter, find_adapters};
 use crate::closing::{Closing, begin_call, close_unused};
+use crate::cuda;
 use crate::error::{GpuError, GpuFailure};
 use crate::health::Health;
 use crate::kernel::{Kernel, MAX_WORKGROUP, ProductShapes};
@@ -43,7 +44,9 @@ pub struct GpuDevice {
     adapter: GpuAdapter,
     device: Device,
     pub(crate) queue: Queue,
-    /// Whether shaders are SPIR-V without contraction. Otherwise the driver compiles WGSL as it likes.
+    /// Whether shaders are SPIR-V without contraction.
+    compiles_spirv: bool,
+    /// Whether shaders forbid contraction. Otherwise the driver compiles WGSL as it likes.
     exact: bool,
     probe: Option<Probe>,
     pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
@@ -67,9 +70,9 @@ pub struct GpuOptions {
     /// The largest number of bytes that kernels address of a buffer. Larger matrices and results are split, as on GPUs
     /// with such a limit.
     pub max_binding_bytes: u64,
-    /// Whether shaders forbid contraction, where the driver allows that. Otherwise, it compiles WGSL.
+    /// Whether shaders forbid contraction, where the driver allows that. Otherwise, it compiles WGSL. With CUDA they always do.
     pub forbid_contraction: bool,
-    /// The folder in which compiled pipelines are kept for later processes, if the driver gives them away (Vulkan).
+    /// The folder in which compiled pipelines are kept for later processes, if the driver gives them away (Vulkan, CUDA).
     pub pipeline_folder: Option<PathBuf>,
 }
 
@@ -85,6 +88,14 @@ impl GpuDevice {
     #[must_use]
     pub fn adapters() -> Vec<GpuAdapter> {
         find_adapters().into_iter().map(|(adapter, _)| adapter).collect()
+    }
+
+    /// Returns the GPUs that have CUDA's driver only, but no compiler of kernels for it, with what to do: the name and the reason of
+    /// each. They are not among [`GpuDevice::adapters`]. It is empty without the feature `cuda`.
+    #[must_use]
+    pub fn unusable() -> Vec<String> {
+        let used: Vec<_> = find_adapters().into_iter().map(|(_, adapter)| adapter).collect();
+        cuda::unusable(&used)
     }
 
     /// Opens the GPU with this number among [`GpuDevice::adapters`], and probes its arithmetic.
@@ -150,14 +161,16 @@ impl GpuDevice {
         let is_vulkan = info.backend == wgpu::Backend::Vulkan;
         let open_store = |folder: PathBuf| PipelineStore::open(&device, &info, &folder);
         let store = options.pipeline_folder.and_then(open_store);
-        let exact = options.forbid_contraction
+        let compiles_spirv = options.forbid_contraction
             && is_vulkan
             && features.contains(Features::PASSTHROUGH_SHADERS);
+        let exact = compiles_spirv || cuda::is_cuda(adapter);
         let closing = Closing::new(device.clone(), Arc::clone(&health));
         let mut opened = Self {
             adapter: description,
             device,
             queue,
+            compiles_spirv,
             exact,
             probe: None,
             pipelines: Mutex::default(),
@@ -189,7 +202,7 @@ impl GpuDevice {
     }
 
     /// Returns whether the shaders forbid the driver to contract and to reorder arithmetic. This is so with
-    /// Vulkan only.
+    /// Vulkan and CUDA only.
     #[must_use]
     pub fn forbids_contraction(&self) -> bool {
         self.exact
@@ -238,7 +251,7 @@ impl GpuDevice {
         let build = || {
             let cache = self.store.as_ref().map(|store| &store.cache);
             let _call = begin_call();
-            let pipeline = Pipeline::new(&self.device, kernel, self.exact, cache);
+            let pipeline = Pipeline::new(&self.device, kernel, self.compiles_spirv, cache);
             self.store.iter().for_each(PipelineStore::add);
             Arc::new(pipeline)
         };
@@ -360,6 +373,9 @@ mod tests {
             return eprintln!("skipped: there is no GPU");
         }
         let device = GpuDevice::open(0).unwrap();
+        if device.adapter().driver == "emulator" {
+            return eprintln!("skipped: the emulator's work is done when it is submitted");
+        }
         let bytes = 32 << 20;
         let [from, to] = [(), ()].map(|()| device.allocate("numbers", bytes).unwrap());
         let mut encoder = device.new_encoder();

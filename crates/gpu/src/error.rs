@@ -19,7 +19,8 @@ pub enum GpuError {
     /// There is no hardware.
     #[error(
         "no GPU was found for gpu:{index}; install the Vulkan driver of the GPU, and see `forerun doctor`; a container \
-         needs the driver's files, too (with NVIDIA's toolkit, NVIDIA_DRIVER_CAPABILITIES=graphics,compute){}",
+         needs the driver's files, too (with NVIDIA's toolkit, NVIDIA_DRIVER_CAPABILITIES=graphics,compute), or the feature \
+         `cuda` and NVRTC{}",
         software.as_ref().map_or_else(String::new, |name| {
             format!("; {name} computes on the processor and is for tests: {SOFTWARE}=1 allows it")
         })

@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     /// All kernels with all their types.
-    fn all() -> Vec<Kernel> {
+    pub(crate) fn all() -> Vec<Kernel> {
         use Kernel as K;
         let weights = WEIGHT_TYPES;
         let caches = [CacheType::F32, CacheType::F16, CacheType::Bf16];
@@ -416,5 +416,82 @@ mod tests {
                 || source.contains(&format!("const THREADS: u32 = {threads}u;"));
             assert!(is_declared, "{kernel:?}: {threads} threads");
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn every_kernel_is_translated_to_cuda() {
+        for kernel in all() {
+            let translation = match forerun_cuda::translate(&kernel.source()) {
+                Ok(translation) => translation,
+                Err(error) => panic!("{kernel:?}: {error}"),
+            };
+            let accesses = kernel.accesses().iter().enumerate();
+            let expected = accesses.map(|(index, access)| (index as u32, *access == Access::Write));
+            let mut bindings = translation.bindings.clone();
+            bindings.sort_unstable();
+            assert_eq!(bindings, expected.collect::<Vec<_>>(), "{kernel:?}");
+            assert_eq!(translation.threads, kernel.workgroup(), "{kernel:?}");
+        }
+    }
+
+    /// The compute capabilities for which all kernels are compiled, as far as NVRTC knows them: A100, H100, RTX 50.
+    #[cfg(feature = "cuda")]
+    const CAPABILITIES: [u32; 3] = [80, 90, 120];
+
+    /// PTX has no operation on floats that its compiler may contract, and machine code is made of it.
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn every_kernel_compiles_with_nvrtc_without_contraction() {
+        use forerun_cuda::{Nvrtc, Output};
+        let nvrtc = match Nvrtc::load(None) {
+            Ok(nvrtc) => nvrtc,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        let known = nvrtc.capabilities().unwrap_or_default();
+        let compile = |kernel: Kernel, source: &str, output| match nvrtc.compile(source, output) {
+            Ok(code) => code,
+            Err(error) => panic!("{kernel:?}, {output:?}: {error}"),
+        };
+        let check = |kernel: Kernel| {
+            let source = forerun_cuda::translate(&kernel.source()).map(|it| it.cuda_source());
+            let source = source.unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
+            let ptx = compile(kernel, &source, Output::Ptx(80));
+            let ptx = String::from_utf8_lossy(&ptx);
+            let operations = ptx.split_whitespace().filter(|word| word.ends_with(".f32"));
+            let may_change = |operation: &&str| {
+                let is_arithmetic = ["add.", "sub.", "mul.", "div.", "sqrt.", "mad.", "fma."];
+                let is_rounded = operation.contains(".rn.") && !operation.contains(".ftz");
+                let is_fused = operation.starts_with("fma") && kernel != Kernel::Probe;
+                is_arithmetic.iter().any(|name| operation.starts_with(name))
+                    && (!is_rounded || is_fused)
+            };
+            let changing: Vec<_> = operations.filter(may_change).collect();
+            assert!(changing.is_empty(), "{kernel:?}: {changing:?}");
+            for capability in CAPABILITIES.into_iter().filter(|own| known.contains(own)) {
+                let code = compile(kernel, &source, Output::Cubin(capability));
+                assert!(code.starts_with(b"\x7fELF"), "{kernel:?}");
+            }
+        };
+        // Products in the shapes that passes use. Those of `all` may have more shared memory than a GPU.
+        let mut kernels = all();
+        kernels.retain(|kernel| !matches!(kernel, Kernel::Linear { .. }));
+        for weights in WEIGHT_TYPES {
+            for shapes in [ProductShapes::Simple, ProductShapes::Usual, ProductShapes::Large] {
+                for rows in [1, 2, 4, 8, 16, 17] {
+                    let linear = Kernel::linear(weights, rows, shapes);
+                    if !kernels.contains(&linear) {
+                        kernels.push(linear);
+                    }
+                }
+            }
+        }
+        let halves = kernels.split_at(kernels.len() / 2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| halves.0.iter().copied().for_each(check));
+            halves.1.iter().copied().for_each(check);
+        });
+        let [major, minor] = nvrtc.version();
+        println!("{} kernels with NVRTC {major}.{minor} for {known:?}", kernels.len());
     }
 }

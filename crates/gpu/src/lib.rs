@@ -1,4 +1,4 @@
-//! GPUs as devices, through Vulkan, Direct3D 12 or Metal.
+//! GPUs as devices, through Vulkan, Direct3D 12, Metal or CUDA (feature `cuda`).
 //!
 //! [`GpuDevice::adapters`] lists the GPUs, [`GpuDevice::open`] opens one, and [`GpuModel::load`] puts a model on it:
 //! a [`Forward`](forerun_model::Forward) as on the CPU. What GPUs do not compute yet is refused when a model is
@@ -29,6 +29,7 @@ mod best;
 mod block_conv;
 mod closing;
 mod cost;
+mod cuda;
 mod device;
 mod error;
 mod expert_matrix;

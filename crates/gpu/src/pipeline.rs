@@ -24,11 +24,12 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Compiles a kernel: as SPIR-V without contraction, or as WGSL. The driver may find it in `cache`, or adds it.
+    /// Compiles a kernel: as SPIR-V without contraction, or as WGSL, from which CUDA C without contraction is made. The driver may
+    /// find it in `cache`, or adds it.
     pub(crate) fn new(
         device: &Device,
         kernel: Kernel,
-        exact: bool,
+        as_spirv: bool,
         cache: Option<&PipelineCache>,
     ) -> Self {
         let entry = |(binding, access): (usize, &Access)| BindGroupLayoutEntry {
@@ -52,7 +53,7 @@ impl Pipeline {
             immediate_size: PARAMETER_BYTES,
         });
         let module =
-            if exact { exact_module(device, kernel) } else { module(device, kernel.source()) };
+            if as_spirv { exact_module(device, kernel) } else { module(device, kernel.source()) };
         let name = format!("{kernel:?}");
         let pipeline = device.create_compute_pipeline(&ComputePipelineDescriptor {
             label: Some(&name),

@@ -6,6 +6,7 @@
 //! overwrite each other's pipelines.
 
 use crate::closing::begin_call;
+use crate::cuda;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -75,7 +76,8 @@ impl PipelineStore {
         if !device.features().contains(Features::PIPELINE_CACHE) {
             return None;
         }
-        let file = folder.join(wgpu::util::pipeline_cache_key(adapter)?);
+        let key = cuda::cache_key(device).or_else(|| wgpu::util::pipeline_cache_key(adapter));
+        let file = folder.join(key?);
         let create = |data: Option<&[u8]>| {
             let memory = device.push_error_scope(ErrorFilter::OutOfMemory);
             let validation = device.push_error_scope(ErrorFilter::Validation);

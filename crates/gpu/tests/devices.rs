@@ -43,6 +43,9 @@ fn kernels_that_the_driver_compiles_from_wgsl_give_about_the_same_numbers() {
     let Some(exact) = gpu() else { return };
     let options = GpuOptions { forbid_contraction: false, ..GpuOptions::default() };
     let plain = GpuDevice::open_with(gpu_number(), options).unwrap();
+    if plain.adapter().backend == "CUDA" {
+        return println!("skipped: with CUDA, kernels are never compiled otherwise");
+    }
     assert!(!plain.forbids_contraction());
     println!("compiled from WGSL: {}", plain.probe());
     for (config, weights) in configs().into_iter().zip([WeightType::F32, WeightType::Bf16]) {

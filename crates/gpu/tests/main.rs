@@ -3,6 +3,8 @@
 mod batches;
 mod common;
 mod comparison;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod devices;
 mod families;
 mod mixtures;

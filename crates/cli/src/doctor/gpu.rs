@@ -6,10 +6,12 @@ use super::Check;
 #[cfg(feature = "gpu")]
 pub(super) fn checks() -> Vec<Check> {
     let adapters = forerun::GpuDevice::adapters();
-    if adapters.is_empty() {
+    let unusable = forerun::GpuDevice::unusable().into_iter();
+    let unusable: Vec<_> = unusable.map(|reason| Check::unknown("gpu", reason)).collect();
+    if adapters.is_empty() && unusable.is_empty() {
         return vec![Check::ok(
             "gpu",
-            "none found (a GPU needs a driver for Vulkan, Direct3D 12 or Metal)",
+            "none found (a GPU needs a driver for Vulkan, Direct3D 12, Metal, or CUDA with `--features cuda`)",
         )];
     }
     let check = |adapter: &forerun::GpuAdapter| match forerun::GpuDevice::open(adapter.index) {
@@ -19,6 +21,14 @@ pub(super) fn checks() -> Vec<Check> {
         {
             Check::ok("gpu", format!("{adapter}; for tests (FORERUN_GPU_SOFTWARE=1)"))
         }
+        Ok(device) if device.probe().has_defined_bits() && adapter.is_untried() => Check::advice(
+            "gpu",
+            format!("{adapter}; {}", device.probe()),
+            format!(
+                "forerun has never run on a GPU through {}: check it with `forerun certify`",
+                adapter.backend
+            ),
+        ),
         Ok(device) if device.probe().has_defined_bits() => {
             Check::ok("gpu", format!("{adapter}; {}", device.probe()))
         }
@@ -30,7 +40,7 @@ pub(super) fn checks() -> Vec<Check> {
         ),
         Err(error) => Check::unknown("gpu", error.to_string()),
     };
-    adapters.iter().map(check).collect()
+    adapters.iter().map(check).chain(unusable).collect()
 }
 
 /// Says that this build has no GPU support.

@@ -1,0 +1,127 @@
+//! CUDA, if this crate is built with it.
+
+use std::path::Path;
+use wgpu::{Adapter, AdapterInfo, Device};
+
+/// The environment variable that names the only interface to GPUs that is used: `cuda`. Without it, a GPU that has
+/// another driver is not used through CUDA.
+pub(crate) const API: &str = "FORERUN_GPU_API";
+
+/// The environment variable with the folder of compiled kernels for CUDA's emulator. If it is set, the emulated device is the only
+/// one.
+pub(crate) const EMULATOR: &str = "FORERUN_CUDA_EMULATOR";
+
+/// Returns the adapters that [`EMULATOR`] or [`API`] choose. `None` if they choose none.
+pub(crate) fn chosen_adapters() -> Option<Vec<Adapter>> {
+    if let Some(folder) = std::env::var_os(EMULATOR).filter(|folder| !folder.is_empty()) {
+        return Some(emulated_adapters(Path::new(&folder)));
+    }
+    let is_cuda = std::env::var_os(API).is_some_and(|api| api == "cuda");
+    is_cuda.then(adapters)
+}
+
+/// Returns CUDA's devices. Empty without the feature `cuda`.
+pub(crate) fn adapters() -> Vec<Adapter> {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::adapters();
+    #[cfg(not(feature = "cuda"))]
+    Vec::new()
+}
+
+/// Returns the GPUs that would be used through CUDA if kernels could be compiled for them, and why they cannot.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+pub(crate) fn unusable(used: &[Adapter]) -> Vec<String> {
+    #[cfg(feature = "cuda")]
+    {
+        let is_emulated = std::env::var_os(EMULATOR).is_some_and(|folder| !folder.is_empty());
+        let used: Vec<_> = used.iter().map(Adapter::get_info).collect();
+        let all = if is_emulated { Vec::new() } else { forerun_cuda::unusable() };
+        let others = all.into_iter().filter(|(info, _)| !is_offered_by(info, &used));
+        others.map(|(info, reason)| format!("{}: {reason}", info.name)).collect()
+    }
+    #[cfg(not(feature = "cuda"))]
+    Vec::new()
+}
+
+/// Returns a CUDA device that the processor emulates. Empty without a C++ compiler, or without the feature `cuda`.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+fn emulated_adapters(folder: &Path) -> Vec<Adapter> {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::emulated_adapter(folder).into_iter().collect();
+    #[cfg(not(feature = "cuda"))]
+    Vec::new()
+}
+
+/// Returns whether an adapter is CUDA's.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+pub(crate) fn is_cuda(adapter: &Adapter) -> bool {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::is_cuda(adapter);
+    #[cfg(not(feature = "cuda"))]
+    false
+}
+
+/// Returns the free memory and all memory in bytes of a device of CUDA's. `None` for others.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+pub(crate) fn memory(device: &Device) -> Option<[u64; 2]> {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::memory(device);
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
+/// Returns the name of the file with compiled kernels for a device of CUDA's. `None` for others.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+pub(crate) fn cache_key(device: &Device) -> Option<String> {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::code_key(device).map(|key| {
+        let of_name = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
+        format!("cuda_{}", key.chars().map(of_name).collect::<String>())
+    });
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
+/// Returns the numbers in a place such as `0000:3B:00.0`. Drivers differ in their digits.
+fn pci_numbers(place: &str) -> Option<Vec<u32>> {
+    place.split([':', '.']).map(|number| u32::from_str_radix(number, 16).ok()).collect()
+}
+
+/// Returns whether a device of CUDA's is a GPU that another driver offers, too.
+pub(crate) fn is_offered_by(cuda: &AdapterInfo, others: &[AdapterInfo]) -> bool {
+    others.iter().any(|other| {
+        let places = [cuda, other].map(|info| pci_numbers(&info.device_pci_bus_id));
+        let is_same = match places {
+            [Some(one), Some(other)] => one == other,
+            _ => cuda.name == other.name,
+        };
+        cuda.vendor == other.vendor && is_same
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgpu::{Backend, DeviceType};
+
+    #[test]
+    fn a_gpu_with_another_driver_counts_once() {
+        let card = |name: &str, place: &str, vendor| AdapterInfo {
+            name: name.into(),
+            device_pci_bus_id: place.into(),
+            vendor,
+            ..AdapterInfo::new(DeviceType::DiscreteGpu, Backend::Vulkan)
+        };
+        let others = [card("a", "0000:0a:00.0", 1), card("b", "", 1), card("llvmpipe", "", 2)];
+        for (cuda, expected) in [
+            (card("x", "00000000:0A:00.0", 1), true),
+            (card("a", "0000:0b:00.0", 1), false),
+            (card("a", "0000:0a:00.0", 2), false),
+            (card("b", "0000:0b:00.0", 1), true),
+            (card("b", "", 1), true),
+            (card("c", "", 1), false),
+        ] {
+            assert_eq!(is_offered_by(&cuda, &others), expected, "{cuda:?}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Tests of GPUs on CUDA's emulator: the same kernels in CUDA C, through the same host code. They run in a process of its own,
+//! because a variable chooses the emulator. `just cuda` runs all tests there.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::process::Command;
+
+/// Runs tests of this program on the emulator. Without a C++ compiler, prints that they are skipped.
+fn run(tests: &[&str]) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cuda-emulator");
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(tests)
+        .args(["--exact", "--nocapture", "--test-threads", "1"])
+        .env("FORERUN_CUDA_EMULATOR", folder)
+        .env("FORERUN_GPU", "0")
+        .env("FORERUN_CASES", "1")
+        .output()
+        .unwrap();
+    let (text, errors) =
+        (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+    assert!(child.status.success(), "{text}{errors}");
+    assert!(text.contains(&format!("{} passed", tests.len())), "{text}");
+    match text.contains("emulated CUDA device (software, CUDA): defined bits") {
+        true => assert!(!text.contains("skipped"), "{text}"),
+        false => println!("skipped: the emulator needs a C++ compiler on x86-64 or aarch64"),
+    }
+}
+
+#[test]
+fn families_and_types_have_the_bits_of_the_reference() {
+    run(&[
+        "reference_device::families_have_the_bits_of_the_reference_or_are_refused",
+        "reference_device::all_types_of_caches_have_the_bits_of_the_reference",
+        "mixtures::experts_with_equal_scores_have_the_bits_of_the_reference",
+    ]);
+}
+
+#[test]
+fn blocks_drafters_and_passes_in_company_have_the_same_bits() {
+    run(&[
+        "reference_device::blocks_of_gguf_files_have_the_bits_of_the_reference",
+        "speculators::mtp_heads_have_the_bits_of_the_reference",
+        "row_invariance::every_row_has_the_bits_of_a_fresh_forward",
+        "batches::only_what_is_read_of_rows_comes_home",
+        "batches::models_on_two_threads_have_the_same_bits",
+    ]);
+}
