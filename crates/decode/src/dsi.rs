@@ -29,7 +29,8 @@
 //!   finish it later, and the sizing rule counts the fast ones. Now and then, a job is also tried on a slow replica,
 //!   without using its scores, so that one that was slow for a while gets jobs again.
 //! * If drafting makes decoding slower than the target alone, because the target can use the drafter's cores
-//!   or wrong rows take time, the drafters pause.
+//!   or wrong rows take time, the drafters pause. Before they go on, the replicas that were idle read what they have missed, in
+//!   jobs for whose scores nothing waits.
 //! * With several drafters, the paper has all of them draft after every token of each, which gives
 //!   `drafters^depth` chains. Here each drafter continues its own chain, and restarts after a
 //!   committed token that is not in it, so there are as many chains as drafters. After a committed
@@ -79,8 +80,7 @@ pub struct Dsi {
     replicas: Replicas,
     /// Whether slow replicas get jobs that only show how fast they are.
     tries_slow_replicas: bool,
-    /// The number of committed tokens when drafting paused.
-    paused_at: Option<usize>,
+    pause: Pause,
     /// The jobs in flight, except cancelled ones.
     tasks: BTreeMap<Ticket, ScoreTask>,
     /// The jobs in flight that only show how fast their replica is.
@@ -94,6 +94,21 @@ pub struct Dsi {
     now_ns: Option<u64>,
 }
 
+/// Whether drafting pauses, and what replicas have missed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Pause {
+    /// Nothing was submitted in this answer.
+    New,
+    /// Another method has decoded.
+    AfterOthers,
+    /// The target decodes alone, with the replicas that have missed the least.
+    Alone,
+    /// The others read what they have missed. Meanwhile the target still decodes alone.
+    Reading,
+    /// The drafters work.
+    Over,
+}
+
 impl Dsi {
     /// Creates a decoder with `replicas` target replicas (the paper's SP degree) and one drafter.
     #[must_use]
@@ -104,7 +119,7 @@ impl Dsi {
             chains: vec![Chain::new(0)],
             replicas: Replicas::new(replicas),
             tries_slow_replicas: true,
-            paused_at: Some(0),
+            pause: Pause::New,
             tasks: BTreeMap::new(),
             trials: BTreeMap::new(),
             arrived: BTreeMap::new(),
@@ -158,13 +173,67 @@ impl Dsi {
 
     /// Returns whether to draft now. It does not depend on measured times if the text of a seed must not.
     fn drafts(&self) -> bool {
-        self.waits_for_drafters || self.lookahead.drafts()
+        self.waits_for_drafters || (self.lookahead.drafts() && self.pause == Pause::Over)
     }
 
     /// Returns whether the target has neither drafts nor a drafter beside it.
     fn is_alone(&self) -> bool {
         let is_idle = |chain: &Chain| chain.tokens().is_empty() && !chain.drafting.is_busy();
-        !self.drafts() && self.chains.iter().all(is_idle)
+        !self.drafts() && self.trials.is_empty() && self.chains.iter().all(is_idle)
+    }
+
+    /// Begins or ends a pause of the drafters.
+    fn update_pause(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let frontier = sequence.tokens().len();
+        let is_to_draft = self.waits_for_drafters || self.lookahead.drafts();
+        match self.pause {
+            Pause::New if is_to_draft => self.replicas.assume_read(frontier),
+            Pause::AfterOthers => self.replicas.assume_read_by_first(frontier),
+            _ => {}
+        }
+        self.pause = match self.pause {
+            Pause::Reading if !is_to_draft => {
+                // It has taken too long.
+                self.cancel_trials(cluster);
+                Pause::Alone
+            }
+            _ if !is_to_draft => Pause::Alone,
+            Pause::AfterOthers | Pause::Alone => {
+                self.read_missed(sequence, cluster)?;
+                Pause::Reading
+            }
+            Pause::Reading if !self.trials.is_empty() => Pause::Reading,
+            Pause::New | Pause::Reading | Pause::Over => Pause::Over,
+        };
+        if self.pause == Pause::Reading && self.trials.is_empty() {
+            self.pause = Pause::Over;
+        }
+        Ok(())
+    }
+
+    fn cancel_trials(&mut self, cluster: &mut dyn Cluster) {
+        for (ticket, task) in std::mem::take(&mut self.trials) {
+            cluster.cancel(ticket);
+            self.replicas.cancel_job(task.replica, ticket, self.now_ns);
+        }
+    }
+
+    /// Lets all replicas that have missed too many tokens read them, in jobs for whose scores nothing waits.
+    fn read_missed(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let frontier = sequence.tokens().len();
+        let task = ScoreTask::new(frontier, frontier, Vec::new(), Vec::new(), false);
+        let far = self.replicas.far(&self.waiting_job(frontier, task.scored_rows()));
+        let mut replicas = far.into_iter();
+        replicas
+            .try_for_each(|replica| self.submit_trial(task.clone().on(replica), sequence, cluster))
     }
 
     /// Submits all jobs that drafters and free replicas can start.
@@ -173,20 +242,13 @@ impl Dsi {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
+        self.update_pause(sequence, cluster)?;
         let (max_ahead, per_job) = (self.lookahead.max_ahead(), self.lookahead.tokens_per_job());
         // The scores that wait for draft tokens may have more rows than the policy allows by now.
         let waiting = self.arrived_at(sequence.tokens().len()).filter(|_| self.waits_for_drafters);
         let length = waiting.map_or(max_ahead, |(_, rows)| max_ahead.max(rows));
         let drafts = self.drafts();
-        let (frontier, max_missed) = (sequence.tokens().len(), self.lookahead.max_missed());
-        match self.paused_at {
-            Some(paused_at) if drafts => {
-                self.replicas.resume(paused_at, frontier, max_missed);
-                self.paused_at = None;
-            }
-            None if !drafts => self.paused_at = Some(frontier),
-            _ => {}
-        }
+        let frontier = sequence.tokens().len();
         // A row that is there would end a chain that began after a sibling, so timing would decide where the next one begins.
         let begins_later = self.waits_for_drafters && self.after_sibling == Some(frontier);
         let length = if drafts && !begins_later { length } else { 0 };
@@ -219,7 +281,8 @@ impl Dsi {
             .min(score_task::rows_along_chain(MAX_ROWS_PER_JOB, n_siblings));
         let due_rows = self.lookahead.length().min(max_rows);
         self.chains[index].next_row = self.first_missing_row(index, frontier);
-        let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
+        let drafts = self.drafts();
+        let is_complete = !drafts || self.chains[index].is_done(sequence, max_ahead);
         loop {
             let Chain { next_row, .. } = self.chains[index];
             let chain = self.chains[index].tokens();
@@ -238,8 +301,7 @@ impl Dsi {
             let task = ScoreTask::new(next_row, frontier, tokens, siblings, while_drafting);
             let waiting = self.waiting_job(frontier, task.scored_rows());
             let free = self.replicas.free(&waiting);
-            let tried = self.replicas.to_try(&waiting, free.is_none());
-            let tried = tried.filter(|_| self.tries_slow_replicas);
+            let tried = self.replicas.to_try(&waiting).filter(|_| self.tries_slow_replicas);
             if let Some(replica) = free {
                 self.submit(task.clone().on(replica), sequence, cluster)?;
                 self.chains[index].next_row += count;
@@ -248,7 +310,8 @@ impl Dsi {
                 self.submit_trial(task.on(replica), sequence, cluster)?;
             }
             if free.is_none() {
-                return Ok(());
+                // Those that have missed too much read it before the next job.
+                return if drafts { self.read_missed(sequence, cluster) } else { Ok(()) };
             }
         }
     }
@@ -339,10 +402,11 @@ impl Dsi {
         if let Some(task) = self.trials.remove(&ticket) {
             cluster.observe(wasted(ticket));
             self.replicas.end_trial_in_vain(task.replica, completion.finished_ns);
+            self.lookahead.observe_reading(task.scored_rows(), &JobTime::from(&completion));
             self.end_score_job(&task, &completion, sequence);
             return Ok(());
         }
-        if self.replicas.end_cancelled_job(ticket) {
+        if self.replicas.end_cancelled_job(ticket, completion.output.is_ok()) {
             // The job may have finished before it was cancelled.
             cluster.observe(wasted(ticket));
             return Ok(());
@@ -411,8 +475,10 @@ impl Dsi {
             }
             Err(JobError::Cancelled) => {}
         }
-        // Each drafter's tokens are verified on its share of the replicas.
+        // Each drafter's tokens are verified on its share of the replicas. Those that missed a pause read it before drafts.
         let job = self.waiting_job(sequence.tokens().len(), task.scored_rows());
+        let max_missed = if self.pause == Pause::Over { job.max_missed } else { usize::MAX };
+        let job = WaitingJob { max_missed, ..job };
         self.lookahead.set_replicas(self.replicas.fast_ones(&job).div_ceil(self.chains.len()));
         false
     }
@@ -514,7 +580,11 @@ impl Dsi {
             self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
         }
         self.lookahead.observe_verdict(&tested, rejected, further);
-        self.lookahead.observe_step(end - frontier, self.now_ns.unwrap_or(0), is_alone);
+        let (tokens, now_ns) = (end - frontier, self.now_ns.unwrap_or(0));
+        match self.pause {
+            Pause::Reading => self.lookahead.observe_step_while_reading(tokens, now_ns),
+            _ => self.lookahead.observe_step(tokens, now_ns, is_alone),
+        }
         if !is_kept {
             return None;
         }
@@ -612,6 +682,7 @@ impl Decoder for Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         // Run drafters and replicas until the row at the frontier has arrived.
+        self.update_pause(sequence, cluster)?;
         let is_alone = self.is_alone() && self.tasks.is_empty();
         self.dispatch(sequence, cluster)?;
         let ready = loop {
@@ -639,10 +710,7 @@ impl Decoder for Dsi {
         // Jobs that are stopped show no slowness.
         (self.now_ns, self.after_sibling) = (None, None);
         self.drop_rows(|_| false, cluster);
-        for (ticket, task) in std::mem::take(&mut self.trials) {
-            cluster.cancel(ticket);
-            self.replicas.cancel_job(task.replica, ticket, self.now_ns);
-        }
+        self.cancel_trials(cluster);
     }
 }
 
@@ -669,7 +737,7 @@ impl AnswerDecoder for Dsi {
 
     fn start(&mut self, known: &Knowledge) {
         self.lookahead.start(known);
-        self.paused_at = Some(0);
+        self.pause = Pause::AfterOthers;
         self.now_ns = None;
         // Other methods may have received their completions.
         self.replicas.forget_cancelled();

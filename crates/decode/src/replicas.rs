@@ -24,10 +24,9 @@ struct Replica {
     active: usize,
     /// The number of its cancelled jobs that have not completed yet.
     cancelled: usize,
-    /// The number of committed tokens when it got its last job, or when a pause ended.
+    /// The number of committed tokens when it got its last job that was not cancelled, and when it got the one before.
     read: usize,
-    /// The number of committed tokens when it got its last job.
-    computed: usize,
+    read_before: usize,
     /// How long its last two jobs would have taken with one row, in nanoseconds; 0 if that is not known.
     latest_ns: [f64; 2],
     last_job: Option<LastJob>,
@@ -90,8 +89,9 @@ pub(crate) struct WaitingJob {
 #[derive(Clone)]
 pub(crate) struct Replicas {
     all: Vec<Replica>,
-    /// The cancelled jobs that have not completed yet, with their replicas.
-    cancelled: BTreeMap<Ticket, usize>,
+    /// The cancelled jobs that have not completed yet, with their replicas and the number of tokens that were committed before
+    /// them.
+    cancelled: BTreeMap<Ticket, (usize, usize)>,
 }
 
 impl Replicas {
@@ -110,15 +110,10 @@ impl Replicas {
 
     /// Returns the replica that should get a job: one without an active job, preferably one without a cancelled job, either.
     /// There is none if a faster one that is busy would finish the job earlier, or not much later: then it may get rows that
-    /// follow along with it. One that has missed too many tokens
-    /// gets no job if there are others, and one that missed as many while decoding paused only if the others are busy.
+    /// follow along with it. One that has missed too many tokens gets no job if there are others.
     pub(crate) fn free(&self, job: &WaitingJob) -> Option<usize> {
         let job_ns = |replica: &Replica| self.one_row_ns(replica) * job.size;
-        let idle = || self.near(job).filter(|(_, replica)| replica.active == 0);
-        let is_far =
-            |replica: &Replica| job.frontier.saturating_sub(replica.computed) > job.max_missed;
-        let are_far = idle().all(|(_, replica)| is_far(replica));
-        let free = || idle().filter(|(_, replica)| are_far || !is_far(replica));
+        let free = || self.near(job).filter(|(_, replica)| replica.active == 0);
         let fastest = free().map(|(_, replica)| job_ns(replica)).min_by(f64::total_cmp)?;
         let fast = free().filter(|(_, replica)| job_ns(replica) <= fastest * SIMILAR);
         // Those of unknown speed first, so that it is soon known.
@@ -142,9 +137,8 @@ impl Replicas {
         self.healthy().filter(move |(_, replica)| replica.missed(frontier) <= most)
     }
 
-    /// Returns an idle replica to try a job on, because it was slow, or has missed many tokens and the job `waits`. Nothing
-    /// has been learned of it for long.
-    pub(crate) fn to_try(&self, job: &WaitingJob, waits: bool) -> Option<usize> {
+    /// Returns an idle replica to try a job on, because it was slow, and nothing has been learned of it for long.
+    pub(crate) fn to_try(&self, job: &WaitingJob) -> Option<usize> {
         let now_ns = job.now_ns?;
         let is_due = |replica: &Replica| {
             let idle_ns = now_ns.saturating_sub(replica.observed_ns) as f64;
@@ -153,7 +147,7 @@ impl Replicas {
         };
         let idle =
             self.healthy().filter(|(_, replica)| replica.active == 0 && replica.cancelled == 0);
-        let idle = idle.filter(|(index, _)| waits || !self.is_fast(*index));
+        let idle = idle.filter(|(index, _)| !self.is_fast(*index));
         let idle = idle.filter(|(_, replica)| is_due(replica));
         idle.min_by_key(|(_, replica)| replica.observed_ns).map(|(index, _)| index)
     }
@@ -197,25 +191,32 @@ impl Replicas {
         self.all.iter().enumerate().filter(|(_, replica)| !replica.failed)
     }
 
-    /// Lets replicas have jobs again after a pause from `paused_at` to `frontier` committed tokens, but for those that had
-    /// missed more than `max_missed` before.
-    pub(crate) fn resume(&mut self, paused_at: usize, frontier: usize, max_missed: usize) {
-        for replica in &mut self.all {
-            if paused_at.saturating_sub(replica.read) <= max_missed {
-                replica.read = frontier;
-            }
-        }
+    /// Returns the idle replicas that have missed too many tokens to get a job.
+    pub(crate) fn far(&self, job: &WaitingJob) -> Vec<usize> {
+        let near: Vec<usize> = self.near(job).map(|(index, _)| index).collect();
+        let idle = self.healthy().filter(|(_, replica)| replica.active == 0);
+        idle.map(|(index, _)| index).filter(|index| !near.contains(index)).collect()
+    }
+
+    /// Counts `frontier` committed tokens as read by all replicas, as at the start of an answer, whose prompt all read at once.
+    pub(crate) fn assume_read(&mut self, frontier: usize) {
+        self.all.iter_mut().for_each(|replica| replica.read = frontier);
+    }
+
+    /// Counts `frontier` committed tokens as read by the first replica, with which other methods decode.
+    pub(crate) fn assume_read_by_first(&mut self, frontier: usize) {
+        self.all.iter_mut().take(1).for_each(|replica| replica.read = frontier);
     }
 
     /// Counts a job that was submitted to a replica.
     pub(crate) fn start_job(&mut self, index: usize, job: &WaitingJob) {
         let (expected_ns, size) = (self.one_row_ns(&self.all[index]) * job.size, job.size);
         let replica = &mut self.all[index];
-        let unread = job.frontier.saturating_sub(replica.computed);
+        let unread = job.frontier.saturating_sub(replica.read);
         let started = |started_ns| LastJob { started_ns, expected_ns, size, unread };
         replica.last_job = job.now_ns.map(started);
         replica.active += 1;
-        (replica.read, replica.computed) = (job.frontier, job.frontier);
+        (replica.read_before, replica.read) = (replica.read, job.frontier);
     }
 
     /// Counts the completion of an active job.
@@ -240,7 +241,9 @@ impl Replicas {
     pub(crate) fn cancel_job(&mut self, index: usize, ticket: Ticket, now_ns: Option<u64>) {
         let replica = &mut self.all[index];
         (replica.active, replica.cancelled) = (replica.active - 1, replica.cancelled + 1);
-        self.cancelled.insert(ticket, index);
+        self.cancelled.insert(ticket, (index, replica.read));
+        // What it has not read, it will still have to read.
+        replica.read = replica.read_before;
         let Some((job, now_ns)) = replica.last_job.zip(now_ns) else { return };
         let ran_ns = now_ns.saturating_sub(job.started_ns) as f64;
         let is_late = job.expected_ns > 0.0 && ran_ns > LATE * job.expected_ns;
@@ -249,13 +252,15 @@ impl Replicas {
         }
     }
 
-    /// Counts the completion of a cancelled job. Returns whether `ticket` is one.
-    pub(crate) fn end_cancelled_job(&mut self, ticket: Ticket) -> bool {
-        let index = self.cancelled.remove(&ticket);
-        if let Some(index) = index {
-            self.all[index].cancelled -= 1;
+    /// Counts the completion of a cancelled job, which may have ended before it was cancelled. Returns whether `ticket` is one.
+    pub(crate) fn end_cancelled_job(&mut self, ticket: Ticket, has_ended_before: bool) -> bool {
+        let Some((index, read)) = self.cancelled.remove(&ticket) else { return false };
+        let replica = &mut self.all[index];
+        replica.cancelled -= 1;
+        if has_ended_before {
+            replica.read = replica.read.max(read);
         }
-        index.is_some()
+        true
     }
 
     /// Forgets the cancelled jobs, whose completions nobody may have received.
@@ -297,7 +302,10 @@ mod tests {
         assert_eq!((replicas.free(&job), replicas.least_busy()), (Some(2), Some(2)));
         replicas.start_job(2, &job);
         assert_eq!((replicas.free(&job), replicas.least_busy()), (Some(1), Some(0)));
-        assert!(replicas.end_cancelled_job(Ticket(7)) && !replicas.end_cancelled_job(Ticket(7)));
+        assert!(
+            replicas.end_cancelled_job(Ticket(7), true)
+                && !replicas.end_cancelled_job(Ticket(7), true)
+        );
         assert_eq!(replicas.least_busy(), Some(1));
         assert!(replicas.mark_failed(1) && !replicas.mark_failed(1));
         assert_eq!((replicas.free(&job), replicas.least_busy()), (None, Some(0)));
@@ -311,29 +319,29 @@ mod tests {
         replicas.start_job(0, &job(90, 32, 0));
         assert_eq!(replicas.free(&job(100, 32, 0)), None, "the other one has missed 100 tokens");
         assert_eq!(replicas.free(&job(100, 100, 0)), Some(1));
-        // After a pause, those that were near before it read what they have missed.
+        assert_eq!(replicas.far(&job(100, 32, 0)), [1]);
         replicas.end_job(0);
-        replicas.resume(100, 500, 32);
-        assert_eq!(replicas.free(&job(500, 32, 0)), Some(0));
+        assert_eq!(replicas.free(&job(500, 32, 0)), Some(0), "it has missed less");
         replicas.start_job(0, &job(500, 32, 0));
         assert_eq!(replicas.free(&job(500, 32, 0)), None);
+        replicas.start_job(1, &job(500, 32, 0));
+        replicas.end_job(1);
+        assert_eq!(replicas.free(&job(510, 32, 0)), Some(1), "it has read");
+        replicas.all[1].read = 0;
         assert!(replicas.mark_failed(0));
         assert_eq!(replicas.free(&job(500, 32, 0)), Some(1), "there is no other one");
     }
 
     #[test]
-    fn a_replica_that_missed_a_pause_is_the_last_choice() {
-        let mut replicas = Replicas::new(2);
-        for (index, frontier) in [(0, 10), (1, 10), (0, 500)] {
-            replicas.start_job(index, &job(frontier, 32, 0));
-            replicas.end_job(index);
-        }
-        replicas.resume(12, 501, 32);
-        replicas.start_job(0, &job(501, 32, 0));
-        replicas.cancel_job(0, Ticket(7), Some(0));
-        assert_eq!(replicas.free(&job(501, 32, 0)), Some(0), "its cancelled job ends soon");
-        replicas.start_job(0, &job(501, 32, 0));
-        assert_eq!(replicas.free(&job(501, 32, 0)), Some(1));
+    fn an_answer_begins_with_all_replicas_and_goes_on_after_another_method_with_the_first() {
+        let mut replicas = Replicas::new(3);
+        replicas.assume_read(200);
+        replicas.start_job(0, &job(200, 32, 0));
+        assert_eq!(replicas.free(&job(201, 32, 0)), Some(1));
+        replicas.end_job(0);
+        replicas.assume_read_by_first(900);
+        assert_eq!(replicas.free(&job(901, 32, 0)), Some(0));
+        assert_eq!(replicas.far(&job(901, 32, 0)), [1, 2]);
     }
 
     #[test]
@@ -376,17 +384,17 @@ mod tests {
         let mut replicas = with_slow_one();
         replicas.start_job(0, &job(9, 32, 10_000));
         replicas.start_job(1, &job(9, 32, 10_000));
-        assert_eq!(replicas.to_try(&job(9, 32, 2_000), false), None);
+        assert_eq!(replicas.to_try(&job(9, 32, 2_000)), None);
         let mut now_ns = 10_000;
         for took_ns in [300, 100] {
             let tried = job(9, 32, now_ns);
-            assert_eq!(replicas.to_try(&tried, false), Some(2));
+            assert_eq!(replicas.to_try(&tried), Some(2));
             assert!(!replicas.is_fast(2));
             replicas.start_job(2, &tried);
-            assert_eq!(replicas.to_try(&tried, true), None);
+            assert_eq!(replicas.to_try(&tried), None);
             replicas.end_job(2);
             replicas.observe(2, took_ns as f64, now_ns + took_ns);
-            assert_eq!(replicas.to_try(&job(9, 32, now_ns + 500), true), None);
+            assert_eq!(replicas.to_try(&job(9, 32, now_ns + 500)), None);
             now_ns += 10_000;
         }
         assert!(replicas.is_fast(2) && replicas.for_new_answer(3).is_fast(2));
@@ -413,7 +421,7 @@ mod tests {
             replicas.start_job(1, &job(9, 32, 1_000));
             replicas.cancel_job(1, Ticket(ticket), Some(1_000 + after_ns));
             assert_eq!(replicas.is_fast(1), is_fast);
-            assert!(replicas.end_cancelled_job(Ticket(ticket)));
+            assert!(replicas.end_cancelled_job(Ticket(ticket), true));
         }
     }
 
@@ -425,8 +433,8 @@ mod tests {
             for ticket in 0..3 {
                 replicas.start_job(1, job);
                 replicas.cancel_job(1, Ticket(ticket), now_ns);
-                assert!(replicas.end_cancelled_job(Ticket(ticket)));
-                replicas.all[1].computed = 0;
+                assert!(replicas.end_cancelled_job(Ticket(ticket), true));
+                replicas.all[1].read = 0;
             }
             replicas.is_fast(1)
         };
@@ -458,7 +466,7 @@ mod tests {
         // A late one that is cancelled is no longer unknown.
         for ticket in 0..2 {
             replicas.cancel_job(1, Ticket(ticket), Some(1_900));
-            assert!(replicas.end_cancelled_job(Ticket(ticket)));
+            assert!(replicas.end_cancelled_job(Ticket(ticket), true));
             replicas.start_job(1, &job(9, 32, 1_000));
         }
         assert!(!replicas.is_fast(1));
@@ -475,18 +483,18 @@ mod tests {
         assert_eq!(replicas.free(&job(9, 32, 1_400)), None, "the slow one ends at 1,890");
         replicas.forget_cancelled();
         assert_eq!(replicas.free(&job(9, 32, 1_450)), Some(2));
-        assert!(!replicas.end_cancelled_job(Ticket(3)));
+        assert!(!replicas.end_cancelled_job(Ticket(3), true));
     }
 
     #[test]
     fn trials_that_show_nothing_are_repeated_once() {
         let mut replicas = with_slow_one();
         replicas.end_trial_in_vain(2, 10_000);
-        assert_eq!(replicas.to_try(&job(9, 32, 10_001), false), Some(2));
+        assert_eq!(replicas.to_try(&job(9, 32, 10_001)), Some(2));
         replicas.end_trial_in_vain(2, 11_000);
-        assert_eq!(replicas.to_try(&job(9, 32, 11_001), false), None);
-        assert_eq!(replicas.to_try(&job(9, 32, 11_000 + 8 * 300), false), Some(2));
-        assert_eq!(replicas.to_try(&WaitingJob { now_ns: None, ..job(9, 32, 0) }, false), None);
+        assert_eq!(replicas.to_try(&job(9, 32, 11_001)), None);
+        assert_eq!(replicas.to_try(&job(9, 32, 11_000 + 8 * 300)), Some(2));
+        assert_eq!(replicas.to_try(&WaitingJob { now_ns: None, ..job(9, 32, 0) }), None);
     }
 
     #[test]

@@ -95,14 +95,20 @@ impl RoundEstimates {
 
     /// Learns from the time of a draft. `caught_up`: the number of tokens that the drafter had to read first.
     fn learn_draft(&mut self, size: DraftSize, ns: f64, caught_up: usize) {
+        let (passes, further_rows) = self.passes_of(size);
         if caught_up > 0 {
             if caught_up >= READ_TOKENS && self.draft.is_known() {
                 let reading_ns = (ns - self.usual_draft_ns(size)).max(0.0);
                 self.catch_up_ns.add(reading_ns / caught_up as f64);
+            } else if caught_up < READ_TOKENS && !self.draft.is_measured() {
+                // Reading was a small part of it. Without any usual time, none of reading could be learned later.
+                self.draft.adopt(std::iter::once((passes, ns)));
             }
             return;
         }
-        let (passes, further_rows) = self.passes_of(size);
+        if !self.draft.is_measured() {
+            self.draft = CostCurve::default();
+        }
         if self.draft.is_known() && further_rows > 0 {
             let passes_ns = self.draft.up_to(passes)[passes];
             // A further row takes no longer than a pass.

@@ -69,16 +69,13 @@ fn compare(world: &World, method: &str, seed: u64) -> [f64; 2] {
     [plain / auto, best / auto]
 }
 
-#[test]
-fn short_answers_in_random_worlds() {
+/// Checks each method's automatic length. `bounds`: for each method, its least mean speed compared with the best fixed length.
+fn check(worlds: fn(u64) -> World, bounds: &[(&str, f64)]) {
     let cases = std::env::var("FORERUN_CASES").ok().and_then(|text| text.parse().ok());
     let cases: u64 = cases.unwrap_or(8);
-    for (method, least_mean) in
-        [("speculative", 0.98), ("pearl", 0.98), ("dsi", 0.98), ("ssd", 0.95)]
-    {
-        let worlds = 0..cases;
+    for &(method, least_mean) in bounds {
         let speeds: Vec<[f64; 2]> =
-            worlds.map(|seed| compare(&World::with_noise(seed), method, seed)).collect();
+            (0..cases).map(|seed| compare(&worlds(seed), method, seed)).collect();
         let least = speeds.iter().map(|[to_plain, _]| *to_plain).fold(f64::INFINITY, f64::min);
         let mean = speeds.iter().map(|[_, to_best]| to_best).sum::<f64>() / cases as f64;
         let below = speeds.iter().filter(|[_, to_best]| *to_best < 0.95).count();
@@ -88,4 +85,16 @@ fn short_answers_in_random_worlds() {
         );
         assert!(least >= 0.97 && mean >= least_mean, "{method}: {least}, {mean}");
     }
+}
+
+#[test]
+fn short_answers_in_random_worlds() {
+    let bounds = [("speculative", 0.98), ("pearl", 0.98), ("dsi", 0.98), ("ssd", 0.95)];
+    check(World::with_noise, &bounds);
+}
+
+#[test]
+fn short_answers_with_lookups() {
+    let bounds = [("speculative", 0.98), ("pearl", 0.98), ("dsi", 0.98), ("ssd", 0.95)];
+    check(World::with_lookups, &bounds);
 }
