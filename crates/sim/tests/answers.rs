@@ -69,8 +69,9 @@ fn compare(world: &World, method: &str, seed: u64) -> [f64; 2] {
     [plain / auto, best / auto]
 }
 
-/// Checks each method's automatic length. `bounds`: for each method, its least mean speed compared with the best fixed length.
-fn check(worlds: fn(u64) -> World, bounds: &[(&str, f64)]) {
+/// Checks each method's automatic length. `least_of_plain`: the least speed compared with plain decoding. `bounds`: for each method, its
+/// least mean speed compared with the best fixed length.
+fn check(worlds: fn(u64) -> World, least_of_plain: f64, bounds: &[(&str, f64)]) {
     let cases = std::env::var("FORERUN_CASES").ok().and_then(|text| text.parse().ok());
     let cases: u64 = cases.unwrap_or(8);
     for &(method, least_mean) in bounds {
@@ -83,18 +84,19 @@ fn check(worlds: fn(u64) -> World, bounds: &[(&str, f64)]) {
             "{method}: at least {least:.3} of plain decoding; {mean:.3} of the best fixed length on average, below 0.95 of it \
              in {below} of {cases}: {speeds:.2?}"
         );
-        assert!(least >= 0.97 && mean >= least_mean, "{method}: {least}, {mean}");
+        assert!(least >= least_of_plain && mean >= least_mean, "{method}: {least}, {mean}");
     }
 }
 
 #[test]
 fn short_answers_in_random_worlds() {
     let bounds = [("speculative", 0.98), ("pearl", 0.98), ("dsi", 0.98), ("ssd", 0.95)];
-    check(World::with_noise, &bounds);
+    check(World::with_noise, 0.97, &bounds);
 }
 
 #[test]
 fn short_answers_with_lookups() {
     let bounds = [("speculative", 0.98), ("pearl", 0.98), ("dsi", 0.98), ("ssd", 0.95)];
-    check(World::with_lookups, &bounds);
+    // Where a second row costs more than two passes, DSI takes some of them for interruptions.
+    check(World::with_lookups, 0.95, &bounds);
 }
