@@ -7,7 +7,7 @@ pub(crate) struct Ledger {
     elapsed_ns: f64,
     /// The time by which drafting was slower than the target alone, minus the time by which it was faster.
     lost_ns: f64,
-    /// The time that trials have lost, less what trials have gained since.
+    /// The time that trials have lost, less what trials of several steps have gained since.
     trials_ns: f64,
     /// The time that drafters took to read what they had missed, for trials.
     catch_up_ns: f64,
@@ -44,8 +44,13 @@ impl Ledger {
         self.lost_ns = (self.lost_ns + lost_ns).max(-KEPT_SHARE * self.elapsed_ns);
         self.gained_ns = (self.gained_ns - lost_ns).max(0.0);
         if is_trial {
-            self.trials_ns = (self.trials_ns + lost_ns).max(0.0);
+            self.trials_ns += lost_ns.max(0.0);
         }
+    }
+
+    /// Counts what a step of a trial has gained. The steps of one trial pay for each other.
+    pub(crate) fn add_gain_of_trial(&mut self, ns: f64) {
+        self.trials_ns = (self.trials_ns - ns).max(0.0);
     }
 
     /// Returns the time that drafting has gained, less what it has lost since.
@@ -91,6 +96,7 @@ mod tests {
         ledger.add_drafting(5_000.0, 1_000.0, true);
         assert!(!ledger.may_try(100.0, 1_000.0));
         ledger.add_drafting(1_000.0, 4_000.0, true);
+        ledger.add_gain_of_trial(3_000.0);
         assert!(ledger.may_try(2_000.0, 1_000.0) && !ledger.may_try(4_000.0, 1_000.0));
     }
 

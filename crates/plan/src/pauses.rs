@@ -151,6 +151,9 @@ impl Pauses {
                 self.ledger.add_catch_up(catch_up_ns);
                 let ns = ns - catch_up_ns;
                 self.ledger.add_drafting(ns, tokens as f64 * alone_ns, is_trial);
+                if is_trial {
+                    self.ledger.add_gain_of_trial((tokens as f64 * alone_ns - ns).max(0.0));
+                }
                 self.trial_ns += lost_ns - catch_up_ns;
             }
         }
