@@ -29,8 +29,8 @@
 //!   finish it later, and the sizing rule counts the fast ones. Now and then, a job is also tried on a slow replica,
 //!   without using its scores, so that one that was slow for a while gets jobs again.
 //! * If drafting makes decoding slower than the target alone, because the target can use the drafter's cores
-//!   or wrong rows take time, the drafters pause. Before they go on, the replicas that were idle read what they have missed, in
-//!   jobs for whose scores nothing waits.
+//!   or wrong rows take time, the drafters pause. Before they go on, the fast replicas that were idle read what they have missed,
+//!   in jobs for whose scores nothing waits. The drafters do not wait for one that reads much longer than expected.
 //! * With several drafters, the paper has all of them draft after every token of each, which gives
 //!   `drafters^depth` chains. Here each drafter continues its own chain, and restarts after a
 //!   committed token that is not in it, so there are as many chains as drafters. After a committed
@@ -85,6 +85,11 @@ pub struct Dsi {
     tasks: BTreeMap<Ticket, ScoreTask>,
     /// The jobs in flight that only show how fast their replica is.
     trials: BTreeMap<Ticket, ScoreTask>,
+    /// The jobs in flight that only let their replica read what it missed, the time at which the last of them was submitted, if it is
+    /// known, and how long it may take.
+    reading: BTreeMap<Ticket, ScoreTask>,
+    reading_since_ns: Option<u64>,
+    longest_reading_ns: f64,
     /// The scores not used yet, by the position that the first row predicts.
     arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
     /// The position after the last committed sibling. Its token is the target's own, drafted or not: whether its row was scored
@@ -122,6 +127,9 @@ impl Dsi {
             pause: Pause::New,
             tasks: BTreeMap::new(),
             trials: BTreeMap::new(),
+            reading: BTreeMap::new(),
+            reading_since_ns: None,
+            longest_reading_ns: 0.0,
             arrived: BTreeMap::new(),
             after_sibling: None,
             now_ns: None,
@@ -176,10 +184,11 @@ impl Dsi {
         self.waits_for_drafters || (self.lookahead.drafts() && self.pause == Pause::Over)
     }
 
-    /// Returns whether the target has neither drafts nor a drafter beside it.
+    /// Returns whether the target has no drafts, and no drafter or other replica works at the same time.
     fn is_alone(&self) -> bool {
         let is_idle = |chain: &Chain| chain.tokens().is_empty() && !chain.drafting.is_busy();
-        !self.drafts() && self.trials.is_empty() && self.chains.iter().all(is_idle)
+        let decodes_only = self.trials.is_empty() && self.reading.is_empty();
+        !self.drafts() && decodes_only && self.chains.iter().all(is_idle)
     }
 
     /// Begins or ends a pause of the drafters.
@@ -195,45 +204,60 @@ impl Dsi {
             Pause::AfterOthers => self.replicas.assume_read_by_first(frontier),
             _ => {}
         }
+        let is_late = self.is_reading_late();
+        if !is_to_draft && (is_late || self.pause == Pause::Reading) {
+            // It has taken too long, or costs too much.
+            let reading = std::mem::take(&mut self.reading);
+            self.cancel_jobs(reading, cluster);
+        }
         self.pause = match self.pause {
-            Pause::Reading if !is_to_draft => {
-                // It has taken too long.
-                self.cancel_trials(cluster);
-                Pause::Alone
-            }
             _ if !is_to_draft => Pause::Alone,
-            Pause::AfterOthers | Pause::Alone => {
-                self.read_missed(sequence, cluster)?;
-                Pause::Reading
-            }
-            Pause::Reading if !self.trials.is_empty() => Pause::Reading,
+            Pause::AfterOthers | Pause::Alone => match self.read_missed(sequence, cluster)? {
+                true => Pause::Reading,
+                false => Pause::Over,
+            },
+            Pause::Reading if !self.reading.is_empty() && !is_late => Pause::Reading,
             Pause::New | Pause::Reading | Pause::Over => Pause::Over,
         };
-        if self.pause == Pause::Reading && self.trials.is_empty() {
-            self.pause = Pause::Over;
-        }
         Ok(())
     }
 
-    fn cancel_trials(&mut self, cluster: &mut dyn Cluster) {
-        for (ticket, task) in std::mem::take(&mut self.trials) {
+    /// Returns whether replicas have read for much longer than expected, as if one stands still. Drafting does not wait for it.
+    fn is_reading_late(&mut self) -> bool {
+        let Some(now_ns) = self.now_ns.filter(|_| !self.reading.is_empty()) else { return false };
+        let since_ns = *self.reading_since_ns.get_or_insert(now_ns);
+        now_ns.saturating_sub(since_ns) as f64 > self.longest_reading_ns
+    }
+
+    fn cancel_jobs(&mut self, jobs: BTreeMap<Ticket, ScoreTask>, cluster: &mut dyn Cluster) {
+        for (ticket, task) in jobs {
             cluster.cancel(ticket);
             self.replicas.cancel_job(task.replica, ticket, self.now_ns);
         }
     }
 
-    /// Lets all replicas that have missed too many tokens read them, in jobs for whose scores nothing waits.
+    /// Lets the fast replicas that have missed too many tokens read them, in jobs for whose scores nothing waits. Returns whether
+    /// there is one.
     fn read_missed(
         &mut self,
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
-    ) -> Result<(), DecodeError> {
+    ) -> Result<bool, DecodeError> {
         let frontier = sequence.tokens().len();
         let task = ScoreTask::new(frontier, frontier, Vec::new(), Vec::new(), false);
-        let far = self.replicas.far(&self.waiting_job(frontier, task.scored_rows()));
-        let mut replicas = far.into_iter();
-        replicas
-            .try_for_each(|replica| self.submit_trial(task.clone().on(replica), sequence, cluster))
+        let job = self.waiting_job(frontier, task.scored_rows());
+        let far = self.replicas.far(&job);
+        let Some(most) = far.iter().map(|&(_, missed)| missed).max() else { return Ok(false) };
+        self.reading_since_ns = self.now_ns;
+        self.longest_reading_ns = self.lookahead.longest_reading_ns(most);
+        for (replica, _) in far {
+            let task = task.clone().on(replica);
+            if let Some(ticket) = self.try_to_submit(&task, sequence, cluster)? {
+                self.replicas.start_reading(replica, &job);
+                self.reading.insert(ticket, task);
+            }
+        }
+        Ok(!self.reading.is_empty())
     }
 
     /// Submits all jobs that drafters and free replicas can start.
@@ -311,7 +335,10 @@ impl Dsi {
             }
             if free.is_none() {
                 // Those that have missed too much read it before the next job.
-                return if drafts { self.read_missed(sequence, cluster) } else { Ok(()) };
+                if drafts {
+                    self.read_missed(sequence, cluster)?;
+                }
+                return Ok(());
             }
         }
     }
@@ -341,13 +368,28 @@ impl Dsi {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        match self.submit_to(task.replica, &task, sequence, cluster) {
-            Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
-                self.drop_replica(task.replica, &gone.to_string(), sequence);
-            }
-            ticket => drop(self.trials.insert(ticket?, task)),
+        let job = self.waiting_job(sequence.tokens().len(), task.scored_rows());
+        if let Some(ticket) = self.try_to_submit(&task, sequence, cluster)? {
+            self.replicas.start_job(task.replica, &job);
+            self.trials.insert(ticket, task);
         }
         Ok(())
+    }
+
+    /// Submits a task to its replica; `None` if its worker has stopped.
+    fn try_to_submit(
+        &mut self,
+        task: &ScoreTask,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<Option<Ticket>, DecodeError> {
+        match submit_to(task.replica, task, sequence, cluster) {
+            Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
+                self.drop_replica(task.replica, &gone.to_string(), sequence);
+                Ok(None)
+            }
+            ticket => ticket.map(Some),
+        }
     }
 
     /// Submits a task to its replica, or to another one if its worker has stopped.
@@ -359,7 +401,7 @@ impl Dsi {
     ) -> Result<(), DecodeError> {
         let mut replica = task.replica;
         let ticket = loop {
-            match self.submit_to(replica, &task, sequence, cluster) {
+            match submit_to(replica, &task, sequence, cluster) {
                 Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
                     self.drop_replica(replica, &gone.to_string(), sequence);
                     replica = self.replicas.least_busy().ok_or(DecodeError::Cluster(gone))?;
@@ -367,24 +409,10 @@ impl Dsi {
                 result => break result?,
             }
         };
+        let job = self.waiting_job(sequence.tokens().len(), task.scored_rows());
+        self.replicas.start_job(replica, &job);
         self.tasks.insert(ticket, task.on(replica));
         Ok(())
-    }
-
-    /// Submits a task to a replica.
-    fn submit_to(
-        &mut self,
-        replica: usize,
-        task: &ScoreTask,
-        sequence: &Sequence,
-        cluster: &mut dyn Cluster,
-    ) -> Result<Ticket, DecodeError> {
-        let frontier = sequence.tokens().len();
-        let (ahead, tree) = task.request(frontier);
-        let ticket = jobs::submit_score(replica, sequence, ahead, tree, cluster)?;
-        let job = self.waiting_job(frontier, task.scored_rows());
-        self.replicas.start_job(replica, &job);
-        Ok(ticket)
     }
 
     /// Handles a completed job.
@@ -403,7 +431,13 @@ impl Dsi {
             cluster.observe(wasted(ticket));
             self.replicas.end_trial_in_vain(task.replica, completion.finished_ns);
             self.lookahead.observe_reading(task.scored_rows(), &JobTime::from(&completion));
-            self.end_score_job(&task, &completion, sequence);
+            self.end_score_job(&task, &completion, true, sequence);
+            return Ok(());
+        }
+        if let Some(task) = self.reading.remove(&ticket) {
+            cluster.observe(wasted(ticket));
+            self.lookahead.observe_reading(task.scored_rows(), &JobTime::from(&completion));
+            self.end_score_job(&task, &completion, false, sequence);
             return Ok(());
         }
         if self.replicas.end_cancelled_job(ticket, completion.output.is_ok()) {
@@ -434,7 +468,7 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
-        if self.end_score_job(&task, &completion, sequence)
+        if self.end_score_job(&task, &completion, true, sequence)
             && let Some(replica) = self.replicas.least_busy()
         {
             let task = task.again(sequence.tokens().len());
@@ -449,14 +483,16 @@ impl Dsi {
         Ok(())
     }
 
-    /// Counts the end of a replica's job, and learns how fast the replica is. Returns whether the replica has failed.
+    /// Counts the end of a replica's job, and learns how fast the replica is, if the job `shows_speed`. Returns whether the replica
+    /// has failed.
     fn end_score_job(
         &mut self,
         task: &ScoreTask,
         completion: &Completion,
+        shows_speed: bool,
         sequence: &mut Sequence,
     ) -> bool {
-        self.replicas.end_job(task.replica);
+        self.replicas.end_job(task.replica, completion.output.is_ok());
         match &completion.output {
             Ok(_) => {
                 // Reading a prompt, or much text, shows nothing, nor do passes with another answer's prompt.
@@ -465,7 +501,7 @@ impl Dsi {
                 let time = JobTime::from(completion);
                 let ns =
                     self.lookahead.one_row_ns_of(task.scored_rows(), &time, task.while_drafting);
-                if let Some(ns) = ns.filter(|_| reads_little) {
+                if let Some(ns) = ns.filter(|_| shows_speed && reads_little) {
                     self.replicas.observe(task.replica, ns, completion.finished_ns);
                 }
             }
@@ -667,6 +703,17 @@ impl Dsi {
     }
 }
 
+/// Submits a task to a replica.
+fn submit_to(
+    replica: usize,
+    task: &ScoreTask,
+    sequence: &Sequence,
+    cluster: &mut dyn Cluster,
+) -> Result<Ticket, DecodeError> {
+    let (ahead, tree) = task.request(sequence.tokens().len());
+    jobs::submit_score(replica, sequence, ahead, tree, cluster)
+}
+
 /// Returns the outcome of a job with unused output.
 fn wasted(ticket: Ticket) -> Outcome {
     Outcome { ticket, accepted: 0, outcome: SpanOutcome::Wasted }
@@ -710,7 +757,9 @@ impl Decoder for Dsi {
         // Jobs that are stopped show no slowness.
         (self.now_ns, self.after_sibling) = (None, None);
         self.drop_rows(|_| false, cluster);
-        self.cancel_trials(cluster);
+        let [trials, reading] = [&mut self.trials, &mut self.reading].map(std::mem::take);
+        self.cancel_jobs(trials, cluster);
+        self.cancel_jobs(reading, cluster);
     }
 }
 

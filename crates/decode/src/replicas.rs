@@ -24,9 +24,11 @@ struct Replica {
     active: usize,
     /// The number of its cancelled jobs that have not completed yet.
     cancelled: usize,
-    /// The number of committed tokens when it got its last job that was not cancelled, and when it got the one before.
+    /// The number of committed tokens that its completed jobs have read, and that its last job reads.
     read: usize,
-    read_before: usize,
+    reads_to: usize,
+    /// Whether its last job only reads tokens.
+    only_reads: bool,
     /// How long its last two jobs would have taken with one row, in nanoseconds; 0 if that is not known.
     latest_ns: [f64; 2],
     last_job: Option<LastJob>,
@@ -50,8 +52,12 @@ struct LastJob {
 }
 
 impl Replica {
+    /// Returns how many of the `frontier` committed tokens it has missed. Those that an active job reads first count as read, unless
+    /// the job only reads them: it may take long.
     fn missed(&self, frontier: usize) -> usize {
-        frontier.saturating_sub(self.read)
+        let is_near = self.active > 0 && !self.only_reads;
+        let read = if is_near { self.read.max(self.reads_to) } else { self.read };
+        frontier.saturating_sub(read)
     }
 
     /// Returns how long its last job will still run. One that is late is expected to be as late again.
@@ -191,11 +197,13 @@ impl Replicas {
         self.all.iter().enumerate().filter(|(_, replica)| !replica.failed)
     }
 
-    /// Returns the idle replicas that have missed too many tokens to get a job.
-    pub(crate) fn far(&self, job: &WaitingJob) -> Vec<usize> {
+    /// Returns the idle replicas that have missed too many tokens to get a job, and how many. Slow ones are left out, because they
+    /// would get no jobs anyway.
+    pub(crate) fn far(&self, job: &WaitingJob) -> Vec<(usize, usize)> {
         let near: Vec<usize> = self.near(job).map(|(index, _)| index).collect();
         let idle = self.healthy().filter(|(_, replica)| replica.active == 0);
-        idle.map(|(index, _)| index).filter(|index| !near.contains(index)).collect()
+        let far = idle.filter(|(index, _)| !near.contains(index) && self.is_fast(*index));
+        far.map(|(index, replica)| (index, replica.missed(job.frontier))).collect()
     }
 
     /// Counts `frontier` committed tokens as read by all replicas, as at the start of an answer, whose prompt all read at once.
@@ -208,6 +216,12 @@ impl Replicas {
         self.all.iter_mut().take(1).for_each(|replica| replica.read = frontier);
     }
 
+    /// Counts a job that was submitted to a replica only to let it read tokens.
+    pub(crate) fn start_reading(&mut self, index: usize, job: &WaitingJob) {
+        self.start_job(index, job);
+        self.all[index].only_reads = true;
+    }
+
     /// Counts a job that was submitted to a replica.
     pub(crate) fn start_job(&mut self, index: usize, job: &WaitingJob) {
         let (expected_ns, size) = (self.one_row_ns(&self.all[index]) * job.size, job.size);
@@ -216,12 +230,16 @@ impl Replicas {
         let started = |started_ns| LastJob { started_ns, expected_ns, size, unread };
         replica.last_job = job.now_ns.map(started);
         replica.active += 1;
-        (replica.read_before, replica.read) = (replica.read, job.frontier);
+        (replica.reads_to, replica.only_reads) = (job.frontier, false);
     }
 
-    /// Counts the completion of an active job.
-    pub(crate) fn end_job(&mut self, index: usize) {
-        self.all[index].active -= 1;
+    /// Counts the completion of an active job. `succeeded`: whether it has read its tokens.
+    pub(crate) fn end_job(&mut self, index: usize, succeeded: bool) {
+        let replica = &mut self.all[index];
+        replica.active -= 1;
+        if succeeded {
+            replica.read = replica.read.max(replica.reads_to);
+        }
     }
 
     /// Learns at `now_ns` that a job would have taken `ns` nanoseconds with one row on a replica.
@@ -241,13 +259,11 @@ impl Replicas {
     pub(crate) fn cancel_job(&mut self, index: usize, ticket: Ticket, now_ns: Option<u64>) {
         let replica = &mut self.all[index];
         (replica.active, replica.cancelled) = (replica.active - 1, replica.cancelled + 1);
-        self.cancelled.insert(ticket, (index, replica.read));
-        // What it has not read, it will still have to read.
-        replica.read = replica.read_before;
+        self.cancelled.insert(ticket, (index, replica.reads_to));
         let Some((job, now_ns)) = replica.last_job.zip(now_ns) else { return };
         let ran_ns = now_ns.saturating_sub(job.started_ns) as f64;
         let is_late = job.expected_ns > 0.0 && ran_ns > LATE * job.expected_ns;
-        if is_late && job.unread <= MOST_UNREAD {
+        if is_late && job.unread <= MOST_UNREAD && !replica.only_reads {
             replica.observe(ran_ns / job.size, now_ns);
         }
     }
@@ -309,7 +325,7 @@ mod tests {
         assert_eq!(replicas.least_busy(), Some(1));
         assert!(replicas.mark_failed(1) && !replicas.mark_failed(1));
         assert_eq!((replicas.free(&job), replicas.least_busy()), (None, Some(0)));
-        replicas.end_job(0);
+        replicas.end_job(0, true);
         assert_eq!(replicas.free(&job), Some(0));
     }
 
@@ -319,13 +335,14 @@ mod tests {
         replicas.start_job(0, &job(90, 32, 0));
         assert_eq!(replicas.free(&job(100, 32, 0)), None, "the other one has missed 100 tokens");
         assert_eq!(replicas.free(&job(100, 100, 0)), Some(1));
-        assert_eq!(replicas.far(&job(100, 32, 0)), [1]);
-        replicas.end_job(0);
+        assert_eq!(replicas.far(&job(100, 32, 0)), [(1, 100)]);
+        replicas.end_job(0, true);
         assert_eq!(replicas.free(&job(500, 32, 0)), Some(0), "it has missed less");
         replicas.start_job(0, &job(500, 32, 0));
         assert_eq!(replicas.free(&job(500, 32, 0)), None);
-        replicas.start_job(1, &job(500, 32, 0));
-        replicas.end_job(1);
+        replicas.start_reading(1, &job(500, 32, 0));
+        assert_eq!(replicas.fast_ones(&job(500, 32, 0)), 1, "it still reads");
+        replicas.end_job(1, true);
         assert_eq!(replicas.free(&job(510, 32, 0)), Some(1), "it has read");
         replicas.all[1].read = 0;
         assert!(replicas.mark_failed(0));
@@ -338,10 +355,45 @@ mod tests {
         replicas.assume_read(200);
         replicas.start_job(0, &job(200, 32, 0));
         assert_eq!(replicas.free(&job(201, 32, 0)), Some(1));
-        replicas.end_job(0);
+        replicas.end_job(0, true);
         replicas.assume_read_by_first(900);
         assert_eq!(replicas.free(&job(901, 32, 0)), Some(0));
-        assert_eq!(replicas.far(&job(901, 32, 0)), [1, 2]);
+        assert_eq!(replicas.far(&job(901, 32, 0)), [(1, 701), (2, 701)]);
+    }
+
+    #[test]
+    fn cancelled_jobs_have_read_nothing_unless_they_had_ended() {
+        let mut replicas = Replicas::new(2);
+        replicas.start_job(0, &job(100, 32, 0));
+        replicas.start_job(1, &job(50, 32, 0));
+        replicas.cancel_job(1, Ticket(1), Some(0));
+        replicas.start_job(1, &job(100, 32, 0));
+        assert!(replicas.end_cancelled_job(Ticket(1), true));
+        replicas.cancel_job(1, Ticket(2), Some(0));
+        assert_eq!(replicas.far(&job(100, 32, 0)), [(1, 50)]);
+        assert!(replicas.end_cancelled_job(Ticket(2), false));
+        assert_eq!(replicas.far(&job(100, 32, 0)), [(1, 50)]);
+    }
+
+    #[test]
+    fn slow_replicas_do_not_read_what_they_missed() {
+        let mut replicas = with_slow_one();
+        replicas.assume_read_by_first(500);
+        assert_eq!(replicas.far(&job(500, 32, 0)), [(1, 500)]);
+    }
+
+    #[test]
+    fn nothing_waits_for_a_replica_that_reads() {
+        let mut replicas = with_slow_one();
+        replicas.all[2].read = 50;
+        replicas.start_reading(0, &job(50, 32, 1_000));
+        replicas.start_reading(1, &job(50, 32, 1_000));
+        assert_eq!(replicas.free(&job(50, 32, 1_000)), Some(2), "the fast ones read");
+        for ticket in 0..3 {
+            replicas.cancel_job(0, Ticket(ticket), Some(9_000));
+            replicas.start_reading(0, &job(50, 32, 1_000));
+        }
+        assert!(replicas.is_fast(0), "reading shows no speed");
     }
 
     #[test]
@@ -392,7 +444,7 @@ mod tests {
             assert!(!replicas.is_fast(2));
             replicas.start_job(2, &tried);
             assert_eq!(replicas.to_try(&tried), None);
-            replicas.end_job(2);
+            replicas.end_job(2, true);
             replicas.observe(2, took_ns as f64, now_ns + took_ns);
             assert_eq!(replicas.to_try(&job(9, 32, now_ns + 500)), None);
             now_ns += 10_000;
@@ -453,14 +505,14 @@ mod tests {
         assert_eq!(replicas.free(&job(9, 32, 1_000)), Some(1), "so that its speed is soon known");
         replicas.start_job(0, &job(9, 32, 1_000));
         replicas.start_job(1, &job(9, 32, 1_000));
-        replicas.end_job(0);
+        replicas.end_job(0, true);
         replicas.mark_failed(0);
         assert_eq!(replicas.free(&job(9, 32, 1_050)), Some(2), "nothing is known of the other one");
         let mut replicas = with_slow_one();
         replicas.all[1].latest_ns = [0.0; 2];
         replicas.start_job(0, &job(9, 32, 900));
         replicas.start_job(1, &job(9, 32, 1_000));
-        replicas.all[0].read = 0;
+        (replicas.all[0].read, replicas.all[0].reads_to) = (0, 0);
         replicas.all[2].read = 9;
         assert_eq!(replicas.free(&job(9, 5, 1_050)), None, "the unknown one ends at 1,200");
         // A late one that is cancelled is no longer unknown.

@@ -7,7 +7,7 @@ use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime};
 use crate::interruptions::Interruptions;
 use crate::knowledge::{Forecast, Knowledge, READ_TOKENS, READING_SHARE, faded};
-use crate::pauses::{Outlook, Pauses};
+use crate::pauses::{ALONE_STEPS, Outlook, Pauses};
 use crate::rounds::Pipeline;
 
 /// Decides how many draft tokens one verification task has.
@@ -77,6 +77,8 @@ const EXPLORED_VERDICTS: u32 = 8;
 const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 /// A lookahead is about as fast as another one within this factor.
 const MIN_GAIN: f64 = 1.001;
+/// The factor of its expected time that reading may take. Where replicas share cores, it may take longer than expected.
+const LONGEST_READING: f64 = 4.0;
 
 impl DsiLookahead {
     /// Creates a policy for `replicas` target replicas: always `length` tokens (`Fixed`), or up to
@@ -410,6 +412,7 @@ impl DsiLookahead {
     pub fn observe_step_while_reading(&mut self, tokens: usize, now_ns: u64) {
         self.draft_time.skip(tokens);
         self.unread_tokens += tokens;
+        self.has_read = false;
         self.pauses.observe_reading(tokens, now_ns, self.outlook());
     }
 
@@ -427,6 +430,12 @@ impl DsiLookahead {
             Some((tokens, ns)) => (ns - plain_ns).max(0.0) / tokens as f64,
             None => self.row_ns().max(READING_SHARE * plain_ns),
         }
+    }
+
+    /// Returns how long a job in which a replica reads `tokens` tokens may take. One that takes longer may never end.
+    #[must_use]
+    pub fn longest_reading_ns(&self, tokens: usize) -> f64 {
+        LONGEST_READING * (self.plain_ns() + tokens as f64 * self.reading_ns())
     }
 
     /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
@@ -504,13 +513,17 @@ impl DsiLookahead {
         (at_best > speed * MIN_GAIN_OF_TRIAL).then_some(rows)
     }
 
-    /// Returns how many tokens a replica may have missed to get a job. Reading more would hold up the job.
+    /// Returns how many tokens a replica may have missed to get a job: those that are drafted ahead if all replicas work, and those
+    /// that the target decodes alone to measure its speed. Reading more would hold up the job.
     #[must_use]
     pub fn max_missed(&self) -> usize {
         let one_ns = self.scores.up_to(1)[1];
         let row_ns = self.row_ns().max(READING_SHARE * one_ns);
         match self.mode {
-            DraftLength::Auto if row_ns > 0.0 => self.max_ahead().max((one_ns / row_ns) as usize),
+            DraftLength::Auto if row_ns > 0.0 => {
+                let missed = self.length() * (self.all_replicas + 2) + ALONE_STEPS as usize;
+                missed.max((one_ns / row_ns) as usize)
+            }
             _ => usize::MAX,
         }
     }
@@ -636,6 +649,16 @@ mod tests {
             lookahead.observe_step(1, 20_000 + step * 1_000, true);
         }
         assert_eq!(lookahead.reading_ns(), 100.0);
+    }
+
+    /// How many tokens a replica may have missed does not depend on how many replicas get jobs, which depends on it.
+    #[test]
+    fn replicas_may_miss_what_the_target_decodes_alone() {
+        let mut lookahead = learned(3, 1_000, 2_000);
+        let missed = lookahead.max_missed();
+        assert!(missed >= lookahead.length() * 5 + ALONE_STEPS as usize, "{missed}");
+        lookahead.set_replicas(1);
+        assert_eq!(lookahead.max_missed(), missed);
     }
 
     #[test]

@@ -24,10 +24,10 @@ const TRIAL_PASSES: f64 = 4.0;
 const LOSS_SHARE: f64 = 0.008;
 const LOSS_PASSES: f64 = 14.0;
 /// The share of the time that catching up may take for each time that a trial might double the speed, and the passes that it may take
-/// at first.
+/// at first: as many as a trial may lose.
 const CATCH_UP_SHARE: f64 = 0.007;
 const CATCH_UP_GAIN: f64 = 3.0;
-const CATCH_UP_PASSES: f64 = 4.0;
+const CATCH_UP_PASSES: f64 = TRIAL_PASSES;
 /// The gains that may be lost again, as a share of the time.
 const KEPT_SHARE: f64 = 0.05;
 

@@ -193,20 +193,24 @@ impl MethodChoice {
         }
         let has_settled = self.learn(tokens, ns, forecasts);
         let pauses = self.pauses();
-        let is_too_slow = self.best_ns(has_settled).is_some_and(|best_ns| {
-            let lost_ns = ns - tokens as f64 * best_ns;
-            self.trial_ns += lost_ns;
-            self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
-            let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
-            self.trial_ns > may_lose * best_ns
-        });
+        let has_lost_too_much = self.book_loss(tokens, ns, has_settled);
         if !self.is_trial {
             return if pauses { self.begin(0, false) } else { self.choose() };
         }
-        if self.steps >= TRIAL_STEPS || is_too_slow || pauses || self.expects_less() {
+        if self.steps >= TRIAL_STEPS || has_lost_too_much || pauses || self.expects_less() {
             self.candidates[self.current].trial_ns = self.trial_ns.max(0.0);
             if pauses { self.begin(0, false) } else { self.use_best() }
         }
+    }
+
+    /// Counts what a step has lost. Returns whether that is too much for a trial.
+    fn book_loss(&mut self, tokens: usize, ns: f64, has_settled: bool) -> bool {
+        let Some(best_ns) = self.best_ns(has_settled) else { return false };
+        let lost_ns = ns - tokens as f64 * best_ns;
+        self.trial_ns += lost_ns;
+        self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
+        let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
+        self.trial_ns > may_lose * best_ns
     }
 
     /// Learns the speed of the current candidate. Returns whether it has settled.

@@ -72,7 +72,7 @@ impl Default for Outlook {
 }
 
 /// Steps of the target alone that measure its speed.
-const ALONE_STEPS: u32 = 6;
+pub(crate) const ALONE_STEPS: u32 = 6;
 /// The number of steps of a trial.
 const TRIAL_STEPS: u32 = 12;
 /// A trial ends early if it has lost the time of so many steps of the target alone.
@@ -81,7 +81,8 @@ const TRIAL_LOSS: f64 = 4.0;
 const ALONE_EVERY: usize = 32;
 /// The share of the time that measuring the target alone may lose.
 const ALONE_SHARE: f64 = 0.003;
-/// A hopeless drafter is tried as if a trial cost so many times as much.
+/// A hopeless drafter is tried as if a trial cost so many times as much, and may read as if it gained so many times less than one that
+/// doubles the speed.
 const HOPELESS: f64 = 4.0;
 
 impl Pauses {
@@ -197,7 +198,7 @@ impl Pauses {
             self.catch_up_ns = (self.catch_up_ns - lost_ns).max(0.0);
             self.ledger.add_alone(ns - lost_ns);
             self.ledger.add_catch_up(lost_ns);
-            if !self.ledger.may_catch_up(0.0, outlook.speedup_at_best, alone_ns) {
+            if !self.may_catch_up(0.0, alone_ns, outlook) {
                 self.phase = Phase::Paused;
             }
         }
@@ -206,7 +207,14 @@ impl Pauses {
     fn may_try(&self, alone_ns: f64, outlook: Outlook) -> bool {
         let hopeless = if outlook.speedup_at_best <= 1.0 { HOPELESS } else { 1.0 };
         let may_try = self.ledger.may_try(hopeless * self.trial_ns.max(0.0), alone_ns);
-        may_try && self.ledger.may_catch_up(outlook.catch_up_ns, outlook.speedup_at_best, alone_ns)
+        may_try && self.may_catch_up(outlook.catch_up_ns, alone_ns, outlook)
+    }
+
+    /// Returns whether a trial may take `ns` to read. What the estimates of a hopeless drafter say may be wrong or out of date, so it
+    /// may read, too, but rarely.
+    fn may_catch_up(&self, ns: f64, alone_ns: f64, outlook: Outlook) -> bool {
+        let speedup = outlook.speedup_at_best.max(1.0 + 1.0 / HOPELESS);
+        self.ledger.may_catch_up(ns, speedup, alone_ns)
     }
 
     /// Returns whether to measure the target alone again, after `tokens` tokens with drafts in `ns` nanoseconds.
@@ -322,6 +330,25 @@ mod tests {
             pauses.observe(1, now, true, outlook);
             assert!(!pauses.drafts(), "it is not tried again at once");
         }
+    }
+
+    /// Returns after how many tokens of the target alone a trial begins.
+    fn tokens_until_trial(outlook: Outlook) -> Option<u64> {
+        let mut pauses = Pauses::default();
+        (0..20_000).find(|step| {
+            pauses.observe(1, step * 1_000, true, outlook);
+            pauses.drafts()
+        })
+    }
+
+    #[test]
+    fn a_long_prompt_delays_the_first_trial() {
+        let after = |speedup_at_best, passes| {
+            tokens_until_trial(Outlook { speedup_at_best, catch_up_ns: passes * 1_000.0 })
+        };
+        assert_eq!(after(2.0, 4.0), Some(6));
+        assert_eq!(after(2.0, 20.0), Some(2_286));
+        assert_eq!(after(0.9, 20.0), Some(10_858), "a hopeless drafter is tried, too, but late");
     }
 
     #[test]

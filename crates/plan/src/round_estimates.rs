@@ -22,9 +22,9 @@ pub(crate) struct RoundEstimates {
     pub(crate) rows: CostCurve,
     /// The time of a draft by its number of forwards: one for each depth, or, if a tree is drafted whole, each node.
     pub(crate) draft: CostCurve,
-    /// The time of a forward in a draft that had to read a few tokens first. It shows what reading costs as long as each draft
+    /// The least time of a forward in a draft that had to read a few tokens first. It shows what reading costs as long as each draft
     /// follows a pause, and the usual time is not known.
-    first_pass_ns: Option<f64>,
+    pass_ns_after_reading: Option<f64>,
     /// The time that a further row adds to a forward of the drafter.
     draft_row_ns: DecayingMean,
     /// The time in which a drafter reads one token that it missed during a pause.
@@ -100,15 +100,20 @@ impl RoundEstimates {
     fn learn_draft(&mut self, size: DraftSize, ns: f64, caught_up: usize) {
         let (passes, further_rows) = self.passes_of(size);
         if caught_up > 0 {
+            if caught_up < READ_TOKENS {
+                // The first one may have been cold.
+                let pass_ns = ns / passes as f64;
+                self.pass_ns_after_reading =
+                    Some(self.pass_ns_after_reading.map_or(pass_ns, |least| least.min(pass_ns)));
+            }
             let usual_ns = match self.draft.is_known() {
                 true => Some(self.usual_draft_ns(size)),
-                false => self.first_pass_ns.map(|ns| ns * passes as f64),
+                false => self.pass_ns_after_reading.map(|ns| ns * passes as f64),
             };
             match usual_ns {
                 Some(usual_ns) if caught_up >= READ_TOKENS => {
                     self.catch_up_ns.add((ns - usual_ns).max(0.0) / caught_up as f64);
                 }
-                None if caught_up < READ_TOKENS => self.first_pass_ns = Some(ns / passes as f64),
                 _ => {}
             }
             return;
