@@ -27,6 +27,7 @@ struct Scenario {
     acceptance: Vec<AcceptanceModel>,
     siblings: usize,
     seed: u64,
+    prompt: usize,
     tokens: usize,
     cancellation: Cancellation,
     faults: Vec<Fault>,
@@ -46,6 +47,7 @@ impl Scenario {
             acceptance: vec![AcceptanceModel::Iid(acceptance)],
             siblings: 0,
             seed,
+            prompt: 3,
             tokens: 60,
             cancellation: Cancellation::Immediate,
             faults: Vec::new(),
@@ -76,7 +78,8 @@ impl Scenario {
                 .unwrap();
         let limits =
             Limits { max_tokens: self.tokens, context_length: usize::MAX, eos: Vec::new() };
-        let mut sequence = Sequence::new(SequenceId(0), oracle.text(3), Sampling::greedy(), limits);
+        let mut sequence =
+            Sequence::new(SequenceId(0), oracle.text(self.prompt), Sampling::greedy(), limits);
         let outcome = generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(()));
         assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
         outcome?;
@@ -492,6 +495,23 @@ fn a_slow_replica_gets_fewer_jobs_and_costs_no_time() {
         assert!(shares.is_sorted_by(|faster, slower| faster >= slower), "{shares:?}");
         assert!(shares[0] > 0.25 && shares[4] < 0.05, "{shares:?}");
     }
+}
+
+/// The target decodes alone at first. Then the other replica stands still before it has read the prompt.
+#[test]
+fn drafting_does_not_wait_for_a_replica_that_stands_still() {
+    let kind = FaultKind::Stall { ns: 1_000_000 * MS };
+    let scenario = Scenario {
+        replicas: 2,
+        prompt: 200,
+        tokens: 200,
+        faults: vec![Fault { device: 2, at_ns: 150 * MS, kind }],
+        ..Scenario::sized(20 * MS, 100 * MS, 2, 0.9, 3)
+    };
+    let lookahead = DsiLookahead::new(16, DraftLength::Auto, 2);
+    let (ns, _) = scenario.run(&mut Dsi::new(2, lookahead)).unwrap();
+    let plain_ns = scenario.plain_ns();
+    assert!(2 * ns < plain_ns, "{ns}, {plain_ns}");
 }
 
 /// A replica that pauses most of the time for a while gets few jobs then, and its share again afterwards.
