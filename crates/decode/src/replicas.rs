@@ -55,9 +55,8 @@ impl Replica {
     /// Returns how many of the `frontier` committed tokens it has missed. Those that an active job reads first count as read, unless
     /// the job only reads them: it may take long.
     fn missed(&self, frontier: usize) -> usize {
-        let is_near = self.active > 0 && !self.only_reads;
-        let read = if is_near { self.read.max(self.reads_to) } else { self.read };
-        frontier.saturating_sub(read)
+        let scores = self.active > 0 && !self.only_reads;
+        frontier.saturating_sub(if scores { self.read.max(self.reads_to) } else { self.read })
     }
 
     /// Returns how long its last job will still run. One that is late is expected to be as late again.
