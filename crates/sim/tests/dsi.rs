@@ -5,8 +5,8 @@
 use forerun_core::trace::{SpanKind, SpanOutcome};
 use forerun_core::{Role, Sampling, SequenceId};
 use forerun_decode::{
-    Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Sequence,
-    Speculative, SpeculativeDraftLength, generate,
+    AnswerDecoder, Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits,
+    Sequence, Speculative, SpeculativeDraftLength, generate,
 };
 use forerun_sim::{
     AcceptanceModel, Cancellation, Cost, Device, Fault, FaultKind, Oracle, SimCluster,
@@ -497,19 +497,26 @@ fn a_slow_replica_gets_fewer_jobs_and_costs_no_time() {
     }
 }
 
-/// The target decodes alone at first. Then the other replica stands still before it has read the prompt.
+/// DSI goes on after another method, with which the first replica has read the prompt. The other one stands still before it has.
 #[test]
 fn drafting_does_not_wait_for_a_replica_that_stands_still() {
-    let kind = FaultKind::Stall { ns: 1_000_000 * MS };
     let scenario = Scenario {
         replicas: 2,
         prompt: 200,
         tokens: 200,
-        faults: vec![Fault { device: 2, at_ns: 150 * MS, kind }],
         ..Scenario::sized(20 * MS, 100 * MS, 2, 0.9, 3)
     };
-    let lookahead = DsiLookahead::new(16, DraftLength::Auto, 2);
-    let (ns, _) = scenario.run(&mut Dsi::new(2, lookahead)).unwrap();
+    let decoder = || Dsi::new(2, DsiLookahead::new(16, DraftLength::Auto, 2));
+    let mut last = decoder();
+    scenario.run(&mut last).unwrap();
+    let known = last.knowledge().unwrap();
+    let mut next = decoder();
+    next.adopt(&known);
+    next.start(&known);
+    let kind = FaultKind::Stall { ns: 1_000_000 * MS };
+    let stalled =
+        Scenario { faults: vec![Fault { device: 2, at_ns: 0, kind }], ..scenario.clone() };
+    let (ns, _) = stalled.run(&mut next).unwrap();
     let plain_ns = scenario.plain_ns();
     assert!(2 * ns < plain_ns, "{ns}, {plain_ns}");
 }
