@@ -29,7 +29,8 @@
 //!   finish it later, and the sizing rule counts the fast ones. Now and then, a job is also tried on a slow replica,
 //!   without using its scores, so that one that was slow for a while gets jobs again.
 //! * If drafting makes decoding slower than the target alone, because the target can use the drafter's cores
-//!   or wrong rows take time, the drafters pause.
+//!   or wrong rows take time, the drafters pause. Before they go on, the fast replicas that were idle read what they have missed,
+//!   in jobs for whose scores nothing waits. The drafters do not wait for one that reads much longer than expected.
 //! * With several drafters, the paper has all of them draft after every token of each, which gives
 //!   `drafters^depth` chains. Here each drafter continues its own chain, and restarts after a
 //!   committed token that is not in it, so there are as many chains as drafters. After a committed
@@ -79,12 +80,16 @@ pub struct Dsi {
     replicas: Replicas,
     /// Whether slow replicas get jobs that only show how fast they are.
     tries_slow_replicas: bool,
-    /// The number of committed tokens when drafting paused.
-    paused_at: Option<usize>,
+    pause: Pause,
     /// The jobs in flight, except cancelled ones.
     tasks: BTreeMap<Ticket, ScoreTask>,
     /// The jobs in flight that only show how fast their replica is.
     trials: BTreeMap<Ticket, ScoreTask>,
+    /// The jobs in flight that only let their replica read what it missed, the time at which the last of them was submitted, if it is
+    /// known, and how long it may take.
+    reading: BTreeMap<Ticket, ScoreTask>,
+    reading_since_ns: Option<u64>,
+    longest_reading_ns: f64,
     /// The scores not used yet, by the position that the first row predicts.
     arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
     /// The position after the last committed sibling. Its token is the target's own, drafted or not: whether its row was scored
@@ -92,6 +97,21 @@ pub struct Dsi {
     after_sibling: Option<usize>,
     /// The end of the last completed job since the decoder was started, on the cluster's clock.
     now_ns: Option<u64>,
+}
+
+/// Whether drafting pauses, and what replicas have missed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Pause {
+    /// Nothing was submitted in this answer.
+    New,
+    /// Another method has decoded.
+    AfterOthers,
+    /// The target decodes alone, with the replicas that have missed the least.
+    Alone,
+    /// The others read what they have missed. Meanwhile the target still decodes alone.
+    Reading,
+    /// The drafters work.
+    Over,
 }
 
 impl Dsi {
@@ -104,9 +124,12 @@ impl Dsi {
             chains: vec![Chain::new(0)],
             replicas: Replicas::new(replicas),
             tries_slow_replicas: true,
-            paused_at: Some(0),
+            pause: Pause::New,
             tasks: BTreeMap::new(),
             trials: BTreeMap::new(),
+            reading: BTreeMap::new(),
+            reading_since_ns: None,
+            longest_reading_ns: 0.0,
             arrived: BTreeMap::new(),
             after_sibling: None,
             now_ns: None,
@@ -158,13 +181,83 @@ impl Dsi {
 
     /// Returns whether to draft now. It does not depend on measured times if the text of a seed must not.
     fn drafts(&self) -> bool {
-        self.waits_for_drafters || self.lookahead.drafts()
+        self.waits_for_drafters || (self.lookahead.drafts() && self.pause == Pause::Over)
     }
 
-    /// Returns whether the target has neither drafts nor a drafter beside it.
+    /// Returns whether the target has no drafts, and no drafter or other replica works at the same time.
     fn is_alone(&self) -> bool {
         let is_idle = |chain: &Chain| chain.tokens().is_empty() && !chain.drafting.is_busy();
-        !self.drafts() && self.chains.iter().all(is_idle)
+        let decodes_only = self.trials.is_empty() && self.reading.is_empty();
+        !self.drafts() && decodes_only && self.chains.iter().all(is_idle)
+    }
+
+    /// Begins or ends a pause of the drafters.
+    fn update_pause(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let frontier = sequence.tokens().len();
+        let is_to_draft = self.waits_for_drafters || self.lookahead.drafts();
+        match self.pause {
+            Pause::New if is_to_draft => self.replicas.assume_read(frontier),
+            Pause::AfterOthers => self.replicas.assume_read_by_first(frontier),
+            _ => {}
+        }
+        let is_late = self.is_reading_late();
+        if !is_to_draft && (is_late || self.pause == Pause::Reading) {
+            // It has taken too long, or costs too much.
+            let reading = std::mem::take(&mut self.reading);
+            self.cancel_jobs(reading, cluster);
+        }
+        self.pause = match self.pause {
+            _ if !is_to_draft => Pause::Alone,
+            Pause::AfterOthers | Pause::Alone => match self.read_missed(sequence, cluster)? {
+                true => Pause::Reading,
+                false => Pause::Over,
+            },
+            Pause::Reading if !self.reading.is_empty() && !is_late => Pause::Reading,
+            Pause::New | Pause::Reading | Pause::Over => Pause::Over,
+        };
+        Ok(())
+    }
+
+    /// Returns whether replicas have read for much longer than expected, as if one stands still. Drafting does not wait for it.
+    fn is_reading_late(&mut self) -> bool {
+        let Some(now_ns) = self.now_ns.filter(|_| !self.reading.is_empty()) else { return false };
+        let since_ns = *self.reading_since_ns.get_or_insert(now_ns);
+        now_ns.saturating_sub(since_ns) as f64 > self.longest_reading_ns
+    }
+
+    fn cancel_jobs(&mut self, jobs: BTreeMap<Ticket, ScoreTask>, cluster: &mut dyn Cluster) {
+        for (ticket, task) in jobs {
+            cluster.cancel(ticket);
+            self.replicas.cancel_job(task.replica, ticket, self.now_ns);
+        }
+    }
+
+    /// Lets the fast replicas that have missed too many tokens read them, in jobs for whose scores nothing waits. Returns whether
+    /// there is one.
+    fn read_missed(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<bool, DecodeError> {
+        let frontier = sequence.tokens().len();
+        let task = ScoreTask::new(frontier, frontier, Vec::new(), Vec::new(), false);
+        let job = self.waiting_job(frontier, task.scored_rows());
+        let far = self.replicas.far(&job);
+        let Some(most) = far.iter().map(|&(_, missed)| missed).max() else { return Ok(false) };
+        self.reading_since_ns = self.now_ns;
+        self.longest_reading_ns = self.lookahead.longest_reading_ns(most);
+        for (replica, _) in far {
+            let task = task.clone().on(replica);
+            if let Some(ticket) = self.try_to_submit(&task, sequence, cluster)? {
+                self.replicas.start_reading(replica, &job);
+                self.reading.insert(ticket, task);
+            }
+        }
+        Ok(!self.reading.is_empty())
     }
 
     /// Submits all jobs that drafters and free replicas can start.
@@ -173,20 +266,13 @@ impl Dsi {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
+        self.update_pause(sequence, cluster)?;
         let (max_ahead, per_job) = (self.lookahead.max_ahead(), self.lookahead.tokens_per_job());
         // The scores that wait for draft tokens may have more rows than the policy allows by now.
         let waiting = self.arrived_at(sequence.tokens().len()).filter(|_| self.waits_for_drafters);
         let length = waiting.map_or(max_ahead, |(_, rows)| max_ahead.max(rows));
         let drafts = self.drafts();
-        let (frontier, max_missed) = (sequence.tokens().len(), self.lookahead.max_missed());
-        match self.paused_at {
-            Some(paused_at) if drafts => {
-                self.replicas.resume(paused_at, frontier, max_missed);
-                self.paused_at = None;
-            }
-            None if !drafts => self.paused_at = Some(frontier),
-            _ => {}
-        }
+        let frontier = sequence.tokens().len();
         // A row that is there would end a chain that began after a sibling, so timing would decide where the next one begins.
         let begins_later = self.waits_for_drafters && self.after_sibling == Some(frontier);
         let length = if drafts && !begins_later { length } else { 0 };
@@ -219,7 +305,8 @@ impl Dsi {
             .min(score_task::rows_along_chain(MAX_ROWS_PER_JOB, n_siblings));
         let due_rows = self.lookahead.length().min(max_rows);
         self.chains[index].next_row = self.first_missing_row(index, frontier);
-        let is_complete = !self.drafts() || self.chains[index].is_done(sequence, max_ahead);
+        let drafts = self.drafts();
+        let is_complete = !drafts || self.chains[index].is_done(sequence, max_ahead);
         loop {
             let Chain { next_row, .. } = self.chains[index];
             let chain = self.chains[index].tokens();
@@ -238,8 +325,7 @@ impl Dsi {
             let task = ScoreTask::new(next_row, frontier, tokens, siblings, while_drafting);
             let waiting = self.waiting_job(frontier, task.scored_rows());
             let free = self.replicas.free(&waiting);
-            let tried = self.replicas.to_try(&waiting, free.is_none());
-            let tried = tried.filter(|_| self.tries_slow_replicas);
+            let tried = self.replicas.to_try(&waiting).filter(|_| self.tries_slow_replicas);
             if let Some(replica) = free {
                 self.submit(task.clone().on(replica), sequence, cluster)?;
                 self.chains[index].next_row += count;
@@ -248,6 +334,10 @@ impl Dsi {
                 self.submit_trial(task.on(replica), sequence, cluster)?;
             }
             if free.is_none() {
+                // Those that have missed too much read it before the next job.
+                if drafts {
+                    self.read_missed(sequence, cluster)?;
+                }
                 return Ok(());
             }
         }
@@ -278,13 +368,28 @@ impl Dsi {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        match self.submit_to(task.replica, &task, sequence, cluster) {
-            Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
-                self.drop_replica(task.replica, &gone.to_string(), sequence);
-            }
-            ticket => drop(self.trials.insert(ticket?, task)),
+        let job = self.waiting_job(sequence.tokens().len(), task.scored_rows());
+        if let Some(ticket) = self.try_to_submit(&task, sequence, cluster)? {
+            self.replicas.start_job(task.replica, &job);
+            self.trials.insert(ticket, task);
         }
         Ok(())
+    }
+
+    /// Submits a task to its replica; `None` if its worker has stopped.
+    fn try_to_submit(
+        &mut self,
+        task: &ScoreTask,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<Option<Ticket>, DecodeError> {
+        match submit_to(task.replica, task, sequence, cluster) {
+            Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
+                self.drop_replica(task.replica, &gone.to_string(), sequence);
+                Ok(None)
+            }
+            ticket => ticket.map(Some),
+        }
     }
 
     /// Submits a task to its replica, or to another one if its worker has stopped.
@@ -296,7 +401,7 @@ impl Dsi {
     ) -> Result<(), DecodeError> {
         let mut replica = task.replica;
         let ticket = loop {
-            match self.submit_to(replica, &task, sequence, cluster) {
+            match submit_to(replica, &task, sequence, cluster) {
                 Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
                     self.drop_replica(replica, &gone.to_string(), sequence);
                     replica = self.replicas.least_busy().ok_or(DecodeError::Cluster(gone))?;
@@ -304,24 +409,10 @@ impl Dsi {
                 result => break result?,
             }
         };
+        let job = self.waiting_job(sequence.tokens().len(), task.scored_rows());
+        self.replicas.start_job(replica, &job);
         self.tasks.insert(ticket, task.on(replica));
         Ok(())
-    }
-
-    /// Submits a task to a replica.
-    fn submit_to(
-        &mut self,
-        replica: usize,
-        task: &ScoreTask,
-        sequence: &Sequence,
-        cluster: &mut dyn Cluster,
-    ) -> Result<Ticket, DecodeError> {
-        let frontier = sequence.tokens().len();
-        let (ahead, tree) = task.request(frontier);
-        let ticket = jobs::submit_score(replica, sequence, ahead, tree, cluster)?;
-        let job = self.waiting_job(frontier, task.scored_rows());
-        self.replicas.start_job(replica, &job);
-        Ok(ticket)
     }
 
     /// Handles a completed job.
@@ -339,10 +430,17 @@ impl Dsi {
         if let Some(task) = self.trials.remove(&ticket) {
             cluster.observe(wasted(ticket));
             self.replicas.end_trial_in_vain(task.replica, completion.finished_ns);
-            self.end_score_job(&task, &completion, sequence);
+            self.lookahead.observe_reading(task.scored_rows(), &JobTime::from(&completion));
+            self.end_score_job(&task, &completion, true, sequence);
             return Ok(());
         }
-        if self.replicas.end_cancelled_job(ticket) {
+        if let Some(task) = self.reading.remove(&ticket) {
+            cluster.observe(wasted(ticket));
+            self.lookahead.observe_reading(task.scored_rows(), &JobTime::from(&completion));
+            self.end_score_job(&task, &completion, false, sequence);
+            return Ok(());
+        }
+        if self.replicas.end_cancelled_job(ticket, completion.output.is_ok()) {
             // The job may have finished before it was cancelled.
             cluster.observe(wasted(ticket));
             return Ok(());
@@ -370,7 +468,7 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
-        if self.end_score_job(&task, &completion, sequence)
+        if self.end_score_job(&task, &completion, true, sequence)
             && let Some(replica) = self.replicas.least_busy()
         {
             let task = task.again(sequence.tokens().len());
@@ -385,14 +483,16 @@ impl Dsi {
         Ok(())
     }
 
-    /// Counts the end of a replica's job, and learns how fast the replica is. Returns whether the replica has failed.
+    /// Counts the end of a replica's job, and learns how fast the replica is, if the job `shows_speed`. Returns whether the replica
+    /// has failed.
     fn end_score_job(
         &mut self,
         task: &ScoreTask,
         completion: &Completion,
+        shows_speed: bool,
         sequence: &mut Sequence,
     ) -> bool {
-        self.replicas.end_job(task.replica);
+        self.replicas.end_job(task.replica, completion.output.is_ok());
         match &completion.output {
             Ok(_) => {
                 // Reading a prompt, or much text, shows nothing, nor do passes with another answer's prompt.
@@ -401,7 +501,7 @@ impl Dsi {
                 let time = JobTime::from(completion);
                 let ns =
                     self.lookahead.one_row_ns_of(task.scored_rows(), &time, task.while_drafting);
-                if let Some(ns) = ns.filter(|_| reads_little) {
+                if let Some(ns) = ns.filter(|_| shows_speed && reads_little) {
                     self.replicas.observe(task.replica, ns, completion.finished_ns);
                 }
             }
@@ -411,8 +511,10 @@ impl Dsi {
             }
             Err(JobError::Cancelled) => {}
         }
-        // Each drafter's tokens are verified on its share of the replicas.
+        // Each drafter's tokens are verified on its share of the replicas. Those that missed a pause read it before drafts.
         let job = self.waiting_job(sequence.tokens().len(), task.scored_rows());
+        let max_missed = if self.pause == Pause::Over { job.max_missed } else { usize::MAX };
+        let job = WaitingJob { max_missed, ..job };
         self.lookahead.set_replicas(self.replicas.fast_ones(&job).div_ceil(self.chains.len()));
         false
     }
@@ -514,7 +616,11 @@ impl Dsi {
             self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
         }
         self.lookahead.observe_verdict(&tested, rejected, further);
-        self.lookahead.observe_step(end - frontier, self.now_ns.unwrap_or(0), is_alone);
+        let (tokens, now_ns) = (end - frontier, self.now_ns.unwrap_or(0));
+        match self.pause {
+            Pause::Reading => self.lookahead.observe_step_while_reading(tokens, now_ns),
+            _ => self.lookahead.observe_step(tokens, now_ns, is_alone),
+        }
         if !is_kept {
             return None;
         }
@@ -597,6 +703,17 @@ impl Dsi {
     }
 }
 
+/// Submits a task to a replica.
+fn submit_to(
+    replica: usize,
+    task: &ScoreTask,
+    sequence: &Sequence,
+    cluster: &mut dyn Cluster,
+) -> Result<Ticket, DecodeError> {
+    let (ahead, tree) = task.request(sequence.tokens().len());
+    jobs::submit_score(replica, sequence, ahead, tree, cluster)
+}
+
 /// Returns the outcome of a job with unused output.
 fn wasted(ticket: Ticket) -> Outcome {
     Outcome { ticket, accepted: 0, outcome: SpanOutcome::Wasted }
@@ -612,6 +729,7 @@ impl Decoder for Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         // Run drafters and replicas until the row at the frontier has arrived.
+        self.update_pause(sequence, cluster)?;
         let is_alone = self.is_alone() && self.tasks.is_empty();
         self.dispatch(sequence, cluster)?;
         let ready = loop {
@@ -639,10 +757,9 @@ impl Decoder for Dsi {
         // Jobs that are stopped show no slowness.
         (self.now_ns, self.after_sibling) = (None, None);
         self.drop_rows(|_| false, cluster);
-        for (ticket, task) in std::mem::take(&mut self.trials) {
-            cluster.cancel(ticket);
-            self.replicas.cancel_job(task.replica, ticket, self.now_ns);
-        }
+        let [trials, reading] = [&mut self.trials, &mut self.reading].map(std::mem::take);
+        self.cancel_jobs(trials, cluster);
+        self.cancel_jobs(reading, cluster);
     }
 }
 
@@ -669,7 +786,7 @@ impl AnswerDecoder for Dsi {
 
     fn start(&mut self, known: &Knowledge) {
         self.lookahead.start(known);
-        self.paused_at = Some(0);
+        self.pause = Pause::AfterOthers;
         self.now_ns = None;
         // Other methods may have received their completions.
         self.replicas.forget_cancelled();

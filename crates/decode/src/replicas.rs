@@ -24,10 +24,11 @@ struct Replica {
     active: usize,
     /// The number of its cancelled jobs that have not completed yet.
     cancelled: usize,
-    /// The number of committed tokens when it got its last job, or when a pause ended.
+    /// The number of committed tokens that its completed jobs have read, and that its last job reads.
     read: usize,
-    /// The number of committed tokens when it got its last job.
-    computed: usize,
+    reads_to: usize,
+    /// Whether its last job only reads tokens.
+    only_reads: bool,
     /// How long its last two jobs would have taken with one row, in nanoseconds; 0 if that is not known.
     latest_ns: [f64; 2],
     last_job: Option<LastJob>,
@@ -51,8 +52,11 @@ struct LastJob {
 }
 
 impl Replica {
+    /// Returns how many of the `frontier` committed tokens it has missed. Those that an active job reads first count as read, unless
+    /// the job only reads them: it may take long.
     fn missed(&self, frontier: usize) -> usize {
-        frontier.saturating_sub(self.read)
+        let scores = self.active > 0 && !self.only_reads;
+        frontier.saturating_sub(if scores { self.read.max(self.reads_to) } else { self.read })
     }
 
     /// Returns how long its last job will still run. One that is late is expected to be as late again.
@@ -90,8 +94,9 @@ pub(crate) struct WaitingJob {
 #[derive(Clone)]
 pub(crate) struct Replicas {
     all: Vec<Replica>,
-    /// The cancelled jobs that have not completed yet, with their replicas.
-    cancelled: BTreeMap<Ticket, usize>,
+    /// The cancelled jobs that have not completed yet, with their replicas and the number of tokens that were committed before
+    /// them.
+    cancelled: BTreeMap<Ticket, (usize, usize)>,
 }
 
 impl Replicas {
@@ -110,15 +115,10 @@ impl Replicas {
 
     /// Returns the replica that should get a job: one without an active job, preferably one without a cancelled job, either.
     /// There is none if a faster one that is busy would finish the job earlier, or not much later: then it may get rows that
-    /// follow along with it. One that has missed too many tokens
-    /// gets no job if there are others, and one that missed as many while decoding paused only if the others are busy.
+    /// follow along with it. One that has missed too many tokens gets no job if there are others.
     pub(crate) fn free(&self, job: &WaitingJob) -> Option<usize> {
         let job_ns = |replica: &Replica| self.one_row_ns(replica) * job.size;
-        let idle = || self.near(job).filter(|(_, replica)| replica.active == 0);
-        let is_far =
-            |replica: &Replica| job.frontier.saturating_sub(replica.computed) > job.max_missed;
-        let are_far = idle().all(|(_, replica)| is_far(replica));
-        let free = || idle().filter(|(_, replica)| are_far || !is_far(replica));
+        let free = || self.near(job).filter(|(_, replica)| replica.active == 0);
         let fastest = free().map(|(_, replica)| job_ns(replica)).min_by(f64::total_cmp)?;
         let fast = free().filter(|(_, replica)| job_ns(replica) <= fastest * SIMILAR);
         // Those of unknown speed first, so that it is soon known.
@@ -142,9 +142,8 @@ impl Replicas {
         self.healthy().filter(move |(_, replica)| replica.missed(frontier) <= most)
     }
 
-    /// Returns an idle replica to try a job on, because it was slow, or has missed many tokens and the job `waits`. Nothing
-    /// has been learned of it for long.
-    pub(crate) fn to_try(&self, job: &WaitingJob, waits: bool) -> Option<usize> {
+    /// Returns an idle replica to try a job on, because it was slow, and nothing has been learned of it for long.
+    pub(crate) fn to_try(&self, job: &WaitingJob) -> Option<usize> {
         let now_ns = job.now_ns?;
         let is_due = |replica: &Replica| {
             let idle_ns = now_ns.saturating_sub(replica.observed_ns) as f64;
@@ -153,7 +152,7 @@ impl Replicas {
         };
         let idle =
             self.healthy().filter(|(_, replica)| replica.active == 0 && replica.cancelled == 0);
-        let idle = idle.filter(|(index, _)| waits || !self.is_fast(*index));
+        let idle = idle.filter(|(index, _)| !self.is_fast(*index));
         let idle = idle.filter(|(_, replica)| is_due(replica));
         idle.min_by_key(|(_, replica)| replica.observed_ns).map(|(index, _)| index)
     }
@@ -197,30 +196,50 @@ impl Replicas {
         self.all.iter().enumerate().filter(|(_, replica)| !replica.failed)
     }
 
-    /// Lets replicas have jobs again after a pause from `paused_at` to `frontier` committed tokens, but for those that had
-    /// missed more than `max_missed` before.
-    pub(crate) fn resume(&mut self, paused_at: usize, frontier: usize, max_missed: usize) {
-        for replica in &mut self.all {
-            if paused_at.saturating_sub(replica.read) <= max_missed {
-                replica.read = frontier;
-            }
-        }
+    /// Returns the idle replicas that have missed too many tokens to get a job, and how many. Slow ones are left out, because they
+    /// would get no jobs anyway.
+    pub(crate) fn far(&self, job: &WaitingJob) -> Vec<(usize, usize)> {
+        let near: Vec<usize> = self.near(job).map(|(index, _)| index).collect();
+        let idle =
+            self.healthy().filter(|(_, replica)| replica.active == 0 && replica.cancelled == 0);
+        let far = idle.filter(|(index, _)| !near.contains(index) && self.is_fast(*index));
+        far.map(|(index, replica)| (index, replica.missed(job.frontier))).collect()
+    }
+
+    /// Counts `frontier` committed tokens as read by all replicas, as at the start of an answer, whose prompt all read at once.
+    pub(crate) fn assume_read(&mut self, frontier: usize) {
+        self.all.iter_mut().for_each(|replica| replica.read = frontier);
+    }
+
+    /// Counts `frontier` committed tokens as read by the first replica, with which other methods decode.
+    pub(crate) fn assume_read_by_first(&mut self, frontier: usize) {
+        self.all.iter_mut().take(1).for_each(|replica| replica.read = frontier);
+    }
+
+    /// Counts a job that was submitted to a replica only to let it read tokens.
+    pub(crate) fn start_reading(&mut self, index: usize, job: &WaitingJob) {
+        self.start_job(index, job);
+        self.all[index].only_reads = true;
     }
 
     /// Counts a job that was submitted to a replica.
     pub(crate) fn start_job(&mut self, index: usize, job: &WaitingJob) {
         let (expected_ns, size) = (self.one_row_ns(&self.all[index]) * job.size, job.size);
         let replica = &mut self.all[index];
-        let unread = job.frontier.saturating_sub(replica.computed);
+        let unread = job.frontier.saturating_sub(replica.read);
         let started = |started_ns| LastJob { started_ns, expected_ns, size, unread };
         replica.last_job = job.now_ns.map(started);
         replica.active += 1;
-        (replica.read, replica.computed) = (job.frontier, job.frontier);
+        (replica.reads_to, replica.only_reads) = (job.frontier, false);
     }
 
-    /// Counts the completion of an active job.
-    pub(crate) fn end_job(&mut self, index: usize) {
-        self.all[index].active -= 1;
+    /// Counts the completion of an active job. `succeeded`: whether it has read its tokens.
+    pub(crate) fn end_job(&mut self, index: usize, succeeded: bool) {
+        let replica = &mut self.all[index];
+        replica.active -= 1;
+        if succeeded {
+            replica.read = replica.read.max(replica.reads_to);
+        }
     }
 
     /// Learns at `now_ns` that a job would have taken `ns` nanoseconds with one row on a replica.
@@ -240,22 +259,24 @@ impl Replicas {
     pub(crate) fn cancel_job(&mut self, index: usize, ticket: Ticket, now_ns: Option<u64>) {
         let replica = &mut self.all[index];
         (replica.active, replica.cancelled) = (replica.active - 1, replica.cancelled + 1);
-        self.cancelled.insert(ticket, index);
+        self.cancelled.insert(ticket, (index, replica.reads_to));
         let Some((job, now_ns)) = replica.last_job.zip(now_ns) else { return };
         let ran_ns = now_ns.saturating_sub(job.started_ns) as f64;
         let is_late = job.expected_ns > 0.0 && ran_ns > LATE * job.expected_ns;
-        if is_late && job.unread <= MOST_UNREAD {
+        if is_late && job.unread <= MOST_UNREAD && !replica.only_reads {
             replica.observe(ran_ns / job.size, now_ns);
         }
     }
 
-    /// Counts the completion of a cancelled job. Returns whether `ticket` is one.
-    pub(crate) fn end_cancelled_job(&mut self, ticket: Ticket) -> bool {
-        let index = self.cancelled.remove(&ticket);
-        if let Some(index) = index {
-            self.all[index].cancelled -= 1;
+    /// Counts the completion of a cancelled job, which may have ended before it was cancelled. Returns whether `ticket` is one.
+    pub(crate) fn end_cancelled_job(&mut self, ticket: Ticket, has_ended_before: bool) -> bool {
+        let Some((index, read)) = self.cancelled.remove(&ticket) else { return false };
+        let replica = &mut self.all[index];
+        replica.cancelled -= 1;
+        if has_ended_before {
+            replica.read = replica.read.max(read);
         }
-        index.is_some()
+        true
     }
 
     /// Forgets the cancelled jobs, whose completions nobody may have received.
@@ -297,11 +318,14 @@ mod tests {
         assert_eq!((replicas.free(&job), replicas.least_busy()), (Some(2), Some(2)));
         replicas.start_job(2, &job);
         assert_eq!((replicas.free(&job), replicas.least_busy()), (Some(1), Some(0)));
-        assert!(replicas.end_cancelled_job(Ticket(7)) && !replicas.end_cancelled_job(Ticket(7)));
+        assert!(
+            replicas.end_cancelled_job(Ticket(7), true)
+                && !replicas.end_cancelled_job(Ticket(7), true)
+        );
         assert_eq!(replicas.least_busy(), Some(1));
         assert!(replicas.mark_failed(1) && !replicas.mark_failed(1));
         assert_eq!((replicas.free(&job), replicas.least_busy()), (None, Some(0)));
-        replicas.end_job(0);
+        replicas.end_job(0, true);
         assert_eq!(replicas.free(&job), Some(0));
     }
 
@@ -311,29 +335,65 @@ mod tests {
         replicas.start_job(0, &job(90, 32, 0));
         assert_eq!(replicas.free(&job(100, 32, 0)), None, "the other one has missed 100 tokens");
         assert_eq!(replicas.free(&job(100, 100, 0)), Some(1));
-        // After a pause, those that were near before it read what they have missed.
-        replicas.end_job(0);
-        replicas.resume(100, 500, 32);
-        assert_eq!(replicas.free(&job(500, 32, 0)), Some(0));
+        assert_eq!(replicas.far(&job(100, 32, 0)), [(1, 100)]);
+        replicas.end_job(0, true);
+        assert_eq!(replicas.free(&job(500, 32, 0)), Some(0), "it has missed less");
         replicas.start_job(0, &job(500, 32, 0));
         assert_eq!(replicas.free(&job(500, 32, 0)), None);
+        replicas.start_reading(1, &job(500, 32, 0));
+        assert_eq!(replicas.fast_ones(&job(500, 32, 0)), 1, "it still reads");
+        replicas.end_job(1, true);
+        assert_eq!(replicas.free(&job(510, 32, 0)), Some(1), "it has read");
+        replicas.all[1].read = 0;
         assert!(replicas.mark_failed(0));
         assert_eq!(replicas.free(&job(500, 32, 0)), Some(1), "there is no other one");
     }
 
     #[test]
-    fn a_replica_that_missed_a_pause_is_the_last_choice() {
+    fn an_answer_begins_with_all_replicas_and_goes_on_after_another_method_with_the_first() {
+        let mut replicas = Replicas::new(3);
+        replicas.assume_read(200);
+        replicas.start_job(0, &job(200, 32, 0));
+        assert_eq!(replicas.free(&job(201, 32, 0)), Some(1));
+        replicas.end_job(0, true);
+        replicas.assume_read_by_first(900);
+        assert_eq!(replicas.free(&job(901, 32, 0)), Some(0));
+        assert_eq!(replicas.far(&job(901, 32, 0)), [(1, 701), (2, 701)]);
+    }
+
+    #[test]
+    fn cancelled_jobs_have_read_nothing_unless_they_had_ended() {
         let mut replicas = Replicas::new(2);
-        for (index, frontier) in [(0, 10), (1, 10), (0, 500)] {
-            replicas.start_job(index, &job(frontier, 32, 0));
-            replicas.end_job(index);
+        replicas.start_job(0, &job(100, 32, 0));
+        replicas.start_job(1, &job(50, 32, 0));
+        replicas.cancel_job(1, Ticket(1), Some(0));
+        replicas.start_job(1, &job(100, 32, 0));
+        assert!(replicas.end_cancelled_job(Ticket(1), true));
+        replicas.cancel_job(1, Ticket(2), Some(0));
+        assert!(replicas.far(&job(100, 32, 0)).is_empty(), "it may stand still");
+        assert!(replicas.end_cancelled_job(Ticket(2), false));
+        assert_eq!(replicas.far(&job(100, 32, 0)), [(1, 50)]);
+    }
+
+    #[test]
+    fn slow_replicas_do_not_read_what_they_missed() {
+        let mut replicas = with_slow_one();
+        replicas.assume_read_by_first(500);
+        assert_eq!(replicas.far(&job(500, 32, 0)), [(1, 500)]);
+    }
+
+    #[test]
+    fn nothing_waits_for_a_replica_that_reads() {
+        let mut replicas = with_slow_one();
+        replicas.all[2].read = 50;
+        replicas.start_reading(0, &job(50, 32, 1_000));
+        replicas.start_reading(1, &job(50, 32, 1_000));
+        assert_eq!(replicas.free(&job(50, 32, 1_000)), Some(2), "the fast ones read");
+        for ticket in 0..3 {
+            replicas.cancel_job(0, Ticket(ticket), Some(9_000));
+            replicas.start_reading(0, &job(50, 32, 1_000));
         }
-        replicas.resume(12, 501, 32);
-        replicas.start_job(0, &job(501, 32, 0));
-        replicas.cancel_job(0, Ticket(7), Some(0));
-        assert_eq!(replicas.free(&job(501, 32, 0)), Some(0), "its cancelled job ends soon");
-        replicas.start_job(0, &job(501, 32, 0));
-        assert_eq!(replicas.free(&job(501, 32, 0)), Some(1));
+        assert!(replicas.is_fast(0), "reading shows no speed");
     }
 
     #[test]
@@ -376,17 +436,17 @@ mod tests {
         let mut replicas = with_slow_one();
         replicas.start_job(0, &job(9, 32, 10_000));
         replicas.start_job(1, &job(9, 32, 10_000));
-        assert_eq!(replicas.to_try(&job(9, 32, 2_000), false), None);
+        assert_eq!(replicas.to_try(&job(9, 32, 2_000)), None);
         let mut now_ns = 10_000;
         for took_ns in [300, 100] {
             let tried = job(9, 32, now_ns);
-            assert_eq!(replicas.to_try(&tried, false), Some(2));
+            assert_eq!(replicas.to_try(&tried), Some(2));
             assert!(!replicas.is_fast(2));
             replicas.start_job(2, &tried);
-            assert_eq!(replicas.to_try(&tried, true), None);
-            replicas.end_job(2);
+            assert_eq!(replicas.to_try(&tried), None);
+            replicas.end_job(2, true);
             replicas.observe(2, took_ns as f64, now_ns + took_ns);
-            assert_eq!(replicas.to_try(&job(9, 32, now_ns + 500), true), None);
+            assert_eq!(replicas.to_try(&job(9, 32, now_ns + 500)), None);
             now_ns += 10_000;
         }
         assert!(replicas.is_fast(2) && replicas.for_new_answer(3).is_fast(2));
@@ -413,7 +473,7 @@ mod tests {
             replicas.start_job(1, &job(9, 32, 1_000));
             replicas.cancel_job(1, Ticket(ticket), Some(1_000 + after_ns));
             assert_eq!(replicas.is_fast(1), is_fast);
-            assert!(replicas.end_cancelled_job(Ticket(ticket)));
+            assert!(replicas.end_cancelled_job(Ticket(ticket), true));
         }
     }
 
@@ -425,8 +485,8 @@ mod tests {
             for ticket in 0..3 {
                 replicas.start_job(1, job);
                 replicas.cancel_job(1, Ticket(ticket), now_ns);
-                assert!(replicas.end_cancelled_job(Ticket(ticket)));
-                replicas.all[1].computed = 0;
+                assert!(replicas.end_cancelled_job(Ticket(ticket), true));
+                replicas.all[1].read = 0;
             }
             replicas.is_fast(1)
         };
@@ -445,20 +505,20 @@ mod tests {
         assert_eq!(replicas.free(&job(9, 32, 1_000)), Some(1), "so that its speed is soon known");
         replicas.start_job(0, &job(9, 32, 1_000));
         replicas.start_job(1, &job(9, 32, 1_000));
-        replicas.end_job(0);
+        replicas.end_job(0, true);
         replicas.mark_failed(0);
         assert_eq!(replicas.free(&job(9, 32, 1_050)), Some(2), "nothing is known of the other one");
         let mut replicas = with_slow_one();
         replicas.all[1].latest_ns = [0.0; 2];
         replicas.start_job(0, &job(9, 32, 900));
         replicas.start_job(1, &job(9, 32, 1_000));
-        replicas.all[0].read = 0;
+        (replicas.all[0].read, replicas.all[0].reads_to) = (0, 0);
         replicas.all[2].read = 9;
         assert_eq!(replicas.free(&job(9, 5, 1_050)), None, "the unknown one ends at 1,200");
         // A late one that is cancelled is no longer unknown.
         for ticket in 0..2 {
             replicas.cancel_job(1, Ticket(ticket), Some(1_900));
-            assert!(replicas.end_cancelled_job(Ticket(ticket)));
+            assert!(replicas.end_cancelled_job(Ticket(ticket), true));
             replicas.start_job(1, &job(9, 32, 1_000));
         }
         assert!(!replicas.is_fast(1));
@@ -475,18 +535,18 @@ mod tests {
         assert_eq!(replicas.free(&job(9, 32, 1_400)), None, "the slow one ends at 1,890");
         replicas.forget_cancelled();
         assert_eq!(replicas.free(&job(9, 32, 1_450)), Some(2));
-        assert!(!replicas.end_cancelled_job(Ticket(3)));
+        assert!(!replicas.end_cancelled_job(Ticket(3), true));
     }
 
     #[test]
     fn trials_that_show_nothing_are_repeated_once() {
         let mut replicas = with_slow_one();
         replicas.end_trial_in_vain(2, 10_000);
-        assert_eq!(replicas.to_try(&job(9, 32, 10_001), false), Some(2));
+        assert_eq!(replicas.to_try(&job(9, 32, 10_001)), Some(2));
         replicas.end_trial_in_vain(2, 11_000);
-        assert_eq!(replicas.to_try(&job(9, 32, 11_001), false), None);
-        assert_eq!(replicas.to_try(&job(9, 32, 11_000 + 8 * 300), false), Some(2));
-        assert_eq!(replicas.to_try(&WaitingJob { now_ns: None, ..job(9, 32, 0) }, false), None);
+        assert_eq!(replicas.to_try(&job(9, 32, 11_001)), None);
+        assert_eq!(replicas.to_try(&job(9, 32, 11_000 + 8 * 300)), Some(2));
+        assert_eq!(replicas.to_try(&WaitingJob { now_ns: None, ..job(9, 32, 0) }), None);
     }
 
     #[test]

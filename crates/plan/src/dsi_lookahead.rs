@@ -7,7 +7,7 @@ use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime};
 use crate::interruptions::Interruptions;
 use crate::knowledge::{Forecast, Knowledge, READ_TOKENS, READING_SHARE, faded};
-use crate::pauses::{Outlook, Pauses};
+use crate::pauses::{ALONE_STEPS, Outlook, Pauses};
 use crate::rounds::Pipeline;
 
 /// Decides how many draft tokens one verification task has.
@@ -75,10 +75,10 @@ const EXPLORE_EVERY: u32 = 16;
 const EXPLORED_VERDICTS: u32 = 8;
 /// The factor by which such a lookahead must be faster at best.
 const MIN_GAIN_OF_TRIAL: f64 = 1.03;
-/// The number of tokens that a replica may have missed in any case.
-const LEAST_MISSED: usize = 32;
 /// A lookahead is about as fast as another one within this factor.
 const MIN_GAIN: f64 = 1.001;
+/// The factor of its expected time that reading may take. Where replicas share cores, it may take longer than expected.
+const LONGEST_READING: f64 = 4.0;
 
 impl DsiLookahead {
     /// Creates a policy for `replicas` target replicas: always `length` tokens (`Fixed`), or up to
@@ -341,14 +341,8 @@ impl DsiLookahead {
 
     /// Learns the time of a replica's job of `rows` rows. `while_drafting`: whether drafters worked at the same time.
     pub fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
-        // A replica that was idle reads tokens first.
         let own_rows = time.cost.own_rows.checked_div(time.cost.passes).unwrap_or(0);
-        let read = (time.cost.own_rows as usize).saturating_sub(rows);
-        self.has_read |= read > 0;
-        if read >= READ_TOKENS {
-            let ns = self.score_costs.alone_ns(time);
-            self.last_reading = ns.map(|ns| (read, ns)).or(self.last_reading);
-        }
+        self.has_read |= self.observe_reading(rows, time);
         match self.prompt_scores {
             0 => {
                 let usual_ns = self.usual_ns(rows.max(own_rows as usize), while_drafting);
@@ -368,6 +362,17 @@ impl DsiLookahead {
             // A replica's first job computes the prompt.
             _ => self.prompt_scores -= 1,
         }
+    }
+
+    /// Learns from the time of a replica's job of `rows` rows what it takes to read tokens. Returns whether it has read some,
+    /// because it was idle.
+    pub fn observe_reading(&mut self, rows: usize, time: &JobTime) -> bool {
+        let read = (time.cost.own_rows as usize).saturating_sub(rows);
+        if read >= READ_TOKENS {
+            let ns = self.score_costs.alone_ns(time);
+            self.last_reading = ns.map(|ns| (read, ns)).or(self.last_reading);
+        }
+        read > 0
     }
 
     /// Returns the usual time of a job of so many rows; `None` if it is not known.
@@ -402,6 +407,15 @@ impl DsiLookahead {
         self.pauses.observe(tokens, now_ns, alone, self.outlook());
     }
 
+    /// Learns that `tokens` tokens were committed at `now_ns`, on the cluster's clock, without drafts, while replicas read what
+    /// they had missed.
+    pub fn observe_step_while_reading(&mut self, tokens: usize, now_ns: u64) {
+        self.draft_time.skip(tokens);
+        self.unread_tokens += tokens;
+        self.has_read = false;
+        self.pauses.observe_reading(tokens, now_ns, self.outlook());
+    }
+
     /// Returns the mean time of further rows of a job.
     fn row_ns(&self) -> f64 {
         let longest = self.scores.largest();
@@ -418,11 +432,19 @@ impl DsiLookahead {
         }
     }
 
+    /// Returns how long a job in which a replica reads `tokens` tokens may take. One that takes longer may never end.
+    #[must_use]
+    pub fn longest_reading_ns(&self, tokens: usize) -> f64 {
+        LONGEST_READING * (self.plain_ns() + tokens as f64 * self.reading_ns())
+    }
+
     /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
     fn outlook(&self) -> Outlook {
-        // All replicas but one have to read the tokens, at the same time.
-        let unread_tokens = if self.replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
-        let catch_up_ns = self.draft_time.catch_up_ns() + unread_tokens * self.reading_ns();
+        // All replicas but one have to read the tokens, at the same time. That slows down the other one if they share cores.
+        let unread_tokens = if self.all_replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
+        let lost_share = 1.0 - 1.0 / self.slowdown();
+        let reading_ns = lost_share * unread_tokens * self.reading_ns();
+        let catch_up_ns = self.draft_time.catch_up_ns() + reading_ns;
         if !self.draft_time.is_known() || !self.scores.is_known() {
             return Outlook { catch_up_ns, ..Outlook::default() };
         }
@@ -491,13 +513,17 @@ impl DsiLookahead {
         (at_best > speed * MIN_GAIN_OF_TRIAL).then_some(rows)
     }
 
-    /// Returns how many tokens a replica may have missed to get a job. Reading more would hold up the job.
+    /// Returns how many tokens a replica may have missed to get a job: those that are drafted ahead if all replicas work, and those
+    /// that the target decodes alone to measure its speed. Reading more would hold up the job.
     #[must_use]
     pub fn max_missed(&self) -> usize {
         let one_ns = self.scores.up_to(1)[1];
         let row_ns = self.row_ns().max(READING_SHARE * one_ns);
         match self.mode {
-            DraftLength::Auto if row_ns > 0.0 => LEAST_MISSED.max((one_ns / row_ns) as usize),
+            DraftLength::Auto if row_ns > 0.0 => {
+                let missed = self.length() * (self.all_replicas + 2) + ALONE_STEPS as usize;
+                missed.max((one_ns / row_ns) as usize)
+            }
             _ => usize::MAX,
         }
     }
@@ -623,6 +649,16 @@ mod tests {
             lookahead.observe_step(1, 20_000 + step * 1_000, true);
         }
         assert_eq!(lookahead.reading_ns(), 100.0);
+    }
+
+    /// How many tokens a replica may have missed does not depend on how many replicas get jobs, which depends on it.
+    #[test]
+    fn replicas_may_miss_what_the_target_decodes_alone() {
+        let mut lookahead = learned(3, 1_000, 2_000);
+        let missed = lookahead.max_missed();
+        assert!(missed >= lookahead.length() * 5 + ALONE_STEPS as usize, "{missed}");
+        lookahead.set_replicas(1);
+        assert_eq!(lookahead.max_missed(), missed);
     }
 
     #[test]

@@ -7,7 +7,7 @@ pub(crate) struct Ledger {
     elapsed_ns: f64,
     /// The time by which drafting was slower than the target alone, minus the time by which it was faster.
     lost_ns: f64,
-    /// The time that trials have lost.
+    /// The time that trials have lost, less what trials of several steps have gained since.
     trials_ns: f64,
     /// The time that drafters took to read what they had missed, for trials.
     catch_up_ns: f64,
@@ -23,9 +23,11 @@ const TRIAL_PASSES: f64 = 4.0;
 /// The share of the time that drafting may lose altogether, and the passes that it may lose at first.
 const LOSS_SHARE: f64 = 0.008;
 const LOSS_PASSES: f64 = 14.0;
-/// The share of the time that catching up may take for each time that a trial might double the speed.
+/// The share of the time that catching up may take for each time that a trial might double the speed, and the passes that it may take
+/// at first: as many as a trial may lose.
 const CATCH_UP_SHARE: f64 = 0.007;
 const CATCH_UP_GAIN: f64 = 3.0;
+const CATCH_UP_PASSES: f64 = TRIAL_PASSES;
 /// The gains that may be lost again, as a share of the time.
 const KEPT_SHARE: f64 = 0.05;
 
@@ -46,6 +48,11 @@ impl Ledger {
         }
     }
 
+    /// Counts what a step of a trial has gained. The steps of one trial pay for each other.
+    pub(crate) fn add_gain_of_trial(&mut self, ns: f64) {
+        self.trials_ns = (self.trials_ns - ns).max(0.0);
+    }
+
     /// Returns the time that drafting has gained, less what it has lost since.
     pub(crate) fn gained_ns(&self) -> f64 {
         self.gained_ns
@@ -58,11 +65,13 @@ impl Ledger {
 
     /// Returns whether a trial may take `ns` to catch up. `speedup`: what it might reach at best; infinite if that is not
     /// known, which counts as twice the speed.
-    pub(crate) fn may_catch_up(&self, ns: f64, speedup: f64) -> bool {
+    pub(crate) fn may_catch_up(&self, ns: f64, speedup: f64, pass_ns: f64) -> bool {
         let gain = if speedup.is_finite() { speedup - 1.0 } else { 1.0 };
         let gain = gain.clamp(0.0, CATCH_UP_GAIN);
         let share = CATCH_UP_SHARE * gain;
-        self.catch_up_ns + ns <= share * self.elapsed_ns + GAIN_SHARE * self.gained_ns
+        let budget_ns = share * self.elapsed_ns + GAIN_SHARE * self.gained_ns;
+        let first_ns = CATCH_UP_PASSES * gain.min(1.0) * pass_ns;
+        self.catch_up_ns + ns <= budget_ns + first_ns
     }
 
     /// Returns whether drafting may go on. `pass_ns`: the time of a pass of the target alone.
@@ -74,5 +83,30 @@ impl Ledger {
     pub(crate) fn may_try(&self, ns: f64, pass_ns: f64) -> bool {
         let budget_ns = TRIAL_SHARE * self.elapsed_ns + GAIN_SHARE * self.gained_ns;
         self.trials_ns + ns <= budget_ns + TRIAL_PASSES * pass_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_trials_gain_pays_for_what_they_lose() {
+        let mut ledger = Ledger::default();
+        ledger.add_drafting(5_000.0, 1_000.0, true);
+        assert!(!ledger.may_try(100.0, 1_000.0));
+        ledger.add_drafting(1_000.0, 4_000.0, true);
+        ledger.add_gain_of_trial(3_000.0);
+        assert!(ledger.may_try(2_000.0, 1_000.0) && !ledger.may_try(4_000.0, 1_000.0));
+    }
+
+    #[test]
+    fn reading_soon_after_a_pause_is_affordable_if_there_is_something_to_gain() {
+        let mut ledger = Ledger::default();
+        assert!(ledger.may_catch_up(4_000.0, 2.0, 1_000.0));
+        assert!(!ledger.may_catch_up(4_000.0, 1.5, 1_000.0));
+        assert!(!ledger.may_catch_up(1.0, 1.0, 1_000.0));
+        ledger.add_catch_up(4_000.0);
+        assert!(!ledger.may_catch_up(1.0, 2.0, 1_000.0));
     }
 }

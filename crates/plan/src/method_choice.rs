@@ -107,7 +107,9 @@ impl Candidate {
     /// Returns the expected time of a token; `None` if nothing is known.
     fn token_ns(&self) -> Option<f64> {
         match self.outlook.token_ns() {
-            Some(predicted_ns) => Some(predicted_ns * self.correction()),
+            Some(predicted_ns) if self.drafts => Some(predicted_ns * self.correction()),
+            // Without drafts it is as fast as the target alone.
+            Some(predicted_ns) => Some(predicted_ns),
             None => self.measured.token_ns(),
         }
     }
@@ -191,21 +193,24 @@ impl MethodChoice {
         }
         let has_settled = self.learn(tokens, ns, forecasts);
         let pauses = self.pauses();
+        let has_lost_too_much = self.book_loss(tokens, ns, has_settled);
         if !self.is_trial {
             return if pauses { self.begin(0, false) } else { self.choose() };
         }
-        // Without a rival, nothing is lost.
-        let is_too_slow = self.rival_ns().is_some_and(|best_ns| {
-            let lost_ns = ns - tokens as f64 * best_ns;
-            self.trial_ns += lost_ns;
-            self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
-            let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
-            self.trial_ns > may_lose * best_ns
-        });
-        if self.steps >= TRIAL_STEPS || is_too_slow || pauses || self.expects_less() {
+        if self.steps >= TRIAL_STEPS || has_lost_too_much || pauses || self.expects_less() {
             self.candidates[self.current].trial_ns = self.trial_ns.max(0.0);
             if pauses { self.begin(0, false) } else { self.use_best() }
         }
+    }
+
+    /// Counts what a step has lost. Returns whether that is too much for a trial.
+    fn book_loss(&mut self, tokens: usize, ns: f64, has_settled: bool) -> bool {
+        let Some(best_ns) = self.best_ns(has_settled) else { return false };
+        let lost_ns = ns - tokens as f64 * best_ns;
+        self.trial_ns += lost_ns;
+        self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
+        let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
+        self.trial_ns > may_lose * best_ns
     }
 
     /// Learns the speed of the current candidate. Returns whether it has settled.
@@ -219,8 +224,12 @@ impl MethodChoice {
         let is_first = current.turns <= 1 && !current.predicts();
         let has_settled = self.steps > if is_first { FIRST_SETTLING_STEPS } else { SETTLING_STEPS };
         if has_settled {
-            current.measured.add(tokens, ns);
-            if let Some(forecast) = forecasts.get(self.current).copied().flatten() {
+            let forecast = forecasts.get(self.current).copied().flatten();
+            // What a method expects of the target alone needs no correction.
+            if forecast.is_none_or(|forecast| forecast.drafts) {
+                current.measured.add(tokens, ns);
+            }
+            if let Some(forecast) = forecast.filter(|forecast| forecast.drafts) {
                 current.predicted.add(tokens, forecast.token_ns * tokens as f64);
                 current.weight = current.weight * SPEED_DECAY + 1.0;
             }
@@ -297,6 +306,16 @@ impl MethodChoice {
         match other {
             Some((other, _)) => self.begin(other, false),
             None => self.is_trial = false,
+        }
+    }
+
+    /// Returns the time of a token with which the last step is compared: in a trial, that of the best rival. Without one, nothing
+    /// is lost. The first steps after a trial may be slower than usual, because a change costs the drafts in flight.
+    fn best_ns(&self, has_settled: bool) -> Option<f64> {
+        match (self.is_trial, has_settled) {
+            (true, _) => self.rival_ns(),
+            (false, false) => self.candidates[self.current].token_ns(),
+            (false, true) => None,
         }
     }
 
@@ -437,6 +456,27 @@ mod tests {
         observe(&mut choice, 500, drafting);
         (0..100).for_each(|_| observe(&mut choice, 1_000, pausing));
         assert_eq!(choice.current, 0);
+    }
+
+    /// The first method's drafts are slower than it expects, so it pauses. Then it is as fast as the target alone, and the second
+    /// one, which would be hardly faster, must not take turns with it.
+    #[test]
+    fn a_method_that_pauses_is_as_fast_as_the_target_alone() {
+        let mut choice = MethodChoice::new(2);
+        let forecast =
+            |token_ns, drafts| Forecast { token_ns, drafts, alone_ns: 1_000.0, start_ns: 0.0 };
+        let mut now = 0;
+        for step in 0..500 {
+            let (first, ns) = match step < 20 {
+                true => (forecast(900.0, true), 1_400),
+                false => (forecast(1_000.0, false), 1_000),
+            };
+            now += ns;
+            choice.observe(1, now, &[Some(first), Some(forecast(990.0, step >= 20))]);
+            assert_eq!(choice.current, 0, "{step}");
+        }
+        assert!(choice.candidates[0].correction() > 1.2);
+        assert_eq!(choice.candidates[0].token_ns().map(f64::round), Some(1_000.0));
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub(crate) struct Pauses {
     trial_ns: f64,
     /// The time in which the drafter reads what it missed, until the step in which it does.
     catch_up_ns: f64,
-    /// Whether the last draft since the last step was empty, as lookups often are.
-    is_draft_empty: bool,
+    /// The number of tokens that were drafted since the last step, if drafts were requested. Lookups often find none.
+    drafted: Option<usize>,
     /// The times of steps with drafts and without.
     step_ns: [DecayingMean; 2],
     interruptions: Interruptions,
@@ -72,7 +72,7 @@ impl Default for Outlook {
 }
 
 /// Steps of the target alone that measure its speed.
-const ALONE_STEPS: u32 = 6;
+pub(crate) const ALONE_STEPS: u32 = 6;
 /// The number of steps of a trial.
 const TRIAL_STEPS: u32 = 12;
 /// A trial ends early if it has lost the time of so many steps of the target alone.
@@ -81,7 +81,8 @@ const TRIAL_LOSS: f64 = 4.0;
 const ALONE_EVERY: usize = 32;
 /// The share of the time that measuring the target alone may lose.
 const ALONE_SHARE: f64 = 0.003;
-/// A hopeless drafter is tried as if a trial cost so many times as much.
+/// A hopeless drafter is tried as if a trial cost so many times as much, and may read as if it gained so many times less than one that
+/// doubles the speed.
 const HOPELESS: f64 = 4.0;
 
 impl Pauses {
@@ -121,14 +122,14 @@ impl Pauses {
 
     /// Learns how many tokens a draft of the present step has.
     pub(crate) fn observe_draft(&mut self, tokens: usize) {
-        self.is_draft_empty = tokens == 0;
+        *self.drafted.get_or_insert(0) += tokens;
     }
 
     /// Learns that a step has committed `tokens` tokens at `now_ns`, on the cluster's clock. `alone`: whether
     /// the target had neither drafts nor a drafter that ran at the same time. The first step of an answer, which
     /// computes the prompt, only starts the clock.
     pub(crate) fn observe(&mut self, tokens: usize, now_ns: u64, alone: bool, outlook: Outlook) {
-        let is_draft_empty = std::mem::take(&mut self.is_draft_empty);
+        let is_draft_empty = self.drafted.take() == Some(0);
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
         let ns = self.interruptions.of_step(ns, &mut self.step_ns[usize::from(alone)]);
@@ -151,6 +152,9 @@ impl Pauses {
                 self.ledger.add_catch_up(catch_up_ns);
                 let ns = ns - catch_up_ns;
                 self.ledger.add_drafting(ns, tokens as f64 * alone_ns, is_trial);
+                if is_trial {
+                    self.ledger.add_gain_of_trial((tokens as f64 * alone_ns - ns).max(0.0));
+                }
                 self.trial_ns += lost_ns - catch_up_ns;
             }
         }
@@ -181,14 +185,36 @@ impl Pauses {
 
     /// Learns that a step ended at `now_ns` that says nothing of speeds, because the target read text in it.
     pub(crate) fn skip(&mut self, now_ns: u64) {
-        (self.last_ns, self.is_draft_empty) = (Some(now_ns), false);
+        (self.last_ns, self.drafted) = (Some(now_ns), None);
+    }
+
+    /// Learns that a step without drafts has committed `tokens` tokens at `now_ns`, while replicas of the target read what they
+    /// had missed. If that has slowed it down, it is a part of what the trial costs, which ends if that is too much.
+    pub(crate) fn observe_reading(&mut self, tokens: usize, now_ns: u64, outlook: Outlook) {
+        let last_ns = self.last_ns.replace(now_ns);
+        if let Some((last_ns, alone_ns)) = last_ns.zip(self.without_drafts.token_ns()) {
+            let ns = now_ns.saturating_sub(last_ns) as f64;
+            let lost_ns = (ns - tokens as f64 * alone_ns).max(0.0);
+            self.catch_up_ns = (self.catch_up_ns - lost_ns).max(0.0);
+            self.ledger.add_alone(ns - lost_ns);
+            self.ledger.add_catch_up(lost_ns);
+            if !self.may_catch_up(0.0, alone_ns, outlook) {
+                self.phase = Phase::Paused;
+            }
+        }
     }
 
     fn may_try(&self, alone_ns: f64, outlook: Outlook) -> bool {
         let hopeless = if outlook.speedup_at_best <= 1.0 { HOPELESS } else { 1.0 };
         let may_try = self.ledger.may_try(hopeless * self.trial_ns.max(0.0), alone_ns);
-        (may_try && self.ledger.may_catch_up(outlook.catch_up_ns, outlook.speedup_at_best))
-            || self.with_drafts.token_ns().is_none()
+        may_try && self.may_catch_up(outlook.catch_up_ns, alone_ns, outlook)
+    }
+
+    /// Returns whether a trial may take `ns` to read. What the estimates of a hopeless drafter say may be wrong or out of date, so it
+    /// may read, too, but rarely.
+    fn may_catch_up(&self, ns: f64, alone_ns: f64, outlook: Outlook) -> bool {
+        let speedup = outlook.speedup_at_best.max(1.0 + 1.0 / HOPELESS);
+        self.ledger.may_catch_up(ns, speedup, alone_ns)
     }
 
     /// Returns whether to measure the target alone again, after `tokens` tokens with drafts in `ns` nanoseconds.
@@ -269,6 +295,60 @@ mod tests {
         }
         assert!((200..400).contains(&lookups), "often, because a look costs little: {lookups}");
         assert!(now < 10_100_000, "{now}");
+    }
+
+    #[test]
+    fn a_draft_that_ends_early_is_not_empty() {
+        let mut pauses = Pauses::default();
+        for step in 0..=u64::from(ALONE_STEPS) {
+            pauses.observe(1, step * 1_000, true, Outlook::default());
+        }
+        pauses.observe_draft(3);
+        pauses.observe_draft(0);
+        pauses.observe(2, 8_000, false, Outlook::default());
+        assert_eq!(pauses.phase, Phase::Trial(TRIAL_STEPS - 1));
+    }
+
+    /// The replicas share cores with the one that decodes, and read far longer than was expected.
+    #[test]
+    fn a_trial_ends_while_replicas_read_if_that_costs_too_much() {
+        let mut pauses = Pauses::default();
+        let outlook = Outlook { speedup_at_best: 2.0, catch_up_ns: 500.0 };
+        let mut now = 0;
+        for step in 0..=u64::from(ALONE_STEPS) {
+            now = step * 1_000;
+            pauses.observe(1, now, true, outlook);
+        }
+        let mut lost = 0;
+        while pauses.drafts() {
+            (now, lost) = (now + 1_800, lost + 800);
+            pauses.observe_reading(1, now, outlook);
+        }
+        assert!((4_000..6_000).contains(&lost), "{lost}");
+        for _ in 0..20 {
+            now += 1_000;
+            pauses.observe(1, now, true, outlook);
+            assert!(!pauses.drafts(), "it is not tried again at once");
+        }
+    }
+
+    /// Returns after how many tokens of the target alone a trial begins.
+    fn tokens_until_trial(outlook: Outlook) -> Option<u64> {
+        let mut pauses = Pauses::default();
+        (0..20_000).find(|step| {
+            pauses.observe(1, step * 1_000, true, outlook);
+            pauses.drafts()
+        })
+    }
+
+    #[test]
+    fn a_long_prompt_delays_the_first_trial() {
+        let after = |speedup_at_best, passes| {
+            tokens_until_trial(Outlook { speedup_at_best, catch_up_ns: passes * 1_000.0 })
+        };
+        assert_eq!(after(2.0, 4.0), Some(6));
+        assert_eq!(after(2.0, 20.0), Some(2_286));
+        assert_eq!(after(0.9, 20.0), Some(10_858), "a hopeless drafter is tried, too, but late");
     }
 
     #[test]

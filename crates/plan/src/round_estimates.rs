@@ -22,6 +22,9 @@ pub(crate) struct RoundEstimates {
     pub(crate) rows: CostCurve,
     /// The time of a draft by its number of forwards: one for each depth, or, if a tree is drafted whole, each node.
     pub(crate) draft: CostCurve,
+    /// The least time of a forward in a draft that had to read a few tokens first. It shows what reading costs as long as each draft
+    /// follows a pause, and the usual time is not known.
+    pass_ns_after_reading: Option<f64>,
     /// The time that a further row adds to a forward of the drafter.
     draft_row_ns: DecayingMean,
     /// The time in which a drafter reads one token that it missed during a pause.
@@ -95,14 +98,26 @@ impl RoundEstimates {
 
     /// Learns from the time of a draft. `caught_up`: the number of tokens that the drafter had to read first.
     fn learn_draft(&mut self, size: DraftSize, ns: f64, caught_up: usize) {
+        let (passes, further_rows) = self.passes_of(size);
         if caught_up > 0 {
-            if caught_up >= READ_TOKENS && self.draft.is_known() {
-                let reading_ns = (ns - self.usual_draft_ns(size)).max(0.0);
-                self.catch_up_ns.add(reading_ns / caught_up as f64);
+            if caught_up < READ_TOKENS {
+                // The first one may have been cold.
+                let pass_ns = ns / passes as f64;
+                self.pass_ns_after_reading =
+                    Some(self.pass_ns_after_reading.map_or(pass_ns, |least| least.min(pass_ns)));
+            }
+            let usual_ns = match self.draft.is_known() {
+                true => Some(self.usual_draft_ns(size)),
+                false => self.pass_ns_after_reading.map(|ns| ns * passes as f64),
+            };
+            match usual_ns {
+                Some(usual_ns) if caught_up >= READ_TOKENS => {
+                    self.catch_up_ns.add((ns - usual_ns).max(0.0) / caught_up as f64);
+                }
+                _ => {}
             }
             return;
         }
-        let (passes, further_rows) = self.passes_of(size);
         if self.draft.is_known() && further_rows > 0 {
             let passes_ns = self.draft.up_to(passes)[passes];
             // A further row takes no longer than a pass.

@@ -338,7 +338,7 @@ impl SpeculativeDraftLength {
         let at_best = self.best(&Outlook::certain(self.depth()), &least, self.reach());
         let speedup_at_best = at_best.speed() * plain_ns;
         let catch_up_ns = self.unread_tokens as f64 * self.estimates.catch_up_ns.value_or(0.0);
-        let may_catch_up = self.ledger.may_catch_up(catch_up_ns, speedup_at_best);
+        let may_catch_up = self.ledger.may_catch_up(catch_up_ns, speedup_at_best, plain_ns);
 
         let now = acceptance.outlook(self.depth());
         let best = self.best(&now, &usual, self.longest());
@@ -583,6 +583,21 @@ mod tests {
 
     fn chain(length: DraftLength) -> SpeculativeDraftLength {
         SpeculativeDraftLength::new(DraftShape::Chain { length: 16 }, length)
+    }
+
+    /// Each draft follows a pause, because a second row is as slow as three passes. What reading costs is known all the same.
+    #[test]
+    fn reading_is_measured_if_every_draft_follows_a_pause() {
+        let pair = SimulatedPair {
+            agreement: 2,
+            draft_ns: 900,
+            score_ns: (1_000, 2_000),
+            catch_up_ns: 30,
+            ..PAIR
+        };
+        let (depths, speedup) = run(&mut chain(DraftLength::Auto), 2_000, &pair);
+        assert!(speedup > 0.985, "{speedup}");
+        assert!(depths.iter().any(|&depth| depth > 0));
     }
 
     #[test]

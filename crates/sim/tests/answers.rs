@@ -69,16 +69,14 @@ fn compare(world: &World, method: &str, seed: u64) -> [f64; 2] {
     [plain / auto, best / auto]
 }
 
-#[test]
-fn short_answers_in_random_worlds() {
+/// Checks each method's automatic length. `least_of_plain`: the least speed compared with plain decoding. `bounds`: for each method, its
+/// least mean speed compared with the best fixed length.
+fn check(worlds: fn(u64) -> World, least_of_plain: f64, bounds: &[(&str, f64)]) {
     let cases = std::env::var("FORERUN_CASES").ok().and_then(|text| text.parse().ok());
     let cases: u64 = cases.unwrap_or(8);
-    for (method, least_mean) in
-        [("speculative", 0.98), ("pearl", 0.98), ("dsi", 0.98), ("ssd", 0.95)]
-    {
-        let worlds = 0..cases;
+    for &(method, least_mean) in bounds {
         let speeds: Vec<[f64; 2]> =
-            worlds.map(|seed| compare(&World::with_noise(seed), method, seed)).collect();
+            (0..cases).map(|seed| compare(&worlds(seed), method, seed)).collect();
         let least = speeds.iter().map(|[to_plain, _]| *to_plain).fold(f64::INFINITY, f64::min);
         let mean = speeds.iter().map(|[_, to_best]| to_best).sum::<f64>() / cases as f64;
         let below = speeds.iter().filter(|[_, to_best]| *to_best < 0.95).count();
@@ -86,6 +84,19 @@ fn short_answers_in_random_worlds() {
             "{method}: at least {least:.3} of plain decoding; {mean:.3} of the best fixed length on average, below 0.95 of it \
              in {below} of {cases}: {speeds:.2?}"
         );
-        assert!(least >= 0.97 && mean >= least_mean, "{method}: {least}, {mean}");
+        assert!(least >= least_of_plain && mean >= least_mean, "{method}: {least}, {mean}");
     }
+}
+
+#[test]
+fn short_answers_in_random_worlds() {
+    let bounds = [("speculative", 0.98), ("pearl", 0.98), ("dsi", 0.98), ("ssd", 0.95)];
+    check(World::with_noise, 0.97, &bounds);
+}
+
+#[test]
+fn short_answers_with_lookups() {
+    let bounds = [("speculative", 0.98), ("pearl", 0.98), ("dsi", 0.98), ("ssd", 0.95)];
+    // Where a second row costs more than two passes, DSI takes some of them for interruptions.
+    check(World::with_lookups, 0.95, &bounds);
 }

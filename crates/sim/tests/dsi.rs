@@ -5,8 +5,8 @@
 use forerun_core::trace::{SpanKind, SpanOutcome};
 use forerun_core::{Role, Sampling, SequenceId};
 use forerun_decode::{
-    Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Sequence,
-    Speculative, SpeculativeDraftLength, generate,
+    AnswerDecoder, Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits,
+    Sequence, Speculative, SpeculativeDraftLength, generate,
 };
 use forerun_sim::{
     AcceptanceModel, Cancellation, Cost, Device, Fault, FaultKind, Oracle, SimCluster,
@@ -27,6 +27,7 @@ struct Scenario {
     acceptance: Vec<AcceptanceModel>,
     siblings: usize,
     seed: u64,
+    prompt: usize,
     tokens: usize,
     cancellation: Cancellation,
     faults: Vec<Fault>,
@@ -46,6 +47,7 @@ impl Scenario {
             acceptance: vec![AcceptanceModel::Iid(acceptance)],
             siblings: 0,
             seed,
+            prompt: 3,
             tokens: 60,
             cancellation: Cancellation::Immediate,
             faults: Vec::new(),
@@ -76,7 +78,8 @@ impl Scenario {
                 .unwrap();
         let limits =
             Limits { max_tokens: self.tokens, context_length: usize::MAX, eos: Vec::new() };
-        let mut sequence = Sequence::new(SequenceId(0), oracle.text(3), Sampling::greedy(), limits);
+        let mut sequence =
+            Sequence::new(SequenceId(0), oracle.text(self.prompt), Sampling::greedy(), limits);
         let outcome = generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(()));
         assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
         outcome?;
@@ -492,6 +495,30 @@ fn a_slow_replica_gets_fewer_jobs_and_costs_no_time() {
         assert!(shares.is_sorted_by(|faster, slower| faster >= slower), "{shares:?}");
         assert!(shares[0] > 0.25 && shares[4] < 0.05, "{shares:?}");
     }
+}
+
+/// DSI goes on after another method, with which the first replica has read the prompt. The other one stands still before it has.
+#[test]
+fn drafting_does_not_wait_for_a_replica_that_stands_still() {
+    let scenario = Scenario {
+        replicas: 2,
+        prompt: 200,
+        tokens: 200,
+        ..Scenario::sized(20 * MS, 100 * MS, 2, 0.9, 3)
+    };
+    let decoder = || Dsi::new(2, DsiLookahead::new(16, DraftLength::Auto, 2));
+    let mut last = decoder();
+    scenario.run(&mut last).unwrap();
+    let known = last.knowledge().unwrap();
+    let mut next = decoder();
+    next.adopt(&known);
+    next.start(&known);
+    let kind = FaultKind::Stall { ns: 1_000_000 * MS };
+    let stalled =
+        Scenario { faults: vec![Fault { device: 2, at_ns: 0, kind }], ..scenario.clone() };
+    let (ns, _) = stalled.run(&mut next).unwrap();
+    let plain_ns = scenario.plain_ns();
+    assert!(2 * ns < plain_ns, "{ns}, {plain_ns}");
 }
 
 /// A replica that pauses most of the time for a while gets few jobs then, and its share again afterwards.

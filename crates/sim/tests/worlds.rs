@@ -129,6 +129,32 @@ impl World {
         Self { name: format!("{} with {what}", self.name), interruptions, ..self }
     }
 
+    /// A world whose drafter looks up earlier text, which takes next to no time. Some stretches of the text repeat earlier ones.
+    /// Elsewhere, a lookup finds nothing, or something that is wrong.
+    pub(super) fn with_lookups(seed: u64) -> Self {
+        let random = &mut Random(seed.wrapping_add(5 << 32));
+        let drafter = Cost { link_ns: 100, ..Cost::constant((0.004 * TARGET_NS) as u64) };
+        let (repeats, others) = (random.log_between(2.0, 20.0), random.log_between(4.0, 60.0));
+        let wrong = random.between(0.0, 0.5);
+        let (mut left, mut is_repeat) = (0, true);
+        let drafts = (0..TOKENS).map(|_| {
+            if left == 0 {
+                is_repeat = !is_repeat;
+                left = random.log_between(1.0, if is_repeat { repeats } else { others }) as usize;
+            }
+            let right = left;
+            left -= 1;
+            if is_repeat {
+                (LONGEST, right)
+            } else {
+                (LONGEST * usize::from(random.chance(wrong)), 0)
+            }
+        });
+        let acceptance = AcceptanceModel::Drafts(drafts.collect());
+        let name = format!("world {seed} with lookups");
+        Self { name, drafter, acceptance, ..Self::with_noise(seed) }
+    }
+
     /// A pair that was measured: its costs, and where the drafter agreed with the target.
     fn recorded(calibration: &Calibration, prompt: u64) -> Self {
         let AcceptanceModel::Recorded(record) = calibration.acceptance(prompt) else { panic!() };
@@ -150,14 +176,12 @@ impl World {
 
     /// Returns the same world after a time: its text and its machine go on.
     pub(super) fn after(&self, tokens: usize, ns: f64, seed: u64) -> Self {
-        let AcceptanceModel::Varying { text, depth, rank_power } = &self.acceptance else {
-            panic!()
-        };
-        let mut text = text.clone();
-        let by = tokens % text.len();
-        text.rotate_left(by);
-        let acceptance =
-            AcceptanceModel::Varying { text, depth: depth.clone(), rank_power: *rank_power };
+        let mut acceptance = self.acceptance.clone();
+        match &mut acceptance {
+            AcceptanceModel::Varying { text, .. } => text.rotate_left(tokens % TOKENS),
+            AcceptanceModel::Drafts(drafts) => drafts.rotate_left(tokens % TOKENS),
+            _ => panic!(),
+        }
         let left =
             |&(at_ns, stall_ns): &(u64, u64)| Some((at_ns.checked_sub(ns as u64)?, stall_ns));
         let interruptions = self.interruptions.iter().filter_map(left).collect();
