@@ -1,5 +1,6 @@
 //! What was compared, and what came out.
 
+use crate::known_check::KnownVerdict;
 use crate::sampling_test::SamplingResult;
 use crate::seeded_options::SeededOptions;
 use forerun::TokenId;
@@ -53,6 +54,9 @@ pub struct Outcome {
     pub seeded: Option<Comparison>,
     /// Answers of rejection sampling and block verification, tested against plain decoding's distributions.
     pub sampled: SamplingVerdict,
+    /// Answers of the same configuration with known models, tested against their exact probabilities. `None` if there are
+    /// none.
+    pub known: Option<KnownVerdict>,
 }
 
 /// A comparison with plain decoding.
@@ -118,7 +122,8 @@ impl Outcome {
         let equal = |comparison: &Option<Comparison>| {
             comparison.as_ref().is_none_or(|comparison| comparison.divergence.is_none())
         };
-        equal(&self.greedy) && equal(&self.seeded) && self.sampled.plausible
+        let known = self.known.as_ref().is_none_or(|known| known.plausible);
+        equal(&self.greedy) && equal(&self.seeded) && self.sampled.plausible && known
     }
 }
 
@@ -215,6 +220,17 @@ impl Outcome {
             result.independent,
             result.surprise,
             result.repeated,
-        )
+        )?;
+        let Some(known) = &self.known else { return Ok(()) };
+        let KnownVerdict { answers, tokens, drafted, probability, farthest, plausible } = known;
+        write!(
+            f,
+            "  known     {answers} answers of built-in models with known distributions, {tokens} tokens, "
+        )?;
+        write!(f, "{drafted} of them drafted: ")?;
+        match plausible {
+            true => writeln!(f, "as often as expected (p ≤ {probability:.2})"),
+            false => writeln!(f, "NOT as often as expected (p ≤ {probability:.0e}: {farthest})"),
+        }
     }
 }

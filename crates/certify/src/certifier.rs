@@ -4,6 +4,7 @@ use crate::certificate::{
     Cause, Certificate, Check, CheckResult, Comparison, Divergence, IMPLAUSIBLE, Outcome,
     SamplingVerdict,
 };
+use crate::known_check::{KnownCheck, KnownVerdict};
 use crate::repeated_texts::COUNTED_TOKENS;
 use crate::sampling_test::SamplingTest;
 use crate::seeded_options::SeededOptions;
@@ -23,6 +24,8 @@ pub struct CertifyOptions {
     pub tokens: usize,
     /// The number of tokens to test of rejection sampling and block verification.
     pub sampled_tokens: usize,
+    /// The number of answers of known models to count for each rule of verification; 0 for none.
+    pub known_answers: usize,
     /// The maximum number of tokens of an answer.
     pub answer_tokens: usize,
     /// The temperature of seeded answers, rejection sampling and block verification, above 0.
@@ -127,7 +130,8 @@ impl<'a> Certifier<'a> {
     ) -> Result<Certificate, CertifyError> {
         progress("plain decoding");
         let answers = self.plain_answers()?;
-        let plain = Outcome { greedy: None, seeded: None, sampled: self.sampled(&self.plain)? };
+        let (sampled, known) = (self.sampled(&self.plain)?, self.known(&self.plain)?);
+        let plain = Outcome { greedy: None, seeded: None, sampled, known };
         let name = "plain decoding".to_owned();
         let mut checks =
             vec![Check { configuration: name, result: CheckResult::Compared(Box::new(plain)) }];
@@ -183,7 +187,18 @@ impl<'a> Certifier<'a> {
             greedy: Some(self.compare(subject, &plain.greedy)?),
             seeded: Some(self.compare(subject, &plain.seeded)?),
             sampled: self.sampled(subject)?,
+            known: self.known(subject)?,
         })
+    }
+
+    /// Counts a subject's answers with known models.
+    fn known(&self, subject: &dyn Subject) -> Result<Option<KnownVerdict>, CertifyError> {
+        let CertifyOptions { known_answers: answers, temperature, seed, .. } = self.options;
+        let check = KnownCheck { answers, temperature, seed };
+        match answers {
+            0 => Ok(None),
+            _ => check.run(|pair| subject.decoding(pair), &self.canceller),
+        }
     }
 
     /// Answers prompts with plain decoding until there are enough tokens: greedily, or with seeds and these options
@@ -412,6 +427,7 @@ mod tests {
             ],
             tokens: 60,
             sampled_tokens: 60,
+            known_answers: 400,
             answer_tokens: 30,
             temperature: 0.8,
             seed: 1,

@@ -7,9 +7,8 @@ use forerun_decode::{
 };
 use forerun_draft::{CalibrationPolicy, PromptLookup, SuffixDrafter};
 
-/// The decoders of the last answers, by method. Each answer starts with what its method's last
-/// decoder learned.
-pub(crate) struct LearnedDecoders {
+/// The decoders of an engine's answers. Each answer starts with what the last decoder of its method learned.
+pub struct LearnedDecoders {
     options: DecoderOptions,
     last: Vec<(Method, Box<dyn AnswerDecoder>)>,
 }
@@ -54,7 +53,8 @@ impl LearnedDecoders {
     /// Returns a decoder for an answer to a prompt of `prompt_tokens` tokens. It starts with the
     /// learned draft lengths, unless the answer must be `reproducible`: then nothing may depend on
     /// measured times. `shape` is that of this answer's drafts alone.
-    pub(crate) fn decoder(
+    #[must_use]
+    pub fn decoder(
         &self,
         method: Method,
         prompt_tokens: usize,
@@ -99,7 +99,7 @@ impl LearnedDecoders {
     }
 
     /// Keeps the draft lengths that an answer's decoder arrived at.
-    pub(crate) fn learn(&mut self, method: Method, decoder: Box<dyn AnswerDecoder>) {
+    pub fn learn(&mut self, method: Method, decoder: Box<dyn AnswerDecoder>) {
         self.last.retain(|(of, _)| *of != method);
         self.last.push((method, decoder));
     }

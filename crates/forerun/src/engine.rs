@@ -314,6 +314,12 @@ impl Forerun {
         &self.plan
     }
 
+    /// Returns decoders as this engine's answers have them, for your own cluster. They have learned nothing yet.
+    #[must_use]
+    pub fn decoders(&self) -> LearnedDecoders {
+        LearnedDecoders::new(&self.plan, self.lock_learned().pattern())
+    }
+
     /// Returns the target's configuration.
     #[must_use]
     pub fn config(&self) -> &Config {

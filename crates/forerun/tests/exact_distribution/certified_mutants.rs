@@ -320,6 +320,8 @@ impl Laboratory {
             prompts: (1..=40).map(prompt).collect(),
             tokens: COMPARED,
             sampled_tokens,
+            // `known_mutants` counts them.
+            known_answers: 0,
             answer_tokens: ANSWER_TOKENS,
             temperature,
             seed: 1,

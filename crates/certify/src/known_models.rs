@@ -1,0 +1,108 @@
+//! Models whose distributions are known, built in for `certify`.
+
+use forerun_core::{SequenceId, TokenId, node_of_row};
+use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, complete_each};
+
+/// The number of tokens of a [`KnownModel`].
+pub const KNOWN_VOCAB: usize = 4;
+
+/// The text that a [`KnownModel`] continues. Parts of it repeat, so that lookups draft.
+pub const KNOWN_PROMPT: [TokenId; 8] = [0, 1, 2, 0, 1, 3, 0, 1];
+
+/// A model whose next token depends on the last two tokens.
+///
+/// All rows have the same probabilities in another order: after tokens `a, b`, token `t` has the probability at index
+/// `(t + turns[0] · a + turns[1] · b) mod 4`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KnownModel {
+    /// The probabilities of a row, which add up to 1, in one of its orders.
+    pub probabilities: [f64; KNOWN_VOCAB],
+    /// How far the order moves for each of the last two tokens.
+    pub turns: [usize; 2],
+    /// The temperature at which rows have these probabilities.
+    pub temperature: f32,
+}
+
+/// A target, and draft models that often disagree with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KnownPair {
+    /// The target.
+    pub target: KnownModel,
+    /// The draft models. Further drafters have them in turn.
+    pub drafters: [KnownModel; 2],
+}
+
+impl KnownModel {
+    const fn new(percent: [u8; KNOWN_VOCAB], turns: [usize; 2]) -> Self {
+        let mut probabilities = [0.0; KNOWN_VOCAB];
+        let mut index = 0;
+        while index < KNOWN_VOCAB {
+            probabilities[index] = percent[index] as f64 / 100.0;
+            index += 1;
+        }
+        Self { probabilities, turns, temperature: 1.0 }
+    }
+
+    /// Returns the probability of a token after a text of two tokens or more.
+    #[must_use]
+    pub fn probability(&self, text: &[TokenId], token: TokenId) -> f64 {
+        let [.., first, last] = *text else { return 0.0 };
+        let place = token as usize + self.turns[0] * first as usize + self.turns[1] * last as usize;
+        self.probabilities[place % KNOWN_VOCAB]
+    }
+
+    /// Returns the logits after a text of two tokens or more: `[KNOWN_VOCAB]`.
+    #[must_use]
+    pub fn row(&self, text: &[TokenId]) -> Vec<f32> {
+        let logit = |token| self.probability(text, token).ln() as f32 * self.temperature;
+        (0..KNOWN_VOCAB as TokenId).map(logit).collect()
+    }
+}
+
+impl LanguageModel for KnownModel {
+    fn vocab_size(&self) -> usize {
+        KNOWN_VOCAB
+    }
+
+    fn context_length(&self) -> usize {
+        1 << 20
+    }
+
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| {
+            let ForwardRequest { tokens, tree, first_row, .. } = *request;
+            let mut text = tokens[tokens.len().saturating_sub(2)..].to_vec();
+            let before = text.len();
+            let mut logits = Vec::with_capacity(request.rows() * KNOWN_VOCAB);
+            for number in first_row..=tree.len() {
+                let path = node_of_row(number).map_or(Vec::new(), |node| tree.path(node));
+                text.truncate(before);
+                text.extend(path.into_iter().map(|node| tree.token(node)));
+                logits.extend(self.row(&text));
+            }
+            let computed_tokens = tokens.len() + tree.len();
+            let (best, features) = (Vec::new(), None);
+            Ok(ForwardOutput { logits, best, vocab_size: KNOWN_VOCAB, computed_tokens, features })
+        });
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+impl KnownPair {
+    /// The built-in pairs.
+    pub const ALL: [Self; 1] = [Self {
+        target: KnownModel::new([25, 45, 5, 25], [1, 2]),
+        drafters: [
+            KnownModel::new([45, 45, 5, 5], [1, 1]),
+            KnownModel::new([10, 40, 40, 10], [2, 3]),
+        ],
+    }];
+
+    /// Returns the pair whose distributions at `temperature` are those of this one at its own.
+    #[must_use]
+    pub fn at_temperature(self, temperature: f32) -> Self {
+        let at = |model| KnownModel { temperature, ..model };
+        Self { target: at(self.target), drafters: self.drafters.map(at) }
+    }
+}
