@@ -195,10 +195,8 @@ impl<'a> Certifier<'a> {
     fn known(&self, subject: &dyn Subject) -> Result<Option<KnownVerdict>, CertifyError> {
         let CertifyOptions { known_answers: answers, temperature, seed, .. } = self.options;
         let check = KnownCheck { answers, temperature, seed };
-        match answers {
-            0 => Ok(None),
-            _ => check.run(|pair| subject.decoding(pair), &self.canceller),
-        }
+        let decoding = subject.decoding().filter(|_| answers > 0);
+        decoding.map(|decoding| check.run(&*decoding, &self.canceller)).transpose()
     }
 
     /// Answers prompts with plain decoding until there are enough tokens: greedily, or with seeds and these options
@@ -453,8 +451,18 @@ mod tests {
             certifier.run(&configurations, |name| named.push(name.to_owned())).unwrap();
         assert!(certificate.is_exact(), "{certificate}");
         assert_eq!(certificate.checks.len(), 4);
+        let known = |outcome: &Outcome| outcome.known.clone().unwrap();
+        let known: Vec<KnownVerdict> = certificate.outcomes().map(known).collect();
+        assert!(known.iter().all(|known| known.answers >= 400), "{known:?}");
+        assert_eq!(known[0].drafted, 0, "plain decoding");
+        assert!(known[1..].iter().all(|known| known.drafted > 0), "{known:?}");
         let page = certificate.to_string();
-        assert!(page.contains("equal") && page.contains("exact: all"), "{page}");
+        assert!(
+            page.contains("equal")
+                && page.contains("known distributions")
+                && page.contains("exact: all"),
+            "{page}"
+        );
         let json = serde_json::to_string(&certificate).unwrap();
         assert!(serde_json::from_str::<Certificate>(&json).unwrap().is_exact());
     }

@@ -28,13 +28,16 @@ pub struct Decoding<'a> {
     pub verifies_whole_drafts: bool,
 }
 
+/// Makes what decodes with a pair of known models.
+pub type MakeDecoding<'a> = Box<dyn Fn(&KnownPair) -> Decoding<'a> + Sync + 'a>;
+
 /// The random numbers of the answer in progress.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerNumbers(Arc<(AtomicU64, AtomicU32)>);
 
 impl AnswerNumbers {
     /// Goes on with another answer's numbers.
-    pub fn set(&self, numbers: KeyedRandomness) {
+    pub(crate) fn set(&self, numbers: KeyedRandomness) {
         self.0.0.store(numbers.seed, Ordering::Relaxed);
         self.0.1.store(numbers.sample, Ordering::Relaxed);
     }
@@ -55,7 +58,7 @@ impl Randomness for AnswerNumbers {
 }
 
 /// A configuration that decodes with a known pair, on the calling thread.
-pub struct KnownAnswers<'a> {
+pub(crate) struct KnownAnswers<'a> {
     decoding: Decoding<'a>,
     temperature: f32,
     numbers: AnswerNumbers,
@@ -67,7 +70,7 @@ pub struct KnownAnswers<'a> {
 impl<'a> KnownAnswers<'a> {
     /// Prepares answers of `pair` at `temperature`.
     #[must_use]
-    pub fn new(pair: &KnownPair, temperature: f32, mut decoding: Decoding<'a>) -> Self {
+    pub(crate) fn new(pair: &KnownPair, temperature: f32, mut decoding: Decoding<'a>) -> Self {
         let numbers = AnswerNumbers::default();
         let randomness = (decoding.randomness)(numbers.clone());
         let target = pair.at_temperature(temperature).target;
@@ -84,7 +87,7 @@ impl<'a> KnownAnswers<'a> {
     ///
     /// # Errors
     /// If decoding fails.
-    pub fn next_answer(
+    pub(crate) fn next_answer(
         &mut self,
         verification: Verification,
         randomness: KeyedRandomness,

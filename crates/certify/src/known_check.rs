@@ -6,8 +6,9 @@ use crate::known_answers::{Decoding, KnownAnswers};
 use crate::known_models::KnownPair;
 use crate::text_counts::{TextCounts, index_of, text_probabilities};
 use forerun::{Canceller, ForerunError};
-use forerun_core::{KeyedRandomness, Verification};
+use forerun_core::{KeyedRandomness, TokenId, Verification};
 use serde::{Deserialize, Serialize};
+use std::thread::ScopedJoinHandle;
 
 /// How answers of known pairs are counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,59 +47,93 @@ const LENGTH: usize = 12;
 const OF_BOTH: usize = 2;
 
 impl KnownCheck {
-    /// Counts answers. `decoding` returns how to decode with a pair, or `None` if that is impossible. Then there is no
-    /// verdict.
+    /// Counts answers. `decoding` returns how to decode with a pair. Each pair has a thread.
     ///
     /// # Errors
     /// If decoding fails, or the certification is cancelled.
     pub fn run<'a>(
         &self,
-        decoding: impl Fn(&KnownPair) -> Option<Decoding<'a>>,
+        decoding: &(dyn Fn(&KnownPair) -> Decoding<'a> + Sync),
         canceller: &Canceller,
-    ) -> Result<Option<KnownVerdict>, CertifyError> {
-        let (mut tokens, mut drafted, mut tests) = (0, 0, Vec::new());
-        let pairs = KnownPair::ALL.map(|pair| pair.at_temperature(self.temperature));
-        // Two answers are counted together.
-        let answers = (self.answers / pairs.len()).max(1).next_multiple_of(2);
-        for (number, pair) in pairs.iter().enumerate() {
-            let Some(decoding) = decoding(pair) else { return Ok(None) };
-            let rules: &[Verification] = match decoding.verifies_whole_drafts {
-                true => &[Verification::Rejection, Verification::Block],
-                false => &[Verification::Rejection],
+    ) -> Result<KnownVerdict, CertifyError> {
+        let of_pair = |number: usize| {
+            let pair = KnownPair::ALL[number].at_temperature(self.temperature);
+            let name = format!("pair {}", number + 1);
+            self.of_pair(&pair, &name, decoding(&pair), canceller)
+        };
+        let parts: Vec<Result<Part, CertifyError>> = std::thread::scope(|scope| {
+            let start = |number| scope.spawn(move || of_pair(number));
+            let threads: Vec<_> = (0..KnownPair::ALL.len()).map(start).collect();
+            let join = |thread: ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            let mut known = KnownAnswers::new(pair, self.temperature, decoding);
-            for &rule in rules {
-                let mut counts = Counts::new(pair);
-                for answer in 0..answers {
-                    if canceller.is_cancelled() {
-                        return Err(CertifyError::Cancelled);
-                    }
-                    // Two answers of one request.
-                    let seed = self.seed + (2 << 32) + (answer / 2) as u64;
-                    let numbers = KeyedRandomness { seed, sample: (answer % 2) as u32 };
-                    let (text, accepted) =
-                        known.next_answer(rule, numbers, LENGTH).map_err(ForerunError::from)?;
-                    counts.add(&text);
-                    tokens += text.len();
-                    drafted += accepted;
-                }
-                let rule = match rule {
-                    Verification::Block => "block verification",
-                    _ => "rejection sampling",
-                };
-                let place = format!("{rule}, pair {}", number + 1);
-                tests.extend(counts.results().map(|(name, p)| (p, format!("{name}, {place}"))));
-            }
+            threads.into_iter().map(join).collect()
+        });
+        let mut all = Part::default();
+        for part in parts {
+            let Part { answers, drafted, tests } = part?;
+            all.answers += answers;
+            all.drafted += drafted;
+            all.tests.extend(tests);
         }
-        let all = tests.len() as f64;
-        let farthest = tests.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
-        let (least, farthest) = farthest.unwrap_or((1.0, String::new()));
+        let (answers, drafted, count) = (all.answers, all.drafted, all.tests.len() as f64);
+        let least = all.tests.into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
+        let (farthest, least) = least.unwrap_or_default();
         // Bonferroni.
-        let probability = (all * least).min(1.0);
+        let probability = (count * least).min(1.0);
         let plausible = probability >= IMPLAUSIBLE;
-        let answers = tokens / LENGTH;
-        Ok(Some(KnownVerdict { answers, tokens, drafted, probability, farthest, plausible }))
+        let tokens = answers * LENGTH;
+        Ok(KnownVerdict { answers, tokens, drafted, probability, farthest, plausible })
     }
+
+    fn of_pair(
+        &self,
+        pair: &KnownPair,
+        name: &str,
+        decoding: Decoding<'_>,
+        canceller: &Canceller,
+    ) -> Result<Part, CertifyError> {
+        let rules = match decoding.verifies_whole_drafts {
+            true => &[Verification::Rejection, Verification::Block][..],
+            false => &[Verification::Rejection],
+        };
+        // Two answers are counted together.
+        let answers = self.answers.div_ceil(KnownPair::ALL.len()).next_multiple_of(2);
+        let mut known = KnownAnswers::new(pair, self.temperature, decoding);
+        let mut part = Part::default();
+        for &rule in rules {
+            let mut counts = Counts::new(pair);
+            for answer in 0..answers {
+                if canceller.is_cancelled() {
+                    return Err(CertifyError::Cancelled);
+                }
+                // Two answers of one request.
+                let seed = self.seed + (2 << 32) + (answer / 2) as u64;
+                let numbers = KeyedRandomness { seed, sample: (answer % 2) as u32 };
+                let (text, accepted) =
+                    known.next_answer(rule, numbers, LENGTH).map_err(ForerunError::from)?;
+                counts.add(&text);
+                part.drafted += accepted;
+            }
+            part.answers += answers;
+            let rule = match rule {
+                Verification::Block => "block verification",
+                _ => "rejection sampling",
+            };
+            let named = |(of, probability)| (format!("{of}, {rule}, {name}"), probability);
+            part.tests.extend(counts.results().map(named));
+        }
+        Ok(part)
+    }
+}
+
+/// What comes of one pair.
+#[derive(Default)]
+struct Part {
+    answers: usize,
+    drafted: usize,
+    /// What is counted, and the probability of such counts.
+    tests: Vec<(String, f64)>,
 }
 
 /// Counts of the answers of a pair with one rule.
@@ -119,7 +154,7 @@ impl Counts {
         Self { texts, both: TextCounts::new(both.collect()), first: None }
     }
 
-    fn add(&mut self, text: &[forerun_core::TokenId]) {
+    fn add(&mut self, text: &[TokenId]) {
         for (counts, (position, length)) in self.texts.iter_mut().zip(COUNTED) {
             counts.add(index_of(&text[position..position + length]));
         }

@@ -129,3 +129,48 @@ impl KnownPair {
         Self { target: at(self.target), drafters: self.drafters.map(at) }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use forerun_core::TokenTree;
+
+    #[test]
+    fn probabilities_add_up_and_drafters_disagree() {
+        for KnownPair { target, drafters } in KnownPair::ALL {
+            for model in [target, drafters[0], drafters[1]] {
+                assert!((model.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+            }
+            for drafter in drafters {
+                let gap = |token| {
+                    let gap = target.probability(&KNOWN_PROMPT, token)
+                        - drafter.probability(&KNOWN_PROMPT, token);
+                    gap.abs()
+                };
+                let gaps: f64 = (0..KNOWN_VOCAB as TokenId).map(gap).sum();
+                assert!(gaps > 0.3, "{target:?}, {drafter:?}");
+            }
+        }
+    }
+
+    /// The rows after a text, and after each node of a tree, have the known probabilities at the temperature.
+    #[test]
+    fn rows_have_the_known_probabilities() {
+        let mut tree = TokenTree::chain(&[3, 1]);
+        tree.push(None, 2);
+        for temperature in [0.3, 1.0, 1.7] {
+            let mut model = KnownPair::ALL[2].at_temperature(temperature).target;
+            let request = ForwardRequest::new(SequenceId(0), &KNOWN_PROMPT, &tree);
+            let output = model.logits(&request).unwrap();
+            let texts: [&[TokenId]; 4] = [&[0, 1], &[1, 3], &[3, 1], &[1, 2]];
+            for (row, text) in output.rows().zip(texts) {
+                for (token, logit) in (0..).zip(row) {
+                    let probability = f64::from(logit / temperature).exp();
+                    assert!((probability - model.probability(text, token)).abs() < 1e-6);
+                }
+            }
+            assert_eq!(output.rows().count(), texts.len());
+        }
+    }
+}

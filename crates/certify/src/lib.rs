@@ -32,7 +32,7 @@ pub use certifier::{Certifier, CertifyError, CertifyOptions, PlainAnswers};
 pub use endpoint::{
     Endpoint, EndpointComparison, EndpointDivergence, EndpointError, compare_endpoints,
 };
-pub use known_answers::{AnswerNumbers, Decoding};
+pub use known_answers::{AnswerNumbers, Decoding, MakeDecoding};
 pub use known_check::{KnownCheck, KnownVerdict};
 pub use known_models::{KNOWN_PROMPT, KNOWN_VOCAB, KnownModel, KnownPair};
 pub use sampling_test::{SamplingResult, SamplingTest};

@@ -1,6 +1,6 @@
 //! What is compared with plain decoding.
 
-use crate::known_answers::{AnswerNumbers, Decoding};
+use crate::known_answers::{AnswerNumbers, Decoding, MakeDecoding};
 use crate::known_models::{KNOWN_PROMPT, KnownPair};
 use forerun::{
     AdditionalDrafter, Canceller, DrafterKind, Forerun, ForerunError, Request, TokenId,
@@ -28,7 +28,7 @@ pub trait Subject {
     fn verifies_whole_drafts(&self) -> bool;
 
     /// Returns how it decodes with a pair of known models in place of its own; `None` if it cannot.
-    fn decoding(&self, _pair: &KnownPair) -> Option<Decoding<'_>> {
+    fn decoding(&self) -> Option<MakeDecoding<'_>> {
         None
     }
 }
@@ -64,31 +64,36 @@ impl Subject for Forerun {
         self.plan().method().offers(Need::WholeDrafts)
     }
 
-    /// Drafters that need no model stay, and all others draft with a known model.
-    fn decoding(&self, pair: &KnownPair) -> Option<Decoding<'_>> {
-        let (plan, decoders) = (self.plan(), self.decoders());
-        let method = plan.method();
-        let additional = plan.additional_drafters().iter().map(|drafter| match drafter {
-            AdditionalDrafter::Model(_) => DrafterKind::Model,
-            AdditionalDrafter::Tokens(kind) => *kind,
-        });
-        let drafters = [plan.drafter()].into_iter().chain(additional).enumerate();
-        let drafters = drafters.filter(|(_, kind)| *kind != DrafterKind::None);
-        let drafter = |(index, kind): (usize, DrafterKind)| -> Box<dyn Drafter> {
-            let model = pair.drafters[index % pair.drafters.len()];
-            kind.make_on_tokens().unwrap_or_else(|| Box::new(ModelDrafter::new(model)))
-        };
-        Some(Decoding {
-            drafters: drafters.map(drafter).collect(),
-            replicas: plan.placement().replicas(),
-            decoder: Box::new(move |answer| -> Box<dyn Decoder> {
-                // Most answers are decoded as with a seed. Without one, draft lengths may follow times and acceptance.
-                let is_seeded = !answer.is_multiple_of(4);
-                decoders.decoder(method, KNOWN_PROMPT.len(), is_seeded, None)
-            }),
-            randomness: Box::new(AnswerNumbers::unchanged),
-            feedback: plan.drafter().needs(Need::Feedback) && method.offers(Need::Feedback),
-            verifies_whole_drafts: self.verifies_whole_drafts(),
-        })
+    fn decoding(&self) -> Option<MakeDecoding<'_>> {
+        Some(Box::new(|pair| with_known_models(self, pair)))
+    }
+}
+
+/// Returns how an engine decodes with a pair of known models. Drafters that need no model stay, and all others draft with a
+/// known model.
+fn with_known_models<'a>(engine: &'a Forerun, pair: &KnownPair) -> Decoding<'a> {
+    let (plan, decoders) = (engine.plan(), engine.decoders());
+    let method = plan.method();
+    let additional = plan.additional_drafters().iter().map(|drafter| match drafter {
+        AdditionalDrafter::Model(_) => DrafterKind::Model,
+        AdditionalDrafter::Tokens(kind) => *kind,
+    });
+    let drafters = [plan.drafter()].into_iter().chain(additional).enumerate();
+    let drafters = drafters.filter(|(_, kind)| *kind != DrafterKind::None);
+    let drafter = |(index, kind): (usize, DrafterKind)| -> Box<dyn Drafter> {
+        let model = pair.drafters[index % pair.drafters.len()];
+        kind.make_on_tokens().unwrap_or_else(|| Box::new(ModelDrafter::new(model)))
+    };
+    Decoding {
+        drafters: drafters.map(drafter).collect(),
+        replicas: plan.placement().replicas(),
+        decoder: Box::new(move |answer| -> Box<dyn Decoder> {
+            // Most answers are decoded as with a seed. Without one, draft lengths may follow times and acceptance.
+            let is_seeded = !answer.is_multiple_of(4);
+            decoders.decoder(method, KNOWN_PROMPT.len(), is_seeded, None)
+        }),
+        randomness: Box::new(AnswerNumbers::unchanged),
+        feedback: plan.drafter().needs(Need::Feedback) && method.offers(Need::Feedback),
+        verifies_whole_drafts: engine.verifies_whole_drafts(),
     }
 }
