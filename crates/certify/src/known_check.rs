@@ -40,9 +40,9 @@ pub struct KnownVerdict {
 
 /// The texts of an answer that are counted: the position of the first token after the prompt, and the number of tokens.
 /// Later texts follow rounds in which whole drafts were accepted.
-const COUNTED: [(usize, usize); 6] = [(0, 1), (0, 2), (0, 3), (3, 3), (6, 3), (9, 3)];
+const COUNTED: [(usize, usize); 5] = [(0, 1), (0, 2), (0, 3), (3, 3), (6, 3)];
 /// The number of tokens of an answer.
-const LENGTH: usize = 12;
+const LENGTH: usize = 9;
 /// The number of first tokens of two answers that are counted together, to see whether the answers are independent.
 const OF_BOTH: usize = 2;
 

@@ -115,9 +115,10 @@ fn changes_options(name: &str) -> bool {
 
 /// Topics of mutants that need many answers, with their number for each rule of verification. All others show with
 /// [`FEW_ANSWERS`].
-const ANSWERS: [(&str, usize); 14] = [
+const ANSWERS: [(&str, usize); 15] = [
     ("accept uniform shared by drafters", 4_000),
     ("low confidence dropped", 4_000),
+    ("guess, ", 4_000),
     ("a sibling is tested as drawn", 4_000),
     ("DSI's sibling has", 4_000),
     ("Draft uniform reused between siblings", 8_000),
@@ -133,7 +134,7 @@ const ANSWERS: [(&str, usize); 14] = [
 ];
 const FEW_ANSWERS: usize = 2_000;
 /// The default of `forerun certify --known-answers`.
-const MANY_ANSWERS: usize = 60_000;
+const MANY_ANSWERS: usize = 40_000;
 /// The largest number of answers, unless `FORERUN_CASES` is larger.
 const MOST_ANSWERS: usize = 4_000;
 
