@@ -116,7 +116,7 @@ fn changes_options(name: &str) -> bool {
 /// Topics of mutants that need many answers, with their number for each rule of verification. All others show with
 /// [`FEW_ANSWERS`].
 const ANSWERS: [(&str, usize); 15] = [
-    ("accept uniform shared by drafters", 4_000),
+    ("accept uniform shared by drafters", 8_000),
     ("low confidence dropped", 4_000),
     ("guess, ", 4_000),
     ("a sibling is tested as drawn", 4_000),
@@ -125,7 +125,7 @@ const ANSWERS: [(&str, usize); 15] = [
     ("a sibling has", 8_000),
     ("PEARL's sibling has", 16_000),
     ("the row after a sibling is that after the draft token", 16_000),
-    ("block verification, NoMinimum", 16_000),
+    ("block verification, NoMinimum", 30_000),
     ("repeated sibling tested once", 30_000),
     ("keys of tests by position", 30_000),
     ("Accept uniform reused between siblings", MANY_ANSWERS),
@@ -134,7 +134,7 @@ const ANSWERS: [(&str, usize); 15] = [
 ];
 const FEW_ANSWERS: usize = 2_000;
 /// The default of `forerun certify --known-answers`.
-const MANY_ANSWERS: usize = 40_000;
+const MANY_ANSWERS: usize = 60_000;
 /// The largest number of answers, unless `FORERUN_CASES` is larger.
 const MOST_ANSWERS: usize = 4_000;
 
