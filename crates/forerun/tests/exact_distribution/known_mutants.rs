@@ -134,7 +134,7 @@ const ANSWERS: [(&str, usize); 15] = [
 ];
 const FEW_ANSWERS: usize = 2_000;
 /// The default of `forerun certify --known-answers`.
-const MANY_ANSWERS: usize = 60_000;
+const MANY_ANSWERS: usize = 40_000;
 /// The largest number of answers, unless `FORERUN_CASES` is larger.
 const MOST_ANSWERS: usize = 4_000;
 
