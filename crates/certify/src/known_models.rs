@@ -149,7 +149,7 @@ mod tests {
                     gap.abs()
                 };
                 let gaps: f64 = (0..KNOWN_VOCAB as TokenId).map(gap).sum();
-                assert!(gaps > 0.3, "{target:?}, {drafter:?}");
+                assert!(gaps > 0.15, "{target:?}, {drafter:?}");
             }
         }
     }

@@ -52,6 +52,10 @@ impl TextCounts {
     pub(crate) fn probability(&self) -> f64 {
         let freedom = (self.probabilities.len() - 1) as f64;
         let divergence = self.divergence();
+        // An impossible text diverges infinitely.
+        if divergence.is_infinite() {
+            return 0.0;
+        }
         match divergence > freedom {
             true => (freedom * (1.0 + (divergence / freedom).ln()) - divergence).exp(),
             false => 1.0,
