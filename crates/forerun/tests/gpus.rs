@@ -50,11 +50,12 @@ fn requests() -> [Request; 3] {
     [greedy, nucleus, top_k]
 }
 
+/// Each prompt is answered greedily, and with one of the two ways of sampling.
 fn answers(engine: &Forerun) -> Vec<Answer> {
-    let prompts = ["the quick brown fox", "1 2 3 1 2 3 1 2"];
-    let requests = requests();
-    let each = prompts.iter().flat_map(|prompt| requests.iter().map(move |own| (prompt, own)));
-    each.map(|(prompt, request)| engine.complete(prompt, request).unwrap()).collect()
+    let [greedy, nucleus, top_k] = requests();
+    let [words, numbers] = ["the quick brown fox", "1 2 3 1 2 3 1 2"];
+    let each = [(words, &greedy), (numbers, &greedy), (words, &nucleus), (numbers, &top_k)];
+    each.map(|(prompt, request)| engine.complete(prompt, request).unwrap()).into()
 }
 
 fn tokens(engine: &Forerun) -> Vec<Vec<u32>> {

@@ -873,7 +873,7 @@ fn families_on_ranks_that_compute_together_answer_as_in_one_process() {
 #[test]
 fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
     let models = Models::make();
-    let cases = std::env::var("FORERUN_CASES").ok().map_or(21, |cases| cases.parse().unwrap());
+    let cases = std::env::var("FORERUN_CASES").ok().map_or(14, |cases| cases.parse().unwrap());
     let tasks = [
         Task::new(&models, "dsi", "model", "drafter=rank:0,target=rank:1,target=rank:2"),
         Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:1"),
@@ -891,7 +891,8 @@ fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
             KeyedRandomness { seed: 11, sample: 0 }.uniform(key)
         };
         let kind = [FaultKind::Kill, FaultKind::Stop, FaultKind::Panic][case % 3];
-        let of_tasks = case / 3 % tasks.len();
+        // Kinds and tasks are coprime, so all combinations occur.
+        let of_tasks = case % tasks.len();
         let rank = (uniform(0) * 3.0) as usize;
         let after_ms = (uniform(1) * 700.0) as u64;
         let task = Task {
