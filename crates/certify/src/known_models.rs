@@ -9,16 +9,19 @@ pub const KNOWN_VOCAB: usize = 4;
 /// The text that a [`KnownModel`] continues. Parts of it repeat, so that lookups draft.
 pub const KNOWN_PROMPT: [TokenId; 8] = [0, 1, 2, 0, 1, 3, 0, 1];
 
+/// The context length of a [`KnownModel`].
+pub(crate) const KNOWN_CONTEXT: usize = 1 << 20;
+
 /// A model whose next token depends on the last two tokens.
 ///
 /// All rows have the same probabilities in another order: after tokens `a, b`, token `t` has the probability at index
-/// `(t + turns[0] · a + turns[1] · b) mod 4`.
+/// `(t + shifts[0] · a + shifts[1] · b) mod 4`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KnownModel {
     /// The probabilities of a row, which add up to 1, in one of its orders.
     pub probabilities: [f64; KNOWN_VOCAB],
     /// How far the order moves for each of the last two tokens.
-    pub turns: [usize; 2],
+    pub shifts: [usize; 2],
     /// The temperature at which rows have these probabilities.
     pub temperature: f32,
 }
@@ -33,21 +36,22 @@ pub struct KnownPair {
 }
 
 impl KnownModel {
-    const fn new(percent: [u8; KNOWN_VOCAB], turns: [usize; 2]) -> Self {
+    const fn new(percent: [u8; KNOWN_VOCAB], shifts: [usize; 2]) -> Self {
         let mut probabilities = [0.0; KNOWN_VOCAB];
         let mut index = 0;
         while index < KNOWN_VOCAB {
             probabilities[index] = percent[index] as f64 / 100.0;
             index += 1;
         }
-        Self { probabilities, turns, temperature: 1.0 }
+        Self { probabilities, shifts, temperature: 1.0 }
     }
 
     /// Returns the probability of a token after a text of two tokens or more.
     #[must_use]
     pub fn probability(&self, text: &[TokenId], token: TokenId) -> f64 {
         let [.., first, last] = *text else { return 0.0 };
-        let place = token as usize + self.turns[0] * first as usize + self.turns[1] * last as usize;
+        let place =
+            token as usize + self.shifts[0] * first as usize + self.shifts[1] * last as usize;
         self.probabilities[place % KNOWN_VOCAB]
     }
 
@@ -65,7 +69,7 @@ impl LanguageModel for KnownModel {
     }
 
     fn context_length(&self) -> usize {
-        1 << 20
+        KNOWN_CONTEXT
     }
 
     fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {

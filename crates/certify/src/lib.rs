@@ -26,14 +26,15 @@ mod subject;
 mod text_counts;
 
 pub use certificate::{
-    Cause, Certificate, Check, CheckResult, Comparison, Divergence, Outcome, SamplingVerdict,
+    Cause, Certificate, Check, CheckResult, Comparison, Divergence, KnownResult, Outcome,
+    SamplingVerdict,
 };
 pub use certifier::{Certifier, CertifyError, CertifyOptions, PlainAnswers};
 pub use endpoint::{
     Endpoint, EndpointComparison, EndpointDivergence, EndpointError, compare_endpoints,
 };
-pub use known_answers::{AnswerNumbers, Decoding, MakeDecoding};
-pub use known_check::{KnownCheck, KnownVerdict};
+pub use known_answers::{AnswerRandomness, DecoderSetup, DecoderSource, MakeDecoderSetup};
+pub use known_check::{KnownCheck, KnownGroup, KnownVerdict};
 pub use known_models::{KNOWN_PROMPT, KNOWN_VOCAB, KnownModel, KnownPair};
 pub use sampling_test::{SamplingResult, SamplingTest};
 pub use seeded_options::SeededOptions;

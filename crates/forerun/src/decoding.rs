@@ -8,7 +8,7 @@ use forerun_decode::{
 use forerun_draft::{CalibrationPolicy, PromptLookup, SuffixDrafter};
 
 /// The decoders of an engine's answers. Each answer starts with what the last decoder of its method learned.
-pub struct LearnedDecoders {
+pub struct AnswerDecoders {
     options: DecoderOptions,
     last: Vec<(Method, Box<dyn AnswerDecoder>)>,
 }
@@ -16,7 +16,7 @@ pub struct LearnedDecoders {
 /// The draft length if sampled text must not depend on measured times.
 const REPRODUCIBLE_LENGTH: usize = 4;
 
-impl LearnedDecoders {
+impl AnswerDecoders {
     /// Creates the state of an engine that has not answered yet.
     pub(crate) fn new(plan: &Plan, pattern: DraftPattern) -> Self {
         let calibration = plan.easyspec().map(|easyspec| easyspec.calibration);
@@ -43,6 +43,12 @@ impl LearnedDecoders {
             reproducible: false,
         };
         Self { options, last: Vec::new() }
+    }
+
+    /// Returns the options that the decoders are built from.
+    #[must_use]
+    pub fn options(&self) -> &DecoderOptions {
+        &self.options
     }
 
     /// Returns what the drafter can draft in a forward pass.
@@ -98,7 +104,7 @@ impl LearnedDecoders {
         }
     }
 
-    /// Keeps the draft lengths that an answer's decoder arrived at.
+    /// Keeps what an answer's decoder learned, for the next answer.
     pub fn learn(&mut self, method: Method, decoder: Box<dyn AnswerDecoder>) {
         self.last.retain(|(of, _)| *of != method);
         self.last.push((method, decoder));

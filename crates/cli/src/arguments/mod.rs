@@ -319,7 +319,7 @@ pub(crate) struct CertifyArguments {
 
     /// Number of answers of built-in models to count for each configuration and rule of verification; 0 for none.
     ///
-    /// Each configuration also decodes with these tiny models. The probability of each short text is known, so small errors show.
+    /// Each configuration also decodes with these tiny models, as with a seed and as without one. The probability of each short text is known, so small errors show.
     #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = values::count(0..=1_000_000_000))]
     pub(crate) known_answers: usize,
 

@@ -66,7 +66,7 @@ const FOUND: [(&str, Pair, f32, usize); 22] = [
     ("PEARL's sibling has", THIRD, 0.25, 100_000),
 ];
 /// The largest number of sampled tokens, unless `FORERUN_CASES` is larger.
-const SAMPLED: usize = 1_000;
+const SAMPLED: usize = 4_000;
 const ANSWER_TOKENS: usize = 40;
 
 /// The factor for the outputs of the target's further layers. The smaller it is, the more of the drafter's tokens are accepted.
