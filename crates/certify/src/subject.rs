@@ -110,7 +110,7 @@ fn with_known_models(engine: &Forerun, pair: &KnownPair) -> DecoderSetup {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun::{DraftTokens, Lookup, Method, Options, Plan, RandomPair};
+    use forerun::{DraftTokens, Lookup, Method, Options, Plan, RandomPair, Tree};
 
     /// An engine's decoders keep its options with known models, and its drafters stay or are replaced in order.
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         let speculative = setup(&open(Options {
             method: Some(Method::Speculative),
             draft_tokens: DraftTokens::Auto,
-            tree: "top:3x3".parse().unwrap(),
+            tree: Tree::Auto,
             lookup: Lookup::Suffix,
             ..Options::default()
         }));
