@@ -36,6 +36,10 @@ lossless prompts="120" seed="0":
 samples count="10000":
     FORERUN_SAMPLES={{count}} cargo nextest run --release -p forerun --test integration statistics_of_samples:: --success-output immediate
 
+# Every mutant of `exact_distribution` against `forerun certify`: with up to `count` answers of known models, and up to `count` sampled tokens of checkpoints
+certified count="100000":
+    FORERUN_CASES={{count}} cargo nextest run --release -p forerun --test exact_distribution certify_finds --success-output immediate
+
 # Row invariance on many more random scripts
 rows cases="2000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test integration row_invariance:: tensor_parallel::

@@ -1,5 +1,6 @@
 //! What was compared, and what came out.
 
+use crate::known_check::{KnownGroup, KnownVerdict};
 use crate::sampling_test::SamplingResult;
 use crate::seeded_options::SeededOptions;
 use forerun::TokenId;
@@ -53,6 +54,29 @@ pub struct Outcome {
     pub seeded: Option<Comparison>,
     /// Answers of rejection sampling and block verification, tested against plain decoding's distributions.
     pub sampled: SamplingVerdict,
+    /// Answers of the same configuration with known models, tested against their exact probabilities.
+    pub known: KnownResult,
+}
+
+/// What came of answers of known models.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KnownResult {
+    /// They were counted.
+    Counted(KnownVerdict),
+    /// They were not counted, for this reason.
+    Skipped(String),
+}
+
+impl KnownResult {
+    /// Returns the verdict, if answers were counted.
+    #[must_use]
+    pub fn verdict(&self) -> Option<&KnownVerdict> {
+        match self {
+            Self::Counted(verdict) => Some(verdict),
+            Self::Skipped(_) => None,
+        }
+    }
 }
 
 /// A comparison with plain decoding.
@@ -118,7 +142,8 @@ impl Outcome {
         let equal = |comparison: &Option<Comparison>| {
             comparison.as_ref().is_none_or(|comparison| comparison.divergence.is_none())
         };
-        equal(&self.greedy) && equal(&self.seeded) && self.sampled.plausible
+        let known = self.known.verdict().is_none_or(KnownVerdict::passes);
+        equal(&self.greedy) && equal(&self.seeded) && self.sampled.plausible && known
     }
 }
 
@@ -215,6 +240,37 @@ impl Outcome {
             result.independent,
             result.surprise,
             result.repeated,
-        )
+        )?;
+        match &self.known {
+            KnownResult::Counted(verdict) => verdict.write(f),
+            KnownResult::Skipped(reason) => writeln!(f, "  known     not counted: {reason}"),
+        }
+    }
+}
+
+impl KnownVerdict {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("  known     built-in models with known distributions")?;
+        for (index, drafter) in self.replaced_drafters.iter().enumerate() {
+            f.write_str(if index == 0 { ", one of them in place of " } else { " and " })?;
+            f.write_str(drafter)?;
+        }
+        for KnownGroup { decoders, answers, tokens, drafted } in &self.groups {
+            write!(
+                f,
+                "; {decoders}, {answers} answers, {tokens} tokens, {drafted} of them drafted"
+            )?;
+            if self.drafts && *drafted == 0 {
+                f.write_str(" (NOTHING DRAFTED, so they show no mistakes: count more answers)")?;
+            }
+        }
+        let Self { probability, farthest, .. } = self;
+        match self.plausible {
+            true if *probability < 0.01 => {
+                writeln!(f, ": as often as expected (p ≤ {probability:.0e})")
+            }
+            true => writeln!(f, ": as often as expected (p ≤ {probability:.2})"),
+            false => writeln!(f, ": NOT as often as expected (p ≤ {probability:.0e}: {farthest})"),
+        }
     }
 }

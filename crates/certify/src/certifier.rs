@@ -1,9 +1,10 @@
 //! Decodes prompts with every method, and compares.
 
 use crate::certificate::{
-    Cause, Certificate, Check, CheckResult, Comparison, Divergence, IMPLAUSIBLE, Outcome,
-    SamplingVerdict,
+    Cause, Certificate, Check, CheckResult, Comparison, Divergence, IMPLAUSIBLE, KnownResult,
+    Outcome, SamplingVerdict,
 };
+use crate::known_check::KnownCheck;
 use crate::repeated_texts::COUNTED_TOKENS;
 use crate::sampling_test::SamplingTest;
 use crate::seeded_options::SeededOptions;
@@ -23,6 +24,9 @@ pub struct CertifyOptions {
     pub tokens: usize,
     /// The number of tokens to test of rejection sampling and block verification.
     pub sampled_tokens: usize,
+    /// The number of answers of known models to count for each rule of verification, with a seed and without one; 0 for
+    /// none.
+    pub known_answers: usize,
     /// The maximum number of tokens of an answer.
     pub answer_tokens: usize,
     /// The temperature of seeded answers, rejection sampling and block verification, above 0.
@@ -127,7 +131,8 @@ impl<'a> Certifier<'a> {
     ) -> Result<Certificate, CertifyError> {
         progress("plain decoding");
         let answers = self.plain_answers()?;
-        let plain = Outcome { greedy: None, seeded: None, sampled: self.sampled(&self.plain)? };
+        let (sampled, known) = (self.sampled(&self.plain)?, self.known(&self.plain)?);
+        let plain = Outcome { greedy: None, seeded: None, sampled, known };
         let name = "plain decoding".to_owned();
         let mut checks =
             vec![Check { configuration: name, result: CheckResult::Compared(Box::new(plain)) }];
@@ -183,7 +188,21 @@ impl<'a> Certifier<'a> {
             greedy: Some(self.compare(subject, &plain.greedy)?),
             seeded: Some(self.compare(subject, &plain.seeded)?),
             sampled: self.sampled(subject)?,
+            known: self.known(subject)?,
         })
+    }
+
+    /// Counts a subject's answers with known models.
+    fn known(&self, subject: &dyn Subject) -> Result<KnownResult, CertifyError> {
+        let CertifyOptions { known_answers: answers, temperature, seed, .. } = self.options;
+        if answers == 0 {
+            return Ok(KnownResult::Skipped("no answers are requested".into()));
+        }
+        let Some(setup) = subject.decoder_setup() else {
+            return Ok(KnownResult::Skipped("it cannot decode with other models".into()));
+        };
+        let check = KnownCheck { answers, temperature, seed };
+        check.run(&*setup, &self.canceller).map(KnownResult::Counted)
     }
 
     /// Answers prompts with plain decoding until there are enough tokens: greedily, or with seeds and these options
@@ -222,7 +241,7 @@ impl<'a> Certifier<'a> {
         Request {
             sampling: seeded.sampling(self.options.temperature),
             grammar: seeded.grammar(),
-            seed: Some(self.options.seed + number as u64),
+            seed: Some(self.options.seed.wrapping_add(number as u64)),
             verification: VerificationChoice::Always(Verification::Coupled),
             ..request
         }
@@ -279,7 +298,7 @@ impl<'a> Certifier<'a> {
             };
             let request = Request {
                 sampling: sampling.clone(),
-                seed: Some(self.options.seed + (1 << 32) + u64::from(answers)),
+                seed: Some(self.options.seed.wrapping_add((1 << 32) + u64::from(answers))),
                 verification: VerificationChoice::Always(verification),
                 max_tokens: match is_short {
                     true => self.options.answer_tokens.min(COUNTED_TOKENS),
@@ -412,6 +431,7 @@ mod tests {
             ],
             tokens: 60,
             sampled_tokens: 60,
+            known_answers: 400,
             answer_tokens: 30,
             temperature: 0.8,
             seed: 1,
@@ -437,8 +457,21 @@ mod tests {
             certifier.run(&configurations, |name| named.push(name.to_owned())).unwrap();
         assert!(certificate.is_exact(), "{certificate}");
         assert_eq!(certificate.checks.len(), 4);
+        let known: Vec<_> =
+            certificate.outcomes().map(|outcome| outcome.known.verdict().unwrap()).collect();
+        assert!(known.iter().all(|known| known.answers() >= 400), "{known:?}");
+        assert_eq!((known[0].groups.len(), known[0].groups[0].drafted), (1, 0), "plain decoding");
+        for known in &known[1..] {
+            assert_eq!(known.groups.len(), 2, "with a seed and without one");
+            assert!(known.groups.iter().all(|group| group.drafted > 0), "{known:?}");
+        }
         let page = certificate.to_string();
-        assert!(page.contains("equal") && page.contains("exact: all"), "{page}");
+        assert!(
+            page.contains("equal")
+                && page.contains("known distributions")
+                && page.contains("exact: all"),
+            "{page}"
+        );
         let json = serde_json::to_string(&certificate).unwrap();
         assert!(serde_json::from_str::<Certificate>(&json).unwrap().is_exact());
     }

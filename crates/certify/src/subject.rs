@@ -1,8 +1,15 @@
 //! What is compared with plain decoding.
 
-use forerun::{Canceller, Forerun, ForerunError, Request, TokenId, TokenLogprob};
+use crate::known_answers::{DecoderSetup, DecoderSource, MakeDecoderSetup};
+use crate::known_models::KnownPair;
+use forerun::{
+    AdditionalDrafter, Canceller, DrafterKind, Forerun, ForerunError, Request, TokenId,
+    TokenLogprob,
+};
 use forerun_core::Need;
+use forerun_draft::{Drafter, ModelDrafter};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// What is compared with plain decoding: an engine, or a decoder of your own.
 pub trait Subject {
@@ -19,6 +26,11 @@ pub trait Subject {
 
     /// Returns whether drafts are verified as a whole, so that they can be verified in blocks.
     fn verifies_whole_drafts(&self) -> bool;
+
+    /// Returns how it decodes with a pair of known models in place of its own; `None` if it cannot.
+    fn decoder_setup(&self) -> Option<MakeDecoderSetup<'_>> {
+        None
+    }
 }
 
 /// The answer of a [`Subject`].
@@ -50,5 +62,112 @@ impl Subject for Forerun {
 
     fn verifies_whole_drafts(&self) -> bool {
         self.plan().method().offers(Need::WholeDrafts)
+    }
+
+    fn decoder_setup(&self) -> Option<MakeDecoderSetup<'_>> {
+        Some(Box::new(|pair| with_known_models(self, pair)))
+    }
+}
+
+/// Returns how an engine decodes with a pair of known models. Drafters that need no model stay, and all others draft with a
+/// known model.
+fn with_known_models(engine: &Forerun, pair: &KnownPair) -> DecoderSetup {
+    let plan = engine.plan();
+    let method = plan.method();
+    let additional = plan.additional_drafters().iter().map(|drafter| match drafter {
+        AdditionalDrafter::Model(_) => DrafterKind::Model,
+        AdditionalDrafter::Tokens(kind) => *kind,
+    });
+    let kinds = [plan.drafter()].into_iter().chain(additional);
+    let kinds: Vec<_> = kinds.filter(|kind| *kind != DrafterKind::None).collect();
+    let drafter = |(index, kind): (usize, &DrafterKind)| -> Box<dyn Drafter> {
+        let model = pair.drafters[index % pair.drafters.len()];
+        kind.make_on_tokens().unwrap_or_else(|| Box::new(ModelDrafter::new(model)))
+    };
+    let is_replaced = |kind: &&DrafterKind| !kind.is_on_tokens() && **kind != DrafterKind::Model;
+    let source = |reproducible| DecoderSource::Engine {
+        decoders: Box::new(engine.decoders()),
+        method,
+        reproducible,
+    };
+    DecoderSetup {
+        drafters: kinds.iter().enumerate().map(drafter).collect(),
+        replaced: kinds.iter().filter(is_replaced).map(ToString::to_string).collect(),
+        replicas: plan.placement().replicas(),
+        // Without drafts, nothing depends on times.
+        decoders: match method.drafts() {
+            true => vec![source(true), source(false)],
+            false => vec![source(true)],
+        },
+        randomness: Box::new(|randomness| Arc::new(randomness)),
+        feedback: plan.drafter().needs(Need::Feedback) && method.offers(Need::Feedback),
+        drafts: method.drafts(),
+        verifies_whole_drafts: engine.verifies_whole_drafts(),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use forerun::{DraftTokens, Lookup, Method, Options, Plan, RandomPair, Tree};
+
+    /// An engine's decoders keep its options with known models, and its drafters stay or are replaced in order.
+    #[test]
+    fn decoders_are_those_of_the_engine() {
+        let pair = RandomPair::make().unwrap();
+        let open = |options: Options| {
+            let options = Options {
+                model: pair.target().into(),
+                draft_model: Some(pair.drafter().into()),
+                ..options
+            };
+            Forerun::open(&Plan::new(options).unwrap()).unwrap()
+        };
+        let setup = |engine: &Forerun| with_known_models(engine, &KnownPair::ALL[0]);
+        let options = |setup: &DecoderSetup| {
+            let of = |source: &DecoderSource| match source {
+                DecoderSource::Engine { decoders, .. } => decoders.options().clone(),
+                DecoderSource::Function(_) => panic!("not of an engine"),
+            };
+            of(&setup.decoders[1])
+        };
+
+        let speculative = setup(&open(Options {
+            method: Some(Method::Speculative),
+            draft_tokens: DraftTokens::Auto,
+            tree: Tree::Auto,
+            lookup: Lookup::Suffix,
+            ..Options::default()
+        }));
+        assert_eq!(speculative.drafters.len(), 1);
+        let of_speculative = options(&speculative);
+        assert!(of_speculative.lookup.is_some() && of_speculative.trees.is_some());
+        assert!(of_speculative.guesser.is_none());
+        assert!(speculative.verifies_whole_drafts && speculative.drafts);
+
+        let pearl = setup(&open(Options {
+            method: Some(Method::Pearl),
+            draft_tokens: DraftTokens::Fixed(5),
+            siblings: 2,
+            ..Options::default()
+        }));
+        let of_pearl = options(&pearl);
+        assert_eq!((of_pearl.siblings, of_pearl.draft_tokens), (2, 5));
+        assert!(of_pearl.lookup.is_none() && !pearl.verifies_whole_drafts);
+
+        let dsi = setup(&open(Options {
+            method: Some(Method::Dsi),
+            additional_drafters: vec![AdditionalDrafter::Tokens(DrafterKind::PromptLookup)],
+            ..Options::default()
+        }));
+        assert_eq!((dsi.drafters.len(), options(&dsi).drafters), (2, 2));
+        assert_eq!(options(&dsi).targets, dsi.replicas);
+        assert!(dsi.replaced.is_empty());
+
+        let plain =
+            setup(&open(Options { method: Some(Method::Autoregressive), ..Options::default() }));
+        assert!(plain.drafters.is_empty() && !plain.drafts);
+        assert_eq!(plain.decoders.len(), 1);
     }
 }

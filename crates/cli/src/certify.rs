@@ -42,6 +42,7 @@ pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
         prompts,
         tokens,
         sampled_tokens: arguments.sampled_tokens.unwrap_or(tokens),
+        known_answers: arguments.known_answers,
         answer_tokens: max_tokens,
         temperature,
         seed,

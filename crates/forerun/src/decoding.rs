@@ -7,9 +7,8 @@ use forerun_decode::{
 };
 use forerun_draft::{CalibrationPolicy, PromptLookup, SuffixDrafter};
 
-/// The decoders of the last answers, by method. Each answer starts with what its method's last
-/// decoder learned.
-pub(crate) struct LearnedDecoders {
+/// The decoders of an engine's answers. Each answer starts with what the last decoder of its method learned.
+pub struct AnswerDecoders {
     options: DecoderOptions,
     last: Vec<(Method, Box<dyn AnswerDecoder>)>,
 }
@@ -17,7 +16,7 @@ pub(crate) struct LearnedDecoders {
 /// The draft length if sampled text must not depend on measured times.
 const REPRODUCIBLE_LENGTH: usize = 4;
 
-impl LearnedDecoders {
+impl AnswerDecoders {
     /// Creates the state of an engine that has not answered yet.
     pub(crate) fn new(plan: &Plan, pattern: DraftPattern) -> Self {
         let calibration = plan.easyspec().map(|easyspec| easyspec.calibration);
@@ -46,6 +45,12 @@ impl LearnedDecoders {
         Self { options, last: Vec::new() }
     }
 
+    /// Returns the options that the decoders are built from.
+    #[must_use]
+    pub fn options(&self) -> &DecoderOptions {
+        &self.options
+    }
+
     /// Returns what the drafter can draft in a forward pass.
     pub(crate) fn pattern(&self) -> DraftPattern {
         self.options.pattern
@@ -54,7 +59,8 @@ impl LearnedDecoders {
     /// Returns a decoder for an answer to a prompt of `prompt_tokens` tokens. It starts with the
     /// learned draft lengths, unless the answer must be `reproducible`: then nothing may depend on
     /// measured times. `shape` is that of this answer's drafts alone.
-    pub(crate) fn decoder(
+    #[must_use]
+    pub fn decoder(
         &self,
         method: Method,
         prompt_tokens: usize,
@@ -98,8 +104,8 @@ impl LearnedDecoders {
         }
     }
 
-    /// Keeps the draft lengths that an answer's decoder arrived at.
-    pub(crate) fn learn(&mut self, method: Method, decoder: Box<dyn AnswerDecoder>) {
+    /// Keeps what an answer's decoder learned, for the next answer.
+    pub fn learn(&mut self, method: Method, decoder: Box<dyn AnswerDecoder>) {
         self.last.retain(|(of, _)| *of != method);
         self.last.push((method, decoder));
     }

@@ -2,7 +2,7 @@
 
 use crate::answer::Answer;
 use crate::answer_stream::{AnswerEvent, AnswerStream, Sink};
-use crate::decoding::LearnedDecoders;
+use crate::decoding::AnswerDecoders;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::error::ForerunError;
 use crate::grammar::{Grammar, GrammarCompiler, GrammarError};
@@ -75,7 +75,7 @@ pub struct Forerun {
     workers: Box<dyn Workers>,
     sequences: AtomicU64,
     /// The draft lengths that earlier answers arrived at. Each answer starts with them.
-    learned: Mutex<LearnedDecoders>,
+    learned: Mutex<AnswerDecoders>,
     cache_usage: Vec<Arc<PoolUsage>>,
 }
 
@@ -205,7 +205,7 @@ impl OpenedPlan {
     pub(crate) fn into_engine(self, workers: Box<dyn Workers>, pattern: DraftPattern) -> Forerun {
         let Self { plan, config, tokenizer, translates, loaded } = self;
         Forerun {
-            learned: Mutex::new(LearnedDecoders::new(&plan, pattern)),
+            learned: Mutex::new(AnswerDecoders::new(&plan, pattern)),
             plan,
             config,
             tokenizer,
@@ -304,7 +304,7 @@ impl Forerun {
         Ok(opened.into_engine(connect(runtime), pattern))
     }
 
-    fn lock_learned(&self) -> MutexGuard<'_, LearnedDecoders> {
+    fn lock_learned(&self) -> MutexGuard<'_, AnswerDecoders> {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -312,6 +312,12 @@ impl Forerun {
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Returns new decoders with this engine's options, for your own cluster. They do not have what those of the engine learned.
+    #[must_use]
+    pub fn decoders(&self) -> AnswerDecoders {
+        AnswerDecoders::new(&self.plan, self.lock_learned().pattern())
     }
 
     /// Returns the target's configuration.

@@ -72,6 +72,7 @@ pub use answer_stream::{AnswerEvent, AnswerStream, AnswerToken, TokenOrigin};
 pub use chat::{Chat, ChatError, Reply};
 pub use chat_output::{ChatParser, ChatPart, ChatSyntax, Tool, UnknownSyntax, with_tools_as_text};
 pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message, TemplateArguments};
+pub use decoding::AnswerDecoders;
 pub use demonstration::RandomPair;
 pub use easyspec::{EasySpec, LayerStrategy};
 pub use engine::{Canceller, Forerun};

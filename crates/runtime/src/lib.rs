@@ -5,7 +5,6 @@
 
 mod cgroup;
 mod engine;
-#[cfg(any(test, feature = "testing"))]
 mod inline;
 mod memory;
 mod placement;
@@ -23,7 +22,6 @@ mod worker_loop;
 mod workers;
 
 pub use engine::Engine;
-#[cfg(any(test, feature = "testing"))]
 pub use inline::InlineCluster;
 pub use memory::available_memory;
 pub use placement::{DeviceGroup, DeviceGroups, Placement, PlacementError};

@@ -178,8 +178,9 @@ pub(crate) enum Command {
     /// Check that every method gives the text of plain decoding, on your models and prompts.
     ///
     /// Compares greedy and seeded answers token by token, and the target's log-probabilities bit by bit.
-    /// Tests the tokens of rejection sampling against the target's distributions. Without `--method`, checks
-    /// all methods, drafters and shapes that can run here. The exit status is 1 if a difference is found.
+    /// Tests the tokens of rejection sampling against the target's distributions, and counts answers of built-in models
+    /// with known distributions. Without `--method`, checks all methods, drafters and shapes that can run here. The exit
+    /// status is 1 if a difference is found.
     ///
     /// Example: `forerun certify --model TARGET --draft-model DRAFTER --report certificate.json`
     #[command(allow_negative_numbers = true)]
@@ -315,6 +316,12 @@ pub(crate) struct CertifyArguments {
     /// More tokens find rarer errors. Prompts are continued again with other seeds.
     #[arg(long, value_name = "N", value_parser = values::count(1..=100_000_000))]
     pub(crate) sampled_tokens: Option<usize>,
+
+    /// Number of answers of built-in models to count for each configuration and rule of verification; 0 for none.
+    ///
+    /// Each configuration also decodes with these tiny models, as with a seed and as without one. The probability of each short text is known, so small errors show.
+    #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = values::count(0..=1_000_000_000))]
+    pub(crate) known_answers: usize,
 
     /// Maximum number of tokens of an answer.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = values::count(1..=100_000))]

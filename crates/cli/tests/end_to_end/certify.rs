@@ -14,12 +14,18 @@ fn all_configurations_of_a_pair_are_certified() {
     let models = Models::pair();
     let report = models.folder().join("certificate.json");
     let run = Run::forerun().with(&["certify", "--tokens", "60", "-n", "20"]);
+    let run = run.with(&["--known-answers", "400"]);
     let run = run.with_path("--model", &models.target());
     let run = run.with_path("--draft-model", &models.drafter()).with_path("--report", &report);
     let output = run.succeed().output();
-    for words in
-        ["plain decoding", "speculative, drafter model", "model + suffix", "top:3x3", "exact: all"]
-    {
+    for words in [
+        "plain decoding",
+        "speculative, drafter model",
+        "model + suffix",
+        "top:3x3",
+        "built-in models",
+        "exact: all",
+    ] {
         assert!(output.contains(words), "{words}: {output}");
     }
     let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
@@ -32,6 +38,11 @@ fn all_configurations_of_a_pair_are_certified() {
         assert!(outcome["greedy"]["tokens"].as_u64() >= Some(60), "{outcome}");
         assert!(outcome["seeded"]["logprobs"].as_u64() >= Some(60 * 21), "{outcome}");
         assert_eq!(outcome["sampled"]["plausible"], true, "{outcome}");
+        let known = &outcome["known"]["counted"];
+        assert_eq!(known["plausible"], true, "{outcome}");
+        let groups = known["groups"].as_array().unwrap();
+        assert_eq!(groups.len(), 2, "with a seed and without one: {outcome}");
+        assert!(groups.iter().all(|group| group["drafted"].as_u64() > Some(0)), "{outcome}");
     }
 }
 

@@ -37,11 +37,13 @@ const DRAFT_LAYERS: usize = 3;
 const REPLICAS: usize = 3;
 /// The number of tokens that are compared greedily and with seeds.
 const COMPARED: usize = 600;
+/// Topics of mutants of penalties and constraints. Seeded answers show them.
+pub(crate) const OPTION_TOPICS: [&str; 2] = ["the root's ", "prompt counted"];
 /// Topics of mutants, with the pair, the temperature and the number of sampled tokens that show each of them. Seeded answers show
-/// those with 1,000.
+/// the [`OPTION_TOPICS`]; known models show all others (`known_mutants`).
 const FOUND: [(&str, Pair, f32, usize); 22] = [
-    ("the root's ", HALF, 0.5, 1_000),
-    ("prompt counted", HALF, 0.5, 1_000),
+    (OPTION_TOPICS[0], HALF, 0.5, 1_000),
+    (OPTION_TOPICS[1], HALF, 0.5, 1_000),
     ("ratio test on", HALF, 0.5, 2_000),
     ("layer-parallel ratio test on", HALF, 0.5, 2_000),
     ("block verification, TokenThresholds", HALF, 0.5, 1_000),
@@ -320,6 +322,8 @@ impl Laboratory {
             prompts: (1..=40).map(prompt).collect(),
             tokens: COMPARED,
             sampled_tokens,
+            // Counted by `known_mutants`.
+            known_answers: 0,
             answer_tokens: ANSWER_TOKENS,
             temperature,
             seed: 1,

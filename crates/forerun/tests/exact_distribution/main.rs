@@ -28,6 +28,7 @@ mod certified_mutants;
 mod enumerated_mutants;
 mod failures;
 mod kinds_of_drafters;
+mod known_mutants;
 mod lookups;
 mod parallel_methods;
 mod speculative;
