@@ -7,6 +7,7 @@ the means of 400 texts, unless the command has `--texts` (docs/papers/README.md)
 """
 
 import concurrent.futures
+import itertools
 import os
 import pathlib
 import re
@@ -27,11 +28,8 @@ def tables(path):
     lines = path.read_text().splitlines()
     for at, line in enumerate(lines):
         if found := COMMAND.match(line):
-            first = next(number for number in range(at, len(lines)) if is_row(lines[number]))
-            rows = []
-            while first + len(rows) < len(lines) and is_row(lines[first + len(rows)]):
-                rows.append(lines[first + len(rows)])
-            yield found[1], rows
+            after = itertools.dropwhile(lambda line: not is_row(line), lines[at:])
+            yield found[1], list(itertools.takewhile(is_row, after))
 
 
 def simulated(binary, command):

@@ -1,7 +1,10 @@
 //! How to divide equal parts of hardware (hosts, cores, GPUs) between drafter and target, and which method is then the fastest.
 
-use super::mean_ns;
+use super::fastest;
 use crate::{SimError, SimulatedMethod, Simulation};
+
+/// The draft lengths that are tried.
+const LENGTHS: [usize; 7] = [1, 2, 3, 4, 6, 8, 10];
 
 /// How many parts have what.
 #[derive(Clone, Copy)]
@@ -44,19 +47,6 @@ impl Divisions {
     }
 }
 
-/// The fastest draft length: tokens per second, and the length.
-fn best(simulation: &Simulation, texts: u64) -> Result<(f64, usize), SimError> {
-    let mut best = (0.0, 0);
-    for draft_tokens in [1, 2, 3, 4, 6, 8, 10] {
-        let ns = mean_ns(&Simulation { draft_tokens, ..simulation.clone() }, texts)?;
-        let speed = simulation.max_tokens as f64 * 1e9 / ns;
-        if speed > best.0 {
-            best = (speed, draft_tokens);
-        }
-    }
-    Ok(best)
-}
-
 /// Returns cells with the speeds of plain decoding, of speculative decoding, PEARL and DSI, each at its best draft length and
 /// division, and with the name of the fastest. `simulation` returns the one of a method and division.
 pub(super) fn fastest_cells(
@@ -71,21 +61,23 @@ pub(super) fn fastest_cells(
         ("DSI", SimulatedMethod::Dsi, &divisions.dsi),
     ];
     let mut cells = vec![format!("{plain:.1}")];
-    let mut fastest = ("plain", plain);
+    let mut winner = ("plain", plain);
     for (name, method, divisions) in methods {
         let mut chosen: Option<(f64, usize, Division)> = None;
         for &division in divisions {
-            let (speed, length) = best(&simulation(method, division), texts)?;
+            let simulation = simulation(method, division);
+            let (ns, length) = fastest(&simulation, &LENGTHS, texts)?;
+            let speed = simulation.max_tokens as f64 * 1e9 / ns;
             if chosen.is_none_or(|(known, ..)| speed > known) {
                 chosen = Some((speed, length, division));
             }
         }
         cells.push(chosen.map_or_else(|| "-".into(), cell));
-        if let Some((speed, ..)) = chosen.filter(|(speed, ..)| *speed > fastest.1) {
-            fastest = (name, speed);
+        if let Some((speed, ..)) = chosen.filter(|(speed, ..)| *speed > winner.1) {
+            winner = (name, speed);
         }
     }
-    cells.push(fastest.0.into());
+    cells.push(winner.0.into());
     Ok(cells)
 }
 
