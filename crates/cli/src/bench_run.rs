@@ -283,7 +283,7 @@ fn common_draft_models<'a>(
 }
 
 /// Returns the sweeps of the file and of the preset, and one of the flags if there are flags or
-/// nothing else. The flags' draft models and temperatures apply to all sweeps that name none.
+/// nothing else. The flags' draft models, weight types and temperatures apply to all sweeps that name none.
 fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
     let flags = Sweep {
         methods: arguments.method.clone(),
@@ -294,7 +294,6 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
         pearl: arguments.pearl.clone(),
         siblings: arguments.siblings.clone(),
         placements: arguments.placement.clone(),
-        weight_types: arguments.dtype.iter().copied().map(Some).collect(),
         layers: {
             let parallel = arguments.lp.iter().copied().map(LayerStrategy::Parallel);
             parallel.chain(arguments.layer_groups.iter().cloned()).collect()
@@ -308,7 +307,11 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
         sweeps.push(flags);
     }
     let common = common_draft_models(arguments, file);
+    let weight_types: Vec<_> = arguments.dtype.iter().copied().map(Some).collect();
     for sweep in &mut sweeps {
+        if sweep.weight_types.is_empty() {
+            sweep.weight_types.clone_from(&weight_types);
+        }
         if sweep.temperatures.is_empty() {
             sweep.temperatures = match (&arguments.temperature[..], arguments.preset) {
                 ([], Some(preset)) => preset.temperatures().to_vec(),

@@ -27,7 +27,8 @@ pub(crate) struct RunBenchArguments {
 
     /// Types of the weights in memory to compare [default: each checkpoint's own].
     ///
-    /// Each type is compared with autoregressive decoding of the same type.
+    /// Each type is compared with autoregressive decoding of the same type. Sweeps of a file that
+    /// name no types have these.
     #[arg(
         long,
         value_name = "TYPES",

@@ -358,13 +358,15 @@ fn a_sweep_file_is_compared_on_the_demonstration_pair() {
     );
     fs::write(&sweep, text).unwrap();
     let run = Run::forerun().with(&["bench", "run", "--limit", "1", "--repeats", "1", "-n", "4"]);
-    let run = run.with(&["--warm-ups", "0"]).with_path("--sweep", &sweep).with_path("--out", &out);
+    // Sweeps that name no type have the option's.
+    let run = run.with(&["--warm-ups", "0", "--dtype", "bf16"]).with_path("--sweep", &sweep);
+    let run = run.with_path("--out", &out);
     let output = run.succeed().output();
     let names = names(&output);
     let expected = [
-        "autoregressive, auto",
-        "speculative, model, 1, auto",
-        "speculative, model, 2, auto",
+        "autoregressive, bf16",
+        "speculative, model, 1, bf16",
+        "speculative, model, 2, bf16",
         "autoregressive, int8",
         "speculative, prompt-lookup, auto, int8",
     ];
