@@ -37,6 +37,8 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
 pub struct Auto {
     decoders: Vec<Box<dyn AnswerDecoder>>,
     choice: MethodChoice,
+    /// What each decoder expected when that was last computed.
+    forecasts: Vec<Option<Forecast>>,
     /// The number of tokens of the text when each decoder last worked.
     worked_until: Vec<usize>,
     jobs: JobsInFlight,
@@ -52,7 +54,8 @@ impl Auto {
         assert!(!decoders.is_empty(), "there must be a decoder to choose");
         let choice = MethodChoice::new(decoders.len());
         let worked_until = vec![0; decoders.len()];
-        Self { decoders, choice, worked_until, jobs: JobsInFlight::default() }
+        let forecasts = vec![None; decoders.len()];
+        Self { decoders, choice, forecasts, worked_until, jobs: JobsInFlight::default() }
     }
 
     /// Returns the index of the decoder that makes the next step.
@@ -63,17 +66,22 @@ impl Auto {
 }
 
 impl Auto {
-    /// Passes on what the current decoder has learned from a text of `tokens` tokens. Returns what each decoder expects.
-    fn forecasts(&mut self, tokens: usize) -> Vec<Option<Forecast>> {
-        let current = self.current();
-        self.worked_until[current] = tokens;
-        if let Some(known) = self.decoders[current].knowledge() {
+    /// Passes on what a decoder has learned from a text of `tokens` tokens.
+    fn share_knowledge(&mut self, decoder: usize, tokens: usize) {
+        self.worked_until[decoder] = tokens;
+        if let Some(known) = self.decoders[decoder].knowledge() {
             let others = self.decoders.iter_mut().enumerate();
-            let others = others.filter(|&(index, _)| index != current);
+            let others = others.filter(|&(index, _)| index != decoder);
             others.for_each(|(_, decoder)| decoder.adopt(&known));
         }
+    }
+
+    /// Computes what each decoder expects of a text of `tokens` tokens.
+    fn forecast(&mut self, tokens: usize) {
+        self.share_knowledge(self.current(), tokens);
         let decoders = self.decoders.iter().zip(&self.worked_until);
-        decoders.map(|(decoder, until)| decoder.forecast(tokens.saturating_sub(*until))).collect()
+        let missed = decoders.map(|(decoder, until)| (decoder, tokens.saturating_sub(*until)));
+        self.forecasts = missed.map(|(decoder, missed)| decoder.forecast(missed)).collect();
     }
 }
 
@@ -87,13 +95,19 @@ impl Decoder for Auto {
         let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs };
         self.decoders[current].step(sequence, &mut watched)?;
         let tokens = sequence.tokens().len();
-        let forecasts = self.forecasts(tokens);
-        self.choice.observe(tokens - before, self.jobs.now_ns, &forecasts);
+        let is_fresh = self.choice.needs_forecasts();
+        if is_fresh {
+            self.forecast(tokens);
+        }
+        self.choice.observe(tokens - before, self.jobs.now_ns, &self.forecasts);
         let next = self.current();
         if next != current {
             let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs };
             self.decoders[current].stop(&mut watched);
             watched.wait_for_cancelled();
+            if !is_fresh {
+                self.share_knowledge(current, tokens);
+            }
             if let Some(known) = self.decoders[current].knowledge() {
                 self.decoders[next].start(&known);
             }
@@ -112,6 +126,7 @@ impl AnswerDecoder for Auto {
         Box::new(Self {
             decoders: decoders.map(|decoder| decoder.for_next_answer(options, prompt)).collect(),
             choice: self.choice.for_next_answer(),
+            forecasts: vec![None; self.decoders.len()],
             worked_until: vec![0; self.decoders.len()],
             jobs: JobsInFlight::default(),
         })

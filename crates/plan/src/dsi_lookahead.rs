@@ -7,7 +7,7 @@ use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime};
 use crate::interruptions::Interruptions;
 use crate::knowledge::{Forecast, Knowledge, READ_TOKENS, READING_SHARE, faded};
-use crate::pauses::{ALONE_STEPS, Outlook, Pauses};
+use crate::pauses::{ALONE_STEPS, Pauses, TrialOutlook};
 use crate::rounds::Pipeline;
 
 /// Decides how many draft tokens one verification task has.
@@ -439,14 +439,14 @@ impl DsiLookahead {
     }
 
     /// Returns what a trial might gain, and what it costs to read the tokens of a pause.
-    fn outlook(&self) -> Outlook {
+    fn outlook(&self) -> TrialOutlook {
         // All replicas but one have to read the tokens, at the same time. That slows down the other one if they share cores.
         let unread_tokens = if self.all_replicas > 1 { self.unread_tokens as f64 } else { 0.0 };
         let lost_share = 1.0 - 1.0 / self.slowdown();
         let reading_ns = lost_share * unread_tokens * self.reading_ns();
         let catch_up_ns = self.draft_time.catch_up_ns() + reading_ns;
         if !self.draft_time.is_known() || !self.scores.is_known() {
-            return Outlook { catch_up_ns, ..Outlook::default() };
+            return TrialOutlook { catch_up_ns, ..TrialOutlook::default() };
         }
         let scores = self.scores.at_best_up_to(self.length);
         let speed = |rows: usize| {
@@ -455,7 +455,7 @@ impl DsiLookahead {
         };
         let at_best = (1..=self.length).map(speed).fold(0.0, f64::max);
         let speedup_at_best = at_best * self.plain_ns();
-        Outlook { speedup_at_best, catch_up_ns }
+        TrialOutlook { speedup_at_best, catch_up_ns }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.

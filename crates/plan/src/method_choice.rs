@@ -89,6 +89,8 @@ const FIRST_SETTLING_STEPS: u32 = 20;
 const PAUSED_STEPS: u32 = 4;
 /// The number of steps of a trial.
 const TRIAL_STEPS: u32 = 32;
+/// The number of steps between two forecasts.
+const FORECAST_EVERY: u32 = 4;
 /// A trial ends early if it has lost the time of so many tokens once its candidate has settled.
 const TRIAL_LOSS: f64 = 8.0;
 /// A trial also ends if it has lost the time of so many tokens before its candidate has settled.
@@ -154,6 +156,15 @@ impl MethodChoice {
     #[must_use]
     pub fn current(&self) -> usize {
         self.current
+    }
+
+    /// Returns whether new forecasts are worth their time after the next step. Otherwise the last ones do.
+    ///
+    /// Forecasts of three methods take some microseconds, in which a small model could go on. After the first steps of a
+    /// turn they change slowly.
+    #[must_use]
+    pub fn needs_forecasts(&self) -> bool {
+        self.is_trial || self.steps < TRIAL_STEPS || self.steps.is_multiple_of(FORECAST_EVERY)
     }
 
     /// Returns a copy for the next answer, which keeps what it has learned.

@@ -58,14 +58,14 @@ impl Default for Phase {
 
 /// What estimates say about the next trial.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outlook {
+pub(crate) struct TrialOutlook {
     /// The speed compared with the target alone if every draft token was right.
     pub(crate) speedup_at_best: f64,
     /// The time in which the drafter reads what it missed.
     pub(crate) catch_up_ns: f64,
 }
 
-impl Default for Outlook {
+impl Default for TrialOutlook {
     fn default() -> Self {
         Self { speedup_at_best: f64::INFINITY, catch_up_ns: 0.0 }
     }
@@ -128,7 +128,13 @@ impl Pauses {
     /// Learns that a step has committed `tokens` tokens at `now_ns`, on the cluster's clock. `alone`: whether
     /// the target had neither drafts nor a drafter that ran at the same time. The first step of an answer, which
     /// computes the prompt, only starts the clock.
-    pub(crate) fn observe(&mut self, tokens: usize, now_ns: u64, alone: bool, outlook: Outlook) {
+    pub(crate) fn observe(
+        &mut self,
+        tokens: usize,
+        now_ns: u64,
+        alone: bool,
+        outlook: TrialOutlook,
+    ) {
         let is_draft_empty = self.drafted.take() == Some(0);
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
@@ -190,7 +196,7 @@ impl Pauses {
 
     /// Learns that a step without drafts has committed `tokens` tokens at `now_ns`, while replicas of the target read what they
     /// had missed. If that has slowed it down, it is a part of what the trial costs, which ends if that is too much.
-    pub(crate) fn observe_reading(&mut self, tokens: usize, now_ns: u64, outlook: Outlook) {
+    pub(crate) fn observe_reading(&mut self, tokens: usize, now_ns: u64, outlook: TrialOutlook) {
         let last_ns = self.last_ns.replace(now_ns);
         if let Some((last_ns, alone_ns)) = last_ns.zip(self.without_drafts.token_ns()) {
             let ns = now_ns.saturating_sub(last_ns) as f64;
@@ -204,7 +210,7 @@ impl Pauses {
         }
     }
 
-    fn may_try(&self, alone_ns: f64, outlook: Outlook) -> bool {
+    fn may_try(&self, alone_ns: f64, outlook: TrialOutlook) -> bool {
         let hopeless = if outlook.speedup_at_best <= 1.0 { HOPELESS } else { 1.0 };
         let may_try = self.ledger.may_try(hopeless * self.trial_ns.max(0.0), alone_ns);
         may_try && self.may_catch_up(outlook.catch_up_ns, alone_ns, outlook)
@@ -212,7 +218,7 @@ impl Pauses {
 
     /// Returns whether a trial may take `ns` to read. What the estimates of a hopeless drafter say may be wrong or out of date, so it
     /// may read, too, but rarely.
-    fn may_catch_up(&self, ns: f64, alone_ns: f64, outlook: Outlook) -> bool {
+    fn may_catch_up(&self, ns: f64, alone_ns: f64, outlook: TrialOutlook) -> bool {
         let speedup = outlook.speedup_at_best.max(1.0 + 1.0 / HOPELESS);
         self.ledger.may_catch_up(ns, speedup, alone_ns)
     }
@@ -226,7 +232,7 @@ impl Pauses {
         tokens >= ALONE_EVERY && lost_ns.is_some_and(|lost_ns| lost_ns <= ALONE_SHARE * ns)
     }
 
-    fn start_trial(&mut self, outlook: Outlook) -> Phase {
+    fn start_trial(&mut self, outlook: TrialOutlook) -> Phase {
         self.catch_up_ns = outlook.catch_up_ns;
         // Earlier text may have been easier or harder.
         if self.trial_ns > 0.0 {
@@ -249,14 +255,14 @@ mod tests {
         drafting_ns: impl Fn(usize) -> u64,
     ) -> (u64, usize) {
         let (mut now, mut drafted, mut position) = (0, 0, 0);
-        pauses.observe(1, now, false, Outlook::default());
+        pauses.observe(1, now, false, TrialOutlook::default());
         while position < tokens {
             let alone = !pauses.drafts();
             let count = if alone { 1 } else { 1 + position % 3 };
             now += if alone { 1_000 } else { count as u64 * drafting_ns(position) };
             position += count;
             drafted += if alone { 0 } else { count };
-            pauses.observe(count, now, alone, Outlook::default());
+            pauses.observe(count, now, alone, TrialOutlook::default());
         }
         (now, drafted)
     }
@@ -283,7 +289,7 @@ mod tests {
     fn empty_drafts_end_a_trial_at_once() {
         let mut pauses = Pauses::default();
         let (mut now, mut lookups) = (0, 0);
-        pauses.observe(1, now, false, Outlook::default());
+        pauses.observe(1, now, false, TrialOutlook::default());
         for _ in 0..10_000 {
             let looks = pauses.drafts();
             now += if looks { 1_200 } else { 1_000 };
@@ -291,7 +297,7 @@ mod tests {
             if looks {
                 pauses.observe_draft(0);
             }
-            pauses.observe(1, now, !looks, Outlook::default());
+            pauses.observe(1, now, !looks, TrialOutlook::default());
         }
         assert!((200..400).contains(&lookups), "often, because a look costs little: {lookups}");
         assert!(now < 10_100_000, "{now}");
@@ -301,11 +307,11 @@ mod tests {
     fn a_draft_that_ends_early_is_not_empty() {
         let mut pauses = Pauses::default();
         for step in 0..=u64::from(ALONE_STEPS) {
-            pauses.observe(1, step * 1_000, true, Outlook::default());
+            pauses.observe(1, step * 1_000, true, TrialOutlook::default());
         }
         pauses.observe_draft(3);
         pauses.observe_draft(0);
-        pauses.observe(2, 8_000, false, Outlook::default());
+        pauses.observe(2, 8_000, false, TrialOutlook::default());
         assert_eq!(pauses.phase, Phase::Trial(TRIAL_STEPS - 1));
     }
 
@@ -313,7 +319,7 @@ mod tests {
     #[test]
     fn a_trial_ends_while_replicas_read_if_that_costs_too_much() {
         let mut pauses = Pauses::default();
-        let outlook = Outlook { speedup_at_best: 2.0, catch_up_ns: 500.0 };
+        let outlook = TrialOutlook { speedup_at_best: 2.0, catch_up_ns: 500.0 };
         let mut now = 0;
         for step in 0..=u64::from(ALONE_STEPS) {
             now = step * 1_000;
@@ -333,7 +339,7 @@ mod tests {
     }
 
     /// Returns after how many tokens of the target alone a trial begins.
-    fn tokens_until_trial(outlook: Outlook) -> Option<u64> {
+    fn tokens_until_trial(outlook: TrialOutlook) -> Option<u64> {
         let mut pauses = Pauses::default();
         (0..20_000).find(|step| {
             pauses.observe(1, step * 1_000, true, outlook);
@@ -344,7 +350,7 @@ mod tests {
     #[test]
     fn a_long_prompt_delays_the_first_trial() {
         let after = |speedup_at_best, passes| {
-            tokens_until_trial(Outlook { speedup_at_best, catch_up_ns: passes * 1_000.0 })
+            tokens_until_trial(TrialOutlook { speedup_at_best, catch_up_ns: passes * 1_000.0 })
         };
         assert_eq!(after(2.0, 4.0), Some(6));
         assert_eq!(after(2.0, 20.0), Some(2_286));
@@ -354,9 +360,9 @@ mod tests {
     #[test]
     fn skipped_steps_show_no_speed() {
         let mut pauses = Pauses::default();
-        pauses.observe(1, 0, true, Outlook::default());
+        pauses.observe(1, 0, true, TrialOutlook::default());
         for step in 1..=4 {
-            pauses.observe(1, step * 10_000 - 9_000, true, Outlook::default());
+            pauses.observe(1, step * 10_000 - 9_000, true, TrialOutlook::default());
             pauses.skip(step * 10_000);
         }
         assert_eq!(pauses.without_drafts.token_ns(), Some(1_000.0));
@@ -379,7 +385,7 @@ mod tests {
         decode(&mut pauses, 1_000, |_| 500);
         assert!(pauses.drafts());
         let mut next = pauses.for_new_answer();
-        next.observe(1, 1_000_000_000, false, Outlook::default());
+        next.observe(1, 1_000_000_000, false, TrialOutlook::default());
         assert!(next.drafts());
         assert_eq!(next.ledger, pauses.ledger);
     }

@@ -7,7 +7,7 @@ use crate::decaying::DecayingMean;
 use crate::estimates::{BatchCosts, DraftTime, JobTime, OneRowTime};
 use crate::interruptions::Interruptions;
 use crate::knowledge::{Forecast, Knowledge, faded};
-use crate::pauses::{Outlook, Pauses};
+use crate::pauses::{Pauses, TrialOutlook};
 use crate::rounds::ParallelRounds;
 
 /// Decides how many tokens are drafted during a target forward (PEARL, arXiv 2408.11850, §4.3: γ =
@@ -309,9 +309,9 @@ impl PearlDraftLength {
 
     /// Chooses the lengths of the next round, which may try other numbers of rows if it `may_explore`. Returns what a trial of
     /// drafting might gain.
-    fn decide(&mut self, may_explore: bool) -> Outlook {
+    fn decide(&mut self, may_explore: bool) -> TrialOutlook {
         let catch_up_ns = self.draft_time.catch_up_ns();
-        let mut outlook = Outlook { catch_up_ns, ..Outlook::default() };
+        let mut outlook = TrialOutlook { catch_up_ns, ..TrialOutlook::default() };
         if self.mode == DraftLength::Auto
             && self.draft_time.is_known()
             && let Some(alone_ns) = self.alone_ns()
