@@ -15,11 +15,13 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 const RUNS_PER_CLOCK_CHECK: u32 = 256;
 /// The shortest time over which waiting is measured. It is longer than a scheduler's time slice.
 const WINDOW: Duration = Duration::from_millis(20);
-/// A member that waits for this share of a window has lost its core. Beside one busy thread of the same
-/// priority, it waits for half of the time.
+/// A member that waits for this share of a window has no core of its own in it. With one busy thread of the same priority on its
+/// core, it waits for half of the time.
 const LOST_SHARE: f64 = 0.3;
+/// A core is lost after so many windows in a row. Another program that runs for a moment costs less than a smaller team.
+const LOST_WINDOWS: u32 = 2;
 /// How long the team is smaller the first time.
-const FIRST: Duration = Duration::from_millis(250);
+const FIRST: Duration = Duration::from_millis(100);
 /// How long it is smaller at most, before it tries all members again.
 const LONGEST: Duration = Duration::from_secs(8);
 
@@ -147,6 +149,8 @@ fn waited_ns(statistics: &File) -> Option<u64> {
 /// its return, the period doubles.
 #[derive(Debug, Default)]
 struct Turns {
+    /// The number of windows in a row in which a member had no core of its own.
+    lost_windows: u32,
     /// The length of the last period away, and its end.
     period: Option<(Duration, Instant)>,
     is_away: bool,
@@ -159,14 +163,16 @@ enum Turn {
 }
 
 impl Turns {
-    /// Decides at the end of a window, in which a member may have lost its core.
+    /// Decides at the end of a window. `lost`: whether a member had no core of its own in it.
     fn after_window(&mut self, lost: bool, now: Instant) -> Option<Turn> {
+        self.lost_windows = if lost { self.lost_windows + 1 } else { 0 };
         match self.period {
             Some((_, end)) if self.is_away => {
                 self.is_away = now < end;
+                self.lost_windows = 0;
                 (!self.is_away).then_some(Turn::Return)
             }
-            _ if lost => {
+            _ if self.lost_windows >= LOST_WINDOWS => {
                 let again = self.period.filter(|(length, end)| now < *end + *length);
                 let length = again.map_or(FIRST, |(last, _)| LONGEST.min(last * 2));
                 self.period = Some((length, now + length));
@@ -189,6 +195,7 @@ mod tests {
         let mut now = Instant::now();
         assert_eq!(turns.after_window(false, now), None);
         for doublings in 0..8 {
+            assert_eq!(turns.after_window(true, now), None);
             assert_eq!(turns.after_window(true, now), Some(Turn::Leave));
             let length = LONGEST.min(FIRST * (1 << doublings));
             // While the team is away, its waiting says nothing about its cores.
@@ -198,8 +205,17 @@ mod tests {
         }
         // A calm time ends the memory.
         assert_eq!(turns.after_window(false, now + LONGEST / 2), None);
+        assert_eq!(turns.after_window(true, now + LONGEST), None);
         assert_eq!(turns.after_window(true, now + LONGEST), Some(Turn::Leave));
         assert_eq!(turns.period, Some((FIRST, now + LONGEST + FIRST)));
+    }
+
+    #[test]
+    fn a_moment_of_other_work_does_not_make_the_team_smaller() {
+        let (mut turns, now) = (Turns::default(), Instant::now());
+        for lost in [true, false, true, false, false, true, false] {
+            assert_eq!(turns.after_window(lost, now), None);
+        }
     }
 
     #[test]
