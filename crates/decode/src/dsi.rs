@@ -59,6 +59,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     several_targets: true,
     offers: &[Need::SeveralDrafters, Need::Siblings],
     decoder: |options| {
+        let options = &options.with_fixed_length_if_reproducible();
         // Each drafter's tokens are verified on its share of the replicas.
         let replicas = options.targets.div_ceil(options.drafters.max(1));
         let lookahead = DsiLookahead::new(options.draft_tokens, options.length, replicas)

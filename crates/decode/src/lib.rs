@@ -14,6 +14,7 @@ mod generate;
 mod jobs;
 mod lookup;
 mod method;
+mod nominal_times;
 mod pearl;
 mod pearl_options;
 mod replicas;

@@ -76,12 +76,52 @@ pub struct DecoderOptions {
     pub shares_devices: bool,
     /// Whether the drafter computes its draft's rows again while the target verifies it (EasySpec's calibration).
     pub calibrates_during_verification: bool,
-    /// Whether the text of a seed must not depend on measured times or on which device finishes
-    /// first. `length` must not be [`DraftLength::Auto`] then.
+    /// Whether the text of a seed must not depend on measured times or on which device finishes first. An automatic length
+    /// then follows the acceptance and the sizes of the models, or, with methods that draft during verification, is fixed
+    /// ([`with_fixed_length_if_reproducible`](Self::with_fixed_length_if_reproducible)).
     pub reproducible: bool,
 }
 
+/// The draft length of methods that draft during verification if sampled text must not depend on measured times.
+const REPRODUCIBLE_LENGTH: usize = 4;
+
 impl DecoderOptions {
+    /// Returns the options for drafts of this shape by one drafter that makes a token in each pass, for one target on separate
+    /// devices.
+    #[must_use]
+    pub fn new(shape: DraftShape, length: DraftLength) -> Self {
+        Self {
+            draft_tokens: shape.length(),
+            shape,
+            length,
+            trees: None,
+            goodput: SharedGoodput::default(),
+            pattern: DraftPattern::default(),
+            pearl: PearlOptions::default(),
+            siblings: 0,
+            guesser: None,
+            lookup: None,
+            targets: 1,
+            drafters: 1,
+            shares_devices: false,
+            calibrates_during_verification: false,
+            reproducible: false,
+        }
+    }
+
+    /// Returns the options with a fixed number of draft tokens in place of an automatic one, if answers must be reproducible.
+    pub(crate) fn with_fixed_length_if_reproducible(&self) -> Self {
+        if !self.reproducible || self.length != DraftLength::Auto {
+            return self.clone();
+        }
+        Self {
+            length: DraftLength::Fixed,
+            draft_tokens: REPRODUCIBLE_LENGTH.min(self.draft_tokens),
+            trees: None,
+            ..self.clone()
+        }
+    }
+
     /// Returns the policy for the lengths of drafts that begin with this shape, for methods that draft before they
     /// verify.
     pub(crate) fn draft_length(&self, shape: DraftShape) -> SpeculativeDraftLength {
@@ -101,9 +141,18 @@ pub struct DraftPattern {
     pub positions: Option<usize>,
     /// Whether all positions take one forward pass together.
     pub one_forward: bool,
+    /// The stored bytes that a forward pass reads, in thousandths of those that the target's pass reads. It is 0 without a
+    /// model.
+    pub pass_per_mille: u32,
 }
 
 impl DraftPattern {
+    /// Returns the pattern of a drafter that makes all its positions in one forward pass, of which there are at most so many.
+    #[must_use]
+    pub fn in_one_forward(positions: Option<usize>) -> Self {
+        Self { positions, one_forward: true, pass_per_mille: 0 }
+    }
+
     /// Returns the largest number of tokens that one forward pass drafts in a row.
     #[must_use]
     pub fn tokens_per_forward(self) -> usize {

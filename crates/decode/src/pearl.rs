@@ -47,6 +47,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     several_targets: false,
     offers: &[Need::Features, Need::Siblings],
     decoder: |options| {
+        let options = &options.with_fixed_length_if_reproducible();
         let eager = options.pearl.schedule == PearlSchedule::Eager;
         let draft_length = PearlDraftLength::new(options.draft_tokens, options.length, eager)
             .with_tokens_per_forward(options.pattern.tokens_per_forward());

@@ -22,6 +22,7 @@ use crate::{
     SpeculativeDraftLength,
     jobs::{self, DraftRequest, JobReply},
     lookup::Lookup,
+    nominal_times::NominalTimes,
 };
 use forerun_core::{Cluster, Draft, DraftShape, Guesser, Need, Outcome, trace::SpanOutcome};
 use forerun_plan::{Forecast, Knowledge, RankedRound, Round, TreeLimits};
@@ -43,7 +44,8 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
             }
             None => policy,
         });
-        let decoder = Speculative { lookup: Lookup::of(options), ..decoder };
+        let (lookup, nominal_times) = (Lookup::of(options), NominalTimes::of(options));
+        let decoder = Speculative { lookup, nominal_times, ..decoder };
         Box::new(match options.calibrates_during_verification {
             true => decoder.calibrating(),
             false => decoder,
@@ -59,6 +61,8 @@ pub struct Speculative {
     /// Whether the drafter has failed. It gets no more jobs of this answer.
     drafter_failed: bool,
     lookup: Option<Lookup>,
+    /// The times that the draft length is chosen by, if these are not the measured ones.
+    nominal_times: Option<NominalTimes>,
 }
 
 /// The drafter that this method uses.
@@ -68,7 +72,13 @@ impl Speculative {
     /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(draft_length: SpeculativeDraftLength) -> Self {
-        Self { draft_length, calibrates: false, drafter_failed: false, lookup: None }
+        Self {
+            draft_length,
+            calibrates: false,
+            drafter_failed: false,
+            lookup: None,
+            nominal_times: None,
+        }
     }
 
     /// Returns the decoder with a lookup, whose guesses take the place of drafts where they are expected to be better.
@@ -167,6 +177,12 @@ impl Decoder for Speculative {
             let of_drafter = drafted.filter(|draft| !draft.tree.is_empty()).map(|_| accepted);
             lookup.observe(&sequence.tokens()[before..], of_drafter);
         }
+        let (mut draft_time, mut score_time) =
+            (reply.as_ref().map(|reply| reply.time).unwrap_or_default(), score.time);
+        if let Some(nominal) = &mut self.nominal_times {
+            draft_time = drafted.map(|draft| nominal.draft(&draft.tree)).unwrap_or_default();
+            score_time = nominal.score(draft.tree.len());
+        }
         let grows_tree = self.draft_length.grows_trees() && looked_up.is_none();
         self.draft_length.observe(&Round {
             requested: reply.is_some(),
@@ -174,8 +190,8 @@ impl Decoder for Speculative {
             looked_up: looked_up.is_some(),
             accepted,
             rejected: verdict.rejected,
-            draft: reply.as_ref().map(|reply| reply.time).unwrap_or_default(),
-            score: score.time,
+            draft: draft_time,
+            score: score_time,
             ranked: grows_tree.then(|| {
                 RankedRound::new(
                     &draft.tree,
@@ -200,8 +216,9 @@ impl AnswerDecoder for Speculative {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let draft_length = self.draft_length.for_new_answer(prompt_tokens);
-        let lookup = Lookup::of(options);
-        Box::new(Self { calibrates: self.calibrates, lookup, ..Self::new(draft_length) })
+        let (lookup, nominal_times) = (Lookup::of(options), NominalTimes::of(options));
+        let calibrates = self.calibrates;
+        Box::new(Self { calibrates, lookup, nominal_times, ..Self::new(draft_length) })
     }
 
     fn knowledge(&self) -> Option<Knowledge> {

@@ -44,6 +44,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     several_targets: false,
     offers: &[Need::WholeDrafts],
     decoder: |options| {
+        let options = &options.with_fixed_length_if_reproducible();
         let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
         let shape = DraftShape::Chain { length: longest.min(options.draft_tokens) };
         let reproducible = options.reproducible;

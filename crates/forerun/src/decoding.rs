@@ -13,9 +13,6 @@ pub struct AnswerDecoders {
     last: Vec<(Method, Box<dyn AnswerDecoder>)>,
 }
 
-/// The draft length if sampled text must not depend on measured times.
-const REPRODUCIBLE_LENGTH: usize = 4;
-
 impl AnswerDecoders {
     /// Creates the state of an engine that has not answered yet.
     pub(crate) fn new(plan: &Plan, pattern: DraftPattern) -> Self {
@@ -58,7 +55,7 @@ impl AnswerDecoders {
 
     /// Returns a decoder for an answer to a prompt of `prompt_tokens` tokens. It starts with the
     /// learned draft lengths, unless the answer must be `reproducible`: then nothing may depend on
-    /// measured times. `shape` is that of this answer's drafts alone.
+    /// measured times, or on other answers. `shape` is that of this answer's drafts alone.
     #[must_use]
     pub fn decoder(
         &self,
@@ -78,7 +75,8 @@ impl AnswerDecoders {
             });
         }
         if reproducible {
-            return method.decoder(&self.reproducible_options());
+            let (goodput, options) = (SharedGoodput::default(), self.options.clone());
+            return method.decoder(&DecoderOptions { reproducible, goodput, ..options });
         }
         match self.last.iter().find(|(of, _)| *of == method) {
             Some((_, last)) => last.for_next_answer(&self.options, prompt_tokens),
@@ -86,21 +84,6 @@ impl AnswerDecoders {
                 let first = method.decoder(&self.options);
                 first.for_next_answer(&self.options, prompt_tokens)
             }
-        }
-    }
-
-    /// Returns options with a draft length that no measured time changes.
-    fn reproducible_options(&self) -> DecoderOptions {
-        let options = DecoderOptions { reproducible: true, ..self.options.clone() };
-        match options.length {
-            DraftLength::Auto => DecoderOptions {
-                length: DraftLength::Fixed,
-                draft_tokens: REPRODUCIBLE_LENGTH,
-                trees: None,
-                ..options
-            },
-            // A requested length stays. An assisted one follows acceptance only, not times.
-            DraftLength::Fixed | DraftLength::Assisted => options,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::memory::{self, CorePart};
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_embedded, open_located};
 use crate::placed_weights::PlacedWeights;
-use crate::plan::Plan;
+use crate::plan::{Plan, TYPICAL_RATIO};
 use crate::registry::{DrafterKind, is_model};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, Role};
@@ -197,6 +197,20 @@ impl<'p> OpenDrafter<'p> {
         }
     }
 
+    /// Returns the stored bytes that a forward pass reads, in thousandths of those of a pass of the target. Drafters that read the
+    /// target's features have the typical share.
+    fn pass_per_mille(&self, target: &OpenModel) -> u32 {
+        let share = match &self.checkpoint {
+            DrafterCheckpoint::Model { model, .. } => {
+                let [drafter, target] =
+                    [model, target].map(|model| model.checkpoint.pass_bytes() as f64);
+                drafter / target.max(1.0)
+            }
+            DrafterCheckpoint::Speculator(_) => 1.0 / TYPICAL_RATIO,
+        };
+        (1_000.0 * share).round() as u32
+    }
+
     /// Loads its weights, and a copy of the [part](Self::shared_part) of the target that it uses, unless the target's weights
     /// are on its device.
     ///
@@ -208,6 +222,7 @@ impl<'p> OpenDrafter<'p> {
         (target, on_device): (&OpenModel, Option<PlacedWeights>),
         loader: &mut Loader<'_>,
     ) -> Result<LoadedDrafter, ForerunError> {
+        let pass_per_mille = self.pass_per_mille(target);
         let Self { index, gpu, part, name, checkpoint } = self;
         let types = plan.types();
         let mut member_weights = None;
@@ -242,7 +257,7 @@ impl<'p> OpenDrafter<'p> {
                 })?
             }
         };
-        Ok(LoadedDrafter { index, parts, member_weights })
+        Ok(LoadedDrafter { index, parts, pass_per_mille, member_weights })
     }
 }
 
@@ -355,6 +370,8 @@ fn check_translation(
 pub(crate) struct LoadedDrafter {
     index: usize,
     parts: DrafterParts,
+    /// The stored bytes of a forward pass ([`DraftPattern::pass_per_mille`]).
+    pass_per_mille: u32,
     /// The weights of this rank, if several ranks compute the drafter's model together.
     member_weights: Option<Arc<Weights>>,
 }
@@ -372,7 +389,7 @@ impl LoadedDrafter {
 
     /// Returns the number of positions that it drafts, and in how many passes.
     pub(crate) fn pattern(&self) -> DraftPattern {
-        self.parts.pattern
+        DraftPattern { pass_per_mille: self.pass_per_mille, ..self.parts.pattern }
     }
 
     /// Returns the engine with this drafter on `device`, for a target with `vocab_size` tokens. Its

@@ -83,7 +83,7 @@ pub(crate) fn pard(draft_model: &DraftModel<'_>) -> Result<UseWeights, Unsuitabl
     let Some(SpeculatorKind::Pard { mask }) = draft_model.layout else {
         return Err(UnsuitableModel::NotADrafter);
     };
-    let pattern = DraftPattern { positions: None, one_forward: true };
+    let pattern = DraftPattern::in_one_forward(None);
     Ok(Box::new(move |weights| drafts_at_masks(weights, Masks::Repeated(mask), pattern)))
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn speculator(
         SpeculatorParts::Layers(weights) if weights.architecture().feature_width() > 0 => {
             match (speculator.kind(), speculator.block()) {
                 (SpeculatorKind::Pard2 { mask }, _) => {
-                    let pattern = DraftPattern { positions: None, one_forward: true };
+                    let pattern = DraftPattern::in_one_forward(None);
                     masks_on_features((weights, None), Masks::Repeated(mask), pattern)
                 }
                 (_, Some(block)) => {
@@ -173,7 +173,11 @@ pub(crate) fn speculator(
 fn heads(weights: PlacedHeads) -> DrafterParts {
     let DraftHeads { n_heads, reads_tokens, .. } = *weights.architecture();
     // Heads that read drafted tokens run one after another.
-    let pattern = DraftPattern { positions: Some(n_heads), one_forward: !reads_tokens };
+    let pattern = DraftPattern {
+        positions: Some(n_heads),
+        one_forward: !reads_tokens,
+        ..DraftPattern::default()
+    };
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
         let model = site.heads(&weights)?;
         Ok(match reads_tokens {
@@ -197,7 +201,7 @@ fn blocks(
         (false, false) => Masks::Block { mask, size },
     };
     // The product of the heads for each token is not part of the costs.
-    let pattern = DraftPattern { positions: Some(block.positions()), one_forward: true };
+    let pattern = DraftPattern::in_one_forward(Some(block.positions()));
     masks_on_features((weights, heads), masks, pattern)
 }
 
@@ -225,7 +229,7 @@ fn layers_on_features(weights: PlacedWeights, repeats: bool) -> DrafterParts {
     let (masks, pattern) = match ids.len() {
         0 => (None, DraftPattern::default()),
         _ if repeats => {
-            let pattern = DraftPattern { positions: None, one_forward: true };
+            let pattern = DraftPattern::in_one_forward(None);
             (Some(Masks::Repeated(ids.start)), pattern)
         }
         masks => (Some(Masks::PerPosition(ids)), with_masks(masks)),
@@ -241,7 +245,7 @@ fn layers_on_features(weights: PlacedWeights, repeats: bool) -> DrafterParts {
 
 /// Returns the pattern of a drafter with this number of mask tokens: they follow a first position.
 fn with_masks(masks: usize) -> DraftPattern {
-    DraftPattern { positions: Some(masks + 1), one_forward: true }
+    DraftPattern::in_one_forward(Some(masks + 1))
 }
 
 fn drafts_at_masks(weights: PlacedWeights, masks: Masks, pattern: DraftPattern) -> DrafterParts {

@@ -10,6 +10,7 @@ mod method;
 mod options;
 mod workers;
 
+pub(crate) use cores::TYPICAL_RATIO;
 pub use cores::typical_placement;
 pub use drafters::AdditionalDrafter;
 pub use drafts::{DraftTokens, Tree};

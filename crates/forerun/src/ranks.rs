@@ -155,7 +155,7 @@ pub struct RankFacts {
     /// A model that other ranks must compute with the same bits, and the instruction set of this rank.
     isa: Option<(String, String)>,
     /// What the first drafter drafts in one job, if it is on this rank.
-    pattern: Option<(Option<usize>, bool)>,
+    pattern: Option<(Option<usize>, bool, u32)>,
 }
 
 /// Why the ranks of a job cannot work together.
@@ -284,7 +284,9 @@ impl Rank {
             plan: format!("{plan:?}"),
             models,
             isa,
-            pattern: opened.pattern().map(|pattern| (pattern.positions, pattern.one_forward)),
+            pattern: opened
+                .pattern()
+                .map(|pattern| (pattern.positions, pattern.one_forward, pattern.pass_per_mille)),
         };
         Ok(Self { opened, runtime, facts })
     }
@@ -314,7 +316,8 @@ impl Rank {
         check(&self.facts, others)?;
         let mut patterns = std::iter::once(&self.facts).chain(others);
         let pattern = patterns.find_map(|facts| facts.pattern).unwrap_or_default();
-        let pattern = DraftPattern { positions: pattern.0, one_forward: pattern.1 };
+        let (positions, one_forward, pass_per_mille) = pattern;
+        let pattern = DraftPattern { positions, one_forward, pass_per_mille };
         Ok(self.opened.into_engine(connect(self.runtime), pattern))
     }
 }

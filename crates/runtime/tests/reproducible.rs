@@ -8,8 +8,9 @@ use forerun_core::{
     Randomness, Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
 };
 use forerun_decode::{
-    Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, PearlOptions,
-    PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, Ssd, Statistics, generate,
+    Decoder, DecoderOptions, DraftLength, DraftPattern, Dsi, DsiLookahead, Limits, METHODS, Pearl,
+    PearlDraftLength, PearlOptions, PearlSchedule, Sequence, Speculative, SpeculativeDraftLength,
+    Ssd, Statistics, TreeLimits, generate,
 };
 use forerun_draft::{
     CalibrationPolicy, Drafter, LayerParallelDrafter, ModelDrafter, PromptLookup, SuffixDrafter,
@@ -244,6 +245,49 @@ fn ssds_text_is_that_of_speculative_decoding() {
             }
         }
     }
+}
+
+/// The automatic length of speculative decoding follows the acceptance and the sizes of the models, and no clock.
+#[test]
+fn automatic_lengths_do_not_follow_the_clock() {
+    let method = METHODS.iter().find(|entry| entry.name == "speculative").unwrap();
+    let options = |reproducible, pass_per_mille, trees| DecoderOptions {
+        reproducible,
+        pattern: DraftPattern { pass_per_mille, ..DraftPattern::default() },
+        trees,
+        ..DecoderOptions::new(DraftShape::Chain { length: 8 }, DraftLength::Auto)
+    };
+    for pass_per_mille in [10, 100, 400] {
+        let options = options(true, pass_per_mille, None);
+        let name = format!("speculative, auto, {pass_per_mille} per mille");
+        assert_one_text(&name, &|| (method.decoder)(&options));
+    }
+    let growing = options(true, 100, Some(TreeLimits { depth: 5, nodes: 12 }));
+    assert_one_text("speculative, growing trees", &|| (method.decoder)(&growing));
+    // By measured times, the lengths differ, and so do the texts.
+    let measured = options(false, 100, None);
+    let texts = (0..60).map(|order| {
+        let drafter = ModelDrafter::new(table(9));
+        generate_with_drafter(&mut *(method.decoder)(&measured), drafter, order)
+    });
+    assert!(texts.collect::<BTreeSet<_>>().len() > 1);
+}
+
+#[test]
+fn a_drafter_that_reads_as_much_as_the_target_drafts_rarely() {
+    let method = METHODS.iter().find(|entry| entry.name == "speculative").unwrap();
+    let drafted = |pass_per_mille| {
+        let options = DecoderOptions {
+            reproducible: true,
+            pattern: DraftPattern { pass_per_mille, ..DraftPattern::default() },
+            ..DecoderOptions::new(DraftShape::Chain { length: 8 }, DraftLength::Auto)
+        };
+        let engine = Engine::new().with_drafter(0, ModelDrafter::new(table(1)));
+        let mut decoder = (method.decoder)(&options);
+        generated(&mut *decoder, engine, 0, Verification::Rejection).1.draft_tokens
+    };
+    let [little, as_much] = [20, 1_000].map(drafted);
+    assert!(little > 50 && as_much < 10, "{little} {as_much}");
 }
 
 #[test]

@@ -5,9 +5,7 @@
 
 use super::worlds::{Random, World};
 use forerun_core::DraftShape;
-use forerun_decode::{
-    DecoderOptions, DraftLength, DraftPattern, METHODS, PearlOptions, SharedGoodput,
-};
+use forerun_decode::{DecoderOptions, DraftLength, METHODS};
 
 const LENGTHS: [usize; 5] = [1, 2, 4, 8, 16];
 const LONGEST: usize = 16;
@@ -30,23 +28,8 @@ fn run(
     length: DraftLength,
     draft_tokens: usize,
 ) -> f64 {
-    let options = DecoderOptions {
-        shape: DraftShape::Chain { length: draft_tokens },
-        draft_tokens,
-        length,
-        trees: None,
-        goodput: SharedGoodput::default(),
-        pattern: DraftPattern::default(),
-        pearl: PearlOptions::default(),
-        siblings: 0,
-        guesser: None,
-        lookup: None,
-        targets: world.replicas,
-        drafters: 1,
-        shares_devices: false,
-        calibrates_during_verification: false,
-        reproducible: false,
-    };
+    let shape = DraftShape::Chain { length: draft_tokens };
+    let options = DecoderOptions { targets: world.replicas, ..DecoderOptions::new(shape, length) };
     let method = METHODS.iter().find(|entry| entry.name == method).unwrap();
     let mut decoder = (method.decoder)(&options);
     let (mut tokens, mut ns) = (0, 0.0);

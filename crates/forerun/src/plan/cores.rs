@@ -10,7 +10,7 @@ use forerun_runtime::{DeviceGroups, Placement, Topology};
 const AUTO_REPLICAS: usize = 4;
 
 /// How many times the bytes of a draft step a pass of the target reads, if that is not known.
-const TYPICAL_RATIO: f64 = 10.0;
+pub(crate) const TYPICAL_RATIO: f64 = 10.0;
 
 /// Returns the requested placement, or an automatic one, for `models` drafters that are models.
 pub(super) fn placement(

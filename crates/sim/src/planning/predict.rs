@@ -5,8 +5,8 @@ use super::{DrafterRecord, HardwareProfile, MethodTiming, Reason, Source, ns_per
 use crate::{AcceptanceModel, Cancellation, Cost, Device, Oracle, SimCluster, SimError};
 use forerun_core::{Role, Sampling, SequenceId};
 use forerun_decode::{
-    AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, Limits, METHODS, PearlOptions,
-    Sequence, SharedGoodput, next_tokens,
+    AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, Limits, METHODS, Sequence,
+    next_tokens,
 };
 use serde::Serialize;
 
@@ -152,22 +152,13 @@ impl Answers<'_> {
     }
 
     fn options(&self, draft: PlannedDraft) -> DecoderOptions {
+        let length = if draft.is_auto() { DraftLength::Auto } else { DraftLength::Fixed };
         DecoderOptions {
             trees: (draft == PlannedDraft::AutoTree).then_some(GROWING_TREE),
-            shape: draft.shape(),
             draft_tokens: draft.longest(),
-            length: if draft.is_auto() { DraftLength::Auto } else { DraftLength::Fixed },
-            goodput: SharedGoodput::default(),
             pattern: self.drafter.map_or_else(DraftPattern::default, DrafterRecord::pattern),
-            pearl: PearlOptions::default(),
-            siblings: 0,
-            guesser: None,
-            lookup: None,
             targets: self.timing.replicas,
-            drafters: 1,
-            shares_devices: false,
-            calibrates_during_verification: false,
-            reproducible: false,
+            ..DecoderOptions::new(draft.shape(), length)
         }
     }
 

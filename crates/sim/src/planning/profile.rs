@@ -186,7 +186,11 @@ impl DrafterRecord {
 
     /// Returns what it can draft in a forward pass.
     pub(super) fn pattern(&self) -> DraftPattern {
-        DraftPattern { positions: self.positions, one_forward: self.one_forward }
+        DraftPattern {
+            positions: self.positions,
+            one_forward: self.one_forward,
+            ..DraftPattern::default()
+        }
     }
 
     fn check(&self) -> Result<(), String> {
