@@ -282,12 +282,12 @@ fn a_drafter_that_reads_as_much_as_the_target_drafts_rarely() {
             pattern: DraftPattern { pass_per_mille, ..DraftPattern::default() },
             ..DecoderOptions::new(DraftShape::Chain { length: 8 }, DraftLength::Auto)
         };
-        let engine = Engine::new().with_drafter(0, ModelDrafter::new(table(1)));
+        let engine = Engine::new().with_drafter(0, ModelDrafter::new(table(9)));
         let mut decoder = (method.decoder)(&options);
         generated(&mut *decoder, engine, 0, Verification::Rejection).1.draft_tokens
     };
     let [little, as_much] = [20, 1_000].map(drafted);
-    assert!(little > 50 && as_much < 10, "{little} {as_much}");
+    assert!(little > 3 * as_much, "{little} {as_much}");
 }
 
 #[test]
