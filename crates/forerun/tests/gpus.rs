@@ -367,6 +367,7 @@ fn is_tested(layout: &SpeculatorLayout) -> bool {
         L::Eagle3,
         L::SharedHeadMedusa,
         L::HydraPlusPlus,
+        L::ReducedHydra,
         L::ParallelEagle,
         L::ParallelMedusa,
         L::DFlash2,
