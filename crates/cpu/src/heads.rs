@@ -31,7 +31,7 @@ struct PackedHead {
     /// The layer on the state and tokens, and its residual connection.
     first: Option<[PackedMatrix; 2]>,
     layers: Vec<PackedMatrix>, // [hidden, hidden]
-    matrix: Arc<PackedMatrix>, // [vocab, hidden]
+    matrix: Arc<PackedMatrix>, // [outputs, hidden]
 }
 
 impl HeadWeights {
@@ -57,6 +57,11 @@ impl HeadWeights {
             let weights = packer.matrix(Tensor::DraftHead(head, tensor), &shape)?;
             Ok::<_, LoadError>(weights.with_bias(bias))
         };
+        let shared = match &architecture.head_tokens {
+            _ if architecture.own_matrices => None,
+            None => Some(Arc::clone(&target.head)),
+            Some(tokens) => Some(Arc::new(target.head.select(tokens)?)),
+        };
         let pack_head = |head| {
             let layers =
                 (0..architecture.n_layers).map(|layer| matrix(head, HeadTensor::Layer(layer)));
@@ -67,9 +72,9 @@ impl HeadWeights {
             Ok(PackedHead {
                 first: architecture.reads_tokens.then(first).transpose()?,
                 layers: layers.collect::<Result<_, LoadError>>()?,
-                matrix: match architecture.own_matrices {
-                    true => Arc::new(matrix(head, HeadTensor::Matrix)?),
-                    false => Arc::clone(&target.head),
+                matrix: match &shared {
+                    None => Arc::new(matrix(head, HeadTensor::Matrix)?),
+                    Some(shared) => Arc::clone(shared),
                 },
             })
         };
@@ -164,7 +169,7 @@ impl SpeculatorWeights {
 pub struct CpuHeads {
     weights: Arc<HeadWeights>,
     team: Arc<Team>,
-    logits: Vec<f32>, // [rows, vocab]
+    logits: Vec<f32>, // [rows, outputs]
     activations: Activations,
 }
 
@@ -231,8 +236,8 @@ impl ForwardHeads for CpuHeads {
     }
 
     fn forward(&mut self, rows: &[HeadRow<'_>]) -> Result<HeadOutput<'_>, PassError> {
-        let (size, vocab_size) =
-            (self.weights.architecture.hidden_size, self.weights.architecture.vocab_size);
+        let architecture = &self.weights.architecture;
+        let (size, outputs) = (architecture.hidden_size, architecture.head_size());
         // The rows of each head, and their states.
         let mut by_head: Vec<(usize, Vec<usize>)> = Vec::new();
         for (index, row) in rows.iter().enumerate() {
@@ -246,7 +251,7 @@ impl ForwardHeads for CpuHeads {
             self.states(*head, &rows)
         });
         let states: Vec<Vec<f32>> = states.collect();
-        self.logits.resize(rows.len() * vocab_size, 0.0);
+        self.logits.resize(rows.len() * outputs, 0.0);
         let Self { weights, team, activations, logits } = self;
         // Heads that share a matrix read it together.
         let (mut done, mut out) = (0, Vec::new());
@@ -257,11 +262,11 @@ impl ForwardHeads for CpuHeads {
             };
             let end = done + by_head[done..].iter().take_while(shares).count();
             let inputs = states[done..end].concat();
-            out.resize(inputs.len() / size * vocab_size, 0.0);
+            out.resize(inputs.len() / size * outputs, 0.0);
             linear(team, &inputs, matrix, activations, &mut out);
             let places = by_head[done..end].iter().flat_map(|(_, of_head)| of_head);
-            for (&place, row) in places.zip(out.chunks_exact(vocab_size)) {
-                logits[place * vocab_size..][..vocab_size].copy_from_slice(row);
+            for (&place, row) in places.zip(out.chunks_exact(outputs)) {
+                logits[place * outputs..][..outputs].copy_from_slice(row);
             }
             done = end;
         }

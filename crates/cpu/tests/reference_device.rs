@@ -338,9 +338,11 @@ fn drafters_have_the_same_bits_on_both_devices() {
     let all_types = [
         L::Medusa,
         L::SharedHeadMedusa,
+        L::ReducedMedusa,
         L::Hydra,
         L::HydraPlusPlus,
         L::SharedHeadHydra,
+        L::ReducedHydra,
         L::Eagle,
         L::SharedEmbeddingEagle,
         L::ReducedEagle,
@@ -354,6 +356,7 @@ fn drafters_have_the_same_bits_on_both_devices() {
         L::DSpark(MarkovKind::Recurrent),
         L::Pard2,
         L::ParallelMedusa,
+        L::ReducedParallelMedusa,
         L::ParallelEagle,
         L::ReducedParallelEagle,
     ];

@@ -17,10 +17,13 @@ use forerun_formats::{
     Checkpoint, Config, Family as F, FeatureNorm, MarkovKind, Speculator, SpeculatorArchitecture,
     SpeculatorKind, WeightType,
 };
-use forerun_lm::{BatchEntry, FeatureModel, ForwardRequest, LanguageModel, ModelError, Progress};
+use forerun_lm::{
+    BatchEntry, EXCLUDED_LOGIT, FeatureModel, ForwardRequest, LanguageModel, ModelError, Progress,
+};
 use forerun_model::{BlockModel, CachedTransformer, EagleModel, HeadsModel};
 use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceHeads, ReferenceModel};
 use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -570,6 +573,48 @@ fn medusa_matches_its_paper_in_every_layout() {
     }
 }
 
+/// Heads with fewer tokens have the same logits for them as whole ones, and exclude all others.
+#[test]
+fn drafters_with_fewer_tokens_have_the_logits_of_their_tokens() {
+    use SpeculatorLayout as L;
+    let target = target();
+    let (tokens, vocab_size) = (tokens(), target.config.vocab_size);
+    let features = features(tokens.len() - 1, target.config.hidden_size);
+    let rows = |layout| {
+        let (speculator, _) = target.drafter(layout);
+        let team = Arc::new(Team::single_thread());
+        let tree = match layout {
+            L::ParallelMedusa | L::ReducedParallelMedusa => {
+                let weights = layers(&speculator, &target.weights);
+                let masks: Vec<TokenId> = weights.architecture().mask_ids().collect();
+                let mut model = CachedTransformer::new(Transformer::new(weights, team));
+                let tree = TokenTree::chain(&masks);
+                let context = ForwardRequest::next_token(SEQUENCE, &tokens);
+                return model.logits(&ForwardRequest { tree: &tree, ..context }).unwrap().logits;
+            }
+            _ => TokenTree::chain(&[5, 6]),
+        };
+        let mut heads = heads(&speculator, &target.weights, &team);
+        logits(&mut heads, &tokens, &features, &tree, 0)
+    };
+    for (whole, reduced) in [
+        (L::Medusa, L::ReducedMedusa),
+        (L::SharedHeadHydra, L::ReducedHydra),
+        (L::ParallelMedusa, L::ReducedParallelMedusa),
+    ] {
+        let (all, some) = (rows(whole), rows(reduced));
+        assert_eq!(all.len(), some.len());
+        for (all, some) in all.chunks_exact(vocab_size).zip(some.chunks_exact(vocab_size)) {
+            // The rows of random matrices of their own are the same. Of the target's head, they are those of even tokens.
+            let row = |token| if whole == L::Medusa { token / 2 } else { token };
+            for (token, &logit) in some.iter().enumerate() {
+                let expected = if token % 2 == 0 { all[row(token)] } else { EXCLUDED_LOGIT };
+                assert_eq!(logit, expected, "{reduced:?}, token {token}");
+            }
+        }
+    }
+}
+
 impl Target {
     fn hydra(
         &self,
@@ -855,9 +900,11 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::Medusa, SpeculatorKind::Medusa),
         (L::VllmMedusa, SpeculatorKind::Medusa),
         (L::SharedHeadMedusa, SpeculatorKind::Medusa),
+        (L::ReducedMedusa, SpeculatorKind::Medusa),
         (L::Hydra, SpeculatorKind::Hydra),
         (L::HydraPlusPlus, SpeculatorKind::Hydra),
         (L::SharedHeadHydra, SpeculatorKind::Hydra),
+        (L::ReducedHydra, SpeculatorKind::Hydra),
         (L::Eagle, SpeculatorKind::Eagle),
         (L::SharedEmbeddingEagle, SpeculatorKind::Eagle),
         (L::ReducedEagle, SpeculatorKind::Eagle),
@@ -872,6 +919,7 @@ fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
         (L::DSpark(MarkovKind::Recurrent), SpeculatorKind::DSpark),
         (L::Pard2, SpeculatorKind::Pard2 { mask: 0 }),
         (L::ParallelMedusa, SpeculatorKind::ParallelMedusa),
+        (L::ReducedParallelMedusa, SpeculatorKind::ParallelMedusa),
         (L::ParallelEagle, SpeculatorKind::ParallelEagle),
         (L::ReducedParallelEagle, SpeculatorKind::ParallelEagle),
     ] {
@@ -968,6 +1016,30 @@ fn drafters_of_other_targets_and_broken_drafters_are_errors_with_a_reason() {
     let config = config.replace("\"hidden_state_offset\": 0", "\"hidden_state_offset\": 1");
     std::fs::write(path.join("config.json"), config).unwrap();
     assert!(message(&path).contains("\"hidden_state_offset\" is 1"), "{}", message(&path));
+    // Tokens that are not the target's, and a vocabulary of another size than the heads' or the configuration's.
+    for layout in [L::ReducedMedusa, L::ReducedHydra, L::ReducedEagle, L::ReducedParallelMedusa] {
+        for offset in [-130, 130, i64::MAX] {
+            write(layout, &target.config, None);
+            replace_tokens(&path, &[vec![0; 129], vec![offset]].concat());
+            let found = message(&path);
+            let words = "has 130 tokens, but `d2t` does not map each of them to one of the vocabulary's 259";
+            assert!(found.contains(words), "{layout:?}: {found}");
+        }
+    }
+    write(L::ReducedMedusa, &target.config, None);
+    replace_tokens(&path, &[0; 50]);
+    assert!(
+        message(&path).contains("\"draft_vocab_size\" is 130; expected 50"),
+        "{}",
+        message(&path)
+    );
+    std::fs::remove_file(path.join("config.json")).unwrap();
+    assert!(message(&path).contains("has 130 tokens, but `d2t` does not"), "{}", message(&path));
+    write(L::ReducedMedusa, &target.config, None);
+    rewrite(&path, |name| (name != "d2t").then(|| name.to_owned()));
+    assert!(message(&path).contains("there is no `d2t`"), "{}", message(&path));
+    std::fs::remove_file(path.join("config.json")).unwrap();
+    assert!(message(&path).contains("expected [259, 48]"), "{}", message(&path));
     // A missing tensor, and an unexpected one.
     for (layout, lost, word) in [
         (L::Eagle, "layers.0.mlp.up_proj.weight", "`layers.0.mlp.up_proj.weight` is missing"),
@@ -998,6 +1070,20 @@ fn drafters_of_other_targets_and_broken_drafters_are_errors_with_a_reason() {
         let found = message(&path);
         assert!(found.contains("`layers.9.magic` is not part of"), "{found}");
     }
+}
+
+/// Replaces the offsets of a folder's `d2t`.
+fn replace_tokens(folder: &Path, offsets: &[i64]) {
+    let file = DRAFTER_FILES.map(|name| folder.join(name)).into_iter().find(|path| path.exists());
+    let file = file.unwrap();
+    let bytes = std::fs::read(&file).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let stored: Vec<u8> = offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect();
+    let shape = vec![offsets.len()];
+    let tokens = TensorView::new(safetensors::Dtype::I64, shape, &stored).unwrap();
+    let others = tensors.iter().filter(|(name, _)| *name != "d2t");
+    let all = others.chain([("d2t", tokens)]).collect::<Vec<_>>();
+    std::fs::write(&file, safetensors::serialize(all, None).unwrap()).unwrap();
 }
 
 /// Rewrites a folder's tensors under other names. Tensors for which `rename` returns `None` are left out.

@@ -338,10 +338,10 @@ fn drafters_on_features_read_those_of_a_gpu() {
 fn drafting(layout: &SpeculatorLayout) -> (DrafterKind, [bool; 3]) {
     use SpeculatorLayout as L;
     match layout {
-        L::Medusa | L::VllmMedusa | L::SharedHeadMedusa => {
+        L::Medusa | L::VllmMedusa | L::SharedHeadMedusa | L::ReducedMedusa => {
             (DrafterKind::Medusa, [true, false, false])
         }
-        L::Hydra | L::HydraPlusPlus | L::SharedHeadHydra => {
+        L::Hydra | L::HydraPlusPlus | L::SharedHeadHydra | L::ReducedHydra => {
             (DrafterKind::Hydra, [true, false, false])
         }
         L::Eagle | L::SharedEmbeddingEagle | L::ReducedEagle | L::Eagle3 | L::Eagle3With(_) => {
@@ -350,7 +350,9 @@ fn drafting(layout: &SpeculatorLayout) -> (DrafterKind, [bool; 3]) {
         L::DFlash | L::JetSpec => (DrafterKind::DFlash, [false, true, false]),
         L::DFlash2 => (DrafterKind::DFlash2, [false, true, false]),
         L::DSpark(_) => (DrafterKind::DSpark, [false, true, false]),
-        L::ParallelMedusa => (DrafterKind::Parallel, [false, true, true]),
+        L::ParallelMedusa | L::ReducedParallelMedusa => {
+            (DrafterKind::Parallel, [false, true, true])
+        }
         L::ParallelEagle | L::ReducedParallelEagle | L::PEagle | L::Pard2 => {
             (DrafterKind::Parallel, [false, true, false])
         }
@@ -365,6 +367,7 @@ fn is_tested(layout: &SpeculatorLayout) -> bool {
         L::Eagle3,
         L::SharedHeadMedusa,
         L::HydraPlusPlus,
+        L::ReducedHydra,
         L::ParallelEagle,
         L::ParallelMedusa,
         L::DFlash2,

@@ -822,14 +822,19 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (layout, path) in speculators {
         let (drafter, reads_features, must_accept) = match layout {
-            L::Medusa | L::VllmMedusa | L::SharedHeadMedusa => (DrafterKind::Medusa, true, 0),
-            L::Hydra | L::HydraPlusPlus | L::SharedHeadHydra => (DrafterKind::Hydra, true, 0),
+            L::Medusa | L::VllmMedusa | L::SharedHeadMedusa | L::ReducedMedusa => {
+                (DrafterKind::Medusa, true, 0)
+            }
+            L::Hydra | L::HydraPlusPlus | L::SharedHeadHydra | L::ReducedHydra => {
+                (DrafterKind::Hydra, true, 0)
+            }
             L::Eagle | L::SharedEmbeddingEagle => (DrafterKind::Eagle, true, 2),
             L::ReducedEagle | L::Eagle3 | L::Eagle3With(_) => (DrafterKind::Eagle, true, 0),
             L::DFlash | L::JetSpec => (DrafterKind::DFlash, true, 0),
             L::DFlash2 => (DrafterKind::DFlash2, true, 0),
             L::DSpark(_) => (DrafterKind::DSpark, true, 0),
             L::ParallelMedusa => (DrafterKind::Parallel, false, 1),
+            L::ReducedParallelMedusa => (DrafterKind::Parallel, false, 0),
             L::ParallelEagle => (DrafterKind::Parallel, true, 1),
             L::ReducedParallelEagle | L::PEagle | L::Pard2 => (DrafterKind::Parallel, true, 0),
         };

@@ -120,7 +120,8 @@ fn drafters_on_features_are_refused_on_several_devices() {
             }
             plan => plan.unwrap(),
         };
-        assert_eq!(layout, SpeculatorLayout::ParallelMedusa);
+        use SpeculatorLayout::{ParallelMedusa, ReducedParallelMedusa};
+        assert!(matches!(layout, ParallelMedusa | ReducedParallelMedusa), "{layout:?}");
         let request = Request { max_tokens: 40, ignore_eos: true, ..Request::default() };
         let plain = Options { model: pair.target.clone().into(), ..Options::default() };
         for plan in [plan, Plan::new(plain).unwrap()] {
@@ -128,7 +129,8 @@ fn drafters_on_features_are_refused_on_several_devices() {
             texts.push(engine.complete(&pair.prompts[1], &request).unwrap().tokens);
         }
     }
-    assert!(refused + 1 == layouts && texts.len() == 2 && texts[0] == texts[1]);
+    assert!(refused + 2 == layouts && texts.len() == 4);
+    assert!(texts.iter().all(|text| *text == texts[0]));
 }
 
 #[test]

@@ -176,6 +176,9 @@ pub struct DraftHeads {
     pub reads_tokens: bool,
     /// Whether each head has its own matrix to logits, or all use the target's head.
     pub own_matrices: bool,
+    /// The vocabulary's tokens in the order of the outputs of these matrices, if they do not have all of them. Of the
+    /// target's head, these rows are used.
+    pub head_tokens: Option<Arc<[TokenId]>>,
     /// The layer that computes the state from the target's features (Hydra++). Without it, the state is
     /// the feature of the last token that the target has read.
     pub prefix: Option<Architecture>,
@@ -379,6 +382,12 @@ impl DraftHeads {
         if self.reads_tokens { head + 1 } else { 0 }
     }
 
+    /// Returns the number of outputs of a matrix to logits.
+    #[must_use]
+    pub fn head_size(&self) -> usize {
+        self.head_tokens.as_ref().map_or(self.vocab_size, |tokens| tokens.len())
+    }
+
     /// Returns the divisor and the limit of logits: those of the target's head if the heads use it, and none if they have
     /// matrices of their own.
     #[must_use]
@@ -410,11 +419,11 @@ impl DraftHeads {
         match tensor {
             HeadTensor::First | HeadTensor::FirstResidual => vec![size, first_inputs],
             HeadTensor::Layer(_) => vec![size, size],
-            HeadTensor::Matrix => vec![self.vocab_size, size],
+            HeadTensor::Matrix => vec![self.head_size(), size],
             HeadTensor::FirstBias | HeadTensor::FirstResidualBias | HeadTensor::LayerBias(_) => {
                 vec![size]
             }
-            HeadTensor::MatrixBias => vec![self.vocab_size],
+            HeadTensor::MatrixBias => vec![self.head_size()],
         }
     }
 }

@@ -20,7 +20,7 @@ use forerun_core::BestTokens;
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
     Activation, DraftHeads, FeatureSource, HeadTensor, LoadError, MatrixTypes, ModelTypes,
-    TensorSource,
+    TensorSource, WeightType,
 };
 use forerun_model::{ForwardHeads, HeadOutput, HeadRow, HeadsModel, PassError};
 use std::ops::Range;
@@ -48,7 +48,7 @@ struct Head {
     /// The residual connection, and the layer on the state and tokens.
     first: Option<[GpuMatrix; 2]>, // [hidden, inputs]
     layers: Vec<GpuMatrix>, // [hidden, hidden]
-    matrix: Arc<GpuMatrix>, // [vocab, hidden]
+    matrix: Arc<GpuMatrix>, // [outputs, hidden]
 }
 
 impl GpuHeadWeights {
@@ -81,6 +81,11 @@ impl GpuHeadWeights {
             let sources = [MatrixSource { rows, weight_type, bias }];
             GpuMatrix::upload(device, &tensor.to_string(), &sources)
         };
+        let shared = match &architecture.head_tokens {
+            _ if architecture.own_matrices => None,
+            None => Some(target.shared_head()?),
+            Some(tokens) => Some(Arc::new(target.shared_head()?.select(device, tokens)?)),
+        };
         let load_head = |head| {
             let first = || {
                 let [residual, first] = [HeadTensor::FirstResidual, HeadTensor::First];
@@ -91,9 +96,9 @@ impl GpuHeadWeights {
             Ok(Head {
                 first: architecture.reads_tokens.then(first).transpose()?,
                 layers: layers.collect::<Result<_, GpuLoadError>>()?,
-                matrix: match architecture.own_matrices {
-                    true => Arc::new(matrix(head, HeadTensor::Matrix)?),
-                    false => target.shared_head()?,
+                matrix: match &shared {
+                    None => Arc::new(matrix(head, HeadTensor::Matrix)?),
+                    Some(shared) => Arc::clone(shared),
                 },
             })
         };
@@ -140,6 +145,11 @@ impl GpuHeadWeights {
             }
             _ => None,
         });
+        // A part of the target's head is copied. Its type is the target's.
+        let copied = match architecture.head_tokens.is_some() && !architecture.own_matrices {
+            true => architecture.head_size() * row_bytes(WeightType::F32, architecture.hidden_size),
+            false => 0,
+        };
         let passes = match &architecture.prefix {
             None => PASS_BYTES,
             Some(layer) => {
@@ -147,7 +157,7 @@ impl GpuHeadWeights {
                 layer_plan::needed_memory(layer, &matrices, cache_type)
             }
         };
-        Ok(of_heads.sum::<u64>() + passes)
+        Ok(of_heads.sum::<u64>() + copied as u64 + passes)
     }
 
     /// Returns what the heads compute.
@@ -171,7 +181,7 @@ pub struct GpuHeads {
     bound: BoundBuffers,
     pacer: Pacer,
     staging: Option<Buffer>,
-    logits: Vec<f32>,              // [whole rows, vocab]
+    logits: Vec<f32>,              // [whole rows, outputs]
     best: Vec<Option<BestTokens>>, // [rows]
     /// Dropped after the buffers.
     weights: Arc<GpuHeadWeights>,
@@ -185,7 +195,7 @@ struct HeadScratch {
     states: GrowingBuffer,    // [rows, hidden]
     delta: GrowingBuffer,     // [rows, hidden]
     activated: GrowingBuffer, // [rows, hidden]
-    logits: GrowingBuffer,    // [rows at once, vocab]
+    logits: GrowingBuffer,    // [rows at once, outputs]
     best: GrowingBuffer,      // [selected tokens, 2], then candidates
 }
 
@@ -224,7 +234,7 @@ impl SortedRows {
             let first_input = sorted.inputs.len() as u32;
             for (index, row) in rows.iter().enumerate().filter(|(_, row)| row.head == head) {
                 sorted.order.push(index);
-                let selection = Selection::of(row.rows_for, heads.vocab_size);
+                let selection = Selection::of(row.rows_for, heads.head_size());
                 sorted.output_rows.add(1, selection);
                 sorted.states.extend_from_slice(row.state);
                 if heads.reads_tokens {
@@ -272,11 +282,11 @@ impl GpuHeads {
     /// Makes all buffers large enough for rows, and writes what heads read.
     fn write(&mut self, sorted: &SortedRows) -> Result<(), GpuFailure> {
         let Self { weights, scratch, bound, staging, .. } = self;
-        let (device, vocabulary) = (&weights.device, weights.architecture.vocab_size);
+        let (device, head_size) = (&weights.device, weights.architecture.head_size());
         let states = size_of_val(&sorted.states[..]) as u64;
-        let row_bytes = (vocabulary * size_of::<f32>()) as u64;
+        let row_bytes = (head_size * size_of::<f32>()) as u64;
         let rows = sorted.order.len();
-        let at_once = outputs_at_once(device, vocabulary).min(rows) as u64;
+        let at_once = outputs_at_once(device, head_size).min(rows) as u64;
         let outputs = &sorted.output_rows;
         let selected = 8 * u64::from(outputs.selected());
         for (buffer, bytes) in [
@@ -331,7 +341,7 @@ impl ForwardHeads for GpuHeads {
         let Submitted { submission, work, since } = self.run(&sorted);
         let Self { weights, staging, logits, best, .. } = self;
         let staging = staging.as_ref().expect("a staging buffer");
-        let row_bytes = weights.architecture.vocab_size * size_of::<f32>();
+        let row_bytes = weights.architecture.head_size() * size_of::<f32>();
         let outputs = &sorted.output_rows;
         let whole_bytes = outputs.whole() * row_bytes;
         let bytes = (whole_bytes + 8 * outputs.selected() as usize) as u64;
@@ -445,9 +455,9 @@ impl HeadRun<'_> {
     fn logits(&mut self, staging: &Buffer) {
         let (weights, scratch) = (self.weights, self.scratch);
         let outputs = &self.sorted.output_rows;
-        let vocabulary = weights.architecture.vocab_size;
-        let row_bytes = (vocabulary * size_of::<f32>()) as u64;
-        let at_once = outputs_at_once(&weights.device, vocabulary) as u32;
+        let head_size = weights.architecture.head_size();
+        let row_bytes = (head_size * size_of::<f32>()) as u64;
+        let at_once = outputs_at_once(&weights.device, head_size) as u32;
         let matrix = |of: &HeadRows| &weights.heads[of.head].matrix;
         let shares = |one: &HeadRows, next: &HeadRows| Arc::ptr_eq(matrix(one), matrix(next));
         for heads in self.sorted.by_head.chunk_by(shares) {
@@ -461,7 +471,7 @@ impl HeadRun<'_> {
                 self.finish_logits(rows);
                 let computed = ChunkLogits {
                     logits: scratch.logits.get(),
-                    width: vocabulary as u32,
+                    width: head_size as u32,
                     best: scratch.best.get(),
                 };
                 let chunk = first..first + rows;
@@ -477,7 +487,7 @@ impl HeadRun<'_> {
     fn finish_logits(&mut self, rows: u32) {
         let GpuHeadWeights { divisor, cap, ref architecture, .. } = *self.weights;
         if divisor != 1.0 || cap.is_some() {
-            let len = rows * architecture.vocab_size as u32;
+            let len = rows * architecture.head_size() as u32;
             let parameters = parameters::Logits { len, divisor, cap: cap.unwrap_or(0.0) };
             let buffers = [self.scratch.logits.get()];
             self.recorder.dispatch(Kernel::Logits, &buffers, &parameters, groups_of_elements(len));

@@ -281,7 +281,9 @@ mod tests {
             L::DFlash2,
             L::Medusa,
             L::SharedHeadMedusa,
+            L::ReducedMedusa,
             L::Hydra,
+            L::ReducedHydra,
         ] {
             let path = folder.path().join(format!("{layout:?}"));
             let random = RandomSpeculator {

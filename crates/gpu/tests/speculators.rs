@@ -299,12 +299,15 @@ fn layouts() -> Vec<SpeculatorLayout> {
         L::ParallelEagle,
         L::ReducedParallelEagle,
         L::ParallelMedusa,
+        L::ReducedParallelMedusa,
         L::Medusa,
         L::VllmMedusa,
         L::SharedHeadMedusa,
+        L::ReducedMedusa,
         L::Hydra,
         L::HydraPlusPlus,
         L::SharedHeadHydra,
+        L::ReducedHydra,
         L::DFlash,
         L::JetSpec,
         L::DFlash2,
@@ -336,11 +339,13 @@ fn every_drafter_for_a_target_has_the_bits_of_the_reference() {
 fn parts_of_heads_of_all_types_have_the_bits_of_the_reference() {
     let Some(device) = gpu() else { return };
     let target = target();
-    let speculator = target.drafter(SpeculatorLayout::ReducedEagle);
-    for weight_type in TYPES {
-        let types = (ModelTypes::from(weight_type), false);
-        let drafters = target.load(device, &speculator, types).unwrap();
-        assert_same(drafters, 30, &format!("{weight_type}"));
+    for layout in [SpeculatorLayout::ReducedEagle, SpeculatorLayout::ReducedHydra] {
+        let speculator = target.drafter(layout);
+        for weight_type in TYPES {
+            let types = (ModelTypes::from(weight_type), false);
+            let drafters = target.load(device, &speculator, types).unwrap();
+            assert_same(drafters, 30, &format!("{layout:?} in {weight_type}"));
+        }
     }
 }
 
@@ -434,13 +439,18 @@ fn drafters_for_other_families_have_the_bits_of_the_reference() {
     use SpeculatorLayout as L;
     let Some(device) = gpu() else { return };
     // A layer of Phi needs its norm, which EAGLE's layers lack.
-    let layouts =
-        [L::ParallelMedusa, L::SharedHeadMedusa, L::SharedEmbeddingEagle, L::ReducedEagle];
+    let layouts = [
+        L::ReducedParallelMedusa,
+        L::SharedHeadMedusa,
+        L::ReducedHydra,
+        L::SharedEmbeddingEagle,
+        L::ReducedEagle,
+    ];
     for (family, layouts) in [
         (Family::Granite, &layouts[..]),
         (Family::Gemma2, &layouts),
         (Family::Gpt2, &layouts),
-        (Family::Phi, &layouts[..2]),
+        (Family::Phi, &layouts[..3]),
     ] {
         let config = configs().into_iter().find(|config| config.family == family).unwrap();
         let target = target_of(config, false);
@@ -464,7 +474,7 @@ fn drafters_in_several_buffers_have_the_bits_of_the_reference() {
     let device = GpuDevice::open_with(gpu_number(), options).unwrap();
     let config = Config { vocab_size: 2000, ..example_config() };
     let target = target_of(config, false);
-    for layout in [L::ReducedEagle, L::SharedHeadMedusa, L::Hydra] {
+    for layout in [L::ReducedEagle, L::ReducedHydra, L::SharedHeadMedusa, L::Hydra] {
         let speculator = target.drafter(layout);
         let types = (ModelTypes::from(WeightType::F32), true);
         let drafters = target.load(&device, &speculator, types).unwrap();
@@ -525,9 +535,14 @@ fn drafters_need_what_they_share_with_their_target() {
         GpuWeights::load_first_layers(device, architecture, source, options, never).unwrap(),
         GpuWeights::load_final_norm(device, source).unwrap(),
     ];
-    for layout in
-        [L::SharedEmbeddingEagle, L::ReducedEagle, L::ParallelMedusa, L::SharedHeadMedusa, L::Hydra]
-    {
+    for layout in [
+        L::SharedEmbeddingEagle,
+        L::ReducedEagle,
+        L::ParallelMedusa,
+        L::SharedHeadMedusa,
+        L::ReducedHydra,
+        L::Hydra,
+    ] {
         let speculator = target.drafter(layout);
         for part in &parts {
             let error = refused(part, &speculator, WeightType::F32);

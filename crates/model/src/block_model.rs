@@ -22,7 +22,7 @@
 //! A round takes one pass over the newly accepted tokens and the masks.
 
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
-use crate::draft_logits::{expand_rows, head_use};
+use crate::draft_logits::HeadOutputs;
 use crate::forward::{Forward, Outcomes, OutputRows, Pass, RowFeature, SequencePass, no_storage};
 use forerun_cache::{CachePool, Keep, SequenceCache};
 use forerun_core::{FeatureRows, Features, Node, SequenceId, TokenTree};
@@ -223,6 +223,7 @@ impl<F: Forward> BlockModel<F> {
     /// of them, and whether each succeeded.
     fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<(BlockRows, Outcomes), ModelError> {
         let Self { transformer, pool, .. } = self;
+        let head = HeadOutputs::from(transformer.architecture());
         let (storage, sequences) = pool.storage_and_sequences();
         let features = planned.iter().map(|plan| plan.features.iter().map(Feature::row).collect());
         let features: Vec<Vec<RowFeature<'_>>> = features.collect();
@@ -230,18 +231,17 @@ impl<F: Forward> BlockModel<F> {
             let PlannedPass { request, nodes, first_output, .. } = plan;
             let cache = &sequences[&request.sequence];
             let part = SequencePass::new(cache, nodes, *first_output, request.cancel);
-            let rows_for = head_use(transformer.architecture(), request.rows_for);
+            let rows_for = head.read_for(request.rows_for);
             SequencePass { rows_for, features, ..part }
         });
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
-        let head_size = transformer.architecture().head_size();
         let output = transformer.forward(&Pass { sequences: &parts, order, device }, storage);
         let output = output.map_err(ModelError::from)?;
         let outcomes = output.outcomes(planned.iter().map(|plan| plan.nodes.len()));
         let wants_hidden = planned.iter().any(|plan| plan.request.features_from.is_some());
         let hidden = if wants_hidden { output.hidden.to_vec() } else { Vec::new() };
-        let outputs = output.rows(parts.iter().map(SequencePass::output_rows), head_size);
+        let outputs = output.rows(parts.iter().map(SequencePass::output_rows), head.count());
         let rows = BlockRows { outputs, hidden };
         for (plan, _) in planned.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {
             if plan.kept > 0 {
@@ -290,6 +290,7 @@ impl<F: Forward> LanguageModel for BlockModel<F> {
             }
         };
         let (vocab_size, size) = (self.vocab_size(), self.architecture().hidden_size);
+        let head = HeadOutputs::from(self.architecture());
         let mut hidden = hidden.chunks(size);
         for ((plan, rows), outcome) in planned.into_iter().zip(outputs).zip(outcomes) {
             let hidden: Vec<f32> =
@@ -301,7 +302,7 @@ impl<F: Forward> LanguageModel for BlockModel<F> {
             let progress = &mut *batch[plan.entry].progress;
             progress.computed_tokens += plan.nodes.len();
             if plan.is_last {
-                expand_rows(self.architecture(), rows, plan.request.rows_for).add_to(progress);
+                head.expand(rows, plan.request.rows_for).add_to(progress);
                 let output = progress.take_output(vocab_size);
                 let features = plan.request.features_from.map(|_| FeatureRows::new(size, hidden));
                 progress.result = Some(Ok(ForwardOutput { features, ..output }));

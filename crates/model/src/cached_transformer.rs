@@ -1,5 +1,6 @@
 //! A language model made of a device's forward passes and a pool of cache pages.
 
+use crate::draft_logits::HeadOutputs;
 use crate::forward::{Forward, Outcomes, OutputRows, Pass, SequencePass, no_storage};
 use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, PoolUsage, SequenceCache};
 use forerun_core::{Node, SequenceId, TokenTree};
@@ -61,13 +62,11 @@ impl<F: Forward> CachedTransformer<F> {
     /// Creates a model without any sequence.
     ///
     /// # Panics
-    /// If the model reads features, or its head does not have all tokens of the vocabulary: such models
-    /// are drafters for [`EagleModel`](crate::EagleModel).
+    /// If the model reads features: such models are drafters for [`EagleModel`](crate::EagleModel).
     #[must_use]
     pub fn new(transformer: F) -> Self {
         let architecture = transformer.architecture();
         assert_eq!(architecture.input, Input::Embedding, "a model that reads tokens only");
-        assert!(architecture.head_tokens.is_none(), "a head with all tokens");
         let storage = transformer.new_storage();
         Self { pool: CachePool::with_memory(storage, DEFAULT_CACHE_BYTES), transformer }
     }
@@ -239,20 +238,20 @@ impl<F: Forward> CachedTransformer<F> {
         &mut self,
         planned: &[PlannedPass<'_>],
     ) -> Result<(Vec<OutputRows>, Outcomes), ModelError> {
-        let vocab_size = self.vocab_size();
+        let outputs = HeadOutputs::from(self.transformer.architecture());
         let (storage, sequences) = self.pool.storage_and_sequences();
         let parts = planned.iter().map(|plan| {
             let cache = &sequences[&plan.request.sequence];
             let part =
                 SequencePass::new(cache, &plan.nodes, plan.first_output, plan.request.cancel);
-            SequencePass { rows_for: plan.request.rows_for, ..part }
+            SequencePass { rows_for: outputs.read_for(plan.request.rows_for), ..part }
         });
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (planned[0].order, planned[0].request.device);
         let pass = Pass { sequences: &parts, order, device };
         let output = self.transformer.forward(&pass, storage);
         let output = output.map_err(ModelError::from)?;
-        let rows = output.rows(parts.iter().map(SequencePass::output_rows), vocab_size);
+        let rows = output.rows(parts.iter().map(SequencePass::output_rows), outputs.count());
         let outcomes = output.outcomes(planned.iter().map(|plan| plan.rows));
         for (plan, outcome) in planned.iter().zip(&outcomes) {
             if outcome.is_err() {
@@ -379,14 +378,14 @@ impl<F: Forward> CachedTransformer<F> {
                 return;
             }
         };
-        let vocab_size = self.vocab_size();
+        let (vocab_size, outputs) = (self.vocab_size(), HeadOutputs::from(self.architecture()));
         for ((plan, rows), outcome) in planned.into_iter().zip(rows).zip(outcomes) {
             if let Err(error) = outcome {
                 batch[plan.entry].complete(Err(error));
                 continue;
             }
             let progress = &mut *batch[plan.entry].progress;
-            rows.add_to(progress);
+            outputs.expand(rows, plan.request.rows_for).add_to(progress);
             progress.computed_tokens += plan.rows;
             if plan.is_last {
                 let output = progress.take_output(vocab_size);

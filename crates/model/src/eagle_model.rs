@@ -19,7 +19,7 @@
 //! with the exact rows.
 
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS, check_request};
-use crate::draft_logits::{expand_rows, head_use};
+use crate::draft_logits::HeadOutputs;
 use crate::forward::{Forward, Outcomes, OutputRows, Pass, RowFeature, SequencePass, no_storage};
 use forerun_cache::{CachePool, Keep, PageStorage, SequenceCache};
 use forerun_core::{Features, Node, SequenceId, TokenId, TokenTree, row_of};
@@ -252,21 +252,21 @@ impl<F: Forward> EagleModel<F> {
             plan.row_features(round, transformer.architecture())
         });
         let features: Vec<Vec<RowFeature<'_>>> = features.collect();
+        let outputs = HeadOutputs::from(transformer.architecture());
         let (storage, sequences) = pool.storage_and_sequences();
         let parts = planned.iter().zip(&features).map(|(plan, features)| {
             let PlannedPass { request, nodes, first_output, .. } = plan;
             let cache = &sequences[&request.sequence];
             let part = SequencePass::new(cache, nodes, *first_output, request.cancel);
-            let rows_for = head_use(transformer.architecture(), request.rows_for);
+            let rows_for = outputs.read_for(request.rows_for);
             SequencePass { rows_for, features, ..part }
         });
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
         let size = transformer.architecture().hidden_size;
-        let head_size = transformer.architecture().head_size();
         let output = transformer.forward(&Pass { sequences: &parts, order, device }, storage);
         let output = output.map_err(ModelError::from)?;
-        let rows = output.rows(parts.iter().map(SequencePass::output_rows), head_size);
+        let rows = output.rows(parts.iter().map(SequencePass::output_rows), outputs.count());
         let outcomes = output.outcomes(planned.iter().map(PlannedPass::rows));
         let mut end = 0;
         for (plan, outcome) in planned.iter().zip(&outcomes) {
@@ -324,13 +324,14 @@ impl<F: Forward> LanguageModel for EagleModel<F> {
                 return;
             }
         };
+        let outputs = HeadOutputs::from(self.architecture());
         for ((plan, rows), outcome) in planned.into_iter().zip(rows).zip(outcomes) {
             if let Err(error) = outcome {
                 batch[plan.entry].complete(Err(error));
                 continue;
             }
             let progress = &mut *batch[plan.entry].progress;
-            expand_rows(self.architecture(), rows, plan.request.rows_for).add_to(progress);
+            outputs.expand(rows, plan.request.rows_for).add_to(progress);
             progress.computed_tokens += plan.rows();
             if plan.level.is_some_and(|level| level.end == plan.request.tree.len()) {
                 progress.result = Some(Ok(progress.take_output(vocab_size)));

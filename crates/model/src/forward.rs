@@ -326,7 +326,7 @@ pub trait ForwardHeads {
 /// The rows of draft heads, on the host.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadOutput<'a> {
-    /// The logits of the rows in their order: `[rows, vocab]`. Those of rows in `best` are left out.
+    /// The logits of the rows in their order: `[rows, outputs]`. Those of rows in `best` are left out.
     pub logits: &'a [f32],
     /// The best tokens of each row of which no more is read ([`HeadRow::rows_for`]). Empty if `logits` has all rows.
     pub best: &'a [Option<BestTokens>],
@@ -334,8 +334,8 @@ pub struct HeadOutput<'a> {
 
 impl HeadOutput<'_> {
     /// Returns so many rows, in order.
-    pub(crate) fn rows(&self, count: usize, vocab_size: usize) -> Vec<RowLogits<'_>> {
-        let mut whole = self.logits.chunks_exact(vocab_size);
+    pub(crate) fn rows(&self, count: usize, outputs: usize) -> Vec<RowLogits<'_>> {
+        let mut whole = self.logits.chunks_exact(outputs);
         let row = |row: usize| match self.best.get(row).and_then(Option::as_ref) {
             Some(best) => RowLogits::Best(best),
             None => RowLogits::Full(whole.next().unwrap_or_default()),
@@ -353,7 +353,7 @@ pub struct HeadRow<'a> {
     pub state: &'a [f32],
     /// The tokens after them that the head reads: those of [`DraftHeads::tokens_read`].
     pub tokens: &'a [TokenId],
-    /// What is read of the row. The device may return the whole row all the same.
+    /// What is read of the row's outputs. The device may return the whole row all the same.
     pub rows_for: RowUse,
 }
 

@@ -16,6 +16,7 @@
 //! these depend on the tokens up to it, so the cache can compare tokens like any other.
 
 use crate::cached_transformer::{DRAFTER_CACHE_BYTES, PREFILL_ROWS};
+use crate::draft_logits::HeadOutputs;
 use crate::forward::{
     Forward, ForwardHeads, HeadRow, OutputRows, Pass, RowFeature, SequencePass, no_storage,
 };
@@ -162,22 +163,22 @@ impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
             }
             places.push(of_request);
         }
+        let outputs = HeadOutputs::from(self.architecture());
         let rows = paths.iter().map(|(index, head, tokens)| HeadRow {
             head: *head,
             state: &ready[*index].state,
             tokens,
-            rows_for: ready[*index].request.rows_for,
+            rows_for: outputs.read_for(ready[*index].request.rows_for),
         });
         let rows: Vec<HeadRow<'_>> = rows.collect();
-        let vocab_size = self.architecture().vocab_size;
         let computed = self.heads.forward(&rows).map_err(ModelError::from)?;
-        let computed = computed.rows(rows.len(), vocab_size);
-        let of_request = |places: Vec<usize>| {
+        let computed = computed.rows(rows.len(), outputs.count());
+        let of_request = |(places, ready): (Vec<usize>, &ReadyRequest<'_>)| {
             let mut rows = OutputRows::default();
             places.into_iter().for_each(|place| rows.push(computed[place]));
-            rows
+            outputs.expand(rows, ready.request.rows_for)
         };
-        Ok(places.into_iter().map(of_request).collect())
+        Ok(places.into_iter().zip(ready).map(of_request).collect())
     }
 }
 

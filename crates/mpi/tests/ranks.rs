@@ -732,8 +732,10 @@ fn speculators(models: &Models) -> Vec<(&'static str, String)> {
         (L::Medusa, "medusa"),
         (L::VllmMedusa, "medusa"),
         (L::SharedHeadMedusa, "medusa"),
+        (L::ReducedMedusa, "medusa"),
         (L::Hydra, "hydra"),
         (L::HydraPlusPlus, "hydra"),
+        (L::ReducedHydra, "hydra"),
         (L::Eagle, "eagle"),
         (L::SharedEmbeddingEagle, "eagle"),
         (L::ReducedEagle, "eagle"),
@@ -747,6 +749,7 @@ fn speculators(models: &Models) -> Vec<(&'static str, String)> {
         (L::DSpark(MarkovKind::Recurrent), "dspark"),
         (L::Pard2, "parallel"),
         (L::ParallelMedusa, "parallel"),
+        (L::ReducedParallelMedusa, "parallel"),
         (L::ParallelEagle, "parallel"),
         (L::ReducedParallelEagle, "parallel"),
     ];

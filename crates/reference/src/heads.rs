@@ -15,8 +15,9 @@ pub struct ReferenceHeads {
     arithmetic: Arithmetic,
     matrices: HashMap<(usize, HeadTensor), Matrix>,
     biases: HashMap<(usize, HeadTensor), Vec<f32>>,
+    /// The target. Its head has the heads' outputs.
     target: Arc<ReferenceModel>,
-    logits: Vec<f32>, // [rows, vocab]
+    logits: Vec<f32>, // [rows, outputs]
 }
 
 impl ReferenceHeads {
@@ -42,6 +43,10 @@ impl ReferenceHeads {
                 biases.insert((head, part), source.rows(bias, &shape[..1])?.read_all()?);
             }
         }
+        let target = match &architecture.head_tokens {
+            Some(tokens) => Arc::new(target.with_head_tokens(tokens)),
+            None => target,
+        };
         Ok(Self { architecture, arithmetic, matrices, biases, target, logits: Vec::new() })
     }
 

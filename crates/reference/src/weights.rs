@@ -143,6 +143,16 @@ impl ReferenceModel {
         Ok(Self { architecture, arithmetic, cache_type, tensors, expansions })
     }
 
+    /// Returns the model with a head that has only the outputs of some tokens, in the given order.
+    pub(crate) fn with_head_tokens(&self, tokens: &[TokenId]) -> Self {
+        let mut model = self.clone();
+        for tensor in [Tensor::Head, Tensor::HeadBias] {
+            let used = self.tensors.get(&tensor).map(|of| of.select(tokens, &self.arithmetic));
+            model.tensors.extend(used.map(|used| (tensor, used)));
+        }
+        model
+    }
+
     /// Returns what the model computes.
     #[must_use]
     pub fn architecture(&self) -> &Architecture {

@@ -355,12 +355,6 @@ pub(crate) struct BlockArguments {
     /// Id of the token that stands for masks [default: the last token with an embedding of normal size]
     #[arg(long, value_name = "ID", help_heading = headings::MODEL)]
     pub(crate) mask_token: Option<u32>,
-
-    /// Draft only the N most frequent tokens of the text [default: all].
-    ///
-    /// The drafter then reads only these rows of the target's head, which is most of what a small drafter reads.
-    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
-    pub(crate) draft_vocab: Option<usize>,
 }
 
 /// What a layer of `forerun train parallel` replaces.
@@ -375,12 +369,6 @@ pub(crate) enum Integration {
 /// Options of drafters that predict the target's hidden states (features).
 #[derive(Args, Debug)]
 pub(crate) struct FeatureArguments {
-    /// For EAGLE, draft only the N most frequent tokens of the text [default: all].
-    ///
-    /// The drafter then reads only these rows of the target's head, which is most of what a small drafter reads.
-    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
-    pub(crate) draft_vocab: Option<usize>,
-
     /// For EAGLE, weight of the token loss relative to the feature loss [default: 0.1]
     #[arg(long, value_name = "WEIGHT", help_heading = headings::TRAINING)]
     pub(crate) classification_weight: Option<f32>,
@@ -413,6 +401,12 @@ pub(crate) struct DrafterArguments {
     /// run that is resumed goes on from its own checkpoint.
     #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
     pub(crate) init: Option<PathBuf>,
+
+    /// Draft only the N most frequent tokens of the text [default: all].
+    ///
+    /// The drafter then reads only these rows of the target's head, which is most of what a small drafter reads.
+    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
+    pub(crate) draft_vocab: Option<usize>,
 
     /// Learn from N texts that the target writes instead of from `--data` (self-distillation).
     ///

@@ -38,17 +38,16 @@ pub(super) fn eagle(arguments: &EagleArguments) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn parallel(arguments: &ParallelArguments) -> anyhow::Result<ExitCode> {
-    let FeatureArguments { classification_weight, feature_noise, draft_vocab } = arguments.features;
+    let FeatureArguments { classification_weight, feature_noise } = arguments.features;
     let kind = match arguments.integration {
         Integration::Medusa => TrainedDrafterKind::ParallelspecMedusa,
         Integration::Eagle => TrainedDrafterKind::ParallelspecEagle,
     };
-    let has_feature_options =
-        classification_weight.is_some() || feature_noise.is_some() || draft_vocab.is_some();
+    let has_feature_options = classification_weight.is_some() || feature_noise.is_some();
     if arguments.integration == Integration::Medusa && has_feature_options {
         bail!(
-            "--draft-vocab, --classification-weight and --feature-noise need --integration eagle: the \
-             medusa integration does not read the target's features"
+            "--classification-weight and --feature-noise need --integration eagle: the medusa integration does \
+             not read the target's features"
         );
     }
     let mut options = DrafterOptions::of(kind, arguments.masks as usize);
@@ -72,7 +71,6 @@ pub(super) fn dspark(arguments: &DsparkArguments) -> anyhow::Result<ExitCode> {
 
 fn with_block(mut options: DrafterOptions, given: &BlockArguments) -> DrafterOptions {
     options.group_share = given.group_share;
-    options.draft_vocab = given.draft_vocab;
     options.block =
         options.block.map(|block| BlockOptions { layers: given.layers as usize, ..block });
     options
@@ -82,7 +80,6 @@ fn with_features(mut options: DrafterOptions, given: &FeatureArguments) -> Draft
     options.classification_weight =
         given.classification_weight.unwrap_or(options.classification_weight);
     options.feature_noise = given.feature_noise.unwrap_or(options.feature_noise);
-    options.draft_vocab = given.draft_vocab;
     options
 }
 
@@ -96,6 +93,7 @@ fn run(
     set_threads(text.threads)?;
     let (run, _lock) = open_run(text)?;
     drafter.decay = arguments.decay.unwrap_or(drafter.decay);
+    drafter.draft_vocab = arguments.draft_vocab;
     let mut target = Target::open(&arguments.target)?;
     if let Some(BlockArguments { target_layers, mask_token, .. }) = block {
         let mask = mask_token.unwrap_or_else(|| target.default_mask());

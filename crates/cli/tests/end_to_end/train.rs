@@ -198,7 +198,10 @@ fn a_reduced_drafter_is_trained_for_a_target_in_a_gguf_file() {
     };
     let plain = generate(&["--method", "autoregressive"]);
     for kind in [
-        &["eagle"][..],
+        &["medusa", "--heads=2"][..],
+        &["hydra", "--heads=2"],
+        &["eagle"],
+        &["parallel", "--integration=medusa", "--masks=3"],
         &["dflash", "--masks=3", "--layers=1"],
         &["dspark", "--block-size=3", "--layers=1", "--markov-rank=5"],
     ] {
@@ -214,8 +217,8 @@ fn a_reduced_drafter_is_trained_for_a_target_in_a_gguf_file() {
     let refused =
         |kind: &[&str], words: &[&str]| train(kind).finish().assert_refused(words[0], words);
     refused(&["eagle", "--draft-vocab=300", "--restart"], &["--draft-vocab", "300", "less than"]);
-    let parallel = &["parallel", "--integration=medusa", "--draft-vocab=9"];
-    refused(parallel, &["--draft-vocab", "eagle"]);
+    let parallel = &["parallel", "--integration=medusa", "--feature-noise=0.1"];
+    refused(parallel, &["--feature-noise", "eagle"]);
 }
 
 #[test]

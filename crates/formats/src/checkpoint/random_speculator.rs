@@ -38,12 +38,16 @@ pub enum SpeculatorLayout {
     VllmMedusa,
     /// Medusa with the target's head for all its heads, as forerun trains it.
     SharedHeadMedusa,
+    /// Medusa as its authors store it, but each head has a matrix for every second token of the vocabulary.
+    ReducedMedusa,
     /// Hydra, with heads that read drafted tokens.
     Hydra,
     /// Hydra++: tensor names for dropout, two layers per head, and a layer before all heads.
     HydraPlusPlus,
     /// Hydra with the target's head for all its heads, as forerun trains it.
     SharedHeadHydra,
+    /// Hydra as forerun trains it, with the rows of the target's head for every second token of the vocabulary.
+    ReducedHydra,
     /// EAGLE with its own embedding, as its authors store it.
     Eagle,
     /// EAGLE with the target's embedding, as forerun trains it.
@@ -70,6 +74,8 @@ pub enum SpeculatorLayout {
     Pard2,
     /// ParallelSpec on tokens.
     ParallelMedusa,
+    /// ParallelSpec on tokens, with the head of [`Self::ReducedEagle`].
+    ReducedParallelMedusa,
     /// ParallelSpec on the target's features.
     ParallelEagle,
     /// ParallelSpec on the target's features, with the head of [`Self::ReducedEagle`].
@@ -123,7 +129,12 @@ impl RandomSpeculator<'_> {
         let is_eagle3 = matches!(self.layout, L::Eagle3 | L::Eagle3With(_) | L::PEagle);
         let is_reduced = matches!(
             self.layout,
-            L::ReducedEagle | L::ReducedParallelEagle | L::DSpark(MarkovKind::Gated)
+            L::ReducedMedusa
+                | L::ReducedHydra
+                | L::ReducedEagle
+                | L::ReducedParallelMedusa
+                | L::ReducedParallelEagle
+                | L::DSpark(MarkovKind::Gated)
         );
         if is_eagle3 || is_reduced {
             let offsets = (0..self.draft_vocab_size() as i64).flat_map(i64::to_le_bytes).collect();
@@ -172,11 +183,15 @@ impl RandomSpeculator<'_> {
         let mut config = match self.layout {
             // The number of heads is wrong here, as in published configurations.
             L::Medusa | L::VllmMedusa => json!({"medusa_num_heads": 2, "medusa_num_layers": 1}),
+            L::ReducedMedusa => json!({
+                "medusa_num_heads": self.positions, "medusa_num_layers": 1,
+                "draft_vocab_size": self.draft_vocab_size(),
+            }),
             L::SharedHeadMedusa => json!({
                 "speculator": "medusa", "version": "2",
                 "medusa_num_heads": self.positions, "medusa_num_layers": 1,
             }),
-            L::Hydra | L::HydraPlusPlus | L::SharedHeadHydra => json!({
+            L::Hydra | L::HydraPlusPlus | L::SharedHeadHydra | L::ReducedHydra => json!({
                 "hydra_num_heads": 4, "hydra_num_layers": 1, "grounded_heads": true,
                 "hydra_head_arch": if self.layout == L::HydraPlusPlus { "prefix-mlp" } else { "mlp" },
                 "hidden_state_offset": 0,
@@ -216,9 +231,12 @@ impl RandomSpeculator<'_> {
                 config["pard2_target_layers"] = json!([-1, 0]);
                 config
             }
-            L::ParallelMedusa | L::ParallelEagle | L::ReducedParallelEagle => {
+            L::ParallelMedusa
+            | L::ReducedParallelMedusa
+            | L::ParallelEagle
+            | L::ReducedParallelEagle => {
                 let mut config = layer;
-                let medusa = self.layout == L::ParallelMedusa;
+                let medusa = matches!(self.layout, L::ParallelMedusa | L::ReducedParallelMedusa);
                 let name = if medusa { "parallelspec-medusa" } else { "parallelspec-eagle" };
                 config["speculator"] = json!(name);
                 config["n_mask_tokens"] = json!(self.positions);
@@ -289,10 +307,14 @@ impl RandomSpeculator<'_> {
         let masks =
             || self.normal("mask_embeddings.weight", [self.positions, self.hidden_size()], 1.0);
         match self.layout {
-            L::Medusa | L::VllmMedusa | L::SharedHeadMedusa => self.medusa_heads(),
-            L::Hydra | L::SharedHeadHydra => self.hydra_heads(),
+            L::Medusa | L::VllmMedusa | L::SharedHeadMedusa | L::ReducedMedusa => {
+                self.medusa_heads()
+            }
+            L::Hydra | L::SharedHeadHydra | L::ReducedHydra => self.hydra_heads(),
             L::HydraPlusPlus => [self.hydra_heads(), self.hydra_prefix_layer()].concat(),
-            L::ParallelMedusa => [self.layer(true), vec![masks()]].concat(),
+            L::ParallelMedusa | L::ReducedParallelMedusa => {
+                [self.layer(true), vec![masks()]].concat()
+            }
             L::SharedEmbeddingEagle | L::ReducedEagle => {
                 [self.layer(false), self.fusion()].concat()
             }
@@ -503,7 +525,11 @@ impl RandomSpeculator<'_> {
                 } else {
                     format!("{head}.1.weight")
                 };
-                tensors.push(self.normal(&name, [self.target.vocab_size, size], 2.5 * deviation));
+                let outputs = match self.layout {
+                    SpeculatorLayout::ReducedMedusa => self.draft_vocab_size(),
+                    _ => self.target.vocab_size,
+                };
+                tensors.push(self.normal(&name, [outputs, size], 2.5 * deviation));
             }
             tensors
         };
@@ -539,7 +565,8 @@ impl RandomSpeculator<'_> {
                 tensors.push((residual, weight));
                 tensors.push(vector(&name("res_connection.bias"), 0.02));
             }
-            if self.layout == SpeculatorLayout::SharedHeadHydra {
+            use SpeculatorLayout::{ReducedHydra, SharedHeadHydra};
+            if let SharedHeadHydra | ReducedHydra = self.layout {
                 return tensors;
             }
             let name = if dropout { format!("{head}.1") } else { head.to_string() };

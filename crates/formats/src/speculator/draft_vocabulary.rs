@@ -1,7 +1,9 @@
-//! Heads with fewer tokens than the target: `d2t`, as in EAGLE-3's checkpoints.
+//! Heads with fewer tokens than the target: `d2t`, as in EAGLE-3's checkpoints. Without a matrix of its own, such a head
+//! is rows of the target's.
 
 use super::Speculator;
 use crate::checkpoint::LoadError;
+use crate::json_options::JsonOptions;
 use forerun_core::TokenId;
 use std::sync::Arc;
 
@@ -26,6 +28,41 @@ impl Speculator {
             return Err(self.draft_vocabulary_error(offsets.len(), vocab_size));
         }
         Ok(Some(target_tokens))
+    }
+
+    /// Checks `draft_vocab_size` of a drafter that may use rows of the target's head.
+    pub(super) fn check_draft_vocab_size(
+        &self,
+        options: &JsonOptions<'_>,
+        vocab_size: usize,
+    ) -> Result<(), LoadError> {
+        let (size, what) = match self.head_tokens(vocab_size)? {
+            Some(tokens) => (tokens.len(), "the number of tokens in"),
+            None => (vocab_size, "the target's, because there is no"),
+        };
+        match options.size("draft_vocab_size")? {
+            Some(found) if found != size => {
+                let expected = format!("{size}, {what} `{DRAFT_TO_TARGET}`");
+                Err(options.invalid("draft_vocab_size", &found, &expected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the target's token for each output of draft heads, as [`Self::head_tokens`] does. `outputs` is the number
+    /// of rows of their own matrices, if they have any.
+    pub(super) fn tokens_of_draft_heads(
+        &self,
+        outputs: Option<usize>,
+        vocab_size: usize,
+    ) -> Result<Option<Arc<[TokenId]>>, LoadError> {
+        let tokens = self.head_tokens(vocab_size)?;
+        match (&tokens, outputs) {
+            (Some(tokens), Some(outputs)) if tokens.len() != outputs => {
+                Err(self.draft_vocabulary_error(outputs, vocab_size))
+            }
+            _ => Ok(tokens),
+        }
     }
 
     /// Returns the error for a head whose tokens are not all mapped to the target's.

@@ -6,9 +6,11 @@
 //! Hydra++, only odd indices are layers, and the output matrix is `hydra_lm_head.{h}.1`. Hydra++ has a
 //! layer of the target's shape before all heads, under `prefix_embeding_layer` (sic), together with a
 //! copy of the embedding that is never read. Heads that read no tokens are rejected, because they are
-//! Medusa heads. Heads without output matrices, which forerun trains, use the target's head.
+//! Medusa heads. Heads without output matrices, which forerun trains, use the target's head. With `d2t`, matrices have
+//! rows for some tokens only.
 
 use super::Speculator;
+use super::draft_vocabulary::DRAFT_TO_TARGET;
 use super::layers::short_name;
 use crate::architecture::{Architecture, DraftHeads, Head, Input};
 use crate::checkpoint::{LoadError, NamedTensors};
@@ -79,6 +81,8 @@ impl Speculator {
         }
         let layer_config = Config { num_hidden_layers: 1, ..target.clone() };
         let layer = layer_config.architecture();
+        let matrix = self.tensors.shape(&layout.name(0, HeadTensor::Matrix));
+        let outputs = matrix.and_then(<[usize]>::first).copied();
         let heads = DraftHeads {
             hidden_size: layout.hidden_size,
             vocab_size: target.vocab_size,
@@ -86,7 +90,8 @@ impl Speculator {
             n_heads: layout.n_heads,
             n_layers: layout.n_layers - 1,
             reads_tokens: true,
-            own_matrices: self.tensors.has(&layout.name(0, HeadTensor::Matrix)),
+            own_matrices: matrix.is_some(),
+            head_tokens: self.tokens_of_draft_heads(outputs, target.vocab_size)?,
             // The layer has the target's shape and is followed by a norm.
             prefix: layout.has_prefix_layer.then(|| Architecture {
                 input: Input::UnprojectedFeature,
@@ -107,6 +112,7 @@ impl Speculator {
         }
         // The copy of the embedding is not read.
         names.push(format!("{PREFIX}{}", short_name(Tensor::Embedding)));
+        names.push(DRAFT_TO_TARGET.to_owned());
         let is_known = |name: &str| names.iter().any(|known| known == name);
         self.tensors.reject_unknown("these Hydra heads", is_known)?;
         Ok(heads)

@@ -2,8 +2,8 @@
 //!
 //! Tensor names are those of a model without the first part: `layers.0.self_attn.q_proj.weight`. A
 //! tensor that is not stored either does not exist (EAGLE's layer has no norm before its attention and
-//! no final norm) or is the target's (the embedding, and always the head). Drafters on features may use the rows of
-//! the target's head for some tokens only, which `d2t` lists.
+//! no final norm) or is the target's (the embedding, and always the head). Drafters may use the rows of the target's head
+//! for some tokens only, which `d2t` lists.
 
 use super::draft_vocabulary::DRAFT_TO_TARGET;
 use super::{Speculator, SpeculatorKind};
@@ -40,9 +40,8 @@ impl Speculator {
         let names: Vec<String> = names.chain(extra.iter().copied()).map(short_name).collect();
         let tensors = &self.tensors;
         let on_tokens = self.kind == SpeculatorKind::ParallelMedusa;
-        let is_known = |name: &str| {
-            names.iter().any(|known| known == name) || (name == DRAFT_TO_TARGET && !on_tokens)
-        };
+        let is_known =
+            |name: &str| names.iter().any(|known| known == name) || name == DRAFT_TO_TARGET;
         tensors.reject_unknown("this drafter", is_known)?;
         // EAGLE has no norm in its first layer. A drafter on tokens requires all norms.
         let has = |tensor| on_tokens || tensors.has(&short_name(tensor));

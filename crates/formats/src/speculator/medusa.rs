@@ -3,10 +3,11 @@
 //! The authors' layout has `{head}.{layer}.linear.weight` and `.bias`, then `{head}.{layers}.weight`.
 //! vLLM's layout has `blocks.{head}.layers.{layer}.weight` (its layers may have a bias), then
 //! `lm_heads.{head}.weight`. If no head has an output matrix, as in version 2 and in heads trained by
-//! forerun, all heads share the target's. The numbers of heads and layers are counted from the tensors,
-//! because configurations often give wrong numbers.
+//! forerun, all heads share the target's. With `d2t`, matrices have rows for some tokens only. The numbers
+//! of heads and layers are counted from the tensors, because configurations often give wrong numbers.
 
 use super::Speculator;
+use super::draft_vocabulary::DRAFT_TO_TARGET;
 use crate::architecture::DraftHeads;
 use crate::checkpoint::{LoadError, NamedTensors};
 use crate::config::Config;
@@ -80,8 +81,11 @@ impl Speculator {
     /// Returns the heads.
     pub(super) fn medusa(&self, layout: &Layout, target: &Config) -> Result<DraftHeads, LoadError> {
         let names = layout.names();
-        let is_known = |name: &str| names.iter().any(|known| known == name);
+        let is_known =
+            |name: &str| names.iter().any(|known| known == name) || name == DRAFT_TO_TARGET;
         self.tensors.reject_unknown("these Medusa heads", is_known)?;
+        let matrix = self.tensors.shape(&layout.head_name(0));
+        let outputs = matrix.and_then(<[usize]>::first).copied();
         Ok(DraftHeads {
             hidden_size: layout.hidden_size,
             vocab_size: target.vocab_size,
@@ -91,6 +95,7 @@ impl Speculator {
             n_layers: layout.n_layers,
             reads_tokens: false,
             own_matrices: layout.own_heads,
+            head_tokens: self.tokens_of_draft_heads(outputs, target.vocab_size)?,
             prefix: None,
         })
     }

@@ -285,6 +285,9 @@ impl Speculator {
         let (path, target_config) = (directory.to_owned(), target.config().clone());
         let speculator = Self { path, kind, tensors, layout, target: target_config };
         speculator.check_target(target, hash.map(|hash| (name, hash)))?;
+        if let Layout::Medusa(_) | Layout::Hydra(_) | Layout::Layers { .. } = &speculator.layout {
+            speculator.check_draft_vocab_size(&options, speculator.target.vocab_size)?;
+        }
         Ok(Some(speculator))
     }
 
@@ -384,7 +387,7 @@ impl Speculator {
     ///
     /// # Errors
     ///
-    /// When a tensor is unexpected, Hydra's heads do not read drafted tokens, or EAGLE-3's vocabulary
+    /// When a tensor is unexpected, Hydra's heads do not read drafted tokens, or a drafter's own vocabulary
     /// does not fit the target's.
     pub fn architecture(&self) -> Result<SpeculatorArchitecture, LoadError> {
         use SpeculatorArchitecture::{Heads, Layers};

@@ -188,11 +188,6 @@ impl Learner for DrafterLearner<'_> {
         self.check_block()?;
         if let Some(size) = self.options.draft_vocab {
             let vocab_size = self.target.config().vocab_size;
-            if !self.options.kind.may_have_fewer_tokens() {
-                let expected =
-                    "only drafters that read the target's features may have fewer tokens";
-                return refuse("`draft_vocab`", &size, expected);
-            }
             if !(1..vocab_size).contains(&size) {
                 let expected =
                     format!("it must be at least 1 and less than the target's {vocab_size}");

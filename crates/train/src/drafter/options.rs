@@ -49,11 +49,6 @@ impl TrainedDrafterKind {
         matches!(self, Self::Eagle | Self::ParallelspecEagle)
     }
 
-    /// Returns whether the drafter may draft only some of the target's tokens.
-    pub(crate) fn may_have_fewer_tokens(self) -> bool {
-        self.predicts_features() || self.has_blocks()
-    }
-
     /// Returns whether the drafter drafts blocks: its masks have the target's embedding of a token.
     pub(crate) fn has_blocks(self) -> bool {
         matches!(self, Self::Dflash | Self::Dspark)
@@ -116,7 +111,6 @@ pub struct DrafterOptions {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub drafted_positions: usize,
     /// The number of tokens that the drafter can draft: the most frequent ones of the training text. `None` for all.
-    /// Only drafters that read features may have fewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft_vocab: Option<usize>,
     /// What block drafters have in addition; `None` for all others.
