@@ -70,9 +70,10 @@ fn devices_measures_passes_that_return_the_best_tokens() {
 #[test]
 fn an_unknown_interface_is_an_error_that_names_the_known_ones() {
     let words = "FORERUN_GPU_API is \"vulkan\", but must be cuda";
-    for arguments in
-        [&["devices"][..], &["generate", "--prompt", "Once", "--placement", "target=gpu:0"]]
-    {
+    for arguments in [
+        &["devices"][..],
+        &["generate", "--prompt", "Once", "--placement", "drafter=cpu:0,target=gpu:0"],
+    ] {
         let run = Run::forerun().with(arguments).variable("FORERUN_GPU_API", "vulkan");
         let finished = run.finish();
         assert_ne!(finished.code, Some(0), "{arguments:?}");
