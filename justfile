@@ -52,11 +52,14 @@ batches cases="20000":
 gpu cases="24" driver="/usr/share/vulkan/icd.d/lvp_icd.x86_64.json":
     FORERUN_CASES={{cases}} VK_DRIVER_FILES={{driver}} VK_ICD_FILENAMES={{driver}} cargo nextest run -p forerun-gpu
 
-# The GPU's tests on CUDA's emulator, and the backend's own; needs a C++ compiler. Those of files of Vulkan's drivers are left out
+# The GPU's tests on CUDA's emulator, the backend's own, and whole answers; needs a C++ compiler. Those of files of Vulkan's drivers are left out
 cuda cases="24":
     cargo nextest run -p forerun-cuda
     FORERUN_CUDA_EMULATOR={{justfile_directory()}}/target/cuda-emulator FORERUN_CASES={{cases}} \
         cargo nextest run -p forerun-gpu --features cuda -E 'not test(pipeline_files::)'
+    FORERUN_CUDA_EMULATOR={{justfile_directory()}}/target/cuda-emulator \
+        cargo nextest run -p forerun --features cuda -E 'test(gpus::)'
+    cargo nextest run -p forerun-cli --features cuda -E 'test(gpus::)'
 
 # Automatic draft lengths against plain decoding and every fixed length, in many more random worlds
 worlds cases="10000":

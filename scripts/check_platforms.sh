@@ -7,10 +7,10 @@ cd "$(dirname "$0")/.."
 
 platforms=(aarch64-apple-darwin x86_64-pc-windows-gnu)
 case "${1:-}" in
-    "") crates=(-p forerun-cpu -p forerun-runtime -p forerun-output -p forerun) ;;
+    "") crates=(-p forerun-cpu -p forerun-runtime -p forerun-output -p forerun -p forerun-gpu --features forerun/cuda) ;;
     --workspace)
         platforms+=(aarch64-unknown-linux-gnu)
-        features=forerun-cli/server,forerun-cli/plots,forerun-cli/train
+        features=forerun-cli/cuda,forerun-cli/server,forerun-cli/plots,forerun-cli/train
         crates=(--workspace --no-default-features --features "$features")
         ;;
     *) echo "usage: $0 [--workspace]" >&2; exit 2 ;;

@@ -102,6 +102,10 @@ fn costs_on_gpu(
         cache_bytes: probe.past_bytes() as f64,
     };
     costs.print(measured)?;
+    writeln!(
+        std::io::stdout().lock(),
+        "the GPU returns the best token of each row, as for greedy decoding"
+    )?;
     let mut rows: Vec<usize> = arguments.rows.clone();
     rows.dedup();
     for rows in rows {
@@ -123,7 +127,7 @@ fn print_kernels(
     let times = probe.model().kernel_times();
     let mut out = std::io::stdout().lock();
     if times.is_empty() {
-        writeln!(out, "the driver has no clock that times single kernels")?;
+        writeln!(out, "the times of single kernels cannot be measured through this driver")?;
         return Ok(());
     }
     let each = |seconds: f64| seconds / rounds as f64 * 1e3;
@@ -318,16 +322,16 @@ fn cores() -> anyhow::Result<ExitCode> {
     writeln!(out, "  pearl, auto      {}", typical_placement(&cores, true))?;
     writeln!(out, "  dsi, ssd         {}", Placement::automatic(&cores, Some(1), 1))?;
     writeln!(out, "  others           {}", typical_placement(&cores, false))?;
-    write!(out, "{}", gpus())?;
+    write!(out, "{}", gpus()?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Lists the GPUs, as placements name them.
 #[cfg(feature = "gpu")]
-fn gpus() -> String {
-    let adapters = forerun::GpuDevice::adapters();
+fn gpus() -> Result<String, forerun::GpuError> {
+    let adapters = forerun::GpuDevice::adapters()?;
     if adapters.is_empty() {
-        return "GPUs                 none (a GPU needs a driver for Vulkan, Direct3D 12, Metal, or CUDA with `--features cuda`)\n".to_owned();
+        return Ok("GPUs                 none (a GPU needs a driver for Vulkan, Direct3D 12, Metal, or CUDA with `--features cuda`)\n".to_owned());
     }
     let mut text = "GPUs\n".to_owned();
     for adapter in adapters {
@@ -342,12 +346,12 @@ fn gpus() -> String {
         let driver = &adapter.driver;
         text += &format!("  {adapter}, {driver}, buffers of up to {gib:.1} GiB{note}\n");
     }
-    text
+    Ok(text)
 }
 
 #[cfg(not(feature = "gpu"))]
-fn gpus() -> &'static str {
-    "GPUs                 not in this build (`--features gpu`)\n"
+fn gpus() -> anyhow::Result<&'static str> {
+    Ok("GPUs                 not in this build (`--features gpu`)\n")
 }
 
 /// Returns the processor's name, if the system reports it.

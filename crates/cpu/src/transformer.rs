@@ -283,10 +283,12 @@ impl Transformer {
             scratch.overflows.extend(of_layer);
         }
         scratch.logits.clear();
+        pass.retain_hidden_rows(&mut scratch.hidden);
         Ok(())
     }
 
-    /// Completes a pass after its last layer: computes the logits of the output rows.
+    /// Completes a pass after its last layer: computes the logits of the output rows, and keeps the hidden states that are
+    /// read.
     pub(crate) fn finish(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) {
         let stores_normed = self.features == Some(FeatureSource::LastHidden);
         let rows = self.scratch.tree_mask.rows();
@@ -312,6 +314,7 @@ impl Transformer {
             (first_row, outputs) = (end, outputs + sequence.output_rows());
         }
         self.logits(outputs);
+        pass.retain_hidden_rows(&mut self.scratch.hidden);
         if let Some(members) = &self.members {
             members.gather_overflows(&mut self.scratch.overflows, self.weights.cache_type());
         }

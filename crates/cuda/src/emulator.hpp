@@ -3,6 +3,7 @@
 // There are no headers, so that a kernel compiles in a fraction of a second.
 
 #define DEVICE inline
+#define UNROLL
 #define __device__
 #define KERNEL(threads) static void
 #define SHARED_MEMORY(T) \

@@ -8,5 +8,6 @@
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 #define SHARED_MEMORY(T) __shared__ T shared;
 #define EMULATED(...)
+#define UNROLL _Pragma("unroll")
 // CUDA lays structures out as the host's compiler does, which checks this in the emulator. NVRTC has no `offsetof`.
 #define MEMBER_AT(T, member, offset)

@@ -16,13 +16,14 @@ use forerun_formats::{BlockType, Config, Family};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Returns whether there is a GPU. If not, says so.
+/// Returns whether there is a GPU, and says which one is used.
 fn has_gpu() -> bool {
-    let found = !GpuDevice::adapters().is_empty();
-    if !found {
-        eprintln!("skipped: there is no GPU, and no software driver");
+    let adapters = GpuDevice::adapters().unwrap();
+    match adapters.first() {
+        Some(adapter) => println!("{adapter}"),
+        None => eprintln!("skipped: there is no GPU, and no software driver"),
     }
-    found
+    !adapters.is_empty()
 }
 
 fn options(pair: &RandomPair, placement: &str) -> Options {

@@ -4,6 +4,7 @@ mod cache_range;
 mod caches;
 mod chat;
 mod common;
+mod cuda;
 mod dflash;
 mod dflash2;
 mod draft_goldens;

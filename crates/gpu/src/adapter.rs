@@ -1,6 +1,7 @@
 //! The GPUs of the machine.
 
 use crate::cuda;
+use crate::error::GpuError;
 use std::fmt;
 use std::sync::OnceLock;
 use wgpu::{Adapter, Backend, Backends, DeviceType, Instance, InstanceDescriptor};
@@ -134,8 +135,11 @@ fn all_adapters() -> Vec<Adapter> {
 
 /// Returns the adapters with their descriptions: GPUs with their own memory first, software last, and
 /// otherwise in the order of the drivers.
-pub(crate) fn find_adapters() -> Vec<(GpuAdapter, Adapter)> {
-    let mut adapters = cuda::chosen_adapters().unwrap_or_else(all_adapters);
+///
+/// # Errors
+/// If an environment variable names an interface that is unknown, or not in this build.
+pub(crate) fn find_adapters() -> Result<Vec<(GpuAdapter, Adapter)>, GpuError> {
+    let mut adapters = cuda::chosen_adapters()?.unwrap_or_else(all_adapters);
     adapters.sort_by_key(|adapter| match adapter.get_info().device_type {
         DeviceType::DiscreteGpu => 0,
         DeviceType::IntegratedGpu => 1,
@@ -144,7 +148,7 @@ pub(crate) fn find_adapters() -> Vec<(GpuAdapter, Adapter)> {
         DeviceType::Cpu => 4,
     });
     let describe = |(index, adapter)| (GpuAdapter::new(index, &adapter), adapter);
-    adapters.into_iter().enumerate().map(describe).collect()
+    Ok(adapters.into_iter().enumerate().map(describe).collect())
 }
 
 #[cfg(test)]

@@ -261,7 +261,7 @@ mod tests {
     }
 
     fn device() -> Option<std::sync::Arc<GpuDevice>> {
-        if GpuDevice::adapters().is_empty() {
+        if GpuDevice::adapters().unwrap().is_empty() {
             eprintln!("skipped: there is no GPU");
             return None;
         }

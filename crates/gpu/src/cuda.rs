@@ -1,6 +1,8 @@
 //! CUDA, if this crate is built with it.
 
-use std::path::Path;
+use crate::error::GpuError;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use wgpu::{Adapter, AdapterInfo, Device};
 
 /// The environment variable that names the only interface to GPUs that is used: `cuda`. Without it, a GPU that has
@@ -11,13 +13,44 @@ pub(crate) const API: &str = "FORERUN_GPU_API";
 /// one.
 pub(crate) const EMULATOR: &str = "FORERUN_CUDA_EMULATOR";
 
-/// Returns the adapters that [`EMULATOR`] or [`API`] choose. `None` if they choose none.
-pub(crate) fn chosen_adapters() -> Option<Vec<Adapter>> {
-    if let Some(folder) = std::env::var_os(EMULATOR).filter(|folder| !folder.is_empty()) {
-        return Some(emulated_adapters(Path::new(&folder)));
+/// The only adapters that are used.
+#[derive(Debug, PartialEq, Eq)]
+enum Chosen {
+    /// CUDA's.
+    Cuda,
+    /// The emulator, with the folder of its kernels.
+    Emulator(PathBuf),
+}
+
+impl Chosen {
+    /// Returns what the values of [`EMULATOR`] and [`API`] choose, if they choose anything. An empty value is none.
+    fn of([emulator, api]: [Option<OsString>; 2]) -> Result<Option<Self>, GpuError> {
+        let is_set = |value: &OsString| !value.is_empty();
+        let (variable, chosen) = match (emulator.filter(is_set), api.filter(is_set)) {
+            (_, Some(api)) if api != "cuda" => {
+                return Err(GpuError::UnknownApi(api.to_string_lossy().into_owned()));
+            }
+            (Some(folder), _) => (EMULATOR, Self::Emulator(folder.into())),
+            (None, Some(_)) => (API, Self::Cuda),
+            (None, None) => return Ok(None),
+        };
+        match cfg!(feature = "cuda") {
+            true => Ok(Some(chosen)),
+            false => Err(GpuError::WithoutCuda { variable }),
+        }
     }
-    let is_cuda = std::env::var_os(API).is_some_and(|api| api == "cuda");
-    is_cuda.then(adapters)
+}
+
+/// Returns the adapters that [`EMULATOR`] or [`API`] choose. `None` if they choose none.
+///
+/// # Errors
+/// If [`API`] has an unknown value, or one of the two is set and this crate is built without CUDA.
+pub(crate) fn chosen_adapters() -> Result<Option<Vec<Adapter>>, GpuError> {
+    let chosen = Chosen::of([EMULATOR, API].map(std::env::var_os))?;
+    Ok(chosen.map(|chosen| match chosen {
+        Chosen::Cuda => adapters(),
+        Chosen::Emulator(folder) => emulated_adapters(&folder),
+    }))
 }
 
 /// Returns CUDA's devices. Empty without the feature `cuda`.
@@ -100,9 +133,43 @@ pub(crate) fn is_offered_by(cuda: &AdapterInfo, others: &[AdapterInfo]) -> bool 
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use wgpu::{Backend, DeviceType};
+
+    #[test]
+    fn variables_choose_cuda_or_are_errors() {
+        let chosen =
+            |emulator: &str, api: &str| Chosen::of([emulator, api].map(|it| Some(it.into())));
+        assert_eq!(Chosen::of([None, None]).unwrap(), None);
+        assert_eq!(chosen("", "").unwrap(), None);
+        for (emulator, api, expected) in [
+            ("", "cuda", Chosen::Cuda),
+            ("folder", "", Chosen::Emulator("folder".into())),
+            ("folder", "cuda", Chosen::Emulator("folder".into())),
+        ] {
+            let found = chosen(emulator, api).map_err(|error| error.to_string());
+            match cfg!(feature = "cuda") {
+                true => assert_eq!(found.unwrap(), Some(expected)),
+                false => {
+                    let error = found.unwrap_err();
+                    let variable = if emulator.is_empty() { API } else { EMULATOR };
+                    assert!(
+                        error.contains(variable) && error.contains("feature `cuda`"),
+                        "{error}"
+                    );
+                }
+            }
+        }
+        for (emulator, api) in [("", "vulkan"), ("", "CUDA"), ("folder", "metal")] {
+            let error = chosen(emulator, api).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("{API} is {api:?}, but must be cuda: set it to that, or unset it")
+            );
+        }
+    }
 
     #[test]
     fn a_gpu_with_another_driver_counts_once() {

@@ -85,23 +85,28 @@ impl Default for GpuOptions {
 impl GpuDevice {
     /// Returns the GPUs of the machine: those with their own memory first, drivers that compute on the processor
     /// last. It is empty without a driver.
-    #[must_use]
-    pub fn adapters() -> Vec<GpuAdapter> {
-        find_adapters().into_iter().map(|(adapter, _)| adapter).collect()
+    ///
+    /// # Errors
+    /// [`GpuError::UnknownApi`] or [`GpuError::WithoutCuda`] if an environment variable names an interface that is unknown, or
+    /// not in this build.
+    pub fn adapters() -> Result<Vec<GpuAdapter>, GpuError> {
+        Ok(find_adapters()?.into_iter().map(|(adapter, _)| adapter).collect())
     }
 
     /// Returns the GPUs that have CUDA's driver only, but no compiler of kernels for it, with what to do: the name and the reason of
     /// each. They are not among [`GpuDevice::adapters`]. It is empty without the feature `cuda`.
-    #[must_use]
-    pub fn unusable() -> Vec<String> {
-        let used: Vec<_> = find_adapters().into_iter().map(|(_, adapter)| adapter).collect();
-        cuda::unusable(&used)
+    ///
+    /// # Errors
+    /// As [`GpuDevice::adapters`].
+    pub fn unusable() -> Result<Vec<String>, GpuError> {
+        let used: Vec<_> = find_adapters()?.into_iter().map(|(_, adapter)| adapter).collect();
+        Ok(cuda::unusable(&used))
     }
 
     /// Opens the GPU with this number among [`GpuDevice::adapters`], and probes its arithmetic.
     ///
     /// # Errors
-    /// If there is no such GPU, or it lacks what the kernels need, or its driver refuses.
+    /// If there is no such GPU, or it lacks what the kernels need, or its driver refuses; and as [`GpuDevice::adapters`].
     pub fn open(index: usize) -> Result<Arc<Self>, GpuError> {
         Self::open_with(index, GpuOptions::default())
     }
@@ -111,7 +116,7 @@ impl GpuDevice {
     /// # Errors
     /// As [`GpuDevice::open`].
     pub fn open_with(index: usize, options: GpuOptions) -> Result<Arc<Self>, GpuError> {
-        let mut adapters = find_adapters();
+        let mut adapters = find_adapters()?;
         if index >= adapters.len() {
             let names: Vec<String> = adapters.iter().map(|(gpu, _)| gpu.to_string()).collect();
             let found = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -369,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_driver_that_does_not_answer_is_an_error() {
-        if GpuDevice::adapters().is_empty() {
+        if GpuDevice::adapters().unwrap().is_empty() {
             return eprintln!("skipped: there is no GPU");
         }
         let device = GpuDevice::open(0).unwrap();

@@ -1,5 +1,6 @@
 //! Errors of GPUs: of opening them, of loading models on them, and of passes.
 
+use crate::cuda::API;
 use crate::rules::{INEXACT, SOFTWARE};
 use forerun_cache::StorageError;
 use forerun_formats::LoadError;
@@ -8,6 +9,17 @@ use forerun_model::PassError;
 /// A GPU that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
+    /// The environment variable `FORERUN_GPU_API` has an unknown value.
+    #[error("{API} is {0:?}, but must be cuda: set it to that, or unset it")]
+    UnknownApi(String),
+    /// An environment variable chooses CUDA, and this crate is built without it.
+    #[error(
+        "{variable} chooses CUDA, which this build does not have: build it with the feature `cuda`, or unset {variable}"
+    )]
+    WithoutCuda {
+        /// The variable.
+        variable: &'static str,
+    },
     /// There is no adapter with this number.
     #[error("there is no GPU {index}; found {found}; install the Vulkan driver of the GPU")]
     NoAdapter {
@@ -45,14 +57,19 @@ pub enum GpuError {
     /// The driver does not compute the defined bits.
     #[error(
         "GPU {adapter}: its driver computes other bits than those that forerun defines ({found}), so a text could depend \
-         on how it is verified; update the driver, or set {name}=1 to use it nevertheless",
-        name = INEXACT
+         on how it is verified; {advice}, or set {INEXACT}=1 to use it nevertheless",
+        advice = match lax_interface {
+            None => "update the driver".to_owned(),
+            Some(interface) => format!("forerun cannot forbid this through {interface}: place the model on cores"),
+        }
     )]
     OtherBits {
         /// The adapter's name.
         adapter: String,
         /// What the probe found.
         found: String,
+        /// The interface to the driver, if the driver may change arithmetic there.
+        lax_interface: Option<String>,
     },
     /// GPUs with replicas of a model compute different bits.
     #[error(

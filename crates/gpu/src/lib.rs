@@ -20,7 +20,7 @@
 //!
 //! Weights in blocks are multiplied as the numbers that they stand for. `Arithmetic::gpu` in `forerun-reference` states
 //! the same for the slow reference, which has the same bits in tests. With Direct3D 12 and Metal, the driver compiles WGSL, which allows it to change bits. Those two have
-//! never run.
+//! never run. Apple's systems have Metal only: SPIR-V, and so the whole of `spirv.rs`, is for the others.
 
 mod adapter;
 mod attention;
@@ -68,6 +68,7 @@ mod recurrent;
 mod rows;
 mod rules;
 mod scratch;
+#[cfg(not(target_vendor = "apple"))]
 mod spirv;
 mod states;
 mod support;

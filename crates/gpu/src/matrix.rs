@@ -268,7 +268,7 @@ mod tests {
     /// Selected outputs come from several parts, in any order, alone or in runs, with their biases.
     #[test]
     fn outputs_are_selected_with_their_biases() {
-        if GpuDevice::adapters().is_empty() {
+        if GpuDevice::adapters().unwrap().is_empty() {
             return eprintln!("skipped: there is no GPU");
         }
         let device = GpuDevice::open(0).unwrap();

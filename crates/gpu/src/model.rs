@@ -44,8 +44,7 @@ pub struct GpuModel {
     times: PassTimes,
     logits: Vec<f32>,           // [whole output rows, head outputs]
     best: Vec<Vec<BestTokens>>, // [sequences][output rows]
-    /// The hidden states of a drafter that reads features.
-    hidden: Vec<f32>, // [rows, hidden]
+    hidden: Vec<f32>,           // [rows whose hidden states are read, hidden]
     /// The hidden states that the first layers of a model return: `[kept, rows, hidden]`.
     pub(crate) kept: Vec<f32>,
     pub(crate) overflows: Vec<CacheOverflow>,
@@ -58,7 +57,7 @@ struct ResultPlaces {
     features: u64, // [parts][rows, hidden], after the overflows: [rows]
     logits: u64,   // [whole output rows, head outputs]
     best: u64,     // [selected tokens, 2]
-    hidden: u64,   // [rows, hidden] of a drafter that reads features
+    hidden: u64,   // [rows whose hidden states are read, hidden]
     loads: u64,    // [layers] if the model has experts
     end: u64,
 }
@@ -238,8 +237,7 @@ impl GpuModel {
         let whole = rows.output_rows.whole();
         let best = logits + (whole * self.weights.head.outputs * size) as u64;
         let states = best + 8 * u64::from(rows.output_rows.selected());
-        let returns_states = self.weights.features.is_some() && !rows.is_context;
-        let loads = states + if returns_states { (count * hidden * size) as u64 } else { 0 };
+        let loads = states + (rows.hidden_count() * hidden * size) as u64;
         let has_experts = self.weights.layers.iter().any(|layer| layer.experts.is_some());
         let end = loads + if has_experts { (self.weights.layers.len() * size) as u64 } else { 0 };
         let held = self.staging.as_ref().map_or(0, Buffer::size);
@@ -319,8 +317,13 @@ impl GpuModel {
             (staging, 0),
             rows.rows.len() as u64 * size,
         );
-        let hidden = (scratch.hidden.get(), 0);
-        run.recorder.copy(hidden, (staging, places.hidden), places.loads - places.hidden);
+        let row_bytes = weights.architecture().hidden_size as u64 * size;
+        let mut to = places.hidden;
+        for read in &rows.hidden {
+            let (from, bytes) = (read.start as u64 * row_bytes, read.len() as u64 * row_bytes);
+            run.recorder.copy((scratch.hidden.get(), from), (staging, to), bytes);
+            to += bytes;
+        }
         let outputs = rows.outputs.len() as u32;
         let at_once = outputs_at_once(weights.device(), weights.head.outputs) as u32;
         for first in (0..outputs).step_by(at_once as usize) {

@@ -2,17 +2,17 @@
 
 use crate::device::PARAMETER_BYTES;
 use crate::kernel::{Access, Kernel};
-use crate::spirv;
 use bytemuck::Pod;
 use std::borrow::Cow;
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
     BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType, CommandEncoder,
-    ComputePassDescriptor, ComputePipeline, ComputePipelineDescriptor, Device,
-    PassthroughShaderEntryPoint, PipelineCache, PipelineCompilationOptions,
-    PipelineLayoutDescriptor, ShaderModule, ShaderModuleDescriptor,
-    ShaderModuleDescriptorPassthrough, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    ComputePassDescriptor, ComputePipeline, ComputePipelineDescriptor, Device, PipelineCache,
+    PipelineCompilationOptions, PipelineLayoutDescriptor, ShaderModule, ShaderModuleDescriptor,
+    ShaderRuntimeChecks, ShaderSource, ShaderStages,
 };
+#[cfg(not(target_vendor = "apple"))]
+use wgpu::{PassthroughShaderEntryPoint, ShaderModuleDescriptorPassthrough};
 
 /// The name of every kernel's entry point.
 const ENTRY_POINT: &str = "main";
@@ -103,6 +103,7 @@ impl Pipeline {
 }
 
 /// Compiles a kernel as SPIR-V whose arithmetic the driver may not change.
+#[cfg(not(target_vendor = "apple"))]
 fn exact_module(device: &Device, kernel: Kernel) -> ShaderModule {
     let entry_point = PassthroughShaderEntryPoint {
         name: Cow::Borrowed(ENTRY_POINT),
@@ -110,12 +111,18 @@ fn exact_module(device: &Device, kernel: Kernel) -> ShaderModule {
     };
     let descriptor = ShaderModuleDescriptorPassthrough {
         entry_points: Cow::Owned(vec![entry_point]),
-        spirv: Some(Cow::Owned(spirv::compile(&kernel.source()))),
+        spirv: Some(Cow::Owned(crate::spirv::compile(&kernel.source()))),
         ..ShaderModuleDescriptorPassthrough::default()
     };
     // SAFETY: naga has validated the module, and only decorations were added. Its kernels index buffers within
     // the sizes that passes give them, end their loops, and write shared memory before they read it.
     unsafe { device.create_shader_module_passthrough(descriptor) }
+}
+
+/// SPIR-V is for Vulkan, which is not used on Apple's systems.
+#[cfg(target_vendor = "apple")]
+fn exact_module(_device: &Device, _kernel: Kernel) -> ShaderModule {
+    unreachable!("no adapter has Vulkan")
 }
 
 /// Compiles a kernel as WGSL, without checks in loops.

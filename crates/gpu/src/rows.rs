@@ -47,6 +47,8 @@ pub(crate) struct PassRows {
     pub(crate) steps: Vec<[u32; 2]>,
     /// What the rows read in addition to their tokens; empty if they read nothing else.
     pub(crate) features: Vec<FeatureRun>,
+    /// The rows whose hidden states are read.
+    pub(crate) hidden: Vec<Range<usize>>,
     /// Whether the rows only have keys and values, for blocks after them.
     pub(crate) is_context: bool,
 }
@@ -63,7 +65,8 @@ impl PassRows {
         let features = feature_runs(pass, architecture, masks);
         let is_block = matches!(architecture.input, Input::Block { .. });
         let is_context = is_block && !features.is_empty();
-        let mut rows = Self { features, is_context, ..Self::default() };
+        let hidden = pass.hidden_rows().collect();
+        let mut rows = Self { features, hidden, is_context, ..Self::default() };
         let mut steps = Vec::new();
         for sequence in pass.sequences {
             rows.add_sequence(sequence, is_block);
@@ -128,6 +131,11 @@ impl PassRows {
             self.tables.extend(pairs.clone().map(|pair| angle(pair).cos() as f32 * amplitude));
             self.tables.extend(pairs.map(|pair| angle(pair).sin() as f32 * amplitude));
         }
+    }
+
+    /// Returns the number of rows whose hidden states are read.
+    pub(crate) fn hidden_count(&self) -> usize {
+        self.hidden.iter().map(Range::len).sum()
     }
 
     /// Returns the positions that each row sees.

@@ -37,13 +37,13 @@ impl GpuRules {
     /// # Errors
     /// As [`GpuDevice::open`], and if the rules exclude the GPU.
     pub fn open(self, index: usize) -> Result<Arc<GpuDevice>, GpuError> {
-        let adapters = GpuDevice::adapters();
+        let adapters = GpuDevice::adapters()?;
         self.check_adapter(&adapters, index)?;
         let kind = adapters.get(index).map(|adapter| adapter.kind);
         let pipeline_folder = folder_from_environment(kind == Some(AdapterKind::Software));
         let options = GpuOptions { pipeline_folder, ..GpuOptions::default() };
         let device = GpuDevice::open_with(index, options)?;
-        self.check_bits(&device.adapter().name, device.probe())?;
+        self.check_bits(&Examined::of(&device))?;
         Ok(device)
     }
 
@@ -61,10 +61,15 @@ impl GpuRules {
         }
     }
 
-    fn check_bits(self, adapter: &str, probe: &Probe) -> Result<(), GpuError> {
+    fn check_bits(self, examined: &Examined) -> Result<(), GpuError> {
+        let Examined { adapter, probe, forbids_contraction } = examined;
         match self.inexact || probe.has_defined_bits() {
             true => Ok(()),
-            false => Err(GpuError::OtherBits { adapter: adapter.into(), found: probe.to_string() }),
+            false => Err(GpuError::OtherBits {
+                adapter: adapter.name.clone(),
+                found: probe.to_string(),
+                lax_interface: (!forbids_contraction).then(|| adapter.backend.clone()),
+            }),
         }
     }
 
@@ -74,13 +79,8 @@ impl GpuRules {
     /// [`GpuError::DifferentBits`] with two GPUs whose arithmetic differs.
     pub fn check_replicas(devices: &[Arc<GpuDevice>]) -> Result<(), GpuError> {
         let Some((first, others)) = devices.split_first() else { return Ok(()) };
-        let examined = |device: &GpuDevice| Examined {
-            adapter: device.adapter().clone(),
-            probe: *device.probe(),
-            forbids_contraction: device.forbids_contraction(),
-        };
-        let first = examined(first);
-        let mut others = others.iter().map(|device| examined(device));
+        let first = Examined::of(first);
+        let mut others = others.iter().map(|device| Examined::of(device));
         match others.find(|other| !first.has_bits_of(other)) {
             Some(other) => {
                 Err(GpuError::DifferentBits { first: first.to_string(), second: other.to_string() })
@@ -98,6 +98,14 @@ struct Examined {
 }
 
 impl Examined {
+    fn of(device: &GpuDevice) -> Self {
+        Self {
+            adapter: device.adapter().clone(),
+            probe: *device.probe(),
+            forbids_contraction: device.forbids_contraction(),
+        }
+    }
+
     /// Whether two GPUs have given the same results, and can be expected to give the same ones everywhere: because
     /// their shaders leave the driver no choice and it follows the rules, or because they are the same GPU with the same
     /// driver.
@@ -176,12 +184,22 @@ mod tests {
     #[test]
     fn drivers_with_other_bits_are_used_only_if_they_are_allowed() {
         let strict = GpuRules::default();
-        assert!(strict.check_bits("card", &probe(true, 1)).is_ok());
-        let error = strict.check_bits("card", &probe(false, 1)).unwrap_err().to_string();
-        assert!(error.contains("card") && error.contains(INEXACT), "{error}");
-        assert!(error.contains("contracts"), "{error}");
+        let card = |has_defined_bits, forbids_contraction| Examined {
+            adapter: GpuAdapter { backend: "Metal".into(), ..adapter(0, AdapterKind::Discrete) },
+            probe: probe(has_defined_bits, 1),
+            forbids_contraction,
+        };
+        assert!(strict.check_bits(&card(true, true)).is_ok());
+        assert!(strict.check_bits(&card(true, false)).is_ok());
+        for (forbids_contraction, advice) in [(true, "update the driver"), (false, "through Metal")]
+        {
+            let error =
+                strict.check_bits(&card(false, forbids_contraction)).unwrap_err().to_string();
+            let words = ["card 0", "contracts", advice, INEXACT];
+            assert!(words.iter().all(|words| error.contains(words)), "{error}");
+        }
         let inexact = GpuRules { inexact: true, ..strict };
-        assert!(inexact.check_bits("card", &probe(false, 1)).is_ok());
+        assert!(inexact.check_bits(&card(false, true)).is_ok());
     }
 
     #[test]

@@ -147,6 +147,71 @@ impl Target {
     }
 }
 
+/// Returns a request that reads the best token of each row.
+fn greedy<'a>(
+    tokens: &'a [TokenId],
+    (tree, features): (&'a TokenTree, &'a Features),
+    vocab_size: usize,
+) -> ForwardRequest<'a> {
+    ForwardRequest {
+        rows_for: RowUse::best(1, vocab_size),
+        features: Some(features),
+        ..ForwardRequest::new(SequenceId(1), tokens, tree)
+    }
+}
+
+/// Of the hidden states that a drafter computes, only those come home from which its next rows or its heads go on.
+#[test]
+fn only_hidden_states_that_are_read_come_home() {
+    let Some(device) = gpu() else { return };
+    let target = target();
+    let whole = GpuWeights::load(device, &target.checkpoint, WeightType::Bf16).unwrap();
+    let load = |layout| {
+        let speculator = target.drafter(layout);
+        let Ok(SpeculatorArchitecture::Layers(layers)) = speculator.architecture() else {
+            panic!("a drafter of layers");
+        };
+        let mask = speculator.block().map(|block| block.mask);
+        let width = layers.feature_width();
+        let weights = GpuWeights::load_drafter(&whole, layers, &speculator, WeightType::Bf16);
+        (GpuModel::new(Arc::new(weights.unwrap())), width, mask)
+    };
+    let tokens: Vec<TokenId> = (0..30).collect();
+    let context = tokens.len() - 1;
+    let features = |width| {
+        let rows = (0..context).flat_map(|position| feature(position, tokens[position], width));
+        let mut features = Features::new();
+        features.push(FeatureRows::new(width, rows.collect()));
+        features
+    };
+    let hidden = 4 * target.config.hidden_size;
+    // Whether a row's keys and values fit the cache's type, and its best token.
+    let (row, best) = (4, 8);
+
+    // EAGLE: the prediction after the last token.
+    let (layers, width, _) = load(SpeculatorLayout::Eagle);
+    let (mut eagle, none, features_of_eagle) =
+        (EagleModel::new(layers), TokenTree::new(), features(width));
+    let request = greedy(&tokens, (&none, &features_of_eagle), target.config.vocab_size);
+    eagle.logits(&request).unwrap();
+    let found = eagle.device().last_cost().read_back_bytes;
+    assert_eq!(found, (context * row + best + hidden) as u64);
+
+    // A block: nothing, or all of it for heads after it.
+    for (features_from, states) in [(None, 0), (Some(0), 1 + POSITIONS)] {
+        let (layers, width, mask) = load(SpeculatorLayout::DFlash);
+        let (mut block, features) = (BlockModel::new(layers), features(width));
+        let tree = TokenTree::chain(&[mask.unwrap(); POSITIONS]);
+        let request = greedy(&tokens, (&tree, &features), target.config.vocab_size);
+        let request = ForwardRequest { first_row: 1, features_from, ..request };
+        let output = block.logits(&request).unwrap();
+        assert_eq!(output.features.is_some(), features_from.is_some());
+        let found = block.device().last_cost().read_back_bytes;
+        let rows = (1 + POSITIONS) * row + POSITIONS * best;
+        assert_eq!(found, (rows + states * hidden) as u64);
+    }
+}
+
 /// Returns features of a token at a position.
 fn feature(position: usize, token: TokenId, width: usize) -> impl Iterator<Item = f32> {
     let seed = position * 7919 + token as usize * 104_729 + 13;

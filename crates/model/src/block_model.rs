@@ -66,6 +66,14 @@ struct PlannedPass<'a> {
     is_last: bool,
 }
 
+impl PlannedPass<'_> {
+    /// Returns the number of rows whose hidden states are read: those of a block whose request asks for them.
+    fn hidden_rows(&self) -> usize {
+        let is_read = self.is_last && self.request.features_from.is_some();
+        if is_read { self.nodes.len() } else { 0 }
+    }
+}
+
 /// What a row reads in addition to its token.
 enum Feature<'a> {
     OfTarget(&'a [f32]),
@@ -81,10 +89,10 @@ impl Feature<'_> {
     }
 }
 
-/// The results of a pass: its output rows, and the hidden states of all rows, if a request asks for them.
+/// The results of a pass: its output rows, and the hidden states that are read.
 struct BlockRows {
     outputs: Vec<OutputRows>,
-    hidden: Vec<f32>, // [rows, hidden]
+    hidden: Vec<f32>, // [read rows, hidden]
 }
 
 impl<F: Forward> BlockModel<F> {
@@ -103,6 +111,12 @@ impl<F: Forward> BlockModel<F> {
             Some(bytes) => Self { pool: self.pool.with_bytes(bytes), ..self },
             None => self,
         }
+    }
+
+    /// Returns the layers on their device.
+    #[must_use]
+    pub fn device(&self) -> &F {
+        &self.transformer
     }
 
     /// Returns the cache of a sequence, if there is one. Tests inspect its contents.
@@ -231,18 +245,28 @@ impl<F: Forward> BlockModel<F> {
             let PlannedPass { request, nodes, first_output, .. } = plan;
             let cache = &sequences[&request.sequence];
             let part = SequencePass::new(cache, nodes, *first_output, request.cancel);
+<<<<<<< HEAD
             let rows_for = head.read_for(request.rows_for);
             SequencePass { rows_for, features, ..part }
+=======
+            let rows_for = head_use(transformer.architecture(), request.rows_for);
+            SequencePass { rows_for, features, hidden_rows: plan.hidden_rows(), ..part }
+>>>>>>> r31
         });
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
         let output = transformer.forward(&Pass { sequences: &parts, order, device }, storage);
         let output = output.map_err(ModelError::from)?;
         let outcomes = output.outcomes(planned.iter().map(|plan| plan.nodes.len()));
+<<<<<<< HEAD
         let wants_hidden = planned.iter().any(|plan| plan.request.features_from.is_some());
         let hidden = if wants_hidden { output.hidden.to_vec() } else { Vec::new() };
         let outputs = output.rows(parts.iter().map(SequencePass::output_rows), head.count());
         let rows = BlockRows { outputs, hidden };
+=======
+        let outputs = output.rows(parts.iter().map(SequencePass::output_rows), head_size);
+        let rows = BlockRows { outputs, hidden: output.hidden.to_vec() };
+>>>>>>> r31
         for (plan, _) in planned.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {
             if plan.kept > 0 {
                 pool.record(plan.request.sequence, &plan.nodes, plan.kept);
@@ -294,7 +318,7 @@ impl<F: Forward> LanguageModel for BlockModel<F> {
         let mut hidden = hidden.chunks(size);
         for ((plan, rows), outcome) in planned.into_iter().zip(outputs).zip(outcomes) {
             let hidden: Vec<f32> =
-                hidden.by_ref().take(plan.nodes.len()).flatten().copied().collect();
+                hidden.by_ref().take(plan.hidden_rows()).flatten().copied().collect();
             if let Err(error) = outcome {
                 batch[plan.entry].complete(Err(error));
                 continue;

@@ -93,6 +93,14 @@ impl PlannedPass<'_> {
         self.missing.len() + self.level().len()
     }
 
+    /// Returns the number of the last rows whose hidden states predict features: that of the last missing token, too.
+    fn predictions(&self) -> usize {
+        match &self.level {
+            Some(level) => level.len() + usize::from(!self.missing.is_empty()),
+            None => 0,
+        }
+    }
+
     /// Returns what the rows read in addition to their tokens.
     fn row_features<'r>(
         &'r self,
@@ -127,6 +135,12 @@ impl<F: Forward> EagleModel<F> {
             Some(bytes) => Self { pool: self.pool.with_bytes(bytes), ..self },
             None => self,
         }
+    }
+
+    /// Returns the layers on their device.
+    #[must_use]
+    pub fn device(&self) -> &F {
+        &self.transformer
     }
 
     /// Returns the cache of a sequence, if there is one. Tests inspect its contents.
@@ -258,8 +272,13 @@ impl<F: Forward> EagleModel<F> {
             let PlannedPass { request, nodes, first_output, .. } = plan;
             let cache = &sequences[&request.sequence];
             let part = SequencePass::new(cache, nodes, *first_output, request.cancel);
+<<<<<<< HEAD
             let rows_for = outputs.read_for(request.rows_for);
             SequencePass { rows_for, features, ..part }
+=======
+            let rows_for = head_use(transformer.architecture(), request.rows_for);
+            SequencePass { rows_for, features, hidden_rows: plan.predictions(), ..part }
+>>>>>>> r31
         });
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
@@ -268,10 +287,11 @@ impl<F: Forward> EagleModel<F> {
         let output = output.map_err(ModelError::from)?;
         let rows = output.rows(parts.iter().map(SequencePass::output_rows), outputs.count());
         let outcomes = output.outcomes(planned.iter().map(PlannedPass::rows));
-        let mut end = 0;
+        let mut predicted = output.hidden;
         for (plan, outcome) in planned.iter().zip(&outcomes) {
             let PlannedPass { request, nodes, missing, level, .. } = plan;
-            end += plan.rows();
+            let (own, others) = predicted.split_at(plan.predictions() * size);
+            predicted = others;
             if outcome.is_err() {
                 continue;
             }
@@ -279,11 +299,7 @@ impl<F: Forward> EagleModel<F> {
             let (Some(level), Some(round)) = (level, rounds.get_mut(&request.sequence)) else {
                 continue;
             };
-            // The row of the last missing token predicts, too.
-            let predictions = level.len() + usize::from(!missing.is_empty());
-            round
-                .predicted
-                .extend_from_slice(&output.hidden[(end - predictions) * size..end * size]);
+            round.predicted.extend_from_slice(own);
             round.tree.copy_from(request.tree, level.end);
         }
         Ok((rows, outcomes))

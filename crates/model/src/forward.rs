@@ -4,6 +4,7 @@ use forerun_cache::{HeldRows, PageStorage, StorageError};
 use forerun_core::{BestTokens, Node, RowLogits, RowUse, TokenId, TokenTree};
 use forerun_formats::{Architecture, DraftHeads};
 use forerun_lm::{CachePart, DeviceChoice, LayerOrder, ModelError, Progress};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The error of a forward pass that was cancelled between two layers.
@@ -66,6 +67,8 @@ pub struct SequencePass<'a> {
     /// What each new node's row reads in addition to its token: `[new nodes]`. Empty for a model that
     /// reads tokens only.
     pub features: &'a [RowFeature<'a>],
+    /// The number of the last new nodes whose hidden states are read.
+    pub hidden_rows: usize,
     /// Set when the sequence's rows are no longer needed.
     pub cancel: &'a AtomicBool,
 }
@@ -82,7 +85,7 @@ pub enum RowFeature<'a> {
 }
 
 impl<'a> SequencePass<'a> {
-    /// Creates the part of a sequence whose rows read tokens only, and whose logits are all read.
+    /// Creates the part of a sequence whose rows read tokens only, and whose logits are all read, but no hidden states.
     #[must_use]
     pub fn new(
         cache: &'a dyn HeldRows,
@@ -90,7 +93,8 @@ impl<'a> SequencePass<'a> {
         first_output: Node,
         cancel: &'a AtomicBool,
     ) -> Self {
-        Self { cache, tree, first_output, rows_for: RowUse::Full, features: &[], cancel }
+        let (rows_for, hidden_rows) = (RowUse::Full, 0);
+        Self { cache, tree, first_output, rows_for, features: &[], hidden_rows, cancel }
     }
 
     /// Returns the number of leading nodes that the cache holds.
@@ -118,6 +122,32 @@ impl Pass<'_> {
     pub fn is_cancelled(&self) -> bool {
         self.sequences.iter().all(|sequence| sequence.cancel.load(Ordering::Relaxed))
     }
+
+    /// Returns the rows whose hidden states are read, counted over all new nodes: a range for each sequence that has some.
+    ///
+    /// # Panics
+    /// If more are read than a sequence has: a programming error.
+    pub fn hidden_rows(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut end = 0;
+        let ranges = self.sequences.iter().map(move |sequence| {
+            assert!(sequence.hidden_rows <= sequence.rows(), "hidden states of new nodes");
+            end += sequence.rows();
+            end - sequence.hidden_rows..end
+        });
+        ranges.filter(|range| !range.is_empty())
+    }
+
+    /// Keeps those hidden states that are read, of those of all new nodes: `[rows, hidden]`.
+    pub fn retain_hidden_rows(&self, hidden: &mut Vec<f32>) {
+        let rows: usize = self.sequences.iter().map(SequencePass::rows).sum();
+        let width = hidden.len() / rows.max(1);
+        let mut kept = 0;
+        for Range { start, end } in self.hidden_rows() {
+            hidden.copy_within(start * width..end * width, kept);
+            kept += (end - start) * width;
+        }
+        hidden.truncate(kept);
+    }
 }
 
 /// The results of a forward pass, on the host.
@@ -129,8 +159,8 @@ pub struct PassOutput<'a> {
     /// For each sequence, the best outputs of each of its output nodes if no more is read of them
     /// ([`SequencePass::rows_for`]), or nothing: `[sequences][output rows]`. Empty if `logits` has all rows.
     pub best: &'a [Vec<BestTokens>],
-    /// The hidden states of all new nodes after the last layer, before any norm: `[rows, hidden]`. A
-    /// model that reads tokens only may leave them out.
+    /// The hidden states that are read ([`SequencePass::hidden_rows`]), sequence by sequence, after the last layer and
+    /// before any norm: `[read rows, hidden]`.
     pub hidden: &'a [f32],
     /// The keys and values that the storage could not hold. Rows of other sequences are not affected.
     pub overflows: &'a [CacheOverflow],

@@ -3,12 +3,13 @@
 use crate::forward::Forward;
 use crate::sequence_runner::SequenceRunner;
 use forerun_cache::{Keep, PAGE_ROWS, PageStorage};
-use forerun_core::{TokenId, TokenTree};
+use forerun_core::{RowUse, TokenId, TokenTree};
 use forerun_lm::LayerOrder;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// A model with some tokens in its cache (the past), for measurements.
+/// A model with some tokens in its cache (the past), for measurements. As in greedy decoding, the best token of each row is
+/// read, and a device with its own memory may return that alone.
 pub struct ModelProbe<F: Forward> {
     runner: SequenceRunner<F>,
     past: Vec<TokenId>,
@@ -21,10 +22,11 @@ impl<F: Forward> ModelProbe<F> {
     pub fn new(model: F, past: usize, max_rows: usize) -> Self {
         let architecture = model.architecture();
         let max_past = architecture.context_length.saturating_sub(max_rows);
-        let vocab_size = architecture.vocab_size;
+        let (vocab_size, outputs) = (architecture.vocab_size, architecture.head_size());
         let past: Vec<TokenId> =
             (0..past.min(max_past)).map(|index| token(index, vocab_size)).collect();
-        let mut probe = Self { runner: SequenceRunner::new(model), past };
+        let runner = SequenceRunner::new(model).with_rows_for(RowUse::best(1, outputs));
+        let mut probe = Self { runner, past };
         for start in (0..probe.past.len()).step_by(256) {
             let end = probe.past.len().min(start + 256);
             let chunk = TokenTree::chain(&probe.past[start..end]);
@@ -60,8 +62,7 @@ impl<F: Forward> ModelProbe<F> {
         storage.page_bytes() / PAGE_ROWS * self.past.len() + storage.state_bytes()
     }
 
-    /// Runs one forward pass over `rows` rows, with the logits of all of them. Returns the time in
-    /// seconds.
+    /// Runs one forward pass over `rows` rows, each with its best token. Returns the time in seconds.
     pub fn run(&mut self, rows: usize) -> f64 {
         self.run_in_order(rows, LayerOrder::Sequential)
     }

@@ -2,7 +2,7 @@
 
 use crate::forward::{Forward, Pass, PassError, PassOutput, SequencePass};
 use forerun_cache::{CacheHit, CachePool, Keep, SequenceCache, StorageError};
-use forerun_core::{Node, SequenceId, TokenTree};
+use forerun_core::{Node, RowUse, SequenceId, TokenTree};
 use forerun_lm::{DeviceChoice, LayerOrder};
 use std::sync::atomic::AtomicBool;
 
@@ -12,6 +12,7 @@ const SEQUENCE: SequenceId = SequenceId(0);
 pub struct SequenceRunner<F: Forward> {
     transformer: F,
     pool: CachePool<F::Storage>,
+    rows_for: RowUse,
 }
 
 impl<F: Forward> SequenceRunner<F> {
@@ -20,7 +21,13 @@ impl<F: Forward> SequenceRunner<F> {
     pub fn new(transformer: F) -> Self {
         let mut pool = CachePool::new(transformer.new_storage(), usize::MAX);
         pool.seek(SEQUENCE, &[], &TokenTree::new(), Keep::Exact);
-        Self { transformer, pool }
+        Self { transformer, pool, rows_for: RowUse::Full }
+    }
+
+    /// Returns the same runner, which reads less of the rows of [`SequenceRunner::forward`] than all logits.
+    #[must_use]
+    pub fn with_rows_for(self, rows_for: RowUse) -> Self {
+        Self { rows_for, ..self }
     }
 
     /// Returns the model.
@@ -57,7 +64,7 @@ impl<F: Forward> SequenceRunner<F> {
         self.pool.storage()
     }
 
-    /// Computes the nodes of `tree` that the cache does not hold, with the logits of the nodes from
+    /// Computes the nodes of `tree` that the cache does not hold, with what is read of the logits of the nodes from
     /// `first_output` on.
     ///
     /// # Errors
@@ -71,7 +78,8 @@ impl<F: Forward> SequenceRunner<F> {
     ) -> Result<PassOutput<'_>, PassError> {
         self.reserve(tree, first_output)?;
         let (storage, sequences) = self.pool.storage_and_sequences();
-        let sequences = [SequencePass::new(&sequences[&SEQUENCE], tree, first_output, cancel)];
+        let part = SequencePass::new(&sequences[&SEQUENCE], tree, first_output, cancel);
+        let sequences = [SequencePass { rows_for: self.rows_for, ..part }];
         let pass = Pass { sequences: &sequences, order, device: DeviceChoice::default() };
         let output = self.transformer.forward(&pass, storage)?;
         self.pool.record(SEQUENCE, tree, order.exact_among(tree.len()));

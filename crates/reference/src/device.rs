@@ -282,7 +282,7 @@ impl Forward for ReferenceDevice {
             return Ok(PassOutput { logits: &[], best: &[], hidden: &[], overflows: &[] });
         }
         self.run(pass, 0..n_layers, &mut rows, storage)?;
-        Ok(self.finish(rows))
+        Ok(self.finish(pass, rows))
     }
 }
 
@@ -309,7 +309,7 @@ impl ForwardRest for ReferenceDevice {
         let mut rows = std::mem::take(&mut self.started);
         set_hidden(&mut rows, hidden);
         self.run(pass, first..self.architecture().layers.len(), &mut rows, storage)?;
-        Ok(self.finish(rows))
+        Ok(self.finish(pass, rows))
     }
 }
 
@@ -415,12 +415,13 @@ impl ReferenceDevice {
         }
     }
 
-    /// Computes the logits of the output rows.
-    fn finish(&mut self, rows: Vec<Row>) -> PassOutput<'_> {
+    /// Computes the logits of the output rows, and keeps the hidden states that are read.
+    fn finish(&mut self, pass: &Pass<'_>, rows: Vec<Row>) -> PassOutput<'_> {
         let outputs = rows.iter().filter(|row| row.is_output);
         self.logits =
             outputs.flat_map(|row| self.model.head(&self.model.final_norm(&row.hidden))).collect();
         self.hidden = rows.into_iter().flat_map(|row| row.hidden).collect();
+        pass.retain_hidden_rows(&mut self.hidden);
         PassOutput { logits: &self.logits, best: &[], hidden: &self.hidden, overflows: &[] }
     }
 }

@@ -1,23 +1,29 @@
 //! GPUs.
 
 use super::Check;
+#[cfg(feature = "gpu")]
+use forerun::{AdapterKind, GpuAdapter, GpuDevice, GpuError};
 
 /// Lists the GPUs, and whether their drivers keep the rules that define the bits of a text.
 #[cfg(feature = "gpu")]
 pub(super) fn checks() -> Vec<Check> {
-    let adapters = forerun::GpuDevice::adapters();
-    let unusable = forerun::GpuDevice::unusable().into_iter();
+    found().unwrap_or_else(|error| vec![Check::unknown("gpu", error.to_string())])
+}
+
+#[cfg(feature = "gpu")]
+fn found() -> Result<Vec<Check>, GpuError> {
+    let adapters = GpuDevice::adapters()?;
+    let unusable = GpuDevice::unusable()?.into_iter();
     let unusable: Vec<_> = unusable.map(|reason| Check::unknown("gpu", reason)).collect();
     if adapters.is_empty() && unusable.is_empty() {
-        return vec![Check::ok(
+        return Ok(vec![Check::ok(
             "gpu",
             "none found (a GPU needs a driver for Vulkan, Direct3D 12, Metal, or CUDA with `--features cuda`)",
-        )];
+        )]);
     }
-    let check = |adapter: &forerun::GpuAdapter| match forerun::GpuDevice::open(adapter.index) {
+    let check = |adapter: &GpuAdapter| match GpuDevice::open(adapter.index) {
         Ok(device)
-            if adapter.kind == forerun::AdapterKind::Software
-                && device.probe().has_defined_bits() =>
+            if adapter.kind == AdapterKind::Software && device.probe().has_defined_bits() =>
         {
             Check::ok("gpu", format!("{adapter}; for tests (FORERUN_GPU_SOFTWARE=1)"))
         }
@@ -40,7 +46,7 @@ pub(super) fn checks() -> Vec<Check> {
         ),
         Err(error) => Check::unknown("gpu", error.to_string()),
     };
-    adapters.iter().map(check).chain(unusable).collect()
+    Ok(adapters.iter().map(check).chain(unusable).collect())
 }
 
 /// Says that this build has no GPU support.

@@ -22,6 +22,8 @@ mod easyspec_laboratory;
 #[cfg(target_os = "linux")]
 mod files;
 mod gguf;
+#[cfg(feature = "cuda")]
+mod gpus;
 #[cfg(feature = "hub")]
 mod hub;
 #[cfg(feature = "hub")]

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use wgpu::naga::valid::FunctionInfo;
 use wgpu::naga::{
-    AtomicFunction, Binding, Block, BuiltIn, Expression, Function, Handle, LocalVariable, Module,
-    Statement, SwitchCase, SwitchValue, TypeInner,
+    AddressSpace, AtomicFunction, Binding, Block, BuiltIn, Expression, Function, Handle,
+    LocalVariable, Module, Statement, SwitchCase, SwitchValue, TypeInner,
 };
 
 /// Writes a function.
@@ -101,7 +101,7 @@ impl<'a> FunctionWriter<'a> {
             self.line(&format!("const {of} a{index} = {value};"));
         }
         for (handle, global) in self.of.used(self.info) {
-            if global.space == wgpu::naga::AddressSpace::Private {
+            if global.space == AddressSpace::Private {
                 let (of, name) = (self.names().of(global.ty)?, self.of.global_name(handle));
                 let value = match global.init {
                     Some(init) => self.constant(init)?,
@@ -165,7 +165,8 @@ impl<'a> FunctionWriter<'a> {
             }
             Statement::Switch { selector, cases } => self.switch(*selector, cases)?,
             Statement::Loop { body, continuing, break_if } => {
-                self.line("for (;;) {");
+                let hint = if self.is_unrolled(body) { "UNROLL " } else { "" };
+                self.line(&format!("{hint}for (;;) {{"));
                 self.depth += 1;
                 let continuing = Continuing { block: continuing, break_if: *break_if };
                 let switches = std::mem::take(&mut self.switches);
@@ -215,6 +216,61 @@ impl<'a> FunctionWriter<'a> {
             other => return Err(TranslateError::unsupported(format!("the statement {other:?}"))),
         }
         Ok(())
+    }
+
+    /// Returns whether a loop has a constant bound, and indexes an array of the thread's own. Such an array is in registers only if
+    /// all its indices are constant, so the loop is unrolled.
+    fn is_unrolled(&self, body: &Block) -> bool {
+        // As naga writes `for` and `while`: the loop is left unless its condition holds.
+        let condition = body.iter().find_map(|statement| match statement {
+            Statement::If { condition, reject, .. } => match &reject[..] {
+                [Statement::Break] => Some(*condition),
+                _ => None,
+            },
+            _ => None,
+        });
+        let expressions = &self.function.expressions;
+        let has_constant_bound = condition.is_some_and(|condition| match expressions[condition] {
+            Expression::Binary { right, .. } => {
+                matches!(expressions[right], Expression::Literal(_) | Expression::Constant(_))
+            }
+            _ => false,
+        });
+        has_constant_bound && self.indexes_own_arrays(body)
+    }
+
+    /// Returns whether an array of the thread's own is indexed by something that is not constant.
+    fn indexes_own_arrays(&self, block: &Block) -> bool {
+        block.iter().any(|statement| match statement {
+            Statement::Emit(range) => range.clone().any(|handle| {
+                matches!(self.function.expressions[handle], Expression::Access { base, .. } if self.is_own(base))
+            }),
+            Statement::Block(block) => self.indexes_own_arrays(block),
+            Statement::If { accept, reject, .. } => {
+                self.indexes_own_arrays(accept) || self.indexes_own_arrays(reject)
+            }
+            Statement::Loop { body, continuing, .. } => {
+                self.indexes_own_arrays(body) || self.indexes_own_arrays(continuing)
+            }
+            Statement::Switch { cases, .. } => {
+                cases.iter().any(|case| self.indexes_own_arrays(&case.body))
+            }
+            _ => false,
+        })
+    }
+
+    /// Returns whether a place is in a variable of the thread's own.
+    fn is_own(&self, place: Handle<Expression>) -> bool {
+        match self.function.expressions[place] {
+            Expression::Access { base, .. } | Expression::AccessIndex { base, .. } => {
+                self.is_own(base)
+            }
+            Expression::LocalVariable(_) => true,
+            Expression::GlobalVariable(global) => {
+                self.module().global_variables[global].space == AddressSpace::Private
+            }
+            _ => false,
+        }
     }
 
     /// Writes what a loop does before it begins again. It may be written several times, so its variables are its own.
