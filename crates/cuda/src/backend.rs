@@ -13,6 +13,7 @@ mod commands;
 mod device;
 mod errors;
 mod graphs;
+mod kept;
 mod pipeline;
 mod queue;
 

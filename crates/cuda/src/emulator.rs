@@ -333,11 +333,12 @@ impl Context for Emulated {
     unsafe fn create_graph(&self, operations: &[Operation]) -> Result<GraphId, DriverError> {
         let mut state = self.lock();
         let number = |address| {
-            let freed = || DriverError::Failed("a graph names memory that is not there".into());
-            Ok((address, state.allocation(address).ok_or_else(freed)?))
+            let number = state.allocation(address).map(|number| (address, number));
+            number
+                .ok_or_else(|| DriverError::Failed("a graph names memory that is not there".into()))
         };
-        let addresses = operations.iter().flat_map(addresses);
-        let memory = addresses.map(number).collect::<Result<_, DriverError>>()?;
+        let memory = operations.iter().flat_map(addresses).map(number);
+        let memory = memory.collect::<Result<_, DriverError>>()?;
         state.created_graphs += 1;
         let id = GraphId(state.created_graphs);
         state.graphs.insert(id, RecordedGraph { operations: operations.to_vec(), memory });
@@ -347,9 +348,8 @@ impl Context for Emulated {
     unsafe fn launch_graph(&self, graph: GraphId) -> Result<(), DriverError> {
         let operations = {
             let state = self.lock();
-            let recorded = state.graphs.get(&graph);
-            let recorded =
-                recorded.ok_or(DriverError::Failed("a graph that is not there".into()))?;
+            let unknown = || DriverError::Failed("a graph that is not there".into());
+            let recorded = state.graphs.get(&graph).ok_or_else(unknown)?;
             let is_same =
                 |(address, number): &(u64, u64)| state.allocation(*address) == Some(*number);
             if !recorded.memory.iter().all(is_same) {

@@ -5,8 +5,9 @@ use super::buffer::{BufferInner, CudaBuffer};
 use super::commands::{Command, CudaCommandBuffer, Part, check};
 use super::device::Inner;
 use super::graphs::Graphs;
-use crate::driver::{DriverError, Event, Graph, Memory, Operation, Span};
-use std::collections::{HashMap, VecDeque};
+use super::kept::Kept;
+use crate::driver::{DriverError, Event, Operation};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use wgpu::custom::{
@@ -35,16 +36,6 @@ struct Submission {
     event: Event,
     /// What the work reads and writes.
     _kept: Kept,
-}
-
-/// What submitted work uses, until it is done.
-#[derive(Debug)]
-struct Kept {
-    /// The number of the submission.
-    submission: u64,
-    memory: HashMap<u64, Arc<Memory>>,
-    data: Vec<Vec<u8>>,
-    graph: Option<Arc<Graph>>,
 }
 
 /// Why work does not run.
@@ -219,7 +210,7 @@ impl Work {
 
     fn run(&mut self, device: &Inner, commands: &[Command], kept: &mut Kept) -> Result<(), Fault> {
         let context = &device.context;
-        let operations: Result<Vec<Operation>, Fault> =
+        let operations: Result<Vec<Operation>, String> =
             commands.iter().filter_map(|command| kept.operation(command).transpose()).collect();
         if let Ok(operations) = &operations {
             // SAFETY: as below. `kept` has no other memory yet.
@@ -233,7 +224,7 @@ impl Work {
             // SAFETY: `has_part` was asked when it was written, and `kept` keeps both until the work is done.
             unsafe { context.write(to.address, data)? };
         }
-        let operations = operations?;
+        let operations = operations.map_err(Fault::Invalid)?;
         let [single, graphs] = &mut self.launched;
         // SAFETY: `check` has found that buffers and kernels are of this device, `has_part` that parts are in their buffers, and
         // `copy` that the parts of a copy are of different ones. The translation of a kernel says which parameters it has. Kernels index
@@ -252,59 +243,6 @@ impl Work {
             }
         }
         Ok(())
-    }
-}
-
-impl Kept {
-    fn of(submission: u64) -> Self {
-        Self { submission, memory: HashMap::new(), data: Vec::new(), graph: None }
-    }
-
-    /// Returns what a command is for the driver, and keeps the memory that it uses. `None` if there is nothing to do.
-    fn operation(&mut self, command: &Command) -> Result<Option<Operation>, Fault> {
-        let destroyed = || Fault::Invalid("a buffer that was destroyed is used".into());
-        let operation = match command {
-            Command::Invalid(what) => return Err(Fault::Invalid(what.clone())),
-            Command::Copy { from, to, bytes } => {
-                let from = self.span(&from.buffer, from.offset, *bytes).ok_or_else(destroyed)?;
-                let to = self.span(&to.buffer, to.offset, *bytes).ok_or_else(destroyed)?;
-                Operation::Copy { from: from.address, to: to.address, bytes: *bytes }
-            }
-            Command::Clear { at, bytes } => {
-                let at = self.span(&at.buffer, at.offset, *bytes).ok_or_else(destroyed)?;
-                Operation::Clear { at: at.address, bytes: *bytes }
-            }
-            Command::Dispatch { kernel, group, immediates, grid } => {
-                let span = |(binding, _): &(u32, bool)| {
-                    let bound = group.0.iter().find(|bound| bound.binding == *binding)?;
-                    self.span(&bound.buffer, bound.offset, bound.bytes)
-                };
-                let bindings: Option<Vec<Span>> = kernel.bindings.iter().map(span).collect();
-                let immediates =
-                    if kernel.immediate_bytes == 0 { &[][..] } else { &immediates[..] };
-                Operation::Launch {
-                    kernel: kernel.kernel,
-                    threads: kernel.threads,
-                    grid: *grid,
-                    bindings: bindings.ok_or_else(destroyed)?,
-                    immediates: immediates.to_vec(),
-                }
-            }
-        };
-        let is_empty = matches!(
-            operation,
-            Operation::Copy { bytes: 0, .. } | Operation::Clear { bytes: 0, .. }
-        );
-        Ok((!is_empty).then_some(operation))
-    }
-
-    /// Returns a part of a buffer, keeps its memory, and notes the use. `None` if it was destroyed.
-    fn span(&mut self, buffer: &BufferInner, offset: u64, bytes: u64) -> Option<Span> {
-        let memory = buffer.memory()?;
-        buffer.note_use(self.submission);
-        let span = Span { address: memory.span.address + offset, bytes };
-        self.memory.entry(memory.span.address).or_insert(memory);
-        Some(span)
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! They are created node by node. Recording a stream would also record what other threads put on it, such as the clearing of new memory.
 
-use super::{Address, Functions, Handle, KernelParameters, Pointer, Status, number};
+use super::functions::{Address, Functions, Handle, Status, number};
+use super::{KernelParameters, Pointer};
 use crate::driver::{DriverError, GraphId, Operation};
 use libloading::Library;
 use std::ffi::{c_uint, c_ulonglong, c_void};
@@ -27,7 +28,7 @@ functions! {
 
 /// `CUDA_KERNEL_NODE_PARAMS_v1`
 #[repr(C)]
-struct KernelNode {
+pub(super) struct KernelNode {
     kernel: Handle,
     grid: [c_uint; 3],
     block: [c_uint; 3],
@@ -38,7 +39,7 @@ struct KernelNode {
 
 /// `CUDA_MEMCPY3D_v2`
 #[repr(C)]
-struct CopyNode {
+pub(super) struct CopyNode {
     from: CopyEnd,
     to: CopyEnd,
     bytes: usize,
