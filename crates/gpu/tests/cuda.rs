@@ -67,7 +67,7 @@ fn graphs_may_be_turned_off() {
     run_with(
         "0",
         &[
-            "graphs::decoding_has_the_same_bits_when_attention_has_more_parts",
+            "graphs::models_that_come_and_go_have_their_own_bits",
             "graphs::a_decoded_token_is_two_launches",
         ],
     );

@@ -67,7 +67,7 @@ fn check_decoding(config: &Config, types: WeightType, start: usize) {
     let (one, mut other) = (text(start + 90, 7), text(start + 90, 7));
     other[start + 2..].iter_mut().for_each(|token| *token = (*token + 3) % 250);
     let none = TokenTree::new();
-    for round in 0..6 {
+    for round in 0..4 {
         let mut held = start + round % 2;
         for (step, rows) in [1, 2, 3, 4, 1, 5, 6, 7, 8, 1, 1, 4].into_iter().enumerate() {
             let text = if (step + round) % 4 == 3 { &other } else { &one };
@@ -89,7 +89,7 @@ fn check_decoding(config: &Config, types: WeightType, start: usize) {
     }
     if let Some([operations, graphs]) = launches_since(device, before.as_ref()) {
         println!("{}: {graphs} graphs, {operations} single operations", config.family);
-        assert!(graphs >= 20, "{graphs} graphs, {operations} single operations");
+        assert!(graphs >= 10, "{graphs} graphs, {operations} single operations");
     }
 }
 
