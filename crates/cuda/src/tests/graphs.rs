@@ -213,6 +213,27 @@ fn graphs_stay_until_their_work_is_done() {
     (0..3).for_each(|start| pass.submit(start, &other, 2));
 }
 
+/// There is room for one of two large graphs: the other one is dropped while its work is in progress.
+#[test]
+fn graphs_without_room_stay_until_their_work_is_done() {
+    let Some(opened) = open_late() else { return };
+    let all = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+    let [from, to] = [all; 2].map(|usage| opened.buffer(256, usage));
+    let submit = |offset| {
+        let mut encoder = opened.device.create_command_encoder(&Default::default());
+        (0..9000).for_each(|_| encoder.copy_buffer_to_buffer(&from, 0, &to, offset, 16));
+        opened.queue.submit([encoder.finish()]);
+    };
+    for offset in [0, 16, 32, 0] {
+        submit(offset);
+        submit(offset);
+    }
+    opened.device.poll(PollType::wait_indefinitely()).unwrap();
+    let counts = launches(&opened.device).unwrap();
+    assert_eq!((counts.graphs, counts.created_graphs), (4, 4));
+    assert_eq!(opened.errors(), Vec::<String>::new());
+}
+
 #[test]
 fn a_driver_that_refuses_graphs_is_used_without() {
     let Some(opened) = open_without_graphs() else { return };
