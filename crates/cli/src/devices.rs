@@ -153,6 +153,8 @@ fn print_times(
     rows: usize,
     rounds: usize,
 ) -> std::io::Result<()> {
+    let device = Arc::clone(probe.model().weights().device());
+    let before = device.cuda_launches();
     let times: Vec<_> = (0..rounds)
         .map(|_| {
             probe.run(rows);
@@ -162,12 +164,22 @@ fn print_times(
     let part = |part: fn(&GpuPassTimes) -> Duration| {
         Quartiles::of(times.iter().map(|times| part(times).as_secs_f64() * 1e3).collect())
     };
+    let mut out = std::io::stdout().lock();
     writeln!(
-        std::io::stdout().lock(),
+        out,
         "a pass of {rows} rows: recording {} ms, waiting {} ms, reading the results {} ms",
         part(|times| times.recording),
         part(|times| times.waiting),
         part(|times| times.reading),
+    )?;
+    let (Some(before), Some(after)) = (before, device.cuda_launches()) else { return Ok(()) };
+    let each = |after: u64, before: u64| (after - before) as f64 / rounds as f64;
+    writeln!(
+        out,
+        "  {} graphs and {} single operations were launched for a pass{}",
+        each(after.graphs, before.graphs),
+        each(after.operations, before.operations),
+        after.no_graphs.map(|reason| format!(" (no graphs: {reason})")).unwrap_or_default(),
     )
 }
 

@@ -47,18 +47,39 @@ pub(crate) enum Place {
 }
 
 /// A compiled kernel of a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Kernel(pub(crate) usize);
 
 /// A moment of a context's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event(pub(crate) usize);
 
+/// Operations of a context that are started together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GraphId(pub(crate) usize);
+
 /// A part of memory that a kernel reads or writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Span {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
+}
+
+/// Work that a context does. Numbers of bytes are 1 at least.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Operation {
+    /// Copies memory, from any place to any place. Both parts do not overlap.
+    Copy { from: u64, to: u64, bytes: u64 },
+    /// Sets memory on the device to zero.
+    Clear { at: u64, bytes: u64 },
+    /// Runs a kernel.
+    Launch {
+        kernel: Kernel,
+        threads: u32,
+        grid: [u32; 3],
+        bindings: Vec<Span>,
+        immediates: Vec<u8>,
+    },
 }
 
 /// A driver.
@@ -96,31 +117,33 @@ pub(crate) trait Context: Debug + Send + Sync + 'static {
     /// The memory has so many bytes. It and `bytes` stay until the work is done.
     unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DriverError>;
 
-    /// Copies memory, from any place to any place: one byte at least.
+    /// Starts an operation.
     ///
     /// # Safety
-    /// Both memories have so many bytes, stay until the work is done, and do not overlap.
-    unsafe fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), DriverError>;
+    /// The memory that it names has so many bytes, and stays until the work is done. A kernel is of this context, and has
+    /// these parameters; what it reads and writes is within the spans.
+    unsafe fn run(&self, operation: &Operation) -> Result<(), DriverError>;
 
-    /// Sets memory on the device to zero: one byte at least.
+    /// Creates a graph of copies and launches.
+    ///
+    /// # Errors
+    /// If the driver has no graphs, or refuses this one. The device works on.
     ///
     /// # Safety
-    /// The memory has so many bytes, and stays until the work is done.
-    unsafe fn clear(&self, at: u64, bytes: u64) -> Result<(), DriverError>;
+    /// As for [`Context::run`], at this moment.
+    unsafe fn create_graph(&self, operations: &[Operation]) -> Result<GraphId, DriverError>;
 
-    /// Runs a kernel.
+    /// Starts all operations of a graph, in order.
     ///
     /// # Safety
-    /// The kernel is of this context, and has these parameters. What it reads and writes is within the spans, which stay
-    /// until the work is done.
-    unsafe fn launch(
-        &self,
-        kernel: Kernel,
-        threads: u32,
-        grid: [u32; 3],
-        bindings: &[Span],
-        immediates: &[u8],
-    ) -> Result<(), DriverError>;
+    /// As for [`Context::run`], for each of them. The graph stays until the work is done.
+    unsafe fn launch_graph(&self, graph: GraphId) -> Result<(), DriverError>;
+
+    /// Destroys a graph.
+    ///
+    /// # Safety
+    /// [`Context::create_graph`] of this context has returned it, and no work that is not done uses it.
+    unsafe fn destroy_graph(&self, graph: GraphId);
 
     /// Marks the end of the work so far.
     fn mark(&self) -> Result<Event, DriverError>;
@@ -169,5 +192,49 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: it is of this context, and submissions keep what they use until they are done.
         unsafe { self.context.free(self.span.address, self.place) };
+    }
+}
+
+/// A graph of a context. It is destroyed when it is dropped: whoever launches it keeps it until the work is done.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    context: Arc<dyn Context>,
+    id: GraphId,
+}
+
+impl Graph {
+    /// Creates a graph.
+    ///
+    /// # Errors
+    /// As [`Context::create_graph`].
+    ///
+    /// # Safety
+    /// As for [`Context::create_graph`].
+    pub(crate) unsafe fn create(
+        context: &Arc<dyn Context>,
+        operations: &[Operation],
+    ) -> Result<Self, DriverError> {
+        // SAFETY: the caller promises the same.
+        let id = unsafe { context.create_graph(operations)? };
+        Ok(Self { context: Arc::clone(context), id })
+    }
+
+    /// Starts the graph's operations.
+    ///
+    /// # Errors
+    /// As [`Context::launch_graph`].
+    ///
+    /// # Safety
+    /// As for [`Context::launch_graph`].
+    pub(crate) unsafe fn launch(&self) -> Result<(), DriverError> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.context.launch_graph(self.id) }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: it is of this context, and submissions keep the graph that they launch until they are done.
+        unsafe { self.context.destroy_graph(self.id) };
     }
 }

@@ -2,12 +2,15 @@
 //!
 //! The same CUDA C that NVRTC compiles is compiled as C++ by the system's compiler, with `emulator.hpp` in place of CUDA. Work is
 //! done when it is submitted. Indices outside buffers and arrays, and barriers that not all threads of a block reach, are failures.
+//! So are launches of a graph whose memory was freed, even if other memory has the address now.
 
-use crate::driver::{Context, DeviceInfo, Driver, DriverError, Event, Kernel, Place, Span};
+use crate::driver::{
+    Context, DeviceInfo, Driver, DriverError, Event, GraphId, Kernel, Operation, Place, Span,
+};
 use crate::translate::Translation;
 use libloading::Library;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -95,12 +98,74 @@ struct Emulated {
     state: Mutex<State>,
 }
 
+/// Freed blocks of at most so many bytes are allocated again first, as drivers do it. So many of them are kept.
+const REUSED_BYTES: usize = 1 << 20;
+const REUSED_BLOCKS: usize = 32;
+
 #[derive(Debug, Default)]
 struct State {
     kernels: Vec<(Launch, Library)>,
-    /// The sizes of allocations by their addresses.
-    allocated: HashMap<u64, Layout>,
+    /// Allocations by their addresses.
+    allocated: BTreeMap<u64, Allocation>,
+    /// Number of allocations so far.
+    allocations: u64,
+    /// Freed blocks, the oldest first.
+    freed: Vec<(u64, Layout)>,
     used: u64,
+    graphs: HashMap<GraphId, RecordedGraph>,
+    /// Number of graphs so far.
+    created_graphs: usize,
+}
+
+#[derive(Debug)]
+struct Allocation {
+    /// No other one of the device has it.
+    number: u64,
+    layout: Layout,
+}
+
+/// A graph as it was when it was created.
+#[derive(Debug)]
+struct RecordedGraph {
+    operations: Vec<Operation>,
+    /// The memory that it names: addresses, and the numbers of the allocations.
+    memory: Vec<(u64, u64)>,
+}
+
+impl State {
+    /// Returns the number of the allocation with an address.
+    fn allocation(&self, address: u64) -> Option<u64> {
+        let (start, allocation) = self.allocated.range(..=address).next_back()?;
+        (address - start < allocation.layout.size() as u64).then_some(allocation.number)
+    }
+
+    /// Returns a block: the one that was freed last, if there is one of this layout. `None` without memory.
+    fn block(&mut self, layout: Layout) -> Option<u64> {
+        if let Some(at) = self.freed.iter().rposition(|(_, freed)| *freed == layout) {
+            return Some(self.freed.remove(at).0);
+        }
+        // SAFETY: the size is not zero.
+        let address = unsafe { alloc_zeroed(layout) };
+        (!address.is_null()).then_some(address as u64)
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        for (address, layout) in &self.freed {
+            // SAFETY: it was allocated with this layout, and nobody uses it any more.
+            unsafe { dealloc(*address as *mut u8, *layout) };
+        }
+    }
+}
+
+/// Returns the addresses that an operation names.
+fn addresses(operation: &Operation) -> Vec<u64> {
+    match operation {
+        Operation::Copy { from, to, .. } => vec![*from, *to],
+        Operation::Clear { at, .. } => vec![*at],
+        Operation::Launch { bindings, .. } => bindings.iter().map(|span| span.address).collect(),
+    }
 }
 
 impl Emulated {
@@ -139,86 +204,14 @@ impl Emulated {
         let _ = fs::remove_file(&text);
         Ok(library)
     }
-}
 
-/// Loads a compiled kernel.
-fn load_library(path: &Path) -> Result<(Launch, Library), DriverError> {
-    let failed =
-        |error: libloading::Error| DriverError::Failed(format!("{}: {error}", path.display()));
-    // SAFETY: the emulator has compiled the library, which runs nothing when it is loaded.
-    let library = unsafe { Library::new(path) }.map_err(failed)?;
-    // SAFETY: `emulator.hpp` defines the function with this type.
-    let launch = *unsafe { library.get::<Launch>(b"launch\0") }.map_err(failed)?;
-    Ok((launch, library))
-}
-
-impl Context for Emulated {
-    fn allocate(&self, bytes: u64, place: Place) -> Result<u64, DriverError> {
-        let mut state = self.lock();
-        if bytes > MEMORY_BYTES.saturating_sub(state.used) {
-            return Err(DriverError::OutOfMemory);
-        }
-        let size = usize::try_from(bytes.max(1)).map_err(|_| DriverError::OutOfMemory)?;
-        let layout =
-            Layout::from_size_align(size, ALIGNMENT).map_err(|_| DriverError::OutOfMemory)?;
-        // SAFETY: the size is not zero.
-        let address = unsafe { alloc_zeroed(layout) };
-        if address.is_null() {
-            return Err(DriverError::OutOfMemory);
-        }
-        if place == Place::Device {
-            // Whoever reads it before it is cleared finds NaNs.
-            // SAFETY: it has just been allocated with this size.
-            unsafe { address.write_bytes(0xff, size) };
-        }
-        state.allocated.insert(address as u64, layout);
-        state.used += bytes;
-        Ok(address as u64)
-    }
-
-    unsafe fn free(&self, address: u64, _: Place) {
-        let mut state = self.lock();
-        if let Some(layout) = state.allocated.remove(&address) {
-            state.used = state.used.saturating_sub(layout.size() as u64);
-            // SAFETY: `allocate` has returned the address for this layout, and nobody uses it any more.
-            unsafe { dealloc(address as *mut u8, layout) };
-        }
-    }
-
-    fn load(
-        &self,
-        translation: &Translation,
-        _: Option<&[u8]>,
-    ) -> Result<(Kernel, Vec<u8>), DriverError> {
-        let library = self.compile(&translation.emulator_source())?;
-        let mut state = self.lock();
-        state.kernels.push(load_library(&library)?);
-        // Libraries stay in the emulator's own folder.
-        Ok((Kernel(state.kernels.len() - 1), Vec::new()))
-    }
-
-    unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
-        // SAFETY: the caller promises that the memory has so many bytes.
-        unsafe { (to as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Ok(())
-    }
-
-    unsafe fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), DriverError> {
-        // SAFETY: the caller promises that both have so many bytes, and do not overlap.
-        unsafe { (to as *mut u8).copy_from_nonoverlapping(from as *const u8, bytes as usize) };
-        Ok(())
-    }
-
-    unsafe fn clear(&self, at: u64, bytes: u64) -> Result<(), DriverError> {
-        // SAFETY: the caller promises that the memory has so many bytes.
-        unsafe { (at as *mut u8).write_bytes(0, bytes as usize) };
-        Ok(())
-    }
-
+    /// Runs a kernel.
+    ///
+    /// # Safety
+    /// As for [`Context::run`].
     unsafe fn launch(
         &self,
         kernel: Kernel,
-        _: u32,
         [x, y, z]: [u32; 3],
         bindings: &[Span],
         immediates: &[u8],
@@ -247,6 +240,130 @@ impl Context for Emulated {
         // SAFETY: it is a string of the library's that the next call may change, which `ALONE` prevents.
         let failure = unsafe { CStr::from_ptr(failure) };
         Err(DriverError::Failed(format!("a kernel failed: {}", failure.to_string_lossy())))
+    }
+}
+
+/// Loads a compiled kernel.
+fn load_library(path: &Path) -> Result<(Launch, Library), DriverError> {
+    let failed =
+        |error: libloading::Error| DriverError::Failed(format!("{}: {error}", path.display()));
+    // SAFETY: the emulator has compiled the library, which runs nothing when it is loaded.
+    let library = unsafe { Library::new(path) }.map_err(failed)?;
+    // SAFETY: `emulator.hpp` defines the function with this type.
+    let launch = *unsafe { library.get::<Launch>(b"launch\0") }.map_err(failed)?;
+    Ok((launch, library))
+}
+
+impl Context for Emulated {
+    fn allocate(&self, bytes: u64, place: Place) -> Result<u64, DriverError> {
+        let mut state = self.lock();
+        if bytes > MEMORY_BYTES.saturating_sub(state.used) {
+            return Err(DriverError::OutOfMemory);
+        }
+        let size = usize::try_from(bytes.max(1)).map_err(|_| DriverError::OutOfMemory)?;
+        let layout =
+            Layout::from_size_align(size, ALIGNMENT).map_err(|_| DriverError::OutOfMemory)?;
+        let address = state.block(layout).ok_or(DriverError::OutOfMemory)?;
+        // Whoever reads memory of the device before it is cleared finds NaNs.
+        let content = if place == Place::Device { 0xff } else { 0 };
+        // SAFETY: it has just been allocated with this size.
+        unsafe { (address as *mut u8).write_bytes(content, size) };
+        state.allocations += 1;
+        let allocation = Allocation { number: state.allocations, layout };
+        state.allocated.insert(address, allocation);
+        state.used += bytes;
+        Ok(address)
+    }
+
+    unsafe fn free(&self, address: u64, _: Place) {
+        let mut state = self.lock();
+        let Some(Allocation { layout, .. }) = state.allocated.remove(&address) else { return };
+        state.used = state.used.saturating_sub(layout.size() as u64);
+        let mut returned = Some((address, layout));
+        if layout.size() <= REUSED_BYTES {
+            state.freed.extend(returned.take());
+            if state.freed.len() > REUSED_BLOCKS {
+                returned = Some(state.freed.remove(0));
+            }
+        }
+        if let Some((address, layout)) = returned {
+            // SAFETY: `allocate` has returned the address for this layout, and nobody uses it any more.
+            unsafe { dealloc(address as *mut u8, layout) };
+        }
+    }
+
+    fn load(
+        &self,
+        translation: &Translation,
+        _: Option<&[u8]>,
+    ) -> Result<(Kernel, Vec<u8>), DriverError> {
+        let library = self.compile(&translation.emulator_source())?;
+        let mut state = self.lock();
+        state.kernels.push(load_library(&library)?);
+        // Libraries stay in the emulator's own folder.
+        Ok((Kernel(state.kernels.len() - 1), Vec::new()))
+    }
+
+    unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        // SAFETY: the caller promises that the memory has so many bytes.
+        unsafe { (to as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    unsafe fn run(&self, operation: &Operation) -> Result<(), DriverError> {
+        match operation {
+            Operation::Copy { from, to, bytes } => {
+                let (from, to) = (*from as *const u8, *to as *mut u8);
+                // SAFETY: the caller promises that both have so many bytes, and do not overlap.
+                unsafe { to.copy_from_nonoverlapping(from, *bytes as usize) };
+                Ok(())
+            }
+            Operation::Clear { at, bytes } => {
+                // SAFETY: the caller promises that the memory has so many bytes.
+                unsafe { (*at as *mut u8).write_bytes(0, *bytes as usize) };
+                Ok(())
+            }
+            Operation::Launch { kernel, grid, bindings, immediates, .. } => {
+                // SAFETY: the caller promises that the kernel has these parameters.
+                unsafe { self.launch(*kernel, *grid, bindings, immediates) }
+            }
+        }
+    }
+
+    unsafe fn create_graph(&self, operations: &[Operation]) -> Result<GraphId, DriverError> {
+        let mut state = self.lock();
+        let number = |address| {
+            let number = state.allocation(address).map(|number| (address, number));
+            number
+                .ok_or_else(|| DriverError::Failed("a graph names memory that is not there".into()))
+        };
+        let memory = operations.iter().flat_map(addresses).map(number);
+        let memory = memory.collect::<Result<_, DriverError>>()?;
+        state.created_graphs += 1;
+        let id = GraphId(state.created_graphs);
+        state.graphs.insert(id, RecordedGraph { operations: operations.to_vec(), memory });
+        Ok(id)
+    }
+
+    unsafe fn launch_graph(&self, graph: GraphId) -> Result<(), DriverError> {
+        let operations = {
+            let state = self.lock();
+            let unknown = || DriverError::Failed("a graph that is not there".into());
+            let recorded = state.graphs.get(&graph).ok_or_else(unknown)?;
+            let is_same =
+                |(address, number): &(u64, u64)| state.allocation(*address) == Some(*number);
+            if !recorded.memory.iter().all(is_same) {
+                let freed = "a graph uses memory that was freed after it was created";
+                return Err(DriverError::Failed(freed.into()));
+            }
+            recorded.operations.clone()
+        };
+        // SAFETY: the caller promises it for all operations of the graph.
+        operations.iter().try_for_each(|operation| unsafe { self.run(operation) })
+    }
+
+    unsafe fn destroy_graph(&self, graph: GraphId) {
+        self.lock().graphs.remove(&graph);
     }
 
     fn mark(&self) -> Result<Event, DriverError> {

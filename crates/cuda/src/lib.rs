@@ -21,7 +21,7 @@ mod nvrtc;
 mod tests;
 mod translate;
 
-pub use backend::{code_key, is_cuda, memory};
+pub use backend::{GRAPHS_VARIABLE, Launches, code_key, is_cuda, launches, memory};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc, Output};
 pub use translate::{KERNEL_NAME, TranslateError, Translation, translate};
 

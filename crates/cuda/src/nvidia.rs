@@ -1,10 +1,18 @@
 //! NVIDIA's driver, which is loaded when it is needed. **It has never run on a GPU.**
 
-use crate::driver::{Context, DeviceInfo, Driver, DriverError, Event, Kernel, Place, Span};
+#[macro_use]
+mod functions;
+mod graphs;
+
+use crate::driver::{
+    Context, DeviceInfo, Driver, DriverError, Event, GraphId, Kernel, Operation, Place, Span,
+};
 use crate::nvrtc::{Nvrtc, Output};
 use crate::translate::{KERNEL_NAME, Translation};
+use functions::{Functions, Handle, Status, number};
+use graphs::GraphFunctions;
 use libloading::Library;
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr;
@@ -18,116 +26,12 @@ const NAMES: [&str; 1] = ["nvcuda.dll"];
 /// The driver of the oldest CUDA that is supported, 11.2: the first whose NVRTC returns cubins.
 const OLDEST_VERSION: c_int = 11_020;
 
-/// `CUresult`
-type Status = c_int;
-type Address = u64;
-type Handle = *mut c_void;
-
-/// Numbers of `cuda.h`.
-mod number {
-    use super::{Status, c_int, c_uint};
-    pub(super) const OUT_OF_MEMORY: Status = 2;
-    pub(super) const NOT_READY: Status = 600;
-    pub(super) const SHARED_BYTES: c_int = 8;
-    pub(super) const INTEGRATED: c_int = 18;
-    pub(super) const CAPABILITY_MAJOR: c_int = 75;
-    pub(super) const CAPABILITY_MINOR: c_int = 76;
-    /// A stream that does not wait for the default one.
-    pub(super) const NON_BLOCKING: c_uint = 1;
-    /// An event without a time.
-    pub(super) const DISABLE_TIMING: c_uint = 2;
-}
-
-/// Declares the functions that are used of the driver, with the types of `cuda.h`.
-macro_rules! functions {
-    ($($field:ident = $name:literal: fn($($argument:ty),* $(,)?);)*) => {
-        /// The driver's functions.
-        struct Functions {
-            $($field: unsafe extern "C" fn($($argument),*) -> Status,)*
-            _library: Library,
-        }
-
-        impl Functions {
-            fn load(library: Library) -> Result<Self, libloading::Error> {
-                Ok(Self {
-                    // SAFETY: `cuda.h` declares the functions with these types.
-                    $($field: *unsafe { library.get(concat!($name, "\0").as_bytes()) }?,)*
-                    _library: library,
-                })
-            }
-        }
-    };
-}
-
-functions! {
-    initialise = "cuInit": fn(c_uint);
-    version = "cuDriverGetVersion": fn(*mut c_int);
-    error_name = "cuGetErrorName": fn(Status, *mut *const c_char);
-    device_count = "cuDeviceGetCount": fn(*mut c_int);
-    device = "cuDeviceGet": fn(*mut c_int, c_int);
-    device_name = "cuDeviceGetName": fn(*mut c_char, c_int, c_int);
-    device_memory = "cuDeviceTotalMem_v2": fn(*mut usize, c_int);
-    device_attribute = "cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int);
-    device_bus = "cuDeviceGetPCIBusId": fn(*mut c_char, c_int, c_int);
-    retain_context = "cuDevicePrimaryCtxRetain": fn(*mut Handle, c_int);
-    release_context = "cuDevicePrimaryCtxRelease_v2": fn(c_int);
-    push_context = "cuCtxPushCurrent_v2": fn(Handle);
-    pop_context = "cuCtxPopCurrent_v2": fn(*mut Handle);
-    memory = "cuMemGetInfo_v2": fn(*mut usize, *mut usize);
-    allocate = "cuMemAlloc_v2": fn(*mut Address, usize);
-    free = "cuMemFree_v2": fn(Address);
-    allocate_host = "cuMemAllocHost_v2": fn(*mut *mut c_void, usize);
-    free_host = "cuMemFreeHost": fn(*mut c_void);
-    write = "cuMemcpyHtoDAsync_v2": fn(Address, *const c_void, usize, Handle);
-    copy = "cuMemcpyAsync": fn(Address, Address, usize, Handle);
-    clear = "cuMemsetD8Async": fn(Address, u8, usize, Handle);
-    load_module = "cuModuleLoadData": fn(*mut Handle, *const c_void);
-    unload_module = "cuModuleUnload": fn(Handle);
-    function = "cuModuleGetFunction": fn(*mut Handle, Handle, *const c_char);
-    launch = "cuLaunchKernel":
-        fn(
-            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void,
-            *mut *mut c_void
-        );
-    create_stream = "cuStreamCreate": fn(*mut Handle, c_uint);
-    wait_for_stream = "cuStreamSynchronize": fn(Handle);
-    destroy_stream = "cuStreamDestroy_v2": fn(Handle);
-    create_event = "cuEventCreate": fn(*mut Handle, c_uint);
-    record_event = "cuEventRecord": fn(Handle, Handle);
-    query_event = "cuEventQuery": fn(Handle);
-    destroy_event = "cuEventDestroy_v2": fn(Handle);
-}
-
-impl std::fmt::Debug for Functions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Functions")
-    }
-}
-
-impl Functions {
-    fn check(&self, call: &str, status: Status) -> Result<(), DriverError> {
-        match status {
-            0 => Ok(()),
-            number::OUT_OF_MEMORY => Err(DriverError::OutOfMemory),
-            status => {
-                let mut name: *const c_char = ptr::null();
-                // SAFETY: `name` is a place for a pointer to a constant string.
-                let known = unsafe { (self.error_name)(status, &raw mut name) } == 0;
-                let name = match known && !name.is_null() {
-                    // SAFETY: the driver returns a constant string.
-                    true => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
-                    false => format!("error {status}"),
-                };
-                Err(DriverError::Failed(format!("CUDA: {call} failed: {name}")))
-            }
-        }
-    }
-}
-
 /// NVIDIA's driver.
 #[derive(Debug)]
 pub(crate) struct Nvidia {
     functions: Arc<Functions>,
+    /// `None` if the driver has none.
+    graph_functions: Option<Arc<GraphFunctions>>,
     /// The version of CUDA that it is for.
     version: [i32; 2],
     /// The compiler, or why there is none.
@@ -152,7 +56,9 @@ impl Nvidia {
     fn load() -> Option<Self> {
         // SAFETY: the driver's library runs nothing when it is loaded that needs anything of this process.
         let library = NAMES.iter().find_map(|name| unsafe { Library::new(name) }.ok())?;
-        let functions = Functions::load(library).ok()?;
+        let library = Arc::new(library);
+        let functions = Functions::load(&library).ok()?;
+        let graph_functions = GraphFunctions::load(&library).ok().map(Arc::new);
         let mut version = 0;
         // SAFETY: the driver is initialised before all other calls; `version` is a place for a number.
         let is_usable =
@@ -162,7 +68,7 @@ impl Nvidia {
         }
         let version = [version / 1000, version % 1000 / 10];
         let nvrtc = Arc::new(Nvrtc::load(Some(version)));
-        Some(Self { functions: Arc::new(functions), version, nvrtc })
+        Some(Self { functions: Arc::new(functions), graph_functions, version, nvrtc })
     }
 
     fn find(&self, ordinal: usize) -> Result<Found, DriverError> {
@@ -253,6 +159,7 @@ impl Driver for Nvidia {
         f.check("cuDevicePrimaryCtxRetain", status)?;
         let mut opened = Device {
             functions: Arc::clone(&functions),
+            graph_functions: self.graph_functions.clone(),
             device,
             context: Pointer(context),
             stream: Pointer(ptr::null_mut()),
@@ -291,6 +198,7 @@ unsafe impl Sync for Pointer {}
 #[derive(Debug)]
 struct Device {
     functions: Arc<Functions>,
+    graph_functions: Option<Arc<GraphFunctions>>,
     device: c_int,
     context: Pointer,
     /// All work is on one stream, so it is done in order.
@@ -333,6 +241,25 @@ impl Drop for Entered<'_> {
         let mut context = ptr::null_mut();
         // SAFETY: `new` has pushed a context of this thread, and `context` is a place for a handle. Errors have no one to go to.
         unsafe { (self.functions.pop_context)(&raw mut context) };
+    }
+}
+
+/// The parameters of a kernel, as the driver reads them: as many bytes of each as the kernel declares, before a call returns.
+struct KernelParameters<'a> {
+    parameters: Vec<*mut c_void>,
+    _read: PhantomData<(&'a [Span], &'a [u8])>,
+}
+
+impl<'a> KernelParameters<'a> {
+    fn new(bindings: &'a [Span], immediates: &'a [u8]) -> Self {
+        let address = |span: &Span| (&raw const span.address).cast_mut().cast();
+        let immediates = (!immediates.is_empty()).then(|| immediates.as_ptr().cast_mut().cast());
+        let parameters = bindings.iter().map(address).chain(immediates).collect();
+        Self { parameters, _read: PhantomData }
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut *mut c_void {
+        self.parameters.as_mut_ptr()
     }
 }
 
@@ -445,51 +372,60 @@ impl Context for Device {
         })
     }
 
-    unsafe fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), DriverError> {
+    unsafe fn run(&self, operation: &Operation) -> Result<(), DriverError> {
         let f = self.enter()?;
-        // SAFETY: the caller promises that both have so many bytes, and stay. Memory on the host has one address for the
-        // processor and for the device, because all devices that are supported have unified addresses.
-        f.check("cuMemcpyAsync", unsafe { (f.copy)(to, from, bytes as usize, self.stream.0) })
-    }
-
-    unsafe fn clear(&self, at: u64, bytes: u64) -> Result<(), DriverError> {
-        let f = self.enter()?;
-        // SAFETY: the caller promises that the memory has so many bytes, and stays.
-        f.check("cuMemsetD8Async", unsafe { (f.clear)(at, 0, bytes as usize, self.stream.0) })
-    }
-
-    unsafe fn launch(
-        &self,
-        kernel: Kernel,
-        threads: u32,
-        [x, y, z]: [u32; 3],
-        bindings: &[Span],
-        immediates: &[u8],
-    ) -> Result<(), DriverError> {
-        let f = self.enter()?;
-        // The driver reads as many bytes of each parameter as the kernel declares, before it returns.
-        let mut addresses: Vec<Address> = bindings.iter().map(|span| span.address).collect();
-        let mut parameters: Vec<*mut c_void> =
-            addresses.iter_mut().map(|address| (&raw mut *address).cast()).collect();
-        if !immediates.is_empty() {
-            parameters.push(immediates.as_ptr().cast_mut().cast());
+        match operation {
+            // SAFETY: the caller promises that both have so many bytes, and stay. Memory on the host has one address for the
+            // processor and for the device, because all devices that are supported have unified addresses.
+            Operation::Copy { from, to, bytes } => f.check("cuMemcpyAsync", unsafe {
+                (f.copy)(*to, *from, *bytes as usize, self.stream.0)
+            }),
+            // SAFETY: the caller promises that the memory has so many bytes, and stays.
+            Operation::Clear { at, bytes } => f.check("cuMemsetD8Async", unsafe {
+                (f.clear)(*at, 0, *bytes as usize, self.stream.0)
+            }),
+            Operation::Launch { kernel, threads, grid: [x, y, z], bindings, immediates } => {
+                let mut parameters = KernelParameters::new(bindings, immediates);
+                // SAFETY: the caller promises that the kernel is of this context and has these parameters.
+                f.check("cuLaunchKernel", unsafe {
+                    (f.launch)(
+                        kernel.0 as Handle,
+                        *x,
+                        *y,
+                        *z,
+                        *threads,
+                        1,
+                        1,
+                        0,
+                        self.stream.0,
+                        parameters.as_mut_ptr(),
+                        ptr::null_mut(),
+                    )
+                })
+            }
         }
-        // SAFETY: the caller promises that the kernel is of this context and has these parameters.
-        f.check("cuLaunchKernel", unsafe {
-            (f.launch)(
-                kernel.0 as Handle,
-                x,
-                y,
-                z,
-                threads,
-                1,
-                1,
-                0,
-                self.stream.0,
-                parameters.as_mut_ptr(),
-                ptr::null_mut(),
-            )
-        })
+    }
+
+    unsafe fn create_graph(&self, operations: &[Operation]) -> Result<GraphId, DriverError> {
+        let no_graphs = || DriverError::Failed("CUDA: the driver has no graphs".into());
+        let graphs = self.graph_functions.as_ref().ok_or_else(no_graphs)?;
+        let f = self.enter()?;
+        // SAFETY: the caller promises the same.
+        unsafe { graphs.create_graph(&f, (self.context, self.stream), operations) }
+    }
+
+    unsafe fn launch_graph(&self, graph: GraphId) -> Result<(), DriverError> {
+        let f = self.enter()?;
+        let graphs = self.graph_functions.as_ref();
+        // SAFETY: the caller promises the same.
+        graphs.map_or(Ok(()), |graphs| unsafe { graphs.launch_graph(&f, self.stream, graph) })
+    }
+
+    unsafe fn destroy_graph(&self, graph: GraphId) {
+        if let (Ok(_entered), Some(graphs)) = (self.enter(), &self.graph_functions) {
+            // SAFETY: the caller promises the same. If the device has failed, the graph is lost with it.
+            unsafe { graphs.destroy_graph(graph) };
+        }
     }
 
     fn mark(&self) -> Result<Event, DriverError> {

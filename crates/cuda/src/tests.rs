@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod faults;
+mod graphs;
 mod late;
 
 use crate::emulated_adapter;

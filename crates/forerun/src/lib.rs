@@ -80,8 +80,8 @@ pub use engine_method::MethodError;
 pub use error::ForerunError;
 #[cfg(feature = "gpu")]
 pub use forerun_gpu::{
-    AdapterKind, GpuAdapter, GpuDevice, GpuError, GpuFailure, GpuLoadError, GpuModel, GpuRules,
-    KernelTime, PassCost as GpuPassCost, PassTimes as GpuPassTimes, Probe as GpuProbe,
+    AdapterKind, CudaLaunches, GpuAdapter, GpuDevice, GpuError, GpuFailure, GpuLoadError, GpuModel,
+    GpuRules, KernelTime, PassCost as GpuPassCost, PassTimes as GpuPassTimes, Probe as GpuProbe,
 };
 pub use gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
 pub use grammar::{Grammar, GrammarError, GrammarKind};

@@ -103,6 +103,33 @@ pub(crate) fn memory(device: &Device) -> Option<[u64; 2]> {
     None
 }
 
+/// What a GPU was asked to run through CUDA since it was opened.
+///
+/// Operations that come again are launched together, as a graph: most passes with the same number of rows have the same ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CudaLaunches {
+    /// Number of kernels and copies that were launched one by one.
+    pub operations: u64,
+    /// Number of launches of graphs.
+    pub graphs: u64,
+    /// Number of graphs that were created.
+    pub created_graphs: u64,
+    /// Why no graphs are created any more, if so: they are turned off, or the driver has refused one.
+    pub no_graphs: Option<String>,
+}
+
+/// Returns what a device of CUDA's was asked to run. `None` for others.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
+pub(crate) fn launches(device: &Device) -> Option<CudaLaunches> {
+    #[cfg(feature = "cuda")]
+    return forerun_cuda::launches(device).map(|launches| {
+        let forerun_cuda::Launches { operations, graphs, created_graphs, no_graphs } = launches;
+        CudaLaunches { operations, graphs, created_graphs, no_graphs }
+    });
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
 /// Returns the name of the file with compiled kernels for a device of CUDA's. `None` for others.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are none"))]
 pub(crate) fn cache_key(device: &Device) -> Option<String> {

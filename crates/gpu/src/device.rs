@@ -2,7 +2,7 @@
 
 use crate::adapter::{AdapterKind, GpuAdapter, find_adapters};
 use crate::closing::{Closing, begin_call, close_unused};
-use crate::cuda;
+use crate::cuda::{self, CudaLaunches};
 use crate::error::{GpuError, GpuFailure};
 use crate::health::Health;
 use crate::kernel::{Kernel, MAX_WORKGROUP, ProductShapes};
@@ -211,6 +211,12 @@ impl GpuDevice {
     #[must_use]
     pub fn forbids_contraction(&self) -> bool {
         self.exact
+    }
+
+    /// Returns what the GPU was asked to run through CUDA since it was opened. `None` for other interfaces.
+    #[must_use]
+    pub fn cuda_launches(&self) -> Option<CudaLaunches> {
+        cuda::launches(&self.device)
     }
 
     /// Returns the largest number of bytes that a kernel can read from or write to one buffer, a multiple of

@@ -78,6 +78,7 @@ mod widths;
 
 pub use adapter::{AdapterKind, GpuAdapter};
 pub use cost::{PassCost, PassTimes};
+pub use cuda::CudaLaunches;
 pub use device::{GpuDevice, GpuOptions};
 pub use error::{GpuError, GpuFailure, GpuLoadError};
 pub use first_layers::GpuLayers;

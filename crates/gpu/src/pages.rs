@@ -6,6 +6,7 @@ use crate::kernel::Kernel;
 use crate::layer_weights::{AttentionWeights, LayerWeights};
 use crate::parameters::CopyRows;
 use crate::recorder::Recorder;
+use crate::scratch::GrowingBuffer;
 use crate::states::{GpuStates, roomy_capacity};
 use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace, StateId, StorageError};
 use forerun_core::FeatureRows;
@@ -14,6 +15,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use wgpu::Buffer;
+
+/// The smallest list of copies: that of most passes.
+const COPY_LIST_BYTES: u64 = 4096;
 
 /// Keys and values of all pages, and the states of recurrent layers, in a GPU's memory. The memory of a released page or state
 /// is kept for the next one.
@@ -28,6 +32,8 @@ pub struct GpuPages {
     budget: usize,
     /// Rows to copy before the next pass, in this order: the numbers of their places.
     copies: Vec<[u32; 2]>,
+    /// Their list for the kernel. It stays, so that passes with copies have the same commands.
+    copy_list: GrowingBuffer,
     features: Option<HostFeatures>,
     /// Dropped after the buffers.
     device: Arc<GpuDevice>,
@@ -104,6 +110,7 @@ impl GpuPages {
             generation: 0,
             budget: usize::MAX,
             copies: Vec::new(),
+            copy_list: GrowingBuffer::default(),
             features: None,
         }
     }
@@ -178,14 +185,15 @@ impl GpuPages {
             return Ok(false);
         }
         let bytes: &[u8] = bytemuck::cast_slice(&self.copies);
-        let list = self.device.allocate("copies of rows", bytes.len() as u64)?;
-        self.device.write(&list, 0, bytes);
+        self.copy_list.reserve(&self.device, (bytes.len() as u64).max(COPY_LIST_BYTES))?;
+        let list = self.copy_list.get();
+        self.device.write(list, 0, bytes);
         for layer in self.layers.iter().filter(|layer| layer.has_rows()) {
             for (cache, words) in layer.buffers.iter().zip(layer.row_words) {
                 let parameters = CopyRows { words: words as u32, copies: self.copies.len() as u32 };
                 let groups = [parameters.words.div_ceil(64), 1, 1];
                 if words > 0 {
-                    let buffers = [&list, cache];
+                    let buffers = [list, cache];
                     recorder.dispatch_once(Kernel::CopyRows, &buffers, &parameters, groups);
                 }
             }

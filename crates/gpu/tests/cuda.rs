@@ -7,6 +7,11 @@ use std::process::Command;
 
 /// Runs tests of this program on the emulator. Without a C++ compiler, prints that they are skipped.
 fn run(tests: &[&str]) {
+    run_with("1", tests);
+}
+
+/// The same with graphs or without them: 0.
+fn run_with(graphs: &str, tests: &[&str]) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cuda-emulator");
     let child = Command::new(std::env::current_exe().unwrap())
         .args(tests)
@@ -14,6 +19,7 @@ fn run(tests: &[&str]) {
         .env("FORERUN_CUDA_EMULATOR", folder)
         .env("FORERUN_GPU", "0")
         .env("FORERUN_CASES", "1")
+        .env("FORERUN_CUDA_GRAPHS", graphs)
         .output()
         .unwrap();
     let (text, errors) =
@@ -44,4 +50,25 @@ fn blocks_drafters_and_passes_in_company_have_the_same_bits() {
         "batches::only_what_is_read_of_rows_comes_home",
         "batches::models_on_two_threads_have_the_same_bits",
     ]);
+}
+
+#[test]
+fn passes_that_come_again_have_the_same_bits() {
+    run(&[
+        "graphs::decoding_has_the_same_bits_as_its_contexts_grow",
+        "graphs::decoding_has_the_same_bits_when_attention_has_more_parts",
+        "graphs::models_that_come_and_go_have_their_own_bits",
+        "graphs::a_decoded_token_is_two_launches",
+    ]);
+}
+
+#[test]
+fn graphs_may_be_turned_off() {
+    run_with(
+        "0",
+        &[
+            "graphs::models_that_come_and_go_have_their_own_bits",
+            "graphs::a_decoded_token_is_two_launches",
+        ],
+    );
 }

@@ -7,6 +7,7 @@ mod comparison;
 mod cuda;
 mod devices;
 mod families;
+mod graphs;
 mod mixtures;
 mod models;
 mod pipeline_files;

@@ -5,12 +5,13 @@ use super::adapter::{describe, features, limits};
 use super::buffer::{BufferInner, CudaBuffer, place_for};
 use super::commands::CudaEncoder;
 use super::errors::Errors;
+use super::graphs::Graphs;
 use super::pipeline::{
     CudaBindGroup, CudaBindGroupLayout, CudaPipeline, CudaPipelineCache, CudaPipelineLayout,
     CudaShader,
 };
-use super::queue::Work;
-use crate::driver::{Context, DeviceInfo, DriverError, Memory, Place};
+use super::queue::{Launches, Work};
+use crate::driver::{Context, DeviceInfo, DriverError, Memory, Operation, Place};
 use crate::translate::translate;
 use std::fmt;
 use std::future::ready;
@@ -77,6 +78,12 @@ pub fn memory(device: &Device) -> Option<[u64; 2]> {
     device.as_custom::<CudaDevice>()?.0.context.memory().ok()
 }
 
+/// Returns what a device of CUDA's was asked to run so far. `None` for others.
+#[must_use]
+pub fn launches(device: &Device) -> Option<Launches> {
+    Some(device.as_custom::<CudaDevice>()?.0.work().launches())
+}
+
 /// Returns what compiled code is for: devices of CUDA's with the same key may share it. `None` for other devices.
 #[must_use]
 pub fn code_key(device: &Device) -> Option<&str> {
@@ -89,7 +96,7 @@ impl Inner {
             context,
             info,
             errors: Errors::default(),
-            work: Mutex::default(),
+            work: Mutex::new(Work::new(Graphs::from_environment())),
             loss: Mutex::default(),
         }
     }
@@ -168,7 +175,7 @@ impl Inner {
         if place == Place::Device && bytes > 0 {
             // SAFETY: the memory has so many bytes. Freeing waits for all work of the device (CUDA C++ Programming Guide, "Stream
             // Ordered Memory Allocator").
-            unsafe { self.context.clear(memory.span.address, bytes)? };
+            unsafe { self.context.run(&Operation::Clear { at: memory.span.address, bytes })? };
         }
         Ok(memory)
     }

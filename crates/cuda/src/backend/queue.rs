@@ -4,8 +4,10 @@ use super::COMPUTES_ONLY;
 use super::buffer::{BufferInner, CudaBuffer};
 use super::commands::{Command, CudaCommandBuffer, Part, check};
 use super::device::Inner;
-use crate::driver::{Context, DriverError, Event, Memory, Span};
-use std::collections::{HashMap, VecDeque};
+use super::graphs::Graphs;
+use super::kept::Kept;
+use crate::driver::{DriverError, Event, Operation};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use wgpu::custom::{
@@ -34,15 +36,6 @@ struct Submission {
     event: Event,
     /// What the work reads and writes.
     _kept: Kept,
-}
-
-/// What submitted work uses, until it is done.
-#[derive(Debug)]
-struct Kept {
-    /// The number of the submission.
-    submission: u64,
-    memory: HashMap<u64, Arc<Memory>>,
-    data: Vec<Vec<u8>>,
 }
 
 /// Why work does not run.
@@ -95,6 +88,22 @@ pub(super) struct Work {
     pub(super) done: u64,
     /// What is called when the submission with a number is done.
     callbacks: Vec<(u64, Callback)>,
+    graphs: Graphs,
+    /// Number of operations that were launched one by one, and of graphs that were launched.
+    launched: [u64; 2],
+}
+
+/// What a device was asked to run so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launches {
+    /// Number of kernels, copies and clears that were launched one by one.
+    pub operations: u64,
+    /// Number of launches of graphs, which have many operations each.
+    pub graphs: u64,
+    /// Number of graphs that were created.
+    pub created_graphs: u64,
+    /// Why no graphs are created any more, if so: they are turned off, or the driver has refused one.
+    pub no_graphs: Option<String>,
 }
 
 impl fmt::Debug for Work {
@@ -119,6 +128,16 @@ impl Retired {
 }
 
 impl Work {
+    pub(super) fn new(graphs: Graphs) -> Self {
+        Self { graphs, ..Self::default() }
+    }
+
+    /// Returns what the device was asked to run so far.
+    pub(super) fn launches(&self) -> Launches {
+        let ([operations, graphs], created_graphs) = (self.launched, self.graphs.created);
+        Launches { operations, graphs, created_graphs, no_graphs: self.graphs.off.clone() }
+    }
+
     /// Adds what is called when all work so far is done.
     pub(super) fn call_when_done(&mut self, callback: BoxSubmittedWorkDoneCallback) {
         self.callbacks.push((self.submitted, Callback::Done(callback)));
@@ -175,7 +194,7 @@ impl Work {
     fn submit(&mut self, device: &Inner, commands: &[Command]) -> Result<(), Fault> {
         let mut kept = Kept::of(self.submitted + 1);
         let run = self.run(device, commands, &mut kept);
-        // After an error of a command, those before it still run.
+        // After an error, what was started before it still runs.
         let event = match device.context.mark() {
             Ok(event) => event,
             Err(error) => {
@@ -190,7 +209,13 @@ impl Work {
     }
 
     fn run(&mut self, device: &Inner, commands: &[Command], kept: &mut Kept) -> Result<(), Fault> {
-        let context = &*device.context;
+        let context = &device.context;
+        let operations: Result<Vec<Operation>, String> =
+            commands.iter().filter_map(|command| kept.operation(command).transpose()).collect();
+        if let Ok(operations) = &operations {
+            // SAFETY: as below. `kept` has no other memory yet.
+            kept.graph = unsafe { self.graphs.find(context, operations, &kept.memory) };
+        }
         for Write { to, data } in self.writes.drain(..) {
             // What is destroyed needs no bytes.
             let Some(to) = kept.span(&to.buffer, to.offset, data.len() as u64) else { continue };
@@ -199,60 +224,25 @@ impl Work {
             // SAFETY: `has_part` was asked when it was written, and `kept` keeps both until the work is done.
             unsafe { context.write(to.address, data)? };
         }
-        commands.iter().try_for_each(|command| run_command(context, command, kept))
-    }
-}
-
-/// Runs a command.
-fn run_command(context: &dyn Context, command: &Command, kept: &mut Kept) -> Result<(), Fault> {
-    let destroyed = || Fault::Invalid("a buffer that was destroyed is used".into());
-    match command {
-        Command::Invalid(what) => Err(Fault::Invalid(what.clone())),
-        Command::Copy { from, to, bytes } => {
-            let from = kept.span(&from.buffer, from.offset, *bytes).ok_or_else(destroyed)?;
-            let to = kept.span(&to.buffer, to.offset, *bytes).ok_or_else(destroyed)?;
-            if *bytes > 0 {
-                // SAFETY: the parts are of different buffers, in which `has_part` has found them, and `kept` keeps them.
-                unsafe { context.copy(from.address, to.address, *bytes)? };
+        let operations = operations.map_err(Fault::Invalid)?;
+        let [single, graphs] = &mut self.launched;
+        // SAFETY: `check` has found that buffers and kernels are of this device, `has_part` that parts are in their buffers, and
+        // `copy` that the parts of a copy are of different ones. The translation of a kernel says which parameters it has. Kernels index
+        // buffers within the sizes that passes give them, as with the other backends. `kept` keeps the buffers and the graph until the
+        // work is done, and the graph has the same operations.
+        unsafe {
+            match &kept.graph {
+                Some(graph) => {
+                    *graphs += 1;
+                    graph.launch()?;
+                }
+                None => {
+                    *single += operations.len() as u64;
+                    operations.iter().try_for_each(|operation| context.run(operation))?;
+                }
             }
-            Ok(())
         }
-        Command::Clear { at, bytes } => {
-            let at = kept.span(&at.buffer, at.offset, *bytes).ok_or_else(destroyed)?;
-            if *bytes > 0 {
-                // SAFETY: `has_part` has found the part, and `kept` keeps it.
-                unsafe { context.clear(at.address, *bytes)? };
-            }
-            Ok(())
-        }
-        Command::Dispatch { kernel, group, immediates, grid } => {
-            let span = |(binding, _): &(u32, bool)| {
-                let bound = group.0.iter().find(|bound| bound.binding == *binding)?;
-                kept.span(&bound.buffer, bound.offset, bound.bytes)
-            };
-            let spans: Option<Vec<Span>> = kernel.bindings.iter().map(span).collect();
-            let (spans, threads) = (spans.ok_or_else(destroyed)?, kernel.threads);
-            let immediates = if kernel.immediate_bytes == 0 { &[][..] } else { immediates };
-            // SAFETY: `check` has found that the kernel is of this device, and its translation says which parameters it has.
-            // Kernels index buffers within the sizes that passes give them, as with the other backends. `kept` keeps the buffers.
-            unsafe { context.launch(kernel.kernel, threads, *grid, &spans, immediates)? };
-            Ok(())
-        }
-    }
-}
-
-impl Kept {
-    fn of(submission: u64) -> Self {
-        Self { submission, memory: HashMap::new(), data: Vec::new() }
-    }
-
-    /// Returns a part of a buffer, keeps its memory, and notes the use. `None` if it was destroyed.
-    fn span(&mut self, buffer: &BufferInner, offset: u64, bytes: u64) -> Option<Span> {
-        let memory = buffer.memory()?;
-        buffer.note_use(self.submission);
-        let span = Span { address: memory.span.address + offset, bytes };
-        self.memory.entry(memory.span.address).or_insert(memory);
-        Some(span)
+        Ok(())
     }
 }
 

@@ -2,10 +2,12 @@
 
 use super::{Opened, folder};
 use crate::backend::adapters_of;
-use crate::driver::{Context, DeviceInfo, Driver, DriverError, Event, Kernel, Place, Span};
+use crate::driver::{
+    Context, DeviceInfo, Driver, DriverError, Event, GraphId, Kernel, Operation, Place,
+};
 use crate::emulator::Emulator;
 use crate::translate::Translation;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,23 +17,27 @@ use wgpu::{BufferUsages, PollError, PollType};
 const PATIENCE: usize = 3;
 
 #[derive(Debug)]
-struct LateDriver(Emulator);
+struct LateDriver {
+    emulator: Emulator,
+    has_graphs: bool,
+}
 
 #[derive(Debug)]
 struct Late {
     inner: Arc<dyn Context>,
+    has_graphs: bool,
     queued: Mutex<VecDeque<Work>>,
     questions: AtomicUsize,
     marks: AtomicUsize,
-    sizes: Mutex<std::collections::HashMap<u64, u64>>,
+    sizes: Mutex<HashMap<u64, u64>>,
+    graphs: Mutex<HashMap<GraphId, Vec<Operation>>>,
 }
 
 #[derive(Debug)]
 enum Work {
     Write(u64, Bytes),
-    Copy(u64, u64, u64),
-    Clear(u64, u64),
-    Launch(Kernel, u32, [u32; 3], Vec<Span>, Vec<u8>),
+    Run(Operation),
+    Graph(GraphId, Vec<Operation>),
     Mark(usize),
 }
 
@@ -44,10 +50,15 @@ unsafe impl Send for Bytes {}
 impl Work {
     fn uses(&self, address: u64, bytes: u64) -> bool {
         let is_in = |at: u64| (address..address + bytes.max(1)).contains(&at);
+        let is_used = |operation: &Operation| match operation {
+            Operation::Copy { from, to, .. } => is_in(*from) || is_in(*to),
+            Operation::Clear { at, .. } => is_in(*at),
+            Operation::Launch { bindings, .. } => bindings.iter().any(|span| is_in(span.address)),
+        };
         match self {
-            Self::Write(at, _) | Self::Clear(at, _) => is_in(*at),
-            Self::Copy(from, to, _) => is_in(*from) || is_in(*to),
-            Self::Launch(_, _, _, spans, _) => spans.iter().any(|span| is_in(span.address)),
+            Self::Write(at, _) => is_in(*at),
+            Self::Run(operation) => is_used(operation),
+            Self::Graph(_, operations) => operations.iter().any(is_used),
             Self::Mark(_) => false,
         }
     }
@@ -55,16 +66,18 @@ impl Work {
 
 impl Driver for LateDriver {
     fn devices(&self) -> Vec<DeviceInfo> {
-        self.0.devices()
+        self.emulator.devices()
     }
 
     fn open(&self, index: usize) -> Result<Arc<dyn Context>, DriverError> {
         Ok(Arc::new(Late {
-            inner: self.0.open(index)?,
+            inner: self.emulator.open(index)?,
+            has_graphs: self.has_graphs,
             queued: Mutex::default(),
             questions: AtomicUsize::new(0),
             marks: AtomicUsize::new(0),
             sizes: Mutex::default(),
+            graphs: Mutex::default(),
         }))
     }
 }
@@ -83,11 +96,8 @@ impl Late {
                     Some(Work::Write(at, Bytes(bytes, len))) => {
                         self.inner.write(at, std::slice::from_raw_parts(bytes, len))?;
                     }
-                    Some(Work::Copy(from, to, bytes)) => self.inner.copy(from, to, bytes)?,
-                    Some(Work::Clear(at, bytes)) => self.inner.clear(at, bytes)?,
-                    Some(Work::Launch(kernel, threads, grid, spans, immediates)) => {
-                        self.inner.launch(kernel, threads, grid, &spans, &immediates)?;
-                    }
+                    Some(Work::Run(operation)) => self.inner.run(&operation)?,
+                    Some(Work::Graph(graph, _)) => self.inner.launch_graph(graph)?,
                 }
             }
         }
@@ -110,7 +120,9 @@ impl Context for Late {
         let bytes = self.sizes.lock().unwrap().remove(&address).unwrap();
         let mut queued = self.queued.lock().unwrap();
         // CUDA waits for work that only clears what is freed.
-        queued.retain(|work| !matches!(work, Work::Clear(at, _) if *at == address));
+        queued.retain(
+            |work| !matches!(work, Work::Run(Operation::Clear { at, .. }) if *at == address),
+        );
         let used = queued.iter().find(|work| work.uses(address, bytes));
         assert!(used.is_none(), "memory is freed that is used: {used:?}");
         drop(queued);
@@ -131,25 +143,38 @@ impl Context for Late {
         self.queue(Work::Write(to, Bytes(bytes.as_ptr(), bytes.len())))
     }
 
-    unsafe fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), DriverError> {
-        assert!(bytes > 0, "the driver may refuse that");
-        self.queue(Work::Copy(from, to, bytes))
+    unsafe fn run(&self, operation: &Operation) -> Result<(), DriverError> {
+        let is_empty = matches!(
+            operation,
+            Operation::Copy { bytes: 0, .. } | Operation::Clear { bytes: 0, .. }
+        );
+        assert!(!is_empty, "the driver may refuse that");
+        self.queue(Work::Run(operation.clone()))
     }
 
-    unsafe fn clear(&self, at: u64, bytes: u64) -> Result<(), DriverError> {
-        assert!(bytes > 0, "the driver may refuse that");
-        self.queue(Work::Clear(at, bytes))
+    unsafe fn create_graph(&self, operations: &[Operation]) -> Result<GraphId, DriverError> {
+        if !self.has_graphs {
+            return Err(DriverError::Failed("no graphs here".into()));
+        }
+        // SAFETY: the backend promises the same.
+        let graph = unsafe { self.inner.create_graph(operations)? };
+        self.graphs.lock().unwrap().insert(graph, operations.to_vec());
+        Ok(graph)
     }
 
-    unsafe fn launch(
-        &self,
-        kernel: Kernel,
-        threads: u32,
-        grid: [u32; 3],
-        bindings: &[Span],
-        immediates: &[u8],
-    ) -> Result<(), DriverError> {
-        self.queue(Work::Launch(kernel, threads, grid, bindings.to_vec(), immediates.to_vec()))
+    unsafe fn launch_graph(&self, graph: GraphId) -> Result<(), DriverError> {
+        let operations = self.graphs.lock().unwrap()[&graph].clone();
+        self.queue(Work::Graph(graph, operations))
+    }
+
+    unsafe fn destroy_graph(&self, graph: GraphId) {
+        self.graphs.lock().unwrap().remove(&graph).unwrap();
+        let queued = self.queued.lock().unwrap();
+        let is_used = |work: &Work| matches!(work, Work::Graph(used, _) if *used == graph);
+        assert!(!queued.iter().any(is_used), "a graph is destroyed that is used");
+        drop(queued);
+        // SAFETY: as above.
+        unsafe { self.inner.destroy_graph(graph) };
     }
 
     fn mark(&self) -> Result<Event, DriverError> {
@@ -177,12 +202,22 @@ const DOUBLE: &str = "@group(0) @binding(0) var<storage, read> x: array<u32>;
         y[at.x] = x[at.x] * 2u;
     }";
 
-fn open_late() -> Option<Opened> {
+pub(super) fn open_late() -> Option<Opened> {
+    open_with(true)
+}
+
+/// Opens a device whose driver refuses graphs.
+pub(super) fn open_without_graphs() -> Option<Opened> {
+    open_with(false)
+}
+
+fn open_with(has_graphs: bool) -> Option<Opened> {
     let emulator = Emulator::new(folder());
     if emulator.is_none() {
         println!("skipped: the emulator needs a C++ compiler on x86-64 or aarch64");
     }
-    let driver: &'static LateDriver = Box::leak(Box::new(LateDriver(emulator?)));
+    let driver: &'static LateDriver =
+        Box::leak(Box::new(LateDriver { emulator: emulator?, has_graphs }));
     adapters_of(driver).first().map(Opened::new)
 }
 
