@@ -245,28 +245,16 @@ impl<F: Forward> BlockModel<F> {
             let PlannedPass { request, nodes, first_output, .. } = plan;
             let cache = &sequences[&request.sequence];
             let part = SequencePass::new(cache, nodes, *first_output, request.cancel);
-<<<<<<< HEAD
             let rows_for = head.read_for(request.rows_for);
-            SequencePass { rows_for, features, ..part }
-=======
-            let rows_for = head_use(transformer.architecture(), request.rows_for);
             SequencePass { rows_for, features, hidden_rows: plan.hidden_rows(), ..part }
->>>>>>> r31
         });
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
         let output = transformer.forward(&Pass { sequences: &parts, order, device }, storage);
         let output = output.map_err(ModelError::from)?;
         let outcomes = output.outcomes(planned.iter().map(|plan| plan.nodes.len()));
-<<<<<<< HEAD
-        let wants_hidden = planned.iter().any(|plan| plan.request.features_from.is_some());
-        let hidden = if wants_hidden { output.hidden.to_vec() } else { Vec::new() };
         let outputs = output.rows(parts.iter().map(SequencePass::output_rows), head.count());
-        let rows = BlockRows { outputs, hidden };
-=======
-        let outputs = output.rows(parts.iter().map(SequencePass::output_rows), head_size);
         let rows = BlockRows { outputs, hidden: output.hidden.to_vec() };
->>>>>>> r31
         for (plan, _) in planned.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {
             if plan.kept > 0 {
                 pool.record(plan.request.sequence, &plan.nodes, plan.kept);

@@ -272,13 +272,8 @@ impl<F: Forward> EagleModel<F> {
             let PlannedPass { request, nodes, first_output, .. } = plan;
             let cache = &sequences[&request.sequence];
             let part = SequencePass::new(cache, nodes, *first_output, request.cancel);
-<<<<<<< HEAD
             let rows_for = outputs.read_for(request.rows_for);
-            SequencePass { rows_for, features, ..part }
-=======
-            let rows_for = head_use(transformer.architecture(), request.rows_for);
             SequencePass { rows_for, features, hidden_rows: plan.predictions(), ..part }
->>>>>>> r31
         });
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
