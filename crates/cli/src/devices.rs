@@ -312,6 +312,7 @@ fn table(measured: Vec<Passes>, bandwidth: f64, one_row: f64, cache_bytes: f64) 
 }
 
 fn cores() -> anyhow::Result<ExitCode> {
+    let gpus = gpus()?;
     let topology = Topology::of_this_machine();
     let mut out = std::io::stdout().lock();
     if let Some(name) = processor() {
@@ -334,7 +335,7 @@ fn cores() -> anyhow::Result<ExitCode> {
     writeln!(out, "  pearl, auto      {}", typical_placement(&cores, true))?;
     writeln!(out, "  dsi, ssd         {}", Placement::automatic(&cores, Some(1), 1))?;
     writeln!(out, "  others           {}", typical_placement(&cores, false))?;
-    write!(out, "{}", gpus()?)?;
+    write!(out, "{gpus}")?;
     Ok(ExitCode::SUCCESS)
 }
 

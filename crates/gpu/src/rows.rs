@@ -65,8 +65,10 @@ impl PassRows {
         let features = feature_runs(pass, architecture, masks);
         let is_block = matches!(architecture.input, Input::Block { .. });
         let is_context = is_block && !features.is_empty();
-        let hidden = pass.hidden_rows().collect();
-        let mut rows = Self { features, hidden, is_context, ..Self::default() };
+        let mut rows = Self { features, is_context, ..Self::default() };
+        for read in pass.hidden_rows() {
+            rows.add_hidden(read);
+        }
         let mut steps = Vec::new();
         for sequence in pass.sequences {
             rows.add_sequence(sequence, is_block);
@@ -84,6 +86,14 @@ impl PassRows {
             rows.add_table(rope);
         }
         rows
+    }
+
+    /// Adds rows whose hidden states are read. Those of neighbours are one part, so that they are copied together.
+    fn add_hidden(&mut self, read: Range<usize>) {
+        match self.hidden.last_mut().filter(|last| last.end == read.start) {
+            Some(last) => last.end = read.end,
+            None => self.hidden.push(read),
+        }
     }
 
     fn add_sequence(&mut self, sequence: &SequencePass<'_>, is_block: bool) {

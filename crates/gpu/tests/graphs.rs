@@ -1,4 +1,4 @@
-//! Passes that come again: with CUDA, most of them are graphs. Their bits stay those of the reference whatever changes in between.
+//! Passes that come again: with CUDA, most of them are graphs. Their bits stay those of the reference, also when other passes run in between.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

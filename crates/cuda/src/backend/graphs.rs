@@ -8,7 +8,7 @@
 //! addresses, sizes and immediates. So it does what they would do. An address names the same memory only as long as that is not freed, so
 //! a graph is dropped if any of its memory was freed.
 
-use crate::driver::{Context, Graph, Memory, Operation};
+use crate::driver::{Context, DriverError, Graph, Memory, Operation};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Weak};
@@ -56,7 +56,8 @@ impl KnownGraph {
 impl Graphs {
     /// Creates the graphs of a device: none if [`GRAPHS_VARIABLE`] says so.
     pub(super) fn from_environment() -> Self {
-        let is_off = std::env::var_os(GRAPHS_VARIABLE).is_some_and(|value| value == "0");
+        let is_off = std::env::var_os(GRAPHS_VARIABLE)
+            .is_some_and(|value| matches!(value.to_str(), Some("0" | "off" | "false")));
         Self { off: is_off.then(|| format!("{GRAPHS_VARIABLE} is 0")), ..Self::default() }
     }
 
@@ -100,6 +101,8 @@ impl Graphs {
                 });
                 Some(graph)
             }
+            // There may be memory later, and the graphs that are there are good.
+            Err(DriverError::OutOfMemory) => None,
             Err(error) => {
                 self.known.clear();
                 self.off = Some(error.to_string());
