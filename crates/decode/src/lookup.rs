@@ -12,8 +12,8 @@
 //!
 //! The guess is a function of the tokens before it, so it is verified as a deterministic draft. The choice depends on
 //! committed tokens, on which candidates they accepted, in the automatic mode on times, and on no draw for a later position.
-//! So the text keeps the target's distribution. The automatic mode is off where the text of a seed depends on drafts, so that
-//! text does not depend on times.
+//! So the text keeps the target's distribution. Where the text of a seed depends on drafts, these times are nominal, so that
+//! text does not depend on a clock.
 
 use crate::{DecoderOptions, Sequence, SpeculativeDraftLength, chain::common_prefix_len};
 use forerun_core::{Draft, Guess, Guesser, Proposal, TokenId, TokenTree};

@@ -5,7 +5,7 @@
 //! acceptance, which is a property of the text, and pauses where drafts do not pay.
 
 use crate::{DecoderOptions, DraftLength};
-use forerun_core::TokenTree;
+use forerun_core::{DraftShape, TokenTree};
 use forerun_plan::JobTime;
 
 /// The time of a pass of the target over one row. Only ratios matter.
@@ -35,9 +35,13 @@ impl NominalTimes {
         })
     }
 
-    /// Returns the time of a draft job that made this tree: a pass for each depth, or one for all.
-    pub(crate) fn draft(&mut self, tree: &TokenTree) -> JobTime {
-        let passes = if self.in_one_forward { 1 } else { tree.max_depth() };
+    /// Returns the time of a draft job that was to draft in this shape and made this tree: a pass for each token in a row, but
+    /// not for phrases that the drafter keeps, or one pass for all.
+    pub(crate) fn draft(&mut self, shape: &DraftShape, tree: &TokenTree) -> JobTime {
+        if self.in_one_forward {
+            return self.job(self.draft_pass_ns, 1, 0);
+        }
+        let passes = tree.max_depth().min(shape.length()).max(1);
         self.job(self.draft_pass_ns, passes, tree.len().saturating_sub(passes))
     }
 

@@ -180,7 +180,9 @@ impl Decoder for Speculative {
         let (mut draft_time, mut score_time) =
             (reply.as_ref().map(|reply| reply.time).unwrap_or_default(), score.time);
         if let Some(nominal) = &mut self.nominal_times {
-            draft_time = drafted.map(|draft| nominal.draft(&draft.tree)).unwrap_or_default();
+            let shape = self.draft_length.next_shape();
+            let of_draft = |draft: &Draft| nominal.draft(&shape, &draft.tree);
+            draft_time = drafted.map(of_draft).unwrap_or_default();
             score_time = nominal.score(draft.tree.len());
         }
         let grows_tree = self.draft_length.grows_trees() && looked_up.is_none();

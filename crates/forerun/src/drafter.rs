@@ -197,8 +197,8 @@ impl<'p> OpenDrafter<'p> {
         }
     }
 
-    /// Returns the stored bytes that a forward pass reads, in thousandths of those of a pass of the target. Drafters that read the
-    /// target's features have the typical share.
+    /// Returns the stored bytes that a forward pass reads, in thousandths of those of a pass of the target. Drafters that were
+    /// trained for a target use its head, and have the typical share.
     fn pass_per_mille(&self, target: &OpenModel) -> u32 {
         let share = match &self.checkpoint {
             DrafterCheckpoint::Model { model, .. } => {

@@ -171,7 +171,7 @@ mod tests {
         pearl.adopt(&Knowledge::of_target(0.5e6));
         let faster_ns = pearl.forecast().unwrap().token_ns;
         assert!((1.5..2.05).contains(&(pearl_ns / faster_ns)), "{pearl_ns} {faster_ns}");
-        // After 1,000 forecasts, in 4,000 steps, it is worth another trial.
+        // After 1,000 forecasts, in 4,000 steps of a long turn, it is worth another trial.
         (0..1_000).for_each(|_| pearl.adopt(&Knowledge::of_target(1e6)));
         assert!(pearl.forecast().unwrap().token_ns < 1.1 * ideal_pearl.token_ns);
     }

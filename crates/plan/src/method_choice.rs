@@ -44,7 +44,7 @@ struct Candidate {
     /// Whether it expects to draft, and the time before it works at its usual speed.
     drafts: bool,
     start_ns: f64,
-    /// The number of its latest steps in which it expected to be no faster than the target alone, and the time of a token of
+    /// The number of its latest forecasts in which it expected to be no faster than the target alone, and the time of a token of
     /// that.
     paused_steps: u32,
     alone_ns: f64,
@@ -85,7 +85,7 @@ const PREDICTION_STEPS: f64 = 6.0;
 const SETTLING_STEPS: u32 = 2;
 /// The same of the first turn of a candidate that predicts nothing, because it measures whether to draft at all.
 const FIRST_SETTLING_STEPS: u32 = 20;
-/// The number of steps without a gain after which the first candidate goes on.
+/// The number of forecasts without a gain after which the first candidate goes on.
 const PAUSED_STEPS: u32 = 4;
 /// The number of steps of a trial.
 const TRIAL_STEPS: u32 = 32;
@@ -164,7 +164,8 @@ impl MethodChoice {
     /// turn they change slowly.
     #[must_use]
     pub fn needs_forecasts(&self) -> bool {
-        self.is_trial || self.steps < TRIAL_STEPS || self.steps.is_multiple_of(FORECAST_EVERY)
+        let is_new = self.last_ns.is_none() || self.is_trial || self.steps < TRIAL_STEPS;
+        is_new || self.steps.is_multiple_of(FORECAST_EVERY)
     }
 
     /// Returns a copy for the next answer, which keeps what it has learned.
@@ -179,6 +180,7 @@ impl MethodChoice {
     /// the candidate of the next step. `forecasts`: what each candidate expects, if it can say.
     /// An answer's first step, which computes the prompt, only starts the clock.
     pub fn observe(&mut self, tokens: usize, now_ns: u64, forecasts: &[Option<Forecast>]) {
+        let are_new = self.needs_forecasts();
         let last_ns = self.last_ns.replace(now_ns);
         // The first steps of a trial show costs that only its candidate has. So all expect afresh.
         let is_afresh = self.is_trial && self.steps < SETTLING_STEPS;
@@ -200,7 +202,10 @@ impl MethodChoice {
         if let Some(Some(forecast)) = forecasts.get(self.current) {
             current.alone_ns = forecast.alone_ns;
             let is_slow = !current.drafts || current.token_ns() > Some(forecast.alone_ns);
-            current.paused_steps = if is_slow { current.paused_steps + 1 } else { 0 };
+            // The same forecast says nothing more.
+            if are_new {
+                current.paused_steps = if is_slow { current.paused_steps + 1 } else { 0 };
+            }
         }
         let has_settled = self.learn(tokens, ns, forecasts);
         let pauses = self.pauses();
@@ -399,6 +404,17 @@ mod tests {
         let (ns, by) = decode(&mut MethodChoice::new(2), 40_000, token_ns);
         // The best choice takes 20 ms, a constant one 30 ms.
         assert!(ns < 22_500_000, "{ns} ns, {by:?}");
+    }
+
+    #[test]
+    fn an_answer_begins_with_new_forecasts() {
+        let mut choice = MethodChoice::new(1);
+        let forecast = Forecast::new(2e-3, 1_000.0, 0.0);
+        for step in 0..TRIAL_STEPS + 2 {
+            choice.observe(1, u64::from(step) * 1_000, &[Some(forecast)]);
+        }
+        assert!(!choice.needs_forecasts());
+        assert!(choice.for_next_answer().needs_forecasts());
     }
 
     #[test]

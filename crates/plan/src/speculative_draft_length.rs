@@ -254,8 +254,7 @@ impl SpeculativeDraftLength {
     }
 
     /// Returns how many tokens rounds with the drafter's next draft are expected to have in the time of a round with this number
-    /// of tokens that were looked up. `None` unless the automatic mode knows: elsewhere, text may depend on the choice, so no
-    /// time may. `None` for a trial, too, whose time is not known.
+    /// of tokens that were looked up. `None` unless the automatic mode knows. `None` for a trial, too, whose time is not known.
     #[must_use]
     pub fn tokens_in_time_of_lookup(&self, length: usize) -> Option<f64> {
         let Next { shape, is_trial, ns } = &self.next;

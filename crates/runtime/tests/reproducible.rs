@@ -257,11 +257,17 @@ fn automatic_lengths_do_not_follow_the_clock() {
         trees,
         ..DecoderOptions::new(DraftShape::Chain { length: 8 }, DraftLength::Auto)
     };
-    for pass_per_mille in [10, 100, 400] {
+    for pass_per_mille in [0, 10, 100, 400] {
         let options = options(true, pass_per_mille, None);
         let name = format!("speculative, auto, {pass_per_mille} per mille");
         assert_one_text(&name, &|| (method.decoder)(&options));
     }
+    let in_one_forward = DecoderOptions {
+        pattern: DraftPattern { pass_per_mille: 100, ..DraftPattern::in_one_forward(None) },
+        lookup: Some(|| Box::new(SuffixDrafter::new())),
+        ..options(true, 100, None)
+    };
+    assert_one_text("speculative, one forward, lookup", &|| (method.decoder)(&in_one_forward));
     let growing = options(true, 100, Some(TreeLimits { depth: 5, nodes: 12 }));
     assert_one_text("speculative, growing trees", &|| (method.decoder)(&growing));
     // By measured times, the lengths differ, and so do the texts.

@@ -22,6 +22,8 @@ const LOST_SHARE: f64 = 0.3;
 const LOST_WINDOWS: u32 = 2;
 /// How long the team is smaller the first time.
 const FIRST: Duration = Duration::from_millis(100);
+/// A core that is lost again after at most so many windows was never free. Windows of large models are long.
+const SOON_WINDOWS: u32 = 8;
 /// How long it is smaller at most, before it tries all members again.
 const LONGEST: Duration = Duration::from_secs(8);
 
@@ -151,6 +153,8 @@ fn waited_ns(statistics: &File) -> Option<u64> {
 struct Turns {
     /// The number of windows in a row in which a member had no core of its own.
     lost_windows: u32,
+    /// The number of windows since the last return.
+    windows_since_return: u32,
     /// The length of the last period away, and its end.
     period: Option<(Duration, Instant)>,
     is_away: bool,
@@ -166,14 +170,16 @@ impl Turns {
     /// Decides at the end of a window. `lost`: whether a member had no core of its own in it.
     fn after_window(&mut self, lost: bool, now: Instant) -> Option<Turn> {
         self.lost_windows = if lost { self.lost_windows + 1 } else { 0 };
+        self.windows_since_return = self.windows_since_return.saturating_add(1);
         match self.period {
             Some((_, end)) if self.is_away => {
                 self.is_away = now < end;
-                self.lost_windows = 0;
+                (self.lost_windows, self.windows_since_return) = (0, 0);
                 (!self.is_away).then_some(Turn::Return)
             }
             _ if self.lost_windows >= LOST_WINDOWS => {
-                let again = self.period.filter(|(length, end)| now < *end + *length);
+                let is_soon = self.windows_since_return <= SOON_WINDOWS;
+                let again = self.period.filter(|(length, end)| is_soon || now < *end + *length);
                 let length = again.map_or(FIRST, |(last, _)| LONGEST.min(last * 2));
                 self.period = Some((length, now + length));
                 self.is_away = true;
@@ -194,8 +200,14 @@ mod tests {
         let mut turns = Turns::default();
         let mut now = Instant::now();
         assert_eq!(turns.after_window(false, now), None);
+        // Windows of a large model are longer than the first periods.
+        let window = 3 * FIRST;
         for doublings in 0..8 {
+            // The first window after a return is not judged.
+            assert_eq!(turns.after_window(false, now), None);
+            now += window;
             assert_eq!(turns.after_window(true, now), None);
+            now += window;
             assert_eq!(turns.after_window(true, now), Some(Turn::Leave));
             let length = LONGEST.min(FIRST * (1 << doublings));
             // While the team is away, its waiting says nothing about its cores.
@@ -204,7 +216,9 @@ mod tests {
             assert_eq!(turns.after_window(true, now), Some(Turn::Return));
         }
         // A calm time ends the memory.
-        assert_eq!(turns.after_window(false, now + LONGEST / 2), None);
+        for calm in 0..SOON_WINDOWS {
+            assert_eq!(turns.after_window(false, now + LONGEST / 2 + calm * FIRST), None);
+        }
         assert_eq!(turns.after_window(true, now + LONGEST), None);
         assert_eq!(turns.after_window(true, now + LONGEST), Some(Turn::Leave));
         assert_eq!(turns.period, Some((FIRST, now + LONGEST + FIRST)));

@@ -19,7 +19,7 @@ const MAX_DRAFT_TOKENS: usize = 64;
 const MAX_NODES: usize = 512;
 /// The largest number of nodes in a tree that grows.
 const AUTO_NODES: usize = 64;
-/// The size of the tree that takes the place of one that grows where nothing may depend on measured times.
+/// The size of the tree that takes the place of one that grows with methods that grow none.
 const FIXED_TREE: TreeLimits = TreeLimits { depth: 4, nodes: 8 };
 
 /// The number of tokens that are drafted in a row.

@@ -280,9 +280,9 @@ impl Checkpoint {
                 }
                 _ => 1.0,
             };
-            Some(share * location.stored_bytes() as f64)
+            Some((share * location.stored_bytes() as f64).round() as u64)
         };
-        self.locations.iter().filter_map(read).sum::<f64>() as u64
+        self.locations.iter().filter_map(read).sum()
     }
 
     /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a bias.
