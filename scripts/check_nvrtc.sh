@@ -13,6 +13,8 @@ if [ -z "${FORERUN_NVRTC:-}" ]; then
     export FORERUN_NVRTC
 fi
 log=target/nvrtc.log
+# All of them.
+export FORERUN_CASES=1000
 cargo test -p forerun-gpu --features cuda --locked --lib every_kernel_compiles_with_nvrtc -- --nocapture | tee "$log"
 # Without NVRTC the test reports that it is skipped.
 grep -q "kernels with NVRTC" "$log"
