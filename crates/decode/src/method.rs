@@ -77,8 +77,7 @@ pub struct DecoderOptions {
     /// Whether the drafter computes its draft's rows again while the target verifies it (EasySpec's calibration).
     pub calibrates_during_verification: bool,
     /// Whether the text of a seed must not depend on measured times or on which device finishes first. An automatic length
-    /// then follows the acceptance and the sizes of the models, or, with methods that draft during verification, is fixed
-    /// ([`with_fixed_length_if_reproducible`](Self::with_fixed_length_if_reproducible)).
+    /// then follows the acceptance and the sizes of the models, or, with methods that draft during verification, is four tokens.
     pub reproducible: bool,
 }
 
