@@ -25,7 +25,7 @@ use crate::{
     nominal_times::NominalTimes,
 };
 use forerun_core::{Cluster, Draft, DraftShape, Guesser, Need, Outcome, trace::SpanOutcome};
-use forerun_plan::{Forecast, Knowledge, RankedRound, Round, TreeLimits};
+use forerun_plan::{Forecast, JobTime, Knowledge, RankedRound, Round, TreeLimits};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -133,6 +133,22 @@ impl Speculative {
 }
 
 impl Speculative {
+    /// Returns the times of a draft and of the pass that verifies it, from which the draft length learns: the measured ones, or
+    /// nominal ones.
+    fn round_times(
+        &mut self,
+        reply: Option<&JobReply<Draft>>,
+        score: JobTime,
+        drafted: usize,
+    ) -> [JobTime; 2] {
+        let Some(nominal) = &mut self.nominal_times else {
+            return [reply.map(|reply| reply.time).unwrap_or_default(), score];
+        };
+        let shape = self.draft_length.next_shape();
+        let draft = reply.map(|reply| nominal.draft(&shape, &reply.output.tree));
+        [draft.unwrap_or_default(), nominal.score(drafted)]
+    }
+
     /// Has the drafter read a chain that it has drafted. Nobody waits for it: if it fails, so does the next draft.
     fn calibrate(
         &self,
@@ -177,14 +193,8 @@ impl Decoder for Speculative {
             let of_drafter = drafted.filter(|draft| !draft.tree.is_empty()).map(|_| accepted);
             lookup.observe(&sequence.tokens()[before..], of_drafter);
         }
-        let (mut draft_time, mut score_time) =
-            (reply.as_ref().map(|reply| reply.time).unwrap_or_default(), score.time);
-        if let Some(nominal) = &mut self.nominal_times {
-            let shape = self.draft_length.next_shape();
-            let of_draft = |draft: &Draft| nominal.draft(&shape, &draft.tree);
-            draft_time = drafted.map(of_draft).unwrap_or_default();
-            score_time = nominal.score(draft.tree.len());
-        }
+        let [draft_time, score_time] =
+            self.round_times(reply.as_ref(), score.time, draft.tree.len());
         let grows_tree = self.draft_length.grows_trees() && looked_up.is_none();
         self.draft_length.observe(&Round {
             requested: reply.is_some(),
