@@ -63,7 +63,8 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
         // Each drafter's tokens are verified on its share of the replicas.
         let replicas = options.targets.div_ceil(options.drafters.max(1));
         let lookahead = DsiLookahead::new(options.draft_tokens, options.length, replicas)
-            .with_tokens_per_forward(options.pattern.tokens_per_forward());
+            .with_tokens_per_forward(options.pattern.tokens_per_forward())
+            .with_expected_passes(options.expected_passes.unwrap_or(0.0));
         let decoder = Dsi::new(options.targets, lookahead).with_drafters(options.drafters);
         let decoder = decoder.with_siblings(options.siblings);
         let decoder = if options.shares_devices { decoder.without_trials() } else { decoder };

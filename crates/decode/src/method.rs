@@ -60,6 +60,9 @@ pub struct DecoderOptions {
     pub goodput: SharedGoodput,
     /// What the drafter can draft in a forward pass.
     pub pattern: DraftPattern,
+    /// The time of a forward pass of the drafter, in passes of the target, that the sizes of the models suggest; `None` if sizes
+    /// say nothing of their times, as on different kinds of devices.
+    pub expected_passes: Option<f64>,
     /// The variant of PEARL.
     pub pearl: PearlOptions,
     /// The number of the drafter's next best tokens that PEARL and DSI verify next to each token of a chain.
@@ -96,6 +99,7 @@ impl DecoderOptions {
             trees: None,
             goodput: SharedGoodput::default(),
             pattern: DraftPattern::default(),
+            expected_passes: None,
             pearl: PearlOptions::default(),
             siblings: 0,
             guesser: None,
@@ -126,6 +130,7 @@ impl DecoderOptions {
     pub(crate) fn draft_length(&self, shape: DraftShape) -> SpeculativeDraftLength {
         let policy =
             SpeculativeDraftLength::new(shape, self.length).with_goodput(self.goodput.clone());
+        let policy = policy.with_expected_passes(self.expected_passes.unwrap_or(0.0));
         if self.pattern.one_forward { policy.in_one_forward() } else { policy }
     }
 }

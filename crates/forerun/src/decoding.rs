@@ -1,7 +1,7 @@
 //! The decoders of an engine's answers, and the draft lengths that they learn from earlier answers.
 
 use crate::plan::{Lookup, Method, Plan};
-use forerun_core::DraftShape;
+use forerun_core::{DraftShape, Role};
 use forerun_decode::{
     AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, MakeGuesser, PreVerify, SharedGoodput,
 };
@@ -28,6 +28,7 @@ impl AnswerDecoders {
             trees: plan.trees(),
             goodput: SharedGoodput::default(),
             pattern,
+            expected_passes: expected_passes(plan, pattern),
             pearl: plan.pearl(),
             siblings: plan.siblings(),
             guesser: guesser(plan.pearl().pre_verify),
@@ -92,6 +93,15 @@ impl AnswerDecoders {
         self.last.retain(|(of, _)| *of != method);
         self.last.push((method, decoder));
     }
+}
+
+/// Returns the time of a drafter's pass in passes of the target by the bytes that they read; `None` if drafter and target compute on
+/// different kinds of devices, or if one pass drafts all positions.
+fn expected_passes(plan: &Plan, pattern: DraftPattern) -> Option<f64> {
+    let [is_drafter_on_gpu, is_target_on_gpu] =
+        [Role::Drafter(0), Role::Target(0)].map(|role| plan.placement().gpu_of(role).is_some());
+    (is_drafter_on_gpu == is_target_on_gpu && !pattern.one_forward)
+        .then(|| f64::from(pattern.pass_per_mille) / 1_000.0)
 }
 
 /// Returns what guesses tokens for PEARL; `None` without guesses.

@@ -108,8 +108,17 @@ impl Acceptance {
 
     /// Returns the same as [`of_first`](Self::of_first) if each job drafts `per_job` tokens.
     pub(crate) fn of_first_in_jobs(&self, length: usize, per_job: usize) -> Vec<f64> {
+        self.of_first_in_jobs_if(self.easy, length, per_job)
+    }
+
+    /// Returns the same as [`of_first_in_jobs`](Self::of_first_in_jobs) if the text is in an easy stretch now.
+    pub(crate) fn of_first_in_jobs_if_easy(&self, length: usize, per_job: usize) -> Vec<f64> {
+        self.of_first_in_jobs_if(1.0, length, per_job)
+    }
+
+    fn of_first_in_jobs_if(&self, easy: f64, length: usize, per_job: usize) -> Vec<f64> {
         let positions = (0..length).map(|position| position % per_job.max(1));
-        self.outlook_at(self.easy, positions).of_first(length)
+        self.outlook_at(easy, positions).of_first(length)
     }
 
     /// Returns how many of `longest` tokens a job should draft, because a drafter is worse at later ones.

@@ -118,6 +118,13 @@ impl DsiLookahead {
         Self { draft_time: self.draft_time.with_tokens_per_forward(tokens), ..self }
     }
 
+    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by the sizes of the models. An
+    /// automatic lookahead does not try a slow one to learn that.
+    #[must_use]
+    pub fn with_expected_passes(self, passes: f64) -> Self {
+        Self { draft_time: self.draft_time.with_expected_passes(passes), ..self }
+    }
+
     /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the learned times.
     #[must_use]
     pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
@@ -387,6 +394,7 @@ impl DsiLookahead {
 
     fn observe_alone(&mut self, ns: f64) {
         self.alone.add(ns);
+        self.draft_time.expect(self.plain_ns());
         if !self.scores.is_known() {
             self.scores.adopt(std::iter::once((1, self.one_row_ns())));
         }
@@ -455,7 +463,8 @@ impl DsiLookahead {
         };
         let at_best = (1..=self.length).map(speed).fold(0.0, f64::max);
         let speedup_at_best = at_best * self.plain_ns();
-        TrialOutlook { speedup_at_best, catch_up_ns }
+        let draft_ns = self.draft_time.estimate_ns(1);
+        TrialOutlook { speedup_at_best, catch_up_ns, draft_ns }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.

@@ -223,6 +223,8 @@ pub(crate) struct DraftTime {
     costs: BatchCosts,
     /// The number of tokens that the drafter makes in one forward.
     tokens_per_forward: usize,
+    /// The time of a forward in passes of the target that the sizes of the models suggest, if that is slow.
+    slow_pass: Option<f64>,
     /// Whether the answer's first draft, which computes the prompt, has been observed.
     begun: bool,
     /// The number of committed tokens that the drafter has not read, because it paused.
@@ -240,6 +242,7 @@ impl Default for DraftTime {
             forward_ns: DecayingMean::default(),
             costs: BatchCosts::default(),
             tokens_per_forward: 1,
+            slow_pass: None,
             begun: false,
             unread_tokens: 0,
             catch_up_ns: DecayingMean::default(),
@@ -249,6 +252,9 @@ impl Default for DraftTime {
     }
 }
 
+/// A drafter is slow by the sizes of the models if its forward takes so many passes of the target. Sizes are not times, and a
+/// drafter that might be as fast as the target is tried.
+pub(crate) const SLOW_PASS: f64 = 1.5;
 /// The duration of a draft job, in nanoseconds, for which the cost of messages is negligible.
 const MIN_JOB_NS: f64 = 100_000.0;
 /// Tokens of a pause that cost no noticeable time to read.
@@ -263,6 +269,24 @@ impl DraftTime {
     /// Returns a copy configured for a drafter that makes `tokens` tokens in one forward.
     pub(crate) fn with_tokens_per_forward(self, tokens: usize) -> Self {
         Self { tokens_per_forward: tokens.max(1), ..self }
+    }
+
+    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by the sizes of the models. If that
+    /// is slow, it counts until it is measured.
+    pub(crate) fn with_expected_passes(self, passes: f64) -> Self {
+        Self { slow_pass: Some(passes).filter(|&passes| passes >= SLOW_PASS), ..self }
+    }
+
+    /// Learns the time of a pass of the target alone, from which the drafter's is expected if that is slow and was not measured.
+    pub(crate) fn expect(&mut self, plain_ns: f64) {
+        if let Some(passes) = self.slow_pass.filter(|_| !self.forward_ns.is_measured()) {
+            self.forward_ns.adopt(passes * plain_ns);
+        }
+    }
+
+    /// Returns whether the drafter is slower than the target by the sizes of the models, and was not measured.
+    pub(crate) fn is_slow_by_size(&self) -> bool {
+        self.slow_pass.is_some() && !self.forward_ns.is_measured()
     }
 
     /// Learns how long a draft job of `tokens` tokens took. A job that had to read tokens of a pause first shows
@@ -281,11 +305,14 @@ impl DraftTime {
         let time = self.interruptions.of_job(time, usual_ns);
         let Some(ns) = self.costs.learn(&time) else { return };
         if unread_tokens <= UNREAD_TOKENS {
+            if self.is_slow_by_size() {
+                self.forward_ns = DecayingMean::default();
+            }
             self.forward_ns.add(ns / forwards);
             if let Some((ns, forwards, unread_tokens)) = self.first_catch_up.take() {
                 self.learn_catch_up(ns, forwards, unread_tokens);
             }
-        } else if self.is_known() {
+        } else if self.is_known() && !self.is_slow_by_size() {
             self.learn_catch_up(ns, forwards, unread_tokens);
         } else {
             self.first_catch_up = Some((ns, forwards, unread_tokens));
@@ -331,6 +358,9 @@ impl DraftTime {
 
     /// Returns the estimated time, in nanoseconds, in which the drafter reads the tokens of its pause.
     pub(crate) fn catch_up_ns(&self) -> f64 {
+        if self.is_slow_by_size() {
+            return self.reading_ns(self.unread_tokens);
+        }
         self.unread_tokens as f64 * self.catch_up_ns.value_or(0.0)
     }
 
@@ -366,5 +396,34 @@ impl DraftTime {
     pub(crate) fn tokens_per_job(&self, max: usize) -> usize {
         let forwards = MIN_JOB_NS / self.forward_ns.value_or(MIN_JOB_NS).max(1.0);
         self.tokens_in_forwards((forwards as usize).max(1)).clamp(1, max.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drafter_counts_as_slow_by_its_size_until_it_is_measured() {
+        let expected = |passes| {
+            let mut time = DraftTime::default().with_expected_passes(passes).for_new_answer(10);
+            time.expect(1_000.0);
+            time
+        };
+        assert!(!expected(1.4).is_known() && !expected(1.4).is_slow_by_size(), "it is tried");
+        let mut slow = expected(4.0);
+        assert_eq!((slow.is_slow_by_size(), slow.estimate_ns(2)), (true, 8_000.0));
+        slow.expect(500.0);
+        assert_eq!(slow.estimate_ns(2), 4_000.0, "the first pass was cold");
+        assert_eq!(slow.catch_up_ns(), 10.0 * READING_SHARE * 2_000.0);
+        // The first draft reads the prompt, the second one what was missed in a pause.
+        slow.add(1, &JobTime::alone(9_000));
+        slow.skip(20);
+        slow.add(1, &JobTime::alone(5_000));
+        assert!(slow.is_slow_by_size());
+        slow.add(1, &JobTime::alone(3_000));
+        assert_eq!((slow.is_slow_by_size(), slow.estimate_ns(1)), (false, 3_000.0));
+        slow.skip(10);
+        assert_eq!(slow.catch_up_ns(), 1_000.0, "a tenth of a microsecond for each of 20 tokens");
     }
 }

@@ -63,11 +63,13 @@ pub(crate) struct TrialOutlook {
     pub(crate) speedup_at_best: f64,
     /// The time in which the drafter reads what it missed.
     pub(crate) catch_up_ns: f64,
+    /// The time of the shortest draft.
+    pub(crate) draft_ns: f64,
 }
 
 impl Default for TrialOutlook {
     fn default() -> Self {
-        Self { speedup_at_best: f64::INFINITY, catch_up_ns: 0.0 }
+        Self { speedup_at_best: f64::INFINITY, catch_up_ns: 0.0, draft_ns: 0.0 }
     }
 }
 
@@ -83,7 +85,7 @@ const ALONE_EVERY: usize = 32;
 const ALONE_SHARE: f64 = 0.003;
 /// A hopeless drafter is tried as if a trial cost so many times as much, and may read as if it gained so many times less than one that
 /// doubles the speed.
-const HOPELESS: f64 = 4.0;
+const HOPELESS: f64 = 8.0;
 
 impl Pauses {
     /// Returns a copy for a new answer, which keeps what it has learned.
@@ -108,6 +110,11 @@ impl Pauses {
     /// Returns whether to draft now.
     pub(crate) fn drafts(&self) -> bool {
         matches!(self.phase, Phase::Trial(_) | Phase::Drafting(..))
+    }
+
+    /// Returns whether it drafts to learn whether that is faster.
+    pub(crate) fn is_trial(&self) -> bool {
+        matches!(self.phase, Phase::Trial(_))
     }
 
     /// Returns whether drafting is known to be slower than the target alone.
@@ -211,9 +218,13 @@ impl Pauses {
     }
 
     fn may_try(&self, alone_ns: f64, outlook: TrialOutlook) -> bool {
-        let hopeless = if outlook.speedup_at_best <= 1.0 { HOPELESS } else { 1.0 };
-        let may_try = self.ledger.may_try(hopeless * self.trial_ns.max(0.0), alone_ns);
-        may_try && self.may_catch_up(outlook.catch_up_ns, alone_ns, outlook)
+        // A hopeless trial ends after its first draft.
+        let lost_ns = match outlook.speedup_at_best <= 1.0 {
+            true => HOPELESS * self.trial_ns.max(outlook.draft_ns - alone_ns),
+            false => self.trial_ns,
+        };
+        self.ledger.may_try(lost_ns.max(0.0), alone_ns)
+            && self.may_catch_up(outlook.catch_up_ns, alone_ns, outlook)
     }
 
     /// Returns whether a trial may take `ns` to read. What the estimates of a hopeless drafter say may be wrong or out of date, so it
@@ -319,7 +330,7 @@ mod tests {
     #[test]
     fn a_trial_ends_while_replicas_read_if_that_costs_too_much() {
         let mut pauses = Pauses::default();
-        let outlook = TrialOutlook { speedup_at_best: 2.0, catch_up_ns: 500.0 };
+        let outlook = TrialOutlook { speedup_at_best: 2.0, catch_up_ns: 500.0, draft_ns: 100.0 };
         let mut now = 0;
         for step in 0..=u64::from(ALONE_STEPS) {
             now = step * 1_000;
@@ -350,11 +361,27 @@ mod tests {
     #[test]
     fn a_long_prompt_delays_the_first_trial() {
         let after = |speedup_at_best, passes| {
-            tokens_until_trial(TrialOutlook { speedup_at_best, catch_up_ns: passes * 1_000.0 })
+            tokens_until_trial(TrialOutlook {
+                speedup_at_best,
+                catch_up_ns: passes * 1_000.0,
+                draft_ns: 100.0,
+            })
         };
         assert_eq!(after(2.0, 4.0), Some(6));
         assert_eq!(after(2.0, 20.0), Some(2_286));
-        assert_eq!(after(0.9, 20.0), Some(10_858), "a hopeless drafter is tried, too, but late");
+        assert_eq!(after(0.9, 2.0), Some(1_715), "a hopeless drafter is tried, too, but late");
+    }
+
+    /// A trial of a hopeless drafter ends after its first draft, and loses as much as that takes longer than a pass.
+    #[test]
+    fn a_slow_drafter_is_first_tried_when_a_draft_of_it_is_affordable() {
+        let after = |passes| {
+            let outlook =
+                TrialOutlook { speedup_at_best: 0.5, catch_up_ns: 0.0, draft_ns: passes * 1_000.0 };
+            tokens_until_trial(outlook)
+        };
+        assert_eq!([1.0, 1.4].map(after), [Some(6); 2]);
+        assert_eq!([2.0, 8.0].map(after), [Some(667), Some(8_667)]);
     }
 
     #[test]

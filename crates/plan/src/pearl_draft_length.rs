@@ -112,6 +112,13 @@ impl PearlDraftLength {
         Self { draft_time: self.draft_time.with_tokens_per_forward(tokens), ..self }
     }
 
+    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by the sizes of the models. An
+    /// automatic length does not try a slow one to learn that.
+    #[must_use]
+    pub fn with_expected_passes(self, passes: f64) -> Self {
+        Self { draft_time: self.draft_time.with_expected_passes(passes), ..self }
+    }
+
     /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens, which keeps the learned times and
     /// acceptance.
     #[must_use]
@@ -161,7 +168,7 @@ impl PearlDraftLength {
         self.first_score = false;
         self.draft_time.start(known.unread_tokens);
         self.pauses.start(self.alone_ns());
-        self.decide(false);
+        self.choose();
     }
 
     /// Returns what it expects of the next tokens; `None` if the costs are not known.
@@ -188,7 +195,12 @@ impl PearlDraftLength {
         match self.mode {
             DraftLength::Fixed => self.length,
             // The drafter reads the prompt with the target, unless earlier answers were faster without it.
-            _ if self.first_score && !self.pauses.is_paused() => initial,
+            _ if self.first_score => {
+                match self.pauses.is_paused() || self.draft_time.is_slow_by_size() {
+                    true => 0,
+                    false => initial,
+                }
+            }
             _ if !self.pauses.drafts() => 0,
             _ if !self.draft_time.is_known() => initial,
             _ => self.next.0,
@@ -282,7 +294,10 @@ impl PearlDraftLength {
         }
         match rows {
             1 if while_drafting => self.while_drafting.add(time),
-            1 => self.alone.add(time),
+            1 => {
+                self.alone.add(time);
+                self.draft_time.expect(self.alone.without_neighbours_or(0.0, &self.score_costs));
+            }
             _ if self.one_row_ns().is_finite() => {
                 self.rows.add(rows - 1, (ns - self.one_row_ns()).max(0.0) / self.slowdown());
             }
@@ -303,33 +318,55 @@ impl PearlDraftLength {
             self.draft_time.skip(tokens);
         }
         self.rounds = self.rounds.wrapping_add(1);
-        let outlook = self.decide(self.pauses.drafts());
+        let outlook = self.trial_outlook();
         self.pauses.observe(tokens, now_ns, alone, outlook);
+        self.choose();
     }
 
-    /// Chooses the lengths of the next round, which may try other numbers of rows if it `may_explore`. Returns what a trial of
-    /// drafting might gain.
-    fn decide(&mut self, may_explore: bool) -> TrialOutlook {
+    /// Returns what estimates say about a trial of drafting.
+    fn trial_outlook(&self) -> TrialOutlook {
         let catch_up_ns = self.draft_time.catch_up_ns();
-        let mut outlook = TrialOutlook { catch_up_ns, ..TrialOutlook::default() };
-        if self.mode == DraftLength::Auto
-            && self.draft_time.is_known()
-            && let Some(alone_ns) = self.alone_ns()
-        {
-            let of_first = self.of_first();
-            let (best, speed) = self.best_lengths(&of_first, &self.rows.up_to(4 * self.length));
-            self.token_ns = 1.0 / speed;
-            outlook.speedup_at_best = self.speed_at_best() * alone_ns;
-            // Without a gain, the target is better alone, but for a token now and then that shows the acceptance.
-            let probe = usize::from(self.rounds.is_multiple_of(PROBE_EVERY));
-            self.next = if speed * alone_ns > MIN_GAIN {
-                let explored = if may_explore { self.explored(&of_first, speed) } else { None };
-                explored.unwrap_or(best)
-            } else {
-                (probe, 0)
-            };
+        let speedup = |alone_ns| self.speed_at_best() * alone_ns;
+        let speedup_at_best = self.alone_ns_to_beat().map_or(f64::INFINITY, speedup);
+        let draft_ns = self.draft_time.estimate_ns(1);
+        TrialOutlook { speedup_at_best, catch_up_ns, draft_ns }
+    }
+
+    /// Returns the time of the target alone, if the automatic mode knows what to compare with it.
+    fn alone_ns_to_beat(&self) -> Option<f64> {
+        let decides = self.mode == DraftLength::Auto && self.draft_time.is_known();
+        self.alone_ns().filter(|_| decides)
+    }
+
+    /// Chooses the lengths of the next round.
+    fn choose(&mut self) {
+        let Some(alone_ns) = self.alone_ns_to_beat() else { return };
+        let of_first = self.of_first();
+        let (best, speed) = self.best_lengths(&of_first, &self.rows.up_to(4 * self.length));
+        self.token_ns = 1.0 / speed;
+        self.next = if speed * alone_ns > MIN_GAIN {
+            let explored =
+                if self.pauses.drafts() { self.explored(&of_first, speed) } else { None };
+            explored.unwrap_or(best)
+        } else if self.pauses.is_trial() {
+            // The estimates may be wrong, or the text may have become easier. Only drafts can show it.
+            self.lengths_of_trial(alone_ns)
+        } else {
+            // The target is better alone, but for a token now and then that shows the acceptance.
+            (usize::from(self.rounds.is_multiple_of(PROBE_EVERY)), 0)
+        };
+    }
+
+    /// Returns the lengths of a trial without a gain in sight: those that have one if the text is easy now or, if none has,
+    /// if numbers of rows that were not tried cost no more than fewer ones.
+    fn lengths_of_trial(&self, alone_ns: f64) -> (usize, usize) {
+        let per_job = self.tokens_per_job(self.cap());
+        let of_first = self.acceptance.of_first_in_jobs_if_easy(HORIZON, per_job);
+        let (lengths, speed) = self.best_lengths(&of_first, &self.rows.up_to(4 * self.length));
+        if speed * alone_ns > MIN_GAIN {
+            return lengths;
         }
-        outlook
+        self.best_lengths(&of_first, &self.rows.at_best_up_to(4 * self.length)).0
     }
 
     /// Learns from a verdict on the drafter's tokens. `tested`: the positions of the tested tokens in the jobs that drafted
@@ -634,7 +671,7 @@ mod tests {
     #[test]
     fn drafting_pauses_if_the_drafter_is_slower_than_the_target() {
         let mut draft_length = PearlDraftLength::new(16, DraftLength::Auto, true);
-        let lengths = run(&mut draft_length, 3_000, 3_000_000, [1_000_000, 0], 2);
+        let lengths = run(&mut draft_length, 6_000, 3_000_000, [1_000_000, 0], 2);
         let drafting = lengths[20..].iter().filter(|&&length| length > 0).count();
         assert!((1..=20).contains(&drafting), "{drafting}");
         while !draft_length.pauses.is_paused() {

@@ -14,6 +14,8 @@ use crate::speculative_draft_length::Round;
 pub(crate) struct RoundEstimates {
     /// Whether the drafter makes all positions in one forward, so that longer drafts take no longer.
     pub(crate) in_one_forward: bool,
+    /// The time of a forward of the drafter in passes of the target that the sizes of the models suggest, if that is slow.
+    pub(crate) slow_pass: Option<f64>,
     draft_costs: BatchCosts,
     score_costs: BatchCosts,
     /// The time of a round without a draft.
@@ -58,6 +60,7 @@ impl RoundEstimates {
         self.waited_ns[usize::from(round.drafted > 0 && !round.looked_up)].add(waited_ns);
         if round.drafted == 0 {
             self.plain.add(&round.score);
+            self.expect_slow_draft();
             // Nearly all of an empty draft after a pause was the reading of what the drafter had missed.
             if round.requested && caught_up > 0 {
                 self.catch_up_ns.add(draft_ns / caught_up as f64);
@@ -77,6 +80,15 @@ impl RoundEstimates {
         self.learn_draft(round.size(), draft_ns, caught_up);
         self.nodes.add(round.drafted as f64);
         true
+    }
+
+    /// Expects a slow drafter to be as slow as the sizes of the models suggest, until that is measured.
+    fn expect_slow_draft(&mut self) {
+        if let Some((passes, plain_ns)) = self.slow_pass.zip(self.plain_ns())
+            && !self.draft.is_measured()
+        {
+            self.draft.adopt(std::iter::once((1, passes * plain_ns)));
+        }
     }
 
     /// Returns a round without the interruptions of its jobs. `caught_up`: the number of tokens that the drafter had to read

@@ -1,7 +1,7 @@
 //! The drafts of speculative decoding: of a fixed shape, or chosen from measured times and acceptance.
 
 use crate::acceptance::Tested;
-use crate::estimates::JobTime;
+use crate::estimates::{JobTime, SLOW_PASS};
 use crate::knowledge::{Forecast, Knowledge, READ_TOKENS};
 use crate::ledger::Ledger;
 use crate::lookup_choice::accepted_of;
@@ -148,6 +148,14 @@ impl SpeculativeDraftLength {
     #[must_use]
     pub fn in_one_forward(mut self) -> Self {
         self.estimates.in_one_forward = true;
+        self
+    }
+
+    /// Returns a copy configured for a drafter whose forward takes so many passes of the target by the sizes of the models. The
+    /// automatic mode does not try a slow one to learn that.
+    #[must_use]
+    pub fn with_expected_passes(mut self, passes: f64) -> Self {
+        self.estimates.slow_pass = Some(passes).filter(|&passes| passes >= SLOW_PASS);
         self
     }
 
@@ -336,7 +344,13 @@ impl SpeculativeDraftLength {
         let (usual, least) = self.times();
         let at_best = self.best(&Outlook::certain(self.depth()), &least, self.reach());
         let speedup_at_best = at_best.speed() * plain_ns;
-        let catch_up_ns = self.unread_tokens as f64 * self.estimates.catch_up_ns.value_or(0.0);
+        let is_hopeless = speedup_at_best <= 1.0;
+        let token_ns = match is_hopeless {
+            // To measure what reading costs is not worth it.
+            true => self.estimates.reading_ns(),
+            false => self.estimates.catch_up_ns.value_or(0.0),
+        };
+        let catch_up_ns = self.unread_tokens as f64 * token_ns;
         let may_catch_up = self.ledger.may_catch_up(catch_up_ns, speedup_at_best, plain_ns);
 
         let now = acceptance.outlook(self.depth());
@@ -358,13 +372,14 @@ impl SpeculativeDraftLength {
         // One early trial measures the cost of catching up while there are few tokens to read.
         if !self.estimates.catch_up_ns.is_known()
             && self.estimates.draft.is_known()
+            && !is_hopeless
             && CATCH_UP_SAMPLE.contains(&self.unread_tokens)
         {
             let shortest = self.best(&now, &usual, self.shortest());
             return Next { ns: shortest.ns, shape: Some(shortest.shape), is_trial: true };
         }
         let trial = self.best(&acceptance.outlook_if_easy(self.depth()), &least, self.reach());
-        let hopeless = if speedup_at_best > 1.0 { 1.0 } else { HOPELESS };
+        let hopeless = if is_hopeless { HOPELESS } else { 1.0 };
         let lost_ns = usual.ns(trial.size) - self.tokens(&now, &trial.shape) * plain_ns;
         let is_trial = may_catch_up && self.ledger.may_try(hopeless * lost_ns.max(0.0), plain_ns);
         if is_trial { Next { ns: trial.ns, shape: Some(trial.shape), is_trial } } else { none }
