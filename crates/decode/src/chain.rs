@@ -53,7 +53,7 @@ impl Chain {
         let (continues, has_other) = (agreed == committed.len(), self.tokens().len() > agreed);
         self.drafting.accept(agreed, cluster);
         if !continues {
-            self.drafting.restart(has_other, cluster);
+            self.drafting.restart_after_reading(has_other, cluster);
             self.next_row = 0;
         }
         continues

@@ -25,6 +25,11 @@ pub(crate) struct DraftAhead {
     jobs: VecDeque<DraftJob>,
     /// The job in flight.
     running: Option<Ticket>,
+    /// The job in flight that only lets the drafter read what it missed: the chain has ended meanwhile.
+    reading: Option<Ticket>,
+    /// The number of committed tokens that the drafter has read, and that the job in flight reads.
+    read: usize,
+    reads_to: usize,
     /// Whether the drafter has failed on this chain.
     exhausted: bool,
     /// The number of tokens with features when the drafter had nothing to add to this chain. With more it may.
@@ -38,6 +43,9 @@ pub(crate) struct DraftAhead {
     /// Whether every job drafts a single token.
     one_token_per_job: bool,
 }
+
+/// A job that reads more committed tokens than this first is not cancelled when the chain ends.
+const UNREAD_TOKENS: usize = 2;
 
 /// A completed draft job.
 struct DraftJob {
@@ -58,6 +66,9 @@ impl DraftAhead {
             positions: VecDeque::new(),
             jobs: VecDeque::new(),
             running: None,
+            reading: None,
+            read: 0,
+            reads_to: 0,
             exhausted: false,
             empty_with: None,
             feedback: None,
@@ -93,12 +104,17 @@ impl DraftAhead {
 
     /// Returns whether a job is in flight.
     pub(crate) fn is_busy(&self) -> bool {
-        self.running.is_some()
+        self.running.is_some() || self.reading.is_some()
     }
 
     /// Returns whether this job is in flight.
     pub(crate) fn is_running(&self, ticket: Ticket) -> bool {
-        self.running == Some(ticket)
+        self.running == Some(ticket) || self.reading == Some(ticket)
+    }
+
+    /// Returns whether this job is in flight only to let the drafter read.
+    pub(crate) fn is_reading(&self, ticket: Ticket) -> bool {
+        self.reading == Some(ticket)
     }
 
     /// Returns the draft after the committed tokens.
@@ -140,7 +156,7 @@ impl DraftAhead {
         per_job: usize,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        if self.running.is_none() && !self.is_done(sequence, length) {
+        if !self.is_busy() && !self.is_done(sequence, length) {
             let missing = useful_length(sequence, length) - self.len();
             let per_job = if self.one_token_per_job { 1 } else { per_job.max(1) };
             let length = missing.min(per_job);
@@ -155,7 +171,9 @@ impl DraftAhead {
                 request.feedback = first.clone();
             }
             match jobs::submit_draft(request, sequence, cluster) {
-                Ok(ticket) => self.running = Some(ticket),
+                Ok(ticket) => {
+                    (self.running, self.reads_to) = (Some(ticket), sequence.tokens().len());
+                }
                 Err(error) => self.fail(sequence, error)?,
             }
         }
@@ -175,6 +193,10 @@ impl DraftAhead {
         sequence: &mut Sequence,
         completion: Completion,
     ) -> Result<Option<(usize, JobTime)>, DecodeError> {
+        if self.reading == Some(completion.ticket) {
+            self.reading = None;
+            return Ok(self.finish_reading(sequence, completion));
+        }
         if self.running != Some(completion.ticket) {
             return Ok(None);
         }
@@ -183,6 +205,18 @@ impl DraftAhead {
             Ok(drafted) => Ok(Some(drafted)),
             Err(error) => self.fail(sequence, error).map(|()| None),
         }
+    }
+
+    /// Discards the tokens of a completed job that let the drafter read. If it failed, the next one will report that.
+    fn finish_reading(
+        &mut self,
+        sequence: &mut Sequence,
+        completion: Completion,
+    ) -> Option<(usize, JobTime)> {
+        let reply = jobs::draft_reply(sequence, completion).ok()?;
+        self.read = self.read.max(self.reads_to);
+        let (drafted, _) = reply.output.into_chain_and_siblings()?;
+        Some((drafted.tree.len(), reply.time))
     }
 
     /// Adds the tokens of a completed job to the chain.
@@ -199,6 +233,7 @@ impl DraftAhead {
             return Err(not_a_chain);
         };
         let drafted = further.tree.len();
+        self.read = self.read.max(self.reads_to);
         if !self.chain.extend(further) {
             return Err(not_a_chain);
         }
@@ -225,6 +260,7 @@ impl DraftAhead {
     /// Removes the first `count` tokens of the chain, which were committed. The others stay valid.
     pub(crate) fn accept(&mut self, count: usize, cluster: &mut dyn Cluster) {
         self.chain.drop_first(count);
+        self.read += count;
         self.siblings.drain(..count.min(self.siblings.len()));
         self.positions.drain(..count.min(self.positions.len()));
         let mut count = count;
@@ -244,10 +280,19 @@ impl DraftAhead {
         }
     }
 
+    /// Discards the chain, as [`restart`](Self::restart) does, but lets a job go on in which the drafter reads what it has missed.
+    /// Otherwise a drafter that reads for longer than the target takes for a token would never begin.
+    pub(crate) fn restart_after_reading(&mut self, rejected: bool, cluster: &mut dyn Cluster) {
+        let reads = self.reads_to > self.read + UNREAD_TOKENS;
+        let reading = self.reading.take().or_else(|| self.running.take_if(|_| reads));
+        self.restart(rejected, cluster);
+        self.reading = reading;
+    }
+
     /// Discards the chain and cancels the job in flight, because a token was committed that is not
     /// the chain's next one. `rejected`: whether the chain's next token was tested.
     pub(crate) fn restart(&mut self, rejected: bool, cluster: &mut dyn Cluster) {
-        if let Some(ticket) = self.running.take() {
+        for ticket in [self.running.take(), self.reading.take()].into_iter().flatten() {
             cluster.cancel(ticket);
         }
         let mut outcome = if rejected { SpanOutcome::Rejected } else { SpanOutcome::Wasted };

@@ -453,6 +453,9 @@ impl Dsi {
             cluster.observe(wasted(ticket));
             return Ok(());
         };
+        if self.chains[index].drafting.is_reading(ticket) {
+            cluster.observe(wasted(ticket));
+        }
         let drafted = self.chains[index].drafting.handle_completion(sequence, completion)?;
         // The sizing rule refers to the first drafter, whose rows have priority.
         if let Some((tokens, time)) = drafted.filter(|_| index == 0) {
