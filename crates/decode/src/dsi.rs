@@ -278,7 +278,13 @@ impl Dsi {
         // A row that is there would end a chain that began after a sibling, so timing would decide where the next one begins.
         let begins_later = self.waits_for_drafters && self.after_sibling == Some(frontier);
         let length = if drafts && !begins_later { length } else { 0 };
+        let waiting = self.lookahead.max_waiting();
         for chain in &mut self.chains {
+            let submitted = chain.next_row.saturating_sub(frontier);
+            let length = match self.waits_for_drafters {
+                true => length,
+                false => length.min(submitted.saturating_add(waiting)),
+            };
             chain.drafting.continue_to(sequence, length, per_job, cluster)?;
         }
         self.drop_failed_chains();

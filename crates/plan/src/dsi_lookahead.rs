@@ -318,6 +318,16 @@ impl DsiLookahead {
         (best, speeds[best - 1])
     }
 
+    /// Returns how many tokens the drafter may be ahead of the rows that were submitted: those of the next job, or of two if
+    /// several replicas work. More would only take cores from the target.
+    #[must_use]
+    pub fn max_waiting(&self) -> usize {
+        match self.mode {
+            DraftLength::Auto => self.replicas.min(2) * self.max_rows(),
+            _ => usize::MAX,
+        }
+    }
+
     /// Returns how many tokens the drafter may be ahead of the committed ones: the tokens that all
     /// replicas verify, and those of two more tasks, which are drafted in the meantime.
     pub fn max_ahead(&self) -> usize {
