@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use super::worlds::{Random, World};
+use super::worlds::{Random, World, seeds};
 use forerun_core::DraftShape;
 use forerun_decode::{DecoderOptions, DraftLength, Drafting, METHODS};
 
@@ -60,15 +60,11 @@ fn compare(world: &World, method: &str, seed: u64) -> [f64; 2] {
 /// Checks each method's automatic length. `least_of_plain`: the least speed compared with plain decoding. `bounds`: for each method, its
 /// least mean speed compared with the best fixed length.
 fn check(worlds: fn(u64) -> World, least_of_plain: f64, bounds: &[(&str, f64)]) {
-    let cases = std::env::var("FORERUN_CASES").ok().and_then(|text| text.parse().ok());
-    let cases: u64 = cases.unwrap_or(8);
-    let first: u64 = std::env::var("FIRST").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let seeds = seeds(8);
+    let cases = seeds.end - seeds.start;
     for &(method, least_mean) in bounds {
-        if std::env::var("ONLY").is_ok_and(|only| only != method) {
-            continue;
-        }
         let speeds: Vec<[f64; 2]> =
-            (first..first + cases).map(|seed| compare(&worlds(seed), method, seed)).collect();
+            seeds.clone().map(|seed| compare(&worlds(seed), method, seed)).collect();
         let least = speeds.iter().map(|[to_plain, _]| *to_plain).fold(f64::INFINITY, f64::min);
         let mean = speeds.iter().map(|[_, to_best]| to_best).sum::<f64>() / cases as f64;
         let below = speeds.iter().filter(|[_, to_best]| *to_best < 0.95).count();

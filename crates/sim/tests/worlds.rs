@@ -16,7 +16,7 @@ use forerun_sim::{
     Oracle, SimCluster, SimulatedLookup,
 };
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -404,12 +404,16 @@ fn compare(world: &World, method: usize) -> Comparison {
 }
 
 /// Compares in all worlds, on two threads.
-fn compare_all(worlds: impl Fn(u64) -> World + Sync, count: u64, method: usize) -> Vec<Comparison> {
-    let (next, comparisons) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+fn compare_all(
+    worlds: impl Fn(u64) -> World + Sync,
+    seeds: Range<u64>,
+    method: usize,
+) -> Vec<Comparison> {
+    let (next, comparisons) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
     let work = || {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= count {
+            if at >= seeds.end {
                 break;
             }
             let comparison = compare(&worlds(at), method);
@@ -471,14 +475,20 @@ fn check(method: usize, comparisons: &[Comparison], bounds: &Bounds) {
     assert!(below <= share + 3.0 * error, "{below}: {}", most_regret[0]);
 }
 
+/// Returns the seeds of worlds: the first `count`, or others by the variables `FORERUN_CASES` (how many) and `FORERUN_FIRST` (from which
+/// on).
+pub(super) fn seeds(count: u64) -> Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let first = number("FORERUN_FIRST").unwrap_or(0);
+    first..first + number("FORERUN_CASES").unwrap_or(count)
+}
+
 fn check_random(method: usize, worlds: u64, bounds: &Bounds) {
     check_worlds(World::random, method, worlds, bounds);
 }
 
 fn check_worlds(world: fn(u64) -> World, method: usize, worlds: u64, bounds: &Bounds) {
-    let cases = std::env::var("FORERUN_CASES").ok().and_then(|text| text.parse().ok());
-    let first: u64 = std::env::var("FIRST").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    check(method, &compare_all(|at| world(at + first), cases.unwrap_or(worlds), method), bounds);
+    check(method, &compare_all(world, seeds(worlds), method), bounds);
 }
 
 #[test]
@@ -572,7 +582,7 @@ fn recorded_pair() {
     let bounds = Bounds { to_plain: 1.0, mean_to_best: 0.9, below_best: 1.0 };
     for method in 0..GUESSES {
         let world = |prompt| World::recorded(&calibration, prompt);
-        check(method, &compare_all(world, 3, method), &bounds);
+        check(method, &compare_all(world, 0..3, method), &bounds);
     }
 }
 
