@@ -99,7 +99,8 @@ impl Decoder for Auto {
         if is_fresh {
             self.forecast(tokens);
         }
-        self.choice.observe(tokens - before, self.jobs.now_ns, &self.forecasts);
+        let is_alone = !std::mem::take(&mut self.jobs.has_drafted);
+        self.choice.observe(tokens - before, self.jobs.now_ns, is_alone, &self.forecasts);
         let next = self.current();
         if next != current {
             let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs };
@@ -139,6 +140,8 @@ struct JobsInFlight {
     tickets: BTreeSet<Ticket>,
     /// The end of the last completed job, on the cluster's clock.
     now_ns: u64,
+    /// Whether drafts were requested since the last step.
+    has_drafted: bool,
 }
 
 /// A cluster that takes note of the jobs in flight and of the time.
@@ -163,6 +166,7 @@ impl Cluster for WatchedCluster<'_> {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
         let ticket = self.cluster.submit(on, job)?;
         self.jobs.tickets.insert(ticket);
+        self.jobs.has_drafted |= matches!(on, Role::Drafter(_));
         Ok(ticket)
     }
 

@@ -40,6 +40,8 @@ pub struct Forecast {
     pub alone_ns: f64,
     /// The time to read what other methods have committed, in nanoseconds, before it works at its usual speed.
     pub start_ns: f64,
+    /// The time of a token meanwhile; infinite if the target waits.
+    pub starting_ns: f64,
 }
 
 impl Forecast {
@@ -47,7 +49,13 @@ impl Forecast {
     pub(crate) fn new(speed: f64, alone_ns: f64, start_ns: f64) -> Self {
         let drafts = speed * alone_ns > LEAST_GAIN;
         let token_ns = if drafts { 1.0 / speed } else { alone_ns };
-        Self { token_ns, drafts, alone_ns, start_ns }
+        Self { token_ns, drafts, alone_ns, start_ns, starting_ns: f64::INFINITY }
+    }
+
+    /// Returns the same of a method whose target goes on while its drafter and its replicas read, in `token_ns` nanoseconds for
+    /// a token.
+    pub(crate) fn starting_at(self, token_ns: f64) -> Self {
+        Self { starting_ns: token_ns, ..self }
     }
 }
 

@@ -20,6 +20,8 @@ pub struct MethodChoice {
     steps: u32,
     /// The time that the current trial has lost, compared with the best other candidate.
     trial_ns: f64,
+    /// The time that is left until the current candidate has read what others have committed.
+    starting_ns: f64,
     /// The correction of the candidate's predictions when its turn began.
     trial_correction: f64,
     /// The time that all trials have lost.
@@ -41,13 +43,16 @@ struct Candidate {
     weight: f64,
     /// The mean of its latest predictions.
     outlook: Speed,
-    /// Whether it expects to draft, and the time before it works at its usual speed.
+    /// Whether it expects to draft, the time before it works at its usual speed, and the time of a token meanwhile.
     drafts: bool,
     start_ns: f64,
+    starting_ns: f64,
     /// The number of its latest forecasts in which it expected to be no faster than the target alone, and the time of a token of
     /// that.
     paused_steps: u32,
     alone_ns: f64,
+    /// The number of its latest steps in which nothing was drafted, because it paused by itself.
+    alone_steps: u32,
     /// The time that its last trial lost.
     trial_ns: f64,
     /// The number of its turns.
@@ -64,8 +69,10 @@ impl Default for Candidate {
             outlook: Speed::with_decay(OUTLOOK_DECAY),
             drafts: true,
             start_ns: 0.0,
+            starting_ns: f64::INFINITY,
             paused_steps: 0,
             alone_ns: 0.0,
+            alone_steps: 0,
             trial_ns: 0.0,
             turns: 0,
         }
@@ -79,8 +86,13 @@ const SPEED_DECAY: f64 = 0.985;
 const OUTLOOK_DECAY: f64 = 0.93;
 /// The weight of a correction compared with one step later, while another candidate is used.
 const CORRECTION_DECAY: f64 = 0.995;
-/// The number of steps that a prediction without a correction is worth.
-const PREDICTION_STEPS: f64 = 6.0;
+/// The number of steps that a prediction without a correction is worth. With fewer, a few rejections in a row would be taken
+/// for a slow method.
+const PREDICTION_STEPS: f64 = 50.0;
+/// The number of steps without drafts after which a candidate has paused, although it predicts to be faster.
+const ALONE_STEPS: u32 = 32;
+/// The number of steps that a correction is worth after such a pause, and after a trial that has lost too much.
+const CERTAIN_STEPS: f64 = 200.0;
 /// Steps at the beginning of a turn that do not show a candidate's speed.
 const SETTLING_STEPS: u32 = 2;
 /// The same of the first turn of a candidate that predicts nothing, because it measures whether to draft at all.
@@ -91,10 +103,11 @@ const PAUSED_STEPS: u32 = 4;
 const TRIAL_STEPS: u32 = 32;
 /// The number of steps between two forecasts.
 const FORECAST_EVERY: u32 = 4;
-/// A trial ends early if it has lost the time of so many tokens once its candidate has settled.
+/// A trial ends early if it has lost the time of so many tokens once its candidate has settled, unless that is still expected to
+/// be the fastest: a few rejections in a row cost as much.
 const TRIAL_LOSS: f64 = 8.0;
-/// A trial also ends if it has lost the time of so many tokens before its candidate has settled.
-const SETTLING_LOSS: f64 = 24.0;
+/// A trial loses the time of so many tokens at most.
+const MOST_TRIAL_LOSS: f64 = 16.0;
 /// The share of the time that trials may lose.
 const TRIAL_SHARE: f64 = 0.01;
 /// The factor by which another candidate must be faster to be used instead.
@@ -125,6 +138,15 @@ impl Candidate {
         (ratio * self.weight + PREDICTION_STEPS) / (self.weight + PREDICTION_STEPS)
     }
 
+    /// Learns whether a step had no drafts. If it has decoded for long with the target alone, although it predicted to be faster,
+    /// its measured speed counts more than what it predicts.
+    fn observe_drafting(&mut self, is_alone: bool) {
+        self.alone_steps = if is_alone && self.drafts { self.alone_steps + 1 } else { 0 };
+        if self.alone_steps == ALONE_STEPS {
+            self.weight = self.weight.max(CERTAIN_STEPS);
+        }
+    }
+
     /// Returns whether it has predicted its speed.
     fn predicts(&self) -> bool {
         self.outlook.token_ns().is_some()
@@ -143,6 +165,7 @@ impl MethodChoice {
             is_trial: false,
             steps: 0,
             trial_ns: 0.0,
+            starting_ns: 0.0,
             trial_correction: 1.0,
             lost_ns: 0.0,
             elapsed_ns: 0.0,
@@ -172,14 +195,20 @@ impl MethodChoice {
     #[must_use]
     pub fn for_next_answer(&self) -> Self {
         let mut next = Self { last_ns: None, ..self.clone() };
-        next.use_best();
+        next.use_best(true);
         next
     }
 
     /// Learns that a step of the current candidate has committed `tokens` tokens at `now_ns`, and chooses
-    /// the candidate of the next step. `forecasts`: what each candidate expects, if it can say.
-    /// An answer's first step, which computes the prompt, only starts the clock.
-    pub fn observe(&mut self, tokens: usize, now_ns: u64, forecasts: &[Option<Forecast>]) {
+    /// the candidate of the next step. `is_alone`: whether nothing was drafted. `forecasts`: what each candidate expects, if it
+    /// can say. An answer's first step, which computes the prompt, only starts the clock.
+    pub fn observe(
+        &mut self,
+        tokens: usize,
+        now_ns: u64,
+        is_alone: bool,
+        forecasts: &[Option<Forecast>],
+    ) {
         let are_new = self.needs_forecasts();
         let last_ns = self.last_ns.replace(now_ns);
         // The first steps of a trial show costs that only its candidate has. So all expect afresh.
@@ -190,7 +219,9 @@ impl MethodChoice {
                     candidate.outlook = Speed::with_decay(OUTLOOK_DECAY);
                 }
                 candidate.outlook.add(tokens, forecast.token_ns * tokens as f64);
-                (candidate.drafts, candidate.start_ns) = (forecast.drafts, forecast.start_ns);
+                candidate.drafts = forecast.drafts;
+                (candidate.start_ns, candidate.starting_ns) =
+                    (forecast.start_ns, forecast.starting_ns);
             }
         }
         let Some(last_ns) = last_ns else { return };
@@ -208,25 +239,31 @@ impl MethodChoice {
             }
         }
         let has_settled = self.learn(tokens, ns, forecasts);
+        self.candidates[self.current].observe_drafting(is_alone && has_settled);
         let pauses = self.pauses();
-        let has_lost_too_much = self.book_loss(tokens, ns, has_settled);
+        let lost_tokens = self.book_loss(tokens, ns, has_settled);
         if !self.is_trial {
             return if pauses { self.begin(0, false) } else { self.choose() };
         }
-        if self.steps >= TRIAL_STEPS || has_lost_too_much || pauses || self.expects_less() {
-            self.candidates[self.current].trial_ns = self.trial_ns.max(0.0);
-            if pauses { self.begin(0, false) } else { self.use_best() }
+        let is_certain = lost_tokens > MOST_TRIAL_LOSS;
+        let is_over = is_certain || self.steps >= TRIAL_STEPS || self.expects_less();
+        if pauses || is_over || (has_settled && lost_tokens > TRIAL_LOSS) {
+            let current = &mut self.candidates[self.current];
+            current.trial_ns = self.trial_ns.max(0.0);
+            if is_certain {
+                current.weight = current.weight.max(CERTAIN_STEPS);
+            }
+            if pauses { self.begin(0, false) } else { self.use_best(is_over) }
         }
     }
 
-    /// Counts what a step has lost. Returns whether that is too much for a trial.
-    fn book_loss(&mut self, tokens: usize, ns: f64, has_settled: bool) -> bool {
-        let Some(best_ns) = self.best_ns(has_settled) else { return false };
+    /// Counts what a step has lost. Returns how many tokens a trial could have had in the time that it has lost.
+    fn book_loss(&mut self, tokens: usize, ns: f64, has_settled: bool) -> f64 {
+        let Some(best_ns) = self.best_ns(has_settled) else { return 0.0 };
         let lost_ns = ns - tokens as f64 * best_ns;
         self.trial_ns += lost_ns;
         self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
-        let may_lose = if has_settled { TRIAL_LOSS } else { SETTLING_LOSS };
-        self.trial_ns > may_lose * best_ns
+        self.trial_ns / best_ns
     }
 
     /// Learns the speed of the current candidate. Returns whether it has settled.
@@ -238,7 +275,12 @@ impl MethodChoice {
         }
         let current = &mut self.candidates[self.current];
         let is_first = current.turns <= 1 && !current.predicts();
-        let has_settled = self.steps > if is_first { FIRST_SETTLING_STEPS } else { SETTLING_STEPS };
+        let settling_steps = if is_first { FIRST_SETTLING_STEPS } else { SETTLING_STEPS };
+        self.starting_ns -= ns;
+        if self.is_trial && self.starting_ns > 0.0 {
+            self.steps = self.steps.min(settling_steps);
+        }
+        let has_settled = self.steps > settling_steps;
         if has_settled {
             let forecast = forecasts.get(self.current).copied().flatten();
             // What a method expects of the target alone needs no correction.
@@ -278,7 +320,8 @@ impl MethodChoice {
     /// Returns whether a candidate is expected to be faster than the current one, also with what the change costs, and
     /// whether changes have not lost too much.
     fn is_worth_changing(&self, other: usize, token_ns: f64, current_ns: f64) -> bool {
-        let start_ns = self.candidates[other].start_ns;
+        let Candidate { start_ns, starting_ns, .. } = self.candidates[other];
+        let start_ns = start_ns * (1.0 - current_ns / starting_ns).max(0.0);
         let gain_ns = current_ns - MIN_GAIN * token_ns;
         let may_lose_ns = TRIAL_SHARE * self.elapsed_ns + CHANGE_LOSS * current_ns;
         gain_ns > 0.0
@@ -286,15 +329,16 @@ impl MethodChoice {
             && self.lost_ns + start_ns <= may_lose_ns + GAIN_TOKENS * gain_ns
     }
 
-    /// Returns whether the current candidate expects to be no faster than the target alone, as it has for some steps. Then the
-    /// first candidate is used: it learns with the least effort when drafts pay again.
+    /// Returns whether the current candidate expects to be no faster than the target alone, as it has for some steps, or does not
+    /// draft. Then the first candidate is used: it learns with the least effort when drafts pay again.
     fn pauses(&self) -> bool {
         let current = &self.candidates[self.current];
         let alone_ns = current.alone_ns;
         let least = if self.is_trial { SETTLING_STEPS } else { PAUSED_STEPS };
         self.current != 0
-            && current.paused_steps >= least
-            && current.token_ns().is_some_and(|ns| ns > alone_ns / MIN_GAIN)
+            && (current.alone_steps >= ALONE_STEPS
+                || current.paused_steps >= least
+                    && current.token_ns().is_some_and(|ns| ns > alone_ns / MIN_GAIN))
     }
 
     /// Returns whether the candidate on trial, which was expected to be faster, expects less by now. Measured speeds of so few
@@ -309,19 +353,21 @@ impl MethodChoice {
     fn begin(&mut self, candidate: usize, is_trial: bool) {
         self.trial_correction = self.candidates[candidate].correction();
         (self.current, self.is_trial, self.steps, self.trial_ns) = (candidate, is_trial, 0, 0.0);
-        self.candidates[candidate].paused_steps = 0;
+        let candidate = &mut self.candidates[candidate];
+        (candidate.paused_steps, candidate.alone_steps) = (0, 0);
+        self.starting_ns = candidate.start_ns;
         self.step_ns = DecayingMean::default();
     }
 
-    /// Ends a trial, and uses the fastest candidate, if that is faster by the factor [`MIN_GAIN`].
-    fn use_best(&mut self) {
+    /// Uses the fastest candidate, if that is faster by the factor [`MIN_GAIN`]. Otherwise a trial that `is_over` ends.
+    fn use_best(&mut self, is_over: bool) {
         let own_ns = self.candidates[self.current].token_ns();
         let other = self
             .fastest_other()
             .filter(|&(_, token_ns)| own_ns.is_none_or(|own_ns| token_ns * MIN_GAIN < own_ns));
         match other {
             Some((other, _)) => self.begin(other, false),
-            None => self.is_trial = false,
+            None => self.is_trial &= !is_over,
         }
     }
 
@@ -365,13 +411,13 @@ mod tests {
     ) -> (u64, Vec<usize>) {
         let (mut now, mut position, mut by) = (0, 0, vec![0; choice.candidates.len()]);
         let unknown = vec![None; choice.candidates.len()];
-        choice.observe(1, now, &unknown);
+        choice.observe(1, now, false, &unknown);
         while position < tokens {
             let (current, count) = (choice.current, 1 + position % 3);
             now += count as u64 * token_ns(current, position);
             by[current] += count;
             position += count;
-            choice.observe(count, now, &unknown);
+            choice.observe(count, now, false, &unknown);
         }
         (now, by)
     }
@@ -411,7 +457,7 @@ mod tests {
         let mut choice = MethodChoice::new(1);
         let forecast = Forecast::new(2e-3, 1_000.0, 0.0);
         for step in 0..TRIAL_STEPS + 2 {
-            choice.observe(1, u64::from(step) * 1_000, &[Some(forecast)]);
+            choice.observe(1, u64::from(step) * 1_000, false, &[Some(forecast)]);
         }
         assert!(!choice.needs_forecasts());
         assert!(choice.for_next_answer().needs_forecasts());
@@ -429,9 +475,15 @@ mod tests {
     /// and takes `real_ns`. Returns the tokens of both.
     fn decode_predicted(second: Forecast, real_ns: u64) -> Vec<usize> {
         let (mut choice, mut now, mut by) = (MethodChoice::new(2), 0, vec![0; 2]);
-        let first = Forecast { token_ns: 1_000.0, drafts: true, alone_ns: 1_000.0, start_ns: 0.0 };
+        let first = Forecast {
+            token_ns: 1_000.0,
+            drafts: true,
+            alone_ns: 1_000.0,
+            start_ns: 0.0,
+            starting_ns: f64::INFINITY,
+        };
         for _ in 0..4_000 {
-            choice.observe(1, now, &[Some(first), Some(second)]);
+            choice.observe(1, now, false, &[Some(first), Some(second)]);
             let current = choice.current();
             now += if current == 0 { 1_000 } else { real_ns };
             by[current] += 1;
@@ -441,8 +493,13 @@ mod tests {
 
     #[test]
     fn only_what_may_be_faster_is_used() {
-        let predicts =
-            |token_ns| Forecast { token_ns, drafts: true, alone_ns: 1_000.0, start_ns: 0.0 };
+        let predicts = |token_ns| Forecast {
+            token_ns,
+            drafts: true,
+            alone_ns: 1_000.0,
+            start_ns: 0.0,
+            starting_ns: f64::INFINITY,
+        };
         assert_eq!(decode_predicted(predicts(1_500.0), 500)[1], 0, "it cannot win");
         assert_eq!(decode_predicted(predicts(990.0), 990)[1], 0, "a tie");
         assert!(decode_predicted(predicts(500.0), 500)[1] > 3_900, "it wins");
@@ -455,26 +512,43 @@ mod tests {
     #[test]
     fn a_trial_without_a_rival_loses_nothing() {
         let mut choice = MethodChoice::new(2);
-        let own = Forecast { token_ns: 1_000.0, drafts: true, alone_ns: 2_000.0, start_ns: 0.0 };
-        choice.observe(1, 0, &[None, Some(own)]);
+        let own = Forecast {
+            token_ns: 1_000.0,
+            drafts: true,
+            alone_ns: 2_000.0,
+            start_ns: 0.0,
+            starting_ns: f64::INFINITY,
+        };
+        choice.observe(1, 0, false, &[None, Some(own)]);
         choice.begin(1, true);
         (1..=u64::from(TRIAL_STEPS))
-            .for_each(|step| choice.observe(1, 1_000 * step, &[None, Some(own)]));
+            .for_each(|step| choice.observe(1, 1_000 * step, false, &[None, Some(own)]));
         assert_eq!((choice.lost_ns, choice.current, choice.is_trial), (0.0, 1, false));
     }
 
     #[test]
     fn the_first_goes_on_while_others_would_pause() {
         let mut choice = MethodChoice::new(2);
-        let drafting = Forecast { token_ns: 500.0, drafts: true, alone_ns: 1_000.0, start_ns: 0.0 };
-        let pausing =
-            Forecast { token_ns: 1_000.0, drafts: false, alone_ns: 1_000.0, start_ns: 0.0 };
-        choice.observe(1, 0, &[Some(pausing), Some(drafting)]);
+        let drafting = Forecast {
+            token_ns: 500.0,
+            drafts: true,
+            alone_ns: 1_000.0,
+            start_ns: 0.0,
+            starting_ns: f64::INFINITY,
+        };
+        let pausing = Forecast {
+            token_ns: 1_000.0,
+            drafts: false,
+            alone_ns: 1_000.0,
+            start_ns: 0.0,
+            starting_ns: f64::INFINITY,
+        };
+        choice.observe(1, 0, false, &[Some(pausing), Some(drafting)]);
         choice.begin(1, false);
         let mut now = 0;
         let mut observe = |choice: &mut MethodChoice, ns, second| {
             now += ns;
-            choice.observe(1, now, &[Some(pausing), Some(second)]);
+            choice.observe(1, now, false, &[Some(pausing), Some(second)]);
         };
         (0..50).for_each(|_| observe(&mut choice, 500, drafting));
         // One bad forecast is not enough, nor are several while it is as fast as before.
@@ -490,8 +564,13 @@ mod tests {
     #[test]
     fn a_method_that_pauses_is_as_fast_as_the_target_alone() {
         let mut choice = MethodChoice::new(2);
-        let forecast =
-            |token_ns, drafts| Forecast { token_ns, drafts, alone_ns: 1_000.0, start_ns: 0.0 };
+        let forecast = |token_ns, drafts| Forecast {
+            token_ns,
+            drafts,
+            alone_ns: 1_000.0,
+            start_ns: 0.0,
+            starting_ns: f64::INFINITY,
+        };
         let mut now = 0;
         for step in 0..500 {
             let (first, ns) = match step < 20 {
@@ -499,17 +578,71 @@ mod tests {
                 false => (forecast(1_000.0, false), 1_000),
             };
             now += ns;
-            choice.observe(1, now, &[Some(first), Some(forecast(990.0, step >= 20))]);
+            choice.observe(1, now, false, &[Some(first), Some(forecast(990.0, step >= 20))]);
             assert_eq!(choice.current, 0, "{step}");
         }
-        assert!(choice.candidates[0].correction() > 1.2);
+        assert!(choice.candidates[0].correction() > 1.1);
         assert_eq!(choice.candidates[0].token_ns().map(f64::round), Some(1_000.0));
+    }
+
+    /// The second method predicts that drafts pay, but has paused, because they did not.
+    #[test]
+    fn one_that_has_paused_by_itself_is_left() {
+        let mut choice = MethodChoice::new(2);
+        let forecast = |token_ns, drafts| {
+            Some(Forecast { token_ns, drafts, alone_ns: 1_000.0, start_ns: 0.0, starting_ns: 1e3 })
+        };
+        let forecasts = [forecast(1_000.0, false), forecast(900.0, true)];
+        choice.observe(1, 0, true, &forecasts);
+        let mut by = [0; 2];
+        for step in 1..=500 {
+            by[choice.current] += 1;
+            choice.observe(1, 1_000 * step, true, &forecasts);
+        }
+        assert!((1..200).contains(&by[1]), "{by:?}");
+    }
+
+    /// The second method has to read text first. Meanwhile it is as fast as the target alone, and so is the first one.
+    #[test]
+    fn reading_costs_nothing_if_the_target_goes_on() {
+        let decode = |starting_ns| {
+            let mut choice = MethodChoice::new(2);
+            let first = Forecast {
+                token_ns: 1_000.0,
+                drafts: false,
+                alone_ns: 1_000.0,
+                start_ns: 0.0,
+                starting_ns,
+            };
+            let (mut now, mut left_ns, mut by) = (0, 100_000, [0; 2]);
+            for _ in 0..1_000 {
+                let is_second = choice.current == 1;
+                let is_reading = is_second && left_ns > 0;
+                let ns = if is_second && !is_reading { 700 } else { 1_000 };
+                left_ns -= if is_reading { ns } else { 0 };
+                now += ns as u64;
+                by[choice.current] += 1;
+                let start_ns = if is_second { 0.0 } else { 100_000.0 };
+                let second = Forecast { token_ns: 700.0, drafts: true, start_ns, ..first };
+                choice.observe(1, now, !is_second, &[Some(first), Some(second)]);
+            }
+            (by[1], choice.candidates[1].correction())
+        };
+        let (steps, correction) = decode(1_000.0);
+        assert!(steps > 990 && (correction - 1.0).abs() < 1e-6, "{steps} {correction}");
+        assert_eq!(decode(f64::INFINITY).0, 0, "the target would wait");
     }
 
     #[test]
     fn a_wrong_prediction_is_corrected() {
         let by = decode_predicted(
-            Forecast { token_ns: 500.0, drafts: true, alone_ns: 1_000.0, start_ns: 0.0 },
+            Forecast {
+                token_ns: 500.0,
+                drafts: true,
+                alone_ns: 1_000.0,
+                start_ns: 0.0,
+                starting_ns: f64::INFINITY,
+            },
             2_000,
         );
         assert!((1..=120).contains(&by[1]), "{by:?}");
