@@ -475,7 +475,8 @@ impl DsiLookahead {
         let at_best = (1..=self.length).map(speed).fold(0.0, f64::max);
         let speedup_at_best = at_best * self.plain_ns();
         let draft_ns = self.draft_time.estimate_ns(1);
-        TrialOutlook { speedup_at_best, catch_up_ns, draft_ns }
+        let longest_ns = scores[self.scores.largest().min(self.length)];
+        TrialOutlook { speedup_at_best, catch_up_ns, draft_ns, longest_ns }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.

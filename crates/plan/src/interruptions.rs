@@ -27,9 +27,12 @@ impl Default for Interruptions {
 }
 
 impl Interruptions {
-    /// Returns a time without an interruption. `usual_ns`: the usual time, if it is known.
-    fn without(&mut self, ns: f64, usual_ns: Option<f64>) -> f64 {
-        let usual_ns = usual_ns.filter(|&usual_ns| usual_ns > 0.0 && ns > UNUSUAL * usual_ns);
+    /// Returns a time without an interruption. `usual_ns`: the usual time, if it is known. `longest_ns`: a time that is not unusual
+    /// either.
+    fn without(&mut self, ns: f64, usual_ns: Option<f64>, longest_ns: f64) -> f64 {
+        let is_unusual =
+            |&usual_ns: &f64| usual_ns > 0.0 && ns > UNUSUAL * usual_ns.max(longest_ns);
+        let usual_ns = usual_ns.filter(is_unusual);
         let Some(usual_ns) = usual_ns else {
             self.left = (self.left + SHARE).min(MOST);
             return ns;
@@ -41,9 +44,10 @@ impl Interruptions {
         usual_ns
     }
 
-    /// Returns the time of a step without an interruption, and adds it to the usual time of such steps.
-    pub(crate) fn of_step(&mut self, ns: f64, usual: &mut DecayingMean) -> f64 {
-        let ns = self.without(ns, usual.value());
+    /// Returns the time of a step without an interruption, and adds it to the usual time of such steps. Some steps have a job that
+    /// takes up to `longest_ns`.
+    pub(crate) fn of_step(&mut self, ns: f64, usual: &mut DecayingMean, longest_ns: f64) -> f64 {
+        let ns = self.without(ns, usual.value(), longest_ns);
         usual.add(ns);
         ns
     }
@@ -53,7 +57,7 @@ impl Interruptions {
         if time.cost.batch_sequences > time.cost.passes {
             return *time;
         }
-        let duration_ns = self.without(time.duration_ns as f64, usual_ns) as u64;
+        let duration_ns = self.without(time.duration_ns as f64, usual_ns, 0.0) as u64;
         JobTime { duration_ns, ..*time }
     }
 }
@@ -65,10 +69,12 @@ mod tests {
     #[test]
     fn rare_times_count_as_usual_and_frequent_ones_as_they_are() {
         let mut interruptions = Interruptions::default();
-        let mut without = |ns| interruptions.without(ns, Some(10.0));
+        let mut without = |ns| interruptions.without(ns, Some(10.0), 0.0);
         assert_eq!([29.0, 500.0, 500.0, 500.0].map(&mut without), [29.0, 10.0, 10.0, 500.0]);
         (0..20).for_each(|_| assert_eq!(without(11.0), 11.0));
         assert_eq!([500.0, 500.0, 500.0].map(&mut without), [10.0, 10.0, 500.0]);
-        assert_eq!(interruptions.without(500.0, None), 500.0, "nothing is known");
+        assert_eq!(interruptions.without(500.0, None, 0.0), 500.0, "nothing is known");
+        (0..20).for_each(|_| assert_eq!(interruptions.without(40.0, Some(10.0), 15.0), 40.0));
+        assert_eq!(interruptions.without(50.0, Some(10.0), 15.0), 10.0);
     }
 }

@@ -226,7 +226,7 @@ impl MethodChoice {
         }
         let Some(last_ns) = last_ns else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
-        let ns = self.interruptions.of_step(ns, &mut self.step_ns);
+        let ns = self.interruptions.of_step(ns, &mut self.step_ns, 0.0);
         self.elapsed_ns += ns;
         self.steps += 1;
         let current = &mut self.candidates[self.current];

@@ -65,11 +65,13 @@ pub(crate) struct TrialOutlook {
     pub(crate) catch_up_ns: f64,
     /// The time of the shortest draft.
     pub(crate) draft_ns: f64,
+    /// The time of the longest job that verifies drafts.
+    pub(crate) longest_ns: f64,
 }
 
 impl Default for TrialOutlook {
     fn default() -> Self {
-        Self { speedup_at_best: f64::INFINITY, catch_up_ns: 0.0, draft_ns: 0.0 }
+        Self { speedup_at_best: f64::INFINITY, catch_up_ns: 0.0, draft_ns: 0.0, longest_ns: 0.0 }
     }
 }
 
@@ -145,7 +147,9 @@ impl Pauses {
         let is_draft_empty = self.drafted.take() == Some(0);
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
-        let ns = self.interruptions.of_step(ns, &mut self.step_ns[usize::from(alone)]);
+        // A job with many rows may take much longer than a usual step.
+        let longest_ns = if alone { 0.0 } else { outlook.longest_ns };
+        let ns = self.interruptions.of_step(ns, &mut self.step_ns[usize::from(alone)], longest_ns);
         if alone {
             self.without_drafts.add(tokens, ns);
             self.is_measured_alone = true;
@@ -330,7 +334,12 @@ mod tests {
     #[test]
     fn a_trial_ends_while_replicas_read_if_that_costs_too_much() {
         let mut pauses = Pauses::default();
-        let outlook = TrialOutlook { speedup_at_best: 2.0, catch_up_ns: 500.0, draft_ns: 100.0 };
+        let outlook = TrialOutlook {
+            speedup_at_best: 2.0,
+            catch_up_ns: 500.0,
+            draft_ns: 100.0,
+            ..TrialOutlook::default()
+        };
         let mut now = 0;
         for step in 0..=u64::from(ALONE_STEPS) {
             now = step * 1_000;
@@ -365,6 +374,7 @@ mod tests {
                 speedup_at_best,
                 catch_up_ns: passes * 1_000.0,
                 draft_ns: 100.0,
+                longest_ns: 0.0,
             })
         };
         assert_eq!(after(2.0, 4.0), Some(6));
@@ -376,8 +386,12 @@ mod tests {
     #[test]
     fn a_slow_drafter_is_first_tried_when_a_draft_of_it_is_affordable() {
         let after = |passes| {
-            let outlook =
-                TrialOutlook { speedup_at_best: 0.5, catch_up_ns: 0.0, draft_ns: passes * 1_000.0 };
+            let outlook = TrialOutlook {
+                speedup_at_best: 0.5,
+                catch_up_ns: 0.0,
+                draft_ns: passes * 1_000.0,
+                longest_ns: 0.0,
+            };
             tokens_until_trial(outlook)
         };
         assert_eq!([1.0, 1.4].map(after), [Some(6); 2]);

@@ -329,7 +329,9 @@ impl PearlDraftLength {
         let speedup = |alone_ns| self.speed_at_best() * alone_ns;
         let speedup_at_best = self.alone_ns_to_beat().map_or(f64::INFINITY, speedup);
         let draft_ns = self.draft_time.estimate_ns(1);
-        TrialOutlook { speedup_at_best, catch_up_ns, draft_ns }
+        let further_ns = self.rows.up_to(self.rows.largest()).pop().unwrap_or(0.0);
+        let longest_ns = self.alone_ns().map_or(0.0, |alone_ns| alone_ns + further_ns);
+        TrialOutlook { speedup_at_best, catch_up_ns, draft_ns, longest_ns }
     }
 
     /// Returns the time of the target alone, if the automatic mode knows what to compare with it.
