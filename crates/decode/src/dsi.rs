@@ -64,7 +64,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
         let replicas = options.targets.div_ceil(options.drafters.max(1));
         let lookahead = DsiLookahead::new(options.draft_tokens, options.length, replicas)
             .with_tokens_per_forward(options.pattern.tokens_per_forward())
-            .with_expected_passes(options.expected_passes.unwrap_or(0.0));
+            .with_expected_passes(options.expected_passes);
         let decoder = Dsi::new(options.targets, lookahead).with_drafters(options.drafters);
         let decoder = decoder.with_siblings(options.siblings);
         let decoder = if options.shares_devices { decoder.without_trials() } else { decoder };
@@ -278,13 +278,13 @@ impl Dsi {
         // A row that is there would end a chain that began after a sibling, so timing would decide where the next one begins.
         let begins_later = self.waits_for_drafters && self.after_sibling == Some(frontier);
         let length = if drafts && !begins_later { length } else { 0 };
-        let waiting = self.lookahead.max_waiting();
+        let waiting = match self.waits_for_drafters {
+            true => usize::MAX,
+            false => self.lookahead.max_waiting(),
+        };
         for chain in &mut self.chains {
             let submitted = chain.next_row.saturating_sub(frontier);
-            let length = match self.waits_for_drafters {
-                true => length,
-                false => length.min(submitted.saturating_add(waiting)),
-            };
+            let length = length.min(submitted.saturating_add(waiting));
             chain.drafting.continue_to(sequence, length, per_job, cluster)?;
         }
         self.drop_failed_chains();

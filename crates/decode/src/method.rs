@@ -128,9 +128,9 @@ impl DecoderOptions {
     /// Returns the policy for the lengths of drafts that begin with this shape, for methods that draft before they
     /// verify.
     pub(crate) fn draft_length(&self, shape: DraftShape) -> SpeculativeDraftLength {
-        let policy =
-            SpeculativeDraftLength::new(shape, self.length).with_goodput(self.goodput.clone());
-        let policy = policy.with_expected_passes(self.expected_passes.unwrap_or(0.0));
+        let policy = SpeculativeDraftLength::new(shape, self.length)
+            .with_goodput(self.goodput.clone())
+            .with_expected_passes(self.expected_passes);
         if self.pattern.one_forward { policy.in_one_forward() } else { policy }
     }
 }

@@ -51,7 +51,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
         let eager = options.pearl.schedule == PearlSchedule::Eager;
         let draft_length = PearlDraftLength::new(options.draft_tokens, options.length, eager)
             .with_tokens_per_forward(options.pattern.tokens_per_forward())
-            .with_expected_passes(options.expected_passes.unwrap_or(0.0));
+            .with_expected_passes(options.expected_passes);
         let mut decoder = Pearl::new(options.pearl, draft_length).with_siblings(options.siblings);
         decoder.guesser = options.guesser.map(|make| make());
         Box::new(if options.reproducible { decoder.reproducible() } else { decoder })

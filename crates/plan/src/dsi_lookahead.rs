@@ -121,7 +121,7 @@ impl DsiLookahead {
     /// Returns a copy configured for a drafter whose forward takes so many passes of the target by the sizes of the models. An
     /// automatic lookahead does not try a slow one to learn that.
     #[must_use]
-    pub fn with_expected_passes(self, passes: f64) -> Self {
+    pub fn with_expected_passes(self, passes: Option<f64>) -> Self {
         Self { draft_time: self.draft_time.with_expected_passes(passes), ..self }
     }
 

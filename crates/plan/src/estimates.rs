@@ -254,11 +254,16 @@ impl Default for DraftTime {
 
 /// A drafter is slow by the sizes of the models if its forward takes so many passes of the target. Sizes are not times, and a
 /// drafter that might be as fast as the target is tried.
-pub(crate) const SLOW_PASS: f64 = 1.5;
+const SLOW_PASS: f64 = 1.5;
 /// The duration of a draft job, in nanoseconds, for which the cost of messages is negligible.
 const MIN_JOB_NS: f64 = 100_000.0;
 /// Tokens of a pause that cost no noticeable time to read.
 const UNREAD_TOKENS: usize = 2;
+
+/// Returns the expected time of a drafter's forward, in passes of the target, if it is slow by that.
+pub(crate) fn slow_pass(expected_passes: Option<f64>) -> Option<f64> {
+    expected_passes.filter(|&passes| passes >= SLOW_PASS)
+}
 
 impl DraftTime {
     /// Returns a copy for a new answer after a prompt of `prompt_tokens` tokens.
@@ -273,8 +278,8 @@ impl DraftTime {
 
     /// Returns a copy configured for a drafter whose forward takes so many passes of the target by the sizes of the models. If that
     /// is slow, it counts until it is measured.
-    pub(crate) fn with_expected_passes(self, passes: f64) -> Self {
-        Self { slow_pass: Some(passes).filter(|&passes| passes >= SLOW_PASS), ..self }
+    pub(crate) fn with_expected_passes(self, passes: Option<f64>) -> Self {
+        Self { slow_pass: slow_pass(passes), ..self }
     }
 
     /// Learns the time of a pass of the target alone, from which the drafter's is expected if that is slow and was not measured.
@@ -406,7 +411,8 @@ mod tests {
     #[test]
     fn a_drafter_counts_as_slow_by_its_size_until_it_is_measured() {
         let expected = |passes| {
-            let mut time = DraftTime::default().with_expected_passes(passes).for_new_answer(10);
+            let mut time =
+                DraftTime::default().with_expected_passes(Some(passes)).for_new_answer(10);
             time.expect(1_000.0);
             time
         };

@@ -402,6 +402,12 @@ impl MethodChoice {
 mod tests {
     use super::*;
 
+    /// Returns the forecast of a method that starts at once, if the target takes 1,000 ns for a token.
+    fn expects(token_ns: f64, drafts: bool) -> Forecast {
+        let (alone_ns, start_ns, starting_ns) = (1_000.0, 0.0, f64::INFINITY);
+        Forecast { token_ns, drafts, alone_ns, start_ns, starting_ns }
+    }
+
     /// Decodes `tokens` tokens. `token_ns(candidate, position)` is the time of a token. Returns the time, and
     /// the number of tokens of each candidate.
     fn decode(
@@ -475,13 +481,7 @@ mod tests {
     /// and takes `real_ns`. Returns the tokens of both.
     fn decode_predicted(second: Forecast, real_ns: u64) -> Vec<usize> {
         let (mut choice, mut now, mut by) = (MethodChoice::new(2), 0, vec![0; 2]);
-        let first = Forecast {
-            token_ns: 1_000.0,
-            drafts: true,
-            alone_ns: 1_000.0,
-            start_ns: 0.0,
-            starting_ns: f64::INFINITY,
-        };
+        let first = expects(1_000.0, true);
         for _ in 0..4_000 {
             choice.observe(1, now, false, &[Some(first), Some(second)]);
             let current = choice.current();
@@ -493,13 +493,7 @@ mod tests {
 
     #[test]
     fn only_what_may_be_faster_is_used() {
-        let predicts = |token_ns| Forecast {
-            token_ns,
-            drafts: true,
-            alone_ns: 1_000.0,
-            start_ns: 0.0,
-            starting_ns: f64::INFINITY,
-        };
+        let predicts = |token_ns| expects(token_ns, true);
         assert_eq!(decode_predicted(predicts(1_500.0), 500)[1], 0, "it cannot win");
         assert_eq!(decode_predicted(predicts(990.0), 990)[1], 0, "a tie");
         assert!(decode_predicted(predicts(500.0), 500)[1] > 3_900, "it wins");
@@ -512,13 +506,7 @@ mod tests {
     #[test]
     fn a_trial_without_a_rival_loses_nothing() {
         let mut choice = MethodChoice::new(2);
-        let own = Forecast {
-            token_ns: 1_000.0,
-            drafts: true,
-            alone_ns: 2_000.0,
-            start_ns: 0.0,
-            starting_ns: f64::INFINITY,
-        };
+        let own = Forecast { alone_ns: 2_000.0, ..expects(1_000.0, true) };
         choice.observe(1, 0, false, &[None, Some(own)]);
         choice.begin(1, true);
         (1..=u64::from(TRIAL_STEPS))
@@ -529,20 +517,8 @@ mod tests {
     #[test]
     fn the_first_goes_on_while_others_would_pause() {
         let mut choice = MethodChoice::new(2);
-        let drafting = Forecast {
-            token_ns: 500.0,
-            drafts: true,
-            alone_ns: 1_000.0,
-            start_ns: 0.0,
-            starting_ns: f64::INFINITY,
-        };
-        let pausing = Forecast {
-            token_ns: 1_000.0,
-            drafts: false,
-            alone_ns: 1_000.0,
-            start_ns: 0.0,
-            starting_ns: f64::INFINITY,
-        };
+        let drafting = expects(500.0, true);
+        let pausing = expects(1_000.0, false);
         choice.observe(1, 0, false, &[Some(pausing), Some(drafting)]);
         choice.begin(1, false);
         let mut now = 0;
@@ -564,24 +540,17 @@ mod tests {
     #[test]
     fn a_method_that_pauses_is_as_fast_as_the_target_alone() {
         let mut choice = MethodChoice::new(2);
-        let forecast = |token_ns, drafts| Forecast {
-            token_ns,
-            drafts,
-            alone_ns: 1_000.0,
-            start_ns: 0.0,
-            starting_ns: f64::INFINITY,
-        };
         let mut now = 0;
         for step in 0..500 {
-            let (first, ns) = match step < 20 {
-                true => (forecast(900.0, true), 1_400),
-                false => (forecast(1_000.0, false), 1_000),
+            let (first, ns) = match step < 80 {
+                true => (expects(900.0, true), 1_400),
+                false => (expects(1_000.0, false), 1_000),
             };
             now += ns;
-            choice.observe(1, now, false, &[Some(first), Some(forecast(990.0, step >= 20))]);
+            choice.observe(1, now, false, &[Some(first), Some(expects(990.0, step >= 80))]);
             assert_eq!(choice.current, 0, "{step}");
         }
-        assert!(choice.candidates[0].correction() > 1.1);
+        assert!(choice.candidates[0].correction() > 1.2);
         assert_eq!(choice.candidates[0].token_ns().map(f64::round), Some(1_000.0));
     }
 
@@ -589,9 +558,8 @@ mod tests {
     #[test]
     fn one_that_has_paused_by_itself_is_left() {
         let mut choice = MethodChoice::new(2);
-        let forecast = |token_ns, drafts| {
-            Some(Forecast { token_ns, drafts, alone_ns: 1_000.0, start_ns: 0.0, starting_ns: 1e3 })
-        };
+        let forecast =
+            |token_ns, drafts| Some(Forecast { starting_ns: 1e3, ..expects(token_ns, drafts) });
         let forecasts = [forecast(1_000.0, false), forecast(900.0, true)];
         choice.observe(1, 0, true, &forecasts);
         let mut by = [0; 2];
@@ -607,13 +575,7 @@ mod tests {
     fn reading_costs_nothing_if_the_target_goes_on() {
         let decode = |starting_ns| {
             let mut choice = MethodChoice::new(2);
-            let first = Forecast {
-                token_ns: 1_000.0,
-                drafts: false,
-                alone_ns: 1_000.0,
-                start_ns: 0.0,
-                starting_ns,
-            };
+            let first = Forecast { starting_ns, ..expects(1_000.0, false) };
             let (mut now, mut left_ns, mut by) = (0, 100_000, [0; 2]);
             for _ in 0..1_000 {
                 let is_second = choice.current == 1;
@@ -635,16 +597,7 @@ mod tests {
 
     #[test]
     fn a_wrong_prediction_is_corrected() {
-        let by = decode_predicted(
-            Forecast {
-                token_ns: 500.0,
-                drafts: true,
-                alone_ns: 1_000.0,
-                start_ns: 0.0,
-                starting_ns: f64::INFINITY,
-            },
-            2_000,
-        );
+        let by = decode_predicted(expects(500.0, true), 2_000);
         assert!((1..=120).contains(&by[1]), "{by:?}");
     }
 }

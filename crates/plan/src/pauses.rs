@@ -361,7 +361,7 @@ mod tests {
     /// Returns after how many tokens of the target alone a trial begins.
     fn tokens_until_trial(outlook: TrialOutlook) -> Option<u64> {
         let mut pauses = Pauses::default();
-        (0..20_000).find(|step| {
+        (0..40_000).find(|step| {
             pauses.observe(1, step * 1_000, true, outlook);
             pauses.drafts()
         })
@@ -379,7 +379,7 @@ mod tests {
         };
         assert_eq!(after(2.0, 4.0), Some(6));
         assert_eq!(after(2.0, 20.0), Some(2_286));
-        assert_eq!(after(0.9, 2.0), Some(1_715), "a hopeless drafter is tried, too, but late");
+        assert_eq!(after(0.9, 20.0), Some(22_286), "a hopeless drafter is tried, too, but late");
     }
 
     /// A trial of a hopeless drafter ends after its first draft, and loses as much as that takes longer than a pass.

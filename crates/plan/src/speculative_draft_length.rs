@@ -1,7 +1,7 @@
 //! The drafts of speculative decoding: of a fixed shape, or chosen from measured times and acceptance.
 
 use crate::acceptance::Tested;
-use crate::estimates::{JobTime, SLOW_PASS};
+use crate::estimates::{JobTime, slow_pass};
 use crate::knowledge::{Forecast, Knowledge, READ_TOKENS};
 use crate::ledger::Ledger;
 use crate::lookup_choice::accepted_of;
@@ -154,8 +154,8 @@ impl SpeculativeDraftLength {
     /// Returns a copy configured for a drafter whose forward takes so many passes of the target by the sizes of the models. The
     /// automatic mode does not try a slow one to learn that.
     #[must_use]
-    pub fn with_expected_passes(mut self, passes: f64) -> Self {
-        self.estimates.slow_pass = Some(passes).filter(|&passes| passes >= SLOW_PASS);
+    pub fn with_expected_passes(mut self, passes: Option<f64>) -> Self {
+        self.estimates.slow_pass = slow_pass(passes);
         self
     }
 
