@@ -36,21 +36,28 @@ lossless prompts="120" seed="0":
 samples count="10000":
     FORERUN_SAMPLES={{count}} cargo nextest run --release -p forerun --test integration statistics_of_samples:: --success-output immediate
 
+# Every combination of drafters, methods, targets, sampling options and orders of jobs, whose distributions are enumerated
+exact:
+    FORERUN_CASES=1 cargo nextest run --release -p forerun --test exact_distribution
+
 # Every mutant of `exact_distribution` against `forerun certify`: with up to `count` answers of known models, and up to `count` sampled tokens of checkpoints
 certified count="100000":
     FORERUN_CASES={{count}} cargo nextest run --release -p forerun --test exact_distribution certify_finds --success-output immediate
 
-# Row invariance on many more random scripts
+# Row invariance on many more random scripts, and all families in all types on all instruction sets
 rows cases="2000":
-    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test integration row_invariance:: tensor_parallel::
+    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu \
+        --test integration row_invariance:: tensor_parallel:: reference_device:: stages::
 
 # Row invariance in company: random schedules of requests that share passes and pages
 batches cases="20000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test integration batches::
 
-# The GPU's tests on the software Vulkan driver lavapipe (Debian: mesa-vulkan-drivers)
+# The GPU's tests on the software Vulkan driver lavapipe (Debian: mesa-vulkan-drivers), and whole answers with all requests
 gpu cases="24" driver="/usr/share/vulkan/icd.d/lvp_icd.x86_64.json":
     FORERUN_CASES={{cases}} VK_DRIVER_FILES={{driver}} VK_ICD_FILENAMES={{driver}} cargo nextest run -p forerun-gpu
+    FORERUN_CASES={{cases}} VK_DRIVER_FILES={{driver}} VK_ICD_FILENAMES={{driver}} \
+        cargo nextest run -p forerun --features gpu -E 'test(gpus::)'
 
 # The GPU's tests on CUDA's emulator, the backend's own, and whole answers; needs a C++ compiler. Those of files of Vulkan's drivers are left out
 cuda cases="24":
@@ -73,6 +80,10 @@ papers *options:
 # Decoders on workers behind byte channels, in many more random worlds
 wire cases="50000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-wire --test clusters
+
+# Training runs that are killed more often, and all drafters that overfit
+training kills="12":
+    FORERUN_CASES={{kills}} cargo nextest run --release -p forerun-train resume:: overfits
 
 # Answers over ranks of MPI jobs, by shared memory and TCP, with many lost ranks; needs Open MPI and libclang
 mpi cases="500":

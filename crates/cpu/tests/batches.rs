@@ -178,7 +178,7 @@ fn pass(
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
+        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(100)
     ))]
 
     #[test]

@@ -8,9 +8,9 @@ use forerun::{
 };
 use std::ops::ControlFlow;
 
-/// Eighty megabytes of words. Tokenizing them as a whole takes minutes, and gigabytes of memory.
+/// Twenty megabytes of words. Tokenizing them as a whole takes long, and hundreds of megabytes of memory.
 fn long_text() -> String {
-    "ka lo mi\n".repeat(80_000_000 / 9)
+    "ka lo mi\n".repeat(20_000_000 / 9)
 }
 
 #[test]

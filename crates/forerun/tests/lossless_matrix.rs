@@ -279,6 +279,10 @@ fn placement(number: usize, cell: &Cell) -> Option<String> {
 }
 
 const TOKENS: usize = 40;
+/// The number of prompts, if `FORERUN_LOSSLESS_PROMPTS` does not set it.
+const PROMPTS: usize = 6;
+/// The same for cells that run a small part of the texts. Three prompts have all requests.
+const FEW_PROMPTS: usize = 3;
 
 /// A prompt, its options, and the expected tokens.
 struct Case {
@@ -477,15 +481,15 @@ fn additional_drafter(kind: ExtraDrafter, pair: &Pair) -> AdditionalDrafter {
 
 /// Runs all cells on all cases, and returns the cases.
 fn run_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
-    run_part_of_matrix(pair, cells, 1)
+    run_matrix_at(pair, cells, (PROMPTS, 1), placement)
 }
 
-/// Runs all cells on a twelfth of the cases each, or on all cases if the number of prompts is given.
+/// Runs all cells on a sixth of the cases of a few prompts each, or on all cases if the number of prompts is given.
 fn run_sample_of_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     if env::var_os("FORERUN_LOSSLESS_PROMPTS").is_some() {
         return run_matrix(pair, cells);
     }
-    run_part_of_matrix(pair, cells.into_iter().map(with_few_texts).collect(), 12)
+    run_part_of_matrix(pair, cells.into_iter().map(with_few_texts).collect(), 6)
 }
 
 /// Returns a cell that runs too few texts for a rejection at every position. Wide trees hold nearly every first token.
@@ -494,29 +498,29 @@ fn with_few_texts(cell: Cell) -> Cell {
     Cell { must_reject, ..cell }
 }
 
-/// Runs each of many cells on every `parts`-th case.
+/// Runs each of many cells on every `parts`-th case of a few prompts.
 fn run_part_of_matrix(pair: &Pair, cells: Vec<Cell>, parts: usize) -> Vec<Case> {
-    run_matrix_at(pair, cells, parts, placement)
+    run_matrix_at(pair, cells, (FEW_PROMPTS, parts), placement)
 }
 
-/// Runs cells as [`run_part_of_matrix`] does, with the given placements.
+/// Runs each cell on every `parts`-th case of a number of prompts, with the given placements.
 fn run_matrix_at(
     pair: &Pair,
     cells: Vec<Cell>,
-    parts: usize,
+    (prompts, parts): (usize, usize),
     placement: impl Fn(usize, &Cell) -> Option<String>,
 ) -> Vec<Case> {
-    let cases = cases(pair, env_number("FORERUN_LOSSLESS_PROMPTS", 6) as usize);
-    run_cases(pair, &cases, cells, parts, placement);
+    let cases = cases(pair, env_number("FORERUN_LOSSLESS_PROMPTS", prompts as u64) as usize);
+    run_cases(pair, &cases, cells, |_| parts, placement);
     cases
 }
 
-/// Runs each cell on every `parts`-th case.
+/// Runs each cell on one of `parts` parts of the cases: every second one, or every third one, and so on.
 fn run_cases(
     pair: &Pair,
     cases: &[Case],
     cells: Vec<Cell>,
-    parts: usize,
+    parts: impl Fn(&Cell) -> usize,
     placement: impl Fn(usize, &Cell) -> Option<String>,
 ) {
     let (mut runs, count) = (0, cells.len());
@@ -567,7 +571,8 @@ fn run_cases(
         let engine = Forerun::open(&plan).unwrap();
         let mut total = Statistics::default();
         // Fewer texts may have nothing to look up.
-        let parts = if cell.lookup == Lookup::None { parts } else { parts.min(6) };
+        let parts = parts(&cell);
+        let parts = if cell.lookup == Lookup::None { parts } else { parts.min(3) };
         for case in cases.iter().skip(number % parts).step_by(parts) {
             let answer = answer(&engine, &case.prompt, &case.request);
             let what = format!("{name}, {}, {:?}", plan.placement(), case.request);
@@ -606,8 +611,14 @@ fn run_cases(
 #[test]
 fn all_options_give_the_tokens_of_the_real_target() {
     if let Some(pair) = Pair::real() {
-        let parts = if env::var_os("FORERUN_LOSSLESS_PROMPTS").is_some() { 1 } else { 2 };
-        run_part_of_matrix(&pair, cells(), parts);
+        if env::var_os("FORERUN_LOSSLESS_PROMPTS").is_some() {
+            run_matrix(&pair, cells());
+            return;
+        }
+        // Rejections at later positions need more texts.
+        let cases = cases(&pair, PROMPTS);
+        let parts = |cell: &Cell| if cell.must_reject > 1 { 2 } else { 4 };
+        run_cases(&pair, &cases, cells(), parts, placement);
     }
 }
 
@@ -670,7 +681,7 @@ fn targets_of_every_family_give_their_tokens() {
         // One prompt has too few rejections for every position.
         let cells = cells().into_iter().skip(number % 10).step_by(10);
         let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
-        run_cases(&pair, &cases(&pair, 1), cells, 3, placement);
+        run_cases(&pair, &cases(&pair, 1), cells, |_| 3, placement);
     }
 }
 
@@ -696,7 +707,7 @@ fn targets_with_an_mtp_head_give_their_tokens() {
         let pearl = [(3, "eager"), (3, "paper"), (4, "eager,pre-verify-suffix")].map(pearl);
         let cells = speculative_cells(DrafterKind::Mtp).into_iter().chain(pearl);
         let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
-        run_cases(&pair, &cases(&pair, 1), cells, 3, |_, _| None);
+        run_cases(&pair, &cases(&pair, 1), cells, |_| 3, |_, _| None);
     }
 }
 
@@ -708,7 +719,7 @@ fn a_target_of_mixed_block_types_gives_its_tokens() {
     // One prompt has too few rejections for every position.
     let cells = cells().into_iter().filter(is_of_model);
     let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
-    run_cases(&pair, &cases(&pair, 1), cells, 3, placement);
+    run_cases(&pair, &cases(&pair, 1), cells, |_| 3, placement);
 }
 
 /// Keys and values of target and drafter are quantised.
@@ -774,7 +785,11 @@ fn easyspec_cells() -> Vec<Cell> {
 
 #[test]
 fn layer_parallel_drafts_give_the_tokens_of_the_target() {
-    run_part_of_matrix(&Pair::deep(), easyspec_cells(), 13);
+    let pair = Pair::deep();
+    let cases = cases(&pair, env_number("FORERUN_LOSSLESS_PROMPTS", FEW_PROMPTS as u64) as usize);
+    // Rejections need more texts.
+    let parts = |cell: &Cell| if cell.must_reject > 0 { 5 } else { 12 };
+    run_cases(&pair, &cases, easyspec_cells(), parts, placement);
 }
 
 /// Returns a placement of the target's layers on two devices, and of every draft model on both of them.
@@ -799,10 +814,12 @@ fn layers_on_several_devices_give_the_tokens_of_the_target() {
         return common::report("SKIPPED: layers on several devices need two cores");
     }
     let all = std::iter::once(plain).chain(cells().into_iter().map(with_few_texts)).collect();
-    run_matrix_at(&Pair::generated(), all, 12, |_, cell| shared_placement(cell));
+    let parts = (FEW_PROMPTS, 6);
+    run_matrix_at(&Pair::generated(), all, parts, |_, cell| shared_placement(cell));
     let runs_in_parallel = |cell: &Cell| cell.method != Method::Speculative;
     let layer_parallel = easyspec_cells().into_iter().filter(runs_in_parallel).collect();
-    run_matrix_at(&Pair::deep(), layer_parallel, 26, |_, cell| shared_placement(cell));
+    let parts = (FEW_PROMPTS, 13);
+    run_matrix_at(&Pair::deep(), layer_parallel, parts, |_, cell| shared_placement(cell));
 }
 
 /// Returns the cells of drafters trained for a target, in every layout. Drafters on tokens support all methods. Those
@@ -920,7 +937,7 @@ fn a_drafter_of_ones_own_gives_the_tokens_of_the_target() {
     cells.push(Cell { additional: own, ..cell(Method::Dsi, DrafterKind::Model) });
     let methods = |method| cells.iter().filter(|cell| cell.method == method).count();
     assert!([Method::Speculative, Method::Pearl, Method::Dsi].into_iter().all(|m| methods(m) > 1));
-    run_matrix(&Pair::generated(), cells);
+    run_sample_of_matrix(&Pair::generated(), cells);
 }
 
 /// A method of one's own: it drafts for every second token of the target.
@@ -967,7 +984,7 @@ fn a_method_of_ones_own_gives_the_tokens_of_the_target() {
     let method = Method::new(&EVERY_SECOND);
     let with = |drafter| Cell { must_reject: 1, ..cell(method, drafter) };
     let cells = [DrafterKind::Model, DrafterKind::PromptLookup, DrafterKind::new(&REPEAT)];
-    run_matrix(&Pair::generated(), cells.map(with).into_iter().collect());
+    run_sample_of_matrix(&Pair::generated(), cells.map(with).into_iter().collect());
     let (pair, speculators) = Pair::with_speculators();
     let eagle = |(layout, _): &&(SpeculatorLayout, PathBuf)| *layout == SpeculatorLayout::Eagle;
     let (_, path) = speculators.iter().find(eagle).unwrap();

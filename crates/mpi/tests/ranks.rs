@@ -3,7 +3,7 @@
 //!
 //! A test starts `mpirun` with this program. `a_rank_of_a_job` is what runs on each rank then.
 //!
-//! `FORERUN_CASES` is the number of faults (`just mpi`).
+//! `FORERUN_CASES` is the number of faults (`just mpi`). Without it, some tests run on a sample.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -427,13 +427,14 @@ fn measure_hand_overs(group: &Group) {
         }
         started.elapsed().as_secs_f32()
     };
+    let repeats = if std::env::var_os("FORERUN_CASES").is_some() { 40 } else { 11 };
     for (numbers, computing) in [1_024, 8_192, 262_144]
         .into_iter()
         .flat_map(|numbers| [0, 2, 20].map(|ms| (numbers, Duration::from_millis(ms))))
     {
         let mut own = vec![1.0; numbers];
         let mut times: Vec<u128> = Vec::new();
-        for _ in 0..40 {
+        for _ in 0..repeats {
             if exchange.member() == LEADER {
                 compute(computing);
                 let started = Instant::now();
@@ -876,7 +877,7 @@ fn families_on_ranks_that_compute_together_answer_as_in_one_process() {
 #[test]
 fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
     let models = Models::make();
-    let cases = std::env::var("FORERUN_CASES").ok().map_or(14, |cases| cases.parse().unwrap());
+    let cases = std::env::var("FORERUN_CASES").ok().map_or(7, |cases| cases.parse().unwrap());
     let tasks = [
         Task::new(&models, "dsi", "model", "drafter=rank:0,target=rank:1,target=rank:2"),
         Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:1"),
@@ -894,7 +895,7 @@ fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
             KeyedRandomness { seed: 11, sample: 0 }.uniform(key)
         };
         let kind = [FaultKind::Kill, FaultKind::Stop, FaultKind::Panic][case % 3];
-        // Kinds and tasks are coprime, so all combinations occur.
+        // Kinds and tasks are coprime, so all combinations occur after 21 cases.
         let of_tasks = case % tasks.len();
         let rank = (uniform(0) * 3.0) as usize;
         let after_ms = (uniform(1) * 700.0) as u64;

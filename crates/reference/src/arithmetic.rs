@@ -1,9 +1,12 @@
 //! The arithmetic of devices in plain loops, with the order of additions as a parameter.
+//!
+//! The loops are compiled for several processors ([`vectorize`]), because [`f32::mul_add`] is slow without an instruction
+//! for it. Its bits are the same.
 
 use crate::matrix::{Matrix, MatrixRow};
 use forerun_formats::blocks::UnpackedBlock;
 use forerun_formats::{BlockType, ModelTypes, QUANT_BLOCK as BLOCK, WeightType};
-use forerun_vector::{Isa, exp};
+use forerun_vector::{Isa, Lanes, Vectorized, exp, vectorize};
 use half::bf16;
 use std::cell::OnceCell;
 
@@ -93,6 +96,7 @@ impl Arithmetic {
 
     /// Computes `sum + a · b`.
     #[must_use]
+    #[inline(always)]
     pub fn add_product(&self, sum: f32, a: f32, b: f32) -> f32 {
         if self.fused { a.mul_add(b, sum) } else { sum + a * b }
     }
@@ -104,7 +108,15 @@ impl Arithmetic {
         for (index, term) in terms.enumerate() {
             sums[index % self.sum_lanes] += term;
         }
-        tree_sum(sums)
+        tree_sum(&mut sums)
+    }
+
+    /// Adds the products in ascending order.
+    #[must_use]
+    pub fn dot(&self, a: &[f32], b: &[f32]) -> f32 {
+        let mut sum = 0.0;
+        vectorize(Isa::best(), Dot { arithmetic: self, a, b, sum: &mut sum });
+        sum
     }
 
     /// Returns the average of values with the softmax of scores as weights: `[value width]`. Both belong to successive
@@ -154,40 +166,24 @@ impl Arithmetic {
         let padding = std::iter::repeat_n(0.0, first % self.sum_lanes);
         let total = self.sum(padding.chain(weights.iter().copied()));
         let mut out = vec![0.0; values.first().map_or(0, |value| value.len())];
-        for (weight, value) in weights.iter().zip(values) {
-            for (out, value) in out.iter_mut().zip(*value) {
-                *out = self.add_product(*out, *weight, *value);
-            }
-        }
+        let weights = &weights;
+        vectorize(Isa::best(), WeightedSum { arithmetic: self, weights, values, out: &mut out });
         SplitSums { peak, total, out }
     }
 
     /// Computes `weights · x` for every row of `x`: `[rows, inputs]`.
     #[must_use]
     pub fn linear(&self, weights: &Matrix, x: &[f32]) -> Vec<f32> {
-        let outputs = |x: &[f32]| {
-            let quantized = OnceCell::new();
-            let output = |output| match weights.row(output) {
-                MatrixRow::Floats(row) => match (weights.weight_type(), self.bf16_products) {
-                    (WeightType::Bf16, Bf16Products::Pairs) => bf16_pairs_dot(row, x),
-                    (WeightType::Bf16, Bf16Products::Tiles) => bf16_tiles_dot(row, x),
-                    _ => self.float_dot(row, x),
-                },
-                MatrixRow::Blocks(block_type, bytes) if self.quantizes_activations => {
-                    let x = quantized.get_or_init(|| quantized_blocks(x));
-                    self.block_dot(block_type, bytes, x)
-                }
-                MatrixRow::Blocks(..) => self.float_dot(&weights.weights(output), x),
-            };
-            (0..weights.outputs()).map(output).collect::<Vec<_>>()
-        };
-        x.chunks(weights.inputs()).flat_map(outputs).collect()
+        let mut out = Vec::with_capacity(x.len() / weights.inputs() * weights.outputs());
+        vectorize(Isa::best(), Linear { arithmetic: self, weights, x, out: &mut out });
+        out
     }
 
-    /// Adds the products. A single partial sum adds a product of zeros if their number is odd.
-    fn float_dot(&self, weights: &[f32], x: &[f32]) -> f32 {
+    /// Adds the products in the given partial sums. A single one adds a product of zeros if their number is odd.
+    #[inline(always)]
+    fn float_dot(&self, weights: &[f32], x: &[f32], sums: &mut [f32]) -> f32 {
         let (lanes, run) = (self.product_lanes, self.product_run);
-        let mut sums = vec![0.0_f32; lanes];
+        sums.fill(0.0);
         for (number, (weights, x)) in weights.chunks(run).zip(x.chunks(run)).enumerate() {
             let sum = &mut sums[number % lanes];
             for (&weight, &x) in weights.iter().zip(x) {
@@ -203,6 +199,7 @@ impl Arithmetic {
     /// Adds the groups of weights that share a scale in ascending order: each is the integer sum of its
     /// products, times the product of both scales; then, minus its minimum times the sum of the
     /// activations.
+    #[inline(always)]
     fn block_dot(&self, block_type: BlockType, bytes: &[u8], x: &[(Vec<i32>, f32)]) -> f32 {
         let group = block_type.group();
         let levels = block_type.levels();
@@ -228,6 +225,79 @@ impl Arithmetic {
     }
 }
 
+/// The loops of [`Arithmetic::dot`].
+struct Dot<'a> {
+    arithmetic: &'a Arithmetic,
+    a: &'a [f32],
+    b: &'a [f32],
+    sum: &'a mut f32,
+}
+
+impl Vectorized for Dot<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for (a, b) in self.a.iter().zip(self.b) {
+            *self.sum = self.arithmetic.add_product(*self.sum, *a, *b);
+        }
+    }
+}
+
+/// Adds weighted values in ascending order.
+struct WeightedSum<'a> {
+    arithmetic: &'a Arithmetic,
+    weights: &'a [f32],
+    values: &'a [&'a [f32]],
+    out: &'a mut [f32],
+}
+
+impl Vectorized for WeightedSum<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for (weight, value) in self.weights.iter().zip(self.values) {
+            for (out, value) in self.out.iter_mut().zip(*value) {
+                *out = self.arithmetic.add_product(*out, *weight, *value);
+            }
+        }
+    }
+}
+
+/// The loops of [`Arithmetic::linear`].
+struct Linear<'a> {
+    arithmetic: &'a Arithmetic,
+    weights: &'a Matrix,
+    x: &'a [f32],
+    out: &'a mut Vec<f32>,
+}
+
+impl Vectorized for Linear<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Self { arithmetic, weights, x, out } = self;
+        let mut sums = vec![0.0; arithmetic.product_lanes];
+        for x in x.chunks(weights.inputs()) {
+            let quantized = OnceCell::new();
+            for output in 0..weights.outputs() {
+                out.push(match weights.row(output) {
+                    MatrixRow::Floats(row) => {
+                        match (weights.weight_type(), arithmetic.bf16_products) {
+                            (WeightType::Bf16, Bf16Products::Pairs) => bf16_pairs_dot(row, x),
+                            (WeightType::Bf16, Bf16Products::Tiles) => bf16_tiles_dot(row, x),
+                            _ => arithmetic.float_dot(row, x, &mut sums),
+                        }
+                    }
+                    MatrixRow::Blocks(block_type, bytes) if arithmetic.quantizes_activations => {
+                        let x = quantized.get_or_init(|| quantized_blocks(x));
+                        arithmetic.block_dot(block_type, bytes, x)
+                    }
+                    MatrixRow::Blocks(..) => {
+                        arithmetic.float_dot(&weights.weights(output), x, &mut sums)
+                    }
+                });
+            }
+        }
+    }
+}
+
 /// What a split of attention adds.
 struct SplitSums {
     /// The largest score.
@@ -239,6 +309,7 @@ struct SplitSums {
 }
 
 /// Adds the products of bf16 numbers, two inputs at a time.
+#[inline(always)]
 fn bf16_pairs_dot(weights: &[f32], x: &[f32]) -> f32 {
     weights.chunks(2).zip(x.chunks(2)).fold(0.0, |sum, (weights, x)| {
         let sum = add_bf16_product(sum, weights.get(1), x.get(1));
@@ -247,6 +318,7 @@ fn bf16_pairs_dot(weights: &[f32], x: &[f32]) -> f32 {
 }
 
 /// Adds the products of bf16 numbers, 32 inputs at a time. Missing inputs are zeros.
+#[inline(always)]
 fn bf16_tiles_dot(weights: &[f32], x: &[f32]) -> f32 {
     weights.chunks(32).zip(x.chunks(32)).fold(0.0, |sum, (weights, x)| {
         let every_second = |first: usize| {
@@ -260,21 +332,24 @@ fn bf16_tiles_dot(weights: &[f32], x: &[f32]) -> f32 {
 }
 
 /// Adds the product of a bf16 weight and an activation that is rounded to bf16. A missing one is zero.
+#[inline(always)]
 fn add_bf16_product(sum: f32, weight: Option<&f32>, x: Option<&f32>) -> f32 {
     let x = bf16::from_f32(*x.unwrap_or(&0.0)).to_f32();
     let weight = *weight.unwrap_or(&0.0);
     without_subnormals(without_subnormals(x).mul_add(without_subnormals(weight), sum))
 }
 
+#[inline(always)]
 fn without_subnormals(value: f32) -> f32 {
     if value.is_subnormal() { 0.0_f32.copysign(value) } else { value }
 }
 
 /// Adds the upper half of partial sums to the lower half until one is left.
-fn tree_sum(mut sums: Vec<f32>) -> f32 {
+fn tree_sum(mut sums: &mut [f32]) -> f32 {
     while sums.len() > 1 {
-        let upper = sums.split_off(sums.len() / 2);
-        sums.iter_mut().zip(upper).for_each(|(sum, upper)| *sum += upper);
+        let (lower, upper) = sums.split_at_mut(sums.len() / 2);
+        lower.iter_mut().zip(upper).for_each(|(sum, upper)| *sum += *upper);
+        sums = lower;
     }
     sums[0]
 }

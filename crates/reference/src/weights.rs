@@ -373,9 +373,7 @@ impl ReferenceModel {
         let head_output = |(head, query): (usize, &[f32])| -> Vec<f32> {
             let kv_head = head / (n_heads / n_kv_heads);
             let dot = |[key, _]: &[&[f32]; 2]| {
-                let products = query.iter().zip(&key[kv_head * dim..][..dim]);
-                let score =
-                    products.fold(0.0, |sum, (q, k)| arithmetic.add_product(sum, *q, *k)) * scale;
+                let score = arithmetic.dot(query, &key[kv_head * dim..][..dim]) * scale;
                 score_cap.map_or(score, |cap| cap * tanh(score / cap))
             };
             let scores: Vec<f32> = rows.iter().map(dot).collect();

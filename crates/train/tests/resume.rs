@@ -30,7 +30,8 @@ const BLOCK_DRAFTER: &str = "drafter-block-";
 /// The same for runs of a block drafter with heads.
 const HEADS_DRAFTER: &str = "drafter-heads-";
 const STEPS: u64 = 60;
-const KILLS: usize = 12;
+/// The number of kills, if `FORERUN_CASES` does not set it (`just training`).
+const KILLS: usize = 4;
 
 fn options() -> TrainOptions {
     TrainOptions {
@@ -221,6 +222,8 @@ fn kill_and_resume(folder: &Path, prefix: &str) {
     let start = Instant::now();
     assert!(spawn(folder, reference).wait().unwrap().success());
     let reference_ms = start.elapsed().as_millis() as u64;
+    let cases = std::env::var("FORERUN_CASES").ok();
+    let most_kills = cases.map_or(KILLS, |cases| cases.parse().unwrap());
     let (mut kills, mut while_writing, mut state) = (0, 0, 0x9E37_79B9_7F4A_7C15_u64);
     for round in 0.. {
         let name = format!("{prefix}killed-{round}");
@@ -254,7 +257,7 @@ fn kill_and_resume(folder: &Path, prefix: &str) {
         }
         assert!(weights(folder, reference) == weights(folder, &name), "other weights in {name}");
         assert_eq!(records(folder, reference), records(folder, &name));
-        if kills >= KILLS && while_writing > 0 {
+        if kills >= most_kills && while_writing > 0 {
             break;
         }
     }

@@ -7,6 +7,9 @@ use forerun_core::{Sampling, Verification};
 use forerun_decode::Decoder;
 use forerun_draft::Drafter;
 
+/// The seeds of the targets.
+pub(crate) const TARGETS: [u64; 2] = [1, 2];
+
 /// Asserts that a combination is exact for several targets and sampling options.
 pub(crate) fn assert_exact(
     name: &str,
@@ -24,8 +27,19 @@ pub(crate) fn assert_exact_of(
     decoder: &dyn Fn() -> Box<dyn Decoder>,
     (tokens, features): (usize, bool),
 ) {
+    assert_exact_for(&TARGETS, name, drafter, decoder, (tokens, features));
+}
+
+/// Asserts the same for the given targets.
+pub(crate) fn assert_exact_for(
+    targets: &[u64],
+    name: &str,
+    drafter: &dyn Fn() -> Box<dyn Drafter>,
+    decoder: &dyn Fn() -> Box<dyn Decoder>,
+    (tokens, features): (usize, bool),
+) {
     let rule = Verification::Rejection;
-    assert_exact_with(rule, name, drafter, decoder, (tokens, features));
+    assert_exact_by(rule, targets, name, (drafter, decoder), (tokens, features));
 }
 
 /// Asserts the same with another rule of verification.
@@ -36,8 +50,21 @@ pub(crate) fn assert_exact_with(
     decoder: &dyn Fn() -> Box<dyn Decoder>,
     (tokens, features): (usize, bool),
 ) {
+    assert_exact_by(verification, &TARGETS, name, (drafter, decoder), (tokens, features));
+}
+
+type MakeDrafter<'a> = &'a dyn Fn() -> Box<dyn Drafter>;
+type MakeDecoder<'a> = &'a dyn Fn() -> Box<dyn Decoder>;
+
+fn assert_exact_by(
+    verification: Verification,
+    targets: &[u64],
+    name: &str,
+    (drafter, decoder): (MakeDrafter<'_>, MakeDecoder<'_>),
+    (tokens, features): (usize, bool),
+) {
     let mut branches = 0;
-    for seed in [1, 2] {
+    for &seed in targets {
         let filters = [
             sampling(1.0, 0, 1.0),
             sampling(0.4, 0, 1.0),

@@ -417,11 +417,16 @@ fn overfit(kind: TrainedDrafterKind, reduced: bool) -> Vec<PositionAcceptance> {
     acceptance.rates()
 }
 
-/// Every kind of drafter overfits on greedy text of a target of 55,000 parameters.
+/// Every kind of drafter overfits on greedy text of a target of 55,000 parameters. Every second kind has a reduced
+/// vocabulary; with `FORERUN_CASES`, all kinds have both vocabularies (`just training`).
 #[test]
 fn a_drafter_overfits_a_single_batch() {
     let runs = TrainedDrafterKind::ALL.map(|kind| [(kind, false), (kind, true)]);
-    for (kind, reduced) in runs.into_iter().flatten() {
+    let is_complete = std::env::var_os("FORERUN_CASES").is_some();
+    let is_run = |&(number, (_, reduced)): &(usize, (TrainedDrafterKind, bool))| {
+        is_complete || (number / 2 % 2 == 1) == reduced
+    };
+    for (_, (kind, reduced)) in runs.into_iter().flatten().enumerate().filter(is_run) {
         let acceptance = overfit(kind, reduced);
         for (position, rates) in acceptance.iter().enumerate() {
             assert!(rates.agreement > 0.95, "{kind}, position {position}: {acceptance:?}");
