@@ -268,8 +268,11 @@ impl DsiLookahead {
     /// Returns how long a job of `rows` rows takes, in times of a job with one row; 1 if that is not known.
     #[must_use]
     pub fn job_size(&self, rows: usize) -> f64 {
-        let times = self.scores.up_to(rows.max(1));
-        if times[1] > 0.0 { (times[rows.max(1)] / times[1]).max(1.0) } else { 1.0 }
+        if rows <= 1 {
+            return 1.0;
+        }
+        let times = self.scores.up_to(rows);
+        if times[1] > 0.0 { (times[rows] / times[1]).max(1.0) } else { 1.0 }
     }
 
     /// Returns the nanoseconds that a job of `rows` rows would have taken with one row, without neighbours and, if it ran
@@ -423,7 +426,12 @@ impl DsiLookahead {
         if std::mem::take(&mut self.has_read) && alone {
             return self.pauses.skip(now_ns);
         }
-        self.pauses.observe(tokens, now_ns, alone, self.outlook());
+        let was_paused = self.pauses.is_paused();
+        let outlook = self.pauses.needs_outlook().then(|| self.outlook());
+        self.pauses.observe(tokens, now_ns, alone, outlook);
+        if was_paused {
+            self.decide();
+        }
     }
 
     /// Learns that `tokens` tokens were committed at `now_ns`, on the cluster's clock, without drafts, while replicas read what
@@ -476,7 +484,7 @@ impl DsiLookahead {
         let speedup_at_best = at_best * self.plain_ns();
         let draft_ns = self.draft_time.estimate_ns(1);
         let longest_ns = scores[self.scores.largest().min(self.length)];
-        TrialOutlook { speedup_at_best, catch_up_ns, draft_ns, longest_ns }
+        TrialOutlook { speedup_at_best, is_faster: false, catch_up_ns, draft_ns, longest_ns }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
@@ -501,7 +509,8 @@ impl DsiLookahead {
     }
 
     fn decide(&mut self) {
-        if self.mode != DraftLength::Auto || !self.knows_times() {
+        // The next token of the target alone does not wait for a lookahead that nobody uses.
+        if self.mode != DraftLength::Auto || !self.knows_times() || self.pauses.is_paused() {
             return;
         }
         let explored = self.verdicts_left.and_then(|_| self.lookahead_to_explore());
@@ -538,6 +547,9 @@ impl DsiLookahead {
     /// that the target decodes alone to measure its speed. Reading more would hold up the job.
     #[must_use]
     pub fn max_missed(&self) -> usize {
+        if self.all_replicas == 1 {
+            return usize::MAX;
+        }
         let one_ns = self.scores.up_to(1)[1];
         let row_ns = self.row_ns().max(READING_SHARE * one_ns);
         match self.mode {

@@ -79,6 +79,12 @@ impl Ledger {
         self.lost_ns <= LOSS_SHARE * self.elapsed_ns + LOSS_PASSES * pass_ns
     }
 
+    /// Returns whether another trial may begin although the last ones have lost, because estimates see a gain: if drafting in all has not
+    /// lost more than trials may. `pass_ns`: the time of a pass of the target alone.
+    pub(crate) fn may_try_again(&self, pass_ns: f64) -> bool {
+        self.lost_ns <= TRIAL_SHARE * self.elapsed_ns + TRIAL_PASSES * pass_ns
+    }
+
     /// Returns whether a trial may lose `ns`. `pass_ns`: the time of a pass of the target alone.
     pub(crate) fn may_try(&self, ns: f64, pass_ns: f64) -> bool {
         let budget_ns = TRIAL_SHARE * self.elapsed_ns + GAIN_SHARE * self.gained_ns;

@@ -10,7 +10,9 @@ use crate::ledger::Ledger;
 
 /// Decides whether to draft, from the measured speeds with drafts and without.
 ///
-/// It measures the speed without drafts first, and then tries to draft. It goes on while that is faster.
+/// It measures the speed without drafts first, and then tries to draft. It goes on while that is faster, or while estimates of
+/// acceptance and times say so and it has not lost much: the speed of a few rounds is mostly luck. For the same reason, a trial that
+/// has lost is soon repeated if the estimates see a gain.
 /// Otherwise drafting pauses, and is tried again in case the text has become easier, as far as the [`Ledger`]
 /// allows. A trial ends as soon as it cannot win, and at once if the drafter has nothing to propose.
 ///
@@ -25,7 +27,7 @@ pub(crate) struct Pauses {
     is_measured_alone: bool,
     with_drafts: Speed,
     ledger: Ledger,
-    /// The time lost by the last trial.
+    /// The time lost by the last trial and, while drafting goes on after it, since drafting last was as fast as the target alone.
     trial_ns: f64,
     /// The time in which the drafter reads what it missed, until the step in which it does.
     catch_up_ns: f64,
@@ -34,6 +36,8 @@ pub(crate) struct Pauses {
     /// The times of steps with drafts and without.
     step_ns: [DecayingMean; 2],
     interruptions: Interruptions,
+    /// The number of steps of the present pause.
+    paused_steps: u32,
     /// The end of the answer's last step, if it has had one.
     last_ns: Option<u64>,
 }
@@ -61,6 +65,8 @@ impl Default for Phase {
 pub(crate) struct TrialOutlook {
     /// The speed compared with the target alone if every draft token was right.
     pub(crate) speedup_at_best: f64,
+    /// Whether the present estimates of acceptance and times say that drafting is faster than the target alone.
+    pub(crate) is_faster: bool,
     /// The time in which the drafter reads what it missed.
     pub(crate) catch_up_ns: f64,
     /// The time of the shortest draft.
@@ -71,7 +77,13 @@ pub(crate) struct TrialOutlook {
 
 impl Default for TrialOutlook {
     fn default() -> Self {
-        Self { speedup_at_best: f64::INFINITY, catch_up_ns: 0.0, draft_ns: 0.0, longest_ns: 0.0 }
+        Self {
+            speedup_at_best: f64::INFINITY,
+            is_faster: false,
+            catch_up_ns: 0.0,
+            draft_ns: 0.0,
+            longest_ns: 0.0,
+        }
     }
 }
 
@@ -81,6 +93,8 @@ pub(crate) const ALONE_STEPS: u32 = 6;
 const TRIAL_STEPS: u32 = 12;
 /// A trial ends early if it has lost the time of so many steps of the target alone.
 const TRIAL_LOSS: f64 = 4.0;
+/// The number of steps of a pause for each with an outlook.
+const OUTLOOK_EVERY: u32 = 8;
 /// The number of tokens with drafts, at least, after which the target works alone again.
 const ALONE_EVERY: usize = 32;
 /// The share of the time that measuring the target alone may lose.
@@ -134,21 +148,27 @@ impl Pauses {
         *self.drafted.get_or_insert(0) += tokens;
     }
 
+    /// Returns whether the next step needs to know what estimates say about a trial. While drafting pauses, that is only now and
+    /// then the case: estimates take time, in which a small target could go on.
+    pub(crate) fn needs_outlook(&self) -> bool {
+        self.phase != Phase::Paused || self.paused_steps.is_multiple_of(OUTLOOK_EVERY)
+    }
+
     /// Learns that a step has committed `tokens` tokens at `now_ns`, on the cluster's clock. `alone`: whether
     /// the target had neither drafts nor a drafter that ran at the same time. The first step of an answer, which
-    /// computes the prompt, only starts the clock.
+    /// computes the prompt, only starts the clock. Without an `outlook`, no trial begins.
     pub(crate) fn observe(
         &mut self,
         tokens: usize,
         now_ns: u64,
         alone: bool,
-        outlook: TrialOutlook,
+        outlook: Option<TrialOutlook>,
     ) {
         let is_draft_empty = self.drafted.take() == Some(0);
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
         // A job with many rows may take much longer than a usual step.
-        let longest_ns = if alone { 0.0 } else { outlook.longest_ns };
+        let longest_ns = outlook.filter(|_| !alone).map_or(0.0, |outlook| outlook.longest_ns);
         let ns = self.interruptions.of_step(ns, &mut self.step_ns[usize::from(alone)], longest_ns);
         if alone {
             self.without_drafts.add(tokens, ns);
@@ -173,31 +193,36 @@ impl Pauses {
                     self.ledger.add_gain_of_trial((tokens as f64 * alone_ns - ns).max(0.0));
                 }
                 self.trial_ns += lost_ns - catch_up_ns;
+                if !is_trial {
+                    self.trial_ns = self.trial_ns.max(0.0);
+                }
             }
         }
-        let is_slower = || self.with_drafts.token_ns().is_some_and(|drafting| drafting > alone_ns);
-        self.phase = match self.phase {
-            Phase::Alone(left) if alone && left > 1 => Phase::Alone(left - 1),
-            Phase::Alone(_) if alone && self.may_try(alone_ns, outlook) => {
-                self.start_trial(outlook)
-            }
-            Phase::Alone(_) if alone => Phase::Paused,
-            Phase::Trial(TRIAL_STEPS) if is_draft_empty => Phase::Paused,
-            Phase::Trial(_) if self.trial_ns > TRIAL_LOSS * alone_ns => Phase::Paused,
-            Phase::Trial(_) | Phase::Drafting(..) if outlook.speedup_at_best <= 1.0 => {
-                Phase::Paused
-            }
-            Phase::Trial(left) if left > 1 => Phase::Trial(left - 1),
-            Phase::Trial(_) if is_slower() => Phase::Paused,
-            Phase::Trial(_) => Phase::Drafting(0, 0.0),
-            Phase::Drafting(..) if is_slower() => Phase::Paused,
-            Phase::Drafting(since, since_ns) if self.may_measure_alone(since, since_ns) => {
+        let has_lost = self.trial_ns > TRIAL_LOSS * alone_ns;
+        let is_expected_faster = outlook.is_some_and(|outlook| outlook.is_faster);
+        let is_measured_slower =
+            || self.with_drafts.token_ns().is_some_and(|drafting| drafting > alone_ns);
+        let is_slower = || is_measured_slower() && (has_lost || !is_expected_faster);
+        let trial = outlook.filter(|&outlook| alone && self.may_try(alone_ns, outlook));
+        let is_hopeless = outlook.is_some_and(|outlook| outlook.speedup_at_best <= 1.0);
+        self.phase = match (self.phase, trial) {
+            (Phase::Alone(left), _) if alone && left > 1 => Phase::Alone(left - 1),
+            (Phase::Alone(_) | Phase::Paused, Some(outlook)) => self.start_trial(outlook),
+            (Phase::Alone(_), None) if alone => Phase::Paused,
+            (Phase::Trial(TRIAL_STEPS), _) if is_draft_empty => Phase::Paused,
+            (Phase::Trial(_), _) if has_lost => Phase::Paused,
+            (Phase::Trial(_) | Phase::Drafting(..), _) if is_hopeless => Phase::Paused,
+            (Phase::Trial(left), _) if left > 1 => Phase::Trial(left - 1),
+            (Phase::Trial(_) | Phase::Drafting(..), _) if is_slower() => Phase::Paused,
+            (Phase::Trial(_), _) => Phase::Drafting(0, 0.0),
+            (Phase::Drafting(since, since_ns), _) if self.may_measure_alone(since, since_ns) => {
                 Phase::Alone(ALONE_STEPS)
             }
-            Phase::Drafting(since, since_ns) => Phase::Drafting(since + tokens, since_ns + ns),
-            Phase::Paused if alone && self.may_try(alone_ns, outlook) => self.start_trial(outlook),
-            phase => phase,
+            (Phase::Drafting(since, since_ns), _) => Phase::Drafting(since + tokens, since_ns + ns),
+            (phase, _) => phase,
         };
+        let pauses = self.phase == Phase::Paused;
+        self.paused_steps = if pauses { self.paused_steps.wrapping_add(1) } else { 0 };
     }
 
     /// Learns that a step ended at `now_ns` that says nothing of speeds, because the target read text in it.
@@ -222,13 +247,17 @@ impl Pauses {
     }
 
     fn may_try(&self, alone_ns: f64, outlook: TrialOutlook) -> bool {
-        // A hopeless trial ends after its first draft.
         let lost_ns = match outlook.speedup_at_best <= 1.0 {
+            // A hopeless trial ends after its first draft.
             true => HOPELESS * self.trial_ns.max(outlook.draft_ns - alone_ns),
             false => self.trial_ns,
         };
-        self.ledger.may_try(lost_ns.max(0.0), alone_ns)
-            && self.may_catch_up(outlook.catch_up_ns, alone_ns, outlook)
+        // The last trials may have had bad luck.
+        let is_affordable = match outlook.is_faster {
+            true => self.ledger.may_try_again(alone_ns),
+            false => self.ledger.may_try(lost_ns.max(0.0), alone_ns),
+        };
+        is_affordable && self.may_catch_up(outlook.catch_up_ns, alone_ns, outlook)
     }
 
     /// Returns whether a trial may take `ns` to read. What the estimates of a hopeless drafter say may be wrong or out of date, so it
@@ -270,14 +299,14 @@ mod tests {
         drafting_ns: impl Fn(usize) -> u64,
     ) -> (u64, usize) {
         let (mut now, mut drafted, mut position) = (0, 0, 0);
-        pauses.observe(1, now, false, TrialOutlook::default());
+        pauses.observe(1, now, false, Some(TrialOutlook::default()));
         while position < tokens {
             let alone = !pauses.drafts();
             let count = if alone { 1 } else { 1 + position % 3 };
             now += if alone { 1_000 } else { count as u64 * drafting_ns(position) };
             position += count;
             drafted += if alone { 0 } else { count };
-            pauses.observe(count, now, alone, TrialOutlook::default());
+            pauses.observe(count, now, alone, Some(TrialOutlook::default()));
         }
         (now, drafted)
     }
@@ -304,7 +333,7 @@ mod tests {
     fn empty_drafts_end_a_trial_at_once() {
         let mut pauses = Pauses::default();
         let (mut now, mut lookups) = (0, 0);
-        pauses.observe(1, now, false, TrialOutlook::default());
+        pauses.observe(1, now, false, Some(TrialOutlook::default()));
         for _ in 0..10_000 {
             let looks = pauses.drafts();
             now += if looks { 1_200 } else { 1_000 };
@@ -312,7 +341,7 @@ mod tests {
             if looks {
                 pauses.observe_draft(0);
             }
-            pauses.observe(1, now, !looks, TrialOutlook::default());
+            pauses.observe(1, now, !looks, Some(TrialOutlook::default()));
         }
         assert!((200..400).contains(&lookups), "often, because a look costs little: {lookups}");
         assert!(now < 10_100_000, "{now}");
@@ -322,11 +351,11 @@ mod tests {
     fn a_draft_that_ends_early_is_not_empty() {
         let mut pauses = Pauses::default();
         for step in 0..=u64::from(ALONE_STEPS) {
-            pauses.observe(1, step * 1_000, true, TrialOutlook::default());
+            pauses.observe(1, step * 1_000, true, Some(TrialOutlook::default()));
         }
         pauses.observe_draft(3);
         pauses.observe_draft(0);
-        pauses.observe(2, 8_000, false, TrialOutlook::default());
+        pauses.observe(2, 8_000, false, Some(TrialOutlook::default()));
         assert_eq!(pauses.phase, Phase::Trial(TRIAL_STEPS - 1));
     }
 
@@ -343,7 +372,7 @@ mod tests {
         let mut now = 0;
         for step in 0..=u64::from(ALONE_STEPS) {
             now = step * 1_000;
-            pauses.observe(1, now, true, outlook);
+            pauses.observe(1, now, true, Some(outlook));
         }
         let mut lost = 0;
         while pauses.drafts() {
@@ -353,7 +382,7 @@ mod tests {
         assert!((4_000..6_000).contains(&lost), "{lost}");
         for _ in 0..20 {
             now += 1_000;
-            pauses.observe(1, now, true, outlook);
+            pauses.observe(1, now, true, Some(outlook));
             assert!(!pauses.drafts(), "it is not tried again at once");
         }
     }
@@ -362,7 +391,7 @@ mod tests {
     fn tokens_until_trial(outlook: TrialOutlook) -> Option<u64> {
         let mut pauses = Pauses::default();
         (0..40_000).find(|step| {
-            pauses.observe(1, step * 1_000, true, outlook);
+            pauses.observe(1, step * 1_000, true, Some(outlook));
             pauses.drafts()
         })
     }
@@ -374,7 +403,7 @@ mod tests {
                 speedup_at_best,
                 catch_up_ns: passes * 1_000.0,
                 draft_ns: 100.0,
-                longest_ns: 0.0,
+                ..TrialOutlook::default()
             })
         };
         assert_eq!(after(2.0, 4.0), Some(6));
@@ -388,9 +417,8 @@ mod tests {
         let after = |passes| {
             let outlook = TrialOutlook {
                 speedup_at_best: 0.5,
-                catch_up_ns: 0.0,
                 draft_ns: passes * 1_000.0,
-                longest_ns: 0.0,
+                ..TrialOutlook::default()
             };
             tokens_until_trial(outlook)
         };
@@ -401,9 +429,9 @@ mod tests {
     #[test]
     fn skipped_steps_show_no_speed() {
         let mut pauses = Pauses::default();
-        pauses.observe(1, 0, true, TrialOutlook::default());
+        pauses.observe(1, 0, true, Some(TrialOutlook::default()));
         for step in 1..=4 {
-            pauses.observe(1, step * 10_000 - 9_000, true, TrialOutlook::default());
+            pauses.observe(1, step * 10_000 - 9_000, true, Some(TrialOutlook::default()));
             pauses.skip(step * 10_000);
         }
         assert_eq!(pauses.without_drafts.token_ns(), Some(1_000.0));
@@ -426,7 +454,7 @@ mod tests {
         decode(&mut pauses, 1_000, |_| 500);
         assert!(pauses.drafts());
         let mut next = pauses.for_new_answer();
-        next.observe(1, 1_000_000_000, false, TrialOutlook::default());
+        next.observe(1, 1_000_000_000, false, Some(TrialOutlook::default()));
         assert!(next.drafts());
         assert_eq!(next.ledger, pauses.ledger);
     }

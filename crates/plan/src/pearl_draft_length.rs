@@ -69,6 +69,8 @@ const HORIZON: usize = 48;
 const PROBE_EVERY: u32 = 8;
 /// The number of rounds for each that tries another number of rows.
 const EXPLORE_EVERY: u32 = 16;
+/// The factor by which drafting must be faster by the estimates to go on although it was measured to be slower.
+const GAIN_TO_GO_ON: f64 = 1.03;
 /// The factor by which such a round must be faster at best.
 const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 
@@ -318,9 +320,12 @@ impl PearlDraftLength {
             self.draft_time.skip(tokens);
         }
         self.rounds = self.rounds.wrapping_add(1);
-        let outlook = self.trial_outlook();
+        let outlook = self.pauses.needs_outlook().then(|| self.trial_outlook());
         self.pauses.observe(tokens, now_ns, alone, outlook);
-        self.choose();
+        // The next token of the target alone does not wait for lengths that nobody uses.
+        if !self.pauses.is_paused() {
+            self.choose();
+        }
     }
 
     /// Returns what estimates say about a trial of drafting.
@@ -331,7 +336,13 @@ impl PearlDraftLength {
         let draft_ns = self.draft_time.estimate_ns(1);
         let further_ns = self.rows.up_to(self.rows.largest()).pop().unwrap_or(0.0);
         let longest_ns = self.alone_ns().map_or(0.0, |alone_ns| alone_ns + further_ns);
-        TrialOutlook { speedup_at_best, catch_up_ns, draft_ns, longest_ns }
+        let token_ns = match self.pauses.is_paused() {
+            true => 1.0 / self.best_lengths(&self.of_first(), &self.rows.up_to(4 * self.length)).1,
+            false => self.token_ns,
+        };
+        let is_faster =
+            self.alone_ns_to_beat().is_some_and(|alone_ns| token_ns * GAIN_TO_GO_ON < alone_ns);
+        TrialOutlook { speedup_at_best, is_faster, catch_up_ns, draft_ns, longest_ns }
     }
 
     /// Returns the time of the target alone, if the automatic mode knows what to compare with it.

@@ -178,6 +178,36 @@ impl World {
         Self { name, drafter, expected_passes, acceptance, ..Self::random(seed).with_noise(seed) }
     }
 
+    /// A drafter that takes `passes` passes of the target for a token, and has right `acceptance` of its tokens. Idle cores help the
+    /// other model. Every few passes, something else takes up to a tenth of a pass.
+    pub(super) fn with_even_text(acceptance: f64, passes: f64, seed: u64) -> Self {
+        let layers = 8;
+        let drafter = Cost { layers, ..Cost::constant((passes * TARGET_NS) as u64) };
+        let points = vec![(1, TARGET_NS as u64), (33, (1.8 * TARGET_NS) as u64)];
+        let forward = ForwardCost::Rows { points };
+        let target = Cost { forward, layers, ..Cost::constant(0) };
+        let text = vec![acceptance; TOKENS];
+        Self {
+            name: format!("acceptance {acceptance}, {passes} passes, seed {seed}"),
+            drafter,
+            expected_passes: passes,
+            target,
+            replicas: 1,
+            acceptance: AcceptanceModel::Varying { text, depth: vec![1.0], rank_power: 1.0 },
+            lookup: AcceptanceModel::Iid(0.0),
+            slowdown: 1.7,
+            interruptions: Vec::new(),
+            seed,
+        }
+        .interrupted(
+            &mut Random(seed.wrapping_add(7 << 32)),
+            2_000,
+            [0.5, 4.0],
+            [0.01, 0.1],
+            "noise",
+        )
+    }
+
     /// A pair that was measured: its costs, and where the drafter agreed with the target.
     fn recorded(calibration: &Calibration, prompt: u64) -> Self {
         let AcceptanceModel::Recorded(record) = calibration.acceptance(prompt) else { panic!() };
