@@ -247,15 +247,16 @@ impl Pauses {
     }
 
     fn may_try(&self, alone_ns: f64, outlook: TrialOutlook) -> bool {
-        let lost_ns = match outlook.speedup_at_best <= 1.0 {
-            // A hopeless trial ends after its first draft.
-            true => HOPELESS * self.trial_ns.max(outlook.draft_ns - alone_ns),
-            false => self.trial_ns,
-        };
-        // The last trials may have had bad luck.
-        let is_affordable = match outlook.is_faster {
-            true => self.ledger.may_try_again(alone_ns),
-            false => self.ledger.may_try(lost_ns.max(0.0), alone_ns),
+        let is_affordable = if outlook.is_faster {
+            // The last trials may have had bad luck.
+            self.ledger.may_try_again(alone_ns)
+        } else {
+            let lost_ns = match outlook.speedup_at_best <= 1.0 {
+                // A hopeless trial ends after its first draft.
+                true => HOPELESS * self.trial_ns.max(outlook.draft_ns - alone_ns),
+                false => self.trial_ns,
+            };
+            self.ledger.may_try(lost_ns.max(0.0), alone_ns)
         };
         is_affordable && self.may_catch_up(outlook.catch_up_ns, alone_ns, outlook)
     }

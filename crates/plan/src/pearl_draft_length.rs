@@ -177,8 +177,7 @@ impl PearlDraftLength {
     #[must_use]
     pub fn forecast(&self) -> Option<Forecast> {
         let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
-        let further = self.rows.up_to(4 * self.length);
-        let (_, speed) = self.best_lengths(&self.of_first(), &further);
+        let speed = self.best_speed();
         Some(Forecast::new(speed, alone_ns, self.draft_time.reading_ns(self.unread_tokens)))
     }
 
@@ -336,13 +335,20 @@ impl PearlDraftLength {
         let draft_ns = self.draft_time.estimate_ns(1);
         let further_ns = self.rows.up_to(self.rows.largest()).pop().unwrap_or(0.0);
         let longest_ns = self.alone_ns().map_or(0.0, |alone_ns| alone_ns + further_ns);
-        let token_ns = match self.pauses.is_paused() {
-            true => 1.0 / self.best_lengths(&self.of_first(), &self.rows.up_to(4 * self.length)).1,
-            false => self.token_ns,
-        };
-        let is_faster =
-            self.alone_ns_to_beat().is_some_and(|alone_ns| token_ns * GAIN_TO_GO_ON < alone_ns);
+        let is_faster = self
+            .alone_ns_to_beat()
+            .is_some_and(|alone_ns| self.expected_token_ns() * GAIN_TO_GO_ON < alone_ns);
         TrialOutlook { speedup_at_best, is_faster, catch_up_ns, draft_ns, longest_ns }
+    }
+
+    /// Returns the expected time of a token with drafts. While drafting pauses, no lengths are chosen, so it is computed anew.
+    fn expected_token_ns(&self) -> f64 {
+        if self.pauses.is_paused() { 1.0 / self.best_speed() } else { self.token_ns }
+    }
+
+    /// Returns the most tokens per nanosecond that the estimates expect of any lengths.
+    fn best_speed(&self) -> f64 {
+        self.best_lengths(&self.of_first(), &self.rows.up_to(4 * self.length)).1
     }
 
     /// Returns the time of the target alone, if the automatic mode knows what to compare with it.
