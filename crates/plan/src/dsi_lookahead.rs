@@ -43,6 +43,10 @@ pub struct DsiLookahead {
     acceptance: Acceptance,
     /// The lookahead of the automatic mode.
     next: usize,
+    /// The expected speed of the best lookahead, in tokens per nanosecond.
+    speed: f64,
+    /// The number of draft tokens after the committed ones that pay for the time that drafting them takes from the target.
+    ahead_that_pays: usize,
     draft_time: DraftTime,
     /// The number of tokens of the present pause.
     unread_tokens: usize,
@@ -73,6 +77,8 @@ const HORIZON: usize = 48;
 const EXPLORE_EVERY: u32 = 16;
 /// The number of verdicts, at most, for which such a lookahead is tried at once.
 const EXPLORED_VERDICTS: u32 = 8;
+/// The factor by which drafting must be faster by the estimates to go on although it was measured to be slower.
+const GAIN_TO_GO_ON: f64 = 1.03;
 /// The factor by which such a lookahead must be faster at best.
 const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 /// A lookahead is about as fast as another one within this factor.
@@ -97,6 +103,8 @@ impl DsiLookahead {
             known_rows: CostCurve::default(),
             acceptance: Acceptance::default(),
             next: INITIAL_LENGTH.min(length.max(1)),
+            speed: 0.0,
+            ahead_that_pays: usize::MAX,
             draft_time: DraftTime::default(),
             unread_tokens: 0,
             prompt_scores: replicas,
@@ -292,19 +300,23 @@ impl DsiLookahead {
 
     /// Returns the lookahead with the most expected tokens per nanosecond, and that speed.
     fn best_length(&self) -> (usize, f64) {
-        self.best_length_with(&self.scores.up_to(self.length))
+        self.best_length_after(&self.of_first())
+    }
+
+    /// Returns the same, with the probabilities that the first tokens are accepted.
+    fn best_length_after(&self, of_first: &[f64]) -> (usize, f64) {
+        self.best_length_with(of_first, &self.scores.up_to(self.length))
     }
 
     /// Returns the same if jobs take these times by their rows.
-    fn best_length_with(&self, scores: &[f64]) -> (usize, f64) {
-        let of_first = self.of_first();
+    fn best_length_with(&self, of_first: &[f64], scores: &[f64]) -> (usize, f64) {
         let score_ns = |rows: usize| {
             self.score_costs.share_at_load(scores[rows], rows as f64) + self.waited_ns
         };
         let speed = |rows: usize| {
             let draft_ns = self.draft_time.estimate_ns(rows);
             let replicas = self.replicas;
-            Pipeline { of_first: &of_first, replicas, rows, draft_ns }.speed(score_ns)
+            Pipeline { of_first, replicas, rows, draft_ns }.speed(score_ns)
         };
         // The cost of many more rows than were tried is not known.
         let reach = self.draft_time.whole_forwards(2 * self.scores.largest() + 1).min(self.length);
@@ -333,9 +345,11 @@ impl DsiLookahead {
     }
 
     /// Returns how many tokens the drafter may be ahead of the committed ones: the tokens that all
-    /// replicas verify, and those of two more tasks, which are drafted in the meantime.
+    /// replicas verify, and those of two more tasks, which are drafted in the meantime. The automatic mode drafts fewer if
+    /// drafting takes cores from the target.
     pub fn max_ahead(&self) -> usize {
-        self.length() * (self.replicas + 2)
+        let most = self.length() * (self.replicas + 2);
+        if self.mode == DraftLength::Auto { most.min(self.ahead_that_pays) } else { most }
     }
 
     /// Returns how many tokens one draft job should make.
@@ -472,19 +486,21 @@ impl DsiLookahead {
         let lost_share = 1.0 - 1.0 / self.slowdown();
         let reading_ns = lost_share * unread_tokens * self.reading_ns();
         let catch_up_ns = self.draft_time.catch_up_ns() + reading_ns;
-        if !self.draft_time.is_known() || !self.scores.is_known() {
+        let Some(alone_ns) = self.alone_ns().filter(|_| self.knows_times()) else {
             return TrialOutlook { catch_up_ns, ..TrialOutlook::default() };
-        }
+        };
         let scores = self.scores.at_best_up_to(self.length);
         let speed = |rows: usize| {
-            let job_ns = scores[rows] / self.replicas as f64;
+            let share_ns = self.score_costs.share_at_load(scores[rows], rows as f64);
+            let job_ns = (share_ns + self.waited_ns) / self.replicas as f64;
             rows as f64 / self.draft_time.estimate_ns(rows).max(job_ns)
         };
         let at_best = (1..=self.length).map(speed).fold(0.0, f64::max);
-        let speedup_at_best = at_best * self.plain_ns();
+        let speedup_at_best = at_best * alone_ns;
         let draft_ns = self.draft_time.estimate_ns(1);
         let longest_ns = scores[self.scores.largest().min(self.length)];
-        TrialOutlook { speedup_at_best, is_faster: false, catch_up_ns, draft_ns, longest_ns }
+        let is_faster = self.expected_speed() * alone_ns > GAIN_TO_GO_ON;
+        TrialOutlook { speedup_at_best, is_faster, catch_up_ns, draft_ns, longest_ns }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
@@ -513,10 +529,23 @@ impl DsiLookahead {
         if self.mode != DraftLength::Auto || !self.knows_times() || self.pauses.is_paused() {
             return;
         }
-        let explored = self.verdicts_left.and_then(|_| self.lookahead_to_explore());
+        let of_first = self.of_first();
+        let (best, speed) = self.best_length_after(&of_first);
+        let explored = self.verdicts_left.and_then(|_| self.lookahead_to_explore(&of_first, speed));
         // Scores may have shown that there is nothing to gain.
         self.verdicts_left = self.verdicts_left.filter(|_| explored.is_some());
-        self.next = explored.unwrap_or_else(|| self.best_length().0);
+        (self.next, self.speed) = (explored.unwrap_or(best), speed);
+        // A trial is about what the estimates do not know.
+        let is_trial = explored.is_some() || self.pauses.is_trial();
+        self.ahead_that_pays = match is_trial {
+            true => usize::MAX,
+            false => self.draft_time.tokens_that_pay(&of_first, self.slowdown(), speed),
+        };
+    }
+
+    /// Returns the expected speed of the best lookahead. While drafting pauses, none is decided, so it is computed anew.
+    fn expected_speed(&self) -> f64 {
+        if self.pauses.is_paused() { self.best_length().1 } else { self.speed }
     }
 
     /// After a verdict, decides whether to try the lookahead that would be the fastest if numbers of rows that were not tried
@@ -536,10 +565,10 @@ impl DsiLookahead {
         self.explorations += u32::from(self.verdicts_left.is_some());
     }
 
-    /// Returns the lookahead to try, if it may be faster than the best known one.
-    fn lookahead_to_explore(&self) -> Option<usize> {
-        let (_, speed) = self.best_length();
-        let (rows, at_best) = self.best_length_with(&self.scores.at_best_up_to(self.length));
+    /// Returns the lookahead to try, if it may be faster than the best known one, with its `speed`.
+    fn lookahead_to_explore(&self, of_first: &[f64], speed: f64) -> Option<usize> {
+        let scores = self.scores.at_best_up_to(self.length);
+        let (rows, at_best) = self.best_length_with(of_first, &scores);
         (at_best > speed * MIN_GAIN_OF_TRIAL).then_some(rows)
     }
 
@@ -692,6 +721,30 @@ mod tests {
         assert!(missed >= lookahead.length() * 5 + ALONE_STEPS as usize, "{missed}");
         lookahead.set_replicas(1);
         assert_eq!(lookahead.max_missed(), missed);
+    }
+
+    /// A draft token takes a fifth of a pass. If half of that is lost to the target, improbable tokens are not drafted.
+    #[test]
+    fn a_drafter_that_takes_cores_from_the_target_stops_at_improbable_tokens() {
+        let max_ahead = |slowdown| {
+            let known = Knowledge { slowdown: Some(slowdown), ..Knowledge::of_target(1e6) };
+            let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 1);
+            lookahead.start(&known);
+            lookahead.adopt(&known);
+            for verdict in 0..400 {
+                lookahead.observe_verdict(&[0], verdict % 4 == 0, usize::from(verdict % 4 == 0));
+                lookahead.observe_draft(1, &JobTime::alone(200_000));
+            }
+            let (rows, most) = (lookahead.length(), 3 * lookahead.length());
+            (rows, lookahead.max_ahead(), most)
+        };
+        let (rows, ahead, most) = max_ahead(1.0);
+        assert!(ahead == most, "cores of its own: {ahead} after jobs of {rows}");
+        let (rows, ahead, most) = max_ahead(2.0);
+        assert!(
+            (3..most / 2).contains(&ahead),
+            "cores of the target: {ahead} after jobs of {rows}"
+        );
     }
 
     #[test]

@@ -382,6 +382,21 @@ impl DraftTime {
         self.costs.share_at_load(ns, tokens as f64)
     }
 
+    /// Returns how many draft tokens after the committed ones pay for the time that drafting them takes from the target, whose
+    /// passes take `slowdown` times as long while it drafts: those that are likely enough to be committed. `of_first`: for
+    /// `n` from 0, the probability that the first `n` are. `speed`: the committed tokens per nanosecond.
+    pub(crate) fn tokens_that_pay(&self, of_first: &[f64], slowdown: f64, speed: f64) -> usize {
+        let per_forward = self.whole_forwards(1);
+        let lost_ns = (1.0 - 1.0 / slowdown) * self.estimate_ns(per_forward) / per_forward as f64;
+        if lost_ns <= 0.0 {
+            return usize::MAX;
+        }
+        let pays = |&probability: &f64| probability > lost_ns * speed;
+        // Of tokens after the last of these, nothing is known.
+        let first = of_first.iter().skip(1).position(|probability| !pays(probability));
+        first.map_or(usize::MAX, |count| self.whole_forwards(count.max(1)))
+    }
+
     /// Returns the number of tokens that the forwards for `tokens` tokens make.
     pub(crate) fn whole_forwards(&self, tokens: usize) -> usize {
         self.tokens_in_forwards(tokens.div_ceil(self.tokens_per_forward))

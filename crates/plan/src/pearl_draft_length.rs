@@ -466,7 +466,7 @@ impl PearlDraftLength {
     /// Returns the lengths that would be faster than `speed` if numbers of rows that were not tried cost no more than fewer
     /// ones, as before a step. Few rounds try them.
     fn explored(&mut self, of_first: &[f64], speed: f64) -> Option<(usize, usize)> {
-        if self.explorations * EXPLORE_EVERY > self.rounds {
+        if self.explorations.saturating_mul(EXPLORE_EVERY) > self.rounds {
             return None;
         }
         let (lengths, at_best) =
