@@ -30,6 +30,8 @@ mod sampler;
 mod sampling;
 mod support;
 mod target_feedback;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod trace;
 mod tree;
 mod verify;

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_cache::PAGE_ROWS;
+use forerun_core::testing::cases;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_cpu::{Isa, Team, Transformer, Weights};
 use forerun_formats::checkpoint::random::{
@@ -177,9 +178,7 @@ fn pass(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(100)
-    ))]
+    #![proptest_config(ProptestConfig::with_cases(cases(100)))]
 
     #[test]
     fn a_request_has_the_same_bits_in_company(

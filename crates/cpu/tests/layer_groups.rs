@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun_core::testing::cases;
 use forerun_core::{SequenceId, TokenId, TokenTree, node_of_row};
 use forerun_cpu::{GroupParallelism, Isa, Team, Transformer, Weights, snapshot};
 use forerun_formats::checkpoint::random::{
@@ -144,9 +145,7 @@ fn in_groups<'a>(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(48)
-    ))]
+    #![proptest_config(ProptestConfig::with_cases(cases(48)))]
 
     #[test]
     fn every_row_has_the_bits_of_the_references_layer_parallel_forward(

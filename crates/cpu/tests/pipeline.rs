@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun_core::testing::cases;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_cpu::{
     AlternatingModel, CpuPages, ExclusiveDevice, PipelineError, PipelineParallelModel, Team,
@@ -165,9 +166,7 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(32)
-    ))]
+    #![proptest_config(ProptestConfig::with_cases(cases(32)))]
 
     #[test]
     fn a_pipeline_has_the_bits_of_a_single_device(

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_cache::Keep;
+use forerun_core::testing::is_complete;
 use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
 use forerun_cpu::{
     BlockHeadWeights, CpuBlockHeads, CpuHeads, Isa, SpeculatorWeights, Team, Transformer, Weights,
@@ -136,7 +137,7 @@ fn assert_same(
 /// Most families run on a sample of the instruction sets and types, and on all of them with `FORERUN_CASES` (`just rows`).
 #[test]
 fn families_have_the_same_bits_on_both_devices() {
-    let all = std::env::var_os("FORERUN_CASES").is_some();
+    let all = is_complete();
     let configs = [example_config()].into_iter().chain(example_families());
     for (number, config) in configs.enumerate() {
         let dir = tempfile::tempdir().unwrap();

@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun_core::testing::{cases, is_complete};
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_cpu::{Isa, Team, Transformer, Weights};
 use forerun_formats::checkpoint::random::{
@@ -195,9 +196,7 @@ fn check_rows(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
-    ))]
+    #![proptest_config(ProptestConfig::with_cases(cases(24)))]
 
     #[test]
     fn every_row_has_the_bits_of_a_fresh_forward(
@@ -263,7 +262,7 @@ proptest! {
 /// Every sixth family, and all of them with `FORERUN_CASES`.
 #[test]
 fn a_long_prompt_in_several_passes_gives_the_bits_of_one() {
-    let step = if std::env::var_os("FORERUN_CASES").is_some() { 1 } else { 6 };
+    let step = if is_complete() { 1 } else { 6 };
     let tokens: Vec<TokenId> = (0..600).map(|index| index * 7 % 250).collect();
     let configs = (0..configs().len()).step_by(step);
     let kinds = configs.map(|config| (Some(WeightType::F32), Isa::best(), config));
@@ -277,7 +276,7 @@ fn a_long_prompt_in_several_passes_gives_the_bits_of_one() {
 /// every window, followed by a tree with paths longer than the shortest window.
 #[test]
 fn deep_trees_after_long_prompts_have_the_same_bits_for_every_kind() {
-    let step = if std::env::var_os("FORERUN_CASES").is_some() { 1 } else { 10 };
+    let step = if is_complete() { 1 } else { 10 };
     let tokens: Vec<TokenId> = (0..30).map(|index| index * 11 % 250).collect();
     let mut tree = TokenTree::chain(&[7, 8, 9]);
     let fork = tree.push(Some(0), 5);

@@ -8,6 +8,7 @@ use crate::tensor_parallel::{
     logits, panic_of, tokens,
 };
 use forerun_cache::PageStorage;
+use forerun_core::testing::is_complete;
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::{
     ExchangeError, Share, Stage, StageFollower, StagedModel, Team, ThreadExchange, Transformer,
@@ -98,7 +99,7 @@ impl Pipeline {
 /// Each family runs with every number of members up to its largest; with `FORERUN_CASES`, each of its types does.
 #[test]
 fn every_family_has_the_bits_of_one_device() {
-    let all = std::env::var_os("FORERUN_CASES").is_some();
+    let all = is_complete();
     let mut pipelines = 0;
     for (number, config) in configs().into_iter().enumerate() {
         // The first ones are plain; families may name each of their layers.

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_cache::PageStorage;
+use forerun_core::testing::is_complete;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_cpu::{
     Exchange, ExchangeError, Recipients, Share, Take, Team, TensorParallelFollower,
@@ -240,7 +241,7 @@ pub(crate) fn conversation(
 /// Each family runs with every number of members; with `FORERUN_CASES`, each of its types does.
 #[test]
 fn every_family_and_type_has_the_bits_of_one_device() {
-    let all = std::env::var_os("FORERUN_CASES").is_some();
+    let all = is_complete();
     for (number, config) in configs().into_iter().enumerate() {
         let (_dir, checkpoint) = checkpoint(&config);
         let groups = LayerGroups::of_sizes(&vec![1; checkpoint.architecture().layers.len()]);

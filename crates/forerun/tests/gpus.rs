@@ -13,6 +13,7 @@ use forerun::{
     Answer, DraftTokens, DrafterKind, Forerun, ForerunError, GpuDevice, LayerStrategy, Loader,
     Method, Options, Plan, RandomPair, Request, SamplingOptions, Step, Tree, WeightType,
 };
+use forerun_core::testing::is_complete;
 use forerun_formats::checkpoint::random::{example_config, example_families, write_random_pair};
 use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use forerun_formats::{BlockType, Config, Family};
@@ -52,11 +53,6 @@ fn requests() -> [Request; 3] {
         [nucleus, top_k].map(|sampling| Request { sampling, seed: Some(5), ..greedy.clone() });
     let [nucleus, top_k] = sampled;
     [greedy, nucleus, top_k]
-}
-
-/// Returns whether everything is tested, and not a sample.
-fn is_complete() -> bool {
-    std::env::var_os("FORERUN_CASES").is_some()
 }
 
 /// Returns whether a combination has a request: every second one has the odd ones.

@@ -7,7 +7,7 @@ use forerun::{
     AnswerEvent, Finish, Forerun, ForerunError, Grammar, GrammarError, GrammarKind, Method,
     Options, Plan, RandomPair, Request, SamplingOptions, VerificationChoice,
 };
-use forerun_runtime::testing::env_number;
+use forerun_core::testing::env_number;
 use serde_json::{Map, Value, json};
 use std::ops::ControlFlow;
 

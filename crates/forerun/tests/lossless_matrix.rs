@@ -19,6 +19,7 @@ use forerun::{
     Request, SamplingOptions, Statistics, TokenId, TokenLogprob, Tree, Verification,
     VerificationChoice, available_cores,
 };
+use forerun_core::testing::env_number;
 use forerun_core::{
     Cluster, Draft, DraftShape, KeyedRandomness, Proposal, Sampling, SequenceId, TokenTree,
     reference as sampling_reference,
@@ -31,7 +32,6 @@ use forerun_formats::ModelTypes;
 use forerun_formats::checkpoint::random::example_families;
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use forerun_reference::ReferenceModel;
-use forerun_runtime::testing::env_number;
 use std::env;
 use std::ops::ControlFlow;
 use std::path::PathBuf;

@@ -11,9 +11,9 @@ use forerun::{
     Canceller, Checkpoint, DraftTokens, DrafterKind, Forerun, LayerStrategy, Method, Options, Plan,
     Request, SamplingOptions, TokenId, Tree, Verification, VerificationChoice,
 };
+use forerun_core::testing::env_number;
 use forerun_core::{Sampling, reference as sampling_reference};
 use forerun_reference::ReferenceModel;
-use forerun_runtime::testing::env_number;
 use std::collections::BTreeMap;
 use std::env;
 use std::ops::ControlFlow;

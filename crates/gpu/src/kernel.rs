@@ -441,13 +441,14 @@ mod tests {
     const CAPABILITIES: [u32; 3] = [80, 90, 120];
     /// The number of kernels that are compiled for them, unless it is given.
     #[cfg(feature = "cuda")]
-    const SAMPLED_KERNELS: usize = 10;
+    const SAMPLED_KERNELS: u32 = 10;
 
     /// PTX has no operation on floats that its compiler may contract, and no array of a thread's own in memory. Machine code is made
     /// of it. `FORERUN_CASES` kernels are compiled, evenly chosen, or a few.
     #[cfg(feature = "cuda")]
     #[test]
     fn every_kernel_compiles_with_nvrtc_without_contraction_and_local_memory() {
+        use forerun_core::testing::cases;
         use forerun_cuda::{Nvrtc, Output};
         use std::sync::{Mutex, PoisonError};
         let nvrtc = match Nvrtc::load(None) {
@@ -497,8 +498,8 @@ mod tests {
                 }
             }
         }
-        let cases = std::env::var("FORERUN_CASES").ok().and_then(|count| count.parse().ok());
-        let step = (kernels.len() / cases.unwrap_or(SAMPLED_KERNELS).max(1)).max(1);
+        let compiled = cases(SAMPLED_KERNELS).max(1) as usize;
+        let step = (kernels.len() / compiled).max(1);
         let kernels: Vec<Kernel> = kernels.into_iter().step_by(step).collect();
         let halves = kernels.split_at(kernels.len() / 2);
         std::thread::scope(|scope| {

@@ -6,6 +6,7 @@
 use crate::common::{configs, gpu};
 use crate::families::config_of;
 use forerun_cache::PAGE_ROWS;
+use forerun_core::testing::cases;
 use forerun_core::{BestTokens, RowUse, SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::random::{
     RandomDtype, RandomTensors, scale_tensor, write_random_checkpoint,
@@ -195,9 +196,7 @@ fn best_bits(best: &[BestTokens]) -> Vec<(usize, Vec<(TokenId, u32)>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(12)
-    ))]
+    #![proptest_config(ProptestConfig::with_cases(cases(12)))]
 
     #[test]
     fn a_request_has_the_same_bits_in_company(

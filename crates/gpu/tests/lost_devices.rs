@@ -7,6 +7,7 @@ mod common;
 
 use common::{configs, gpu, gpu_number};
 use forerun_cache::{PAGE_ROWS, PageStorage};
+use forerun_core::testing::cases;
 use forerun_core::{
     KeyedRandomness, Role, Sampling, SamplingOptions, SequenceId, TokenId, TokenTree, Verification,
 };
@@ -23,7 +24,7 @@ use forerun_gpu::{
 };
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::{CachedTransformer, EagleModel};
-use forerun_runtime::testing::{Dice, env_number};
+use forerun_runtime::testing::Dice;
 use forerun_runtime::{BuildEngine, Engine, Runtime, TeamSpec, WorkerSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -164,7 +165,7 @@ fn a_lost_gpu_is_an_error_and_earlier_rows_are_right() {
     let Some(device) = gpu() else { return };
     let mut healthy = model(&load(device).unwrap());
     let mut sums = [0; 3];
-    for seed in 0..env_number("FORERUN_CASES", 12) {
+    for seed in 0..u64::from(cases(12)) {
         let counts = lose_while_computing(seed, &mut healthy);
         sums = std::array::from_fn(|at| sums[at] + counts[at]);
     }
@@ -274,7 +275,7 @@ fn dsi_goes_on_without_a_lost_gpu_and_others_name_it() {
     let Some(device) = gpu() else { return };
     let healthy = load(device).unwrap();
     let (mut replicas_failed, mut answers_failed) = (0, 0);
-    for seed in 0..env_number("FORERUN_CASES", 12) / 2 {
+    for seed in 0..u64::from(cases(12)) / 2 {
         let expected = {
             let (runtime, mut dice) = (start(&healthy, &[&healthy]), Dice::new(seed));
             let (sequence, outcome) = decode(&mut Autoregressive, &runtime, &mut dice, None);
@@ -376,7 +377,7 @@ fn answers_go_on_without_a_lost_drafter() {
         random.write(&path).unwrap();
         let speculator = Speculator::open(&path, &target).unwrap().unwrap();
         let (mut failed, mut drafts) = (0, 0);
-        for seed in 0..env_number("FORERUN_CASES", 12) / 4 {
+        for seed in 0..u64::from(cases(12)) / 4 {
             let run = |decoder: &mut dyn Decoder, drafter: &Arc<GpuDevice>, is_lost: bool| {
                 let build_target: BuildEngine = {
                     let (weights, features) = (Arc::clone(&weights), speculator.features());

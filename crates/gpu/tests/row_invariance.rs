@@ -8,6 +8,7 @@
 use crate::common::{configs, gpu};
 use crate::families::config_of;
 use crate::models::Models;
+use forerun_core::testing::cases;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_formats::checkpoint::random::RandomTensors;
 use forerun_formats::{BlockType, CacheType, Config, Family, ModelTypes, WeightType};
@@ -111,9 +112,7 @@ fn check_rows(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
-    ))]
+    #![proptest_config(ProptestConfig::with_cases(cases(24)))]
 
     #[test]
     fn every_row_has_the_bits_of_a_fresh_forward(

@@ -4,6 +4,7 @@
 
 use crate::common::{configs, gpu};
 use crate::comparison::outputs;
+use forerun_core::testing::cases;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_cpu::{Team, Transformer, Weights};
 use forerun_formats::checkpoint::random::RandomTensors;
@@ -230,9 +231,7 @@ fn check_rows_of(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(12)
-    ))]
+    #![proptest_config(ProptestConfig::with_cases(cases(12)))]
 
     /// Sequences are cut and continued, and branches of trees are accepted, so rows are copied on both devices.
     #[test]

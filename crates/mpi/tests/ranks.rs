@@ -12,6 +12,7 @@ use forerun::{
     Forerun, Loader, Options, Plan, Rank, RankFacts, RankSite, Request, SamplingOptions, Topology,
     Verification, VerificationChoice,
 };
+use forerun_core::testing::{cases, is_complete};
 use forerun_core::{
     Job, Key, KeyedRandomness, Purpose, Role, Sampling, ScoreJob, SequenceId, TokenTree,
 };
@@ -427,7 +428,7 @@ fn measure_hand_overs(group: &Group) {
         }
         started.elapsed().as_secs_f32()
     };
-    let repeats = if std::env::var_os("FORERUN_CASES").is_some() { 40 } else { 11 };
+    let repeats = if is_complete() { 40 } else { 11 };
     for (numbers, computing) in [1_024, 8_192, 262_144]
         .into_iter()
         .flat_map(|numbers| [0, 2, 20].map(|ms| (numbers, Duration::from_millis(ms))))
@@ -814,13 +815,13 @@ fn answers_over_pipeline_stages_are_those_of_one_process() {
 fn every_drafter_answers_over_ranks_as_in_one_process() {
     let models = Models::make();
     let tasks = drafter_tasks(&models).into_iter().enumerate();
-    let step = if std::env::var_os("FORERUN_CASES").is_some() { 1 } else { 3 };
+    let step = if is_complete() { 1 } else { 3 };
     check_answers(tasks.filter(|(number, _)| number % step == 0).map(|(_, task)| task).collect());
 }
 
 /// Compares answers over ranks with those of one process.
 fn check_answers(tasks: Vec<Task>) {
-    let everything = std::env::var_os("FORERUN_CASES").is_some();
+    let everything = is_complete();
     for (number, task) in tasks.into_iter().enumerate() {
         let expected = expected(&task);
         for (at, transport) in TRANSPORTS.into_iter().enumerate() {
@@ -877,7 +878,7 @@ fn families_on_ranks_that_compute_together_answer_as_in_one_process() {
 #[test]
 fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
     let models = Models::make();
-    let cases = std::env::var("FORERUN_CASES").ok().map_or(7, |cases| cases.parse().unwrap());
+    let cases = cases(7) as usize;
     let tasks = [
         Task::new(&models, "dsi", "model", "drafter=rank:0,target=rank:1,target=rank:2"),
         Task::new(&models, "pearl", "model", "drafter=rank:2,target=rank:1"),

@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun_core::testing::env_number;
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, Job, JobError, KeyedRandomness, Outcome,
     Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
@@ -18,7 +19,7 @@ use forerun_lm::fake::TableModel;
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
 };
-use forerun_runtime::testing::{Dice, env_number};
+use forerun_runtime::testing::Dice;
 use forerun_runtime::{Engine, InlineCluster};
 use std::ops::ControlFlow;
 use std::sync::Arc;

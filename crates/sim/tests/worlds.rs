@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun_core::testing::env_number;
 use forerun_core::{DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{
     Auto, Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength,
@@ -508,9 +509,8 @@ fn check(method: usize, comparisons: &[Comparison], bounds: &Bounds) {
 /// Returns the seeds of worlds: the first `count`, or others by the variables `FORERUN_CASES` (how many) and `FORERUN_FIRST` (from which
 /// on).
 pub(super) fn seeds(count: u64) -> Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let first = number("FORERUN_FIRST").unwrap_or(0);
-    first..first + number("FORERUN_CASES").unwrap_or(count)
+    let first = env_number("FORERUN_FIRST", 0);
+    first..first + env_number("FORERUN_CASES", count)
 }
 
 fn check_random(method: usize, worlds: u64, bounds: &Bounds) {

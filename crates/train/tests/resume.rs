@@ -4,6 +4,7 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun_core::testing::cases;
 use forerun_formats::Config;
 use forerun_formats::checkpoint::random::example_config;
 use forerun_train::data::{Dataset, PrepareOptions};
@@ -31,7 +32,7 @@ const BLOCK_DRAFTER: &str = "drafter-block-";
 const HEADS_DRAFTER: &str = "drafter-heads-";
 const STEPS: u64 = 60;
 /// The number of kills, if `FORERUN_CASES` does not set it (`just training`).
-const KILLS: usize = 4;
+const KILLS: u32 = 4;
 
 fn options() -> TrainOptions {
     TrainOptions {
@@ -222,8 +223,7 @@ fn kill_and_resume(folder: &Path, prefix: &str) {
     let start = Instant::now();
     assert!(spawn(folder, reference).wait().unwrap().success());
     let reference_ms = start.elapsed().as_millis() as u64;
-    let cases = std::env::var("FORERUN_CASES").ok();
-    let most_kills = cases.map_or(KILLS, |cases| cases.parse().unwrap());
+    let most_kills = cases(KILLS);
     let (mut kills, mut while_writing, mut state) = (0, 0, 0x9E37_79B9_7F4A_7C15_u64);
     for round in 0.. {
         let name = format!("{prefix}killed-{round}");

@@ -4,12 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::Choices;
+use forerun_core::testing::env_number;
 use forerun_core::{
     Completion, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobCost, JobError,
     JobOutput, KeyedRandomness, Proposal, Role, RowLogprobs, Sampling, SamplingOptions, ScoreJob,
     Scores, SequenceId, TargetFeedback, Ticket, TokenTree, Verification, VerifiedDraft,
 };
-use forerun_runtime::testing::env_number;
 use forerun_wire::{HostEnd, WorkerEnd};
 use std::sync::Arc;
 

@@ -9,6 +9,7 @@ use forerun::{
 use forerun_certify::{
     Certifier, CertifyOptions, Comparison, Outcome, PlainAnswers, Subject, SubjectAnswer,
 };
+use forerun_core::testing::cases;
 use forerun_core::{
     Cluster, Constraint, Guess, Guesser, Key, KeyedRandomness, Node, Randomness, Sampling,
     SequenceId, TokenId, TokenTree, Verification,
@@ -356,8 +357,7 @@ fn evidence(outcome: &Outcome) -> Option<String> {
 /// With `FORERUN_CASES`, the number of tokens, topics that need many tokens are certified, too.
 #[test]
 fn certify_finds_mutants_on_checkpoints() {
-    let cases = std::env::var("FORERUN_CASES").ok().and_then(|text| text.parse().ok());
-    let most = cases.unwrap_or(SAMPLED).max(SAMPLED);
+    let most = SAMPLED.max(cases(0) as usize);
     for (topic, pair, temperature, tokens) in FOUND.into_iter().filter(|found| found.3 <= most) {
         let laboratory = Laboratory::open(pair);
         let certifier = laboratory.certifier(temperature, tokens);

@@ -9,6 +9,7 @@ use crate::methods::{best, chain, dsi, guessing_pearl, iid, pearl, ranked, specu
 use crate::options::sampling;
 use crate::tables::{DRAFT_MODEL, FeatureTable, HeadsTable, LayerParallelTable, VOCAB};
 use forerun::{DrafterKind, Method};
+use forerun_core::testing::is_complete;
 use forerun_core::{DraftShape, TokenId};
 use forerun_decode::{Decoder, DraftLength, Speculative, SpeculativeDraftLength};
 use forerun_draft::{
@@ -134,7 +135,7 @@ fn speculative_decoding_on_features_is_exact() {
         ("eagle", &eagle),
         ("parallelspec on eagle", &parallel),
     ];
-    let is_complete = std::env::var_os("FORERUN_CASES").is_some();
+    let is_complete = is_complete();
     for (kind, (name, drafter)) in drafters.into_iter().enumerate() {
         let shapes = [chain(1), chain(2), top(2, 2), ranked(&[2, 1]), best(3), iid(&[2, 1])];
         for (number, shape) in shapes.into_iter().enumerate() {

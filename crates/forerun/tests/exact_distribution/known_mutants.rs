@@ -8,6 +8,7 @@ use forerun::Canceller;
 use forerun_certify::{
     DecoderSetup, DecoderSource, KNOWN_VOCAB, KnownCheck, KnownModel, KnownPair, KnownVerdict,
 };
+use forerun_core::testing::cases;
 use forerun_core::{Guess, Guesser, Node, SequenceId, TokenId, TokenTree};
 use forerun_draft::{CalibrationPolicy, Drafter, LayerParallelDrafter, ModelDrafter};
 use forerun_lm::fake::row_prefix;
@@ -147,8 +148,7 @@ const MOST_ANSWERS: usize = 4_000;
 /// With `FORERUN_CASES`, the number of answers, mutants that need many are certified, too.
 #[test]
 fn certify_finds_mutants_on_known_models() {
-    let cases = std::env::var("FORERUN_CASES").ok().and_then(|text| text.parse().ok());
-    let most = cases.unwrap_or(MOST_ANSWERS).max(MOST_ANSWERS);
+    let most = MOST_ANSWERS.max(cases(0) as usize);
     let models: SharedModels = Rc::new(Known(KnownPair::ALL[0]));
     for (index, Mutant { name, .. }) in mutants(&models).into_iter().enumerate() {
         let answers = ANSWERS.iter().find(|(topic, _)| name.starts_with(topic));

@@ -9,6 +9,7 @@ use crate::experiment::Experiment;
 use crate::methods::{Counting, dsi, guessing_pearl, pearl, pearl_with_siblings, ssd};
 use crate::options::{more_options, sampling};
 use crate::tables::{DRAFT_MODEL, FeatureTable, VOCAB};
+use forerun_core::testing::is_complete;
 use forerun_core::{Sampling, TokenId, Verification};
 use forerun_decode::Decoder;
 use forerun_draft::{CalibrationPolicy, Drafter, EagleDrafter, PromptLookup};
@@ -169,7 +170,7 @@ fn dsi_with_several_drafters_is_exact() {
         ("three", &lookup_drafter, &[&model_drafter, &other_drafter]),
     ];
     let options = [sampling(1.0, 0, 1.0), more_options().pop().unwrap()];
-    let is_complete = std::env::var_os("FORERUN_CASES").is_some();
+    let is_complete = is_complete();
     for (kind, (name, drafter, others)) in kinds.into_iter().enumerate() {
         let mut branches = 0;
         let jobs = [(1, 1), (2, 1), (2, 2), (3, 1)].into_iter().enumerate();

@@ -11,6 +11,7 @@ mod wire_cluster;
 
 use common::Choices;
 use feature_models::{FeatureTable, TargetWithFeatures};
+use forerun_core::testing::cases;
 use forerun_core::{
     Cluster, ClusterError, Completion, DraftShape, Job, KeyedRandomness, Outcome, Role, Sampling,
     SamplingOptions, SequenceId, Ticket, TokenId, TokenLogprob, Verification,
@@ -24,7 +25,6 @@ use forerun_draft::{
     EagleDrafter, LookaheadDrafter, ModelDrafter, OuroborosDrafter, PromptLookup, SuffixDrafter,
 };
 use forerun_lm::fake::TableModel;
-use forerun_runtime::testing::env_number;
 use forerun_runtime::{Engine, InlineCluster};
 use std::sync::Arc;
 use wire_cluster::{Memory, WireCluster};
@@ -306,7 +306,7 @@ impl<C: Cluster> Cluster for Recorded<C> {
 
 #[test]
 fn decoders_cannot_tell_a_wire_from_the_cluster_itself() {
-    let cases = env_number("FORERUN_CASES", 2_000);
+    let cases = cases(2_000).into();
     let (mut missed, mut cancelled, mut sampled_rows) = (0, 0, 0);
     for seed in 0..cases {
         let world = World::new(seed);

@@ -9,6 +9,7 @@ use crate::drafter::{
 };
 use crate::learner::Learner;
 use crate::{LearningRateSchedule, Optimizer, OptimizerOptions, TrainOptions};
+use forerun_core::testing::is_complete;
 use forerun_formats::checkpoint::Dtype;
 use std::sync::Arc;
 
@@ -422,7 +423,7 @@ fn overfit(kind: TrainedDrafterKind, reduced: bool) -> Vec<PositionAcceptance> {
 #[test]
 fn a_drafter_overfits_a_single_batch() {
     let runs = TrainedDrafterKind::ALL.map(|kind| [(kind, false), (kind, true)]);
-    let is_complete = std::env::var_os("FORERUN_CASES").is_some();
+    let is_complete = is_complete();
     let is_run = |&(number, (_, reduced)): &(usize, (TrainedDrafterKind, bool))| {
         is_complete || (number / 2 % 2 == 1) == reduced
     };
