@@ -136,7 +136,7 @@ wheel:
 reference:
     FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-cli --features full --locked --lib option_reference
 
-# Broken files, wrong options, signals and impatient clients: about 1,000 runs of the program (docs/hostile-cases.md)
+# Broken files, wrong options, signals and impatient clients: more than 2,000 runs of the program (docs/hostile-cases.md)
 hostile data *options:
     cargo build --release --locked -p forerun-cli --features laboratory
     python3 scripts/hostile/run.py --binary target/release/forerun --data {{data}} {{options}}
