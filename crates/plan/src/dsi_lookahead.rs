@@ -77,8 +77,6 @@ const HORIZON: usize = 48;
 const EXPLORE_EVERY: u32 = 16;
 /// The number of verdicts, at most, for which such a lookahead is tried at once.
 const EXPLORED_VERDICTS: u32 = 8;
-/// The factor by which drafting must be faster by the estimates to go on although it was measured to be slower.
-const GAIN_TO_GO_ON: f64 = 1.03;
 /// The factor by which such a lookahead must be faster at best.
 const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 /// A lookahead is about as fast as another one within this factor.
@@ -348,8 +346,7 @@ impl DsiLookahead {
     /// replicas verify, and those of two more tasks, which are drafted in the meantime. The automatic mode drafts fewer if
     /// drafting takes cores from the target.
     pub fn max_ahead(&self) -> usize {
-        let most = self.length() * (self.replicas + 2);
-        if self.mode == DraftLength::Auto { most.min(self.ahead_that_pays) } else { most }
+        (self.length() * (self.replicas + 2)).min(self.ahead_that_pays)
     }
 
     /// Returns how many tokens one draft job should make.
@@ -499,8 +496,8 @@ impl DsiLookahead {
         let speedup_at_best = at_best * alone_ns;
         let draft_ns = self.draft_time.estimate_ns(1);
         let longest_ns = scores[self.scores.largest().min(self.length)];
-        let is_faster = self.expected_speed() * alone_ns > GAIN_TO_GO_ON;
-        TrialOutlook { speedup_at_best, is_faster, catch_up_ns, draft_ns, longest_ns }
+        let expected_speedup = self.expected_speed() * alone_ns;
+        TrialOutlook { speedup_at_best, expected_speedup, catch_up_ns, draft_ns, longest_ns }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
@@ -735,14 +732,13 @@ mod tests {
                 lookahead.observe_verdict(&[0], verdict % 4 == 0, usize::from(verdict % 4 == 0));
                 lookahead.observe_draft(1, &JobTime::alone(200_000));
             }
-            let (rows, most) = (lookahead.length(), 3 * lookahead.length());
-            (rows, lookahead.max_ahead(), most)
+            (lookahead.length(), lookahead.max_ahead())
         };
-        let (rows, ahead, most) = max_ahead(1.0);
-        assert!(ahead == most, "cores of its own: {ahead} after jobs of {rows}");
-        let (rows, ahead, most) = max_ahead(2.0);
+        let (rows, ahead) = max_ahead(1.0);
+        assert_eq!(ahead, 3 * rows, "cores of its own");
+        let (rows, ahead) = max_ahead(2.0);
         assert!(
-            (3..most / 2).contains(&ahead),
+            (3..3 * rows / 2).contains(&ahead),
             "cores of the target: {ahead} after jobs of {rows}"
         );
     }

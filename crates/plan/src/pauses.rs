@@ -65,8 +65,8 @@ impl Default for Phase {
 pub(crate) struct TrialOutlook {
     /// The speed compared with the target alone if every draft token was right.
     pub(crate) speedup_at_best: f64,
-    /// Whether the present estimates of acceptance and times say that drafting is faster than the target alone.
-    pub(crate) is_faster: bool,
+    /// The speed compared with the target alone by the present estimates of acceptance and times; 0 if they are not known.
+    pub(crate) expected_speedup: f64,
     /// The time in which the drafter reads what it missed.
     pub(crate) catch_up_ns: f64,
     /// The time of the shortest draft.
@@ -79,11 +79,18 @@ impl Default for TrialOutlook {
     fn default() -> Self {
         Self {
             speedup_at_best: f64::INFINITY,
-            is_faster: false,
+            expected_speedup: 0.0,
             catch_up_ns: 0.0,
             draft_ns: 0.0,
             longest_ns: 0.0,
         }
+    }
+}
+
+impl TrialOutlook {
+    /// Returns whether the estimates see a gain.
+    fn is_faster(&self) -> bool {
+        self.expected_speedup > GAIN_TO_GO_ON
     }
 }
 
@@ -99,6 +106,8 @@ const OUTLOOK_EVERY: u32 = 8;
 const ALONE_EVERY: usize = 32;
 /// The share of the time that measuring the target alone may lose.
 const ALONE_SHARE: f64 = 0.003;
+/// The speed, compared with the target alone, with which estimates see a gain.
+const GAIN_TO_GO_ON: f64 = 1.03;
 /// A hopeless drafter is tried as if a trial cost so many times as much, and may read as if it gained so many times less than one that
 /// doubles the speed.
 const HOPELESS: f64 = 8.0;
@@ -199,7 +208,7 @@ impl Pauses {
             }
         }
         let has_lost = self.trial_ns > TRIAL_LOSS * alone_ns;
-        let is_expected_faster = outlook.is_some_and(|outlook| outlook.is_faster);
+        let is_expected_faster = outlook.is_some_and(|outlook| outlook.is_faster());
         let is_measured_slower =
             || self.with_drafts.token_ns().is_some_and(|drafting| drafting > alone_ns);
         let is_slower = || is_measured_slower() && (has_lost || !is_expected_faster);
@@ -247,7 +256,7 @@ impl Pauses {
     }
 
     fn may_try(&self, alone_ns: f64, outlook: TrialOutlook) -> bool {
-        let is_affordable = if outlook.is_faster {
+        let is_affordable = if outlook.is_faster() {
             // The last trials may have had bad luck.
             self.ledger.may_try_again(alone_ns)
         } else {

@@ -69,8 +69,6 @@ const HORIZON: usize = 48;
 const PROBE_EVERY: u32 = 8;
 /// The number of rounds for each that tries another number of rows.
 const EXPLORE_EVERY: u32 = 16;
-/// The factor by which drafting must be faster by the estimates to go on although it was measured to be slower.
-const GAIN_TO_GO_ON: f64 = 1.03;
 /// The factor by which such a round must be faster at best.
 const MIN_GAIN_OF_TRIAL: f64 = 1.03;
 
@@ -335,10 +333,9 @@ impl PearlDraftLength {
         let draft_ns = self.draft_time.estimate_ns(1);
         let further_ns = self.rows.up_to(self.rows.largest()).pop().unwrap_or(0.0);
         let longest_ns = self.alone_ns().map_or(0.0, |alone_ns| alone_ns + further_ns);
-        let is_faster = self
-            .alone_ns_to_beat()
-            .is_some_and(|alone_ns| self.expected_token_ns() * GAIN_TO_GO_ON < alone_ns);
-        TrialOutlook { speedup_at_best, is_faster, catch_up_ns, draft_ns, longest_ns }
+        let expected = |alone_ns| alone_ns / self.expected_token_ns();
+        let expected_speedup = self.alone_ns_to_beat().map_or(0.0, expected);
+        TrialOutlook { speedup_at_best, expected_speedup, catch_up_ns, draft_ns, longest_ns }
     }
 
     /// Returns the expected time of a token with drafts. While drafting pauses, no lengths are chosen, so it is computed anew.
