@@ -1,7 +1,7 @@
 //! Draft requests and drafts: the shape that a drafter is asked for, and the candidates that it
 //! proposes.
 
-use crate::{Distribution, Key, Node, Purpose, TokenId, TokenTree, Verification, row_of};
+use crate::{Distribution, Key, Node, Purpose, StopRule, TokenId, TokenTree, Verification, row_of};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::{iter, mem};
@@ -13,6 +13,14 @@ pub enum DraftShape {
     Chain {
         /// Number of tokens (γ).
         length: usize,
+    },
+    /// A chain of up to `length` tokens that stops where the drafter is unsure. The draft has the drafter's
+    /// [confidences](Draft::confidences). Drafters that do not know how sure they are draft the whole chain.
+    ConfidentChain {
+        /// The largest number of tokens.
+        length: usize,
+        /// Where it stops.
+        stop: StopRule,
     },
     /// A chain, and next to each of its tokens the other tokens that are most probable there. They have no children.
     ChainWithSiblings {
@@ -65,7 +73,9 @@ impl DraftShape {
     #[must_use]
     pub fn depth(&self) -> usize {
         match self {
-            Self::Chain { length } | Self::ChainWithSiblings { length, .. } => *length,
+            Self::Chain { length }
+            | Self::ConfidentChain { length, .. }
+            | Self::ChainWithSiblings { length, .. } => *length,
             Self::Top { depth, .. } => *depth,
             Self::Sampled { branching } => branching.len(),
             Self::Ranked { children } => ranked_levels(children).count(),
@@ -101,6 +111,9 @@ impl DraftShape {
     pub fn truncated(&self, depth: usize) -> Self {
         match self {
             Self::Chain { length } => Self::Chain { length: depth.min(*length) },
+            Self::ConfidentChain { length, stop } => {
+                Self::ConfidentChain { length: depth.min(*length), stop: *stop }
+            }
             Self::ChainWithSiblings { length, siblings } => {
                 Self::ChainWithSiblings { length: depth.min(*length), siblings: *siblings }
             }
@@ -127,6 +140,7 @@ impl DraftShape {
     pub fn parents_by_depth(&self) -> Vec<usize> {
         match self {
             Self::Chain { length }
+            | Self::ConfidentChain { length, .. }
             | Self::ChainWithSiblings { length, .. }
             | Self::Phrases { length, .. } => vec![1; *length],
             Self::Top { width, depth, .. } => {
@@ -153,7 +167,7 @@ impl DraftShape {
     #[must_use]
     pub fn max_nodes(&self) -> usize {
         match self {
-            Self::Chain { length } => *length,
+            Self::Chain { length } | Self::ConfidentChain { length, .. } => *length,
             Self::ChainWithSiblings { length, siblings } => {
                 length.saturating_mul(siblings.saturating_add(1))
             }
@@ -242,6 +256,9 @@ pub struct Draft {
     pub tree: TokenTree,
     /// How they were chosen.
     pub proposal: Proposal,
+    /// The drafter's confidence in each token of a [`DraftShape::ConfidentChain`], from 0 to 1. Empty for other shapes, and if
+    /// the drafter does not know.
+    pub confidences: Vec<f32>,
 }
 
 impl Draft {
@@ -291,7 +308,7 @@ impl Draft {
     #[must_use]
     pub fn into_chain_and_siblings(self) -> Option<(Self, Vec<Vec<TokenId>>)> {
         let length = self.chain_len()?;
-        let Self { tree, proposal } = self;
+        let Self { tree, proposal, .. } = self;
         let mut siblings = vec![Vec::new(); length];
         for node in length..tree.len() {
             let depth = tree.parent(node).map_or(0, |parent| parent + 1);
@@ -305,13 +322,25 @@ impl Draft {
             }
             Proposal::Deterministic => Proposal::Deterministic,
         };
-        Some((Self { tree: tree.first(length), proposal }, siblings))
+        Some((Self::new(tree.first(length), proposal), siblings))
+    }
+
+    /// Creates a draft without confidences.
+    #[must_use]
+    pub fn new(tree: TokenTree, proposal: Proposal) -> Self {
+        Self { tree, proposal, confidences: Vec::new() }
+    }
+
+    /// Creates a draft of candidates that are a function of the tokens before them ([`Proposal::Deterministic`]).
+    #[must_use]
+    pub fn deterministic(tree: TokenTree) -> Self {
+        Self::new(tree, Proposal::Deterministic)
     }
 
     /// Creates a draft without candidates. Verifying it draws the target's next token.
     #[must_use]
     pub fn empty() -> Self {
-        Self { tree: TokenTree::new(), proposal: Proposal::Deterministic }
+        Self::deterministic(TokenTree::new())
     }
 
     /// Appends a chain that was drafted after this chain's last token. Returns whether that was
@@ -336,12 +365,14 @@ impl Draft {
             _ => return false,
         }
         self.tree.extend_chain(self.tree.len().checked_sub(1), further.tree.tokens());
+        self.confidences.clear();
         true
     }
 
     /// Shortens a chain to `count` tokens, if it is longer.
     pub fn truncate(&mut self, count: usize) {
         self.tree = self.tree.first(count.min(self.tree.len()));
+        self.confidences.truncate(count);
         if let Proposal::Sampled(rows) = &mut self.proposal {
             rows.truncate(count + 1);
             // Nothing is drawn from the row after the last token.
@@ -352,6 +383,7 @@ impl Draft {
     /// Removes the first `count` tokens of a chain, after they were committed.
     pub fn drop_first(&mut self, count: usize) {
         self.tree = TokenTree::chain(&self.tree.tokens()[count.min(self.tree.len())..]);
+        self.confidences.drain(..count.min(self.confidences.len()));
         if let Proposal::Sampled(rows) = &mut self.proposal {
             rows.drain(..count.min(rows.len()));
         }
@@ -366,11 +398,22 @@ mod tests {
     fn sampled(tokens: &[TokenId]) -> Draft {
         let rows = tokens.iter().map(|&token| Distribution::point(token));
         let rows = rows.chain([Distribution::default()]).collect();
-        Draft { tree: TokenTree::chain(tokens), proposal: Proposal::Sampled(rows) }
+        Draft::new(TokenTree::chain(tokens), Proposal::Sampled(rows))
     }
 
     fn deterministic(tokens: &[TokenId]) -> Draft {
-        Draft { tree: TokenTree::chain(tokens), proposal: Proposal::Deterministic }
+        Draft::deterministic(TokenTree::chain(tokens))
+    }
+
+    #[test]
+    fn confidences_are_those_of_the_tokens_that_are_left() {
+        let mut draft = Draft { confidences: vec![0.9, 0.8, 0.7], ..deterministic(&[1, 2, 3]) };
+        draft.truncate(2);
+        assert_eq!(draft.confidences, [0.9, 0.8]);
+        draft.drop_first(1);
+        assert_eq!(draft.confidences, [0.8]);
+        assert!(draft.extend(deterministic(&[4])));
+        assert!(draft.confidences.is_empty(), "those of the new tokens are not known");
     }
 
     #[test]
@@ -404,7 +447,7 @@ mod tests {
         }
         let rows = [1, 2, 3].map(Distribution::point);
         let rows = [&rows[..], &vec![Distribution::default(); 4]].concat();
-        let draft = Draft { tree, proposal: Proposal::SampledWithSiblings(rows) };
+        let draft = Draft::new(tree, Proposal::SampledWithSiblings(rows));
         assert!(draft.is_consistent());
         assert_eq!(
             (draft.drawn_from(1), draft.drawn_from(3)),
@@ -416,7 +459,7 @@ mod tests {
         let mut tree = TokenTree::chain(&[1]);
         let branch = tree.push(None, 5);
         tree.push(Some(branch), 6);
-        let draft = Draft { tree, proposal: Proposal::Deterministic };
+        let draft = Draft::deterministic(tree);
         assert_eq!(draft.into_chain_and_siblings(), None);
     }
 
@@ -461,7 +504,7 @@ mod tests {
         let mut siblings = TokenTree::new();
         siblings.push(None, 1);
         siblings.push(None, 2);
-        let siblings = Draft { tree: siblings, proposal: Proposal::Deterministic };
+        let siblings = Draft::deterministic(siblings);
         assert!(!deterministic(&[1]).extend(siblings.clone()));
         assert!(!Draft::empty().extend(siblings));
         assert!(!deterministic(&[1]).extend(sampled(&[2])));

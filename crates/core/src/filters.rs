@@ -63,6 +63,12 @@ impl<'r, 'l> Filtered<'r, 'l> {
         filtered
     }
 
+    /// Returns the share of the best token in all tokens that are known.
+    pub(crate) fn best_share(&self) -> f32 {
+        // The best token has weight 1.
+        (1.0 / self.row.mass(self.inverse_temperature)) as f32
+    }
+
     /// Returns the distribution over the kept tokens.
     pub(crate) fn into_distribution(self) -> Distribution {
         let Some(mut kept) = self.kept else {

@@ -28,6 +28,7 @@ pub mod reference;
 mod row_logits;
 mod sampler;
 mod sampling;
+mod stop_rule;
 mod support;
 mod target_feedback;
 #[cfg(any(test, feature = "testing"))]
@@ -55,6 +56,7 @@ pub use randomness::{Key, KeyedRandomness, Purpose, Randomness};
 pub use row_logits::{BestTokens, RowLogits, RowUse};
 pub use sampler::Sampler;
 pub use sampling::{Sampling, SamplingError, SamplingOptions, Verification};
+pub use stop_rule::{CONFIDENCE_CLASSES, StopRule, class_of};
 pub use target_feedback::{TargetFeedback, VerifiedDraft};
 pub use tree::{Node, TokenTree, TreeError, node_of_row, row_of};
 pub use verify::{Verdict, verify, verify_candidates, verify_chains};

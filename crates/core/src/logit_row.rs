@@ -217,8 +217,13 @@ impl<'a> LogitRow<'a> {
         }
     }
 
-    /// Returns the sum of the weights of all tokens.
+    /// Returns the sum of the weights of all tokens that are known.
     pub(crate) fn mass(&self, inverse_temperature: f32) -> f64 {
+        if let Some(best) = self.known {
+            let weights =
+                best.ranked.iter().map(|&(_, logit)| self.weight(logit, inverse_temperature));
+            return weights.map(f64::from).sum();
+        }
         let (logits, peak) = (&self.logits[..], self.peak);
         let mut mass = 0.0;
         vectorize(Isa::best(), Mass { logits, peak, inverse_temperature, mass: &mut mass });

@@ -71,6 +71,27 @@ impl<'a> Sampler<'a> {
         Ok(drawn.first().map_or(filtered, |&(token, _)| Distribution::point(token)))
     }
 
+    /// Returns how sure a drafter is after `at`: the probability of its best token, before filters, at the temperature or, for
+    /// greedy decoding, at 0.6. It reads what [`Sampling::confidence_use`] says. Of a part of a row, it is the share of the best
+    /// token among those.
+    ///
+    /// # Errors
+    /// The same as [`Sampler::distribution`].
+    pub fn confidence<'l>(
+        &self,
+        logits: impl Into<RowLogits<'l>>,
+        tree: &TokenTree,
+        at: Option<Node>,
+    ) -> Result<f32, SamplingError> {
+        let logits = logits.into();
+        let row = self.row(logits, self.sampling.confidence_use(logits.tokens()), tree, at)?;
+        let temperature = match self.sampling.temperature {
+            0.0 => GREEDY_CANDIDATES,
+            temperature => temperature,
+        };
+        Ok(Filtered::unfiltered(&row, temperature).best_share())
+    }
+
     /// Returns the `width` best candidates for deterministic drafting after `at`, best first, each
     /// with the logarithm of its probability among the tokens that the filters keep. It reads what
     /// [`Sampling::candidates_use`] says.

@@ -275,6 +275,15 @@ impl Sampling {
         if self.temperature == 0.0 { RowUse::Full } else { self.row_use(tokens) }
     }
 
+    /// Returns what [`Sampler::confidence`](crate::Sampler::confidence) reads of a row over so many tokens.
+    #[must_use]
+    pub fn confidence_use(&self, tokens: usize) -> RowUse {
+        match self.reads_all_logits() {
+            true => RowUse::Full,
+            false => RowUse::best(CONFIDENCE_TOKENS, tokens),
+        }
+    }
+
     /// Returns what [`Sampler::best_tokens`](crate::Sampler::best_tokens) reads of a row over so many tokens.
     #[must_use]
     pub fn best_tokens_use(&self, width: usize, tokens: usize) -> RowUse {
@@ -291,6 +300,9 @@ impl Sampling {
         self.changes_logits() || self.constraint.is_some()
     }
 }
+
+/// The number of best tokens among which a device with its own memory compares the best one.
+const CONFIDENCE_TOKENS: usize = 32;
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]

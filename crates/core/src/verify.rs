@@ -37,7 +37,7 @@ pub struct Verdict {
 /// use forerun_core::{Distribution, Draft, KeyedRandomness, Proposal, TokenTree, verify};
 ///
 /// // The drafter proposes 7 8 9. After 7 and 8 the target wants 5 instead of 9.
-/// let draft = Draft { tree: TokenTree::chain(&[7, 8, 9]), proposal: Proposal::Deterministic };
+/// let draft = Draft::deterministic(TokenTree::chain(&[7, 8, 9]));
 /// let rows = [7, 8, 5, 6].map(Distribution::point);
 /// let randomness = KeyedRandomness { seed: 0, sample: 0 };
 ///
@@ -165,7 +165,7 @@ fn verify_down<'a, C: Iterator<Item = Candidate<'a>>>(
 /// use forerun_core::{Distribution, Draft, KeyedRandomness, Proposal, TokenTree, verify_chains};
 ///
 /// // The drafter's second token, 8, is wrong. Its sibling 4 is right, and the row after it was not scored with the chain.
-/// let chain = Draft { tree: TokenTree::chain(&[7, 8, 9]), proposal: Proposal::Deterministic };
+/// let chain = Draft::deterministic(TokenTree::chain(&[7, 8, 9]));
 /// let siblings = [vec![1], vec![3, 4], vec![]];
 /// let rows = [7, 4, 9].map(Distribution::point);
 /// let randomness = KeyedRandomness { seed: 0, sample: 0 };

@@ -45,7 +45,7 @@ use std::borrow::Cow;
 /// let rows = target.map(Distribution::from_weights);
 /// let drafted = [[(7, 0.8), (8, 0.2)], [(7, 0.8), (8, 0.2)]];
 /// let drafted = drafted.map(Distribution::from_weights).into();
-/// let draft = Draft { tree: TokenTree::chain(&[7, 8]), proposal: Proposal::Sampled(drafted) };
+/// let draft = Draft::new(TokenTree::chain(&[7, 8]), Proposal::Sampled(drafted));
 ///
 /// let randomness = KeyedRandomness { seed: 0, sample: 0 };
 /// let verdict = verify_block(&draft, &rows, 100, &randomness);

@@ -103,7 +103,7 @@ impl World {
         let rows =
             (0..=tree.len()).map(|row| self.row(self.target, &path(&tree, node_of_row(row))));
         let rows = rows.collect();
-        (Draft { tree, proposal: Proposal::Sampled(proposed) }, rows)
+        (Draft::new(tree, Proposal::Sampled(proposed)), rows)
     }
 
     /// Returns the target's probability of a continuation.
@@ -242,7 +242,7 @@ fn certain_rows_need_no_randomness() {
     {
         let proposed = drafted.map(Distribution::point).into();
         let tree = TokenTree::chain(&drafted);
-        let draft = Draft { tree, proposal: Proposal::Sampled(proposed) };
+        let draft = Draft::new(tree, Proposal::Sampled(proposed));
         let rows = [7, 8, 9, 6].map(Distribution::point);
         let verdict = verify_block(&draft, &rows, 5, &randomness);
         assert_eq!(verdict, verify(&draft, &rows, 5, &randomness));

@@ -45,7 +45,7 @@ use crate::{
     Sequence, jobs,
 };
 use forerun_core::{
-    Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
+    Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Scores, Ticket,
     trace::SpanOutcome, verify_chains,
 };
 use forerun_plan::{Forecast, JobTime, Knowledge};
@@ -583,7 +583,7 @@ impl Dsi {
         let (siblings, path) = (self.chains[0].drafting.siblings(), task.path(frontier));
         let (tree, verdict) =
             verify_chains(&chains, siblings, path, rows, frontier, sequence.randomness());
-        let walked = Draft { tree, proposal: Proposal::Deterministic };
+        let walked = Draft::deterministic(tree);
         let accepted = sequence.commit(&walked, &verdict, &scores);
         let committed = &sequence.tokens()[frontier..];
         let left_path = common_prefix_len(path, committed) < accepted.min(path.len());

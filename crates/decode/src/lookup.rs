@@ -16,7 +16,7 @@
 //! text does not depend on a clock.
 
 use crate::{DecoderOptions, Sequence, SpeculativeDraftLength, chain::common_prefix_len};
-use forerun_core::{Draft, Guess, Guesser, Proposal, TokenId, TokenTree};
+use forerun_core::{Draft, Guess, Guesser, TokenId, TokenTree};
 use forerun_plan::LookupChoice;
 
 /// The lookup of one answer.
@@ -63,7 +63,7 @@ impl Lookup {
         }
         sequence.statistics_mut().count_lookup(length);
         let tree = TokenTree::chain(&self.guess.tokens[..length]);
-        Some(Draft { tree, proposal: Proposal::Deterministic })
+        Some(Draft::deterministic(tree))
     }
 
     /// Learns from the tokens that a round has committed. `accepted`: the number of the drafter's tokens among them, if it

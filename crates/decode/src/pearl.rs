@@ -228,7 +228,7 @@ impl Pearl {
         let (position, randomness) = (sequence.tokens().len(), sequence.randomness());
         let drawn_from = |node| drawn.get(&node).copied();
         let verdict = verify_candidates(&tree, &drawn_from, &scores.rows, position, randomness);
-        let draft = Draft { tree, proposal: Proposal::Deterministic };
+        let draft = Draft::deterministic(tree);
         let accepted = sequence.commit(&draft, &verdict, scores);
         (verdict, accepted)
     }

@@ -298,7 +298,7 @@ impl Sequence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forerun_core::{FeatureRows, Node, Proposal, TokenTree};
+    use forerun_core::{FeatureRows, Node, TokenTree};
 
     const EOS: TokenId = 9;
 
@@ -308,7 +308,7 @@ mod tests {
     }
 
     fn commit(sequence: &mut Sequence, accepted: &[TokenId], token: TokenId) -> usize {
-        let draft = Draft { tree: TokenTree::chain(accepted), proposal: Proposal::Deterministic };
+        let draft = Draft::deterministic(TokenTree::chain(accepted));
         let accepted = (0..accepted.len()).collect();
         let verdict = Verdict { accepted, token: Some(token), rejected: false };
         sequence.commit(&draft, &verdict, &Scores::default())
@@ -349,7 +349,7 @@ mod tests {
             for node in 0..nodes {
                 tree.push(None, 3 + node as TokenId);
             }
-            let draft = Draft { tree, proposal: Proposal::Deterministic };
+            let draft = Draft::deterministic(tree);
             let all = tokens[known..].iter().chain(draft.tree.tokens());
             let features = FeatureRows::new(1, all.map(|&token| token as f32).collect());
             let scores = Scores { features: Some(features), ..Scores::default() };
@@ -371,7 +371,7 @@ mod tests {
         let mut tree = TokenTree::chain(&[3, 4]);
         tree.push(Some(0), 5);
         tree.push(Some(0), 6);
-        let draft = Draft { tree, proposal: Proposal::Deterministic };
+        let draft = Draft::deterministic(tree);
         let mut commit = |accepted: &[Node], token, rejected| {
             let verdict = Verdict { accepted: accepted.to_vec(), token, rejected };
             sequence.commit(&draft, &verdict, &Scores::default());

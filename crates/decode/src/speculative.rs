@@ -24,7 +24,9 @@ use crate::{
     lookup::Lookup,
     nominal_times::NominalTimes,
 };
-use forerun_core::{Cluster, Draft, DraftShape, Guesser, Need, Outcome, trace::SpanOutcome};
+use forerun_core::{
+    Cluster, Draft, DraftShape, Guesser, Need, Outcome, Verification, trace::SpanOutcome,
+};
 use forerun_plan::{Forecast, JobTime, Knowledge, RankedRound, Round, TreeLimits};
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -38,6 +40,8 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
         let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
         let longest = longest.min(options.draft_tokens);
         let policy = options.draft_length(options.shape.with_draft_tokens(longest));
+        // How sure a drafter is differs in the last bits between kinds of devices, and a reproducible text must not.
+        let policy = if options.reproducible { policy } else { policy.stopping_by_confidence() };
         let decoder = Speculative::new(match options.trees {
             Some(TreeLimits { depth, nodes }) => {
                 policy.growing_trees(TreeLimits { depth: depth.min(longest), nodes })
@@ -101,7 +105,12 @@ impl Speculative {
     }
 
     /// Returns the shape of the drafter's next draft; `None` if it does not draft.
-    fn next_shape(&self, sequence: &Sequence) -> Option<DraftShape> {
+    fn next_shape(&mut self, sequence: &Sequence) -> Option<DraftShape> {
+        // With rejection sampling, positions that were drafted and not tested are drawn with the same numbers in the next round. So
+        // nothing may depend on how they were drawn, as the end of a chain does.
+        let sampling = sequence.sampling();
+        let draws_again = sampling.verification == Verification::Rejection;
+        self.draft_length.set_may_stop(!draws_again || sampling.is_deterministic());
         // The target adds a token of its own, so a draft never needs the last position.
         let room = sequence.remaining().saturating_sub(1);
         let shape = self.draft_length.next_shape().truncated(room);
@@ -202,6 +211,7 @@ impl Decoder for Speculative {
             looked_up: looked_up.is_some(),
             accepted,
             rejected: verdict.rejected,
+            confidences: drafted.map(|draft| draft.confidences.clone()).unwrap_or_default(),
             draft: draft_time,
             score: score_time,
             ranked: grows_tree.then(|| {

@@ -397,6 +397,7 @@ impl Decoder for Ssd {
             looked_up: looked_up.is_some(),
             accepted,
             rejected: verdict.rejected,
+            confidences: Vec::new(),
             draft: reply.as_ref().map(|reply| reply.time.own_after(start_ns)).unwrap_or_default(),
             score: score.time,
             ranked: None,

@@ -4,7 +4,7 @@
 
 use forerun_core::{
     Cluster, ClusterError, Completion, Distribution, Draft, DraftShape, Job, JobCost, JobOutput,
-    Outcome, Proposal, Role, Sampling, ScoreJob, Scores, SequenceId, Ticket, TokenId, TokenTree,
+    Outcome, Role, Sampling, ScoreJob, Scores, SequenceId, Ticket, TokenId, TokenTree,
 };
 use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, PearlOptions,
@@ -73,7 +73,7 @@ impl BusyCluster {
                 }
                 self.draft_lengths.push(chain.len());
                 let tree = TokenTree::chain(&chain);
-                JobOutput::Draft(Draft { tree, proposal: Proposal::Deterministic })
+                JobOutput::Draft(Draft::deterministic(tree))
             }
             Job::Score(ScoreJob { tokens, tree, .. }) => {
                 let rows = 1 + tree.len();

@@ -12,8 +12,8 @@
 
 use crate::DraftContext;
 use forerun_core::{
-    Distribution, Draft, DraftShape, Proposal, RowLogits, RowUse, Sampler, Sampling, TokenId,
-    TokenTree, draft_key, node_of_row, row_of,
+    Distribution, Draft, DraftShape, Proposal, RowLogits, RowUse, Sampler, Sampling, StopRule,
+    TokenId, TokenTree, draft_key, node_of_row, row_of,
 };
 use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
 use std::borrow::Cow;
@@ -37,6 +37,9 @@ enum GrowthKind {
         /// The number of siblings next to each token of a chain, and the siblings so far.
         siblings: usize,
         found: Vec<Vec<TokenId>>,
+        /// Where a chain stops, and how sure the drafter is of its tokens so far.
+        stop: Option<StopRule>,
+        confidences: Vec<f32>,
     },
     /// The most probable nodes.
     ///
@@ -70,6 +73,9 @@ impl<'a> Growth<'a> {
             // Drafters without phrases draft only the chain.
             DraftShape::Chain { length } | DraftShape::Phrases { length, .. } => {
                 GrowthKind::sampled(vec![1; *length], 0)
+            }
+            DraftShape::ConfidentChain { length, stop } => {
+                GrowthKind::sampled(vec![1; *length], 0).stopping_by(*stop)
             }
             DraftShape::ChainWithSiblings { length, siblings } => {
                 GrowthKind::sampled(vec![1; *length], *siblings)
@@ -123,7 +129,7 @@ impl<'a> Growth<'a> {
     pub(crate) fn advance(&mut self, rows: &[RowLogits<'_>]) -> Result<(), ModelError> {
         let Self { context, sampler, tree, kind } = self;
         match kind {
-            GrowthKind::Sampled { branching, proposed, siblings, found } => {
+            GrowthKind::Sampled { branching, proposed, siblings, found, stop, confidences } => {
                 let (mut candidate, first_row) = (0, proposed.len());
                 let children = branching.pop_front().unwrap_or(0);
                 for (row, &logits) in (first_row..).zip(rows) {
@@ -131,6 +137,9 @@ impl<'a> Growth<'a> {
                     let distribution = sampler.distribution(logits, tree, parent)?;
                     let depth = parent.map_or(0, |node| tree.depth(node));
                     let rule = context.sampling.verification;
+                    if stop.is_some() {
+                        confidences.push(sampler.confidence(logits, tree, parent)?);
+                    }
                     for _ in 0..children {
                         let prefix = context.tokens.len();
                         let key = draft_key(rule, prefix, tree, depth, candidate);
@@ -144,6 +153,9 @@ impl<'a> Growth<'a> {
                         candidate += 1;
                     }
                     proposed.push(distribution);
+                }
+                if stop.is_some_and(|stop| !stop.goes_on(confidences)) {
+                    branching.clear();
                 }
             }
             GrowthKind::Top { width, remaining_depths, considered, level, .. } => {
@@ -206,7 +218,7 @@ impl<'a> Growth<'a> {
     /// Returns the draft.
     pub(crate) fn finish(self) -> Draft {
         match self.kind {
-            GrowthKind::Sampled { mut proposed, siblings, found, .. } => {
+            GrowthKind::Sampled { mut proposed, siblings, found, confidences, .. } => {
                 let mut tree = self.tree;
                 for (place, tokens) in found.into_iter().enumerate() {
                     for token in tokens {
@@ -218,18 +230,18 @@ impl<'a> Growth<'a> {
                     0 => Proposal::Sampled(proposed),
                     _ => Proposal::SampledWithSiblings(proposed),
                 };
-                Draft { tree, proposal }
+                Draft { confidences, ..Draft::new(tree, proposal) }
             }
             GrowthKind::Top { budget, considered, .. } => {
                 let tree = budget.map_or(self.tree, |budget| rerank(&considered, budget));
-                Draft { tree, proposal: Proposal::Deterministic }
+                Draft::deterministic(tree)
             }
             GrowthKind::Ranked { considered, .. } => {
                 let mut tree = TokenTree::new();
                 for Candidate { parent, token, .. } in considered {
                     tree.push(parent, token);
                 }
-                Draft { tree, proposal: Proposal::Deterministic }
+                Draft::deterministic(tree)
             }
         }
     }
@@ -238,7 +250,22 @@ impl<'a> Growth<'a> {
 impl GrowthKind {
     fn sampled(branching: Vec<usize>, siblings: usize) -> Self {
         let branching = branching.into();
-        Self::Sampled { branching, proposed: Vec::new(), siblings, found: Vec::new() }
+        Self::Sampled {
+            branching,
+            proposed: Vec::new(),
+            siblings,
+            found: Vec::new(),
+            stop: None,
+            confidences: Vec::new(),
+        }
+    }
+
+    /// Returns a chain that stops by this rule.
+    fn stopping_by(mut self, rule: StopRule) -> Self {
+        if let Self::Sampled { stop, .. } = &mut self {
+            *stop = Some(rule);
+        }
+        self
     }
 }
 
@@ -259,6 +286,9 @@ pub(crate) fn row_use(shape: &DraftShape, sampling: &Sampling, tokens: usize) ->
     match &*simplified(shape) {
         DraftShape::ChainWithSiblings { siblings, .. } => {
             sampling.row_use(tokens).and(sampling.best_tokens_use(*siblings + 1, tokens))
+        }
+        DraftShape::ConfidentChain { .. } => {
+            sampling.row_use(tokens).and(sampling.confidence_use(tokens))
         }
         DraftShape::Chain { .. } | DraftShape::Phrases { .. } | DraftShape::Sampled { .. } => {
             sampling.row_use(tokens)

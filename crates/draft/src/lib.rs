@@ -111,7 +111,7 @@ impl<'a> DraftContext<'a> {
 ///         let Some(&last) = context.tokens.last() else { return Ok(Draft::empty()) };
 ///         let tree = TokenTree::chain(&vec![last; context.shape.depth()]);
 ///         // The tokens are a function of the tokens before them, not drawn from a distribution.
-///         Ok(Draft { tree, proposal: Proposal::Deterministic })
+///         Ok(Draft::deterministic(tree))
 ///     }
 ///
 ///     fn release(&mut self, _sequence: SequenceId) {}

@@ -22,9 +22,7 @@
 use crate::answer_tracker::AnswerTracker;
 use crate::ngram_pool::NgramPool;
 use crate::{DefaultShape, DraftContext, Drafter, DrafterTraits};
-use forerun_core::{
-    Draft, DraftShape, Need, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft,
-};
+use forerun_core::{Draft, DraftShape, Need, SequenceId, TokenId, TokenTree, VerifiedDraft};
 use forerun_lm::ModelError;
 use std::collections::{HashMap, VecDeque};
 
@@ -130,7 +128,7 @@ impl Drafter for LookaheadDrafter {
         let last = tokens.last().copied().unwrap_or(0);
         let mut guesses = trajectories.pool.continuations(last);
         let mut tree = TokenTree::new();
-        if let DraftShape::Chain { length } = *shape {
+        if let DraftShape::Chain { length } | DraftShape::ConfidentChain { length, .. } = *shape {
             // A chain has no room for the window, and only one guess.
             if let Some(guess) = guesses.next() {
                 tree.insert_path(None, guess.iter().copied().take(length), usize::MAX);
@@ -144,7 +142,7 @@ impl Drafter for LookaheadDrafter {
                 tree.insert_path(None, path, usize::MAX);
             }
         }
-        Ok(Draft { tree, proposal: Proposal::Deterministic })
+        Ok(Draft::deterministic(tree))
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -93,26 +93,30 @@ impl<M: LanguageModel> Drafter for ModelDrafter<M> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_core::{DraftShape, KeyedRandomness, Sampling, TargetFeedback, TokenId};
+    use forerun_core::{DraftShape, KeyedRandomness, Sampling, StopRule, TargetFeedback, TokenId};
     use forerun_lm::fake::{TableModel, row_prefix};
     use std::sync::atomic::AtomicBool;
 
     const VOCAB: usize = 5;
     const MODEL: TableModel = TableModel::new(7, VOCAB, 4.0);
 
-    fn paths(prompt: &[TokenId], shape: &DraftShape) -> Vec<Vec<TokenId>> {
+    fn draft(prompt: &[TokenId], shape: &DraftShape, sampling: &Sampling) -> Draft {
         let context = DraftContext {
             sequence: SequenceId(0),
             tokens: prompt,
             prompt_len: prompt.len(),
-            sampling: &Sampling::greedy(),
+            sampling,
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
             shape,
             feedback: &TargetFeedback::default(),
             cancel: &AtomicBool::new(false),
             tokens_on_last_device: None,
         };
-        let tree = ModelDrafter::new(MODEL).draft(&context).unwrap().tree;
+        ModelDrafter::new(MODEL).draft(&context).unwrap()
+    }
+
+    fn paths(prompt: &[TokenId], shape: &DraftShape) -> Vec<Vec<TokenId>> {
+        let tree = draft(prompt, shape, &Sampling::greedy()).tree;
         let mut paths: Vec<_> =
             (0..tree.len()).map(|node| row_prefix(&[], &tree, Some(node))).collect();
         paths.sort();
@@ -166,6 +170,28 @@ mod tests {
                 assert_eq!(paths(&prompt, &shape), expected, "{first} {budget}");
             }
         }
+    }
+
+    /// A chain that stops is the beginning of one that does not.
+    #[test]
+    fn chains_stop_where_the_drafter_is_unsure() {
+        let chain = |prompt: &[TokenId], stop| {
+            let shape = DraftShape::ConfidentChain { length: 3, stop };
+            draft(prompt, &shape, &Sampling::greedy())
+        };
+        let stop = StopRule { acceptance: [0, 100, 300, 500, 700, 900, 950, 990], least: 500 };
+        let mut stopped = [0; 4];
+        for prompt in (0..20).map(prompt) {
+            let whole = chain(&prompt, StopRule::NEVER);
+            assert_eq!((whole.tree.len(), whole.confidences.len()), (3, 3));
+            let goes_on = |&tokens: &usize| stop.goes_on(&whole.confidences[..tokens]);
+            let length = (1..3).find(|tokens| !goes_on(tokens)).unwrap_or(3);
+            let short = chain(&prompt, stop);
+            assert_eq!(short.tree.tokens(), &whole.tree.tokens()[..length]);
+            assert_eq!(short.confidences, whole.confidences[..length]);
+            stopped[length] += 1;
+        }
+        assert!(stopped[1..].iter().all(|&count| count > 0), "{stopped:?}");
     }
 
     /// A node's children are its best candidates, best first.

@@ -20,8 +20,8 @@ use crate::candidate_model::CandidateModel;
 use crate::ngram_pool::NgramPool;
 use crate::{DefaultShape, DraftContext, Drafter, DrafterTraits};
 use forerun_core::{
-    Draft, DraftShape, Need, Proposal, RowLogits, Sampler, SequenceId, TokenId, TokenTree,
-    VerifiedDraft, row_of,
+    Draft, DraftShape, Need, RowLogits, Sampler, SequenceId, TokenId, TokenTree, VerifiedDraft,
+    row_of,
 };
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use std::collections::HashMap;
@@ -104,7 +104,9 @@ impl PhrasePool {
 pub fn with_phrases(shape: &DraftShape) -> DraftShape {
     let width = match shape {
         DraftShape::Phrases { .. } => return shape.clone(),
-        DraftShape::Chain { .. } | DraftShape::ChainWithSiblings { .. } => 1,
+        DraftShape::Chain { .. }
+        | DraftShape::ConfidentChain { .. }
+        | DraftShape::ChainWithSiblings { .. } => 1,
         DraftShape::Top { width, .. } => *width,
         DraftShape::Sampled { branching: counts } | DraftShape::Ranked { children: counts } => {
             counts.first().copied().unwrap_or(0)
@@ -228,7 +230,7 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
             }
         }
         self.sequences.insert(sequence, (answer, pool));
-        Ok(Draft { tree, proposal: Proposal::Deterministic })
+        Ok(Draft::deterministic(tree))
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -12,7 +12,7 @@
 //! Deviation: a tree can hold several continuations.
 
 use crate::{DraftContext, Drafter};
-use forerun_core::{Draft, DraftShape, Guess, Guesser, Proposal, SequenceId, TokenId, TokenTree};
+use forerun_core::{Draft, DraftShape, Guess, Guesser, SequenceId, TokenId, TokenTree};
 use forerun_lm::ModelError;
 
 /// The published settings: n-grams of up to 3 tokens, and up to 10 proposed tokens.
@@ -26,7 +26,9 @@ pub struct PromptLookup;
 impl Drafter for PromptLookup {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         let width = match context.shape {
-            DraftShape::Chain { .. } | DraftShape::ChainWithSiblings { .. } => 1,
+            DraftShape::Chain { .. }
+            | DraftShape::ConfidentChain { .. }
+            | DraftShape::ChainWithSiblings { .. } => 1,
             DraftShape::Top { width, .. } | DraftShape::Phrases { width, .. } => *width,
             DraftShape::Sampled { branching: counts } | DraftShape::Ranked { children: counts } => {
                 counts.first().copied().unwrap_or(0)
@@ -38,7 +40,7 @@ impl Drafter for PromptLookup {
         for (_, continuation) in continuations(context.tokens, depth).take(width) {
             tree.insert_path(None, continuation.iter().copied(), budget);
         }
-        Ok(Draft { tree, proposal: Proposal::Deterministic })
+        Ok(Draft::deterministic(tree))
     }
 
     fn release(&mut self, _sequence: SequenceId) {}

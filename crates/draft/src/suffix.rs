@@ -20,8 +20,8 @@ use crate::suffix_automaton::{State, SuffixAutomaton};
 use crate::suffix_pool::{AnswerPool, END_OF_ANSWER};
 use crate::{DraftContext, Drafter};
 use forerun_core::{
-    Draft, DraftShape, Guess, Guesser, Proposal, Sampling, SequenceId, TokenId, TokenTree,
-    node_of_row, row_of,
+    Draft, DraftShape, Guess, Guesser, Sampling, SequenceId, TokenId, TokenTree, node_of_row,
+    row_of,
 };
 use forerun_lm::ModelError;
 use std::cmp::Reverse;
@@ -86,7 +86,7 @@ impl Drafter for SuffixDrafter {
         let own = text.suffixes.repeated_suffixes();
         let own = own.map(|(state, matched)| (&text.suffixes, state, matched));
         let Speculation { tree, .. } = speculate(own.chain(of_answers), &Limits::of(shape));
-        Ok(Draft { tree, proposal: Proposal::Deterministic })
+        Ok(Draft::deterministic(tree))
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -148,7 +148,9 @@ struct Limits {
 impl Limits {
     fn of(shape: &DraftShape) -> Self {
         let width = match shape {
-            DraftShape::Chain { .. } | DraftShape::ChainWithSiblings { .. } => 1,
+            DraftShape::Chain { .. }
+            | DraftShape::ConfidentChain { .. }
+            | DraftShape::ChainWithSiblings { .. } => 1,
             DraftShape::Top { width, .. } | DraftShape::Phrases { width, .. } => *width,
             DraftShape::Sampled { branching: counts } | DraftShape::Ranked { children: counts } => {
                 counts.first().copied().unwrap_or(0)

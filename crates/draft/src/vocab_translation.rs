@@ -17,9 +17,7 @@
 //! * Filters and penalties apply to the target only.
 
 use crate::{DraftContext, Drafter};
-use forerun_core::{
-    Draft, DraftShape, Proposal, Sampling, SequenceId, TokenId, TokenTree, Verification,
-};
+use forerun_core::{Draft, DraftShape, Sampling, SequenceId, TokenId, TokenTree, Verification};
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,8 +62,9 @@ impl<M: LanguageModel, T: VocabTranslator> Drafter for VocabTranslationDrafter<M
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         let DraftContext { sequence, tokens, sampling, cancel, .. } = *context;
         // It has no siblings to offer.
-        let (DraftShape::Chain { length } | DraftShape::ChainWithSiblings { length, .. }) =
-            *context.shape
+        let (DraftShape::Chain { length }
+        | DraftShape::ConfidentChain { length, .. }
+        | DraftShape::ChainWithSiblings { length, .. }) = *context.shape
         else {
             return Ok(Draft::empty());
         };
@@ -94,7 +93,7 @@ impl<M: LanguageModel, T: VocabTranslator> Drafter for VocabTranslationDrafter<M
             }
         }
         translated.truncate(length);
-        Ok(Draft { tree: TokenTree::chain(&translated), proposal: Proposal::Deterministic })
+        Ok(Draft::deterministic(TokenTree::chain(&translated)))
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -4,7 +4,7 @@ use forerun::{
     DraftContext, Drafter, DrafterEntry, DrafterKind, Forerun, ModelError, ModelSource, Options,
     Plan, RandomPair, Request, TokenId,
 };
-use forerun_core::{Draft, Proposal, SequenceId, TokenTree};
+use forerun_core::{Draft, SequenceId, TokenTree};
 use std::collections::HashMap;
 
 /// Remembers which token followed each pair of tokens, and proposes the same ones again.
@@ -28,7 +28,7 @@ impl Drafter for Bigrams {
             (before, last) = (last, token);
         }
         // The tokens follow from those before them, so they have no distribution.
-        Ok(Draft { tree: TokenTree::chain(&draft), proposal: Proposal::Deterministic })
+        Ok(Draft::deterministic(TokenTree::chain(&draft)))
     }
 
     fn release(&mut self, _sequence: SequenceId) {}

@@ -165,7 +165,7 @@ static DRAFTERS: &[DrafterEntry] = &[
 ///     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
 ///         let Some(&last) = context.tokens.last() else { return Ok(Draft::empty()) };
 ///         let tree = TokenTree::chain(&vec![last; context.shape.depth()]);
-///         Ok(Draft { tree, proposal: Proposal::Deterministic })
+///         Ok(Draft::deterministic(tree))
 ///     }
 ///
 ///     fn release(&mut self, _sequence: SequenceId) {}

@@ -21,7 +21,7 @@ use forerun::{
 };
 use forerun_core::testing::env_number;
 use forerun_core::{
-    Cluster, Draft, DraftShape, KeyedRandomness, Proposal, Sampling, SequenceId, TokenTree,
+    Cluster, Draft, DraftShape, KeyedRandomness, Sampling, SequenceId, TokenTree,
     reference as sampling_reference,
 };
 use forerun_decode::{
@@ -916,7 +916,7 @@ impl Drafter for Repeat {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         let Some(&last) = context.tokens.last() else { return Ok(Draft::empty()) };
         let tree = TokenTree::chain(&vec![last; context.shape.depth()]);
-        Ok(Draft { tree, proposal: Proposal::Deterministic })
+        Ok(Draft::deterministic(tree))
     }
 
     fn release(&mut self, _sequence: SequenceId) {}

@@ -4,6 +4,7 @@
 //! what to do next.
 
 mod acceptance;
+mod confidence;
 mod core_split;
 mod cost_curve;
 mod decaying;

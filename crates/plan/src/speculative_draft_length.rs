@@ -1,6 +1,7 @@
 //! The drafts of speculative decoding: of a fixed shape, or chosen from measured times and acceptance.
 
 use crate::acceptance::Tested;
+use crate::confidence::{Confidence, Stops};
 use crate::estimates::{JobTime, slow_pass};
 use crate::knowledge::{Forecast, Knowledge, READ_TOKENS};
 use crate::ledger::Ledger;
@@ -9,7 +10,7 @@ use crate::outlook::Outlook;
 use crate::ranked_tree::{DraftSize, TreeLimits, fastest_tree};
 use crate::round_estimates::{RoundEstimates, RoundTimes};
 use crate::{SharedGoodput, rounds};
-use forerun_core::{DraftShape, Node, TokenTree};
+use forerun_core::{DraftShape, Node, StopRule, TokenTree};
 
 /// Decides how many tokens to draft in each round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,8 @@ pub enum DraftLength {
 /// The automatic mode drafts the length with the most expected tokens a second after the present text. It knows the
 /// times of drafts and passes by their number of tokens, and the acceptance by position and in easy and hard stretches
 /// of the text ([`Acceptance`](crate::Acceptance)). It can also grow trees: node by node, the candidate that is accepted
-/// most often, as long as that gives more tokens a second. While no draft is faster than the target alone, drafting pauses. It
+/// most often, as long as that gives more tokens a second. Or chains can stop where the drafter is unsure: it learns how often
+/// tokens are accepted by the drafter's confidence in them. While no draft is faster than the target alone, drafting pauses. It
 /// resumes when the hard stretch may be over, or to try: all trials together may lose 0.6 % of the
 /// time, and 5 % of what drafting has gained. Whatever the estimates say, drafting pauses while it has lost
 /// more than 0.8 % of the time and the time of 14 passes.
@@ -44,6 +46,9 @@ pub struct SpeculativeDraftLength {
     length: DraftLength,
     /// The largest tree, if the automatic mode grows trees.
     trees: Option<TreeLimits>,
+    /// What the drafter's confidence says, if chains stop by it, and whether they may in the present answer.
+    confidence: Option<Confidence>,
+    may_stop: bool,
     goodput: SharedGoodput,
     estimates: RoundEstimates,
     ledger: Ledger,
@@ -75,6 +80,8 @@ pub struct Round {
     pub accepted: usize,
     /// Whether a draft token was rejected.
     pub rejected: bool,
+    /// The drafter's confidence in each token of a chain, if it knows.
+    pub confidences: Vec<f32>,
     /// The time of the draft job, if there was one.
     pub draft: JobTime,
     /// The time of the score job.
@@ -132,6 +139,8 @@ impl SpeculativeDraftLength {
             length,
             goodput: SharedGoodput::default(),
             trees: None,
+            confidence: None,
+            may_stop: true,
             estimates: RoundEstimates::default(),
             ledger: Ledger::default(),
             next: Next::default(),
@@ -163,6 +172,19 @@ impl SpeculativeDraftLength {
     #[must_use]
     pub fn growing_trees(self, limits: TreeLimits) -> Self {
         Self { trees: (self.length == DraftLength::Auto).then_some(limits), ..self }
+    }
+
+    /// Returns a copy whose chains stop where the drafter is unsure, in its automatic mode.
+    #[must_use]
+    pub fn stopping_by_confidence(mut self) -> Self {
+        let stops = self.length == DraftLength::Auto && self.is_chain();
+        self.confidence = stops.then(Confidence::default);
+        self
+    }
+
+    /// Sets whether chains may stop by the drafter's confidence in the present answer.
+    pub fn set_may_stop(&mut self, may_stop: bool) {
+        self.may_stop = may_stop;
     }
 
     /// Returns whether drafts are trees of ranked candidates that it grows. It learns from their
@@ -215,7 +237,7 @@ impl SpeculativeDraftLength {
         let plain_ns = self.estimates.plain_share().filter(|_| self.estimates.draft.is_known())?;
         let (usual, _) = self.times();
         let outlook = self.estimates.acceptance.outlook(self.depth());
-        let speed = self.best(&outlook, &usual, self.longest()).speed();
+        let speed = self.best(&outlook, &usual, self.longest(), self.stops()).speed();
         let reading_ns = self.estimates.reading_ns();
         Some(Forecast::new(speed, plain_ns, self.unread_tokens as f64 * reading_ns))
     }
@@ -227,6 +249,11 @@ impl SpeculativeDraftLength {
             DraftLength::Fixed => self.shape.length(),
             DraftLength::Assisted => self.assisted,
             DraftLength::Auto => match &self.next.shape {
+                Some(DraftShape::ConfidentChain { length, .. })
+                    if !self.may_stop && self.goodput.drafts() =>
+                {
+                    *length
+                }
                 Some(shape) if self.goodput.drafts() => return shape.clone(),
                 _ => 0,
             },
@@ -280,6 +307,7 @@ impl SpeculativeDraftLength {
                 false => self.assisted.saturating_sub(1).max(1),
             };
         }
+        self.observe_confidences(round);
         let last_ns = self.last_ns.replace(round.score.finished_ns);
         // A draft that had to read many tokens first does not show the drafter's usual speed. Those of a lookup in its place
         // are a part of its usual work.
@@ -342,7 +370,7 @@ impl SpeculativeDraftLength {
         let Some(plain_ns) = plain_ns else { return none };
         let acceptance = &self.estimates.acceptance;
         let (usual, least) = self.times();
-        let at_best = self.best(&Outlook::certain(self.depth()), &least, self.reach());
+        let at_best = self.best(&Outlook::certain(self.depth()), &least, self.reach(), None);
         let speedup_at_best = at_best.speed() * plain_ns;
         let is_hopeless = speedup_at_best <= 1.0;
         let token_ns = match is_hopeless {
@@ -354,7 +382,7 @@ impl SpeculativeDraftLength {
         let may_catch_up = self.ledger.may_catch_up(catch_up_ns, speedup_at_best, plain_ns);
 
         let now = acceptance.outlook(self.depth());
-        let best = self.best(&now, &usual, self.longest());
+        let best = self.best(&now, &usual, self.longest(), self.stops());
         let gain = if self.unread_tokens > 0 { MIN_GAIN } else { 1.0 };
         if best.speed() * plain_ns > gain && self.ledger.may_draft(plain_ns) {
             let measures_plain = self.since_plain >= PLAIN_EVERY
@@ -362,11 +390,17 @@ impl SpeculativeDraftLength {
             if measures_plain || !(may_catch_up || catch_up_ns < 2.0 * plain_ns) {
                 return none;
             }
-            let other = self.best(&now, &least, self.reach());
+            let other = self.best(&now, &least, self.reach(), None);
             let is_trial = other.speed() > best.speed() * MIN_GAIN_OF_TRIAL
                 && self.ledger.may_try(usual.ns(other.size) - other.ns, plain_ns);
-            let next = if is_trial { other } else { best };
-            return Next { ns: next.ns, shape: Some(next.shape), is_trial };
+            let (next, rule) = match is_trial {
+                true => (other, StopRule::NEVER),
+                false => {
+                    let rule = self.stop_rule(best.speed(), &now, &usual);
+                    (best, rule)
+                }
+            };
+            return Next { ns: next.ns, shape: Some(self.stopping(next.shape, rule)), is_trial };
         }
 
         // One early trial measures the cost of catching up while there are few tokens to read.
@@ -375,14 +409,66 @@ impl SpeculativeDraftLength {
             && !is_hopeless
             && CATCH_UP_SAMPLE.contains(&self.unread_tokens)
         {
-            let shortest = self.best(&now, &usual, self.shortest());
-            return Next { ns: shortest.ns, shape: Some(shortest.shape), is_trial: true };
+            let shortest = self.best(&now, &usual, self.shortest(), None);
+            return self.trial(shortest);
         }
-        let trial = self.best(&acceptance.outlook_if_easy(self.depth()), &least, self.reach());
+        let if_easy = acceptance.outlook_if_easy(self.depth());
+        let trial = self.best(&if_easy, &least, self.reach(), None);
         let hopeless = if is_hopeless { HOPELESS } else { 1.0 };
         let lost_ns = usual.ns(trial.size) - self.tokens(&now, &trial.shape) * plain_ns;
         let is_trial = may_catch_up && self.ledger.may_try(hopeless * lost_ns.max(0.0), plain_ns);
-        if is_trial { Next { ns: trial.ns, shape: Some(trial.shape), is_trial } } else { none }
+        if is_trial { self.trial(trial) } else { none }
+    }
+
+    /// Returns a draft as a trial. It does not stop early, because it is about what the estimates do not know.
+    fn trial(&self, choice: Choice) -> Next {
+        let shape = self.stopping(choice.shape, StopRule::NEVER);
+        Next { ns: choice.ns, shape: Some(shape), is_trial: true }
+    }
+
+    /// Returns a chain that stops by a rule, if the drafter knows how sure it is. Other shapes stay as they are.
+    fn stopping(&self, shape: DraftShape, stop: StopRule) -> DraftShape {
+        match (shape, self.useful_confidence()) {
+            (DraftShape::Chain { length }, Some(_)) => DraftShape::ConfidentChain { length, stop },
+            (shape, _) => shape,
+        }
+    }
+
+    /// Returns how often chains go on, if they stop by the drafter's confidence.
+    fn stops(&self) -> Option<Stops<'_>> {
+        self.useful_confidence().map(Confidence::stops)
+    }
+
+    fn useful_confidence(&self) -> Option<&Confidence> {
+        self.confidence.as_ref().filter(|confidence| self.may_stop && confidence.is_useful())
+    }
+
+    /// Returns the rule by which a chain stops if drafting has so many tokens per nanosecond.
+    fn stop_rule(&self, speed: f64, now: &Outlook, times: &RoundTimes<'_>) -> StopRule {
+        let Some((confidence, stops)) = self.useful_confidence().zip(self.stops()) else {
+            return StopRule::NEVER;
+        };
+        let longest = self.shape.length();
+        // What a further token costs after a typical chain.
+        let typical = stops.mean_length(longest).round().max(2.0) as usize;
+        let ns = |length: usize| times.ns(DraftSize::of_chain(length.min(longest)));
+        let token_ns = (ns(typical) - ns(1)) / (typical - 1) as f64;
+        let first = now.of_first(1).last().copied().unwrap_or(1.0);
+        confidence.rule(token_ns * speed, first)
+    }
+
+    /// Learns from the drafter's confidences.
+    fn observe_confidences(&mut self, round: &Round) {
+        let (Some(confidence), Some(DraftShape::ConfidentChain { length, stop })) =
+            (&mut self.confidence, &self.next.shape)
+        else {
+            return;
+        };
+        if self.may_stop && round.requested && round.drafted > 0 && !round.looked_up {
+            let Round { confidences, accepted, rejected, .. } = round;
+            let rule = (!self.next.is_trial).then_some(*stop);
+            confidence.observe((*length, rule), confidences, *accepted, *rejected);
+        }
     }
 
     /// Returns the number of positions that drafts may have.
@@ -438,12 +524,23 @@ impl SpeculativeDraftLength {
             DraftShape::Ranked { children } if self.grows_trees() => {
                 outlook.tokens_of_ranked(children)
             }
+            DraftShape::ConfidentChain { length, stop } if *stop != StopRule::NEVER => {
+                let of_first = outlook.of_first(*length);
+                let stopping = self.stops().map(|stops| stops.of_first(&of_first));
+                rounds::tokens_of_round(&stopping.unwrap_or(of_first), *length)
+            }
             _ => rounds::tokens_of_round(&outlook.of_first(shape.depth()), shape.depth()),
         }
     }
 
-    /// Returns the draft with the most tokens per nanosecond, of those up to `longest`.
-    fn best(&self, outlook: &Outlook, times: &RoundTimes<'_>, longest: usize) -> Choice {
+    /// Returns the draft with the most tokens per nanosecond, of those up to `longest`. `stops`: how often chains go on.
+    fn best(
+        &self,
+        outlook: &Outlook,
+        times: &RoundTimes<'_>,
+        longest: usize,
+        stops: Option<Stops<'_>>,
+    ) -> Choice {
         if let Some(trees) = self.trees {
             let limits = TreeLimits { nodes: longest, ..trees };
             let least = if self.estimates.in_one_forward { limits.depth } else { 1 };
@@ -453,12 +550,18 @@ impl SpeculativeDraftLength {
         }
         let (whole, of_first) = (self.shape.depth(), outlook.of_first(self.shape.depth()));
         let is_chain = self.is_chain();
+        let chain_ns = |length: usize| times.ns(DraftSize::of_chain(length));
+        let (of_first, stopping_ns) = match stops.filter(|_| is_chain) {
+            Some(stops) => (stops.of_first(&of_first), stops.mean_ns(longest, chain_ns)),
+            None => (of_first, Vec::new()),
+        };
         let choices = (self.shortest()..=longest).map(|length| {
             let nodes =
                 if is_chain { length } else { self.estimates.nodes_or(self.shape.max_nodes()) };
             let size = DraftSize::of_chain(nodes);
             let tokens = rounds::tokens_of_round(&of_first, if is_chain { length } else { whole });
-            (length, size, tokens, times.ns(size))
+            let ns = stopping_ns.get(length.wrapping_sub(1)).copied();
+            (length, size, tokens, ns.unwrap_or_else(|| times.ns(size)))
         });
         let first = (0, DraftSize::default(), 0.0, f64::INFINITY);
         let best = choices.fold(
@@ -573,6 +676,7 @@ mod tests {
                 if requested { std::mem::take(&mut unread) * pair.catch_up_ns + cold } else { 0 };
             let round = Round {
                 ranked: None,
+                confidences: Vec::new(),
                 requested,
                 drafted,
                 looked_up: false,
@@ -781,6 +885,7 @@ mod tests {
                 looked_up: false,
                 accepted: accepted.len(),
                 rejected,
+                confidences: Vec::new(),
                 draft: JobTime::alone(30 * tree.max_depth() as u64),
                 score: JobTime::alone(1_000 + row_ns * tree.len() as u64),
                 ranked: Some(RankedRound::new(&tree, &shape, &accepted, rejected)),

@@ -3,9 +3,8 @@
 use crate::shared_device::{DeviceLease, DeviceUseLog, SharedDevice};
 use crate::timed::{ForwardLog, TimedModel};
 use forerun_core::{
-    CompileConstraint, Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Proposal, Randomness,
-    Role, RowLogprobs, RowUse, Sampler, Sampling, ScoreJob, Scores, SequenceId, TokenTree,
-    node_of_row,
+    CompileConstraint, Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Randomness, Role,
+    RowLogprobs, RowUse, Sampler, Sampling, ScoreJob, Scores, SequenceId, TokenTree, node_of_row,
 };
 use forerun_draft::{DraftContext, Drafter};
 use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
@@ -241,7 +240,7 @@ fn forced_draft(job: &Job) -> Option<Draft> {
     let depth = shape.depth();
     let forced = constraint.forced(tokens.get(*prompt_len..)?, depth);
     let fills = depth > 0 && forced.len() == depth;
-    fills.then(|| Draft { tree: TokenTree::chain(&forced), proposal: Proposal::Deterministic })
+    fills.then(|| Draft::deterministic(TokenTree::chain(&forced)))
 }
 
 /// Returns a draft job as the drafter's context.

@@ -2,8 +2,8 @@
 
 use forerun_core::{
     Distribution, Draft, DraftShape, FeatureRows, Guess, Guesser, Job, JobOutput, Key,
-    KeyedRandomness, Proposal, Purpose, ScoreJob, Scores, SequenceId, TokenId, TokenTree,
-    node_of_row, row_of,
+    KeyedRandomness, Purpose, ScoreJob, Scores, SequenceId, TokenId, TokenTree, node_of_row,
+    row_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -279,7 +279,7 @@ impl CachedOracle {
                 let (prompt_len, with_features) = (*prompt_len, feedback.features.len());
                 let prefix = Prefix { tokens, prompt_len, with_features };
                 let tree = match *shape {
-                    DraftShape::Chain { length } => {
+                    DraftShape::Chain { length } | DraftShape::ConfidentChain { length, .. } => {
                         TokenTree::chain(&self.draft(drafter, prefix, length))
                     }
                     DraftShape::ChainWithSiblings { length, siblings } => {
@@ -297,7 +297,7 @@ impl CachedOracle {
                     }
                     _ => return None,
                 };
-                Some(JobOutput::Draft(Draft { tree, proposal: Proposal::Deterministic }))
+                Some(JobOutput::Draft(Draft::deterministic(tree)))
             }
             Job::Score(ScoreJob { tokens, tree, features_from, .. }) => {
                 let rows = self.rows(tokens, tree).into_iter().map(Distribution::point).collect();

@@ -9,8 +9,7 @@ use crate::oracle::{CachedOracle, Prefix, VOCABULARY, features};
 use crate::{Cancellation, Device, SimError, Simulation};
 use forerun_core::trace::Trace;
 use forerun_core::{
-    Draft, DraftShape, Job, JobOutput, Proposal, Role, Sampling, ScoreJob, Scores, SequenceId,
-    TokenTree,
+    Draft, DraftShape, Job, JobOutput, Role, Sampling, ScoreJob, Scores, SequenceId, TokenTree,
 };
 use forerun_decode::Statistics;
 use forerun_draft::{DraftContext, Drafter};
@@ -169,8 +168,9 @@ fn wait_until(moment: Instant) {
 impl Drafter for SleepingModel {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         // An empty draft is always valid, so it is the answer to a request for a tree.
-        let (DraftShape::Chain { length } | DraftShape::ChainWithSiblings { length, .. }) =
-            *context.shape
+        let (DraftShape::Chain { length }
+        | DraftShape::ConfidentChain { length, .. }
+        | DraftShape::ChainWithSiblings { length, .. }) = *context.shape
         else {
             return Ok(Draft::empty());
         };
@@ -189,7 +189,7 @@ impl Drafter for SleepingModel {
         }
         let with_features = context.feedback.features.len();
         let chain = self.oracle.draft(index, Prefix { tokens, prompt_len, with_features }, length);
-        let draft = Draft { tree: TokenTree::chain(&chain), proposal: Proposal::Deterministic };
+        let draft = Draft::deterministic(TokenTree::chain(&chain));
         self.cache.record(
             &self.device.cost,
             self.role,

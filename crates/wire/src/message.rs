@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// The number of the format. It changes with every change of a message.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// A message to the end that runs jobs.
 #[expect(clippy::large_enum_variant, reason = "nearly all messages are jobs")]

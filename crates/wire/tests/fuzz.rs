@@ -63,7 +63,7 @@ fn completions() -> Vec<Completion> {
     };
     let tree = TokenTree::chain(&[10, 12]);
     let proposal = Proposal::Sampled(vec![row(0), row(4), Distribution::default()]);
-    let draft = Draft { tree, proposal };
+    let draft = Draft::new(tree, proposal);
     let logits: Vec<f32> = (0..100).map(|logit| logit as f32 / 9.0).collect();
     let logprobs = |row: &Distribution| RowLogprobs::new(&logits, row, 3, 0).unwrap();
     let rows =
@@ -178,7 +178,7 @@ fn truncated_messages_are_refused() {
         assert!(conversation().0.0.receive(bytes).is_ok());
     }
     let mut other_format = to_worker[0].clone();
-    other_format[0] = 2;
+    other_format[0] += 1;
     let error = WorkerEnd::new(0).receive(&other_format).unwrap_err().to_string();
     assert!(error.contains("the same version"), "{error}");
 }

@@ -94,7 +94,7 @@ impl Case {
                 Proposal::Sampled(proposed.into_iter().chain([Distribution::default()]).collect())
             }
         };
-        let drafted = JobOutput::Draft(Draft { tree: tree.clone(), proposal });
+        let drafted = JobOutput::Draft(Draft::new(tree.clone(), proposal));
         let score = Job::Score(ScoreJob {
             sequence,
             tokens: Arc::clone(&tokens),

@@ -1,14 +1,16 @@
 //! Plain and speculative decoding with a drafter on tokens are exact.
 
 use crate::drafters::model_drafter;
-use crate::exactness::{assert_exact, assert_exact_in_any_order, assert_exact_of};
+use crate::exactness::{
+    assert_exact, assert_exact_in_any_order, assert_exact_of, assert_exact_with,
+};
 use crate::experiment::{Experiment, PROMPT};
 use crate::methods::{best, chain, iid, ranked, speculative, top};
 use crate::options::{more_options, sampling};
 use crate::tables::{DRAFT_MODEL, VOCAB, target};
 use forerun::{DrafterKind, Need};
 use forerun_core::{
-    Cluster, DraftShape, KeyedRandomness, Sampling, SequenceId, TokenId, Verification,
+    Cluster, DraftShape, KeyedRandomness, Sampling, SequenceId, StopRule, TokenId, Verification,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Limits, Round, Sequence, Speculative,
@@ -30,6 +32,22 @@ fn speculative_decoding_with_chains_is_exact() {
     for length in 1..=3 {
         let name = format!("speculative, model, chain {length}");
         assert_exact(&name, &model_drafter, &|| speculative(&chain(length)));
+    }
+}
+
+/// Chains stop after tokens in which the drafter is unsure, sure, or either.
+#[test]
+fn chains_that_stop_by_confidence_are_exact() {
+    let (unsure, sure) =
+        ([1_000, 1_000, 900, 500, 300, 0, 0, 0], [0, 0, 0, 300, 500, 900, 1_000, 1_000]);
+    for (acceptance, least) in [(unsure, 400), (sure, 400), (sure, 800)] {
+        let stop = StopRule { acceptance, least };
+        let shape = DraftShape::ConfidentChain { length: 3, stop };
+        let name = format!("speculative, model, {shape:?}");
+        let decoder = || speculative(&shape);
+        assert_exact(&name, &model_drafter, &decoder);
+        // With three tokens, the draft of a second round depends on the fate of the first.
+        assert_exact_with(Verification::Block, &name, &model_drafter, &decoder, (3, false));
     }
 }
 

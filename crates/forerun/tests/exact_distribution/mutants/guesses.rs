@@ -35,7 +35,7 @@ impl Decoder for ExplicitGuess {
         let mistake = self.mistake;
         let drafted = draft(sequence, cluster, chain(1))?;
         let guess = self.guesser.guess(sequence.tokens(), sequence.prompt_len(), 1).tokens[0];
-        let guessed = Draft { tree: TokenTree::chain(&[guess]), proposal: Proposal::Deterministic };
+        let guessed = Draft::deterministic(TokenTree::chain(&[guess]));
         let scores = scores(sequence, cluster, &guessed)?;
         let rule = sequence.sampling().verification;
         let (Verification::Rejection, Proposal::Sampled(proposed)) = (rule, &drafted.proposal)
@@ -67,7 +67,7 @@ impl Decoder for ExplicitGuess {
             }
         };
         let accepted = if rejected { vec![] } else { vec![0] };
-        let walked = Draft { tree: TokenTree::chain(&[walked]), proposal: Proposal::Deterministic };
+        let walked = Draft::deterministic(TokenTree::chain(&[walked]));
         sequence.commit(&walked, &Verdict { accepted, token, rejected }, &scores);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use crate::methods::chain;
 use crate::mutants::explicit::{commit_verified, draft, scores};
 use crate::mutants::{Mutant, Setup, SharedModels};
-use forerun_core::{Cluster, Draft, Guesser, Proposal, TokenTree};
+use forerun_core::{Cluster, Draft, Guesser, TokenTree};
 use forerun_decode::{DecodeError, Decoder, Sequence};
 use std::rc::Rc;
 
@@ -39,7 +39,7 @@ impl Decoder for GuessOrDraft {
         let chosen = match (takes_guess, self.mistake) {
             (false, _) => drafted,
             (true, LookupMistake::DraftersRow) => Draft { tree, ..drafted },
-            (true, _) => Draft { tree, proposal: Proposal::Deterministic },
+            (true, _) => Draft::deterministic(tree),
         };
         let scores = scores(sequence, cluster, &chosen)?;
         commit_verified(sequence, &chosen, &scores);
