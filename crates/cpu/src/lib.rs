@@ -29,7 +29,7 @@ pub use kernels::{Isa, IsaError, PackedMatrix};
 pub use pipeline::{AlternatingModel, ExclusiveDevice, PipelineError, PipelineParallelModel};
 pub use snapshot::snapshot;
 pub use stages::{Stage, StageFollower, StagedModel};
-pub use team::{AffinityGuard, AtWork, LentCores, Team, TeamError};
+pub use team::{AffinityGuard, AtWork, LentCores, Team, TeamError, move_this_thread};
 pub use tensor_parallel::{
     Exchange, ExchangeError, LEADER, Recipients, Share, Take, TensorParallelFollower,
     TensorParallelModel, ThreadExchange,

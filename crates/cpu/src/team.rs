@@ -22,7 +22,7 @@ mod preferred_cores;
 mod solo;
 mod sub_teams;
 
-pub use affinity_guard::AffinityGuard;
+pub use affinity_guard::{AffinityGuard, move_this_thread};
 pub use lent_cores::LentCores;
 pub(crate) use sub_teams::SubTeams;
 

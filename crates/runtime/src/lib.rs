@@ -7,6 +7,7 @@ mod cgroup;
 mod engine;
 mod inline;
 mod memory;
+mod nearness;
 mod placement;
 mod recorder;
 mod remote_workers;

@@ -1,7 +1,8 @@
 //! A cluster of threads: one worker per device group, and any number of handles.
 
+use crate::nearness::Nearness;
 use crate::recorder::Recorder;
-use crate::worker::{self, Assignment, Message, OnCompletion, Reply, WorkerSpec};
+use crate::worker::{self, Assignment, Message, OnCompletion, Reply, TeamSpec, WorkerSpec};
 use crate::workers::{ClusterHandle, Workers};
 use forerun_core::trace::Trace;
 use forerun_core::{Cluster, ClusterError, Completion, Job, Outcome, Role, SequenceId, Ticket};
@@ -44,6 +45,8 @@ struct Shared {
     queues: Mutex<Option<Vec<Sender<Message>>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     lanes: HashMap<Role, usize>,
+    /// The core of each worker's first thread, if it has one of its own.
+    first_cores: Vec<Option<usize>>,
     tickets: AtomicU64,
     recorder: Arc<Recorder>,
     clock: Instant,
@@ -58,6 +61,11 @@ impl Runtime {
         let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
         let recorder = Arc::new(Recorder::new(names.clone()));
         let clock = Instant::now();
+        let first_core = |spec: &WorkerSpec| match &spec.team {
+            TeamSpec::Preferring(cores) | TeamSpec::Pinned(cores) => cores.first().copied(),
+            TeamSpec::Unpinned(_) => None,
+        };
+        let first_cores = specs.iter().map(first_core).collect();
         let (mut lanes, mut workers) = (HashMap::new(), Vec::new());
         let lending = worker::lending(&specs);
         for (lane, (spec, lending)) in specs.into_iter().zip(lending).enumerate() {
@@ -82,6 +90,7 @@ impl Runtime {
             queues: Mutex::new(Some(queues)),
             threads: Mutex::new(threads),
             lanes,
+            first_cores,
             tickets: AtomicU64::new(0),
             recorder,
             clock,
@@ -105,6 +114,7 @@ impl Runtime {
             completions,
             pending: HashMap::new(),
             canceller: canceller.clone(),
+            nearness: Nearness::default(),
         }
     }
 
@@ -209,9 +219,10 @@ pub struct ThreadCluster {
     shared: Arc<Shared>,
     reply: Sender<Completion>,
     completions: Receiver<Completion>,
-    /// The pending jobs with their cancellation flags.
-    pending: HashMap<Ticket, Arc<AtomicBool>>,
+    /// The pending jobs: their cancellation flags, and the workers that have them.
+    pending: HashMap<Ticket, (Arc<AtomicBool>, usize)>,
     canceller: Canceller,
+    nearness: Nearness,
 }
 
 /// Cancels all present and future jobs of the handles created with it, from any thread.
@@ -287,7 +298,7 @@ impl Canceller {
 
 impl ClusterHandle for ThreadCluster {
     fn cancel_all(&mut self) {
-        for cancel in self.pending.values() {
+        for (cancel, _) in self.pending.values() {
             cancel.store(true, Ordering::Relaxed);
         }
     }
@@ -299,12 +310,13 @@ impl Cluster for ThreadCluster {
         // If this handle no longer exists, the completion is discarded.
         let completed = Box::new(move |completion| drop(reply.send(completion)));
         let ticket = self.shared.submit(on, job, Arc::clone(&cancel), completed)?;
-        self.pending.insert(ticket, cancel);
+        let worker = self.shared.lanes.get(&on).copied().unwrap_or_default();
+        self.pending.insert(ticket, (cancel, worker));
         Ok(ticket)
     }
 
     fn cancel(&mut self, ticket: Ticket) {
-        if let Some(cancel) = self.pending.get(&ticket) {
+        if let Some((cancel, _)) = self.pending.get(&ticket) {
             cancel.store(true, Ordering::Relaxed);
         }
     }
@@ -315,7 +327,11 @@ impl Cluster for ThreadCluster {
         }
         // The channel cannot close, because this handle owns a sender.
         let completion = self.completions.recv().map_err(|_| ClusterError::Idle)?;
-        self.pending.remove(&completion.ticket);
+        if let Some((_, worker)) = self.pending.remove(&completion.ticket) {
+            let in_turn = self.pending.is_empty() && completion.cost.active_sequences <= 1;
+            let core = self.shared.first_cores.get(worker).copied().flatten();
+            self.nearness.observe(worker, core, in_turn);
+        }
         Ok(completion)
     }
 
@@ -330,7 +346,7 @@ impl Cluster for ThreadCluster {
 
 impl Drop for ThreadCluster {
     fn drop(&mut self) {
-        for cancel in self.pending.values() {
+        for (cancel, _) in self.pending.values() {
             cancel.store(true, Ordering::Relaxed);
         }
     }

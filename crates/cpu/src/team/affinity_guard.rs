@@ -38,6 +38,25 @@ impl Drop for AffinityGuard {
     }
 }
 
+/// Moves the calling thread to a core, unless it is there or may not run there. The system may move it away again. Returns
+/// whether it was moved. On systems other than Linux, it stays where it is.
+#[must_use]
+pub fn move_this_thread(core: usize) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu};
+        let may_run = |allowed: CpuSet| core < CpuSet::MAX_CPU && allowed.is_set(core);
+        sched_getcpu() != core
+            && sched_getaffinity(None).is_ok_and(may_run)
+            && AffinityGuard::pin_to(core).is_ok()
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = core;
+        false
+    }
+}
+
 impl Team {
     /// Creates a team that any thread can lead. Its helpers are pinned to all cores except the first.
     /// The first core is for the leader: a thread that runs work on the team pins itself there with an
