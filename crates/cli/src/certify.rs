@@ -137,6 +137,7 @@ fn configurations(arguments: &EngineArguments) -> Vec<Options> {
             with(Method::Pearl, long, "none"),
             with(Method::Dsi, short, "none"),
             with(Method::Ssd, long, "none"),
+            with(Method::Auto, DraftTokens::Auto, "none"),
             Options { lookup, ..with(Method::Speculative, short, "none") },
         ]);
     }

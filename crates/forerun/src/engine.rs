@@ -652,7 +652,7 @@ impl Forerun {
         request: &Request,
         canceller: &Canceller,
     ) -> Result<AnswerStream<'_>, ForerunError> {
-        let method = continuation.method;
+        let method = request.decoded_by(continuation.method);
         let mut sampling = request.keyed_sampling(request.verification_by(method)?)?;
         sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;

@@ -42,6 +42,7 @@ impl Forerun {
         method: Method,
         request: &Request,
     ) -> Result<Option<DraftShape>, RequestError> {
+        let method = request.decoded_by(method);
         if !method.drafts() {
             return Ok(None);
         }

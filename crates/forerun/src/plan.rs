@@ -354,6 +354,60 @@ mod tests {
     }
 
     #[test]
+    fn models_on_devices_of_their_own_use_the_fastest_method() -> Result<(), String> {
+        let method = |change: fn(&mut Options)| {
+            let plan = plan(|options| {
+                options.draft_model = Some("drafter".into());
+                options.placement = "drafter=cpu:0,target=cpu:1".parse().ok();
+                change(options);
+            })?;
+            Ok::<_, String>(plan.method())
+        };
+        assert_eq!(method(|_| ())?, Method::Auto);
+        assert_eq!(method(|o| o.drafter = Some(DrafterKind::EasySpec))?, Method::Auto);
+        // The models take turns, or have lengths that mean something else to each method.
+        let shared =
+            |o: &mut Options| o.placement = "drafter=cpu:0,target=cpu:0,shared".parse().ok();
+        assert_eq!(method(shared)?, Method::Speculative);
+        let fixed = |o: &mut Options| o.draft_tokens = DraftTokens::Fixed(4);
+        assert_eq!(method(fixed)?, Method::Speculative);
+        // What a checkpoint that is not on disk yet reads is not known.
+        assert_eq!(method(|o| o.drafter = Some(DrafterKind::Parallel))?, Method::Speculative);
+        let on_ranks = |o: &mut Options| o.placement = "drafter=rank:0,target=rank:1".parse().ok();
+        assert_eq!(method(on_ranks)?, Method::Auto);
+        Ok(())
+    }
+
+    #[test]
+    fn auto_is_speculative_decoding_where_nothing_else_is_supported() -> Result<(), String> {
+        let only_speculative: [fn(&mut Options); 5] = [
+            |o| o.tree = Tree::Auto,
+            |o| o.lookup = Lookup::Suffix,
+            |o| o.draft_tokens = DraftTokens::Assisted,
+            |o| o.drafter = Some(DrafterKind::Eagle),
+            |o| o.drafter = Some(DrafterKind::Ouroboros),
+        ];
+        for method in [None, Some(Method::Auto)] {
+            for change in only_speculative {
+                let plan = plan(|options| {
+                    options.draft_model = Some("drafter".into());
+                    options.placement = "drafter=cpu:0,target=cpu:1".parse().ok();
+                    options.method = method;
+                    change(options);
+                })?;
+                assert_eq!(plan.method(), Method::Speculative);
+            }
+        }
+        let automatic = plan(|options| {
+            options.draft_model = Some("drafter".into());
+            (options.method, options.tree) = (Some(Method::Auto), Tree::Auto);
+        })?;
+        // Speculative decoding, so drafter and target share all cores.
+        assert!(automatic.placement().is_shared());
+        Ok(())
+    }
+
+    #[test]
     fn conflicting_options_are_refused_with_a_way_out() {
         let refuse = |change: fn(&mut Options), word: &str| {
             let message = plan(change).err().unwrap_or_default();

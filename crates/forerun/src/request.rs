@@ -203,11 +203,20 @@ impl Request {
         self.validate()
     }
 
+    /// Returns the method that decodes the answer: [`Method::Speculative`] in place of [`Method::Auto`] if the answer asks for
+    /// trees or block verification, which no other method supports.
+    pub(crate) fn decoded_by(&self, method: Method) -> Method {
+        let in_blocks = self.verification == VerificationChoice::Always(Verification::Block);
+        let only_speculative = in_blocks || self.tree != Tree::None;
+        if method == Method::Auto && only_speculative { Method::Speculative } else { method }
+    }
+
     /// Returns how this method verifies drafts of the answer.
     ///
     /// # Errors
     /// [`RequestError::Block`] if the method cannot verify them as requested.
     pub(crate) fn verification_by(&self, method: Method) -> Result<Verification, RequestError> {
+        let method = self.decoded_by(method);
         let in_blocks = method.offers(Need::WholeDrafts);
         match self.verification {
             VerificationChoice::Always(Verification::Block) if method.drafts() && !in_blocks => {
@@ -251,4 +260,27 @@ impl Request {
 /// smaller than 2⁵³, so that readers of JSON that know only 64-bit floats read it exactly.
 fn draw_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish() >> (64 - 53)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_only_speculative_decoding_supports_are_decoded_by_it() {
+        let decoded = |method: Method, change: fn(&mut Request)| {
+            let mut request = Request::default();
+            change(&mut request);
+            (request.decoded_by(method), request.verification_by(method).is_ok())
+        };
+        let in_blocks: fn(&mut Request) = |request| {
+            request.verification = VerificationChoice::Always(Verification::Block);
+        };
+        let tree: fn(&mut Request) = |request| request.tree = Tree::Ranked { nodes: 4 };
+        assert_eq!(decoded(Method::Auto, |_| ()), (Method::Auto, true));
+        for change in [in_blocks, tree] {
+            assert_eq!(decoded(Method::Auto, change), (Method::Speculative, true));
+        }
+        assert_eq!(decoded(Method::Pearl, in_blocks), (Method::Pearl, false));
+    }
 }

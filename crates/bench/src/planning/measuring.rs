@@ -3,7 +3,7 @@
 use super::laboratory::{Bench, decode_ns};
 use super::recording::Recorder;
 use super::{Laboratory, PlanningError, Setting};
-use forerun::TokenId;
+use forerun::{Method, TokenId};
 use forerun_sim::planning::{
     DrafterRecord, HardwareProfile, MeasuredAnswer, MethodTiming, PlannedDraft, fit, ns_per_token,
 };
@@ -75,6 +75,13 @@ impl Laboratory<'_> {
                 self.measure_group(&group, &mut measured, &mut progress)?;
             }
         }
+        // A choice of methods that has hardly drafted does not show what drafts cost: the first one reads the prompt.
+        let has_drafted = |answer: &MeasuredAnswer| answer.drafts().nth(1).is_some();
+        measured.answers.retain(|&index, (_, answers)| {
+            let is_choice = self.settings[index].plan.method() == Method::Auto;
+            !is_choice || answers.iter().any(has_drafted)
+        });
+        measured.checked.retain(|index, _| measured.answers.contains_key(index));
         for (index, times) in std::mem::take(&mut measured.checked) {
             let timing = measured.answers.range(..index).count();
             self.checks.extend(times.into_iter().map(|(draft, times)| ((timing, draft), times)));
@@ -269,7 +276,7 @@ mod tests {
 
     use super::*;
     use crate::planning::{MeasurementOptions, settings};
-    use forerun::{Canceller, DrafterKind, Loader, Method, Options};
+    use forerun::{Canceller, DrafterKind, Loader, Options};
 
     #[test]
     fn records_take_part_of_the_time() {

@@ -48,17 +48,18 @@ impl Setting {
         self.plan.drafter() == DrafterKind::Model
     }
 
-    /// Returns those of `drafts` that its answers can have. Only methods that take turns are measured with sizes that
-    /// are chosen while decoding.
+    /// Returns those of `drafts` that its answers can have. A choice of methods has no fixed sizes, unless there are no others.
     pub(super) fn drafts_of(&self, drafts: &[PlannedDraft]) -> Vec<PlannedDraft> {
         if !self.plan.method().drafts() {
             return vec![PlannedDraft::Chain(0)];
         }
-        let fits = |draft: &PlannedDraft| {
-            draft.is_tree() == self.is_tree()
-                && (!draft.is_auto() || self.plan.method() == Method::Speculative)
-        };
-        drafts.iter().copied().filter(fits).collect()
+        let is_tree = self.is_tree();
+        let mut fitting: Vec<_> =
+            drafts.iter().copied().filter(|draft| draft.is_tree() == is_tree).collect();
+        if self.plan.method() == Method::Auto && fitting.iter().any(|draft| draft.is_auto()) {
+            fitting.retain(|draft| draft.is_auto());
+        }
+        fitting
     }
 
     /// Returns whether the engine of another setting can answer for this one.
@@ -110,7 +111,9 @@ pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
     let mut all = vec![Setting::new(plain)?];
     let methods = match base.method {
         Some(method) => vec![method],
-        None => vec![Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd],
+        None => {
+            vec![Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd, Method::Auto]
+        }
     };
     // Methods that cannot use all replicas of a placement are left out, unless they were asked for.
     let replicas = base.placement.as_ref().map_or(1, Placement::replicas);

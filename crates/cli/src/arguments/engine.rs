@@ -67,7 +67,9 @@ pub struct EngineArguments {
 
     /// When to draft and when to verify.
     ///
-    /// The default is `speculative` if there is a drafter, otherwise `autoregressive`.
+    /// The default is `speculative` if there is a drafter, otherwise `autoregressive`. It is `auto` if `--placement` gives
+    /// drafter and target devices of their own, and `--draft-tokens` is `auto`. `auto` is `speculative` if no other method
+    /// supports the drafter, the tree, the lookup or `--draft-tokens assisted`.
     #[arg(
         long,
         value_name = "METHOD",
@@ -109,7 +111,7 @@ pub struct EngineArguments {
     ///
     /// A number from 1 to 64: always this many.
     ///
-    /// `auto`: chosen from measured times and acceptance. Drafting pauses when it would slow
+    /// `auto`: chosen from measured times and acceptance, and shorter where the drafter is unsure. Drafting pauses when it would slow
     /// generation down, and is retried periodically.
     ///
     /// `assisted`: two more tokens after a fully accepted draft, otherwise one fewer, as in Hugging

@@ -30,7 +30,7 @@ fn all_configurations_of_a_pair_are_certified() {
     }
     let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
     let checks = report["checks"].as_array().unwrap();
-    assert_eq!(checks.len(), 14, "{report}");
+    assert_eq!(checks.len(), 15, "{report}");
     // PEARL, DSI and SSD need two cores.
     let ran: Vec<_> = checks.iter().filter_map(|check| check["result"].get("compared")).collect();
     assert!(ran.len() >= 6, "{report}");

@@ -138,7 +138,10 @@ fn the_method_decides_how_drafts_are_verified() {
     assert_eq!(verification(&["--seed 1"]).as_deref(), Some("coupled"));
     assert_eq!(verification(&["--method ssd"]).as_deref(), Some("block"));
     assert_eq!(verification(&["--method pearl"]).as_deref(), Some("rejection"));
-    for method in ["pearl", "dsi", "auto"] {
+    // Only speculative decoding verifies in blocks, so `auto` is that.
+    assert_eq!(verification(&["--method auto"]).as_deref(), Some("rejection"));
+    assert_eq!(verification(&["--method auto --verify block"]).as_deref(), Some("block"));
+    for method in ["pearl", "dsi"] {
         let parallel = run(&models, true, &[warm, "--verify block --method", method]).finish();
         parallel.assert_refused(method, &["--verify block", method, "--verify rejection"]);
     }

@@ -1,6 +1,6 @@
 //! The choice of the drafters, and EasySpec's options.
 
-use super::method::check_drafter;
+use super::method::{check_drafter, default_method, supported_method};
 use super::{Method, Options, PlanError};
 use crate::easyspec::{EasySpec, LayerStrategy};
 use crate::model_source::ModelSource;
@@ -56,10 +56,11 @@ pub(super) fn method_and_drafter(
         None => DrafterKind::None,
     });
     let has_drafter = drafter != DrafterKind::None;
-    let method = options.method.unwrap_or(match has_drafter {
-        false => Method::Autoregressive,
-        true => Method::Speculative,
-    });
+    let found = found.filter(|&found| DrafterKind::of(found) == drafter);
+    let method = match options.method {
+        Some(method) => supported_method(method, options, drafter, found),
+        None => default_method(options, drafter, found),
+    };
     match &options.draft_model {
         None if drafter.has_model() => Err(PlanError::NoDraftModel(drafter)),
         Some(_) if !drafter.has_model() => Err(PlanError::UnusedDraftModel(drafter)),

@@ -27,7 +27,7 @@ const FIXED_TREE: TreeLimits = TreeLimits { depth: 4, nodes: 8 };
 /// Parsed from `auto`, `assisted`, or a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DraftTokens {
-    /// Chosen from measured times and acceptance. Drafting pauses when it would slow generation
+    /// Chosen from measured times and acceptance, and shorter where the drafter is unsure. Drafting pauses when it would slow generation
     /// down, and is retried periodically.
     #[default]
     Auto,

@@ -1,6 +1,6 @@
 //! Decoding methods, and what they must offer to drafters and options.
 
-use super::{DraftTokens, Options, PlanError, Tree};
+use super::{DraftTokens, Lookup, Options, PlanError, Tree};
 use crate::registry::{DrafterKind, is_same};
 use crate::unknown_value::UnknownValue;
 use forerun_core::Need;
@@ -101,6 +101,43 @@ impl Method {
     /// Returns the decoder of an engine that has not answered yet.
     pub(crate) fn decoder(self, options: &DecoderOptions) -> Box<dyn AnswerDecoder> {
         (self.0.decoder)(options)
+    }
+}
+
+/// Returns the method of options that name none. `found` is the kind of drafter that the draft model holds.
+///
+/// Models on the same devices take turns, so nothing gains from drafting during verification. On devices of their own,
+/// it depends on the text, which [`Method::Auto`] measures. A fixed number of draft tokens means something else to each method.
+pub(super) fn default_method(
+    options: &Options,
+    drafter: DrafterKind,
+    found: Option<SpeculatorKind>,
+) -> Method {
+    if drafter == DrafterKind::None {
+        return Method::Autoregressive;
+    }
+    let has_own_devices = options.placement.as_ref().is_some_and(|given| !given.is_shared());
+    // What a drafter reads that is not on disk yet is known only if it is a whole model.
+    let is_known = found.is_some() || drafter.can_use(None);
+    match has_own_devices && is_known && options.draft_tokens == DraftTokens::Auto {
+        true => supported_method(Method::Auto, options, drafter, found),
+        false => Method::Speculative,
+    }
+}
+
+/// Returns the method, but [`Method::Speculative`] in place of [`Method::Auto`] if no other method supports the drafter and the options.
+pub(super) fn supported_method(
+    method: Method,
+    options: &Options,
+    drafter: DrafterKind,
+    found: Option<SpeculatorKind>,
+) -> Method {
+    let has_choice = check_needs(options, method, drafter).is_ok()
+        && found.is_none_or(|layout| check_layout(layout, method).is_ok())
+        && options.lookup == Lookup::None;
+    match method == Method::Auto && !has_choice {
+        true => Method::Speculative,
+        false => method,
     }
 }
 

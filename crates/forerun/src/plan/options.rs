@@ -12,7 +12,7 @@ use forerun_runtime::Placement;
 /// The models, the method, the drafter and the devices that [`Plan::new`](super::Plan::new) checks.
 ///
 /// Every field but `model` has a default. A draft model alone gives speculative decoding with an
-/// adaptive draft length.
+/// automatic draft length.
 ///
 /// ```
 /// use forerun::{DraftTokens, DrafterKind, Method, Options};
@@ -47,8 +47,10 @@ pub struct Options {
     pub model: ModelSource,
     /// The drafter's checkpoint: a model, or a drafter trained for the target.
     pub draft_model: Option<ModelSource>,
-    /// The decoding method. By default [`Method::Speculative`] if there is a drafter, and
-    /// [`Method::Autoregressive`] otherwise.
+    /// The decoding method. By default [`Method::Autoregressive`] without a drafter, [`Method::Auto`] if a `placement` gives
+    /// drafter and target devices of their own and the length of drafts is automatic, and [`Method::Speculative`] otherwise.
+    ///
+    /// [`Method::Auto`] is [`Method::Speculative`] if no other method supports the drafter, the tree or the lookup.
     pub method: Option<Method>,
     /// The kind of drafter. By default the kind that the draft model's tensors show, or none without
     /// a draft model.

@@ -26,6 +26,11 @@ pub struct MeasuredAnswer {
 }
 
 impl MeasuredAnswer {
+    /// Returns its draft jobs that have proposed something.
+    pub fn drafts(&self) -> impl Iterator<Item = &Span> {
+        self.trace.spans.iter().filter(|span| span.kind == SpanKind::Draft && span.rows > 0)
+    }
+
     fn ns_per_token(&self) -> f64 {
         ns_per_token(self.tokens, self.decode_ns)
     }
@@ -64,7 +69,12 @@ pub fn fit(
             positions: drafter.and_then(|drafter| drafter.positions),
             ..Samples::default()
         };
-        answers.iter().for_each(|answer| samples.add(&answer.trace, answer.draft));
+        // While drafting pauses, cores of the drafter may help the target. So passes take longer while the drafter drafts.
+        let has_fixed = answers.iter().any(|answer| !answer.draft.is_auto());
+        let counts =
+            |answer: &&&MeasuredAnswer| !(is_parallel && has_fixed && answer.draft.is_auto());
+        let counting = answers.iter().filter(counts);
+        counting.for_each(|answer| samples.add(&answer.trace, answer.draft));
         samples.split_whole_drafts();
         samples.use_part_trees();
         samples

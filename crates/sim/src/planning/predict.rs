@@ -37,7 +37,8 @@ pub struct Prediction {
 }
 
 /// Predicts every method, drafter and placement of a profile with every one of these drafts that it can have. The
-/// fastest comes first. Sizes that are chosen while decoding are predicted of speculative decoding.
+/// fastest comes first. Sizes that are chosen while decoding are predicted of speculative decoding, and of other methods whose
+/// answers with such sizes were measured.
 ///
 /// # Errors
 /// If a simulation fails.

@@ -276,9 +276,13 @@ impl MethodTiming {
 
     /// Returns whether its answers have such drafts.
     pub(super) fn has(&self, draft: PlannedDraft) -> bool {
-        // Pauses change which cores do what in methods that draft and verify at the same time.
-        let is_predicted = !draft.is_auto() || self.method == "speculative";
-        draft.is_tree() == self.tree && is_predicted
+        // Pauses change which cores do what in methods that draft and verify at the same time. What that costs is known
+        // only of measured answers.
+        let is_known = match draft.is_auto() {
+            true => self.method == "speculative" || self.auto_scale.is_some(),
+            false => self.method != "auto" || !self.scale.is_empty(),
+        };
+        draft.is_tree() == self.tree && is_known
     }
 
     /// Returns the measured time of answers with these drafts, divided by the simulated one.
