@@ -131,10 +131,12 @@ fn speculative_decoding_with_all_drafters_on_tokens_is_exact() {
     }
 }
 
-/// A draft-length policy that has measured before, so that it drafts from the first round on.
-#[test]
-fn an_adapting_draft_length_is_exact() {
-    let mut learner = Speculative::new(SpeculativeDraftLength::new(chain(2), DraftLength::Auto));
+/// Returns a draft-length policy that has measured before, so that it drafts from the first round on.
+fn after_an_answer(
+    policy: SpeculativeDraftLength,
+    verification: Verification,
+) -> SpeculativeDraftLength {
+    let mut learner = Speculative::new(policy);
     // It learns with a drafter that is always right, so that drafting pays.
     let perfect = ModelDrafter::new(target(1));
     let engine = Engine::new().with_target(0, target(1)).with_drafter(0, perfect);
@@ -142,12 +144,35 @@ fn an_adapting_draft_length_is_exact() {
     let mut cluster = InlineCluster::new(engine, randomness);
     let limits = Limits { max_tokens: 50, context_length: 64, eos: Vec::new() };
     let (id, sampling) = (SequenceId(0), sampling(1.0, 0, 1.0));
+    let sampling = Sampling { verification, ..sampling };
     let mut sequence = Sequence::new(id, PROMPT.to_vec(), sampling, limits);
     generate(&mut learner, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
     let learned = learner.draft_length().for_new_answer(PROMPT.len());
     assert_ne!(learned.next_shape(), chain(0), "it drafts at once");
+    learned
+}
+
+#[test]
+fn an_adapting_draft_length_is_exact() {
+    let policy = SpeculativeDraftLength::new(chain(2), DraftLength::Auto);
+    let learned = after_an_answer(policy, Verification::Rejection);
     let decoder = || -> Box<dyn Decoder> { Box::new(Speculative::new(learned.clone())) };
     assert_exact("speculative, model, auto", &model_drafter, &decoder);
+}
+
+/// With rejection sampling, chains do not stop by confidence: the next drafts are drawn with the same numbers, and would depend on
+/// where they stopped.
+#[test]
+fn an_adapting_draft_length_that_stops_by_confidence_is_exact() {
+    let policy = SpeculativeDraftLength::new(chain(2), DraftLength::Auto).stopping_by_confidence();
+    let mut learned = after_an_answer(policy, Verification::Block);
+    assert!(matches!(learned.next_shape(), DraftShape::ConfidentChain { .. }));
+    let decoder = || -> Box<dyn Decoder> { Box::new(Speculative::new(learned.clone())) };
+    let name = "speculative, model, auto, by confidence";
+    assert_exact(name, &model_drafter, &decoder);
+    assert_exact_with(Verification::Block, name, &model_drafter, &decoder, (2, false));
+    learned.set_may_stop(false);
+    assert!(matches!(learned.next_shape(), DraftShape::Chain { .. }));
 }
 
 /// Returns the policy of assisted generation after drafts were rejected, so that its length changes from 1 to 3 when a
