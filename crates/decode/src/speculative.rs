@@ -105,12 +105,7 @@ impl Speculative {
     }
 
     /// Returns the shape of the drafter's next draft; `None` if it does not draft.
-    fn next_shape(&mut self, sequence: &Sequence) -> Option<DraftShape> {
-        // With rejection sampling, positions that were drafted and not tested are drawn with the same numbers in the next round. So
-        // nothing may depend on how they were drawn, as the end of a chain does.
-        let sampling = sequence.sampling();
-        let draws_again = sampling.verification == Verification::Rejection;
-        self.draft_length.set_may_stop(!draws_again || sampling.is_deterministic());
+    fn next_shape(&self, sequence: &Sequence) -> Option<DraftShape> {
         // The target adds a token of its own, so a draft never needs the last position.
         let room = sequence.remaining().saturating_sub(1);
         let shape = self.draft_length.next_shape().truncated(room);
@@ -183,6 +178,11 @@ impl Decoder for Speculative {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
+        // With rejection sampling, positions that were drafted and not tested are drawn with the same numbers in the next round. So
+        // nothing may depend on how they were drawn, as the end of a chain does.
+        let sampling = sequence.sampling();
+        let draws_again = sampling.verification == Verification::Rejection;
+        self.draft_length.set_may_stop(!draws_again || sampling.is_deterministic());
         let before = sequence.tokens().len();
         let looked_up = self.look_up(sequence);
         let reply = match looked_up {

@@ -91,21 +91,6 @@ impl Confidence {
         }
     }
 
-    /// Returns the rule by which a chain stops where a further token costs more than it is worth. `cost`: the tokens that are
-    /// committed in the time of a further token elsewhere. `first`: the probability that the first token of the draft is accepted.
-    pub(crate) fn rule(&self, cost: f64, first: f64) -> StopRule {
-        let of_all = self.accepted_of_all.value(first, PRIOR_TOKENS);
-        // The text at hand may be easier or harder than the text so far.
-        let shift = odds(first) / odds(of_all);
-        let now = |share: &Share| {
-            let odds = odds(share.value(of_all, PRIOR_TOKENS)) * shift;
-            odds / (1.0 + odds)
-        };
-        let acceptance = self.accepted.each_ref().map(|share| per_mille(now(share)));
-        // The next token is worth the probability that all are accepted, times that of its own.
-        StopRule { acceptance, least: per_mille(cost / first.max(0.05)) }
-    }
-
     /// Returns how often chains go on.
     pub(crate) fn stops(&self) -> Stops<'_> {
         // By the last rule, after one token.
@@ -125,7 +110,7 @@ impl Confidence {
     }
 }
 
-/// How often chains go on, for the closed form of a round.
+/// How often chains go on, for the closed form of a round, and where they should stop.
 pub(crate) struct Stops<'a> {
     confidence: &'a Confidence,
     /// How often a chain should go on after one token, and how often if that is accepted.
@@ -153,6 +138,22 @@ impl Stops<'_> {
             accepted * drafted
         });
         with_stops.collect()
+    }
+
+    /// Returns the rule by which a chain stops where a further token costs more than it is worth. `cost`: the tokens that are
+    /// committed in the time of a further token elsewhere. `first`: the probability that the first token of the draft is accepted.
+    pub(crate) fn rule(&self, cost: f64, first: f64) -> StopRule {
+        let Confidence { accepted, accepted_of_all, .. } = self.confidence;
+        let of_all = accepted_of_all.value(first, PRIOR_TOKENS);
+        // The text at hand may be easier or harder than the text so far.
+        let shift = odds(first) / odds(of_all);
+        let now = |share: &Share| {
+            let odds = odds(share.value(of_all, PRIOR_TOKENS)) * shift;
+            odds / (1.0 + odds)
+        };
+        let acceptance = accepted.each_ref().map(|share| per_mille(now(share)));
+        // The next token is worth the probability that all are accepted, times that of its own.
+        StopRule { acceptance, least: per_mille(cost / first.max(0.05)) }
     }
 
     /// Returns the mean number of tokens of a chain of up to `longest` tokens.

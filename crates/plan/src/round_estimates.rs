@@ -7,7 +7,7 @@ use crate::estimates::{BatchCosts, OneRowTime};
 use crate::interruptions::Interruptions;
 use crate::knowledge::{Knowledge, READ_TOKENS, READING_SHARE};
 use crate::ranked_tree::DraftSize;
-use crate::speculative_draft_length::Round;
+use crate::round::Round;
 
 /// Estimates of times and acceptance. Times are without the rows of neighbours.
 #[derive(Clone, Debug, Default)]

@@ -1,16 +1,16 @@
 //! The drafts of speculative decoding: of a fixed shape, or chosen from measured times and acceptance.
 
-use crate::acceptance::Tested;
 use crate::confidence::{Confidence, Stops};
-use crate::estimates::{JobTime, slow_pass};
+use crate::estimates::slow_pass;
 use crate::knowledge::{Forecast, Knowledge, READ_TOKENS};
 use crate::ledger::Ledger;
 use crate::lookup_choice::accepted_of;
 use crate::outlook::Outlook;
 use crate::ranked_tree::{DraftSize, TreeLimits, fastest_tree};
+use crate::round::Round;
 use crate::round_estimates::{RoundEstimates, RoundTimes};
 use crate::{SharedGoodput, rounds};
-use forerun_core::{DraftShape, Node, StopRule, TokenTree};
+use forerun_core::{DraftShape, StopRule};
 
 /// Decides how many tokens to draft in each round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,36 +65,6 @@ pub struct SpeculativeDraftLength {
     last_ns: Option<u64>,
     /// The current length of assisted generation.
     assisted: usize,
-}
-
-/// The measurements of one round.
-#[derive(Clone, Debug, Default)]
-pub struct Round {
-    /// Whether a draft was requested.
-    pub requested: bool,
-    /// The number of drafted tokens.
-    pub drafted: usize,
-    /// Whether the draft was looked up in earlier text. It took no time then, and shows nothing of the drafter.
-    pub looked_up: bool,
-    /// The number of draft tokens that were committed.
-    pub accepted: usize,
-    /// Whether a draft token was rejected.
-    pub rejected: bool,
-    /// The drafter's confidence in each token of a chain, if it knows.
-    pub confidences: Vec<f32>,
-    /// The time of the draft job, if there was one.
-    pub draft: JobTime,
-    /// The time of the score job.
-    pub score: JobTime,
-    /// The verdict on a tree of ranked candidates, if it was one.
-    pub ranked: Option<RankedRound>,
-}
-
-/// A verdict on a tree of ranked candidates.
-#[derive(Clone, Debug)]
-pub struct RankedRound {
-    size: DraftSize,
-    pub(crate) tested: Vec<Tested>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -185,6 +155,12 @@ impl SpeculativeDraftLength {
     /// Sets whether chains may stop by the drafter's confidence in the present answer.
     pub fn set_may_stop(&mut self, may_stop: bool) {
         self.may_stop = may_stop;
+        if let Some(shape) = &mut self.next.shape
+            && let DraftShape::ConfidentChain { length, .. } = *shape
+            && !may_stop
+        {
+            *shape = DraftShape::Chain { length };
+        }
     }
 
     /// Returns whether drafts are trees of ranked candidates that it grows. It learns from their
@@ -237,7 +213,7 @@ impl SpeculativeDraftLength {
         let plain_ns = self.estimates.plain_share().filter(|_| self.estimates.draft.is_known())?;
         let (usual, _) = self.times();
         let outlook = self.estimates.acceptance.outlook(self.depth());
-        let speed = self.best(&outlook, &usual, self.longest(), self.stops()).speed();
+        let speed = self.best(&outlook, &usual, self.longest(), self.stops().as_ref()).speed();
         let reading_ns = self.estimates.reading_ns();
         Some(Forecast::new(speed, plain_ns, self.unread_tokens as f64 * reading_ns))
     }
@@ -249,11 +225,6 @@ impl SpeculativeDraftLength {
             DraftLength::Fixed => self.shape.length(),
             DraftLength::Assisted => self.assisted,
             DraftLength::Auto => match &self.next.shape {
-                Some(DraftShape::ConfidentChain { length, .. })
-                    if !self.may_stop && self.goodput.drafts() =>
-                {
-                    *length
-                }
                 Some(shape) if self.goodput.drafts() => return shape.clone(),
                 _ => 0,
             },
@@ -382,7 +353,8 @@ impl SpeculativeDraftLength {
         let may_catch_up = self.ledger.may_catch_up(catch_up_ns, speedup_at_best, plain_ns);
 
         let now = acceptance.outlook(self.depth());
-        let best = self.best(&now, &usual, self.longest(), self.stops());
+        let stops = self.stops();
+        let best = self.best(&now, &usual, self.longest(), stops.as_ref());
         let gain = if self.unread_tokens > 0 { MIN_GAIN } else { 1.0 };
         if best.speed() * plain_ns > gain && self.ledger.may_draft(plain_ns) {
             let measures_plain = self.since_plain >= PLAIN_EVERY
@@ -393,14 +365,12 @@ impl SpeculativeDraftLength {
             let other = self.best(&now, &least, self.reach(), None);
             let is_trial = other.speed() > best.speed() * MIN_GAIN_OF_TRIAL
                 && self.ledger.may_try(usual.ns(other.size) - other.ns, plain_ns);
-            let (next, rule) = match is_trial {
-                true => (other, StopRule::NEVER),
-                false => {
-                    let rule = self.stop_rule(best.speed(), &now, &usual);
-                    (best, rule)
-                }
-            };
-            return Next { ns: next.ns, shape: Some(self.stopping(next.shape, rule)), is_trial };
+            if is_trial {
+                return self.trial(other);
+            }
+            let rule = stops.map(|stops| self.stop_rule(&stops, best.speed(), &now, &usual));
+            let shape = Some(stopping(best.shape, rule));
+            return Next { ns: best.ns, shape, is_trial };
         }
 
         // One early trial measures the cost of catching up while there are few tokens to read.
@@ -422,16 +392,8 @@ impl SpeculativeDraftLength {
 
     /// Returns a draft as a trial. It does not stop early, because it is about what the estimates do not know.
     fn trial(&self, choice: Choice) -> Next {
-        let shape = self.stopping(choice.shape, StopRule::NEVER);
-        Next { ns: choice.ns, shape: Some(shape), is_trial: true }
-    }
-
-    /// Returns a chain that stops by a rule, if the drafter knows how sure it is. Other shapes stay as they are.
-    fn stopping(&self, shape: DraftShape, stop: StopRule) -> DraftShape {
-        match (shape, self.useful_confidence()) {
-            (DraftShape::Chain { length }, Some(_)) => DraftShape::ConfidentChain { length, stop },
-            (shape, _) => shape,
-        }
+        let rule = self.useful_confidence().map(|_| StopRule::NEVER);
+        Next { ns: choice.ns, shape: Some(stopping(choice.shape, rule)), is_trial: true }
     }
 
     /// Returns how often chains go on, if they stop by the drafter's confidence.
@@ -444,17 +406,20 @@ impl SpeculativeDraftLength {
     }
 
     /// Returns the rule by which a chain stops if drafting has so many tokens per nanosecond.
-    fn stop_rule(&self, speed: f64, now: &Outlook, times: &RoundTimes<'_>) -> StopRule {
-        let Some((confidence, stops)) = self.useful_confidence().zip(self.stops()) else {
-            return StopRule::NEVER;
-        };
+    fn stop_rule(
+        &self,
+        stops: &Stops<'_>,
+        speed: f64,
+        now: &Outlook,
+        times: &RoundTimes<'_>,
+    ) -> StopRule {
         let longest = self.shape.length();
         // What a further token costs after a typical chain.
         let typical = stops.mean_length(longest).round().max(2.0) as usize;
         let ns = |length: usize| times.ns(DraftSize::of_chain(length.min(longest)));
         let token_ns = (ns(typical) - ns(1)) / (typical - 1) as f64;
         let first = now.of_first(1).last().copied().unwrap_or(1.0);
-        confidence.rule(token_ns * speed, first)
+        stops.rule(token_ns * speed, first)
     }
 
     /// Learns from the drafter's confidences.
@@ -464,7 +429,7 @@ impl SpeculativeDraftLength {
         else {
             return;
         };
-        if self.may_stop && round.requested && round.drafted > 0 && !round.looked_up {
+        if round.requested && round.drafted > 0 && !round.looked_up {
             let Round { confidences, accepted, rejected, .. } = round;
             let rule = (!self.next.is_trial).then_some(*stop);
             confidence.observe((*length, rule), confidences, *accepted, *rejected);
@@ -539,7 +504,7 @@ impl SpeculativeDraftLength {
         outlook: &Outlook,
         times: &RoundTimes<'_>,
         longest: usize,
-        stops: Option<Stops<'_>>,
+        stops: Option<&Stops<'_>>,
     ) -> Choice {
         if let Some(trees) = self.trees {
             let limits = TreeLimits { nodes: longest, ..trees };
@@ -575,6 +540,14 @@ impl SpeculativeDraftLength {
     }
 }
 
+/// Returns a chain that stops by a rule, if there is one. Other shapes stay as they are.
+fn stopping(shape: DraftShape, rule: Option<StopRule>) -> DraftShape {
+    match (shape, rule) {
+        (DraftShape::Chain { length }, Some(stop)) => DraftShape::ConfidentChain { length, stop },
+        (shape, _) => shape,
+    }
+}
+
 impl Choice {
     /// Returns the expected tokens per nanosecond.
     fn speed(&self) -> f64 {
@@ -582,52 +555,13 @@ impl Choice {
     }
 }
 
-impl RankedRound {
-    /// Creates the verdict on a tree in a shape: the accepted path, and whether all candidates after it were rejected.
-    #[must_use]
-    pub fn new(tree: &TokenTree, shape: &DraftShape, accepted: &[Node], rejected: bool) -> Self {
-        let children: &[usize] = match shape {
-            DraftShape::Ranked { children } => children,
-            _ => &[],
-        };
-        let parents = [None].into_iter().chain(accepted.iter().copied().map(Some));
-        let next = accepted.iter().copied().map(Some).chain(rejected.then_some(None));
-        let mut row = 0;
-        let tests = parents.zip(next).map(|(parent, accepted)| {
-            let siblings = || tree.children(parent);
-            let requested = children.get(row).map_or(0, |&count| count).max(siblings().count());
-            let accepted = accepted.and_then(|node| siblings().position(|sibling| sibling == node));
-            if let Some(rank) = accepted {
-                row = 1 + children.iter().take(row).sum::<usize>() + rank;
-            }
-            Tested { requested, accepted }
-        });
-        Self { size: DraftSize::of(tree), tested: tests.collect() }
-    }
-}
-
-impl Round {
-    /// Returns the size of the draft. What is not a tree of ranked candidates counts as a chain.
-    pub(crate) fn size(&self) -> DraftSize {
-        self.ranked.as_ref().map_or(DraftSize::of_chain(self.drafted), |ranked| ranked.size)
-    }
-
-    /// Returns the time in which neither drafter nor target worked for a sequence without neighbours.
-    fn waited_ns(&self, last_ns: u64) -> u64 {
-        let busy_ns = self.draft.duration_ns + self.score.duration_ns;
-        let round_ns = self.score.finished_ns.saturating_sub(last_ns);
-        let waited_ns = round_ns.saturating_sub(busy_ns);
-        // Otherwise, something else took the time.
-        let is_usual = self.score.cost.active_sequences <= 1 && waited_ns < busy_ns;
-        if is_usual { waited_ns } else { 0 }
-    }
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_core::node_of_row;
+    use crate::estimates::JobTime;
+    use crate::round::RankedRound;
+    use forerun_core::{TokenTree, node_of_row};
 
     /// A simulated pair of models. The first `agreement` tokens of every draft are right.
     struct SimulatedPair {
