@@ -253,10 +253,12 @@ impl Team {
         let own = team.members();
         for (number, core) in (own..).zip(lent.of_others(index)) {
             // If the system refuses the core, it places the thread.
-            team.add_helper_by(number, move || {
+            let place = move || {
                 pin_this_thread(core).ok();
                 Ok(())
-            })?;
+            };
+            let exchange = Arc::clone(lent);
+            team.add_helper_by(number, place, move || !exchange.works(index))?;
         }
         let members = team.members() - own;
         team.lent = Some(LentToTeam { cores: Arc::clone(lent), team: index, members });
@@ -273,14 +275,16 @@ impl Team {
     }
 
     fn add_helper(&mut self, number: usize, core: Option<usize>) -> Result<(), TeamError> {
-        self.add_helper_by(number, move || core.map_or(Ok(()), pin_this_thread))
+        self.add_helper_by(number, move || core.map_or(Ok(()), pin_this_thread), || false)
     }
 
-    /// Adds a helper thread, which first calls `place`.
+    /// Adds a helper thread, which first calls `place`. While it waits for the next run and `yields()` is true, it lets other
+    /// threads have its core.
     fn add_helper_by(
         &mut self,
         number: usize,
         place: impl FnOnce() -> Result<(), TeamError> + Send + 'static,
+        yields: impl Fn() -> bool + Send + 'static,
     ) -> Result<(), TeamError> {
         let shared = Arc::clone(&self.shared);
         let (report, pinned) = std::sync::mpsc::sync_channel(1);
@@ -289,7 +293,7 @@ impl Team {
             let ready = outcome.is_ok();
             // A closed channel means that the team is being dropped.
             if report.send(outcome).is_ok() && ready {
-                helper_loop(&shared, number, 0);
+                helper_loop(&shared, number, 0, &yields);
             }
         };
         let name = format!("forerun-team-{number}");
@@ -493,9 +497,14 @@ enum Attendance {
 /// The main loop of a helper: waits for a run after `seen`, takes part in it and repeats. Ends when the
 /// team stops, or when a run without work dismisses the helper. Returns the number of the run that ended
 /// the loop.
-fn helper_loop(shared: &Shared, number: usize, mut seen: usize) -> usize {
+fn helper_loop(
+    shared: &Shared,
+    number: usize,
+    mut seen: usize,
+    yields: &dyn Fn() -> bool,
+) -> usize {
     loop {
-        wait_until_invited(shared, number, seen);
+        wait_until_invited(shared, number, seen, yields);
         seen = shared.run.load(Ordering::Acquire);
         if shared.stop.load(Ordering::Relaxed) {
             return seen;
@@ -524,13 +533,19 @@ fn helper_loop(shared: &Shared, number: usize, mut seen: usize) -> usize {
 
 /// Waits until there is a run after `seen` to which the helper is invited, or until the team stops. Between
 /// runs without it, it does not spin.
-fn wait_until_invited(shared: &Shared, number: usize, seen: usize) {
+fn wait_until_invited(shared: &Shared, number: usize, seen: usize, yields: &dyn Fn() -> bool) {
     let is_new = || shared.run.load(Ordering::Acquire) != seen;
     let is_called = || {
         let is_invited = || number < shared.invited.load(Ordering::Relaxed);
         is_new() && (is_invited() || shared.stop.load(Ordering::Relaxed))
     };
-    wait_until(is_new);
+    wait_until(|| {
+        let is_new = is_new();
+        if !is_new && yields() {
+            thread::yield_now();
+        }
+        is_new
+    });
     while !is_called() {
         thread::park();
     }

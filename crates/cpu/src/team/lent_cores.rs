@@ -68,6 +68,11 @@ impl LentCores {
         self.0[team].is_busy.store(false, Ordering::Relaxed);
     }
 
+    /// Returns whether a team has work.
+    pub(super) fn works(&self, team: usize) -> bool {
+        self.0[team].is_busy.load(Ordering::Relaxed)
+    }
+
     fn others(&self, team: usize) -> impl Iterator<Item = &Group> {
         self.0.iter().enumerate().filter(move |&(index, _)| index != team).map(|(_, group)| group)
     }
@@ -99,6 +104,7 @@ mod tests {
         lent.start_work(1);
         assert_eq!(lent.of_others(1).collect::<Vec<_>>(), [0, 3]);
         assert_eq!(lent.borrow_idle(1), 2);
+        assert_eq!([0, 1, 2].map(|team| lent.works(team)), [false, true, false]);
         // The third team finds the second one busy, and the first one's cores lent.
         lent.start_work(2);
         assert_eq!(lent.borrow_idle(2), 0);

@@ -86,7 +86,7 @@ impl Team {
             if rank > 0 {
                 let seen = &sub_team.seen[rank];
                 let seen_before = seen.load(Ordering::Relaxed);
-                let dismissed = helper_loop(&sub_team.team.shared, rank, seen_before);
+                let dismissed = helper_loop(&sub_team.team.shared, rank, seen_before, &|| false);
                 seen.store(dismissed, Ordering::Relaxed);
                 return;
             }
