@@ -161,8 +161,16 @@ mod tests {
             additional_drafters: vec![AdditionalDrafter::Tokens(DrafterKind::PromptLookup)],
             ..Options::default()
         }));
-        assert_eq!((dsi.drafters.len(), options(&dsi).drafters), (2, 2));
+        assert_eq!((dsi.drafters.len(), options(&dsi).drafters()), (2, 2));
         assert_eq!(options(&dsi).targets, dsi.replicas);
+        let auto = setup(&open(Options {
+            method: Some(Method::Auto),
+            additional_drafters: vec![AdditionalDrafter::Model(pair.target().into())],
+            ..Options::default()
+        }));
+        assert_eq!((auto.drafters.len(), options(&auto).drafters()), (2, 2));
+        let expected = options(&auto).additional_drafters[0].expected_passes;
+        assert_eq!(expected, Some(1.0), "it is the target itself");
         assert!(dsi.replaced.is_empty());
 
         let plain =

@@ -1,18 +1,22 @@
-//! Chooses between decoding methods while it decodes.
+//! Chooses between decoding methods, and between drafters, while it decodes.
 //!
-//! Speculative decoding, PEARL and DSI decode the same text, so a sequence can go from one to another after any
+//! Speculative decoding, PEARL and DSI decode the same text with any drafter, so a sequence can go from one to another after any
 //! step. The current one passes on what it learns of times and acceptance. From that, each predicts its speed on the
 //! text at hand, and the fastest is used ([`MethodChoice`]). Each of them pauses by itself while drafting does not pay,
 //! so none is much slower than the target alone.
+//!
+//! What one drafter shows says nothing of another. So each is tried, and tried again after much other text, within the
+//! budget of trials.
 
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence, dsi,
     pearl, speculative,
 };
 use forerun_core::{
-    Cluster, ClusterError, Completion, Job, Outcome, Role, SequenceId, Ticket, trace::SpanOutcome,
+    Cluster, ClusterError, Completion, Job, Need, Outcome, Role, SequenceId, Ticket,
+    trace::SpanOutcome,
 };
-use forerun_plan::{Forecast, MethodChoice};
+use forerun_plan::{Forecast, Knowledge, MethodChoice};
 use std::collections::BTreeSet;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -21,44 +25,110 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     help: "Predict and measure speculative decoding, PEARL and DSI, and use the fastest",
     drafting: Drafting::DuringVerification,
     several_targets: false,
-    offers: &[],
-    decoder: |options| match options.reproducible {
-        // The choice would follow the clock.
-        true => (speculative::METHOD.decoder)(options),
-        false => Box::new(Auto::new(
-            [speculative::METHOD, pearl::METHOD, dsi::METHOD]
-                .map(|method| (method.decoder)(options))
-                .into(),
-        )),
+    offers: &[Need::SeveralDrafters],
+    decoder: |options| {
+        let methods = [speculative::with_one_drafter, pearl::with_one_drafter, dsi::METHOD.decoder];
+        fastest(&methods, options)
     },
 };
 
+/// Builds a decoder with one drafter.
+type MakeDecoder = fn(&DecoderOptions) -> Box<dyn AnswerDecoder>;
+
+/// Returns a decoder that uses the fastest of the methods with the fastest drafter. If the text of a seed depends on drafts, it must
+/// not follow the clock, so it is that of the first method and drafter.
+pub(crate) fn fastest(methods: &[MakeDecoder], options: &DecoderOptions) -> Box<dyn AnswerDecoder> {
+    let drafters = options.drafter..options.drafter + options.drafters();
+    let candidates = methods.iter().flat_map(|method| {
+        drafters.clone().map(move |drafter| (drafter, method(&options.of_drafter(drafter))))
+    });
+    let mut candidates: Vec<_> = candidates.collect();
+    if options.reproducible || candidates.len() == 1 {
+        return candidates.swap_remove(0).1;
+    }
+    Box::new(Auto::of_drafters(candidates))
+}
+
 /// Decodes with the fastest of several decoders.
 pub struct Auto {
-    decoders: Vec<Box<dyn AnswerDecoder>>,
+    candidates: Vec<Candidate>,
     choice: MethodChoice,
-    /// What each decoder expected when that was last computed.
+    drafters: Vec<UsedDrafter>,
+    /// What each candidate expected when that was last computed.
     forecasts: Vec<Option<Forecast>>,
-    /// The number of tokens of the text when each decoder last worked.
-    worked_until: Vec<usize>,
     jobs: JobsInFlight,
 }
 
+/// A decoder to choose.
+struct Candidate {
+    /// The index of its drafter.
+    drafter: usize,
+    decoder: Box<dyn AnswerDecoder>,
+    /// The number of tokens of the text when it last worked.
+    worked_until: usize,
+}
+
+/// A drafter that candidates use.
+#[derive(Clone, Copy, Debug)]
+struct UsedDrafter {
+    index: usize,
+    /// The number of tokens of the text when it last worked, and how many of them it has not read.
+    worked_until: usize,
+    unread_tokens: usize,
+    /// The number of tokens since then that others have committed, also in other answers; `None` before its first turn.
+    idle_tokens: Option<usize>,
+}
+
+/// After so many tokens without a drafter, what is known of its acceptance is about other text.
+const FORGETTING_TOKENS: usize = 512;
+
+impl UsedDrafter {
+    fn new(index: usize) -> Self {
+        Self { index, worked_until: 0, unread_tokens: 0, idle_tokens: None }
+    }
+
+    /// Returns whether nothing is known of its acceptance on the text at hand.
+    fn is_unknown(&self) -> bool {
+        self.idle_tokens.is_none_or(|tokens| tokens >= FORGETTING_TOKENS)
+    }
+
+    /// Returns how many of `tokens` committed tokens it has not read.
+    fn unread_tokens(&self, tokens: usize) -> usize {
+        self.unread_tokens + tokens.saturating_sub(self.worked_until)
+    }
+}
+
 impl Auto {
-    /// Creates a decoder that begins with the first of `decoders`.
+    /// Creates a decoder that begins with the first of `decoders`, which have the same drafter.
     ///
     /// # Panics
     /// If there is none.
     #[must_use]
     pub fn new(decoders: Vec<Box<dyn AnswerDecoder>>) -> Self {
-        assert!(!decoders.is_empty(), "there must be a decoder to choose");
-        let choice = MethodChoice::new(decoders.len());
-        let worked_until = vec![0; decoders.len()];
-        let forecasts = vec![None; decoders.len()];
-        Self { decoders, choice, forecasts, worked_until, jobs: JobsInFlight::default() }
+        Self::of_drafters(decoders.into_iter().map(|decoder| (0, decoder)).collect())
     }
 
-    /// Returns the index of the decoder that makes the next step.
+    /// Creates a decoder that begins with the first of `candidates`: the indices of their drafters, and decoders that use these.
+    /// The first candidate of a drafter should be the one that learns with the least effort whether drafts pay.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn of_drafters(candidates: Vec<(usize, Box<dyn AnswerDecoder>)>) -> Self {
+        assert!(!candidates.is_empty(), "there must be a decoder to choose");
+        let of_candidates: Vec<usize> = candidates.iter().map(|&(drafter, _)| drafter).collect();
+        let indices = BTreeSet::from_iter(of_candidates.iter().copied());
+        let candidate = |(drafter, decoder)| Candidate { drafter, decoder, worked_until: 0 };
+        Self {
+            forecasts: vec![None; candidates.len()],
+            choice: MethodChoice::new(&of_candidates),
+            candidates: candidates.into_iter().map(candidate).collect(),
+            drafters: indices.into_iter().map(UsedDrafter::new).collect(),
+            jobs: JobsInFlight::default(),
+        }
+    }
+
+    /// Returns the index of the candidate that makes the next step.
     #[must_use]
     pub fn current(&self) -> usize {
         self.choice.current()
@@ -66,22 +136,58 @@ impl Auto {
 }
 
 impl Auto {
-    /// Passes on what a decoder has learned from a text of `tokens` tokens.
-    fn share_knowledge(&mut self, decoder: usize, tokens: usize) {
-        self.worked_until[decoder] = tokens;
-        if let Some(known) = self.decoders[decoder].knowledge() {
-            let others = self.decoders.iter_mut().enumerate();
-            let others = others.filter(|&(index, _)| index != decoder);
-            others.for_each(|(_, decoder)| decoder.adopt(&known));
+    /// Takes note that the current candidate has committed `new` tokens of a text that has `tokens` tokens now.
+    fn count(&mut self, new: usize, tokens: usize) {
+        let current = &mut self.candidates[self.choice.current()];
+        current.worked_until = tokens;
+        for drafter in &mut self.drafters {
+            match drafter.index == current.drafter {
+                true => drafter.idle_tokens = Some(0),
+                false => drafter.idle_tokens = drafter.idle_tokens.map(|idle| idle + new),
+            }
         }
     }
 
-    /// Computes what each decoder expects of a text of `tokens` tokens.
+    /// Passes on what a candidate has learned from a text of `tokens` tokens.
+    fn share_knowledge(&mut self, from: usize, tokens: usize) {
+        let Candidate { drafter, decoder, .. } = &self.candidates[from];
+        let (of_drafter, Some(known)) = (*drafter, decoder.knowledge()) else { return };
+        if let Some(drafter) = self.drafters.iter_mut().find(|other| other.index == of_drafter) {
+            (drafter.worked_until, drafter.unread_tokens) = (tokens, known.unread_tokens());
+        }
+        for index in (0..self.candidates.len()).filter(|&index| index != from) {
+            let known = self.of_candidate(index, of_drafter, tokens, &known);
+            self.candidates[index].decoder.adopt(&known);
+        }
+    }
+
+    /// Returns what a candidate can use of the knowledge of one with `drafter`.
+    fn of_candidate(
+        &self,
+        candidate: usize,
+        drafter: usize,
+        tokens: usize,
+        known: &Knowledge,
+    ) -> Knowledge {
+        let own = self.candidates[candidate].drafter;
+        match self.drafters.iter().find(|other| other.index == own && own != drafter) {
+            Some(own) => known.for_other_drafter(own.unread_tokens(tokens), own.is_unknown()),
+            None => known.clone(),
+        }
+    }
+
+    /// Computes what each candidate expects of a text of `tokens` tokens.
     fn forecast(&mut self, tokens: usize) {
         self.share_knowledge(self.current(), tokens);
-        let decoders = self.decoders.iter().zip(&self.worked_until);
-        let missed = decoders.map(|(decoder, until)| (decoder, tokens.saturating_sub(*until)));
-        self.forecasts = missed.map(|(decoder, missed)| decoder.forecast(missed)).collect();
+        let is_unknown = |index| {
+            let mut drafters = self.drafters.iter();
+            drafters.any(|drafter| drafter.index == index && drafter.is_unknown())
+        };
+        let forecast = |candidate: &Candidate| {
+            let missed = tokens.saturating_sub(candidate.worked_until);
+            candidate.decoder.forecast(missed).filter(|_| !is_unknown(candidate.drafter))
+        };
+        self.forecasts = self.candidates.iter().map(forecast).collect();
     }
 }
 
@@ -93,8 +199,9 @@ impl Decoder for Auto {
     ) -> Result<(), DecodeError> {
         let (before, current) = (sequence.tokens().len(), self.current());
         let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs };
-        self.decoders[current].step(sequence, &mut watched)?;
+        self.candidates[current].decoder.step(sequence, &mut watched)?;
         let tokens = sequence.tokens().len();
+        self.count(tokens - before, tokens);
         let is_fresh = self.choice.needs_forecasts();
         if is_fresh {
             self.forecast(tokens);
@@ -104,31 +211,40 @@ impl Decoder for Auto {
         let next = self.current();
         if next != current {
             let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs };
-            self.decoders[current].stop(&mut watched);
+            self.candidates[current].decoder.stop(&mut watched);
             watched.wait_for_cancelled();
             if !is_fresh {
                 self.share_knowledge(current, tokens);
             }
-            if let Some(known) = self.decoders[current].knowledge() {
-                self.decoders[next].start(&known);
+            let Candidate { drafter, decoder, .. } = &self.candidates[current];
+            if let Some(known) = decoder.knowledge() {
+                let known = self.of_candidate(next, *drafter, tokens, &known);
+                self.candidates[next].decoder.start(&known);
             }
         }
         Ok(())
     }
 
     fn stop(&mut self, cluster: &mut dyn Cluster) {
-        self.decoders[self.choice.current()].stop(cluster);
+        self.candidates[self.choice.current()].decoder.stop(cluster);
     }
 }
 
 impl AnswerDecoder for Auto {
     fn for_next_answer(&self, options: &DecoderOptions, prompt: usize) -> Box<dyn AnswerDecoder> {
-        let decoders = self.decoders.iter();
+        let candidate = |&Candidate { drafter, ref decoder, .. }: &Candidate| {
+            let decoder = decoder.for_next_answer(&options.of_drafter(drafter), prompt);
+            Candidate { drafter, decoder, worked_until: 0 }
+        };
+        let drafter = |drafter: &UsedDrafter| UsedDrafter {
+            idle_tokens: drafter.idle_tokens,
+            ..UsedDrafter::new(drafter.index)
+        };
         Box::new(Self {
-            decoders: decoders.map(|decoder| decoder.for_next_answer(options, prompt)).collect(),
+            candidates: self.candidates.iter().map(candidate).collect(),
             choice: self.choice.for_next_answer(),
-            forecasts: vec![None; self.decoders.len()],
-            worked_until: vec![0; self.decoders.len()],
+            drafters: self.drafters.iter().map(drafter).collect(),
+            forecasts: vec![None; self.candidates.len()],
             jobs: JobsInFlight::default(),
         })
     }

@@ -61,12 +61,11 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     decoder: |options| {
         let options = &options.with_fixed_length_if_reproducible();
         // Each drafter's tokens are verified on its share of the replicas.
-        let replicas = options.targets.div_ceil(options.drafters.max(1));
+        let replicas = options.targets.div_ceil(options.drafters());
         let lookahead = DsiLookahead::new(options.draft_tokens, options.length, replicas)
             .with_tokens_per_forward(options.pattern.tokens_per_forward())
             .with_expected_passes(options.expected_passes);
-        let decoder = Dsi::new(options.targets, lookahead).with_drafters(options.drafters);
-        let decoder = decoder.with_siblings(options.siblings);
+        let decoder = Dsi::new(options.targets, lookahead).with_drafters_of(options);
         let decoder = if options.shares_devices { decoder.without_trials() } else { decoder };
         Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
     },
@@ -152,6 +151,13 @@ impl Dsi {
     #[must_use]
     pub fn with_drafters(self, count: usize) -> Self {
         Self { chains: (0..count.max(1)).map(Chain::new).collect(), ..self }
+    }
+
+    /// Returns the decoder with the drafters of the options, and their siblings.
+    fn with_drafters_of(self, options: &DecoderOptions) -> Self {
+        let drafters = options.drafter..options.drafter + options.drafters();
+        let decoder = Self { chains: drafters.map(Chain::new).collect(), ..self };
+        decoder.with_siblings(options.siblings)
     }
 
     /// Returns the decoder in a mode where the jobs also score `count` next best tokens of the drafter next to each token of
@@ -784,7 +790,7 @@ impl AnswerDecoder for Dsi {
         let replicas = self.replicas.for_new_answer(options.targets);
         let tries_slow_replicas = !options.shares_devices;
         let decoder = Self { replicas, tries_slow_replicas, ..decoder };
-        Box::new(decoder.with_drafters(options.drafters).with_siblings(options.siblings))
+        Box::new(decoder.with_drafters_of(options))
     }
 
     fn knowledge(&self) -> Option<Knowledge> {

@@ -29,7 +29,8 @@ pub use autoregressive::Autoregressive;
 pub use dsi::Dsi;
 pub use generate::{Decoder, generate, next_tokens};
 pub use method::{
-    AnswerDecoder, DecoderOptions, DraftPattern, Drafting, METHODS, MakeGuesser, MethodEntry,
+    AnswerDecoder, DecoderOptions, DraftPattern, DrafterSize, Drafting, METHODS, MakeGuesser,
+    MethodEntry,
 };
 pub use pearl::Pearl;
 pub use pearl_options::{PearlOptions, PearlSchedule, PreVerify, UnknownPearlOption};

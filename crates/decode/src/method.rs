@@ -63,6 +63,10 @@ pub struct DecoderOptions {
     /// The time of a forward pass of the drafter, in passes of the target, that the sizes of the models suggest; `None` if sizes
     /// say nothing of their times, as on different kinds of devices.
     pub expected_passes: Option<f64>,
+    /// The index of the drafter, or of the first one of several.
+    pub drafter: usize,
+    /// The other drafters, whose indices follow.
+    pub additional_drafters: Vec<DrafterSize>,
     /// The variant of PEARL.
     pub pearl: PearlOptions,
     /// The number of the drafter's next best tokens that PEARL and DSI verify next to each token of a chain.
@@ -73,8 +77,6 @@ pub struct DecoderOptions {
     pub lookup: Option<MakeGuesser>,
     /// The number of target replicas.
     pub targets: usize,
-    /// The number of drafters.
-    pub drafters: usize,
     /// Whether some of these models share a machine's devices, so that a job takes time from others.
     pub shares_devices: bool,
     /// Whether the drafter computes its draft's rows again while the target verifies it (EasySpec's calibration).
@@ -100,16 +102,33 @@ impl DecoderOptions {
             goodput: SharedGoodput::default(),
             pattern: DraftPattern::default(),
             expected_passes: None,
+            drafter: 0,
+            additional_drafters: Vec::new(),
             pearl: PearlOptions::default(),
             siblings: 0,
             guesser: None,
             lookup: None,
             targets: 1,
-            drafters: 1,
             shares_devices: false,
             calibrates_during_verification: false,
             reproducible: false,
         }
+    }
+
+    /// Returns the number of drafters.
+    #[must_use]
+    pub fn drafters(&self) -> usize {
+        1 + self.additional_drafters.len()
+    }
+
+    /// Returns the options with only one of the drafters, by its index.
+    #[must_use]
+    pub fn of_drafter(&self, drafter: usize) -> Self {
+        let additional = drafter.checked_sub(self.drafter + 1);
+        let additional = additional.and_then(|index| self.additional_drafters.get(index).copied());
+        let first = DrafterSize { pattern: self.pattern, expected_passes: self.expected_passes };
+        let DrafterSize { pattern, expected_passes } = additional.unwrap_or(first);
+        Self { drafter, pattern, expected_passes, additional_drafters: Vec::new(), ..self.clone() }
     }
 
     /// Returns the options with a fixed number of draft tokens in place of an automatic one, if answers must be reproducible.
@@ -133,6 +152,15 @@ impl DecoderOptions {
             .with_expected_passes(self.expected_passes);
         if self.pattern.one_forward { policy.in_one_forward() } else { policy }
     }
+}
+
+/// What is known of a drafter after the first one before it drafts. The fields are those of [`DecoderOptions`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DrafterSize {
+    /// What the drafter can draft in a forward pass.
+    pub pattern: DraftPattern,
+    /// The time of a forward pass of the drafter, in passes of the target, that the sizes of the models suggest.
+    pub expected_passes: Option<f64>,
 }
 
 /// Makes the guesser of an answer.
@@ -189,5 +217,34 @@ pub trait AnswerDecoder: Decoder + Send {
     /// tokens; `None` if it cannot say.
     fn forecast(&self, _missed: usize) -> Option<Forecast> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_a_drafter_are_those_of_its_index() {
+        let additional = |per_mille| DrafterSize {
+            pattern: DraftPattern { pass_per_mille: per_mille, ..DraftPattern::default() },
+            expected_passes: Some(f64::from(per_mille)),
+        };
+        let options = DecoderOptions {
+            expected_passes: Some(1.0),
+            drafter: 1,
+            additional_drafters: vec![additional(20), additional(30)],
+            ..DecoderOptions::new(DraftShape::Chain { length: 4 }, DraftLength::Auto)
+        };
+        assert_eq!(options.drafters(), 3);
+        let of = |drafter| {
+            let DecoderOptions { drafter, expected_passes, pattern, additional_drafters, .. } =
+                options.of_drafter(drafter);
+            assert!(additional_drafters.is_empty());
+            (drafter, expected_passes, pattern.pass_per_mille)
+        };
+        assert_eq!(of(1), (1, Some(1.0), 0));
+        assert_eq!(of(2), (2, Some(20.0), 20));
+        assert_eq!(of(3), (3, Some(30.0), 30));
     }
 }

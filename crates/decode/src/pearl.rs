@@ -30,7 +30,7 @@ use crate::chain::common_prefix_len;
 use crate::draft_ahead::DraftAhead;
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, PearlDraftLength,
-    PearlOptions, PearlSchedule, PreVerify, Sequence, jobs,
+    PearlOptions, PearlSchedule, PreVerify, Sequence, auto, jobs,
 };
 use forerun_core::{
     Cluster, Draft, Guesser, Need, Outcome, Proposal, Scores, Ticket, TokenId, TokenTree, Verdict,
@@ -45,18 +45,22 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     help: "Draft and verify at the same time, on separate devices (PEARL)",
     drafting: Drafting::DuringVerification,
     several_targets: false,
-    offers: &[Need::Features, Need::Siblings],
-    decoder: |options| {
-        let options = &options.with_fixed_length_if_reproducible();
-        let eager = options.pearl.schedule == PearlSchedule::Eager;
-        let draft_length = PearlDraftLength::new(options.draft_tokens, options.length, eager)
-            .with_tokens_per_forward(options.pattern.tokens_per_forward())
-            .with_expected_passes(options.expected_passes);
-        let mut decoder = Pearl::new(options.pearl, draft_length).with_siblings(options.siblings);
-        decoder.guesser = options.guesser.map(|make| make());
-        Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
-    },
+    offers: &[Need::Features, Need::Siblings, Need::SeveralDrafters],
+    decoder: |options| auto::fastest(&[with_one_drafter], options),
 };
+
+/// Builds a decoder with the first drafter of the options.
+pub(crate) fn with_one_drafter(options: &DecoderOptions) -> Box<dyn AnswerDecoder> {
+    let options = &options.with_fixed_length_if_reproducible();
+    let eager = options.pearl.schedule == PearlSchedule::Eager;
+    let draft_length = PearlDraftLength::new(options.draft_tokens, options.length, eager)
+        .with_tokens_per_forward(options.pattern.tokens_per_forward())
+        .with_expected_passes(options.expected_passes);
+    let decoder = Pearl::new(options.pearl, draft_length).with_drafter(options.drafter);
+    let mut decoder = decoder.with_siblings(options.siblings);
+    decoder.guesser = options.guesser.map(|make| make());
+    Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
+}
 
 /// Drafts and verifies at the same time.
 pub struct Pearl {
@@ -86,6 +90,12 @@ impl Pearl {
             scoring: None,
             now_ns: 0,
         }
+    }
+
+    /// Returns the decoder with the drafter of this index. Call it first: it resets settings for the drafter.
+    #[must_use]
+    pub fn with_drafter(self, drafter: usize) -> Self {
+        Self { drafting: DraftAhead::new(drafter), ..self }
     }
 
     /// Returns the decoder in a mode where a pass also scores `count` next best tokens of the drafter next to each unverified
@@ -328,7 +338,7 @@ impl AnswerDecoder for Pearl {
         prompt_tokens: usize,
     ) -> Box<dyn AnswerDecoder> {
         let decoder = Self::new(options.pearl, self.draft_length.for_new_answer(prompt_tokens));
-        let decoder = decoder.with_siblings(options.siblings);
+        let decoder = decoder.with_drafter(options.drafter).with_siblings(options.siblings);
         Box::new(Self { guesser: options.guesser.map(|make| make()), ..decoder })
     }
 

@@ -19,7 +19,7 @@
 
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
-    SpeculativeDraftLength,
+    SpeculativeDraftLength, auto,
     jobs::{self, DraftRequest, JobReply},
     lookup::Lookup,
     nominal_times::NominalTimes,
@@ -35,30 +35,42 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     help: "Draft, then verify the draft in one forward pass of the target",
     drafting: Drafting::BeforeVerification,
     several_targets: false,
-    offers: &[Need::Features, Need::VerifiedPrefix, Need::Feedback, Need::Trees, Need::WholeDrafts],
-    decoder: |options| {
-        let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
-        let longest = longest.min(options.draft_tokens);
-        let policy = options.draft_length(options.shape.with_draft_tokens(longest));
-        // How sure a drafter is differs in the last bits between kinds of devices, and a reproducible text must not.
-        let policy = if options.reproducible { policy } else { policy.stopping_by_confidence() };
-        let decoder = Speculative::new(match options.trees {
-            Some(TreeLimits { depth, nodes }) => {
-                policy.growing_trees(TreeLimits { depth: depth.min(longest), nodes })
-            }
-            None => policy,
-        });
-        let (lookup, nominal_times) = (Lookup::of(options), NominalTimes::of(options));
-        let decoder = Speculative { lookup, nominal_times, ..decoder };
-        Box::new(match options.calibrates_during_verification {
-            true => decoder.calibrating(),
-            false => decoder,
-        })
-    },
+    offers: &[
+        Need::Features,
+        Need::VerifiedPrefix,
+        Need::Feedback,
+        Need::Trees,
+        Need::WholeDrafts,
+        Need::SeveralDrafters,
+    ],
+    decoder: |options| auto::fastest(&[with_one_drafter], options),
 };
+
+/// Builds a decoder with the first drafter of the options.
+pub(crate) fn with_one_drafter(options: &DecoderOptions) -> Box<dyn AnswerDecoder> {
+    let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
+    let longest = longest.min(options.draft_tokens);
+    let policy = options.draft_length(options.shape.with_draft_tokens(longest));
+    // How sure a drafter is differs in the last bits between kinds of devices, and a reproducible text must not.
+    let policy = if options.reproducible { policy } else { policy.stopping_by_confidence() };
+    let decoder = Speculative::new(match options.trees {
+        Some(TreeLimits { depth, nodes }) => {
+            policy.growing_trees(TreeLimits { depth: depth.min(longest), nodes })
+        }
+        None => policy,
+    });
+    let (lookup, nominal_times) = (Lookup::of(options), NominalTimes::of(options));
+    let decoder = Speculative { lookup, nominal_times, drafter: options.drafter, ..decoder };
+    Box::new(match options.calibrates_during_verification {
+        true => decoder.calibrating(),
+        false => decoder,
+    })
+}
 
 /// Drafts and verifies alternately.
 pub struct Speculative {
+    /// The index of the drafter.
+    drafter: usize,
     draft_length: SpeculativeDraftLength,
     /// Whether the drafter calibrates its draft while the target verifies it.
     calibrates: bool,
@@ -69,20 +81,24 @@ pub struct Speculative {
     nominal_times: Option<NominalTimes>,
 }
 
-/// The drafter that this method uses.
-const DRAFTER: usize = 0;
-
 impl Speculative {
     /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(draft_length: SpeculativeDraftLength) -> Self {
         Self {
+            drafter: 0,
             draft_length,
             calibrates: false,
             drafter_failed: false,
             lookup: None,
             nominal_times: None,
         }
+    }
+
+    /// Returns the decoder with the drafter of this index.
+    #[must_use]
+    pub fn with_drafter(self, drafter: usize) -> Self {
+        Self { drafter, ..self }
     }
 
     /// Returns the decoder with a lookup, whose guesses take the place of drafts where they are expected to be better.
@@ -125,10 +141,10 @@ impl Speculative {
         cluster: &mut dyn Cluster,
     ) -> Result<Option<JobReply<Draft>>, DecodeError> {
         let Some(shape) = self.next_shape(sequence) else { return Ok(None) };
-        match jobs::draft(DRAFTER, sequence, cluster, shape) {
+        match jobs::draft(self.drafter, sequence, cluster, shape) {
             Ok(reply) => Ok(Some(reply)),
             Err(error) => {
-                sequence.report_failed_drafter(DRAFTER, &jobs::drafter_failure(error)?);
+                sequence.report_failed_drafter(self.drafter, &jobs::drafter_failure(error)?);
                 self.drafter_failed = true;
                 Ok(None)
             }
@@ -164,7 +180,7 @@ impl Speculative {
             return Ok(());
         }
         let (tokens, nothing) = (draft.tree.tokens(), DraftShape::Chain { length: 0 });
-        let request = DraftRequest::new(DRAFTER, sequence, tokens, nothing);
+        let request = DraftRequest::new(self.drafter, sequence, tokens, nothing);
         match jobs::submit_draft(request, sequence, cluster) {
             Ok(_) => Ok(()),
             Err(error) => jobs::drafter_failure(error).map(|_| ()),
@@ -239,8 +255,8 @@ impl AnswerDecoder for Speculative {
     ) -> Box<dyn AnswerDecoder> {
         let draft_length = self.draft_length.for_new_answer(prompt_tokens);
         let (lookup, nominal_times) = (Lookup::of(options), NominalTimes::of(options));
-        let calibrates = self.calibrates;
-        Box::new(Self { calibrates, lookup, nominal_times, ..Self::new(draft_length) })
+        let Self { calibrates, drafter, .. } = *self;
+        Box::new(Self { calibrates, drafter, lookup, nominal_times, ..Self::new(draft_length) })
     }
 
     fn knowledge(&self) -> Option<Knowledge> {

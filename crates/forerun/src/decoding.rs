@@ -3,7 +3,8 @@
 use crate::plan::{Lookup, Method, Plan};
 use forerun_core::{DraftShape, Role};
 use forerun_decode::{
-    AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, MakeGuesser, PreVerify, SharedGoodput,
+    AnswerDecoder, DecoderOptions, DraftLength, DraftPattern, DrafterSize, MakeGuesser, PreVerify,
+    SharedGoodput,
 };
 use forerun_draft::{CalibrationPolicy, PromptLookup, SuffixDrafter};
 
@@ -14,8 +15,14 @@ pub struct AnswerDecoders {
 }
 
 impl AnswerDecoders {
-    /// Creates the state of an engine that has not answered yet.
-    pub(crate) fn new(plan: &Plan, pattern: DraftPattern) -> Self {
+    /// Creates the state of an engine that has not answered yet. `patterns`: what each drafter can draft in a forward pass, as far as
+    /// that is known.
+    pub(crate) fn new(plan: &Plan, patterns: &[DraftPattern]) -> Self {
+        let drafter = |index: usize| {
+            let pattern = patterns.get(index).copied().unwrap_or_default();
+            DrafterSize { pattern, expected_passes: expected_passes(plan, index, pattern) }
+        };
+        let DrafterSize { pattern, expected_passes } = drafter(0);
         let calibration = plan.easyspec().map(|easyspec| easyspec.calibration);
         // On the target's cores, the drafter would not work while the target does.
         let calibrates_during_verification = calibration
@@ -28,13 +35,14 @@ impl AnswerDecoders {
             trees: plan.trees(),
             goodput: SharedGoodput::default(),
             pattern,
-            expected_passes: expected_passes(plan, pattern),
+            expected_passes,
+            drafter: 0,
+            additional_drafters: (1..=plan.additional_drafters().len()).map(drafter).collect(),
             pearl: plan.pearl(),
             siblings: plan.siblings(),
             guesser: guesser(plan.pearl().pre_verify),
             lookup: lookup(plan.lookup()),
             targets: plan.placement().replicas(),
-            drafters: 1 + plan.additional_drafters().len(),
             // Cores of one machine help each other, and share its memory.
             shares_devices: plan.placement().is_shared() || plan.placement().ranks().is_empty(),
             calibrates_during_verification,
@@ -49,9 +57,10 @@ impl AnswerDecoders {
         &self.options
     }
 
-    /// Returns what the drafter can draft in a forward pass.
-    pub(crate) fn pattern(&self) -> DraftPattern {
-        self.options.pattern
+    /// Returns what each drafter can draft in a forward pass.
+    pub(crate) fn patterns(&self) -> Vec<DraftPattern> {
+        let additional = self.options.additional_drafters.iter().map(|drafter| drafter.pattern);
+        std::iter::once(self.options.pattern).chain(additional).collect()
     }
 
     /// Returns a decoder for an answer to a prompt of `prompt_tokens` tokens. It starts with the
@@ -97,9 +106,12 @@ impl AnswerDecoders {
 
 /// Returns the time of a drafter's pass in passes of the target by the bytes that they read; `None` if drafter and target compute on
 /// different kinds of devices, or if one pass drafts all positions.
-fn expected_passes(plan: &Plan, pattern: DraftPattern) -> Option<f64> {
+fn expected_passes(plan: &Plan, drafter: usize, pattern: DraftPattern) -> Option<f64> {
+    // The placement's drafters are those with models, in their order.
+    let models = plan.drafters_with_models();
+    let place = models.iter().position(|&(index, _)| index == drafter).unwrap_or_default();
     let [is_drafter_on_gpu, is_target_on_gpu] =
-        [Role::Drafter(0), Role::Target(0)].map(|role| plan.placement().gpu_of(role).is_some());
+        [Role::Drafter(place), Role::Target(0)].map(|role| plan.placement().gpu_of(role).is_some());
     (is_drafter_on_gpu == is_target_on_gpu && !pattern.one_forward)
         .then(|| f64::from(pattern.pass_per_mille) / 1_000.0)
 }

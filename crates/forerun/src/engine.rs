@@ -195,17 +195,28 @@ impl OpenedPlan {
         }
     }
 
-    /// Returns what the first drafter drafts in one job, if it has a checkpoint and is in this process.
-    pub(crate) fn pattern(&self) -> Option<DraftPattern> {
-        let first = self.loaded.drafters.iter().find(|drafter| drafter.index() == 0);
-        first.map(LoadedDrafter::pattern)
+    /// Returns what a drafter drafts in one job, if it has a checkpoint and is in this process.
+    pub(crate) fn pattern(&self, index: usize) -> Option<DraftPattern> {
+        let drafter = self.loaded.drafters.iter().find(|drafter| drafter.index() == index);
+        drafter.map(LoadedDrafter::pattern)
+    }
+
+    /// Returns what each drafter drafts in one job, as far as that is known in this process.
+    fn patterns(&self) -> Vec<DraftPattern> {
+        let drafters = 0..=self.plan.additional_drafters().len();
+        drafters.map(|index| self.pattern(index).unwrap_or_default()).collect()
     }
 
     /// Returns the engine, which reaches its workers through `workers`.
-    pub(crate) fn into_engine(self, workers: Box<dyn Workers>, pattern: DraftPattern) -> Forerun {
+    /// `patterns`: what each drafter drafts in one job.
+    pub(crate) fn into_engine(
+        self,
+        workers: Box<dyn Workers>,
+        patterns: &[DraftPattern],
+    ) -> Forerun {
         let Self { plan, config, tokenizer, translates, loaded } = self;
         Forerun {
-            learned: Mutex::new(AnswerDecoders::new(&plan, pattern)),
+            learned: Mutex::new(AnswerDecoders::new(&plan, patterns)),
             plan,
             config,
             tokenizer,
@@ -300,8 +311,8 @@ impl Forerun {
             return Err(RankError::NoJob(plan.placement().to_string()).into());
         }
         let (opened, runtime) = OpenedPlan::start(plan, loader, None)?;
-        let pattern = opened.pattern().unwrap_or_default();
-        Ok(opened.into_engine(connect(runtime), pattern))
+        let patterns = opened.patterns();
+        Ok(opened.into_engine(connect(runtime), &patterns))
     }
 
     fn lock_learned(&self) -> MutexGuard<'_, AnswerDecoders> {
@@ -317,7 +328,7 @@ impl Forerun {
     /// Returns new decoders with this engine's options, for your own cluster. They do not have what those of the engine learned.
     #[must_use]
     pub fn decoders(&self) -> AnswerDecoders {
-        AnswerDecoders::new(&self.plan, self.lock_learned().pattern())
+        AnswerDecoders::new(&self.plan, &self.lock_learned().patterns())
     }
 
     /// Returns the target's configuration.
@@ -346,10 +357,10 @@ impl Forerun {
         self.reads_features
     }
 
-    /// Returns how many positions the drafter can draft, and in how many forward passes.
+    /// Returns how many positions the first drafter can draft, and in how many forward passes.
     #[must_use]
     pub fn draft_pattern(&self) -> DraftPattern {
-        self.lock_learned().pattern()
+        self.lock_learned().options().pattern
     }
 
     /// Returns the share of the target's cache memory that answers in progress use, of the fullest replica; above 1

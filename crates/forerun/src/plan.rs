@@ -171,7 +171,7 @@ impl Plan {
         self.drafter
     }
 
-    /// Returns the additional drafters, for [`Method::Dsi`].
+    /// Returns the additional drafters.
     #[must_use]
     pub fn additional_drafters(&self) -> &[AdditionalDrafter] {
         &self.additional_drafters
@@ -537,10 +537,10 @@ mod tests {
         refuse(|o| o.placement = "target=cpu:7".parse().ok(), "core 7");
         refuse(
             |o| {
-                o.draft_model = Some("x".into());
+                (o.draft_model, o.method) = (Some("x".into()), Some(Method::Ssd));
                 o.additional_drafters = vec![AdditionalDrafter::Tokens(DrafterKind::PromptLookup)];
             },
-            "speculative has one drafter",
+            "the method ssd has one drafter",
         );
         refuse(
             |o| {

@@ -154,8 +154,8 @@ pub struct RankFacts {
     models: Vec<(String, String)>,
     /// A model that other ranks must compute with the same bits, and the instruction set of this rank.
     isa: Option<(String, String)>,
-    /// What the first drafter drafts in one job, if it is on this rank.
-    pattern: Option<(Option<usize>, bool, u32)>,
+    /// What each drafter drafts in one job, if it is on this rank: the fields of [`DraftPattern`].
+    patterns: Vec<Option<(Option<usize>, bool, u32)>>,
 }
 
 /// Why the ranks of a job cannot work together.
@@ -279,14 +279,16 @@ impl Rank {
         };
         let isa = computed.map(|model| Ok((model, Isa::from_environment()?.to_string())));
         let isa = isa.transpose().map_err(|error: IsaError| ForerunError::from(error))?;
+        let patterns = (0..=plan.additional_drafters().len()).map(|index| {
+            let pattern = opened.pattern(index)?;
+            Some((pattern.positions, pattern.one_forward, pattern.pass_per_mille))
+        });
         let facts = RankFacts {
             version: env!("CARGO_PKG_VERSION").into(),
             plan: format!("{plan:?}"),
             models,
             isa,
-            pattern: opened
-                .pattern()
-                .map(|pattern| (pattern.positions, pattern.one_forward, pattern.pass_per_mille)),
+            patterns: patterns.collect(),
         };
         Ok(Self { opened, runtime, facts })
     }
@@ -314,11 +316,14 @@ impl Rank {
         connect: impl FnOnce(Runtime) -> Box<dyn Workers>,
     ) -> Result<Forerun, ForerunError> {
         check(&self.facts, others)?;
-        let mut patterns = std::iter::once(&self.facts).chain(others);
-        let pattern = patterns.find_map(|facts| facts.pattern).unwrap_or_default();
-        let (positions, one_forward, pass_per_mille) = pattern;
-        let pattern = DraftPattern { positions, one_forward, pass_per_mille };
-        Ok(self.opened.into_engine(connect(self.runtime), pattern))
+        let patterns = (0..self.facts.patterns.len()).map(|index| {
+            let mut facts = std::iter::once(&self.facts).chain(others);
+            let pattern = facts.find_map(|facts| *facts.patterns.get(index)?).unwrap_or_default();
+            let (positions, one_forward, pass_per_mille) = pattern;
+            DraftPattern { positions, one_forward, pass_per_mille }
+        });
+        let patterns: Vec<_> = patterns.collect();
+        Ok(self.opened.into_engine(connect(self.runtime), &patterns))
     }
 }
 
@@ -484,7 +489,7 @@ mod tests {
             plan: "plan".into(),
             models: vec![("target".into(), "a".into()), ("drafter".into(), "b".into())],
             isa: None,
-            pattern: None,
+            patterns: Vec::new(),
         }
     }
 

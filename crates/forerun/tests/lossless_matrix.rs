@@ -205,7 +205,7 @@ fn feedback_cells() -> impl Iterator<Item = Cell> {
     all.into_iter().map(cell)
 }
 
-/// Returns the cells of PEARL and DSI, in every variant.
+/// Returns the cells of PEARL and DSI, in every variant, and of methods that choose between drafters.
 fn parallel_cells() -> impl Iterator<Item = Cell> {
     use DraftTokens::{Auto, Fixed};
     const MODEL: DrafterKind = DrafterKind::Model;
@@ -251,6 +251,15 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
             additional: &[ExtraDrafter::Drafter, ExtraDrafter::Target],
             ..dsi(DrafterKind::PromptLookup, Auto)
         },
+        Cell { additional: &[ExtraDrafter::Target], ..pearl(MODEL, Auto, "eager", 0) },
+        cell(Method::Auto, MODEL),
+        Cell { additional: &[ExtraDrafter::PromptLookup], ..cell(Method::Auto, MODEL) },
+        Cell { additional: &[ExtraDrafter::PromptLookup], ..cell(Method::Speculative, MODEL) },
+        Cell {
+            additional: &[ExtraDrafter::Drafter, ExtraDrafter::Target],
+            draft_tokens: Fixed(3),
+            ..cell(Method::Speculative, DrafterKind::PromptLookup)
+        },
     ]
     .into_iter()
 }
@@ -269,13 +278,18 @@ fn placement(number: usize, cell: &Cell) -> Option<String> {
     match (number % 3, cell.drafter.has_model()) {
         (0, _) => None,
         (count, _) if cell.method == Method::Dsi => Some(with_replicas(count + 1)),
-        (1, true) => Some(format!("drafter=cpu:{first},target=cpu:{first},shared")),
-        (2, true) if first != last => {
-            Some(format!("drafter=cpu:{first}+cpu:{last},target=cpu:{first}+cpu:{last},shared"))
+        (1, _) if models > 0 => {
+            let drafters = format!("drafter=cpu:{first},").repeat(models);
+            Some(format!("{drafters}target=cpu:{first},shared"))
+        }
+        (2, _) if models > 0 && first != last => {
+            let both = format!("cpu:{first}+cpu:{last}");
+            let drafters = format!("drafter={both},").repeat(models);
+            Some(format!("{drafters}target={both},shared"))
         }
         _ => Some(format!("target=cpu:{last}")),
     }
-    .filter(|text| !cell.drafter.has_model() || text.contains("drafter"))
+    .filter(|text| models == 0 || text.contains("drafter"))
 }
 
 const TOKENS: usize = 40;

@@ -151,7 +151,7 @@ impl DsiLookahead {
         let mut rows = CostCurve::default();
         rows.adopt(self.scores.measured().map(further).chain(known));
         Knowledge {
-            acceptance: self.acceptance.clone(),
+            acceptance: Some(self.acceptance.clone()),
             score_costs: self.score_costs,
             plain_ns: self.knows_target().then(|| self.plain_ns()),
             slowdown: self.measured_slowdown(),
@@ -163,7 +163,9 @@ impl DsiLookahead {
 
     /// Learns the acceptance, the time of the target alone, and the times that it has not measured, from another method.
     pub fn adopt(&mut self, known: &Knowledge) {
-        self.acceptance = known.acceptance.clone();
+        if let Some(acceptance) = &known.acceptance {
+            self.acceptance = acceptance.clone();
+        }
         if let Some(alone_ns) = known.plain_ns {
             if !self.scores.is_measured() && !self.alone.is_measured() {
                 self.score_costs = known.score_costs;

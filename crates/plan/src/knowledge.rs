@@ -8,7 +8,8 @@ use crate::estimates::BatchCosts;
 /// start with it.
 #[derive(Clone, Debug, Default)]
 pub struct Knowledge {
-    pub(crate) acceptance: Acceptance,
+    /// The acceptance of the drafter's tokens; `None` if it is not known.
+    pub(crate) acceptance: Option<Acceptance>,
     pub(crate) score_costs: BatchCosts,
     /// The time of a pass over one row while nothing is drafted, in nanoseconds.
     pub(crate) plain_ns: Option<f64>,
@@ -26,6 +27,29 @@ pub struct Knowledge {
     pub(crate) catch_up_ns: Option<f64>,
     /// The number of committed tokens that the drafter has not read.
     pub(crate) unread_tokens: usize,
+}
+
+impl Knowledge {
+    /// Returns what a method with another drafter can use of it: what it says of the target. `unread_tokens`: the number of
+    /// committed tokens that the other drafter has not read. `is_forgotten`: whether to forget the other drafter's acceptance, which is
+    /// about text that is long past.
+    #[must_use]
+    pub fn for_other_drafter(&self, unread_tokens: usize, is_forgotten: bool) -> Self {
+        Self {
+            acceptance: is_forgotten.then(Acceptance::default),
+            draft_costs: BatchCosts::default(),
+            forward_ns: None,
+            catch_up_ns: None,
+            unread_tokens,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the number of committed tokens that the drafter has not read.
+    #[must_use]
+    pub fn unread_tokens(&self) -> usize {
+        self.unread_tokens
+    }
 }
 
 /// What a method expects of its next tokens.
@@ -84,7 +108,7 @@ impl Knowledge {
         let mut rows = CostCurve::default();
         rows.adopt([(1, 0.01 * plain_ns), (8, 0.08 * plain_ns)].into_iter());
         Self {
-            acceptance: Acceptance::default(),
+            acceptance: Some(Acceptance::default()),
             score_costs: BatchCosts::default(),
             plain_ns: Some(plain_ns),
             slowdown: None,

@@ -1,4 +1,4 @@
-//! Which of several methods to use next, by predicted and measured speeds.
+//! Which of several methods and drafters to use next, by predicted and measured speeds.
 
 use crate::decaying::{DecayingMean, Speed};
 use crate::interruptions::Interruptions;
@@ -9,13 +9,16 @@ use crate::knowledge::Forecast;
 /// Each method predicts its time from what is known of costs and acceptance. While it is used, its measured time is
 /// compared with the prediction, and the ratio corrects later ones. So a method that cannot be faster is never tried.
 /// One that is expected to be faster is used, and left again if it is not. Methods that predict nothing, and those
-/// that are nearly as fast, are tried now and then, as far as an account of lost time allows.
+/// that are nearly as fast, are tried now and then, as far as an account of lost time allows. A method with a drafter of which
+/// nothing is known predicts nothing.
 #[derive(Clone, Debug)]
 pub struct MethodChoice {
     candidates: Vec<Candidate>,
     current: usize,
     /// Whether the current candidate is on trial.
     is_trial: bool,
+    /// Whether this trial is about a drafter of which nothing was known.
+    tries_drafter: bool,
     /// The number of steps since the current candidate's turn began.
     steps: u32,
     /// The time that the current trial has lost, compared with the best other candidate.
@@ -36,6 +39,8 @@ pub struct MethodChoice {
 
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
+    /// The first candidate with the same drafter.
+    first: usize,
     /// Its speed while it was used, and the speed that it predicted for the same steps.
     measured: Speed,
     predicted: Speed,
@@ -63,6 +68,7 @@ impl Default for Candidate {
     fn default() -> Self {
         let speed = Speed::with_decay(SPEED_DECAY);
         Self {
+            first: 0,
             measured: speed,
             predicted: speed,
             weight: 0.0,
@@ -103,6 +109,8 @@ const PAUSED_STEPS: u32 = 4;
 const TRIAL_STEPS: u32 = 32;
 /// The number of steps between two forecasts.
 const FORECAST_EVERY: u32 = 4;
+/// What a drafter of which nothing was known shows in so many steps may be wrong by a factor of 2.
+const DOUBTED_STEPS: f64 = 2.0;
 /// A trial ends early if it has lost the time of so many tokens once its candidate has settled, unless that is still expected to
 /// be the fastest: a few rejections in a row cost as much.
 const TRIAL_LOSS: f64 = 8.0;
@@ -147,6 +155,12 @@ impl Candidate {
         }
     }
 
+    /// Forgets what it has predicted, because nothing is known of its drafter any more.
+    fn forget_predictions(&mut self) {
+        self.outlook = Speed::with_decay(OUTLOOK_DECAY);
+        (self.start_ns, self.turns) = (0.0, 0);
+    }
+
     /// Returns whether it has predicted its speed.
     fn predicts(&self) -> bool {
         self.outlook.token_ns().is_some()
@@ -154,15 +168,23 @@ impl Candidate {
 }
 
 impl MethodChoice {
-    /// Creates a choice between so many candidates, at least one. It begins with the first.
+    /// Creates a choice between methods with these drafters, at least one. It begins with the first.
+    ///
+    /// # Panics
+    /// If there is none.
     #[must_use]
-    pub fn new(candidates: usize) -> Self {
-        let mut candidates = vec![Candidate::default(); candidates.max(1)];
+    pub fn new(drafters: &[usize]) -> Self {
+        let candidate = |drafter: &usize| {
+            let first = drafters.iter().position(|other| other == drafter).unwrap_or(0);
+            Candidate { first, ..Candidate::default() }
+        };
+        let mut candidates: Vec<Candidate> = drafters.iter().map(candidate).collect();
         candidates[0].turns = 1;
         Self {
             candidates,
             current: 0,
             is_trial: false,
+            tries_drafter: false,
             steps: 0,
             trial_ns: 0.0,
             starting_ns: 0.0,
@@ -222,6 +244,8 @@ impl MethodChoice {
                 candidate.drafts = forecast.drafts;
                 (candidate.start_ns, candidate.starting_ns) =
                     (forecast.start_ns, forecast.starting_ns);
+            } else if candidate.predicts() {
+                candidate.forget_predictions();
             }
         }
         let Some(last_ns) = last_ns else { return };
@@ -243,7 +267,7 @@ impl MethodChoice {
         let pauses = self.pauses();
         let lost_tokens = self.book_loss(tokens, ns, has_settled);
         if !self.is_trial {
-            return if pauses { self.begin(0, false) } else { self.choose() };
+            return if pauses { self.pause() } else { self.choose() };
         }
         let is_certain = lost_tokens > MOST_TRIAL_LOSS;
         let is_over = is_certain || self.steps >= TRIAL_STEPS || self.expects_less();
@@ -253,7 +277,7 @@ impl MethodChoice {
             if is_certain {
                 current.weight = current.weight.max(CERTAIN_STEPS);
             }
-            if pauses { self.begin(0, false) } else { self.use_best(is_over) }
+            if pauses { self.pause() } else { self.use_best(is_over) }
         }
     }
 
@@ -310,10 +334,17 @@ impl MethodChoice {
         let next = unpredicted.min_by_key(|&other| self.candidates[other].turns);
         let Some(next) = next.filter(|_| self.steps >= TRIAL_STEPS) else { return };
         let lost_ns = self.lost_ns + self.candidates[next].trial_ns;
-        if lost_ns <= TRIAL_SHARE * self.elapsed_ns {
+        // Without a trial, nothing will ever be known of another drafter.
+        let has_other_drafter = self.candidates[next].first != self.candidates[self.current].first;
+        let may_lose_ns = match has_other_drafter {
+            true => self.may_lose_ns(current_ns),
+            false => TRIAL_SHARE * self.elapsed_ns,
+        };
+        if lost_ns <= may_lose_ns {
             self.candidates[next].measured = Speed::with_decay(SPEED_DECAY);
             self.candidates[next].turns += 1;
             self.begin(next, true);
+            self.tries_drafter = has_other_drafter;
         }
     }
 
@@ -323,36 +354,48 @@ impl MethodChoice {
         let Candidate { start_ns, starting_ns, .. } = self.candidates[other];
         let start_ns = start_ns * (1.0 - current_ns / starting_ns).max(0.0);
         let gain_ns = current_ns - MIN_GAIN * token_ns;
-        let may_lose_ns = TRIAL_SHARE * self.elapsed_ns + CHANGE_LOSS * current_ns;
         gain_ns > 0.0
             && start_ns < HORIZON * gain_ns
-            && self.lost_ns + start_ns <= may_lose_ns + GAIN_TOKENS * gain_ns
+            && self.lost_ns + start_ns <= self.may_lose_ns(current_ns) + GAIN_TOKENS * gain_ns
+    }
+
+    /// Returns the time that changes may have lost if a token takes `current_ns`.
+    fn may_lose_ns(&self, current_ns: f64) -> f64 {
+        TRIAL_SHARE * self.elapsed_ns + CHANGE_LOSS * current_ns
     }
 
     /// Returns whether the current candidate expects to be no faster than the target alone, as it has for some steps, or does not
-    /// draft. Then the first candidate is used: it learns with the least effort when drafts pay again.
+    /// draft. Then the first candidate with its drafter is used: it learns with the least effort when drafts pay again.
     fn pauses(&self) -> bool {
         let current = &self.candidates[self.current];
         let alone_ns = current.alone_ns;
         let least = if self.is_trial { SETTLING_STEPS } else { PAUSED_STEPS };
-        self.current != 0
+        self.current != current.first
             && (current.alone_steps >= ALONE_STEPS
                 || current.paused_steps >= least
                     && current.token_ns().is_some_and(|ns| ns > alone_ns / MIN_GAIN))
     }
 
     /// Returns whether the candidate on trial, which was expected to be faster, expects less by now. Measured speeds of so few
-    /// steps do not count, because the number of tokens of a step varies.
+    /// steps do not count, because the number of tokens of a step varies. Nor do small differences if its drafter was unknown, before
+    /// enough of its tokens are tested.
     fn expects_less(&self) -> bool {
         let own_ns = self.candidates[self.current].outlook.token_ns();
         let own_ns = own_ns.map(|ns| ns * self.trial_correction);
-        self.steps >= SETTLING_STEPS
-            && own_ns.zip(self.fastest_other()).is_some_and(|(ns, (_, other_ns))| ns > other_ns)
+        let doubt =
+            if self.tries_drafter { DOUBTED_STEPS / f64::from(self.steps.max(1)) } else { 0.0 };
+        let is_slower = |(ns, (_, other_ns)): (f64, (usize, f64))| ns > other_ns * (1.0 + doubt);
+        self.steps >= SETTLING_STEPS && own_ns.zip(self.fastest_other()).is_some_and(is_slower)
+    }
+
+    fn pause(&mut self) {
+        self.begin(self.candidates[self.current].first, false);
     }
 
     fn begin(&mut self, candidate: usize, is_trial: bool) {
         self.trial_correction = self.candidates[candidate].correction();
         (self.current, self.is_trial, self.steps, self.trial_ns) = (candidate, is_trial, 0, 0.0);
+        self.tries_drafter = false;
         let candidate = &mut self.candidates[candidate];
         (candidate.paused_steps, candidate.alone_steps) = (0, 0);
         self.starting_ns = candidate.start_ns;
@@ -432,7 +475,7 @@ mod tests {
     fn the_fastest_is_used() {
         for fastest in 0..3 {
             let token_ns = |candidate, _| if candidate == fastest { 500 } else { 1_000 };
-            let (ns, by) = decode(&mut MethodChoice::new(3), 10_000, token_ns);
+            let (ns, by) = decode(&mut MethodChoice::new(&[0; 3]), 10_000, token_ns);
             assert!(ns < 5_400_000, "{fastest}: {ns} ns, {by:?}");
         }
     }
@@ -441,7 +484,7 @@ mod tests {
     fn slow_ones_cost_little() {
         for slow in [1_100, 2_000, 20_000] {
             let token_ns = |candidate, _| if candidate == 0 { 1_000 } else { slow };
-            let (ns, by) = decode(&mut MethodChoice::new(3), 20_000, token_ns);
+            let (ns, by) = decode(&mut MethodChoice::new(&[0; 3]), 20_000, token_ns);
             assert!(ns < 20_400_000, "{slow}: {ns} ns, {by:?}");
             assert!(by[1] > 0 && by[2] > 0, "they are tried: {by:?}");
         }
@@ -453,14 +496,14 @@ mod tests {
         let token_ns = |candidate: usize, position: usize| {
             if position / 4_000 % 2 == candidate { 500 } else { 1_000 }
         };
-        let (ns, by) = decode(&mut MethodChoice::new(2), 40_000, token_ns);
+        let (ns, by) = decode(&mut MethodChoice::new(&[0; 2]), 40_000, token_ns);
         // The best choice takes 20 ms, a constant one 30 ms.
         assert!(ns < 22_500_000, "{ns} ns, {by:?}");
     }
 
     #[test]
     fn an_answer_begins_with_new_forecasts() {
-        let mut choice = MethodChoice::new(1);
+        let mut choice = MethodChoice::new(&[0]);
         let forecast = Forecast::new(2e-3, 1_000.0, 0.0);
         for step in 0..TRIAL_STEPS + 2 {
             choice.observe(1, u64::from(step) * 1_000, false, &[Some(forecast)]);
@@ -471,7 +514,7 @@ mod tests {
 
     #[test]
     fn the_next_answer_begins_with_the_best() {
-        let mut choice = MethodChoice::new(3);
+        let mut choice = MethodChoice::new(&[0; 3]);
         decode(&mut choice, 3_000, |candidate, _| if candidate == 2 { 500 } else { 1_000 });
         let next = choice.for_next_answer();
         assert_eq!((next.current, next.last_ns, next.is_trial), (2, None, false));
@@ -480,7 +523,7 @@ mod tests {
     /// Decodes 4,000 tokens of 1,000 ns with the first candidate. The second one predicts `token_ns` and reads for `start_ns` first,
     /// and takes `real_ns`. Returns the tokens of both.
     fn decode_predicted(second: Forecast, real_ns: u64) -> Vec<usize> {
-        let (mut choice, mut now, mut by) = (MethodChoice::new(2), 0, vec![0; 2]);
+        let (mut choice, mut now, mut by) = (MethodChoice::new(&[0; 2]), 0, vec![0; 2]);
         let first = expects(1_000.0, true);
         for _ in 0..4_000 {
             choice.observe(1, now, false, &[Some(first), Some(second)]);
@@ -505,7 +548,7 @@ mod tests {
 
     #[test]
     fn a_trial_without_a_rival_loses_nothing() {
-        let mut choice = MethodChoice::new(2);
+        let mut choice = MethodChoice::new(&[0; 2]);
         let own = Forecast { alone_ns: 2_000.0, ..expects(1_000.0, true) };
         choice.observe(1, 0, false, &[None, Some(own)]);
         choice.begin(1, true);
@@ -516,7 +559,7 @@ mod tests {
 
     #[test]
     fn the_first_goes_on_while_others_would_pause() {
-        let mut choice = MethodChoice::new(2);
+        let mut choice = MethodChoice::new(&[0; 2]);
         let drafting = expects(500.0, true);
         let pausing = expects(1_000.0, false);
         choice.observe(1, 0, false, &[Some(pausing), Some(drafting)]);
@@ -539,7 +582,7 @@ mod tests {
     /// one, which would be hardly faster, must not take turns with it.
     #[test]
     fn a_method_that_pauses_is_as_fast_as_the_target_alone() {
-        let mut choice = MethodChoice::new(2);
+        let mut choice = MethodChoice::new(&[0; 2]);
         let mut now = 0;
         for step in 0..500 {
             let (first, ns) = match step < 80 {
@@ -557,7 +600,7 @@ mod tests {
     /// The second method predicts that drafts pay, but has paused, because they did not.
     #[test]
     fn one_that_has_paused_by_itself_is_left() {
-        let mut choice = MethodChoice::new(2);
+        let mut choice = MethodChoice::new(&[0; 2]);
         let forecast =
             |token_ns, drafts| Some(Forecast { starting_ns: 1e3, ..expects(token_ns, drafts) });
         let forecasts = [forecast(1_000.0, false), forecast(900.0, true)];
@@ -574,7 +617,7 @@ mod tests {
     #[test]
     fn reading_costs_nothing_if_the_target_goes_on() {
         let decode = |starting_ns| {
-            let mut choice = MethodChoice::new(2);
+            let mut choice = MethodChoice::new(&[0; 2]);
             let first = Forecast { starting_ns, ..expects(1_000.0, false) };
             let (mut now, mut left_ns, mut by) = (0, 100_000, [0; 2]);
             for _ in 0..1_000 {
@@ -593,6 +636,41 @@ mod tests {
         let (steps, correction) = decode(1_000.0);
         assert!(steps > 990 && (correction - 1.0).abs() < 1e-6, "{steps} {correction}");
         assert_eq!(decode(f64::INFINITY).0, 0, "the target would wait");
+    }
+
+    /// Two methods with a drafter each. The second drafter is better, but first tried by chance, and forgotten again and again.
+    #[test]
+    fn unknown_drafters_are_tried() {
+        let decode = |second_ns: f64, doubts: f64| {
+            let (mut choice, mut now, mut by) = (MethodChoice::new(&[0, 1]), 0.0, [0; 2]);
+            let mut idle = 1_000;
+            for _ in 0..4_000 {
+                let is_second = choice.current == 1;
+                idle = if is_second { 0 } else { idle + 1 };
+                by[choice.current] += 1;
+                now += if is_second { second_ns } else { 700.0 };
+                // At first, it expects less than it is worth.
+                let expected = second_ns * if choice.steps < 4 { doubts } else { 1.0 };
+                let second = (idle < 500).then(|| expects(expected, true));
+                choice.observe(1, now as u64, false, &[Some(expects(700.0, true)), second]);
+            }
+            (by, now)
+        };
+        let (by, _) = decode(500.0, 1.8);
+        assert!(by[1] > 3_900, "{by:?}");
+        let (by, ns) = decode(2_000.0, 1.0);
+        assert!(by[1] > 10 && ns < 1.02 * 4_000.0 * 700.0, "{by:?} {ns}");
+    }
+
+    #[test]
+    fn a_pause_is_that_of_the_drafter() {
+        let mut choice = MethodChoice::new(&[0, 1, 0, 1]);
+        let forecasts = [1_000.0, 1_000.0, 1_000.0, 500.0].map(|ns| Some(expects(ns, ns < 1e3)));
+        choice.observe(1, 0, false, &forecasts);
+        choice.begin(3, false);
+        let pausing = [Some(expects(1_000.0, false)); 4];
+        (1..100).for_each(|step| choice.observe(1, 1_000 * step, true, &pausing));
+        assert_eq!(choice.current, 1);
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl PearlDraftLength {
     pub fn knowledge(&self) -> Knowledge {
         let alone_ns = self.alone.without_neighbours_or(self.one_row_ns(), &self.score_costs);
         Knowledge {
-            acceptance: self.acceptance.clone(),
+            acceptance: Some(self.acceptance.clone()),
             score_costs: self.score_costs,
             plain_ns: alone_ns.is_finite().then_some(alone_ns),
             slowdown: self.measured_slowdown(),
@@ -145,7 +145,9 @@ impl PearlDraftLength {
 
     /// Learns the acceptance, the time of the target alone, and the times that it has not measured, from another method.
     pub fn adopt(&mut self, known: &Knowledge) {
-        self.acceptance = known.acceptance.clone();
+        if let Some(acceptance) = &known.acceptance {
+            self.acceptance = acceptance.clone();
+        }
         let is_measured = self.alone.is_measured() || self.while_drafting.is_known();
         if let Some(ns) = known.plain_ns {
             if !is_measured {

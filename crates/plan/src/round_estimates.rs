@@ -148,7 +148,7 @@ impl RoundEstimates {
     /// Returns what other methods can use.
     pub(crate) fn knowledge(&self, unread_tokens: usize) -> Knowledge {
         Knowledge {
-            acceptance: self.acceptance.clone(),
+            acceptance: Some(self.acceptance.clone()),
             score_costs: self.score_costs,
             slowdown: None,
             plain_ns: self.plain_ns(),
@@ -163,7 +163,9 @@ impl RoundEstimates {
 
     /// Learns the acceptance, the time of the target alone, and the times that were not measured here, from another method.
     pub(crate) fn adopt(&mut self, known: &Knowledge) {
-        self.acceptance = known.acceptance.clone();
+        if let Some(acceptance) = &known.acceptance {
+            self.acceptance = acceptance.clone();
+        }
         if let Some(ns) = known.plain_ns {
             if !self.plain.is_measured() {
                 self.score_costs = known.score_costs;

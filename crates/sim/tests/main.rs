@@ -3,6 +3,7 @@
 mod answers;
 mod auto;
 mod decoders;
+mod drafters;
 mod dsi;
 mod papers;
 mod pearl;

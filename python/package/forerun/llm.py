@@ -74,7 +74,7 @@ class LLM:
             them while decoding and uses the fastest. By default speculative with a drafter.
         drafter: What proposes tokens: model, easyspec, prompt-lookup, lookahead, eagle and others. By default what the
             draft model is.
-        also_draft: Additional drafters for the method dsi.
+        also_draft: Additional drafters. The methods speculative, pearl and auto use the fastest, dsi uses all.
         lookup: Guess tokens from earlier text in the rounds where that is expected to be better than the drafter:
             ``suffix`` or ``prompt-lookup``.
         draft_tokens: The tokens of a draft: a number from 1 to 64, ``auto`` or ``assisted``.

@@ -143,10 +143,10 @@ pub struct EngineArguments {
     #[arg(long, value_name = "TREE", default_value = "none", help_heading = headings::DRAFTING)]
     pub(crate) tree: Tree,
 
-    /// Additional drafter for `--method dsi`: a model, or `prompt-lookup`.
+    /// Additional drafter: a model, or `prompt-lookup`. May be given several times.
     ///
-    /// May be given several times. If several drafters agree with the target, the first one's
-    /// tokens are kept.
+    /// `speculative`, `pearl` and `auto` use the one that is expected to be the fastest on the text at hand. With `dsi`, all of them
+    /// draft at the same time, and if several agree with the target, the first one's tokens are kept.
     #[arg(long, value_name = "MODEL|prompt-lookup", help_heading = headings::DRAFTING)]
     pub(crate) also_draft: Vec<AdditionalDrafter>,
 

@@ -36,7 +36,12 @@ pub(super) fn placement(
                 true => drafter_cores(cores.len(), cost_ratio(options)),
                 false => 1,
             });
-            Placement::automatic(&cores, drafter, replicas).with_drafters(models)
+            let placement = Placement::automatic(&cores, drafter, replicas);
+            // Only DSI's drafters work at the same time.
+            match method == Method::Dsi {
+                true => placement.with_drafters(models),
+                false => placement.with_drafters_in_turn(models),
+            }
         }
     };
     placement.check_roles(models, method.has_replicas())?;

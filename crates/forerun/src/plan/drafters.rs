@@ -11,7 +11,7 @@ use forerun_runtime::{DeviceGroup, DeviceGroups, Placement};
 use std::fmt;
 use std::str::FromStr;
 
-/// A drafter in addition to the first one, for [`Method::Dsi`].
+/// A drafter in addition to the first one.
 ///
 /// Parsed from the name of a drafter on tokens, such as `prompt-lookup`, or from that of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -67,8 +67,8 @@ pub enum PlanError {
     },
     /// Several drafters are set, but the method uses only one.
     #[error(
-        "the method {0} has one drafter: leave `additional_drafters` out, or set `method = dsi` and a \
-         first drafter"
+        "the method {0} has one drafter: leave `additional_drafters` out, or set another method, such as \
+         `method = auto`"
     )]
     SingleDrafter(Method),
     /// Siblings are requested, but there are several drafters.

@@ -55,8 +55,10 @@ pub struct Options {
     /// The kind of drafter. By default the kind that the draft model's tensors show, or none without
     /// a draft model.
     pub drafter: Option<DrafterKind>,
-    /// Drafters in addition to the first one, for [`Method::Dsi`]. If several drafters agree with
-    /// the target, the first one's tokens are kept.
+    /// Drafters in addition to the first one. [`Method::Speculative`], [`Method::Pearl`] and [`Method::Auto`] use the one that is
+    /// expected to be the fastest on the text at hand. Answers that must be reproducible although their text depends on drafts use the
+    /// first one. With [`Method::Dsi`] all of them draft at the same time, and if several agree with the target, the first one's tokens
+    /// are kept.
     pub additional_drafters: Vec<AdditionalDrafter>,
     /// A lookup of earlier text, whose guesses take the place of the drafter's draft in the rounds where they are
     /// expected to be better.

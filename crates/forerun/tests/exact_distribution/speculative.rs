@@ -1,6 +1,6 @@
 //! Plain and speculative decoding with a drafter on tokens are exact.
 
-use crate::drafters::model_drafter;
+use crate::drafters::{Make, lookup_drafter, model_drafter, other_drafter};
 use crate::exactness::{
     assert_exact, assert_exact_in_any_order, assert_exact_of, assert_exact_with,
 };
@@ -102,6 +102,49 @@ fn speculative_decoding_with_sampled_trees_is_exact() {
     for shape in [iid(&[2]), iid(&[3]), iid(&[2, 1]), iid(&[1, 2])] {
         let name = format!("speculative, model, {shape:?}");
         assert_exact(&name, &model_drafter, &|| speculative(&shape));
+    }
+}
+
+/// Takes turns between decoders, as `auto` does at its changes.
+struct InTurn(Vec<Box<dyn Decoder>>);
+
+impl Decoder for InTurn {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        self.0.rotate_left(1);
+        self.0[0].step(sequence, cluster)?;
+        self.0[0].stop(cluster);
+        Ok(())
+    }
+}
+
+/// A token that one drafter has drafted, and that was not tested, may be drafted by another one in the next round.
+#[test]
+fn drafters_in_turn_are_exact() {
+    let others: [Make<'_>; 2] = [&other_drafter, &lookup_drafter];
+    for (name, shape) in [("chains", chain(2)), ("trees", iid(&[2, 1])), ("ranks", top(2, 2))] {
+        let mut branches = 0;
+        for verification in [Verification::Rejection, Verification::Block] {
+            let decoder = || -> Box<dyn Decoder> {
+                let of_drafter = |drafter| -> Box<dyn Decoder> {
+                    let fixed = SpeculativeDraftLength::new(shape.clone(), DraftLength::Fixed);
+                    Box::new(Speculative::new(fixed).with_drafter(drafter))
+                };
+                Box::new(InTurn((0..3).map(of_drafter).collect()))
+            };
+            for sampling in [sampling(1.0, 0, 1.0), more_options().pop().unwrap()] {
+                let sampling = Sampling { verification, ..sampling };
+                let experiment = Experiment::of(sampling.clone(), &model_drafter, &decoder);
+                let experiment = Experiment { others: &others, tokens: 3, ..experiment };
+                let (deviation, count) = experiment.deviation_and_branches();
+                assert!(deviation < 1e-6, "{name}, {sampling:?}: off by {deviation}");
+                branches += count;
+            }
+        }
+        println!("drafters in turn, {name}: exact in {branches} branches");
     }
 }
 

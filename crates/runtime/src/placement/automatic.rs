@@ -49,6 +49,15 @@ impl Placement {
         }
         self
     }
+
+    /// Returns the placement with a group for each of `count` drafters, which all use the first one's.
+    #[must_use]
+    pub fn with_drafters_in_turn(mut self, count: usize) -> Self {
+        if let Some(first) = self.drafters.first().cloned() {
+            self.drafters.resize(count.max(1), first);
+        }
+        self
+    }
 }
 
 #[cfg(test)]
