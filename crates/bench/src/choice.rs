@@ -1,8 +1,8 @@
 //! One combination of the options in a sweep.
 
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, Drafting, LayerStrategy, Lookup, Method,
-    ModelSource, PearlOptions, Placement, Tree, WeightTypes, default_cores,
+    AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, Drafting, LayerStrategy,
+    Lookup, Method, ModelSource, PearlOptions, Placement, Tree, WeightTypes, default_cores,
 };
 use std::collections::BTreeSet;
 
@@ -13,6 +13,8 @@ pub(crate) struct Choice {
     pub(crate) drafter: DrafterKind,
     /// The checkpoint of the drafter, if it needs one.
     pub(crate) draft_model: Option<ModelSource>,
+    /// The other drafters.
+    pub(crate) additional_drafters: Vec<AdditionalDrafter>,
     pub(crate) lookup: Lookup,
     pub(crate) draft_tokens: DraftTokens,
     pub(crate) tree: Tree,
@@ -34,6 +36,7 @@ impl Choice {
             method: Method::Autoregressive,
             drafter: DrafterKind::None,
             draft_model: None,
+            additional_drafters: Vec::new(),
             lookup: Lookup::None,
             draft_tokens: DraftTokens::Auto,
             tree: Tree::None,

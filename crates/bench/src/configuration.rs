@@ -171,6 +171,10 @@ fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
                         method,
                         drafter: DrafterKind::None,
                         draft_model: None,
+                        additional_drafters: match method.offers(Need::SeveralDrafters) {
+                            true => sweep.additional_drafters.clone(),
+                            false => Vec::new(),
+                        },
                         lookup: Lookup::None,
                         draft_tokens: DraftTokens::Auto,
                         tree: Tree::None,
@@ -311,7 +315,7 @@ fn build(
     let options = Options {
         model: models.target.clone(),
         draft_model: choice.draft_model.clone(),
-        additional_drafters: Vec::new(),
+        additional_drafters: choice.additional_drafters.clone(),
         lookup: choice.lookup,
         method: Some(choice.method),
         drafter: Some(choice.drafter),
@@ -363,6 +367,9 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
     if plan.method().drafts() {
         let count = draft_tokens_text(choice.draft_tokens);
         flags += &format!(" --drafter {} --draft-tokens {count}", plan.drafter());
+        for drafter in plan.additional_drafters() {
+            flags += &format!(" --also-draft {}", quoted(&drafter.to_string()));
+        }
         if plan.lookup() != Lookup::None {
             flags += &format!(" --lookup {}", plan.lookup());
         }

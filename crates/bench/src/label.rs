@@ -73,6 +73,9 @@ fn drafting(choice: &Choice, all: &[Choice]) -> String {
     if let Some(path) = &choice.draft_model {
         name += &draft_model_name(path, choice, all);
     }
+    for drafter in &choice.additional_drafters {
+        name += &format!(" + {drafter}");
+    }
     if choice.lookup != Lookup::None {
         name += &format!(" + {}", choice.lookup);
     }

@@ -2,8 +2,8 @@
 
 use crate::{BenchError, PeerSpec};
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method, ModelSource,
-    PearlOptions, Placement, Tree, UnknownWeightType, WeightTypes,
+    AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
+    ModelSource, PearlOptions, Placement, Tree, UnknownWeightType, WeightTypes,
 };
 use serde::Deserialize;
 use std::fs;
@@ -22,6 +22,8 @@ pub struct Sweep {
     /// The draft models. Each is combined with the drafters that can use it. Default: the common draft
     /// model of all sweeps.
     pub draft_models: Vec<ModelSource>,
+    /// The additional drafters of each configuration whose method takes several.
+    pub additional_drafters: Vec<AdditionalDrafter>,
     /// The lookups of earlier text in addition to each drafter; ignored by methods that have none.
     pub lookups: Vec<Lookup>,
     /// The draft lengths.
@@ -117,6 +119,7 @@ struct RawSweep {
     method: Values,
     drafter: Values,
     draft_model: Values,
+    also_draft: Values,
     lookup: Values,
     draft_tokens: Values,
     tree: Values,
@@ -238,6 +241,7 @@ impl RawSweep {
             methods: self.method.parsed("method")?,
             drafters: self.drafter.parsed("drafter")?,
             draft_models: self.draft_model.models(),
+            additional_drafters: self.also_draft.parsed("also-draft")?,
             lookups: self.lookup.parsed("lookup")?,
             temperatures: self.temperature.parsed("temperature")?,
             draft_tokens: self.draft_tokens.parsed("draft-tokens")?,
@@ -264,7 +268,7 @@ mod tests {
         let file: SweepFile = "model = 'a'\n[[sweep]]\ndraft-tokens = [1, 'auto']\ntree = 'top:2x3'\n\
              [[sweep]]\nmethod = 'speculative'\ndrafter = ['prompt-lookup']\ndtype = ['auto', 'int8']\n\
              [[sweep]]\ndrafter = 'easyspec'\nlp = 2\nlayer-groups = ['0,1-2']\ncalibration = 'never'\n\
-             [[sweep]]\ndraft-model = ['b', 'c/d']\nlookup = ['none', 'suffix']\ntemperature = [0, 0.7]"
+             [[sweep]]\ndraft-model = ['b', 'c/d']\nlookup = ['none', 'suffix']\nalso-draft = ['prompt-lookup', 'e']\ntemperature = [0, 0.7]"
             .parse()
             .unwrap();
         assert_eq!(file.model, Some("a".into()));
@@ -287,6 +291,10 @@ mod tests {
         };
         let fourth = Sweep {
             draft_models: vec!["b".into(), "c/d".into()],
+            additional_drafters: vec![
+                AdditionalDrafter::Tokens(DrafterKind::PromptLookup),
+                AdditionalDrafter::Model("e".into()),
+            ],
             lookups: vec![Lookup::None, Lookup::Suffix],
             temperatures: vec![0.0, 0.7],
             ..Sweep::default()

@@ -288,6 +288,7 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
     let flags = Sweep {
         methods: arguments.method.clone(),
         drafters: arguments.drafter.clone(),
+        additional_drafters: arguments.also_draft.clone(),
         lookups: arguments.lookup.clone(),
         draft_tokens: arguments.draft_tokens.clone(),
         trees: arguments.tree.clone(),
@@ -402,6 +403,8 @@ fn identity(
         };
         let drafter =
             plan.draft_model().map(|model| display_name(models, model) + " ").unwrap_or_default();
+        let also = plan.additional_drafters().iter().map(|drafter| format!("also {drafter} "));
+        let drafter = drafter + &also.collect::<String>();
         let (temperature, placement) = (configuration.temperature, plan.placement());
         let name = &configuration.name;
         format!("{name}: {parts:?} {drafter}{lookup}{easyspec}{placement} at {temperature}")

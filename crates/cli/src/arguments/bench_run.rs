@@ -4,8 +4,8 @@ use super::headings;
 use super::values::{self, layer_groups};
 use clap::Args;
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method, ModelSource,
-    PearlOptions, Placement, Tree, VerificationChoice, WeightTypes,
+    AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Lookup, Method,
+    ModelSource, PearlOptions, Placement, Tree, VerificationChoice, WeightTypes,
 };
 use forerun_bench::{Preset, PromptStyle};
 use std::path::PathBuf;
@@ -62,6 +62,12 @@ pub(crate) struct RunBenchArguments {
         help_heading = headings::DRAFTING
     )]
     pub(crate) drafter: Vec<DrafterKind>,
+
+    /// Additional drafter of each configuration whose method takes several: a model, or `prompt-lookup`.
+    ///
+    /// May be given several times.
+    #[arg(long, value_name = "MODEL|prompt-lookup", help_heading = headings::DRAFTING)]
+    pub(crate) also_draft: Vec<AdditionalDrafter>,
 
     /// Lookups of earlier text to compare, in addition to each drafter [default: none].
     ///
@@ -141,8 +147,8 @@ pub(crate) struct RunBenchArguments {
     ///
     /// Each `[[sweep]]` table has any of `method`, `drafter`, `draft-model`, `lookup`, `draft-tokens`,
     /// `tree`, `pearl`, `siblings`, `placement`, `dtype`, `temperature`, `lp`, `layer-groups` and
-    /// `calibration`. Each of these is a value or a list, and every combination is compared. Before
-    /// the tables, the file may name `model` and `draft-model`. A `[[peer]]` table adds another
+    /// `calibration`. Each of these is a value or a list, and every combination is compared.
+    /// `also-draft` lists drafters that each configuration of the table has in addition. Before the tables, the file may name `model` and `draft-model`. A `[[peer]]` table adds another
     /// engine, as described in `bench/peers`.
     #[arg(long, value_name = "FILE", help_heading = headings::CONFIGURATIONS)]
     pub(crate) sweep: Option<PathBuf>,
