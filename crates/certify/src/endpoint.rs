@@ -12,6 +12,9 @@ const REQUEST_TIME: Duration = Duration::from_secs(600);
 /// The number of alternatives whose log-probabilities are requested.
 const ALTERNATIVES: usize = 5;
 
+/// A token whose probability is rounded to 1 has at least this log-probability.
+const LEAST_CERTAIN: f64 = -1e-4;
+
 /// A server.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
@@ -73,8 +76,11 @@ pub struct EndpointComparison {
     /// The number of equal tokens before the first difference of each answer.
     pub tokens: usize,
     /// The largest difference between the log-probabilities of equal tokens, in nats. Above 0, the server's
-    /// logits depend on how tokens are grouped into passes.
+    /// logits depend on how tokens are grouped into passes. Unreported ones do not count.
     pub largest_gap_nats: f64,
+    /// The number of equal tokens whose log-probability is 0, although the reference's is not. Some servers do not report those of
+    /// accepted draft tokens.
+    pub unreported: usize,
     /// The first difference.
     pub divergence: Option<EndpointDivergence>,
 }
@@ -119,6 +125,7 @@ pub fn compare_endpoints(
         equal_prompts: 0,
         tokens: 0,
         largest_gap_nats: 0.0,
+        unreported: 0,
         divergence: None,
     };
     for (index, prompt) in prompts.iter().enumerate() {
@@ -135,6 +142,10 @@ impl EndpointComparison {
         let position = pairs.clone().take_while(|(a, b)| a.text == b.text).count();
         self.tokens += position;
         for (a, b) in pairs.take(position) {
+            if b.logprob == 0.0 && a.logprob < LEAST_CERTAIN {
+                self.unreported += 1;
+                continue;
+            }
             self.largest_gap_nats = self.largest_gap_nats.max((a.logprob - b.logprob).abs());
         }
         let texts =
@@ -230,6 +241,13 @@ impl fmt::Display for EndpointComparison {
             f,
             "  log-probabilities of equal tokens differ by up to {largest_gap_nats:.2e} nats"
         )?;
+        if self.unreported > 0 {
+            write!(
+                f,
+                "\n  {endpoint} reports a log-probability of 0 for {} other tokens, as if they were certain",
+                self.unreported
+            )?;
+        }
         let Some(EndpointDivergence { prompt, position, tokens, gap_nats }) = &self.divergence
         else {
             return Ok(());
@@ -264,6 +282,7 @@ mod tests {
             equal_prompts: 0,
             tokens: 0,
             largest_gap_nats: 0.0,
+            unreported: 0,
             divergence: None,
         }
     }
@@ -307,6 +326,13 @@ mod tests {
             page.contains("\" c\" instead of \" b\", which plain finds 5.00e-2 nats"),
             "{page}"
         );
+        // A log-probability of 0 is missing, unless the token is certain.
+        comparison.add(0, &plain, &[token(" a", 0.0, &[]), token(" b", -0.7, &[])]);
+        let certain = [token(" a", -1e-9, &[])];
+        comparison.add(0, &certain, &[token(" a", 0.0, &[])]);
+        assert_eq!((comparison.unreported, comparison.equal_prompts), (1, 3));
+        assert!((comparison.largest_gap_nats - 0.0625).abs() < 1e-12);
+        assert!(comparison.to_string().contains("0 for 1 other tokens"), "{comparison}");
         // An answer that ends earlier.
         comparison.divergence = None;
         comparison.add(0, &plain, &plain[..1]);
