@@ -18,8 +18,9 @@ pub(crate) struct RoundEstimates {
     pub(crate) slow_pass: Option<f64>,
     draft_costs: BatchCosts,
     score_costs: BatchCosts,
-    /// The time of a round without a draft.
+    /// The time of a round without a draft, and the number of such rounds until it was settled.
     plain: OneRowTime,
+    settling: Settling,
     /// The time that further rows add to a target forward, by their number.
     pub(crate) rows: CostCurve,
     /// The time of a draft by its number of forwards: one for each depth, or, if a tree is drafted whole, each node.
@@ -59,7 +60,10 @@ impl RoundEstimates {
         let (Some(draft_ns), Some(score_ns)) = (draft_ns, score_ns) else { return false };
         self.waited_ns[usize::from(round.drafted > 0 && !round.looked_up)].add(waited_ns);
         if round.drafted == 0 {
-            self.plain.add(&round.score);
+            match self.settling.observe(self.plain_ns(), score_ns) {
+                true => self.plain.add(&round.score),
+                false => _ = self.plain.replace(score_ns, &self.score_costs),
+            }
             self.expect_slow_draft();
             // Nearly all of an empty draft after a pause was the reading of what the drafter had missed.
             if round.requested && caught_up > 0 {
@@ -171,6 +175,7 @@ impl RoundEstimates {
                 self.score_costs = known.score_costs;
             }
             self.plain.replace(ns, &self.score_costs);
+            self.settling = Settling::Over;
         }
         if let Some(ns) = known.waited_ns {
             self.waited_ns[0].adopt(ns);
@@ -218,6 +223,11 @@ impl RoundEstimates {
         Some(self.score_costs.share_at_load(ns, 1.0) + self.waited_ns[0].value_or(0.0))
     }
 
+    /// Returns whether the time of a round without a draft is known well enough to compare drafts with it.
+    pub(crate) fn knows_plain(&self) -> bool {
+        self.settling == Settling::Over
+    }
+
     /// Returns the time of a round without a draft; `None` if nothing is known.
     fn plain_ns(&self) -> Option<f64> {
         self.plain.is_known().then(|| self.plain.without_neighbours_or(0.0, &self.score_costs))
@@ -256,6 +266,37 @@ impl RoundEstimates {
             false => self.draft.up_to(longest),
         };
         RoundTimes { estimates: self, rows: self.rows.at_best_up_to(longest), drafts }
+    }
+}
+
+/// The first rounds without a draft. They may be slower than later ones, because caches and threads are cold. Compared with them, drafting would
+/// seem to pay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settling {
+    /// So many rounds were faster than those before.
+    Rounds(u32),
+    Over,
+}
+
+/// Cold rounds take more than so many times as long as later ones.
+const COLD: f64 = 1.1;
+/// The largest number of rounds that count as cold.
+const COLD_ROUNDS: u32 = 8;
+
+impl Default for Settling {
+    fn default() -> Self {
+        Self::Rounds(0)
+    }
+}
+
+impl Settling {
+    /// Learns the time of a round, after those that took `before_ns`. Returns whether these still count.
+    fn observe(&mut self, before_ns: Option<f64>, ns: f64) -> bool {
+        let Self::Rounds(rounds) = *self else { return true };
+        let was_cold = before_ns.is_none_or(|before_ns| before_ns > COLD * ns);
+        *self =
+            if was_cold && rounds < COLD_ROUNDS { Self::Rounds(rounds + 1) } else { Self::Over };
+        !was_cold
     }
 }
 

@@ -337,7 +337,8 @@ impl SpeculativeDraftLength {
     /// Decides the next draft.
     fn decide(&self) -> Next {
         let none = Next::default();
-        let plain_ns = self.estimates.plain_share().filter(|_| self.depth() > 0);
+        let may_draft = self.depth() > 0 && self.estimates.knows_plain();
+        let plain_ns = self.estimates.plain_share().filter(|_| may_draft);
         let Some(plain_ns) = plain_ns else { return none };
         let acceptance = &self.estimates.acceptance;
         let (usual, least) = self.times();
