@@ -30,6 +30,8 @@ pub struct MethodChoice {
     /// The time that all trials have lost.
     lost_ns: f64,
     elapsed_ns: f64,
+    /// The time that was gained, compared with the target alone.
+    gained_ns: f64,
     /// The end of the answer's last step, if it has had one.
     last_ns: Option<u64>,
     /// The time of a step of the present candidate.
@@ -118,6 +120,8 @@ const TRIAL_LOSS: f64 = 8.0;
 const MOST_TRIAL_LOSS: f64 = 16.0;
 /// The share of the time that trials may lose.
 const TRIAL_SHARE: f64 = 0.01;
+/// The share of what was gained that trials of unknown drafters may lose in addition.
+const GAIN_SHARE: f64 = 0.02;
 /// The factor by which another candidate must be faster to be used instead.
 const MIN_GAIN: f64 = 1.03;
 /// The number of tokens in which a change must pay for its start.
@@ -191,6 +195,7 @@ impl MethodChoice {
             trial_correction: 1.0,
             lost_ns: 0.0,
             elapsed_ns: 0.0,
+            gained_ns: 0.0,
             step_ns: DecayingMean::default(),
             interruptions: Interruptions::default(),
             last_ns: None,
@@ -256,6 +261,8 @@ impl MethodChoice {
         let current = &mut self.candidates[self.current];
         if let Some(Some(forecast)) = forecasts.get(self.current) {
             current.alone_ns = forecast.alone_ns;
+            let gained_ns = tokens as f64 * forecast.alone_ns - ns;
+            self.gained_ns = (self.gained_ns + gained_ns).max(0.0);
             let is_slow = !current.drafts || current.token_ns() > Some(forecast.alone_ns);
             // The same forecast says nothing more.
             if are_new {
@@ -337,7 +344,7 @@ impl MethodChoice {
         // Without a trial, nothing will ever be known of another drafter.
         let has_other_drafter = self.candidates[next].first != self.candidates[self.current].first;
         let may_lose_ns = match has_other_drafter {
-            true => self.may_lose_ns(current_ns),
+            true => self.may_lose_ns(current_ns) + GAIN_SHARE * self.gained_ns,
             false => TRIAL_SHARE * self.elapsed_ns,
         };
         if lost_ns <= may_lose_ns {

@@ -60,7 +60,7 @@ fn every_configuration_gives_the_text_of_plain_decoding() {
 fn several_drafters_give_the_text_of_plain_decoding() {
     let models = Models::pair();
     let target = models.target().display().to_string();
-    let also = format!("--method dsi --also-draft {target} --also-draft prompt-lookup");
+    let also = format!("--also-draft {target} --also-draft prompt-lookup");
     let one_core = Run::one_core_placement();
     let placement = one_core.replacen("drafter=", "drafter=cpu:CORE,drafter=", 1);
     let core = one_core.split(['=', ',']).nth(1).unwrap().trim_start_matches("cpu:");
@@ -68,16 +68,20 @@ fn several_drafters_give_the_text_of_plain_decoding() {
     for sampling in ["--temperature 0", "--temperature 0.9 --seed 7"] {
         let expected =
             run(&models, true, &["--method autoregressive", sampling]).succeed().output();
-        let several = Run::generate(&models).with_path("--draft-model", &models.drafter());
-        let several = several.with(&["--prompt", PROMPT, "--max-tokens", "60", "--ignore-eos"]);
-        let options: Vec<&str> = also.split(' ').chain(sampling.split(' ')).collect();
-        let several = several.with(&["--placement", &placement]).with(&options).succeed();
-        assert_eq!(several.output(), expected, "{sampling}");
-        let line = several.statistics();
-        assert!(line.contains("dsi, model + ") && line.contains(" + prompt-lookup: 60"), "{line}");
+        for method in ["dsi", "speculative", "auto"] {
+            let several = Run::generate(&models).with_path("--draft-model", &models.drafter());
+            let several = several.with(&["--prompt", PROMPT, "--max-tokens", "60", "--ignore-eos"]);
+            let options: Vec<&str> = also.split(' ').chain(sampling.split(' ')).collect();
+            let several = several.with(&["--method", method]).with(&options);
+            let several = several.with(&["--placement", &placement]).succeed();
+            assert_eq!(several.output(), expected, "{method}, {sampling}");
+            let line = several.statistics();
+            assert!(line.contains(&format!("{method}, model + ")), "{line}");
+            assert!(line.contains(" + prompt-lookup: 60"), "{line}");
+        }
     }
-    let refused = run(&models, true, &["--method pearl --also-draft prompt-lookup"]).finish();
-    refused.assert_refused("pearl", &["pearl has one drafter", "--method dsi"]);
+    let refused = run(&models, true, &["--method ssd --also-draft prompt-lookup"]).finish();
+    refused.assert_refused("ssd", &["ssd has one drafter", "--method auto"]);
     let few = run(&models, true, &["--method dsi --also-draft", &target]).finish();
     few.assert_refused("a group", &["1 drafter group for 2 drafters", "repeat the group"]);
 }
