@@ -903,6 +903,13 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
                 ..own(Method::Speculative, DraftTokens::Fixed(3), tree, "eager")
             });
         }
+        // Drafts after rounds of other drafters.
+        cells.push(Cell {
+            additional: &[ExtraDrafter::Drafter, ExtraDrafter::PromptLookup],
+            must_reject: 0,
+            must_accept: 0,
+            ..own(Method::Speculative, DraftTokens::Fixed(3), Tree::None, "eager")
+        });
         if [DrafterKind::Medusa, DrafterKind::Hydra].contains(&drafter) {
             continue;
         }
