@@ -18,7 +18,7 @@ pub(crate) struct RoundEstimates {
     pub(crate) slow_pass: Option<f64>,
     draft_costs: BatchCosts,
     score_costs: BatchCosts,
-    /// The time of a round without a draft, and the number of such rounds until it was settled.
+    /// The time of a round without a draft, and whether it has settled.
     plain: OneRowTime,
     settling: Settling,
     /// The time that further rows add to a target forward, by their number.
@@ -320,5 +320,34 @@ impl RoundTimes<'_> {
         let score_ns = estimates.score_costs.share_at_load(score_ns, size.nodes as f64 + 1.0);
         let [without, with] = estimates.waited_ns;
         draft_ns + score_ns + with.value_or(without.value_or(0.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::estimates::JobTime;
+
+    fn plain_after(times: &[u64]) -> (Option<f64>, bool) {
+        let mut estimates = RoundEstimates::default();
+        for &ns in times {
+            let round = Round { score: JobTime::alone(ns), ..Round::default() };
+            estimates.learn(&round, 0, 0.0);
+        }
+        (estimates.plain_ns(), estimates.knows_plain())
+    }
+
+    #[test]
+    fn cold_rounds_do_not_count() {
+        assert_eq!(plain_after(&[1_000]), (Some(1_000.0), false));
+        assert_eq!(plain_after(&[1_000, 1_000]), (Some(1_000.0), true));
+        assert_eq!(plain_after(&[5_000, 2_000, 1_000]), (Some(1_000.0), false));
+        assert_eq!(plain_after(&[5_000, 2_000, 1_000, 1_000]), (Some(1_000.0), true));
+        // Later, a fast round is one of many.
+        let (plain_ns, knows) = plain_after(&[1_000, 1_000, 1_000, 500]);
+        assert!(knows && plain_ns.is_some_and(|ns| ns > 700.0), "{plain_ns:?}");
+        // Rounds that always become faster are no longer cold at some point.
+        let times: Vec<u64> = (0..=COLD_ROUNDS).map(|round| 1_000_000 >> round).collect();
+        assert!(plain_after(&times).1);
     }
 }
