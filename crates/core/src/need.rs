@@ -13,7 +13,7 @@ pub enum Need {
     Trees,
     /// The outcome of each whole draft.
     WholeDrafts,
-    /// Several drafters at the same time.
+    /// Several drafters.
     SeveralDrafters,
     /// The drafter's next best tokens next to those of a chain.
     Siblings,

@@ -5,8 +5,8 @@
 //! text at hand, and the fastest is used ([`MethodChoice`]). Each of them pauses by itself while drafting does not pay,
 //! so none is much slower than the target alone.
 //!
-//! What one drafter shows says nothing of another. So each is tried, and tried again after much other text, within the
-//! budget of trials.
+//! What is known of one drafter says nothing about another. So each is tried, and tried again after 512 tokens of other drafters, as far
+//! as the account of lost time allows.
 
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence, dsi,

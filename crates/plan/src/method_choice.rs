@@ -111,7 +111,7 @@ const PAUSED_STEPS: u32 = 4;
 const TRIAL_STEPS: u32 = 32;
 /// The number of steps between two forecasts.
 const FORECAST_EVERY: u32 = 4;
-/// What a drafter of which nothing was known shows in so many steps may be wrong by a factor of 2.
+/// After so many steps of a new drafter's trial, its expected time may be too long by a factor of 2. The doubt shrinks with further steps.
 const DOUBTED_STEPS: f64 = 2.0;
 /// A trial ends early if it has lost the time of so many tokens once its candidate has settled, unless that is still expected to
 /// be the fastest: a few rejections in a row cost as much.
@@ -162,7 +162,9 @@ impl Candidate {
     /// Forgets what it has predicted, because nothing is known of its drafter any more.
     fn forget_predictions(&mut self) {
         self.outlook = Speed::with_decay(OUTLOOK_DECAY);
-        (self.start_ns, self.turns) = (0.0, 0);
+        (self.measured, self.predicted) =
+            (Speed::with_decay(SPEED_DECAY), Speed::with_decay(SPEED_DECAY));
+        (self.weight, self.start_ns, self.turns) = (0.0, 0.0, 0);
     }
 
     /// Returns whether it has predicted its speed.

@@ -273,7 +273,7 @@ impl RoundEstimates {
 /// seem to pay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Settling {
-    /// So many rounds were faster than those before.
+    /// The number of rounds so far, each faster than the one before it.
     Rounds(u32),
     Over,
 }
