@@ -12,8 +12,8 @@ const REQUEST_TIME: Duration = Duration::from_secs(600);
 /// The number of alternatives whose log-probabilities are requested.
 const ALTERNATIVES: usize = 5;
 
-/// A token whose probability is rounded to 1 has at least this log-probability.
-const LEAST_CERTAIN: f64 = -1e-4;
+/// From this log-probability on, a token counts as certain.
+const CERTAIN_LOGPROB: f64 = -1e-4;
 
 /// A server.
 #[derive(Clone, Debug)]
@@ -142,7 +142,7 @@ impl EndpointComparison {
         let position = pairs.clone().take_while(|(a, b)| a.text == b.text).count();
         self.tokens += position;
         for (a, b) in pairs.take(position) {
-            if b.logprob == 0.0 && a.logprob < LEAST_CERTAIN {
+            if b.logprob == 0.0 && a.logprob < CERTAIN_LOGPROB {
                 self.unreported += 1;
                 continue;
             }

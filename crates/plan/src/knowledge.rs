@@ -31,12 +31,12 @@ pub struct Knowledge {
 
 impl Knowledge {
     /// Returns what a method with another drafter can use of it: what it says of the target. `unread_tokens`: the number of
-    /// committed tokens that the other drafter has not read. `is_forgotten`: whether to forget the other drafter's acceptance, which is
-    /// about text that is long past.
+    /// committed tokens that the other drafter has not read. `forgets_acceptance`: whether that method also forgets its own acceptance, which
+    /// is about text that is long past.
     #[must_use]
-    pub fn for_other_drafter(&self, unread_tokens: usize, is_forgotten: bool) -> Self {
+    pub fn for_other_drafter(&self, unread_tokens: usize, forgets_acceptance: bool) -> Self {
         Self {
-            acceptance: is_forgotten.then(Acceptance::default),
+            acceptance: forgets_acceptance.then(Acceptance::default),
             draft_costs: BatchCosts::default(),
             forward_ns: None,
             catch_up_ns: None,
