@@ -16,7 +16,7 @@ use forerun_core::{
     Cluster, ClusterError, Completion, Job, Need, Outcome, Role, SequenceId, Ticket,
     trace::SpanOutcome,
 };
-use forerun_plan::{Forecast, Knowledge, MethodChoice};
+use forerun_plan::{Forecast, Knowledge, MethodChoice, StepKind};
 use std::collections::BTreeSet;
 
 /// The entry in [`METHODS`](crate::METHODS).
@@ -39,6 +39,8 @@ type MakeDecoder = fn(&DecoderOptions) -> Box<dyn AnswerDecoder>;
 /// not follow the clock, so it is that of the first method and drafter.
 pub(crate) fn fastest(methods: &[MakeDecoder], options: &DecoderOptions) -> Box<dyn AnswerDecoder> {
     let drafters = options.drafter..options.drafter + options.drafters();
+    let passes = drafters.clone().map(|drafter| options.of_drafter(drafter).expected_passes);
+    let passes: Vec<_> = drafters.clone().zip(passes).collect();
     let candidates = methods.iter().flat_map(|method| {
         drafters.clone().map(move |drafter| (drafter, method(&options.of_drafter(drafter))))
     });
@@ -46,7 +48,7 @@ pub(crate) fn fastest(methods: &[MakeDecoder], options: &DecoderOptions) -> Box<
     if options.reproducible || candidates.len() == 1 {
         return candidates.swap_remove(0).1;
     }
-    Box::new(Auto::of_drafters(candidates))
+    Box::new(Auto::of_drafters(candidates).with_expected_passes(&passes))
 }
 
 /// Decodes with the fastest of several decoders.
@@ -66,12 +68,16 @@ struct Candidate {
     decoder: Box<dyn AnswerDecoder>,
     /// The number of tokens of the text when it last worked.
     worked_until: usize,
+    /// The nanoseconds in which others have worked since then, also in other answers.
+    others_ns: u64,
 }
 
 /// A drafter that candidates use.
 #[derive(Clone, Copy, Debug)]
 struct UsedDrafter {
     index: usize,
+    /// The time of a forward in passes of the target that the sizes of the models suggest.
+    expected_passes: Option<f64>,
     /// The number of tokens of the text when it last worked, and how many of them it has not read.
     worked_until: usize,
     unread_tokens: usize,
@@ -84,7 +90,7 @@ const FORGETTING_TOKENS: usize = 512;
 
 impl UsedDrafter {
     fn new(index: usize) -> Self {
-        Self { index, worked_until: 0, unread_tokens: 0, idle_tokens: None }
+        Self { index, expected_passes: None, worked_until: 0, unread_tokens: 0, idle_tokens: None }
     }
 
     /// Returns whether nothing is known of its acceptance on the text at hand.
@@ -118,7 +124,8 @@ impl Auto {
         assert!(!candidates.is_empty(), "there must be a decoder to choose");
         let of_candidates: Vec<usize> = candidates.iter().map(|&(drafter, _)| drafter).collect();
         let indices = BTreeSet::from_iter(of_candidates.iter().copied());
-        let candidate = |(drafter, decoder)| Candidate { drafter, decoder, worked_until: 0 };
+        let candidate =
+            |(drafter, decoder)| Candidate { drafter, decoder, worked_until: 0, others_ns: 0 };
         Self {
             forecasts: vec![None; candidates.len()],
             choice: MethodChoice::new(&of_candidates),
@@ -126,6 +133,17 @@ impl Auto {
             drafters: indices.into_iter().map(UsedDrafter::new).collect(),
             jobs: JobsInFlight::default(),
         }
+    }
+
+    /// Returns the decoder with the time of a forward of each drafter in passes of the target that the sizes of the models suggest. One
+    /// that would have to read much text for long is tried later.
+    #[must_use]
+    pub fn with_expected_passes(mut self, of_drafters: &[(usize, Option<f64>)]) -> Self {
+        for drafter in &mut self.drafters {
+            let found = of_drafters.iter().find(|(index, _)| *index == drafter.index);
+            drafter.expected_passes = found.and_then(|&(_, passes)| passes);
+        }
+        self
     }
 
     /// Returns the index of the candidate that makes the next step.
@@ -136,9 +154,13 @@ impl Auto {
 }
 
 impl Auto {
-    /// Takes note that the current candidate has committed `new` tokens of a text that has `tokens` tokens now.
-    fn count(&mut self, new: usize, tokens: usize) {
-        let current = &mut self.candidates[self.choice.current()];
+    /// Takes note that the current candidate has committed `new` tokens in `ns` nanoseconds, of a text that has `tokens` tokens now.
+    fn count(&mut self, new: usize, ns: u64, tokens: usize) {
+        let at = self.choice.current();
+        for (index, other) in self.candidates.iter_mut().enumerate() {
+            other.others_ns += if index == at { 0 } else { ns };
+        }
+        let current = &mut self.candidates[at];
         current.worked_until = tokens;
         for drafter in &mut self.drafters {
             match drafter.index == current.drafter {
@@ -176,18 +198,26 @@ impl Auto {
         }
     }
 
-    /// Computes what each candidate expects of a text of `tokens` tokens.
+    /// Computes what each candidate expects of a text of `tokens` tokens. Of one with an unknown drafter, that is only the time in
+    /// which the drafter reads the text.
     fn forecast(&mut self, tokens: usize) {
-        self.share_knowledge(self.current(), tokens);
-        let is_unknown = |index| {
-            let mut drafters = self.drafters.iter();
-            drafters.any(|drafter| drafter.index == index && drafter.is_unknown())
-        };
-        let forecast = |candidate: &Candidate| {
-            let missed = tokens.saturating_sub(candidate.worked_until);
-            candidate.decoder.forecast(missed).filter(|_| !is_unknown(candidate.drafter))
-        };
-        self.forecasts = self.candidates.iter().map(forecast).collect();
+        let current = self.current();
+        self.share_knowledge(current, tokens);
+        let known = self.candidates[current].decoder.knowledge();
+        for index in 0..self.candidates.len() {
+            let Candidate { drafter, ref decoder, worked_until, .. } = self.candidates[index];
+            let forecast = decoder.forecast(tokens.saturating_sub(worked_until));
+            let unknown =
+                self.drafters.iter().find(|other| other.index == drafter && other.is_unknown());
+            self.forecasts[index] = forecast.filter(|_| unknown.is_none());
+            let Some(unknown) = unknown else { continue };
+            let reading_ns = || {
+                let known = known.as_ref()?.for_other_drafter(unknown.unread_tokens(tokens), true);
+                Some(known.reading_ns(unknown.expected_passes?))
+            };
+            let start_ns = forecast.map(|forecast| forecast.start_ns).or_else(reading_ns);
+            self.choice.expect_start(index, start_ns.unwrap_or(0.0));
+        }
     }
 }
 
@@ -198,16 +228,23 @@ impl Decoder for Auto {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let (before, current) = (sequence.tokens().len(), self.current());
+        let began_ns = self.jobs.now_ns;
         let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs };
         self.candidates[current].decoder.step(sequence, &mut watched)?;
         let tokens = sequence.tokens().len();
-        self.count(tokens - before, tokens);
+        // An answer's first step computes the prompt, and only starts the clock.
+        let ns = if began_ns == 0 { 0 } else { self.jobs.now_ns - began_ns };
+        self.count(tokens - before, ns, tokens);
         let is_fresh = self.choice.needs_forecasts();
         if is_fresh {
             self.forecast(tokens);
         }
-        let is_alone = !std::mem::take(&mut self.jobs.has_drafted);
-        self.choice.observe(tokens - before, self.jobs.now_ns, is_alone, &self.forecasts);
+        let kind = match std::mem::take(&mut self.jobs.has_drafted) {
+            true => StepKind::Drafted,
+            false if self.candidates[current].decoder.has_looked_up() => StepKind::LookedUp,
+            false => StepKind::Alone,
+        };
+        self.choice.observe(tokens - before, self.jobs.now_ns, kind, &self.forecasts);
         let next = self.current();
         if next != current {
             let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs };
@@ -219,7 +256,8 @@ impl Decoder for Auto {
             let Candidate { drafter, decoder, .. } = &self.candidates[current];
             if let Some(known) = decoder.knowledge() {
                 let known = self.of_candidate(next, *drafter, tokens, &known);
-                self.candidates[next].decoder.start(&known);
+                let Candidate { decoder, others_ns, .. } = &mut self.candidates[next];
+                decoder.start(&known, std::mem::take(others_ns) as f64);
             }
         }
         Ok(())
@@ -232,14 +270,12 @@ impl Decoder for Auto {
 
 impl AnswerDecoder for Auto {
     fn for_next_answer(&self, options: &DecoderOptions, prompt: usize) -> Box<dyn AnswerDecoder> {
-        let candidate = |&Candidate { drafter, ref decoder, .. }: &Candidate| {
+        let candidate = |&Candidate { drafter, ref decoder, others_ns, .. }: &Candidate| {
             let decoder = decoder.for_next_answer(&options.of_drafter(drafter), prompt);
-            Candidate { drafter, decoder, worked_until: 0 }
+            Candidate { drafter, decoder, worked_until: 0, others_ns }
         };
-        let drafter = |drafter: &UsedDrafter| UsedDrafter {
-            idle_tokens: drafter.idle_tokens,
-            ..UsedDrafter::new(drafter.index)
-        };
+        let drafter =
+            |drafter: &UsedDrafter| UsedDrafter { worked_until: 0, unread_tokens: 0, ..*drafter };
         Box::new(Self {
             candidates: self.candidates.iter().map(candidate).collect(),
             choice: self.choice.for_next_answer(),

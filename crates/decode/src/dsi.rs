@@ -801,8 +801,8 @@ impl AnswerDecoder for Dsi {
         self.lookahead.adopt(known);
     }
 
-    fn start(&mut self, known: &Knowledge) {
-        self.lookahead.start(known);
+    fn start(&mut self, known: &Knowledge, others_ns: f64) {
+        self.lookahead.start(known, others_ns);
         self.pause = Pause::AfterOthers;
         self.now_ns = None;
         // Other methods may have received their completions.
@@ -810,6 +810,8 @@ impl AnswerDecoder for Dsi {
     }
 
     fn forecast(&self, missed: usize) -> Option<Forecast> {
-        self.lookahead.forecast(missed)
+        let forecast = self.lookahead.forecast(missed)?;
+        let has_drafter = self.chains.iter().any(|chain| !chain.drafting.has_failed());
+        Some(if has_drafter { forecast } else { forecast.without_drafts() })
     }
 }

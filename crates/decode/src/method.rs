@@ -210,8 +210,14 @@ pub trait AnswerDecoder: Decoder + Send {
     /// Learns the acceptance, and the times that it does not know, from another method.
     fn adopt(&mut self, _known: &Knowledge) {}
 
-    /// Prepares to go on in the middle of an answer, after another method that knew this.
-    fn start(&mut self, _known: &Knowledge) {}
+    /// Prepares to go on in the middle of an answer, after other methods that worked for `others_ns` nanoseconds. The last of them knew
+    /// this.
+    fn start(&mut self, _known: &Knowledge, _others_ns: f64) {}
+
+    /// Returns whether the last step verified guesses from earlier text instead of drafts.
+    fn has_looked_up(&self) -> bool {
+        false
+    }
 
     /// Returns what it expects of the tokens after the present text, if another method has committed the last `missed`
     /// tokens; `None` if it cannot say.

@@ -350,11 +350,12 @@ impl AnswerDecoder for Pearl {
         self.draft_length.adopt(known);
     }
 
-    fn start(&mut self, known: &Knowledge) {
-        self.draft_length.start(known);
+    fn start(&mut self, known: &Knowledge, others_ns: f64) {
+        self.draft_length.start(known, others_ns);
     }
 
     fn forecast(&self, _missed: usize) -> Option<Forecast> {
-        self.draft_length.forecast()
+        let forecast = self.draft_length.forecast()?;
+        Some(if self.drafting.has_failed() { forecast.without_drafts() } else { forecast })
     }
 }

@@ -77,6 +77,8 @@ pub struct Speculative {
     /// Whether the drafter has failed. It gets no more jobs of this answer.
     drafter_failed: bool,
     lookup: Option<Lookup>,
+    /// Whether the last step verified tokens that were looked up.
+    has_looked_up: bool,
     /// The times that the draft length is chosen by, if these are not the measured ones.
     nominal_times: Option<NominalTimes>,
 }
@@ -91,6 +93,7 @@ impl Speculative {
             calibrates: false,
             drafter_failed: false,
             lookup: None,
+            has_looked_up: false,
             nominal_times: None,
         }
     }
@@ -201,6 +204,7 @@ impl Decoder for Speculative {
         self.draft_length.set_may_stop(!draws_again || sampling.is_deterministic());
         let before = sequence.tokens().len();
         let looked_up = self.look_up(sequence);
+        self.has_looked_up = looked_up.is_some();
         let reply = match looked_up {
             Some(_) => None,
             None => self.draft(sequence, cluster)?,
@@ -267,11 +271,16 @@ impl AnswerDecoder for Speculative {
         self.draft_length.adopt(known);
     }
 
-    fn start(&mut self, _known: &Knowledge) {
-        self.draft_length.start();
+    fn start(&mut self, _known: &Knowledge, others_ns: f64) {
+        self.draft_length.start(others_ns);
+    }
+
+    fn has_looked_up(&self) -> bool {
+        self.has_looked_up
     }
 
     fn forecast(&self, _missed: usize) -> Option<Forecast> {
-        self.draft_length.forecast()
+        let forecast = self.draft_length.forecast()?;
+        Some(if self.drafter_failed { forecast.without_drafts() } else { forecast })
     }
 }

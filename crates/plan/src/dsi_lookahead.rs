@@ -185,12 +185,13 @@ impl DsiLookahead {
         self.missed_by_drafter = known.unread_tokens;
     }
 
-    /// Starts in the middle of an answer, after another method with this knowledge.
-    pub fn start(&mut self, known: &Knowledge) {
+    /// Starts in the middle of an answer, after other methods that worked for `others_ns` nanoseconds. The last of them had this
+    /// knowledge.
+    pub fn start(&mut self, known: &Knowledge, others_ns: f64) {
         (self.prompt_scores, self.unread_tokens) = (0, known.unread_tokens);
         self.verdicts_left = None;
         self.draft_time.start(known.unread_tokens);
-        self.pauses.start(self.alone_ns());
+        self.pauses.start(self.alone_ns(), others_ns);
         self.decide();
     }
 
@@ -199,12 +200,19 @@ impl DsiLookahead {
     #[must_use]
     pub fn forecast(&self, missed: usize) -> Option<Forecast> {
         let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
-        let (_, speed) = self.best_length();
+        let speed = match self.mode {
+            DraftLength::Auto => self.best_length().1,
+            _ => self.speed(self.length, &self.of_first(), &self.scores.up_to(self.length)),
+        };
         let missed = if self.replicas > 1 { missed as f64 } else { 0.0 };
         let reading_ns = missed * self.reading_ns();
         let drafter_ns = self.draft_time.reading_ns(self.missed_by_drafter);
-        let forecast = Forecast::new(speed, alone_ns, drafter_ns.max(reading_ns));
-        Some(forecast.starting_at(alone_ns * self.slowdown()))
+        let forecast = Forecast::new(speed, alone_ns, drafter_ns.max(reading_ns))
+            .starting_at(alone_ns * self.slowdown());
+        Some(match self.mode {
+            DraftLength::Auto => forecast,
+            _ => forecast.always_drafting(speed),
+        })
     }
 
     /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is
@@ -310,28 +318,31 @@ impl DsiLookahead {
 
     /// Returns the same if jobs take these times by their rows.
     fn best_length_with(&self, of_first: &[f64], scores: &[f64]) -> (usize, f64) {
-        let score_ns = |rows: usize| {
-            self.score_costs.share_at_load(scores[rows], rows as f64) + self.waited_ns
-        };
-        let speed = |rows: usize| {
-            let draft_ns = self.draft_time.estimate_ns(rows);
-            let replicas = self.replicas;
-            Pipeline { of_first, replicas, rows, draft_ns }.speed(score_ns)
-        };
         // The cost of many more rows than were tried is not known.
         let reach = self.draft_time.whole_forwards(2 * self.scores.largest() + 1).min(self.length);
-        let speeds: Vec<f64> = (1..=reach).map(speed).collect();
+        let speeds: Vec<f64> = (1..=reach).map(|rows| self.speed(rows, of_first, scores)).collect();
         let least = speeds.iter().fold(0.0, |best: f64, &speed| best.max(speed)) / MIN_GAIN;
         // Of those that are about as fast, the one with which the replicas just keep up.
         let keeps_up = |&rows: &usize| {
             self.draft_time.estimate_ns(rows) * self.replicas as f64
-                >= score_ns(rows) * (1.0 - 1e-6)
+                >= self.score_ns(rows, scores) * (1.0 - 1e-6)
         };
         let enough = (1..=reach).find(keeps_up).unwrap_or(reach);
         let enough = self.draft_time.whole_forwards(enough);
         let fast = (1..=reach).filter(|&rows| speeds[rows - 1] >= least);
         let best = fast.min_by_key(|rows| rows.abs_diff(enough)).unwrap_or(1);
         (best, speeds[best - 1])
+    }
+
+    /// Returns the expected tokens per nanosecond with jobs of so many rows.
+    fn speed(&self, rows: usize, of_first: &[f64], scores: &[f64]) -> f64 {
+        let (replicas, draft_ns) = (self.replicas, self.draft_time.estimate_ns(rows));
+        Pipeline { of_first, replicas, rows, draft_ns }.speed(|rows| self.score_ns(rows, scores))
+    }
+
+    /// Returns the share of a job of so many rows at the present load, with the time between jobs.
+    fn score_ns(&self, rows: usize, scores: &[f64]) -> f64 {
+        self.score_costs.share_at_load(scores[rows], rows as f64) + self.waited_ns
     }
 
     /// Returns how many tokens the drafter may be ahead of the rows that were submitted: those of the next job, or of two if
@@ -641,7 +652,7 @@ mod tests {
         let known = Knowledge { rows: CostCurve::default(), ..Knowledge::of_target(1e6) };
         let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 1);
         lookahead.adopt(&known);
-        lookahead.start(&known);
+        lookahead.start(&known, 0.0);
         (0..200).for_each(|_| lookahead.observe_verdict(&[0], false, 0));
         for (rows, ns) in [(1, 1_000_000), (3, 3_000_000)] {
             lookahead.observe_score(rows, &JobTime::alone(ns), true);
@@ -663,8 +674,8 @@ mod tests {
     #[test]
     fn a_trial_ends_when_a_job_has_its_rows() {
         let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 1);
-        lookahead.start(&Knowledge::of_target(1e6));
-        lookahead.pauses.start(Some(1e6));
+        lookahead.start(&Knowledge::of_target(1e6), 0.0);
+        lookahead.pauses.start(Some(1e6), 0.0);
         for _ in 0..30 {
             lookahead.observe_score(2, &JobTime::alone(1_000_000), true);
             lookahead.observe_draft(1, &JobTime::alone(50_000));
@@ -728,7 +739,7 @@ mod tests {
         let max_ahead = |slowdown| {
             let known = Knowledge { slowdown: Some(slowdown), ..Knowledge::of_target(1e6) };
             let mut lookahead = DsiLookahead::new(16, DraftLength::Auto, 1);
-            lookahead.start(&known);
+            lookahead.start(&known, 0.0);
             lookahead.adopt(&known);
             for verdict in 0..400 {
                 lookahead.observe_verdict(&[0], verdict % 4 == 0, usize::from(verdict % 4 == 0));

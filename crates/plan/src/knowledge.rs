@@ -37,12 +37,20 @@ impl Knowledge {
     pub fn for_other_drafter(&self, unread_tokens: usize, forgets_acceptance: bool) -> Self {
         Self {
             acceptance: forgets_acceptance.then(Acceptance::default),
+            slowdown: None,
             draft_costs: BatchCosts::default(),
             forward_ns: None,
             catch_up_ns: None,
             unread_tokens,
             ..self.clone()
         }
+    }
+
+    /// Returns the nanoseconds in which a drafter that was never measured is expected to read its unread tokens, if its forward takes so
+    /// many passes of the target; 0 if nothing is known of the target.
+    #[must_use]
+    pub fn reading_ns(&self, passes: f64) -> f64 {
+        self.unread_tokens as f64 * READING_SHARE * passes * self.plain_ns.unwrap_or(0.0)
     }
 
     /// Returns the number of committed tokens that the drafter has not read.
@@ -69,6 +77,17 @@ pub struct Forecast {
 }
 
 impl Forecast {
+    /// Returns the same of a method that drafts with `speed` tokens per nanosecond, also if the target alone is faster.
+    pub(crate) fn always_drafting(self, speed: f64) -> Self {
+        Self { token_ns: 1.0 / speed, drafts: true, ..self }
+    }
+
+    /// Returns the same of a method whose drafter cannot draft.
+    #[must_use]
+    pub fn without_drafts(self) -> Self {
+        Self { token_ns: self.alone_ns, drafts: false, ..self }
+    }
+
     /// Creates a forecast with drafts if they are faster than the target alone.
     pub(crate) fn new(speed: f64, alone_ns: f64, start_ns: f64) -> Self {
         let drafts = speed * alone_ns > LEAST_GAIN;
@@ -183,7 +202,7 @@ mod tests {
         let (_, mut pearl, mut dsi) = adopted(&[1e6]);
         let (ideal_pearl, ideal_dsi) = (pearl.forecast().unwrap(), dsi.forecast(0).unwrap());
         let known = Knowledge::of_target(1e6);
-        pearl.start(&known);
+        pearl.start(&known, 0.0);
         (0..2).for_each(|_| pearl.observe_score(1, &JobTime::alone(2_000_000), true));
         let known = pearl.knowledge();
         assert_eq!(known.slowdown.map(|slowdown| (10.0 * slowdown).round()), Some(20.0));
@@ -211,8 +230,8 @@ mod tests {
     #[test]
     fn a_cold_first_pass_is_corrected_by_passes_that_cost_more() {
         let (_, mut pearl, mut dsi) = adopted(&[9e6]);
-        pearl.start(&Knowledge::of_target(9e6));
-        dsi.start(&Knowledge::of_target(9e6));
+        pearl.start(&Knowledge::of_target(9e6), 0.0);
+        dsi.start(&Knowledge::of_target(9e6), 0.0);
         for _ in 0..20 {
             pearl.observe_score(1, &JobTime::alone(1_000_000), true);
             dsi.observe_score(2, &JobTime::alone(1_000_000), true);
@@ -226,7 +245,7 @@ mod tests {
     #[test]
     fn adopted_rows_cost_more_while_drafting_too() {
         let (_, _, mut dsi) = adopted(&[1e6]);
-        dsi.start(&Knowledge::of_target(1e6));
+        dsi.start(&Knowledge::of_target(1e6), 0.0);
         (0..3).for_each(|_| dsi.observe_score(1, &JobTime::alone(2_000_000), true));
         let known = dsi.knowledge();
         assert_eq!(known.slowdown.map(f64::round), Some(2.0));
@@ -271,8 +290,8 @@ mod tests {
     fn a_method_starts_with_what_another_one_knew() {
         let (_, mut pearl, mut dsi) = adopted(&[1e6]);
         assert_eq!((pearl.next_length(), dsi.drafts()), (3, false), "before the prompt");
-        pearl.start(&Knowledge::of_target(1e6));
-        dsi.start(&Knowledge::of_target(1e6));
+        pearl.start(&Knowledge::of_target(1e6), 0.0);
+        dsi.start(&Knowledge::of_target(1e6), 0.0);
         assert!(pearl.next_length() > 0 && dsi.drafts());
         assert_eq!(dsi.knowledge().unread_tokens, 40);
         pearl.observe_draft(3, &JobTime::alone(400_000));

@@ -34,7 +34,7 @@ pub use estimates::{AcceptanceEstimate, JobTime};
 pub use goodput::SharedGoodput;
 pub use knowledge::{Forecast, Knowledge};
 pub use lookup_choice::LookupChoice;
-pub use method_choice::MethodChoice;
+pub use method_choice::{MethodChoice, StepKind};
 pub use pearl_draft_length::PearlDraftLength;
 pub use ranked_tree::{TreeLimits, typical_tree};
 pub use round::{RankedRound, Round};

@@ -4,6 +4,16 @@ use crate::decaying::{DecayingMean, Speed};
 use crate::interruptions::Interruptions;
 use crate::knowledge::Forecast;
 
+/// What a step of a method had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepKind {
+    /// Nothing was drafted.
+    Alone,
+    Drafted,
+    /// The target verified guesses from earlier text instead of drafts, which shows nothing of the method or its drafter.
+    LookedUp,
+}
+
 /// Chooses the method with the least expected time of a token.
 ///
 /// Each method predicts its time from what is known of costs and acceptance. While it is used, its measured time is
@@ -164,7 +174,12 @@ impl Candidate {
         self.outlook = Speed::with_decay(OUTLOOK_DECAY);
         (self.measured, self.predicted) =
             (Speed::with_decay(SPEED_DECAY), Speed::with_decay(SPEED_DECAY));
-        (self.weight, self.start_ns, self.turns) = (0.0, 0.0, 0);
+        (self.weight, self.turns) = (0.0, 0);
+    }
+
+    /// Returns what `ns` nanoseconds of its start lose if a token takes `token_ns` otherwise.
+    fn lost_in(&self, ns: f64, token_ns: f64) -> f64 {
+        ns * (1.0 - token_ns / self.starting_ns).max(0.0)
     }
 
     /// Returns whether it has predicted its speed.
@@ -210,6 +225,13 @@ impl MethodChoice {
         self.current
     }
 
+    /// Expects that a candidate which predicts nothing takes `start_ns` nanoseconds before it works at its usual speed, in which the
+    /// target waits.
+    pub fn expect_start(&mut self, candidate: usize, start_ns: f64) {
+        let candidate = &mut self.candidates[candidate];
+        (candidate.start_ns, candidate.starting_ns) = (start_ns, f64::INFINITY);
+    }
+
     /// Returns whether new forecasts are worth their time after the next step. Otherwise the last ones do.
     ///
     /// Forecasts of three methods take some microseconds, in which a small model could go on. After the first steps of a
@@ -229,13 +251,13 @@ impl MethodChoice {
     }
 
     /// Learns that a step of the current candidate has committed `tokens` tokens at `now_ns`, and chooses
-    /// the candidate of the next step. `is_alone`: whether nothing was drafted. `forecasts`: what each candidate expects, if it
-    /// can say. An answer's first step, which computes the prompt, only starts the clock.
+    /// the candidate of the next step. `forecasts`: what each candidate expects, if it can say. An answer's first step, which
+    /// computes the prompt, only starts the clock.
     pub fn observe(
         &mut self,
         tokens: usize,
         now_ns: u64,
-        is_alone: bool,
+        kind: StepKind,
         forecasts: &[Option<Forecast>],
     ) {
         let are_new = self.needs_forecasts();
@@ -259,6 +281,9 @@ impl MethodChoice {
         let ns = now_ns.saturating_sub(last_ns) as f64;
         let ns = self.interruptions.of_step(ns, &mut self.step_ns, 0.0);
         self.elapsed_ns += ns;
+        if kind == StepKind::LookedUp {
+            return;
+        }
         self.steps += 1;
         let current = &mut self.candidates[self.current];
         if let Some(Some(forecast)) = forecasts.get(self.current) {
@@ -271,10 +296,12 @@ impl MethodChoice {
                 current.paused_steps = if is_slow { current.paused_steps + 1 } else { 0 };
             }
         }
+        let starting_ns = self.starting_ns.clamp(0.0, ns);
         let has_settled = self.learn(tokens, ns, forecasts);
+        let is_alone = kind == StepKind::Alone;
         self.candidates[self.current].observe_drafting(is_alone && has_settled);
         let pauses = self.pauses();
-        let lost_tokens = self.book_loss(tokens, ns, has_settled);
+        let lost_tokens = self.book_loss(tokens, ns, starting_ns, has_settled);
         if !self.is_trial {
             return if pauses { self.pause() } else { self.choose() };
         }
@@ -290,11 +317,13 @@ impl MethodChoice {
         }
     }
 
-    /// Counts what a step has lost. Returns how many tokens a trial could have had in the time that it has lost.
-    fn book_loss(&mut self, tokens: usize, ns: f64, has_settled: bool) -> f64 {
+    /// Counts what a step has lost. Returns how many tokens a trial could have had in the time that it has lost, apart from
+    /// the `starting_ns` nanoseconds of the step that its start was expected to take.
+    fn book_loss(&mut self, tokens: usize, ns: f64, starting_ns: f64, has_settled: bool) -> f64 {
         let Some(best_ns) = self.best_ns(has_settled) else { return 0.0 };
         let lost_ns = ns - tokens as f64 * best_ns;
-        self.trial_ns += lost_ns;
+        let start_ns = self.candidates[self.current].lost_in(starting_ns, best_ns);
+        self.trial_ns += lost_ns - start_ns;
         self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
         self.trial_ns / best_ns
     }
@@ -342,7 +371,9 @@ impl MethodChoice {
         let unpredicted = others.filter(|&other| !self.candidates[other].predicts());
         let next = unpredicted.min_by_key(|&other| self.candidates[other].turns);
         let Some(next) = next.filter(|_| self.steps >= TRIAL_STEPS) else { return };
-        let lost_ns = self.lost_ns + self.candidates[next].trial_ns;
+        let candidate = &self.candidates[next];
+        let start_ns = candidate.lost_in(candidate.start_ns, current_ns);
+        let lost_ns = self.lost_ns + candidate.trial_ns + start_ns;
         // Without a trial, nothing will ever be known of another drafter.
         let has_other_drafter = self.candidates[next].first != self.candidates[self.current].first;
         let may_lose_ns = match has_other_drafter {
@@ -360,8 +391,8 @@ impl MethodChoice {
     /// Returns whether a candidate is expected to be faster than the current one, also with what the change costs, and
     /// whether changes have not lost too much.
     fn is_worth_changing(&self, other: usize, token_ns: f64, current_ns: f64) -> bool {
-        let Candidate { start_ns, starting_ns, .. } = self.candidates[other];
-        let start_ns = start_ns * (1.0 - current_ns / starting_ns).max(0.0);
+        let other = &self.candidates[other];
+        let start_ns = other.lost_in(other.start_ns, current_ns);
         let gain_ns = current_ns - MIN_GAIN * token_ns;
         gain_ns > 0.0
             && start_ns < HORIZON * gain_ns
@@ -469,13 +500,13 @@ mod tests {
     ) -> (u64, Vec<usize>) {
         let (mut now, mut position, mut by) = (0, 0, vec![0; choice.candidates.len()]);
         let unknown = vec![None; choice.candidates.len()];
-        choice.observe(1, now, false, &unknown);
+        choice.observe(1, now, StepKind::Drafted, &unknown);
         while position < tokens {
             let (current, count) = (choice.current, 1 + position % 3);
             now += count as u64 * token_ns(current, position);
             by[current] += count;
             position += count;
-            choice.observe(count, now, false, &unknown);
+            choice.observe(count, now, StepKind::Drafted, &unknown);
         }
         (now, by)
     }
@@ -515,7 +546,7 @@ mod tests {
         let mut choice = MethodChoice::new(&[0]);
         let forecast = Forecast::new(2e-3, 1_000.0, 0.0);
         for step in 0..TRIAL_STEPS + 2 {
-            choice.observe(1, u64::from(step) * 1_000, false, &[Some(forecast)]);
+            choice.observe(1, u64::from(step) * 1_000, StepKind::Drafted, &[Some(forecast)]);
         }
         assert!(!choice.needs_forecasts());
         assert!(choice.for_next_answer().needs_forecasts());
@@ -535,7 +566,7 @@ mod tests {
         let (mut choice, mut now, mut by) = (MethodChoice::new(&[0; 2]), 0, vec![0; 2]);
         let first = expects(1_000.0, true);
         for _ in 0..4_000 {
-            choice.observe(1, now, false, &[Some(first), Some(second)]);
+            choice.observe(1, now, StepKind::Drafted, &[Some(first), Some(second)]);
             let current = choice.current();
             now += if current == 0 { 1_000 } else { real_ns };
             by[current] += 1;
@@ -559,10 +590,11 @@ mod tests {
     fn a_trial_without_a_rival_loses_nothing() {
         let mut choice = MethodChoice::new(&[0; 2]);
         let own = Forecast { alone_ns: 2_000.0, ..expects(1_000.0, true) };
-        choice.observe(1, 0, false, &[None, Some(own)]);
+        choice.observe(1, 0, StepKind::Drafted, &[None, Some(own)]);
         choice.begin(1, true);
-        (1..=u64::from(TRIAL_STEPS))
-            .for_each(|step| choice.observe(1, 1_000 * step, false, &[None, Some(own)]));
+        (1..=u64::from(TRIAL_STEPS)).for_each(|step| {
+            choice.observe(1, 1_000 * step, StepKind::Drafted, &[None, Some(own)])
+        });
         assert_eq!((choice.lost_ns, choice.current, choice.is_trial), (0.0, 1, false));
     }
 
@@ -571,12 +603,12 @@ mod tests {
         let mut choice = MethodChoice::new(&[0; 2]);
         let drafting = expects(500.0, true);
         let pausing = expects(1_000.0, false);
-        choice.observe(1, 0, false, &[Some(pausing), Some(drafting)]);
+        choice.observe(1, 0, StepKind::Drafted, &[Some(pausing), Some(drafting)]);
         choice.begin(1, false);
         let mut now = 0;
         let mut observe = |choice: &mut MethodChoice, ns, second| {
             now += ns;
-            choice.observe(1, now, false, &[Some(pausing), Some(second)]);
+            choice.observe(1, now, StepKind::Drafted, &[Some(pausing), Some(second)]);
         };
         (0..50).for_each(|_| observe(&mut choice, 500, drafting));
         // One bad forecast is not enough, nor are several while it is as fast as before.
@@ -599,7 +631,12 @@ mod tests {
                 false => (expects(1_000.0, false), 1_000),
             };
             now += ns;
-            choice.observe(1, now, false, &[Some(first), Some(expects(990.0, step >= 80))]);
+            choice.observe(
+                1,
+                now,
+                StepKind::Drafted,
+                &[Some(first), Some(expects(990.0, step >= 80))],
+            );
             assert_eq!(choice.current, 0, "{step}");
         }
         assert!(choice.candidates[0].correction() > 1.2);
@@ -613,11 +650,11 @@ mod tests {
         let forecast =
             |token_ns, drafts| Some(Forecast { starting_ns: 1e3, ..expects(token_ns, drafts) });
         let forecasts = [forecast(1_000.0, false), forecast(900.0, true)];
-        choice.observe(1, 0, true, &forecasts);
+        choice.observe(1, 0, StepKind::Alone, &forecasts);
         let mut by = [0; 2];
         for step in 1..=500 {
             by[choice.current] += 1;
-            choice.observe(1, 1_000 * step, true, &forecasts);
+            choice.observe(1, 1_000 * step, StepKind::Alone, &forecasts);
         }
         assert!((1..200).contains(&by[1]), "{by:?}");
     }
@@ -638,7 +675,8 @@ mod tests {
                 by[choice.current] += 1;
                 let start_ns = if is_second { 0.0 } else { 100_000.0 };
                 let second = Forecast { token_ns: 700.0, drafts: true, start_ns, ..first };
-                choice.observe(1, now, !is_second, &[Some(first), Some(second)]);
+                let kind = if is_second { StepKind::Drafted } else { StepKind::Alone };
+                choice.observe(1, now, kind, &[Some(first), Some(second)]);
             }
             (by[1], choice.candidates[1].correction())
         };
@@ -661,7 +699,12 @@ mod tests {
                 // At first, it expects less than it is worth.
                 let expected = second_ns * if choice.steps < 4 { doubts } else { 1.0 };
                 let second = (idle < 500).then(|| expects(expected, true));
-                choice.observe(1, now as u64, false, &[Some(expects(700.0, true)), second]);
+                choice.observe(
+                    1,
+                    now as u64,
+                    StepKind::Drafted,
+                    &[Some(expects(700.0, true)), second],
+                );
             }
             (by, now)
         };
@@ -675,10 +718,10 @@ mod tests {
     fn a_pause_is_that_of_the_drafter() {
         let mut choice = MethodChoice::new(&[0, 1, 0, 1]);
         let forecasts = [1_000.0, 1_000.0, 1_000.0, 500.0].map(|ns| Some(expects(ns, ns < 1e3)));
-        choice.observe(1, 0, false, &forecasts);
+        choice.observe(1, 0, StepKind::Drafted, &forecasts);
         choice.begin(3, false);
         let pausing = [Some(expects(1_000.0, false)); 4];
-        (1..100).for_each(|step| choice.observe(1, 1_000 * step, true, &pausing));
+        (1..100).for_each(|step| choice.observe(1, 1_000 * step, StepKind::Alone, &pausing));
         assert_eq!(choice.current, 1);
     }
 

@@ -119,9 +119,11 @@ impl Pauses {
     }
 
     /// Starts in the middle of an answer, because drafts are expected to be faster than the target alone, which takes
-    /// `alone_ns` nanoseconds for a token if that was not measured here, or to learn whether they are.
-    pub(crate) fn start(&mut self, alone_ns: Option<f64>) {
+    /// `alone_ns` nanoseconds for a token if that was not measured here, or to learn whether they are. `others_ns`: the time since
+    /// it last worked, in nanoseconds.
+    pub(crate) fn start(&mut self, alone_ns: Option<f64>, others_ns: f64) {
         self.last_ns = None;
+        self.ledger.add_alone(others_ns);
         if let Some(alone_ns) = alone_ns {
             if !self.is_measured_alone {
                 self.without_drafts = Speed::default().starting_at(alone_ns);

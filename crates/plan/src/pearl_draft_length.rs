@@ -165,11 +165,12 @@ impl PearlDraftLength {
         self.unread_tokens = known.unread_tokens;
     }
 
-    /// Starts in the middle of an answer, after another method with this knowledge.
-    pub fn start(&mut self, known: &Knowledge) {
+    /// Starts in the middle of an answer, after other methods that worked for `others_ns` nanoseconds. The last of them had this
+    /// knowledge.
+    pub fn start(&mut self, known: &Knowledge, others_ns: f64) {
         self.first_score = false;
         self.draft_time.start(known.unread_tokens);
-        self.pauses.start(self.alone_ns());
+        self.pauses.start(self.alone_ns(), others_ns);
         self.choose();
     }
 
@@ -177,8 +178,12 @@ impl PearlDraftLength {
     #[must_use]
     pub fn forecast(&self) -> Option<Forecast> {
         let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
-        let speed = self.best_speed();
-        Some(Forecast::new(speed, alone_ns, self.draft_time.reading_ns(self.unread_tokens)))
+        let reading_ns = self.draft_time.reading_ns(self.unread_tokens);
+        if self.mode == DraftLength::Auto {
+            return Some(Forecast::new(self.best_speed(), alone_ns, reading_ns));
+        }
+        let speed = self.speed(self.length, 0, &self.of_first(), &self.rows.up_to(4 * self.length));
+        Some(Forecast::new(speed, alone_ns, reading_ns).always_drafting(speed))
     }
 
     /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is

@@ -201,9 +201,10 @@ impl SpeculativeDraftLength {
         self.unread_tokens = known.unread_tokens;
     }
 
-    /// Starts in the middle of an answer, after another method.
-    pub fn start(&mut self) {
+    /// Starts in the middle of an answer, after other methods that worked for `others_ns` nanoseconds.
+    pub fn start(&mut self, others_ns: f64) {
         (self.first_round, self.last_ns) = (false, None);
+        self.ledger.add_alone(others_ns);
         self.next = self.decide();
     }
 
@@ -214,8 +215,12 @@ impl SpeculativeDraftLength {
         let (usual, _) = self.times();
         let outlook = self.estimates.acceptance.outlook(self.depth());
         let speed = self.best(&outlook, &usual, self.longest(), self.stops().as_ref()).speed();
-        let reading_ns = self.estimates.reading_ns();
-        Some(Forecast::new(speed, plain_ns, self.unread_tokens as f64 * reading_ns))
+        let reading_ns = self.unread_tokens as f64 * self.estimates.reading_ns();
+        let forecast = Forecast::new(speed, plain_ns, reading_ns);
+        Some(match self.length {
+            DraftLength::Auto => forecast,
+            DraftLength::Fixed | DraftLength::Assisted => forecast.always_drafting(speed),
+        })
     }
 
     /// Returns the shape of the next round's draft. Its depth is 0 if no draft should be made.
@@ -444,15 +449,20 @@ impl SpeculativeDraftLength {
 
     /// Returns the shortest draft: its tokens in a row or, of trees that are grown, its nodes.
     fn shortest(&self) -> usize {
-        // Another tree is drafted as a whole or not at all.
-        if self.is_chain() || self.grows_trees() { 1 } else { self.shape.length() }
+        match self.length {
+            DraftLength::Fixed => self.shape.length(),
+            DraftLength::Assisted => self.assisted.min(self.shape.length()),
+            DraftLength::Auto if self.is_chain() || self.grows_trees() => 1,
+            // Another tree is drafted as a whole or not at all.
+            DraftLength::Auto => self.shape.length(),
+        }
     }
 
     /// Returns the longest draft. The first one measures the drafter's speed.
     fn longest(&self) -> usize {
         let knows_drafter = self.estimates.draft.is_known() || self.estimates.in_one_forward;
         match self.trees {
-            _ if !knows_drafter => self.shortest(),
+            _ if !knows_drafter || self.length != DraftLength::Auto => self.shortest(),
             // The cost of many more rows than were tried is not known.
             Some(_) => self.reach(),
             None => self.shape.length(),

@@ -512,7 +512,7 @@ fn drafting_does_not_wait_for_a_replica_that_stands_still() {
     let known = last.knowledge().unwrap();
     let mut next = decoder();
     next.adopt(&known);
-    next.start(&known);
+    next.start(&known, 0.0);
     let kind = FaultKind::Stall { ns: 1_000_000 * MS };
     let stalled =
         Scenario { faults: vec![Fault { device: 2, at_ns: 0, kind }], ..scenario.clone() };
