@@ -204,7 +204,12 @@ fn with_drafters(
     let pearl = if choice.method == Method::Pearl { &sweep.pearl[..] } else { &[] };
     for pearl in or_default(pearl, PearlOptions::default()) {
         for (drafter, draft_model) in drafters {
-            let siblings = siblings(sweep, choice.method, *drafter);
+            let mut choice = choice.clone();
+            if drafter.needs(Need::Feedback) {
+                // It learns from all of its own drafts.
+                choice.additional_drafters = Vec::new();
+            }
+            let siblings = siblings(sweep, &choice, *drafter);
             let lookups = lookups(sweep, choice.method, *drafter);
             for (siblings, lookup) in siblings
                 .iter()
@@ -222,9 +227,11 @@ fn with_drafters(
     choices
 }
 
-/// Returns the numbers of siblings of a sweep that a method and a drafter can have.
-fn siblings(sweep: &Sweep, method: Method, drafter: DrafterKind) -> Vec<usize> {
-    let can_have_any = method.offers(Need::Siblings) && !drafter.is_on_tokens();
+/// Returns the numbers of siblings of a sweep that a choice and a drafter can have.
+fn siblings(sweep: &Sweep, choice: &Choice, drafter: DrafterKind) -> Vec<usize> {
+    let can_have_any = choice.method.offers(Need::Siblings)
+        && !drafter.is_on_tokens()
+        && choice.additional_drafters.is_empty();
     or_default(if can_have_any { &sweep.siblings[..] } else { &[] }, 0)
 }
 
@@ -538,6 +545,36 @@ mod tests {
         let begins = names.iter().zip(expected).all(|(name, start)| name.starts_with(start));
         assert!(begins && names.len() == expected.len(), "{names:?}");
         assert!(all[2].flags.contains("--draft-tokens auto --lookup suffix"), "{}", all[2].flags);
+    }
+
+    #[test]
+    fn drafters_are_added_where_a_method_and_a_drafter_can_have_them() {
+        let sweep = |method, drafters: &[DrafterKind]| Sweep {
+            methods: vec![method],
+            drafters: drafters.to_vec(),
+            additional_drafters: vec!["folder/other".parse().unwrap()],
+            siblings: vec![2],
+            ..Sweep::default()
+        };
+        let model = [DrafterKind::Model];
+        let speculative = sweep(Method::Speculative, &[DrafterKind::Model, DrafterKind::Lookahead]);
+        let models =
+            Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
+        let sweeps = [speculative, sweep(Method::Pearl, &model), sweep(Method::Ssd, &model)];
+        let all = configurations(&models, &sweeps, true).unwrap();
+        let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
+        let expected = [
+            "autoregressive",
+            "speculative, model + other, auto",
+            "speculative, lookahead, auto",
+            "pearl, model + other, auto",
+            "ssd, model, auto",
+        ];
+        // Placements may follow.
+        for (name, expected) in names.iter().zip(expected) {
+            assert!(name.starts_with(expected), "{names:?}");
+        }
+        assert_eq!(names.len(), expected.len());
     }
 
     #[test]

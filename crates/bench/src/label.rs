@@ -1,7 +1,9 @@
 //! Labels of configurations: short descriptions without the options that all configurations share.
 
 use crate::choice::{Choice, draft_tokens_text};
-use forerun::{DrafterKind, Drafting, Lookup, ModelSource, PearlOptions, Placement, Tree};
+use forerun::{
+    AdditionalDrafter, DrafterKind, Drafting, Lookup, ModelSource, PearlOptions, Placement, Tree,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -74,7 +76,7 @@ fn drafting(choice: &Choice, all: &[Choice]) -> String {
         name += &draft_model_name(path, choice, all);
     }
     for drafter in &choice.additional_drafters {
-        name += &format!(" + {drafter}");
+        name += &format!(" + {}", additional_drafter_name(drafter));
     }
     if choice.lookup != Lookup::None {
         name += &format!(" + {}", choice.lookup);
@@ -101,6 +103,15 @@ fn drafting(choice: &Choice, all: &[Choice]) -> String {
         count => name += &format!(", {count} siblings"),
     }
     name
+}
+
+/// Returns the name of a drafter in addition to the first one: of a model, that of its folder or file.
+fn additional_drafter_name(drafter: &AdditionalDrafter) -> String {
+    let name = drafter.to_string();
+    match (drafter, Path::new(&name).file_name()) {
+        (AdditionalDrafter::Model(_), Some(end)) => end.to_string_lossy().into_owned(),
+        _ => name,
+    }
 }
 
 /// Returns the name of a draft model, or nothing if its drafter has only one.

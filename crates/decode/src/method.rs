@@ -128,7 +128,16 @@ impl DecoderOptions {
         let additional = additional.and_then(|index| self.additional_drafters.get(index).copied());
         let first = DrafterSize { pattern: self.pattern, expected_passes: self.expected_passes };
         let DrafterSize { pattern, expected_passes } = additional.unwrap_or(first);
-        Self { drafter, pattern, expected_passes, additional_drafters: Vec::new(), ..self.clone() }
+        Self {
+            drafter,
+            pattern,
+            expected_passes,
+            additional_drafters: Vec::new(),
+            // EasySpec is the first drafter.
+            calibrates_during_verification: self.calibrates_during_verification
+                && drafter == self.drafter,
+            ..self.clone()
+        }
     }
 
     /// Returns the options with a fixed number of draft tokens in place of an automatic one, if answers must be reproducible.
@@ -239,13 +248,15 @@ mod tests {
         let options = DecoderOptions {
             expected_passes: Some(1.0),
             drafter: 1,
+            calibrates_during_verification: true,
             additional_drafters: vec![additional(20), additional(30)],
             ..DecoderOptions::new(DraftShape::Chain { length: 4 }, DraftLength::Auto)
         };
         assert_eq!(options.drafters(), 3);
-        let of = |drafter| {
-            let DecoderOptions { drafter, expected_passes, pattern, additional_drafters, .. } =
-                options.of_drafter(drafter);
+        let of = |index| {
+            let one = options.of_drafter(index);
+            assert_eq!(one.calibrates_during_verification, index == 1, "only EasySpec calibrates");
+            let DecoderOptions { drafter, expected_passes, pattern, additional_drafters, .. } = one;
             assert!(additional_drafters.is_empty());
             (drafter, expected_passes, pattern.pass_per_mille)
         };

@@ -98,7 +98,7 @@ impl Plan {
         }
         method::check_needs(&options, method, drafter)?;
         let lookup = lookup::lookup(&options, method, drafter)?;
-        let additional_drafters = drafters::additional_drafters(&options, method)?;
+        let additional_drafters = drafters::additional_drafters(&options, method, drafter)?;
         let siblings = drafters::siblings(&options, method, drafter)?;
         let easyspec = drafters::easyspec(&options, drafter)?;
         let models = drafters::count_models(drafter, &additional_drafters);
@@ -453,6 +453,21 @@ mod tests {
                 o.draft_tokens = DraftTokens::Assisted;
             },
             "the method pearl has none",
+        );
+        refuse(
+            |o| {
+                o.draft_model = Some("x".into());
+                o.additional_drafters =
+                    ["lookahead".parse().unwrap_or_else(|never| match never {})].to_vec();
+            },
+            "the drafter lookahead learns",
+        );
+        refuse(
+            |o| {
+                o.drafter = Some(DrafterKind::Lookahead);
+                o.additional_drafters = vec![AdditionalDrafter::Tokens(DrafterKind::PromptLookup)];
+            },
+            "leave `additional_drafters` out",
         );
         refuse(
             |o| (o.drafter, o.method) = (Some(DrafterKind::Lookahead), Some(Method::Dsi)),

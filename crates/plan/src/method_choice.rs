@@ -9,6 +9,7 @@ use crate::knowledge::Forecast;
 pub enum StepKind {
     /// Nothing was drafted.
     Alone,
+    /// Drafts were requested.
     Drafted,
     /// The target verified guesses from earlier text instead of drafts, which shows nothing of the method or its drafter.
     LookedUp,

@@ -7,7 +7,9 @@ use forerun_decode::{
     Autoregressive, Decoder, DecoderOptions, DraftLength, DrafterSize, Limits, METHODS, Sequence,
     generate,
 };
-use forerun_sim::{AcceptanceModel, Cancellation, Cost, Device, Oracle, SimCluster};
+use forerun_sim::{
+    AcceptanceModel, Cancellation, Cost, Device, Fault, FaultKind, ForwardCost, Oracle, SimCluster,
+};
 use std::ops::ControlFlow;
 
 const TARGET_NS: u64 = 1_000_000;
@@ -17,13 +19,28 @@ const PROMPT: usize = 50;
 #[derive(Clone, Debug)]
 struct World {
     drafters: [(u64, AcceptanceModel); 2],
+    /// The length of the prompt, and the time of reading a token, in times of a pass over one row.
+    prompt: usize,
+    reading: f64,
+    /// When the first drafter fails, if it does.
+    dies_ns: Option<u64>,
     tokens: usize,
     seed: u64,
 }
 
 impl World {
+    /// Returns a world with these drafters in which reading costs nothing.
+    fn new(drafters: [(u64, AcceptanceModel); 2], tokens: usize) -> Self {
+        Self { drafters, prompt: PROMPT, reading: 0.0, dies_ns: None, tokens, seed: 1 }
+    }
+
     /// Decodes with the drafters of these indices, checks the text, and returns the time until the last token.
     fn run(&self, method: &str, drafters: &[usize]) -> u64 {
+        self.run_answers(method, drafters, 1)
+    }
+
+    /// Does the same for several answers, one after another.
+    fn run_answers(&self, method: &str, drafters: &[usize], answers: u64) -> u64 {
         let size = |&drafter: &usize| DrafterSize {
             expected_passes: Some(self.drafters[drafter].0 as f64 / TARGET_NS as f64),
             ..DrafterSize::default()
@@ -36,29 +53,40 @@ impl World {
             additional_drafters: drafters[1..].iter().map(size).collect(),
             ..DecoderOptions::new(shape, DraftLength::Auto)
         };
-        self.decode(&mut *(entry.decoder)(&options).for_next_answer(&options, PROMPT))
+        let mut decoder = (entry.decoder)(&options);
+        let answer = |seed| {
+            decoder = decoder.for_next_answer(&options, self.prompt);
+            Self { seed: self.seed + seed, ..self.clone() }.decode(&mut *decoder)
+        };
+        (0..answers).map(answer).sum()
+    }
+
+    /// Returns the cost of a model whose pass over one row takes `ns` nanoseconds.
+    fn cost(&self, ns: u64) -> Cost {
+        let rows_ns = |rows: usize| (ns as f64 * (1.0 + rows as f64 * self.reading)) as u64;
+        let forward = ForwardCost::Rows { points: vec![(1, ns), (1_001, rows_ns(1_000))] };
+        Cost { forward, first_ns: Some(rows_ns(self.prompt)), layers: 4, ..Cost::constant(ns) }
     }
 
     fn decode(&self, decoder: &mut dyn Decoder) -> u64 {
         let acceptance = self.drafters.iter().map(|(_, acceptance)| acceptance.clone());
         let oracle = Oracle { seed: self.seed, drafters: acceptance.collect() };
-        let device = |name: String, role, ns| Device {
-            name,
-            roles: vec![role],
-            cost: Cost { layers: 4, ..Cost::constant(ns) },
-        };
+        let device =
+            |name: String, role, ns| Device { name, roles: vec![role], cost: self.cost(ns) };
         let drafters =
             self.drafters.iter().enumerate().map(|(index, &(ns, _))| {
                 device(format!("drafter {index}"), Role::Drafter(index), ns)
             });
         let target = device("target".into(), Role::Target(0), TARGET_NS);
         let devices = drafters.chain([target]).collect();
+        let dies = |at_ns| Fault { device: 0, at_ns, kind: FaultKind::Die };
+        let faults = self.dies_ns.into_iter().map(dies).collect();
         let cluster =
-            SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, Vec::new()).unwrap();
+            SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, faults).unwrap();
         let mut cluster = cluster.without_trace();
         let limits =
             Limits { max_tokens: self.tokens, context_length: usize::MAX, eos: Vec::new() };
-        let prompt = oracle.text(PROMPT);
+        let prompt = oracle.text(self.prompt);
         let mut sequence = Sequence::new(SequenceId(0), prompt, Sampling::greedy(), limits);
         generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
         assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
@@ -82,7 +110,7 @@ fn the_better_drafter_is_used() {
                 let drafter = |index: usize| {
                     (TARGET_NS * percents[index] / 100, AcceptanceModel::Iid(rates[index]))
                 };
-                let world = World { drafters: [drafter(0), drafter(1)], tokens: 3_000, seed: 1 };
+                let world = World::new([drafter(0), drafter(1)], 3_000);
                 let plain = world.decode(&mut Autoregressive) as f64;
                 let single = [0, 1].map(|drafter| world.run(method, &[drafter]) as f64);
                 let both = world.run(method, &[0, 1]) as f64;
@@ -109,7 +137,7 @@ fn drafters_are_tried_again_as_the_text_changes() {
                     let drafter =
                         |begins_good| (TARGET_NS / 10, alternating(tokens, begins_good, 0.9, 0.3));
                     let drafters = [drafter(true), drafter(false)];
-                    let world = World { drafters, tokens: 4 * tokens, seed };
+                    let world = World { seed, ..World::new(drafters, 4 * tokens) };
                     let single = [0, 1].map(|drafter| world.run(method, &[drafter]) as f64);
                     single[0].min(single[1]) / world.run(method, &[0, 1]) as f64
                 })
@@ -117,6 +145,78 @@ fn drafters_are_tried_again_as_the_text_changes() {
             let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
             eprintln!("{method}, {tokens} tokens: {ratios:.3?} of the better drafter alone");
             assert!(mean > 1.4 && ratios.iter().all(|&ratio| ratio > 1.1), "{mean} {ratios:?}");
+        }
+    }
+}
+
+/// A drafter that nothing is known of would have to read a long prompt first.
+#[test]
+fn long_prompts_do_not_make_trials_expensive() {
+    for method in ["speculative", "pearl", "auto"] {
+        for (percent, rates) in [(10, [0.8, 0.3]), (40, [0.8, 0.1]), (30, [0.5, 0.9])] {
+            let drafters = [
+                (TARGET_NS / 10, AcceptanceModel::Iid(rates[0])),
+                (TARGET_NS * percent / 100, AcceptanceModel::Iid(rates[1])),
+            ];
+            let world = World { prompt: 4_000, reading: 0.02, ..World::new(drafters, 400) };
+            let answers = 8;
+            let plain: u64 = (0..answers)
+                .map(|seed| World { seed: 1 + seed, ..world.clone() }.decode(&mut Autoregressive))
+                .sum();
+            let single =
+                [0, 1].map(|drafter| world.run_answers(method, &[drafter], answers) as f64);
+            let both = world.run_answers(method, &[0, 1], answers) as f64;
+            let (to_plain, to_best) = (plain as f64 / both, single[0].min(single[1]) / both);
+            eprintln!(
+                "{method}, c 10 and {percent} %, α {rates:?}: {to_plain:.3} of plain, {to_best:.3} of the better drafter alone"
+            );
+        }
+    }
+}
+
+/// The first drafter fails. The other one goes on.
+#[test]
+fn a_drafter_that_fails_is_left() {
+    for method in ["speculative", "pearl", "auto"] {
+        for dies_ns in [0, 1, 100, 800] {
+            let drafters = [
+                (TARGET_NS / 20, AcceptanceModel::Iid(0.9)),
+                (TARGET_NS / 10, AcceptanceModel::Iid(0.8)),
+            ];
+            let dies_ns = Some(dies_ns * TARGET_NS);
+            let world = World { dies_ns, ..World::new(drafters, 3_000) };
+            let single = world.run(method, &[1]) as f64;
+            let ratio = single / world.run(method, &[0, 1]) as f64;
+            eprintln!("{method}, fails after {dies_ns:?}: {ratio:.3} of the other drafter alone");
+        }
+    }
+}
+
+/// The second drafter is useless for long, and then much better than the first one.
+#[test]
+fn a_drafter_that_was_useless_is_tried_again() {
+    for method in ["speculative", "pearl", "auto"] {
+        for percent in [10, 40] {
+            let (useless, good) = (0.02, 0.95);
+            let text = std::iter::repeat_n(useless, 4_000).chain(std::iter::repeat_n(good, 4_000));
+            let changing = AcceptanceModel::Varying {
+                text: text.collect(),
+                depth: vec![1.0],
+                rank_power: 1.0,
+            };
+            let drafters = [
+                (TARGET_NS / 10, AcceptanceModel::Iid(0.5)),
+                (TARGET_NS * percent / 100, changing),
+            ];
+            let world = World::new(drafters, 8_000);
+            let plain = world.decode(&mut Autoregressive) as f64;
+            let single = [0, 1].map(|drafter| world.run(method, &[drafter]) as f64);
+            let both = world.run(method, &[0, 1]) as f64;
+            eprintln!(
+                "{method}, c {percent} %: {:.3} of plain, {:.3} of the better drafter alone",
+                plain / both,
+                single[0].min(single[1]) / both
+            );
         }
     }
 }

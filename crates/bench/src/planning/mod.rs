@@ -15,7 +15,7 @@ pub use laboratory::{CheckOptions, Laboratory, MeasurementOptions};
 pub use options::plan_file;
 pub use setting::{Setting, check_drafts, settings};
 
-use forerun::{DrafterKind, ForerunError, Lookup, Method, PlanError, Tree};
+use forerun::{AdditionalDrafter, DrafterKind, ForerunError, Lookup, Method, PlanError, Tree};
 use forerun_sim::SimError;
 use setting::SIMULATED;
 
@@ -56,6 +56,11 @@ pub enum PlanningError {
     /// Lookups in addition to a drafter cannot be simulated.
     #[error("`lookup = {0}` cannot be planned: leave it out")]
     Lookup(Lookup),
+    /// Several drafters cannot be simulated.
+    #[error(
+        "`additional_drafters = {0}` cannot be planned: a plan compares single drafters, so leave it out, and plan for each"
+    )]
+    SeveralDrafters(AdditionalDrafter),
     /// Both a length and a tree are given.
     #[error("the depth of a tree cannot be planned: leave `draft_tokens` or `tree` out")]
     Depth,

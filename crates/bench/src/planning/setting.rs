@@ -164,6 +164,9 @@ pub fn settings(base: &Options) -> Result<Vec<Setting>, PlanningError> {
 /// Names what cannot.
 pub fn check_drafts(options: &Options) -> Result<(), PlanningError> {
     Trees::of(options)?;
+    if let Some(drafter) = options.additional_drafters.first() {
+        return Err(PlanningError::SeveralDrafters(drafter.clone()));
+    }
     match options.lookup {
         Lookup::None => Ok(()),
         lookup => Err(PlanningError::Lookup(lookup)),
@@ -274,6 +277,25 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+
+    #[test]
+    fn what_cannot_be_simulated_is_refused() {
+        let refused = |change: fn(&mut Options), word: &str| {
+            let mut options = Options { model: "target".into(), ..Options::default() };
+            change(&mut options);
+            for message in [
+                check_drafts(&options).unwrap_err().to_string(),
+                settings(&options).err().unwrap().to_string(),
+            ] {
+                assert!(message.contains(word), "{message}");
+            }
+        };
+        refused(|options| options.lookup = Lookup::Suffix, "`lookup = suffix`");
+        refused(
+            |options| options.additional_drafters = vec!["other".parse().unwrap()],
+            "`additional_drafters = other` cannot be planned",
+        );
+    }
 
     #[test]
     fn a_placement_with_replicas_is_planned_for_methods_that_use_them() {

@@ -73,6 +73,7 @@ pub(super) fn method_and_drafter(
 pub(super) fn additional_drafters(
     options: &Options,
     method: Method,
+    first: DrafterKind,
 ) -> Result<Vec<AdditionalDrafter>, PlanError> {
     let additional = &options.additional_drafters;
     // Plain decoding ignores all drafters.
@@ -85,14 +86,21 @@ pub(super) fn additional_drafters(
     if options.siblings > 0 {
         return Err(PlanError::SiblingsOfSeveral);
     }
+    let mut kinds = vec![first];
     for drafter in additional {
         match drafter {
             AdditionalDrafter::Model(_) => {}
             AdditionalDrafter::Tokens(kind) if !kind.is_on_tokens() => {
                 return Err(PlanError::NoDraftModel(*kind));
             }
-            AdditionalDrafter::Tokens(kind) => check_drafter(*kind, method)?,
+            AdditionalDrafter::Tokens(kind) => {
+                check_drafter(*kind, method)?;
+                kinds.push(*kind);
+            }
         }
+    }
+    if let Some(&kind) = kinds.iter().find(|kind| kind.needs(Need::Feedback)) {
+        return Err(PlanError::SeveralAndFeedback(kind));
     }
     Ok(additional.clone())
 }

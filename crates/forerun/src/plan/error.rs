@@ -71,6 +71,12 @@ pub enum PlanError {
          `method = auto`"
     )]
     SingleDrafter(Method),
+    /// Several drafters take turns, but one of them learns from how the target verifies all of its own drafts.
+    #[error(
+        "several drafters take turns, but the drafter {0} learns from all of its own drafts: use another drafter, or leave \
+         `additional_drafters` out"
+    )]
+    SeveralAndFeedback(DrafterKind),
     /// Siblings are requested, but there are several drafters.
     #[error(
         "`siblings` are the next best tokens of a single drafter: leave `siblings` or `additional_drafters` out"

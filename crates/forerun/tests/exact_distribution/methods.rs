@@ -1,10 +1,10 @@
 //! Decoders and shapes of drafts.
 
 use crate::tables::VOCAB;
-use forerun_core::{DraftShape, Guess, Guesser, TokenId};
+use forerun_core::{Cluster, DraftShape, Guess, Guesser, TokenId};
 use forerun_decode::{
-    Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength, PearlOptions, PearlSchedule,
-    Speculative, SpeculativeDraftLength, Ssd,
+    DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength, PearlOptions,
+    PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, Ssd,
 };
 use forerun_draft::PromptLookup;
 
@@ -85,4 +85,20 @@ pub(crate) fn dsi(replicas: usize, lookahead: usize) -> Dsi {
 pub(crate) fn ssd(length: usize, verdicts: usize) -> Box<dyn Decoder> {
     let draft_length = SpeculativeDraftLength::new(chain(length), DraftLength::Fixed);
     Box::new(Ssd::new(draft_length).with_verdicts(verdicts))
+}
+
+/// Takes turns between decoders, as `auto` does at its changes.
+pub(crate) struct InTurn(pub(crate) Vec<Box<dyn Decoder>>);
+
+impl Decoder for InTurn {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        self.0.rotate_left(1);
+        self.0[0].step(sequence, cluster)?;
+        self.0[0].stop(cluster);
+        Ok(())
+    }
 }

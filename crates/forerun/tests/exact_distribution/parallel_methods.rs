@@ -6,12 +6,12 @@ use crate::drafters::{
 };
 use crate::exactness::{assert_exact, assert_exact_in_any_order, assert_exact_of};
 use crate::experiment::Experiment;
-use crate::methods::{Counting, dsi, guessing_pearl, pearl, pearl_with_siblings, ssd};
+use crate::methods::{Counting, InTurn, dsi, guessing_pearl, pearl, pearl_with_siblings, ssd};
 use crate::options::{more_options, sampling};
 use crate::tables::{DRAFT_MODEL, FeatureTable, VOCAB};
 use forerun_core::testing::is_complete;
 use forerun_core::{Sampling, TokenId, Verification};
-use forerun_decode::Decoder;
+use forerun_decode::{Decoder, DraftLength, Pearl, PearlDraftLength, PearlOptions};
 use forerun_draft::{CalibrationPolicy, Drafter, EagleDrafter, PromptLookup};
 
 /// Rounds with and without unverified tokens, which are all accepted, partly accepted, or rejected.
@@ -82,6 +82,41 @@ fn pearl_with_siblings_is_exact() {
         Box::new(pearl.with_guesser(Box::new(Counting)))
     };
     assert_exact_in_any_order("pearl, guesses and siblings", &model_drafter, &decoder);
+}
+
+/// Each round has another drafter. The first one may fail.
+#[test]
+fn pearl_with_drafters_in_turn_is_exact() {
+    let others: [Make<'_>; 2] = [&other_drafter, &lookup_drafter];
+    let assert_exact = |name: &str, options: &str, drafter: Make<'_>| {
+        let options: PearlOptions = options.parse().unwrap();
+        let decoder = || -> Box<dyn Decoder> {
+            let of_drafter = |drafter| -> Box<dyn Decoder> {
+                let fixed = PearlDraftLength::new(2, DraftLength::Fixed, true);
+                Box::new(Pearl::new(options, fixed).with_drafter(drafter))
+            };
+            Box::new(InTurn((0..3).map(of_drafter).collect()))
+        };
+        for (verification, order) in [Verification::Rejection, Verification::Block]
+            .into_iter()
+            .flat_map(|verification| [None, Some(1)].map(|order| (verification, order)))
+        {
+            let sampling = Sampling { verification, ..sampling(1.0, 0, 1.0) };
+            let experiment = Experiment::of(sampling, drafter, &decoder);
+            let experiment = Experiment { others: &others, tokens: 3, order, ..experiment };
+            let deviation = experiment.deviation();
+            assert!(deviation < 1e-6, "{name}, {verification:?}, {order:?}: off by {deviation}");
+        }
+    };
+    for options in ["eager", "paper"] {
+        assert_exact(&format!("pearl in turn, {options}"), options, &model_drafter);
+        for number in 0..VOCAB {
+            let name = format!("pearl in turn, {options}, fails after {number} jobs");
+            assert_exact(&name, options, &|| failing_after(number, &model_drafter));
+            let name = format!("pearl in turn, {options}, fails on token {number}");
+            assert_exact(&name, options, &|| failing_on(number as TokenId));
+        }
+    }
 }
 
 /// Replicas finish in any order, jobs have several sizes, and the drafter is early or late.

@@ -5,7 +5,7 @@ use crate::exactness::{
     assert_exact, assert_exact_in_any_order, assert_exact_of, assert_exact_with,
 };
 use crate::experiment::{Experiment, PROMPT};
-use crate::methods::{best, chain, iid, ranked, speculative, top};
+use crate::methods::{InTurn, best, chain, iid, ranked, speculative, top};
 use crate::options::{more_options, sampling};
 use crate::tables::{DRAFT_MODEL, VOCAB, target};
 use forerun::{DrafterKind, Need};
@@ -102,22 +102,6 @@ fn speculative_decoding_with_sampled_trees_is_exact() {
     for shape in [iid(&[2]), iid(&[3]), iid(&[2, 1]), iid(&[1, 2])] {
         let name = format!("speculative, model, {shape:?}");
         assert_exact(&name, &model_drafter, &|| speculative(&shape));
-    }
-}
-
-/// Takes turns between decoders, as `auto` does at its changes.
-struct InTurn(Vec<Box<dyn Decoder>>);
-
-impl Decoder for InTurn {
-    fn step(
-        &mut self,
-        sequence: &mut Sequence,
-        cluster: &mut dyn Cluster,
-    ) -> Result<(), DecodeError> {
-        self.0.rotate_left(1);
-        self.0[0].step(sequence, cluster)?;
-        self.0[0].stop(cluster);
-        Ok(())
     }
 }
 
