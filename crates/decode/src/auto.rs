@@ -244,6 +244,9 @@ impl Decoder for Auto {
             false if self.candidates[current].decoder.has_looked_up() => StepKind::LookedUp,
             false => StepKind::Alone,
         };
+        if self.candidates[current].decoder.has_failed_drafter() {
+            self.choice.exclude_drafter_of(current);
+        }
         self.choice.observe(tokens - before, self.jobs.now_ns, kind, &self.forecasts);
         let next = self.current();
         if next != current {

@@ -810,8 +810,10 @@ impl AnswerDecoder for Dsi {
     }
 
     fn forecast(&self, missed: usize) -> Option<Forecast> {
-        let forecast = self.lookahead.forecast(missed)?;
-        let has_drafter = self.chains.iter().any(|chain| !chain.drafting.has_failed());
-        Some(if has_drafter { forecast } else { forecast.without_drafts() })
+        self.lookahead.forecast(missed)
+    }
+
+    fn has_failed_drafter(&self) -> bool {
+        self.chains.iter().all(|chain| chain.drafting.has_failed())
     }
 }

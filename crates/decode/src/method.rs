@@ -223,6 +223,11 @@ pub trait AnswerDecoder: Decoder + Send {
     /// this.
     fn start(&mut self, _known: &Knowledge, _others_ns: f64) {}
 
+    /// Returns whether its drafter has failed, so that the rest of the answer is decoded with the target alone.
+    fn has_failed_drafter(&self) -> bool {
+        false
+    }
+
     /// Returns whether the last step verified guesses from earlier text instead of drafts.
     fn has_looked_up(&self) -> bool {
         false

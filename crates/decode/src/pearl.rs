@@ -355,7 +355,10 @@ impl AnswerDecoder for Pearl {
     }
 
     fn forecast(&self, _missed: usize) -> Option<Forecast> {
-        let forecast = self.draft_length.forecast()?;
-        Some(if self.drafting.has_failed() { forecast.without_drafts() } else { forecast })
+        self.draft_length.forecast()
+    }
+
+    fn has_failed_drafter(&self) -> bool {
+        self.drafting.has_failed()
     }
 }

@@ -280,7 +280,10 @@ impl AnswerDecoder for Speculative {
     }
 
     fn forecast(&self, _missed: usize) -> Option<Forecast> {
-        let forecast = self.draft_length.forecast()?;
-        Some(if self.drafter_failed { forecast.without_drafts() } else { forecast })
+        self.draft_length.forecast()
+    }
+
+    fn has_failed_drafter(&self) -> bool {
+        self.drafter_failed
     }
 }

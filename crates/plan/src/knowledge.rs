@@ -82,12 +82,6 @@ impl Forecast {
         Self { token_ns: 1.0 / speed, drafts: true, ..self }
     }
 
-    /// Returns the same of a method whose drafter cannot draft.
-    #[must_use]
-    pub fn without_drafts(self) -> Self {
-        Self { token_ns: self.alone_ns, drafts: false, ..self }
-    }
-
     /// Creates a forecast with drafts if they are faster than the target alone.
     pub(crate) fn new(speed: f64, alone_ns: f64, start_ns: f64) -> Self {
         let drafts = speed * alone_ns > LEAST_GAIN;
@@ -178,6 +172,35 @@ mod tests {
         for (slower, before) in slower.iter().zip(before) {
             assert!((slower / before - 2.0).abs() < 0.01, "{slower} {before}");
         }
+    }
+
+    /// With a fixed length, what is drafted does not follow the estimates, and drafts go on while they are slower.
+    #[test]
+    fn forecasts_of_fixed_lengths_are_about_these_lengths() {
+        let forecasts = |length, mode, rejects: bool| {
+            let shape = DraftShape::Chain { length };
+            let forward_ns = Some(if rejects { 3e6 } else { 1e5 });
+            let mut known = Knowledge { forward_ns, ..Knowledge::of_target(1e6) };
+            let mut acceptance = Acceptance::default();
+            (0..50).for_each(|_| acceptance.observe(0, usize::from(!rejects), true));
+            known.acceptance = Some(acceptance);
+            let mut speculative = SpeculativeDraftLength::new(shape, mode);
+            let mut pearl = PearlDraftLength::new(length, mode, true);
+            let mut dsi = DsiLookahead::new(length, mode, 1);
+            speculative.adopt(&known);
+            pearl.adopt(&known);
+            dsi.adopt(&known);
+            [speculative.forecast(), pearl.forecast(), dsi.forecast(0)].map(Option::unwrap)
+        };
+        let drafts = |forecasts: [Forecast; 3]| forecasts.map(|forecast| forecast.drafts);
+        assert_eq!(drafts(forecasts(16, DraftLength::Auto, true)), [false; 3]);
+        assert_eq!(drafts(forecasts(16, DraftLength::Fixed, true)), [true; 3]);
+        for forecast in forecasts(16, DraftLength::Fixed, true) {
+            assert!(forecast.token_ns > forecast.alone_ns, "{forecast:?}");
+        }
+        // The first token is always right, the second one never.
+        let [one, many] = [1, 16].map(|length| forecasts(length, DraftLength::Fixed, false)[0]);
+        assert!(one.token_ns < many.token_ns, "{one:?} {many:?}");
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub struct MethodChoice {
 struct Candidate {
     /// The first candidate with the same drafter.
     first: usize,
+    /// Whether its drafter has failed in the present answer.
+    is_excluded: bool,
     /// Its speed while it was used, and the speed that it predicted for the same steps.
     measured: Speed,
     predicted: Speed,
@@ -82,6 +84,7 @@ impl Default for Candidate {
         let speed = Speed::with_decay(SPEED_DECAY);
         Self {
             first: 0,
+            is_excluded: false,
             measured: speed,
             predicted: speed,
             weight: 0.0,
@@ -233,6 +236,14 @@ impl MethodChoice {
         (candidate.start_ns, candidate.starting_ns) = (start_ns, f64::INFINITY);
     }
 
+    /// Excludes the candidates with the same drafter as this one from the rest of the answer, because it has failed. The next
+    /// observation changes to another drafter, if there is one.
+    pub fn exclude_drafter_of(&mut self, candidate: usize) {
+        let first = self.candidates[candidate].first;
+        let same = self.candidates.iter_mut().filter(|other| other.first == first);
+        same.for_each(|other| other.is_excluded = true);
+    }
+
     /// Returns whether new forecasts are worth their time after the next step. Otherwise the last ones do.
     ///
     /// Forecasts of three methods take some microseconds, in which a small model could go on. After the first steps of a
@@ -247,6 +258,7 @@ impl MethodChoice {
     #[must_use]
     pub fn for_next_answer(&self) -> Self {
         let mut next = Self { last_ns: None, ..self.clone() };
+        next.candidates.iter_mut().for_each(|candidate| candidate.is_excluded = false);
         next.use_best(true);
         next
     }
@@ -277,6 +289,9 @@ impl MethodChoice {
             } else if candidate.predicts() {
                 candidate.forget_predictions();
             }
+        }
+        if self.candidates[self.current].is_excluded {
+            return self.leave_failed();
         }
         let Some(last_ns) = last_ns else { return };
         let ns = now_ns.saturating_sub(last_ns) as f64;
@@ -315,6 +330,15 @@ impl MethodChoice {
                 current.weight = current.weight.max(CERTAIN_STEPS);
             }
             if pauses { self.pause() } else { self.use_best(is_over) }
+        }
+    }
+
+    /// Goes on with the fastest candidate of another drafter, or with the first one if no speed is known.
+    fn leave_failed(&mut self) {
+        let first = self.candidates.iter().position(|candidate| !candidate.is_excluded);
+        let next = self.fastest_other().map(|(other, _)| other).or(first);
+        if let Some(next) = next {
+            self.begin(next, false);
         }
     }
 
@@ -369,7 +393,10 @@ impl MethodChoice {
         }
         // Those that predict nothing are tried.
         let others = (0..self.candidates.len()).filter(|&other| other != self.current);
-        let unpredicted = others.filter(|&other| !self.candidates[other].predicts());
+        let unpredicted = others.filter(|&other| {
+            let other = &self.candidates[other];
+            !other.predicts() && !other.is_excluded
+        });
         let next = unpredicted.min_by_key(|&other| self.candidates[other].turns);
         let Some(next) = next.filter(|_| self.steps >= TRIAL_STEPS) else { return };
         let candidate = &self.candidates[next];
@@ -476,7 +503,7 @@ impl MethodChoice {
     fn fastest_other(&self) -> Option<(usize, f64)> {
         let others = self.candidates.iter().enumerate().filter(|&(at, _)| at != self.current);
         // One that would not draft is not faster than the current one, which pauses by itself.
-        let others = others.filter(|(_, other)| other.drafts);
+        let others = others.filter(|(_, other)| other.drafts && !other.is_excluded);
         let known = others.filter_map(|(at, other)| Some((at, other.token_ns()?)));
         known.min_by(|a, b| a.1.total_cmp(&b.1))
     }
@@ -724,6 +751,81 @@ mod tests {
         let pausing = [Some(expects(1_000.0, false)); 4];
         (1..100).for_each(|step| choice.observe(1, 1_000 * step, StepKind::Alone, &pausing));
         assert_eq!(choice.current, 1);
+    }
+
+    #[test]
+    fn a_drafter_that_fails_is_left_for_the_rest_of_the_answer() {
+        let mut choice = MethodChoice::new(&[0, 1, 0, 1]);
+        let forecasts = [500.0, 900.0, 400.0, 800.0].map(|ns| Some(expects(ns, true)));
+        let mut now = 0;
+        let mut step = |choice: &mut MethodChoice| {
+            now += 1_000;
+            choice.observe(1, now, StepKind::Drafted, &forecasts);
+            choice.current
+        };
+        step(&mut choice);
+        choice.exclude_drafter_of(0);
+        assert_eq!(step(&mut choice), 3, "the fastest with the other drafter");
+        assert!((0..500).all(|_| step(&mut choice) == 3));
+        let mut alone = choice.clone();
+        alone.exclude_drafter_of(3);
+        assert!((0..500).all(|_| step(&mut alone) == 3), "there is no other");
+        assert_eq!(choice.for_next_answer().current, 2);
+    }
+
+    /// Looked-up rounds take another time than drafts.
+    #[test]
+    fn lookups_show_nothing_of_a_candidate() {
+        let mut choice = MethodChoice::new(&[0, 1]);
+        let forecasts = [500.0, 510.0].map(|ns| Some(expects(ns, true)));
+        let mut now = 0;
+        for step in 0..1_000 {
+            let (ns, kind) = match step % 3 {
+                0 => (100, StepKind::LookedUp),
+                1 => (2_000, StepKind::LookedUp),
+                _ => (500, StepKind::Drafted),
+            };
+            now += ns;
+            choice.observe(1, now, kind, &forecasts);
+            assert_eq!(choice.current, 0);
+        }
+        assert!((choice.candidates[0].correction() - 1.0).abs() < 1e-6);
+    }
+
+    /// Each answer begins with a prompt that the second drafter would have to read first.
+    #[test]
+    fn a_drafter_that_would_read_for_long_is_tried_when_that_is_affordable() {
+        let tried_after = |start_ns: f64| {
+            let (mut choice, mut now) = (MethodChoice::new(&[0, 1]), 0);
+            let forecasts = [Some(Forecast { alone_ns: 500.0, ..expects(500.0, true) }), None];
+            (0..20_000).find(|_| {
+                now += 500;
+                choice.expect_start(1, start_ns);
+                choice.observe(1, now, StepKind::Drafted, &forecasts);
+                choice.current == 1
+            })
+        };
+        let [short, long] = [0.0, 50_000.0].map(tried_after);
+        assert!(short.is_some_and(|steps| steps < 50), "{short:?}");
+        // 1 % of the time of 9,000 tokens, and the time of 12.
+        assert!(long.is_some_and(|steps| (8_000..10_000).contains(&steps)), "{long:?}");
+    }
+
+    #[test]
+    fn a_trial_does_not_end_because_its_drafter_reads() {
+        let mut choice = MethodChoice::new(&[0, 1]);
+        let first = Some(Forecast { alone_ns: 1_000.0, ..expects(500.0, true) });
+        choice.expect_start(1, 20_000.0);
+        choice.observe(1, 0, StepKind::Drafted, &[first, None]);
+        choice.begin(1, true);
+        choice.tries_drafter = true;
+        let second = Some(expects(200.0, true));
+        choice.observe(1, 20_500, StepKind::Drafted, &[first, second]);
+        assert_eq!((choice.current, choice.lost_ns), (1, 20_000.0), "the loss counts");
+        for step in 1..100 {
+            choice.observe(1, 20_500 + 200 * step, StepKind::Drafted, &[first, second]);
+            assert_eq!(choice.current, 1, "{step}");
+        }
     }
 
     #[test]
