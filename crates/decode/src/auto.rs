@@ -38,17 +38,16 @@ type MakeDecoder = fn(&DecoderOptions) -> Box<dyn AnswerDecoder>;
 /// Returns a decoder that uses the fastest of the methods with the fastest drafter. If the text of a seed depends on drafts, it must
 /// not follow the clock, so it is that of the first method and drafter.
 pub(crate) fn fastest(methods: &[MakeDecoder], options: &DecoderOptions) -> Box<dyn AnswerDecoder> {
+    if options.reproducible || (methods.len() == 1 && options.drafters() == 1) {
+        return methods[0](&options.of_drafter(options.drafter));
+    }
     let drafters = options.drafter..options.drafter + options.drafters();
     let passes = drafters.clone().map(|drafter| options.of_drafter(drafter).expected_passes);
     let passes: Vec<_> = drafters.clone().zip(passes).collect();
     let candidates = methods.iter().flat_map(|method| {
         drafters.clone().map(move |drafter| (drafter, method(&options.of_drafter(drafter))))
     });
-    let mut candidates: Vec<_> = candidates.collect();
-    if options.reproducible || candidates.len() == 1 {
-        return candidates.swap_remove(0).1;
-    }
-    Box::new(Auto::of_drafters(candidates).with_expected_passes(&passes))
+    Box::new(Auto::of_drafters(candidates.collect()).with_expected_passes(&passes))
 }
 
 /// Decodes with the fastest of several decoders.

@@ -344,6 +344,17 @@ mod tests {
         assert_eq!(several.additional_drafters(), expected);
         let shared = "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared";
         assert_eq!(several.placement().to_string(), shared);
+        for method in [Method::Pearl, Method::Auto, Method::Speculative] {
+            let several = plan(|options| {
+                (options.method, options.draft_model) = (Some(method), Some("drafter".into()));
+                options.additional_drafters = "other".parse().into_iter().collect();
+            })?;
+            let separate =
+                if method == Method::Speculative { "0-1,target=cpu:0-1" } else { "0,target=cpu:1" };
+            let group = separate.split(',').next().unwrap_or_default();
+            let expected = format!("drafter=cpu:{group},drafter=cpu:{separate},shared");
+            assert_eq!(several.placement().to_string(), expected, "{method}");
+        }
         // One option switches a drafted run to its baseline.
         let baseline = plan(|options| {
             options.draft_model = Some("drafter".into());

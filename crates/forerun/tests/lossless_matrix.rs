@@ -921,6 +921,10 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
         };
         cells.extend([
             runs_in_parallel(Method::Pearl, 3, "eager"),
+            Cell {
+                additional: &[ExtraDrafter::Drafter],
+                ..runs_in_parallel(Method::Pearl, 3, "eager")
+            },
             runs_in_parallel(Method::Pearl, 3, "paper"),
         ]);
         if !reads_features {

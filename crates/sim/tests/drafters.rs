@@ -41,6 +41,10 @@ impl World {
 
     /// Does the same for several answers, one after another.
     fn run_answers(&self, method: &str, drafters: &[usize], answers: u64) -> u64 {
+        self.run_with(method, drafters, answers, false)
+    }
+
+    fn run_with(&self, method: &str, drafters: &[usize], answers: u64, reproducible: bool) -> u64 {
         let size = |&drafter: &usize| DrafterSize {
             expected_passes: Some(self.drafters[drafter].0 as f64 / TARGET_NS as f64),
             ..DrafterSize::default()
@@ -51,6 +55,7 @@ impl World {
             drafter: drafters[0],
             expected_passes: size(&drafters[0]).expected_passes,
             additional_drafters: drafters[1..].iter().map(size).collect(),
+            reproducible,
             ..DecoderOptions::new(shape, DraftLength::Auto)
         };
         let mut decoder = (entry.decoder)(&options);
@@ -222,5 +227,17 @@ fn a_drafter_that_was_useless_is_tried_again() {
                 single[0].min(single[1]) / both
             );
         }
+    }
+}
+
+/// Which drafter is the fastest follows the clock.
+#[test]
+fn reproducible_answers_have_the_first_drafter() {
+    let drafter = |rate| (TARGET_NS / 10, AcceptanceModel::Iid(rate));
+    let world = World::new([drafter(0.5), drafter(0.9)], 1_000);
+    for method in ["speculative", "pearl", "auto"] {
+        let [both, first] =
+            [&[0, 1][..], &[0]].map(|drafters| world.run_with(method, drafters, 1, true));
+        assert_eq!(both, first, "{method}");
     }
 }

@@ -90,5 +90,11 @@ mod tests {
         assert_eq!(drafters(&[0, 1], 4, 2), "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared");
         assert_eq!(drafters(&[0, 1, 2], 1, 2), "drafter=cpu:0,drafter=cpu:2,target=cpu:1");
         assert_eq!(drafters(&[0, 1], 4, 1), drafters(&[0, 1], 4, 0));
+        let in_turn = |drafter, count| {
+            let placement = Placement::automatic(&[0, 1, 2], drafter, 1);
+            placement.with_drafters_in_turn(count).to_string()
+        };
+        assert_eq!(in_turn(Some(1), 2), "drafter=cpu:0,drafter=cpu:0,target=cpu:1-2,shared");
+        assert_eq!(in_turn(Some(1), 0), "drafter=cpu:0,target=cpu:1-2");
     }
 }
