@@ -510,6 +510,7 @@ fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::V
                 "drafts": statistics.drafts,
                 "lookups": statistics.lookups,
                 "draft_tokens": statistics.draft_tokens,
+                "draft_tokens_by_drafter": statistics.draft_tokens_by_drafter,
                 "tested_per_position": statistics.tested,
                 "accepted_per_position": statistics.accepted,
                 "acceptance_per_position": statistics.acceptance_per_position(),

@@ -213,7 +213,7 @@ impl DraftAhead {
         sequence: &mut Sequence,
         completion: Completion,
     ) -> Option<(usize, JobTime)> {
-        let reply = jobs::draft_reply(sequence, completion).ok()?;
+        let reply = jobs::draft_reply(self.drafter, sequence, completion).ok()?;
         self.read = self.read.max(self.reads_to);
         let (drafted, _) = reply.output.into_chain_and_siblings()?;
         Some((drafted.tree.len(), reply.time))
@@ -225,7 +225,7 @@ impl DraftAhead {
         sequence: &mut Sequence,
         completion: Completion,
     ) -> Result<(usize, JobTime), DecodeError> {
-        let reply = jobs::draft_reply(sequence, completion)?;
+        let reply = jobs::draft_reply(self.drafter, sequence, completion)?;
         let not_a_chain = DecodeError::Answer(
             "the draft is not a chain, or of another kind than the chain before it",
         );

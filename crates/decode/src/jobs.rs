@@ -80,18 +80,19 @@ fn tokens_with(sequence: &Sequence, ahead: &[TokenId]) -> Arc<[TokenId]> {
     sequence.tokens().iter().chain(ahead).copied().collect()
 }
 
-/// Returns the draft of a completed job, and counts it in the statistics.
+/// Returns the draft of a completed job of a drafter, and counts it in the statistics.
 ///
 /// # Errors
 /// If the job failed, or its output is not a valid draft.
 pub(crate) fn draft_reply(
+    drafter: usize,
     sequence: &mut Sequence,
     completion: Completion,
 ) -> Result<JobReply<Draft>, DecodeError> {
     let (ticket, time) = (completion.ticket, JobTime::from(&completion));
     match completion.output? {
         JobOutput::Draft(output) if output.is_consistent() => {
-            sequence.statistics_mut().count_draft(output.tree.len(), time.duration_ns);
+            sequence.statistics_mut().count_draft(drafter, output.tree.len(), time.duration_ns);
             Ok(JobReply { ticket, output, time })
         }
         JobOutput::Draft(_) => Err(DecodeError::Answer(
@@ -152,17 +153,18 @@ pub(crate) fn draft(
 ) -> Result<JobReply<Draft>, DecodeError> {
     let request = DraftRequest::new(drafter, sequence, &[], shape);
     let ticket = submit_draft(request, sequence, cluster)?;
-    draft_in_flight(ticket, sequence, cluster)
+    draft_in_flight(drafter, ticket, sequence, cluster)
 }
 
-/// Waits for the candidates of a draft job.
+/// Waits for the candidates of a draft job of a drafter.
 pub(crate) fn draft_in_flight(
+    drafter: usize,
     ticket: Ticket,
     sequence: &mut Sequence,
     cluster: &mut dyn Cluster,
 ) -> Result<JobReply<Draft>, DecodeError> {
     let completion = wait_for(ticket, cluster)?;
-    draft_reply(sequence, completion)
+    draft_reply(drafter, sequence, completion)
 }
 
 /// Has the first target replica score a tree after the sequence, and waits for the rows.

@@ -279,7 +279,7 @@ impl Decoder for Pearl {
         let unverified = self.drafting.len();
         let length = if unverified == 0 { self.draft_length.guess_length(gamma) } else { 0 };
         let guess = self.guess(sequence, length);
-        sequence.statistics_mut().count_draft(guess.len(), 0);
+        sequence.statistics_mut().count_guess(guess.len());
         let tree = match guess.is_empty() {
             true => self.drafting.first(unverified),
             false => TokenTree::chain(&guess),

@@ -168,7 +168,7 @@ impl Ssd {
                 sequence.statistics_mut().prepared += 1;
                 let reply = match hit.reply {
                     Some(reply) => Ok(reply),
-                    None => jobs::draft_in_flight(hit.ticket, sequence, cluster),
+                    None => jobs::draft_in_flight(DRAFTER, hit.ticket, sequence, cluster),
                 };
                 reply.map(|mut reply| {
                     reply.output.truncate(shape.depth());
@@ -306,7 +306,7 @@ impl Ssd {
         if let Some(index) = self.naming.iter().position(|(naming, _)| *naming == ticket) {
             let (_, accepted) = self.naming.swap_remove(index);
             cluster.observe(Outcome { ticket, accepted: 0, outcome: SpanOutcome::Wasted });
-            return match jobs::draft_reply(sequence, completion) {
+            return match jobs::draft_reply(DRAFTER, sequence, completion) {
                 Ok(named) => {
                     let named = (accepted, named.output.tree.tokens());
                     self.prepare(draft, named, sequence, cluster)
@@ -318,7 +318,7 @@ impl Ssd {
         else {
             return Ok(());
         };
-        match jobs::draft_reply(sequence, completion) {
+        match jobs::draft_reply(DRAFTER, sequence, completion) {
             Ok(reply) => self.prepared[index].reply = Some(reply),
             Err(error) => {
                 jobs::drafter_failure(error)?;

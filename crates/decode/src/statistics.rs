@@ -21,6 +21,8 @@ pub struct Statistics {
     pub lookups: u64,
     /// The number of drafted tokens, tested or not.
     pub draft_tokens: u64,
+    /// By drafter: how many of them it has drafted. The others were looked up.
+    pub draft_tokens_by_drafter: Vec<u64>,
     /// By depth, starting at 0: the number of rounds in which the draft token at this depth was
     /// tested. All tokens before it were accepted then, and the sequence had not ended.
     pub tested: Vec<u64>,
@@ -36,10 +38,19 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Counts a draft.
-    pub(crate) fn count_draft(&mut self, tokens: usize, duration_ns: u64) {
+    /// Counts a draft of the drafter with this index.
+    pub(crate) fn count_draft(&mut self, drafter: usize, tokens: usize, duration_ns: u64) {
         self.draft_tokens += tokens as u64;
         self.draft_ns += duration_ns;
+        if self.draft_tokens_by_drafter.len() <= drafter {
+            self.draft_tokens_by_drafter.resize(drafter + 1, 0);
+        }
+        self.draft_tokens_by_drafter[drafter] += tokens as u64;
+    }
+
+    /// Counts tokens that were guessed for a pass without draft tokens, which takes no time.
+    pub(crate) fn count_guess(&mut self, tokens: usize) {
+        self.draft_tokens += tokens as u64;
     }
 
     /// Counts a draft that was looked up in earlier text, which takes no time.
@@ -98,9 +109,11 @@ impl Statistics {
         self.draft_ns += other.draft_ns;
         self.score_ns += other.score_ns;
         self.failures.extend_from_slice(&other.failures);
-        for (own_counts, other_counts) in
-            [(&mut self.tested, &other.tested), (&mut self.accepted, &other.accepted)]
-        {
+        for (own_counts, other_counts) in [
+            (&mut self.draft_tokens_by_drafter, &other.draft_tokens_by_drafter),
+            (&mut self.tested, &other.tested),
+            (&mut self.accepted, &other.accepted),
+        ] {
             own_counts.resize(own_counts.len().max(other_counts.len()), 0);
             own_counts.iter_mut().zip(other_counts).for_each(|(own, other)| *own += other);
         }
@@ -119,7 +132,8 @@ mod tests {
     #[test]
     fn counters_match_the_published_definitions() {
         let mut statistics = Statistics::default();
-        statistics.count_draft(9, 40);
+        statistics.count_draft(1, 7, 40);
+        statistics.count_guess(2);
         statistics.count_round(3, 3, false, 4); // all accepted, and a bonus token
         statistics.count_round(3, 1, true, 2); // rejected at the second
         statistics.count_round(3, 0, true, 1); // rejected at once
@@ -127,12 +141,15 @@ mod tests {
         assert_eq!(statistics.mean_accepted_tokens(), 2.0);
         assert_eq!(statistics.drafts, 3);
         assert_eq!((statistics.draft_tokens, statistics.draft_ns), (9, 40));
+        assert_eq!(statistics.draft_tokens_by_drafter, [0, 7]);
         assert_eq!(statistics.tested, [3, 2, 1]);
         assert_eq!(statistics.accepted, [2, 1, 1]);
         assert_eq!(statistics.acceptance_rate(), 4.0 / 6.0);
         assert_eq!(statistics.acceptance_per_position(), [2.0 / 3.0, 0.5, 1.0]);
         let mut sum = statistics.clone();
         sum.add(&statistics);
+        sum.count_draft(0, 1, 0);
+        assert_eq!(sum.draft_tokens_by_drafter, [1, 14]);
         assert_eq!((sum.committed, sum.tested), (16, vec![6, 4, 2]));
         assert_eq!(Statistics::default().acceptance_rate(), 0.0);
     }

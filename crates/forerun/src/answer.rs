@@ -93,7 +93,7 @@ impl Answer {
     }
 
     /// Summarises the answer in one line: speed, mean accepted tokens (MAT), acceptance by draft
-    /// position, the share of the time in which drafter and target worked together, and failures.
+    /// position, the draft tokens of each drafter if there are several, the share of the time in which drafter and target worked together, and failures.
     #[must_use]
     pub fn summary(&self) -> String {
         let statistics = &self.statistics;
@@ -117,6 +117,11 @@ impl Answer {
                 statistics.acceptance_rate() * 100.0,
                 shown.join(" "),
             );
+        }
+        let by_drafter = &statistics.draft_tokens_by_drafter;
+        if by_drafter.len() > 1 {
+            let counts: Vec<String> = by_drafter.iter().map(ToString::to_string).collect();
+            line += &format!(" | draft tokens by drafter: {}", counts.join(", "));
         }
         let together = together_share(&self.trace);
         line += &format!(" | drafter and target together {:.0} % of the time", together * 100.0);

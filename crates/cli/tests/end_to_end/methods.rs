@@ -78,6 +78,9 @@ fn several_drafters_give_the_text_of_plain_decoding() {
             let line = several.statistics();
             assert!(line.contains(&format!("{method}, model + ")), "{line}");
             assert!(line.contains(" + prompt-lookup: 60"), "{line}");
+            // All drafters of DSI draft at the same time.
+            let counts = "draft tokens by drafter: ";
+            assert!(line.contains(counts) || method != "dsi", "{line}");
         }
     }
     let refused = run(&models, true, &["--method ssd --also-draft prompt-lookup"]).finish();

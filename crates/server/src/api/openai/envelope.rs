@@ -119,6 +119,7 @@ pub(crate) fn statistics<'a>(answers: impl Iterator<Item = &'a Answer>) -> Value
         json!({
             "target_forwards": statistics.target_forwards,
             "draft_tokens": statistics.draft_tokens,
+            "draft_tokens_by_drafter": statistics.draft_tokens_by_drafter,
             "accepted_tokens": statistics.accepted.iter().sum::<u64>(),
             "mean_accepted_tokens": statistics.mean_accepted_tokens(),
             "first_token_ms": answer.first_token_ns as f64 / 1e6,
