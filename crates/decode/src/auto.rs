@@ -5,6 +5,9 @@
 //! text at hand, and the fastest is used ([`MethodChoice`]). Each of them pauses by itself while drafting does not pay,
 //! so none is much slower than the target alone.
 //!
+//! If the drafters are also on the target's devices, methods that draft before they verify use them there: all cores compute the draft,
+//! and nothing is handed over between workers.
+//!
 //! What is known of one drafter says nothing about another. So each is tried, and tried again after 512 tokens of other drafters, as far
 //! as the account of lost time allows.
 
@@ -17,7 +20,7 @@ use forerun_core::{
     trace::SpanOutcome,
 };
 use forerun_plan::{Forecast, Knowledge, MethodChoice, StepKind};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The entry in [`METHODS`](crate::METHODS).
 pub(crate) const METHOD: MethodEntry = MethodEntry {
@@ -27,27 +30,39 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     several_targets: false,
     offers: &[Need::SeveralDrafters],
     decoder: |options| {
-        let methods = [speculative::with_one_drafter, pearl::with_one_drafter, dsi::METHOD.decoder];
+        let methods: [(Drafting, MakeDecoder); 3] = [
+            (Drafting::BeforeVerification, speculative::with_one_drafter),
+            (Drafting::DuringVerification, pearl::with_one_drafter),
+            (Drafting::DuringVerification, dsi::METHOD.decoder),
+        ];
         fastest(&methods, options)
     },
 };
 
 /// Builds a decoder with one drafter.
-type MakeDecoder = fn(&DecoderOptions) -> Box<dyn AnswerDecoder>;
+pub(crate) type MakeDecoder = fn(&DecoderOptions) -> Box<dyn AnswerDecoder>;
 
 /// Returns a decoder that uses the fastest of the methods with the fastest drafter. If the text of a seed depends on drafts, it must
 /// not follow the clock, so it is that of the first method and drafter.
-pub(crate) fn fastest(methods: &[MakeDecoder], options: &DecoderOptions) -> Box<dyn AnswerDecoder> {
+pub(crate) fn fastest(
+    methods: &[(Drafting, MakeDecoder)],
+    options: &DecoderOptions,
+) -> Box<dyn AnswerDecoder> {
     if options.reproducible || (methods.len() == 1 && options.drafters() == 1) {
-        return methods[0](&options.of_drafter(options.drafter));
+        return methods[0].1(&options.of_drafter(options.drafter));
     }
     let drafters = options.drafter..options.drafter + options.drafters();
     let passes = drafters.clone().map(|drafter| options.of_drafter(drafter).expected_passes);
     let passes: Vec<_> = drafters.clone().zip(passes).collect();
-    let candidates = methods.iter().flat_map(|method| {
-        drafters.clone().map(move |drafter| (drafter, method(&options.of_drafter(drafter))))
+    let candidates = methods.iter().flat_map(|&(drafting, method)| {
+        let is_repeated = options.repeats_drafters && drafting == Drafting::BeforeVerification;
+        let offset = if is_repeated { options.drafters() } else { 0 };
+        drafters.clone().map(move |drafter| {
+            let decoder = method(&options.of_drafter(drafter));
+            Candidate { place: drafter + offset, ..Candidate::new(drafter, decoder) }
+        })
     });
-    Box::new(Auto::of_drafters(candidates.collect()).with_expected_passes(&passes))
+    Box::new(Auto::of_candidates(candidates.collect()).with_expected_passes(&passes))
 }
 
 /// Decodes with the fastest of several decoders.
@@ -55,6 +70,8 @@ pub struct Auto {
     candidates: Vec<Candidate>,
     choice: MethodChoice,
     drafters: Vec<UsedDrafter>,
+    /// What the drafters have read, by place.
+    readings: BTreeMap<usize, Reading>,
     /// What each candidate expected when that was last computed.
     forecasts: Vec<Option<Forecast>>,
     jobs: JobsInFlight,
@@ -62,13 +79,35 @@ pub struct Auto {
 
 /// A decoder to choose.
 struct Candidate {
-    /// The index of its drafter.
+    /// The index of its drafter, and that of the drafter on the devices that it uses.
     drafter: usize,
+    place: usize,
     decoder: Box<dyn AnswerDecoder>,
     /// The number of tokens of the text when it last worked.
     worked_until: usize,
     /// The nanoseconds in which others have worked since then, also in other answers.
     others_ns: u64,
+}
+
+impl Candidate {
+    fn new(drafter: usize, decoder: Box<dyn AnswerDecoder>) -> Self {
+        Self { drafter, place: drafter, decoder, worked_until: 0, others_ns: 0 }
+    }
+}
+
+/// What a drafter has read of the text.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reading {
+    /// The number of tokens of the text when it last worked, and how many of them it has not read.
+    worked_until: usize,
+    unread_tokens: usize,
+}
+
+impl Reading {
+    /// Returns how many of `tokens` committed tokens it has not read.
+    fn unread_tokens(&self, tokens: usize) -> usize {
+        self.unread_tokens + tokens.saturating_sub(self.worked_until)
+    }
 }
 
 /// A drafter that candidates use.
@@ -77,10 +116,7 @@ struct UsedDrafter {
     index: usize,
     /// The time of a forward in passes of the target that the sizes of the models suggest.
     expected_passes: Option<f64>,
-    /// The number of tokens of the text when it last worked, and how many of them it has not read.
-    worked_until: usize,
-    unread_tokens: usize,
-    /// The number of tokens since then that others have committed, also in other answers; `None` before its first turn.
+    /// The number of tokens since it last worked that others have committed, also in other answers; `None` before its first turn.
     idle_tokens: Option<usize>,
 }
 
@@ -89,17 +125,12 @@ const FORGETTING_TOKENS: usize = 512;
 
 impl UsedDrafter {
     fn new(index: usize) -> Self {
-        Self { index, expected_passes: None, worked_until: 0, unread_tokens: 0, idle_tokens: None }
+        Self { index, expected_passes: None, idle_tokens: None }
     }
 
     /// Returns whether nothing is known of its acceptance on the text at hand.
     fn is_unknown(&self) -> bool {
         self.idle_tokens.is_none_or(|tokens| tokens >= FORGETTING_TOKENS)
-    }
-
-    /// Returns how many of `tokens` committed tokens it has not read.
-    fn unread_tokens(&self, tokens: usize) -> usize {
-        self.unread_tokens + tokens.saturating_sub(self.worked_until)
     }
 }
 
@@ -110,25 +141,23 @@ impl Auto {
     /// If there is none.
     #[must_use]
     pub fn new(decoders: Vec<Box<dyn AnswerDecoder>>) -> Self {
-        Self::of_drafters(decoders.into_iter().map(|decoder| (0, decoder)).collect())
+        Self::of_candidates(
+            decoders.into_iter().map(|decoder| Candidate::new(0, decoder)).collect(),
+        )
     }
 
-    /// Creates a decoder that begins with the first of `candidates`: the indices of their drafters, and decoders that use these.
-    /// The first candidate of a drafter should be the one that learns with the least effort whether drafts pay.
-    ///
-    /// # Panics
-    /// If there is none.
-    #[must_use]
-    pub fn of_drafters(candidates: Vec<(usize, Box<dyn AnswerDecoder>)>) -> Self {
+    /// Creates a decoder that begins with the first of `candidates`. The first candidate of a drafter should be the one that learns
+    /// with the least effort whether drafts pay.
+    fn of_candidates(candidates: Vec<Candidate>) -> Self {
         assert!(!candidates.is_empty(), "there must be a decoder to choose");
-        let of_candidates: Vec<usize> = candidates.iter().map(|&(drafter, _)| drafter).collect();
+        let of_candidates: Vec<usize> =
+            candidates.iter().map(|candidate| candidate.drafter).collect();
         let indices = BTreeSet::from_iter(of_candidates.iter().copied());
-        let candidate =
-            |(drafter, decoder)| Candidate { drafter, decoder, worked_until: 0, others_ns: 0 };
         Self {
             forecasts: vec![None; candidates.len()],
             choice: MethodChoice::new(&of_candidates),
-            candidates: candidates.into_iter().map(candidate).collect(),
+            readings: places(&candidates),
+            candidates,
             drafters: indices.into_iter().map(UsedDrafter::new).collect(),
             jobs: JobsInFlight::default(),
         }
@@ -136,8 +165,7 @@ impl Auto {
 
     /// Returns the decoder with the time of a forward of each drafter in passes of the target that the sizes of the models suggest. One
     /// that would have to read much text for long is tried later.
-    #[must_use]
-    pub fn with_expected_passes(mut self, of_drafters: &[(usize, Option<f64>)]) -> Self {
+    fn with_expected_passes(mut self, of_drafters: &[(usize, Option<f64>)]) -> Self {
         for drafter in &mut self.drafters {
             let found = of_drafters.iter().find(|(index, _)| *index == drafter.index);
             drafter.expected_passes = found.and_then(|&(_, passes)| passes);
@@ -171,30 +199,45 @@ impl Auto {
 
     /// Passes on what a candidate has learned from a text of `tokens` tokens.
     fn share_knowledge(&mut self, from: usize, tokens: usize) {
-        let Candidate { drafter, decoder, .. } = &self.candidates[from];
-        let (of_drafter, Some(known)) = (*drafter, decoder.knowledge()) else { return };
-        if let Some(drafter) = self.drafters.iter_mut().find(|other| other.index == of_drafter) {
-            (drafter.worked_until, drafter.unread_tokens) = (tokens, known.unread_tokens());
-        }
+        let Candidate { place, decoder, .. } = &self.candidates[from];
+        let Some(known) = decoder.knowledge() else { return };
+        let reading = Reading { worked_until: tokens, unread_tokens: known.unread_tokens() };
+        self.readings.insert(*place, reading);
         for index in (0..self.candidates.len()).filter(|&index| index != from) {
-            let known = self.of_candidate(index, of_drafter, tokens, &known);
+            let known = self.of_candidate(index, from, tokens, &known);
             self.candidates[index].decoder.adopt(&known);
         }
     }
 
-    /// Returns what a candidate can use of the knowledge of one with `drafter`.
+    /// Returns what a candidate can use of the knowledge of another one.
     fn of_candidate(
         &self,
         candidate: usize,
-        drafter: usize,
+        from: usize,
         tokens: usize,
         known: &Knowledge,
     ) -> Knowledge {
-        let own = self.candidates[candidate].drafter;
-        match self.drafters.iter().find(|other| other.index == own && own != drafter) {
-            Some(own) => known.for_other_drafter(own.unread_tokens(tokens), own.is_unknown()),
-            None => known.clone(),
+        let (own, from) = (&self.candidates[candidate], &self.candidates[from]);
+        if own.place == from.place {
+            return known.clone();
         }
+        let unread_tokens = self.unread_tokens(own, tokens);
+        if own.drafter == from.drafter {
+            return known.for_other_device(unread_tokens);
+        }
+        let is_unknown = self.unknown_drafter(own).is_some();
+        known.for_other_drafter(unread_tokens, is_unknown)
+    }
+
+    /// Returns how many of `tokens` committed tokens a candidate's drafter has not read.
+    fn unread_tokens(&self, candidate: &Candidate, tokens: usize) -> usize {
+        self.readings.get(&candidate.place).copied().unwrap_or_default().unread_tokens(tokens)
+    }
+
+    /// Returns a candidate's drafter if nothing is known of its acceptance.
+    fn unknown_drafter(&self, candidate: &Candidate) -> Option<&UsedDrafter> {
+        let mut drafters = self.drafters.iter();
+        drafters.find(|drafter| drafter.index == candidate.drafter && drafter.is_unknown())
     }
 
     /// Computes what each candidate expects of a text of `tokens` tokens. Of one with an unknown drafter, that is only the time in
@@ -204,14 +247,15 @@ impl Auto {
         self.share_knowledge(current, tokens);
         let known = self.candidates[current].decoder.knowledge();
         for index in 0..self.candidates.len() {
-            let Candidate { drafter, ref decoder, worked_until, .. } = self.candidates[index];
-            let forecast = decoder.forecast(tokens.saturating_sub(worked_until));
-            let unknown =
-                self.drafters.iter().find(|other| other.index == drafter && other.is_unknown());
+            let candidate = &self.candidates[index];
+            let missed = tokens.saturating_sub(candidate.worked_until);
+            let forecast = candidate.decoder.forecast(missed);
+            let unread_tokens = self.unread_tokens(candidate, tokens);
+            let unknown = self.unknown_drafter(candidate).copied();
             self.forecasts[index] = forecast.filter(|_| unknown.is_none());
             let Some(unknown) = unknown else { continue };
             let reading_ns = || {
-                let known = known.as_ref()?.for_other_drafter(unknown.unread_tokens(tokens), true);
+                let known = known.as_ref()?.for_other_drafter(unread_tokens, true);
                 Some(known.reading_ns(unknown.expected_passes?))
             };
             let start_ns = forecast.map(|forecast| forecast.start_ns).or_else(reading_ns);
@@ -228,7 +272,8 @@ impl Decoder for Auto {
     ) -> Result<(), DecodeError> {
         let (before, current) = (sequence.tokens().len(), self.current());
         let began_ns = self.jobs.now_ns;
-        let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs };
+        let place = self.candidates[current].place;
+        let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs, place };
         self.candidates[current].decoder.step(sequence, &mut watched)?;
         let tokens = sequence.tokens().len();
         // An answer's first step computes the prompt, and only starts the clock.
@@ -249,15 +294,14 @@ impl Decoder for Auto {
         self.choice.observe(tokens - before, self.jobs.now_ns, kind, &self.forecasts);
         let next = self.current();
         if next != current {
-            let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs };
+            let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs, place };
             self.candidates[current].decoder.stop(&mut watched);
             watched.wait_for_cancelled();
             if !is_fresh {
                 self.share_knowledge(current, tokens);
             }
-            let Candidate { drafter, decoder, .. } = &self.candidates[current];
-            if let Some(known) = decoder.knowledge() {
-                let known = self.of_candidate(next, *drafter, tokens, &known);
+            if let Some(known) = self.candidates[current].decoder.knowledge() {
+                let known = self.of_candidate(next, current, tokens, &known);
                 let Candidate { decoder, others_ns, .. } = &mut self.candidates[next];
                 decoder.start(&known, std::mem::take(others_ns) as f64);
             }
@@ -272,20 +316,25 @@ impl Decoder for Auto {
 
 impl AnswerDecoder for Auto {
     fn for_next_answer(&self, options: &DecoderOptions, prompt: usize) -> Box<dyn AnswerDecoder> {
-        let candidate = |&Candidate { drafter, ref decoder, others_ns, .. }: &Candidate| {
+        let candidate = |&Candidate { drafter, place, ref decoder, others_ns, .. }: &Candidate| {
             let decoder = decoder.for_next_answer(&options.of_drafter(drafter), prompt);
-            Candidate { drafter, decoder, worked_until: 0, others_ns }
+            Candidate { place, others_ns, ..Candidate::new(drafter, decoder) }
         };
-        let drafter =
-            |drafter: &UsedDrafter| UsedDrafter { worked_until: 0, unread_tokens: 0, ..*drafter };
+        let candidates: Vec<Candidate> = self.candidates.iter().map(candidate).collect();
         Box::new(Self {
-            candidates: self.candidates.iter().map(candidate).collect(),
+            readings: places(&candidates),
+            candidates,
             choice: self.choice.for_next_answer(),
-            drafters: self.drafters.iter().map(drafter).collect(),
+            drafters: self.drafters.clone(),
             forecasts: vec![None; self.candidates.len()],
             jobs: JobsInFlight::default(),
         })
     }
+}
+
+/// Returns for each place of a drafter that nothing was read there.
+fn places(candidates: &[Candidate]) -> BTreeMap<usize, Reading> {
+    candidates.iter().map(|candidate| (candidate.place, Reading::default())).collect()
 }
 
 /// The jobs of the current decoder.
@@ -302,6 +351,8 @@ struct JobsInFlight {
 struct WatchedCluster<'a> {
     cluster: &'a mut dyn Cluster,
     jobs: &'a mut JobsInFlight,
+    /// The index of the drafter that gets the draft jobs.
+    place: usize,
 }
 
 impl WatchedCluster<'_> {
@@ -318,6 +369,10 @@ impl WatchedCluster<'_> {
 
 impl Cluster for WatchedCluster<'_> {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
+        let on = match on {
+            Role::Drafter(_) => Role::Drafter(self.place),
+            Role::Target(_) => on,
+        };
         let ticket = self.cluster.submit(on, job)?;
         self.jobs.tickets.insert(ticket);
         self.jobs.has_drafted |= matches!(on, Role::Drafter(_));

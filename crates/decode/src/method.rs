@@ -81,6 +81,9 @@ pub struct DecoderOptions {
     pub shares_devices: bool,
     /// Whether the drafter computes its draft's rows again while the target verifies it (EasySpec's calibration).
     pub calibrates_during_verification: bool,
+    /// Whether the drafters are also on the target's devices, where they work in turn with the target: with the indices after all
+    /// drafters, in the same order. [`Auto`](crate::Auto) uses them for methods that draft before they verify.
+    pub repeats_drafters: bool,
     /// Whether the text of a seed must not depend on measured times or on which device finishes first. An automatic length
     /// then follows the acceptance and the sizes of the models, or, with methods that draft during verification, is four tokens.
     pub reproducible: bool,
@@ -111,6 +114,7 @@ impl DecoderOptions {
             targets: 1,
             shares_devices: false,
             calibrates_during_verification: false,
+            repeats_drafters: false,
             reproducible: false,
         }
     }

@@ -46,7 +46,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     drafting: Drafting::DuringVerification,
     several_targets: false,
     offers: &[Need::Features, Need::Siblings, Need::SeveralDrafters],
-    decoder: |options| auto::fastest(&[with_one_drafter], options),
+    decoder: |options| auto::fastest(&[(Drafting::DuringVerification, with_one_drafter)], options),
 };
 
 /// Builds a decoder with the first drafter of the options.

@@ -43,7 +43,7 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
         Need::WholeDrafts,
         Need::SeveralDrafters,
     ],
-    decoder: |options| auto::fastest(&[with_one_drafter], options),
+    decoder: |options| auto::fastest(&[(Drafting::BeforeVerification, with_one_drafter)], options),
 };
 
 /// Builds a decoder with the first drafter of the options.

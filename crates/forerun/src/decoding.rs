@@ -46,6 +46,7 @@ impl AnswerDecoders {
             // Cores of one machine help each other, and share its memory.
             shares_devices: plan.placement().is_shared() || plan.placement().ranks().is_empty(),
             calibrates_during_verification,
+            repeats_drafters: plan.repeats_drafters(),
             reproducible: false,
         };
         Self { options, last: Vec::new() }

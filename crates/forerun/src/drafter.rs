@@ -392,13 +392,14 @@ impl LoadedDrafter {
         DraftPattern { pass_per_mille: self.pass_per_mille, ..self.parts.pattern }
     }
 
-    /// Returns the engine with this drafter on `device`, for a target with `vocab_size` tokens. Its
-    /// caches may use `cache_bytes`, or the default.
+    /// Returns the engine with this drafter on `device`, for a target with `vocab_size` tokens. Jobs address it by
+    /// `index`. Its caches may use `cache_bytes`, or the default.
     ///
     /// # Errors
     /// If the drafter cannot run on that device.
     pub(crate) fn install(
         &self,
+        index: usize,
         engine: Engine,
         device: &DrafterDevice<'_>,
         (vocab_size, cache_bytes): (usize, Option<usize>),
@@ -407,9 +408,9 @@ impl LoadedDrafter {
             (self.parts.build)(&Site { engine: &engine, device, vocab_size, cache_bytes })?;
         Ok(match device {
             DrafterDevice::Shared { halves: true, .. } => {
-                engine.with_drafter(self.index, TwoDeviceDrafter::new(drafter))
+                engine.with_drafter(index, TwoDeviceDrafter::new(drafter))
             }
-            _ => engine.with_drafter(self.index, drafter),
+            _ => engine.with_drafter(index, drafter),
         })
     }
 }

@@ -242,6 +242,11 @@ impl Plan {
         &self.placement
     }
 
+    /// Returns the number of drafters, at least 1.
+    pub(crate) fn n_drafters(&self) -> usize {
+        1 + self.additional_drafters.len()
+    }
+
     /// Returns whether each thread stays on its core of the placement. Otherwise, the system places the
     /// threads, and the placement is their number.
     #[must_use]

@@ -81,6 +81,7 @@ pub(crate) fn worker_specs(
             loaded: Arc::clone(loaded),
             roles: roles.clone(),
             on_tokens: on_tokens.clone(),
+            n_drafters: plan.n_drafters(),
             devices: devices?,
             placement: plan.placement().clone(),
             halves,
@@ -114,6 +115,8 @@ struct WorkerModels {
     roles: Vec<Role>,
     /// The plan's drafters that need no model.
     on_tokens: Vec<(usize, DrafterKind)>,
+    /// The number of the plan's drafters, without repetitions.
+    n_drafters: usize,
     /// The devices that it shares with other workers, if it has none of its own.
     devices: Vec<Arc<SharedDevice>>,
     /// Which target replicas are on GPUs, as a whole or in part.
@@ -150,11 +153,13 @@ impl WorkerModels {
                 }
                 Role::Drafter(index) => index,
             };
-            let on_tokens = self.on_tokens.iter().find(|(other, _)| *other == index);
+            let own = index % self.n_drafters;
+            let on_tokens = self.on_tokens.iter().find(|(other, _)| *other == own);
             if let Some(drafter) = on_tokens.and_then(|(_, kind)| kind.make_on_tokens()) {
                 engine = engine.with_drafter(index, drafter);
-            } else if let Some(drafter) = drafters.iter().find(|other| other.index() == index) {
-                engine = drafter.install(engine, &device, (*vocab_size, self.cache_bytes))?;
+            } else if let Some(drafter) = drafters.iter().find(|other| other.index() == own) {
+                engine =
+                    drafter.install(index, engine, &device, (*vocab_size, self.cache_bytes))?;
             }
         }
         Ok(engine)

@@ -46,6 +46,13 @@ impl Knowledge {
         }
     }
 
+    /// Returns what a method can use of it that has the same drafter on another device, where the drafter has not read
+    /// `unread_tokens` committed tokens. Times of drafts count there until they are measured.
+    #[must_use]
+    pub fn for_other_device(&self, unread_tokens: usize) -> Self {
+        Self { unread_tokens, ..self.clone() }
+    }
+
     /// Returns the nanoseconds in which a drafter that was never measured is expected to read its unread tokens, if its forward takes so
     /// many passes of the target; 0 if nothing is known of the target.
     #[must_use]

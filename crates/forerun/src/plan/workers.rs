@@ -1,7 +1,7 @@
 //! The workers of a plan, as data.
 
 use crate::model_source::ModelSource;
-use crate::plan::{AdditionalDrafter, Plan};
+use crate::plan::{AdditionalDrafter, Method, Plan};
 use crate::registry::DrafterKind;
 use forerun_core::Role;
 use forerun_runtime::DeviceGroup;
@@ -116,7 +116,9 @@ impl Plan {
         let on_tokens = self.drafters_on_tokens().into_iter();
         let on_tokens = on_tokens.filter(|(index, _)| *index == 0 && shares_worker);
         let on_tokens = on_tokens.map(|_| self.worker_model(Role::Drafter(0), None));
-        let drafters: Vec<WorkerModel> = drafters.chain(on_tokens).collect();
+        let repeated = roles.contains(&Role::Target(0)) && self.repeats_drafters();
+        let repeated = self.repeated_drafters().into_iter().filter(|_| repeated);
+        let drafters: Vec<WorkerModel> = drafters.chain(on_tokens).chain(repeated).collect();
         let name = match (targets.is_empty(), drafters.is_empty()) {
             (true, true) => return None,
             (true, false) => format!("drafter {groups}"),
@@ -125,6 +127,31 @@ impl Plan {
         };
         let (pinned, models) = (self.is_pinned(), [targets, drafters].concat());
         Some(WorkerDescription { name, device, pinned, models })
+    }
+
+    /// Returns whether the drafters are also on the target's worker. [`Method::Auto`] has them draft there in rounds in which the
+    /// target waits for the draft: all cores compute the draft, and nothing is handed over between workers. This needs
+    /// workers that lend each other their cores.
+    #[must_use]
+    pub(crate) fn repeats_drafters(&self) -> bool {
+        let placement = self.placement();
+        // Only EasySpec reads its draft again while the target verifies it.
+        self.method() == Method::Auto
+            && self.easyspec().is_none()
+            && !self.is_pinned()
+            && !placement.is_shared()
+            && placement.ranks().is_empty()
+            && placement.gpu_of(Role::Target(0)).is_none()
+    }
+
+    /// Returns the drafters as they are on the target's worker if they are repeated there: after all others, in the same
+    /// order.
+    fn repeated_drafters(&self) -> Vec<WorkerModel> {
+        let (models, count) = (self.drafters_with_models(), self.n_drafters());
+        let model =
+            |index| models.iter().find(|(other, _)| *other == index).map(|&(_, model)| model);
+        let repeated = |index| self.worker_model(Role::Drafter(count + index), model(index));
+        (0..count).map(repeated).collect()
     }
 
     fn worker_model(&self, role: Role, checkpoint: Option<&ModelSource>) -> WorkerModel {
