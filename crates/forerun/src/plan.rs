@@ -260,6 +260,7 @@ mod tests {
     use super::*;
     use crate::easyspec::LayerStrategy;
     use crate::unknown_value::UnknownValue;
+    use forerun_core::Role;
     use forerun_draft::{CalibrationPolicy, PHRASE_TOKENS};
 
     fn plan(change: impl FnOnce(&mut Options)) -> Result<Plan, String> {
@@ -366,6 +367,45 @@ mod tests {
             options.method = Some(Method::Autoregressive);
         })?;
         assert_eq!((baseline.drafter(), baseline.draft_model()), (DrafterKind::None, None));
+        Ok(())
+    }
+
+    #[test]
+    fn drafters_of_auto_are_also_on_the_targets_worker() -> Result<(), String> {
+        let workers = |change: fn(&mut Options)| {
+            let plan = plan(|options| {
+                (options.method, options.draft_model) =
+                    (Some(Method::Auto), Some("drafter".into()));
+                change(options);
+            })?;
+            let workers = plan.workers().into_iter().map(|worker| {
+                let roles = worker.roles().into_iter().map(|role| match role {
+                    Role::Target(index) => format!("target {index}"),
+                    Role::Drafter(index) => format!("drafter {index}"),
+                });
+                let roles: Vec<String> = roles.collect();
+                format!("{}: {}", worker.name, roles.join(", "))
+            });
+            Ok::<Vec<String>, String>(workers.collect())
+        };
+        let one = ["drafter cpu:0: drafter 0", "target and drafter cpu:1: target 0, drafter 1"];
+        assert_eq!(workers(|_| ())?, one);
+        let two = |o: &mut Options| {
+            o.additional_drafters = vec![AdditionalDrafter::Tokens(DrafterKind::PromptLookup)];
+        };
+        let expected = [
+            "drafter: drafter 1",
+            "drafter cpu:0: drafter 0",
+            "target and drafter cpu:1: target 0, drafter 2, drafter 3",
+        ];
+        assert_eq!(workers(two)?, expected);
+        // Cores that are named are not lent.
+        let separate = ["drafter cpu:0: drafter 0", "target cpu:1: target 0"];
+        assert_eq!(workers(|o| o.pin = true)?, separate);
+        let named = |o: &mut Options| o.placement = "drafter=cpu:0,target=cpu:1".parse().ok();
+        assert_eq!(workers(named)?, separate);
+        assert_eq!(workers(|o| o.drafter = Some(DrafterKind::EasySpec))?, separate);
+        assert_eq!(workers(|o| o.method = Some(Method::Pearl))?, separate);
         Ok(())
     }
 

@@ -41,23 +41,29 @@ impl World {
 
     /// Does the same for several answers, one after another.
     fn run_answers(&self, method: &str, drafters: &[usize], answers: u64) -> u64 {
-        self.run_with(method, drafters, answers, false)
+        self.run_with(method, drafters, answers, |_| ())
     }
 
-    fn run_with(&self, method: &str, drafters: &[usize], answers: u64, reproducible: bool) -> u64 {
+    fn run_with(
+        &self,
+        method: &str,
+        drafters: &[usize],
+        answers: u64,
+        change: fn(&mut DecoderOptions),
+    ) -> u64 {
         let size = |&drafter: &usize| DrafterSize {
             expected_passes: Some(self.drafters[drafter].0 as f64 / TARGET_NS as f64),
             ..DrafterSize::default()
         };
         let entry = METHODS.iter().find(|entry| entry.name == method).unwrap();
         let shape = DraftShape::Chain { length: 16 };
-        let options = DecoderOptions {
+        let mut options = DecoderOptions {
             drafter: drafters[0],
             expected_passes: size(&drafters[0]).expected_passes,
             additional_drafters: drafters[1..].iter().map(size).collect(),
-            reproducible,
             ..DecoderOptions::new(shape, DraftLength::Auto)
         };
+        change(&mut options);
         let mut decoder = (entry.decoder)(&options);
         let answer = |seed| {
             decoder = decoder.for_next_answer(&options, self.prompt);
@@ -236,8 +242,38 @@ fn reproducible_answers_have_the_first_drafter() {
     let drafter = |rate| (TARGET_NS / 10, AcceptanceModel::Iid(rate));
     let world = World::new([drafter(0.5), drafter(0.9)], 1_000);
     for method in ["speculative", "pearl", "auto"] {
-        let [both, first] =
-            [&[0, 1][..], &[0]].map(|drafters| world.run_with(method, drafters, 1, true));
+        let [both, first] = [&[0, 1][..], &[0]].map(|drafters| {
+            world.run_with(method, drafters, 1, |options| options.reproducible = true)
+        });
         assert_eq!(both, first, "{method}");
     }
+}
+
+/// The drafter is also on the target's devices, where it may be faster because it has more cores. Rounds that wait for a draft use it
+/// there, and others on its own device.
+#[test]
+fn a_drafter_on_two_devices_is_used_on_the_better_one() {
+    let mut ratios = Vec::new();
+    for (own, shared) in [(40, 15), (10, 10), (25, 5), (5, 10)] {
+        for (rate, prompt) in
+            [0.2, 0.5, 0.8, 0.95].into_iter().flat_map(|rate| [(rate, PROMPT), (rate, 1_000)])
+        {
+            let drafter = |percent| (TARGET_NS * percent / 100, AcceptanceModel::Iid(rate));
+            let drafters = [drafter(own), drafter(shared)];
+            let world = World { prompt, reading: 0.02, ..World::new(drafters, 500) };
+            let repeat = |options: &mut DecoderOptions| options.repeats_drafters = true;
+            let both = world.run_with("auto", &[0], 6, repeat) as f64;
+            let to_one = world.run_answers("auto", &[0], 6) as f64 / both;
+            let alone = [("speculative", 1), ("pearl", 0)];
+            let alone = alone.map(|(method, drafter)| world.run_answers(method, &[drafter], 6));
+            let to_best = alone[0].min(alone[1]) as f64 / both;
+            eprintln!(
+                "c {own} and {shared} %, α {rate}, {prompt} prompt tokens: {to_one:.3} of one device, {to_best:.3} of the best"
+            );
+            assert!(to_one > 0.99 && to_best > 0.88, "{to_one} {to_best}");
+            ratios.push(to_best);
+        }
+    }
+    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+    assert!(mean > 0.985, "{mean}");
 }
