@@ -90,8 +90,11 @@ fn with_known_models(engine: &Forerun, pair: &KnownPair) -> DecoderSetup {
         method,
         reproducible,
     };
+    // The target's devices may have each drafter once more.
+    let places = if engine.decoders().options().repeats_drafters { 2 } else { 1 };
+    let drafters = (0..places).flat_map(|_| kinds.iter().enumerate().map(drafter)).collect();
     DecoderSetup {
-        drafters: kinds.iter().enumerate().map(drafter).collect(),
+        drafters,
         replaced: kinds.iter().filter(is_replaced).map(ToString::to_string).collect(),
         replicas: plan.placement().replicas(),
         // Without drafts, nothing depends on times.
@@ -168,7 +171,8 @@ mod tests {
             additional_drafters: vec![AdditionalDrafter::Model(pair.target().into())],
             ..Options::default()
         }));
-        assert_eq!((auto.drafters.len(), options(&auto).drafters()), (2, 2));
+        let places = 1 + usize::from(options(&auto).repeats_drafters);
+        assert_eq!((auto.drafters.len(), options(&auto).drafters()), (2 * places, 2));
         let expected = options(&auto).additional_drafters[0].expected_passes;
         assert_eq!(expected, Some(1.0), "it is the target itself");
         assert!(dsi.replaced.is_empty());

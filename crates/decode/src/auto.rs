@@ -48,21 +48,26 @@ pub(crate) fn fastest(
     methods: &[(Drafting, MakeDecoder)],
     options: &DecoderOptions,
 ) -> Box<dyn AnswerDecoder> {
-    if options.reproducible || (methods.len() == 1 && options.drafters() == 1) {
+    let is_single = methods.len() == 1 && options.drafters() == 1;
+    if options.reproducible || is_single && !uses_repeated(methods[0].0, options) {
         return methods[0].1(&options.of_drafter(options.drafter));
     }
     let drafters = options.drafter..options.drafter + options.drafters();
     let passes = drafters.clone().map(|drafter| options.of_drafter(drafter).expected_passes);
     let passes: Vec<_> = drafters.clone().zip(passes).collect();
     let candidates = methods.iter().flat_map(|&(drafting, method)| {
-        let is_repeated = options.repeats_drafters && drafting == Drafting::BeforeVerification;
-        let offset = if is_repeated { options.drafters() } else { 0 };
+        let offset = if uses_repeated(drafting, options) { options.drafters() } else { 0 };
         drafters.clone().map(move |drafter| {
             let decoder = method(&options.of_drafter(drafter));
-            Candidate { place: drafter + offset, ..Candidate::new(drafter, decoder) }
+            Candidate { offset, ..Candidate::new(drafter, decoder) }
         })
     });
     Box::new(Auto::of_candidates(candidates.collect()).with_expected_passes(&passes))
+}
+
+/// Returns whether a method uses the drafters that are on the target's devices: if its rounds wait for the draft.
+fn uses_repeated(drafting: Drafting, options: &DecoderOptions) -> bool {
+    options.repeats_drafters && drafting == Drafting::BeforeVerification
 }
 
 /// Decodes with the fastest of several decoders.
@@ -79,19 +84,27 @@ pub struct Auto {
 
 /// A decoder to choose.
 struct Candidate {
-    /// The index of its drafter, and that of the drafter on the devices that it uses.
+    /// The index of its drafter.
     drafter: usize,
-    place: usize,
+    /// What is added to the index of a drafter to whom its jobs go. It is not 0 if the drafters are also on the target's devices and it
+    /// uses them there.
+    offset: usize,
     decoder: Box<dyn AnswerDecoder>,
     /// The number of tokens of the text when it last worked.
     worked_until: usize,
-    /// The nanoseconds in which others have worked since then, also in other answers.
+    /// The nanoseconds in which others have worked since then, also in other answers. They count in its own account of what it may lose;
+    /// the account of changes limits what all candidates lose together.
     others_ns: u64,
 }
 
 impl Candidate {
     fn new(drafter: usize, decoder: Box<dyn AnswerDecoder>) -> Self {
-        Self { drafter, place: drafter, decoder, worked_until: 0, others_ns: 0 }
+        Self { drafter, offset: 0, decoder, worked_until: 0, others_ns: 0 }
+    }
+
+    /// Returns the index of the drafter to which its jobs go.
+    fn place(&self) -> usize {
+        self.drafter + self.offset
     }
 }
 
@@ -199,10 +212,10 @@ impl Auto {
 
     /// Passes on what a candidate has learned from a text of `tokens` tokens.
     fn share_knowledge(&mut self, from: usize, tokens: usize) {
-        let Candidate { place, decoder, .. } = &self.candidates[from];
-        let Some(known) = decoder.knowledge() else { return };
+        let place = self.candidates[from].place();
+        let Some(known) = self.candidates[from].decoder.knowledge() else { return };
         let reading = Reading { worked_until: tokens, unread_tokens: known.unread_tokens() };
-        self.readings.insert(*place, reading);
+        self.readings.insert(place, reading);
         for index in (0..self.candidates.len()).filter(|&index| index != from) {
             let known = self.of_candidate(index, from, tokens, &known);
             self.candidates[index].decoder.adopt(&known);
@@ -218,7 +231,7 @@ impl Auto {
         known: &Knowledge,
     ) -> Knowledge {
         let (own, from) = (&self.candidates[candidate], &self.candidates[from]);
-        if own.place == from.place {
+        if own.place() == from.place() {
             return known.clone();
         }
         let unread_tokens = self.unread_tokens(own, tokens);
@@ -231,7 +244,7 @@ impl Auto {
 
     /// Returns how many of `tokens` committed tokens a candidate's drafter has not read.
     fn unread_tokens(&self, candidate: &Candidate, tokens: usize) -> usize {
-        self.readings.get(&candidate.place).copied().unwrap_or_default().unread_tokens(tokens)
+        self.readings.get(&candidate.place()).copied().unwrap_or_default().unread_tokens(tokens)
     }
 
     /// Returns a candidate's drafter if nothing is known of its acceptance.
@@ -258,8 +271,11 @@ impl Auto {
                 let known = known.as_ref()?.for_other_drafter(unread_tokens, true);
                 Some(known.reading_ns(unknown.expected_passes?))
             };
-            let start_ns = forecast.map(|forecast| forecast.start_ns).or_else(reading_ns);
-            self.choice.expect_start(index, start_ns.unwrap_or(0.0));
+            let (start_ns, starting_ns) = match forecast {
+                Some(forecast) => (forecast.start_ns, forecast.starting_ns),
+                None => (reading_ns().unwrap_or(0.0), f64::INFINITY),
+            };
+            self.choice.expect_start(index, start_ns, starting_ns);
         }
     }
 }
@@ -272,8 +288,8 @@ impl Decoder for Auto {
     ) -> Result<(), DecodeError> {
         let (before, current) = (sequence.tokens().len(), self.current());
         let began_ns = self.jobs.now_ns;
-        let place = self.candidates[current].place;
-        let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs, place };
+        let offset = self.candidates[current].offset;
+        let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs, offset };
         self.candidates[current].decoder.step(sequence, &mut watched)?;
         let tokens = sequence.tokens().len();
         // An answer's first step computes the prompt, and only starts the clock.
@@ -289,12 +305,15 @@ impl Decoder for Auto {
             false => StepKind::Alone,
         };
         if self.candidates[current].decoder.has_failed_drafter() {
-            self.choice.exclude_drafter_of(current);
+            let place = self.candidates[current].place();
+            let same = |index: &usize| self.candidates[*index].place() == place;
+            let failed: Vec<usize> = (0..self.candidates.len()).filter(same).collect();
+            failed.into_iter().for_each(|index| self.choice.exclude(index));
         }
         self.choice.observe(tokens - before, self.jobs.now_ns, kind, &self.forecasts);
         let next = self.current();
         if next != current {
-            let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs, place };
+            let mut watched = WatchedCluster { cluster, jobs: &mut self.jobs, offset };
             self.candidates[current].decoder.stop(&mut watched);
             watched.wait_for_cancelled();
             if !is_fresh {
@@ -316,9 +335,9 @@ impl Decoder for Auto {
 
 impl AnswerDecoder for Auto {
     fn for_next_answer(&self, options: &DecoderOptions, prompt: usize) -> Box<dyn AnswerDecoder> {
-        let candidate = |&Candidate { drafter, place, ref decoder, others_ns, .. }: &Candidate| {
+        let candidate = |&Candidate { drafter, offset, ref decoder, others_ns, .. }: &Candidate| {
             let decoder = decoder.for_next_answer(&options.of_drafter(drafter), prompt);
-            Candidate { place, others_ns, ..Candidate::new(drafter, decoder) }
+            Candidate { offset, others_ns, ..Candidate::new(drafter, decoder) }
         };
         let candidates: Vec<Candidate> = self.candidates.iter().map(candidate).collect();
         Box::new(Self {
@@ -334,7 +353,7 @@ impl AnswerDecoder for Auto {
 
 /// Returns for each place of a drafter that nothing was read there.
 fn places(candidates: &[Candidate]) -> BTreeMap<usize, Reading> {
-    candidates.iter().map(|candidate| (candidate.place, Reading::default())).collect()
+    candidates.iter().map(|candidate| (candidate.place(), Reading::default())).collect()
 }
 
 /// The jobs of the current decoder.
@@ -351,8 +370,8 @@ struct JobsInFlight {
 struct WatchedCluster<'a> {
     cluster: &'a mut dyn Cluster,
     jobs: &'a mut JobsInFlight,
-    /// The index of the drafter that gets the draft jobs.
-    place: usize,
+    /// What is added to the index of a drafter.
+    offset: usize,
 }
 
 impl WatchedCluster<'_> {
@@ -370,7 +389,7 @@ impl WatchedCluster<'_> {
 impl Cluster for WatchedCluster<'_> {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
         let on = match on {
-            Role::Drafter(_) => Role::Drafter(self.place),
+            Role::Drafter(index) => Role::Drafter(index + self.offset),
             Role::Target(_) => on,
         };
         let ticket = self.cluster.submit(on, job)?;

@@ -21,7 +21,8 @@ pub struct Statistics {
     pub lookups: u64,
     /// The number of drafted tokens, tested or not.
     pub draft_tokens: u64,
-    /// By drafter: how many of them it has drafted. The others were looked up.
+    /// By drafter: how many of them it has drafted. The others were looked up or guessed. Drafters at the end may be missing if they
+    /// have drafted nothing.
     pub draft_tokens_by_drafter: Vec<u64>,
     /// By depth, starting at 0: the number of rounds in which the draft token at this depth was
     /// tested. All tokens before it were accepted then, and the sequence had not ended.

@@ -176,6 +176,9 @@ impl AnswerStream<'_> {
         let text = self.sink.flush();
         let trace = self.end();
         // A stop string may end the answer within a step.
+        let mut statistics = self.sequence.statistics().clone();
+        let drafters = if self.method.drafts() { self.engine.plan().n_drafters() } else { 0 };
+        statistics.draft_tokens_by_drafter.resize(drafters, 0);
         let of_answer =
             |all: &[TokenLogprob]| all.iter().take(self.sink.tokens.len()).cloned().collect();
         let answer = Answer {
@@ -191,7 +194,7 @@ impl AnswerStream<'_> {
             total_ns,
             commits: std::mem::take(&mut self.sink.commits),
             verifications: self.sequence.verifications().to_vec(),
-            statistics: self.sequence.statistics().clone(),
+            statistics,
             trace,
         };
         if !text.is_empty() {

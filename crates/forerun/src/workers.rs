@@ -160,6 +160,8 @@ impl WorkerModels {
             } else if let Some(drafter) = drafters.iter().find(|other| other.index() == own) {
                 engine =
                     drafter.install(index, engine, &device, (*vocab_size, self.cache_bytes))?;
+            } else {
+                return Err(format!("drafter {own} is not loaded in this process"));
             }
         }
         Ok(engine)

@@ -47,7 +47,7 @@ impl Knowledge {
     }
 
     /// Returns what a method can use of it that has the same drafter on another device, where the drafter has not read
-    /// `unread_tokens` committed tokens. Times of drafts count there until they are measured.
+    /// `unread_tokens` committed tokens. Times of drafts are estimates there until they are measured.
     #[must_use]
     pub fn for_other_device(&self, unread_tokens: usize) -> Self {
         Self { unread_tokens, ..self.clone() }
@@ -81,19 +81,22 @@ pub struct Forecast {
     pub start_ns: f64,
     /// The time of a token meanwhile; infinite if the target waits.
     pub starting_ns: f64,
+    /// Whether it pauses by itself while drafts are not faster than the target alone. With a fixed number of draft tokens, it does
+    /// not.
+    pub can_pause: bool,
 }
 
 impl Forecast {
     /// Returns the same of a method that drafts with `speed` tokens per nanosecond, also if the target alone is faster.
     pub(crate) fn always_drafting(self, speed: f64) -> Self {
-        Self { token_ns: 1.0 / speed, drafts: true, ..self }
+        Self { token_ns: 1.0 / speed, drafts: true, can_pause: false, ..self }
     }
 
     /// Creates a forecast with drafts if they are faster than the target alone.
     pub(crate) fn new(speed: f64, alone_ns: f64, start_ns: f64) -> Self {
         let drafts = speed * alone_ns > LEAST_GAIN;
         let token_ns = if drafts { 1.0 / speed } else { alone_ns };
-        Self { token_ns, drafts, alone_ns, start_ns, starting_ns: f64::INFINITY }
+        Self { token_ns, drafts, alone_ns, start_ns, starting_ns: f64::INFINITY, can_pause: true }
     }
 
     /// Returns the same of a method whose target goes on while its drafter and its replicas read, in `token_ns` nanoseconds for

@@ -4,7 +4,7 @@ use crate::decaying::{DecayingMean, Speed};
 use crate::interruptions::Interruptions;
 use crate::knowledge::Forecast;
 
-/// What a step of a method had.
+/// How a step of a method got its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
     /// Nothing was drafted.
@@ -54,7 +54,7 @@ pub struct MethodChoice {
 struct Candidate {
     /// The first candidate with the same drafter.
     first: usize,
-    /// Whether its drafter has failed in the present answer.
+    /// Whether its drafter has failed in the present answer, so that it is not used.
     is_excluded: bool,
     /// Its speed while it was used, and the speed that it predicted for the same steps.
     measured: Speed,
@@ -67,6 +67,8 @@ struct Candidate {
     drafts: bool,
     start_ns: f64,
     starting_ns: f64,
+    /// Whether it pauses by itself while drafts are not faster than the target alone.
+    can_pause: bool,
     /// The number of its latest forecasts in which it expected to be no faster than the target alone, and the time of a token of
     /// that.
     paused_steps: u32,
@@ -92,6 +94,7 @@ impl Default for Candidate {
             drafts: true,
             start_ns: 0.0,
             starting_ns: f64::INFINITY,
+            can_pause: true,
             paused_steps: 0,
             alone_ns: 0.0,
             alone_steps: 0,
@@ -181,8 +184,8 @@ impl Candidate {
         (self.weight, self.turns) = (0.0, 0);
     }
 
-    /// Returns what `ns` nanoseconds of its start lose if a token takes `token_ns` otherwise.
-    fn lost_in(&self, ns: f64, token_ns: f64) -> f64 {
+    /// Returns how much of `ns` nanoseconds of its start is lost, compared with a method that takes `token_ns` for a token.
+    fn start_loss_ns(&self, ns: f64, token_ns: f64) -> f64 {
         ns * (1.0 - token_ns / self.starting_ns).max(0.0)
     }
 
@@ -229,19 +232,17 @@ impl MethodChoice {
         self.current
     }
 
-    /// Expects that a candidate which predicts nothing takes `start_ns` nanoseconds before it works at its usual speed, in which the
-    /// target waits.
-    pub fn expect_start(&mut self, candidate: usize, start_ns: f64) {
+    /// Expects that a candidate which predicts nothing takes `start_ns` nanoseconds before it works at its usual speed, and
+    /// `starting_ns` for a token meanwhile (infinite if the target waits).
+    pub fn expect_start(&mut self, candidate: usize, start_ns: f64, starting_ns: f64) {
         let candidate = &mut self.candidates[candidate];
-        (candidate.start_ns, candidate.starting_ns) = (start_ns, f64::INFINITY);
+        (candidate.start_ns, candidate.starting_ns) = (start_ns, starting_ns);
     }
 
-    /// Excludes the candidates with the same drafter as this one from the rest of the answer, because it has failed. The next
-    /// observation changes to another drafter, if there is one.
-    pub fn exclude_drafter_of(&mut self, candidate: usize) {
-        let first = self.candidates[candidate].first;
-        let same = self.candidates.iter_mut().filter(|other| other.first == first);
-        same.for_each(|other| other.is_excluded = true);
+    /// Excludes a candidate from the rest of the answer, because its drafter has failed. If it is the current one, the next observation
+    /// changes to another one that is not excluded, if there is one.
+    pub fn exclude(&mut self, candidate: usize) {
+        self.candidates[candidate].is_excluded = true;
     }
 
     /// Returns whether new forecasts are worth their time after the next step. Otherwise the last ones do.
@@ -250,6 +251,9 @@ impl MethodChoice {
     /// turn they change slowly.
     #[must_use]
     pub fn needs_forecasts(&self) -> bool {
+        if self.candidates.iter().all(|candidate| candidate.is_excluded) {
+            return false;
+        }
         let is_new = self.last_ns.is_none() || self.is_trial || self.steps < TRIAL_STEPS;
         is_new || self.steps.is_multiple_of(FORECAST_EVERY)
     }
@@ -283,7 +287,7 @@ impl MethodChoice {
                     candidate.outlook = Speed::with_decay(OUTLOOK_DECAY);
                 }
                 candidate.outlook.add(tokens, forecast.token_ns * tokens as f64);
-                candidate.drafts = forecast.drafts;
+                (candidate.drafts, candidate.can_pause) = (forecast.drafts, forecast.can_pause);
                 (candidate.start_ns, candidate.starting_ns) =
                     (forecast.start_ns, forecast.starting_ns);
             } else if candidate.predicts() {
@@ -333,7 +337,7 @@ impl MethodChoice {
         }
     }
 
-    /// Goes on with the fastest candidate of another drafter, or with the first one if no speed is known.
+    /// Goes on with the fastest candidate that is not excluded, or with the first one if no speed is known.
     fn leave_failed(&mut self) {
         let first = self.candidates.iter().position(|candidate| !candidate.is_excluded);
         let next = self.fastest_other().map(|(other, _)| other).or(first);
@@ -347,8 +351,9 @@ impl MethodChoice {
     fn book_loss(&mut self, tokens: usize, ns: f64, starting_ns: f64, has_settled: bool) -> f64 {
         let Some(best_ns) = self.best_ns(has_settled) else { return 0.0 };
         let lost_ns = ns - tokens as f64 * best_ns;
-        let start_ns = self.candidates[self.current].lost_in(starting_ns, best_ns);
-        self.trial_ns += lost_ns - start_ns;
+        let start_ns = self.candidates[self.current].start_loss_ns(starting_ns, best_ns);
+        // It may have started faster than expected.
+        self.trial_ns += lost_ns - start_ns.min(lost_ns.max(0.0));
         self.lost_ns = (self.lost_ns + lost_ns).max(0.0);
         self.trial_ns / best_ns
     }
@@ -400,7 +405,7 @@ impl MethodChoice {
         let next = unpredicted.min_by_key(|&other| self.candidates[other].turns);
         let Some(next) = next.filter(|_| self.steps >= TRIAL_STEPS) else { return };
         let candidate = &self.candidates[next];
-        let start_ns = candidate.lost_in(candidate.start_ns, current_ns);
+        let start_ns = candidate.start_loss_ns(candidate.start_ns, current_ns);
         let lost_ns = self.lost_ns + candidate.trial_ns + start_ns;
         // Without a trial, nothing will ever be known of another drafter.
         let has_other_drafter = self.candidates[next].first != self.candidates[self.current].first;
@@ -420,7 +425,7 @@ impl MethodChoice {
     /// whether changes have not lost too much.
     fn is_worth_changing(&self, other: usize, token_ns: f64, current_ns: f64) -> bool {
         let other = &self.candidates[other];
-        let start_ns = other.lost_in(other.start_ns, current_ns);
+        let start_ns = other.start_loss_ns(other.start_ns, current_ns);
         let gain_ns = current_ns - MIN_GAIN * token_ns;
         gain_ns > 0.0
             && start_ns < HORIZON * gain_ns
@@ -438,7 +443,9 @@ impl MethodChoice {
         let current = &self.candidates[self.current];
         let alone_ns = current.alone_ns;
         let least = if self.is_trial { SETTLING_STEPS } else { PAUSED_STEPS };
-        self.current != current.first
+        let can_pause = current.can_pause && !self.candidates[current.first].is_excluded;
+        can_pause
+            && self.current != current.first
             && (current.alone_steps >= ALONE_STEPS
                 || current.paused_steps >= least
                     && current.token_ns().is_some_and(|ns| ns > alone_ns / MIN_GAIN))
@@ -492,9 +499,10 @@ impl MethodChoice {
         }
     }
 
-    /// Returns the least expected time of a token with another candidate, or with the target alone.
+    /// Returns the least expected time of a token with another candidate, or with the target alone if methods pause.
     fn rival_ns(&self) -> Option<f64> {
-        let alone_ns = Some(self.candidates[self.current].alone_ns).filter(|&ns| ns > 0.0);
+        let current = &self.candidates[self.current];
+        let alone_ns = Some(current.alone_ns).filter(|&ns| ns > 0.0 && current.can_pause);
         let other_ns = self.fastest_other().map(|(_, ns)| ns);
         other_ns.into_iter().chain(alone_ns).min_by(f64::total_cmp)
     }
@@ -516,7 +524,7 @@ mod tests {
     /// Returns the forecast of a method that starts at once, if the target takes 1,000 ns for a token.
     fn expects(token_ns: f64, drafts: bool) -> Forecast {
         let (alone_ns, start_ns, starting_ns) = (1_000.0, 0.0, f64::INFINITY);
-        Forecast { token_ns, drafts, alone_ns, start_ns, starting_ns }
+        Forecast { token_ns, drafts, alone_ns, start_ns, starting_ns, can_pause: true }
     }
 
     /// Decodes `tokens` tokens. `token_ns(candidate, position)` is the time of a token. Returns the time, and
@@ -764,12 +772,14 @@ mod tests {
             choice.current
         };
         step(&mut choice);
-        choice.exclude_drafter_of(0);
+        [0, 2].into_iter().for_each(|candidate| choice.exclude(candidate));
         assert_eq!(step(&mut choice), 3, "the fastest with the other drafter");
         assert!((0..500).all(|_| step(&mut choice) == 3));
         let mut alone = choice.clone();
-        alone.exclude_drafter_of(3);
-        assert!((0..500).all(|_| step(&mut alone) == 3), "there is no other");
+        alone.exclude(3);
+        assert!((0..500).all(|_| step(&mut alone) == 1), "another place of the drafter");
+        alone.exclude(1);
+        assert!((0..500).all(|_| step(&mut alone) == 1), "there is no other");
         assert_eq!(choice.for_next_answer().current, 2);
     }
 
@@ -800,7 +810,7 @@ mod tests {
             let forecasts = [Some(Forecast { alone_ns: 500.0, ..expects(500.0, true) }), None];
             (0..20_000).find(|_| {
                 now += 500;
-                choice.expect_start(1, start_ns);
+                choice.expect_start(1, start_ns, f64::INFINITY);
                 choice.observe(1, now, StepKind::Drafted, &forecasts);
                 choice.current == 1
             })
@@ -815,7 +825,7 @@ mod tests {
     fn a_trial_does_not_end_because_its_drafter_reads() {
         let mut choice = MethodChoice::new(&[0, 1]);
         let first = Some(Forecast { alone_ns: 1_000.0, ..expects(500.0, true) });
-        choice.expect_start(1, 20_000.0);
+        choice.expect_start(1, 20_000.0, f64::INFINITY);
         choice.observe(1, 0, StepKind::Drafted, &[first, None]);
         choice.begin(1, true);
         choice.tries_drafter = true;
@@ -826,6 +836,40 @@ mod tests {
             choice.observe(1, 20_500 + 200 * step, StepKind::Drafted, &[first, second]);
             assert_eq!(choice.current, 1, "{step}");
         }
+    }
+
+    /// Half of the expected time of reading is enough. The rest is no credit for drafts that are slow.
+    #[test]
+    fn a_start_that_is_shorter_than_expected_is_no_credit() {
+        let mut choice = MethodChoice::new(&[0, 1]);
+        let first = Some(expects(500.0, true));
+        choice.expect_start(1, 20_000.0, f64::INFINITY);
+        choice.observe(1, 0, StepKind::Drafted, &[first, None]);
+        choice.begin(1, true);
+        choice.tries_drafter = true;
+        let mut now = 10_000;
+        let second = Some(expects(400.0, true));
+        for _ in 0..15 {
+            choice.observe(1, now, StepKind::Drafted, &[first, second]);
+            assert!(choice.trial_ns >= 0.0, "{}", choice.trial_ns);
+            now += 600;
+        }
+    }
+
+    /// Both methods have a fixed number of draft tokens and are slower than the target alone.
+    #[test]
+    fn methods_that_never_pause_do_not_take_turns() {
+        let mut choice = MethodChoice::new(&[0; 2]);
+        let fixed = |ns| Some(Forecast { can_pause: false, ..expects(ns, true) });
+        let forecasts = [fixed(1_500.0), fixed(1_200.0)];
+        let (mut now, mut changes) = (0, 0);
+        for _ in 0..1_000 {
+            let before = choice.current;
+            choice.observe(1, now, StepKind::Drafted, &forecasts);
+            changes += usize::from(choice.current != before);
+            now += if choice.current == 0 { 1_500 } else { 1_200 };
+        }
+        assert_eq!((choice.current, changes), (1, 1));
     }
 
     #[test]

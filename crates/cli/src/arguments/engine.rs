@@ -50,7 +50,7 @@ pub struct EngineArguments {
     /// Memory for the key/value cache of each model, such as `512M` or `8G` [default: 4G]
     ///
     /// If it is full, the least recently used tokens are dropped, and computed again when they are
-    /// needed. The text does not depend on it.
+    /// needed. The text does not depend on it. With `--method auto` and no `--placement`, a drafter may use it twice.
     #[arg(
         long,
         value_name = "BYTES",

@@ -79,7 +79,8 @@ pub struct Options {
     pub cache_type: Option<CacheType>,
     /// The memory in bytes that each model may use for the keys and values of all sequences. The least
     /// recently used ones are dropped, and computed again if they are needed. By default 4 GiB, and
-    /// 1 GiB for a drafter on the target's hidden states.
+    /// 1 GiB for a drafter on the target's hidden states. With [`Method::Auto`] and an automatic placement, a drafter may use it
+    /// twice.
     pub cache_bytes: Option<usize>,
     /// The number of threads of an automatic placement. By default one for each performance core of a
     /// NUMA node, within the CPU quota ([`Topology::default_cores`](crate::Topology::default_cores)).
