@@ -70,7 +70,7 @@ fn uses_repeated(drafting: Drafting, options: &DecoderOptions) -> bool {
     options.repeats_drafters && drafting == Drafting::BeforeVerification
 }
 
-/// Decodes with the fastest of several decoders.
+/// Decodes with the fastest of several decoders. They may use several drafters, each of which may be on two devices.
 pub struct Auto {
     candidates: Vec<Candidate>,
     choice: MethodChoice,

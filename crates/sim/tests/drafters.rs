@@ -277,3 +277,37 @@ fn a_drafter_on_two_devices_is_used_on_the_better_one() {
     let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
     assert!(mean > 0.985, "{mean}");
 }
+
+/// The drafter's own device fails. On the target's devices, it goes on.
+#[test]
+fn a_drafter_that_fails_on_one_device_is_used_on_the_other() {
+    let drafter = (TARGET_NS / 10, AcceptanceModel::Iid(0.8));
+    let world = World::new([drafter.clone(), drafter], 2_000);
+    let repeat = |options: &mut DecoderOptions| options.repeats_drafters = true;
+    let speculative = world.run("speculative", &[1]) as f64;
+    for dies_ns in [0, 50, 300] {
+        let dies = World { dies_ns: Some(dies_ns * TARGET_NS), ..world.clone() };
+        let ratio = speculative / dies.run_with("auto", &[0], 1, repeat) as f64;
+        eprintln!("fails after {dies_ns} passes: {ratio:.3} of speculative decoding");
+        assert!(ratio > 0.97, "{ratio}");
+    }
+}
+
+/// With a fixed number of draft tokens, no method pauses. The fastest one is used all the same.
+#[test]
+fn auto_compares_fixed_lengths() {
+    for (percent, rate) in [(10, 0.2), (40, 0.1), (40, 0.8), (10, 0.9), (90, 0.3)] {
+        let drafter = (TARGET_NS * percent / 100, AcceptanceModel::Iid(rate));
+        let world = World::new([drafter.clone(), drafter], 2_000);
+        let fix = |options: &mut DecoderOptions| {
+            (options.length, options.draft_tokens) = (DraftLength::Fixed, 4);
+            options.shape = DraftShape::Chain { length: 4 };
+        };
+        let times = ["speculative", "pearl", "dsi"];
+        let times = times.map(|method| world.run_with(method, &[0], 1, fix));
+        let best = times.into_iter().min().unwrap() as f64;
+        let ratio = best / world.run_with("auto", &[0], 1, fix) as f64;
+        eprintln!("c {percent} %, α {rate}: {ratio:.3} of the best");
+        assert!(ratio > 0.93, "{ratio}");
+    }
+}
