@@ -629,7 +629,7 @@ mod tests {
         choice.observe(1, 0, StepKind::Drafted, &[None, Some(own)]);
         choice.begin(1, true);
         (1..=u64::from(TRIAL_STEPS)).for_each(|step| {
-            choice.observe(1, 1_000 * step, StepKind::Drafted, &[None, Some(own)])
+            choice.observe(1, 1_000 * step, StepKind::Drafted, &[None, Some(own)]);
         });
         assert_eq!((choice.lost_ns, choice.current, choice.is_trial), (0.0, 1, false));
     }
