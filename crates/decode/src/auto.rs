@@ -86,8 +86,7 @@ pub struct Auto {
 struct Candidate {
     /// The index of its drafter.
     drafter: usize,
-    /// What is added to the index of a drafter to whom its jobs go. It is not 0 if the drafters are also on the target's devices and it
-    /// uses them there.
+    /// What is added to a drafter's index in its jobs: 0, or the number of drafters if it uses those on the target's devices.
     offset: usize,
     decoder: Box<dyn AnswerDecoder>,
     /// The number of tokens of the text when it last worked.
@@ -370,7 +369,7 @@ struct JobsInFlight {
 struct WatchedCluster<'a> {
     cluster: &'a mut dyn Cluster,
     jobs: &'a mut JobsInFlight,
-    /// What is added to the index of a drafter.
+    /// What is added to a drafter's index.
     offset: usize,
 }
 
