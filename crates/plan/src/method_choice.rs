@@ -262,7 +262,10 @@ impl MethodChoice {
     #[must_use]
     pub fn for_next_answer(&self) -> Self {
         let mut next = Self { last_ns: None, ..self.clone() };
-        next.candidates.iter_mut().for_each(|candidate| candidate.is_excluded = false);
+        for candidate in &mut next.candidates {
+            // The first one to work reads the prompt, which is a part of any answer.
+            (candidate.is_excluded, candidate.start_ns) = (false, 0.0);
+        }
         next.use_best(true);
         next
     }
@@ -390,9 +393,11 @@ impl MethodChoice {
     /// Goes on with the current candidate, or with one that is faster, or begins a trial.
     fn choose(&mut self) {
         let Some(current_ns) = self.candidates[self.current].token_ns() else { return };
-        if let Some((faster, token_ns)) = self.fastest_other()
-            && self.is_worth_changing(faster, token_ns, current_ns)
-        {
+        // The fastest one of all may have to read for too long.
+        let others = self.known_others();
+        let worthy = others.filter(|&(at, ns)| self.is_worth_changing(at, ns, current_ns));
+        let fastest = worthy.min_by(|a, b| self.with_start(*a).total_cmp(&self.with_start(*b)));
+        if let Some((faster, _)) = fastest {
             self.candidates[faster].turns += 1;
             return self.begin(faster, true);
         }
@@ -507,13 +512,24 @@ impl MethodChoice {
         other_ns.into_iter().chain(alone_ns).min_by(f64::total_cmp)
     }
 
-    /// Returns the fastest other candidate whose speed is known, and the nanoseconds of a token.
+    /// Returns the fastest other candidate whose speed is known, and the nanoseconds of a token with those of its start.
     fn fastest_other(&self) -> Option<(usize, f64)> {
+        let others = self.known_others().map(|other| (other.0, self.with_start(other)));
+        others.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// Returns the nanoseconds of a token of a candidate, with the time that its start loses in the tokens after it.
+    fn with_start(&self, (at, token_ns): (usize, f64)) -> f64 {
+        let candidate = &self.candidates[at];
+        token_ns + candidate.start_loss_ns(candidate.start_ns, token_ns) / HORIZON
+    }
+
+    /// Returns the other candidates whose speed is known, with the nanoseconds of a token.
+    fn known_others(&self) -> impl Iterator<Item = (usize, f64)> {
         let others = self.candidates.iter().enumerate().filter(|&(at, _)| at != self.current);
         // One that would not draft is not faster than the current one, which pauses by itself.
         let others = others.filter(|(_, other)| other.drafts && !other.is_excluded);
-        let known = others.filter_map(|(at, other)| Some((at, other.token_ns()?)));
-        known.min_by(|a, b| a.1.total_cmp(&b.1))
+        others.filter_map(|(at, other)| Some((at, other.token_ns()?)))
     }
 }
 
@@ -781,6 +797,19 @@ mod tests {
         alone.exclude(1);
         assert!((0..500).all(|_| step(&mut alone) == 1), "there is no other");
         assert_eq!(choice.for_next_answer().current, 2);
+    }
+
+    /// The fastest method would have to read for long.
+    #[test]
+    fn the_second_fastest_is_used_if_the_fastest_starts_slowly() {
+        let (mut choice, mut now) = (MethodChoice::new(&[0; 3]), 0);
+        let late = Forecast { start_ns: 1e6, ..expects(400.0, true) };
+        let forecasts = [expects(1_000.0, true), expects(500.0, true), late].map(Some);
+        for _ in 0..100 {
+            choice.observe(1, now, StepKind::Drafted, &forecasts);
+            now += if choice.current == 0 { 1_000 } else { 500 };
+        }
+        assert_eq!(choice.current, 1);
     }
 
     /// Looked-up rounds take another time than drafts.
