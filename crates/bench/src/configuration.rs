@@ -415,6 +415,13 @@ mod tests {
         configurations(&models, &[sweep], false)
     }
 
+    /// Checks the beginnings of all names. Placements may follow.
+    fn assert_begin(all: &[Configuration], expected: &[&str]) {
+        let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
+        let begins = names.iter().zip(expected).all(|(name, start)| name.starts_with(start));
+        assert!(begins && names.len() == expected.len(), "{names:?}");
+    }
+
     fn one_core() -> String {
         let core = available_cores()[0];
         format!("drafter=cpu:{core},target=cpu:{core},shared")
@@ -533,7 +540,6 @@ mod tests {
         let models =
             Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
         let all = configurations(&models, &[speculative, pearl], true).unwrap();
-        let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
         let expected = [
             "autoregressive",
             "speculative, model, auto",
@@ -541,9 +547,7 @@ mod tests {
             "speculative, lookahead, auto",
             "pearl, model, auto",
         ];
-        // Placements may follow.
-        let begins = names.iter().zip(expected).all(|(name, start)| name.starts_with(start));
-        assert!(begins && names.len() == expected.len(), "{names:?}");
+        assert_begin(&all, &expected);
         assert!(all[2].flags.contains("--draft-tokens auto --lookup suffix"), "{}", all[2].flags);
     }
 
@@ -562,7 +566,6 @@ mod tests {
             Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
         let sweeps = [speculative, sweep(Method::Pearl, &model), sweep(Method::Ssd, &model)];
         let all = configurations(&models, &sweeps, true).unwrap();
-        let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
         let expected = [
             "autoregressive",
             "speculative, model + other, auto",
@@ -570,11 +573,7 @@ mod tests {
             "pearl, model + other, auto",
             "ssd, model, auto",
         ];
-        // Placements may follow.
-        for (name, expected) in names.iter().zip(expected) {
-            assert!(name.starts_with(expected), "{names:?}");
-        }
-        assert_eq!(names.len(), expected.len());
+        assert_begin(&all, &expected);
     }
 
     #[test]

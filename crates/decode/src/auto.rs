@@ -53,8 +53,6 @@ pub(crate) fn fastest(
         return methods[0].1(&options.of_drafter(options.drafter));
     }
     let drafters = options.drafter..options.drafter + options.drafters();
-    let passes = drafters.clone().map(|drafter| options.of_drafter(drafter).expected_passes);
-    let passes: Vec<_> = drafters.clone().zip(passes).collect();
     let candidates = methods.iter().flat_map(|&(drafting, method)| {
         let offset = if uses_repeated(drafting, options) { options.drafters() } else { 0 };
         drafters.clone().map(move |drafter| {
@@ -62,7 +60,11 @@ pub(crate) fn fastest(
             Candidate { offset, ..Candidate::new(drafter, decoder) }
         })
     });
-    Box::new(Auto::of_candidates(candidates.collect()).with_expected_passes(&passes))
+    let mut auto = Auto::of_candidates(candidates.collect());
+    for drafter in &mut auto.drafters {
+        drafter.expected_passes = options.of_drafter(drafter.index).expected_passes;
+    }
+    Box::new(auto)
 }
 
 /// Returns whether a method uses the drafters that are on the target's devices: if its rounds wait for the draft.
@@ -75,7 +77,7 @@ pub struct Auto {
     candidates: Vec<Candidate>,
     choice: MethodChoice,
     drafters: Vec<UsedDrafter>,
-    /// What the drafters have read, by place.
+    /// What the drafters have read, by place; nothing where there is none.
     readings: BTreeMap<usize, Reading>,
     /// What each candidate expected when that was last computed.
     forecasts: Vec<Option<Forecast>>,
@@ -126,7 +128,8 @@ impl Reading {
 #[derive(Clone, Copy, Debug)]
 struct UsedDrafter {
     index: usize,
-    /// The time of a forward in passes of the target that the sizes of the models suggest.
+    /// The time of a forward in passes of the target that the sizes of the models suggest. One that would have to read text for long
+    /// is tried later.
     expected_passes: Option<f64>,
     /// The number of tokens since it last worked that others have committed, also in other answers; `None` before its first turn.
     idle_tokens: Option<usize>,
@@ -168,21 +171,11 @@ impl Auto {
         Self {
             forecasts: vec![None; candidates.len()],
             choice: MethodChoice::new(&of_candidates),
-            readings: places(&candidates),
+            readings: BTreeMap::new(),
             candidates,
             drafters: indices.into_iter().map(UsedDrafter::new).collect(),
             jobs: JobsInFlight::default(),
         }
-    }
-
-    /// Returns the decoder with the time of a forward of each drafter in passes of the target that the sizes of the models suggest. One
-    /// that would have to read much text for long is tried later.
-    fn with_expected_passes(mut self, of_drafters: &[(usize, Option<f64>)]) -> Self {
-        for drafter in &mut self.drafters {
-            let found = of_drafters.iter().find(|(index, _)| *index == drafter.index);
-            drafter.expected_passes = found.and_then(|&(_, passes)| passes);
-        }
-        self
     }
 
     /// Returns the index of the candidate that makes the next step.
@@ -209,16 +202,17 @@ impl Auto {
         }
     }
 
-    /// Passes on what a candidate has learned from a text of `tokens` tokens.
-    fn share_knowledge(&mut self, from: usize, tokens: usize) {
+    /// Passes on what a candidate has learned from a text of `tokens` tokens, and returns it.
+    fn share_knowledge(&mut self, from: usize, tokens: usize) -> Option<Knowledge> {
         let place = self.candidates[from].place();
-        let Some(known) = self.candidates[from].decoder.knowledge() else { return };
+        let known = self.candidates[from].decoder.knowledge()?;
         let reading = Reading { worked_until: tokens, unread_tokens: known.unread_tokens() };
         self.readings.insert(place, reading);
         for index in (0..self.candidates.len()).filter(|&index| index != from) {
             let known = self.of_candidate(index, from, tokens, &known);
             self.candidates[index].decoder.adopt(&known);
         }
+        Some(known)
     }
 
     /// Returns what a candidate can use of the knowledge of another one.
@@ -255,25 +249,24 @@ impl Auto {
     /// Computes what each candidate expects of a text of `tokens` tokens. Of one with an unknown drafter, that is only the time in
     /// which the drafter reads the text.
     fn forecast(&mut self, tokens: usize) {
-        let current = self.current();
-        self.share_knowledge(current, tokens);
-        let known = self.candidates[current].decoder.knowledge();
+        let known = self.share_knowledge(self.current(), tokens);
         for index in 0..self.candidates.len() {
             let candidate = &self.candidates[index];
             let missed = tokens.saturating_sub(candidate.worked_until);
             let forecast = candidate.decoder.forecast(missed);
-            let unread_tokens = self.unread_tokens(candidate, tokens);
-            let unknown = self.unknown_drafter(candidate).copied();
-            self.forecasts[index] = forecast.filter(|_| unknown.is_none());
-            let Some(unknown) = unknown else { continue };
+            let Some(unknown) = self.unknown_drafter(candidate) else {
+                self.forecasts[index] = forecast;
+                continue;
+            };
             let reading_ns = || {
-                let known = known.as_ref()?.for_other_drafter(unread_tokens, true);
-                Some(known.reading_ns(unknown.expected_passes?))
+                let unread_tokens = self.unread_tokens(candidate, tokens);
+                Some(known.as_ref()?.reading_ns(unread_tokens, unknown.expected_passes?))
             };
             let (start_ns, starting_ns) = match forecast {
                 Some(forecast) => (forecast.start_ns, forecast.starting_ns),
                 None => (reading_ns().unwrap_or(0.0), f64::INFINITY),
             };
+            self.forecasts[index] = None;
             self.choice.expect_start(index, start_ns, starting_ns);
         }
     }
@@ -305,9 +298,11 @@ impl Decoder for Auto {
         };
         if self.candidates[current].decoder.has_failed_drafter() {
             let place = self.candidates[current].place();
-            let same = |index: &usize| self.candidates[*index].place() == place;
-            let failed: Vec<usize> = (0..self.candidates.len()).filter(same).collect();
-            failed.into_iter().for_each(|index| self.choice.exclude(index));
+            for (index, _) in
+                self.candidates.iter().enumerate().filter(|(_, it)| it.place() == place)
+            {
+                self.choice.exclude(index);
+            }
         }
         self.choice.observe(tokens - before, self.jobs.now_ns, kind, &self.forecasts);
         let next = self.current();
@@ -340,7 +335,7 @@ impl AnswerDecoder for Auto {
         };
         let candidates: Vec<Candidate> = self.candidates.iter().map(candidate).collect();
         Box::new(Self {
-            readings: places(&candidates),
+            readings: BTreeMap::new(),
             candidates,
             choice: self.choice.for_next_answer(),
             drafters: self.drafters.clone(),
@@ -348,11 +343,6 @@ impl AnswerDecoder for Auto {
             jobs: JobsInFlight::default(),
         })
     }
-}
-
-/// Returns for each place of a drafter that nothing was read there.
-fn places(candidates: &[Candidate]) -> BTreeMap<usize, Reading> {
-    candidates.iter().map(|candidate| (candidate.place(), Reading::default())).collect()
 }
 
 /// The jobs of the current decoder.

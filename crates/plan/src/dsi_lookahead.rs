@@ -207,12 +207,8 @@ impl DsiLookahead {
         let missed = if self.replicas > 1 { missed as f64 } else { 0.0 };
         let reading_ns = missed * self.reading_ns();
         let drafter_ns = self.draft_time.reading_ns(self.missed_by_drafter);
-        let forecast = Forecast::new(speed, alone_ns, drafter_ns.max(reading_ns))
-            .starting_at(alone_ns * self.slowdown());
-        Some(match self.mode {
-            DraftLength::Auto => forecast,
-            _ => forecast.always_drafting(speed),
-        })
+        let forecast = Forecast::new(self.mode, speed, alone_ns, drafter_ns.max(reading_ns));
+        Some(forecast.starting_at(alone_ns * self.slowdown()))
     }
 
     /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is

@@ -1,5 +1,6 @@
 //! What one method learns of devices and text, for the use of another.
 
+use crate::DraftLength;
 use crate::acceptance::Acceptance;
 use crate::cost_curve::CostCurve;
 use crate::estimates::BatchCosts;
@@ -53,11 +54,11 @@ impl Knowledge {
         Self { unread_tokens, ..self.clone() }
     }
 
-    /// Returns the nanoseconds in which a drafter that was never measured is expected to read its unread tokens, if its forward takes so
+    /// Returns the nanoseconds in which a drafter that was never measured is expected to read so many tokens, if its forward takes so
     /// many passes of the target; 0 if nothing is known of the target.
     #[must_use]
-    pub fn reading_ns(&self, passes: f64) -> f64 {
-        self.unread_tokens as f64 * READING_SHARE * passes * self.plain_ns.unwrap_or(0.0)
+    pub fn reading_ns(&self, tokens: usize, passes: f64) -> f64 {
+        tokens as f64 * READING_SHARE * passes * self.plain_ns.unwrap_or(0.0)
     }
 
     /// Returns the number of committed tokens that the drafter has not read.
@@ -87,16 +88,13 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// Returns the same of a method that drafts with `speed` tokens per nanosecond, also if the target alone is faster.
-    pub(crate) fn always_drafting(self, speed: f64) -> Self {
-        Self { token_ns: 1.0 / speed, drafts: true, can_pause: false, ..self }
-    }
-
-    /// Creates a forecast with drafts if they are faster than the target alone.
-    pub(crate) fn new(speed: f64, alone_ns: f64, start_ns: f64) -> Self {
-        let drafts = speed * alone_ns > LEAST_GAIN;
+    /// Creates a forecast with drafts if they are faster than the target alone or, with a length that is not automatic, in any case.
+    /// `speed`: the tokens per nanosecond with drafts.
+    pub(crate) fn new(length: DraftLength, speed: f64, alone_ns: f64, start_ns: f64) -> Self {
+        let can_pause = length == DraftLength::Auto;
+        let drafts = !can_pause || speed * alone_ns > LEAST_GAIN;
         let token_ns = if drafts { 1.0 / speed } else { alone_ns };
-        Self { token_ns, drafts, alone_ns, start_ns, starting_ns: f64::INFINITY, can_pause: true }
+        Self { token_ns, drafts, alone_ns, start_ns, starting_ns: f64::INFINITY, can_pause }
     }
 
     /// Returns the same of a method whose target goes on while its drafter and its replicas read, in `token_ns` nanoseconds for
@@ -151,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::estimates::JobTime;
-    use crate::{DraftLength, DsiLookahead, PearlDraftLength, SpeculativeDraftLength};
+    use crate::{DsiLookahead, PearlDraftLength, SpeculativeDraftLength};
     use forerun_core::DraftShape;
 
     /// Returns policies that have adopted the knowledge of targets with these times, one after another.

@@ -536,6 +536,7 @@ impl MethodChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DraftLength;
 
     /// Returns the forecast of a method that starts at once, if the target takes 1,000 ns for a token.
     fn expects(token_ns: f64, drafts: bool) -> Forecast {
@@ -596,7 +597,7 @@ mod tests {
     #[test]
     fn an_answer_begins_with_new_forecasts() {
         let mut choice = MethodChoice::new(&[0]);
-        let forecast = Forecast::new(2e-3, 1_000.0, 0.0);
+        let forecast = Forecast::new(DraftLength::Auto, 2e-3, 1_000.0, 0.0);
         for step in 0..TRIAL_STEPS + 2 {
             choice.observe(1, u64::from(step) * 1_000, StepKind::Drafted, &[Some(forecast)]);
         }

@@ -179,11 +179,11 @@ impl PearlDraftLength {
     pub fn forecast(&self) -> Option<Forecast> {
         let alone_ns = self.alone_ns().filter(|_| self.draft_time.is_known())?;
         let reading_ns = self.draft_time.reading_ns(self.unread_tokens);
-        if self.mode == DraftLength::Auto {
-            return Some(Forecast::new(self.best_speed(), alone_ns, reading_ns));
-        }
-        let speed = self.speed(self.length, 0, &self.of_first(), &self.rows.up_to(4 * self.length));
-        Some(Forecast::new(speed, alone_ns, reading_ns).always_drafting(speed))
+        let speed = match self.mode {
+            DraftLength::Auto => self.best_speed(),
+            _ => self.speed(self.length, 0, &self.of_first(), &self.rows.up_to(4 * self.length)),
+        };
+        Some(Forecast::new(self.mode, speed, alone_ns, reading_ns))
     }
 
     /// Returns the share of a pass of the target alone at the present load, with the time between passes; `None` if it is

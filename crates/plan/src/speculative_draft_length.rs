@@ -216,11 +216,7 @@ impl SpeculativeDraftLength {
         let outlook = self.estimates.acceptance.outlook(self.depth());
         let speed = self.best(&outlook, &usual, self.longest(), self.stops().as_ref()).speed();
         let reading_ns = self.unread_tokens as f64 * self.estimates.reading_ns();
-        let forecast = Forecast::new(speed, plain_ns, reading_ns);
-        Some(match self.length {
-            DraftLength::Auto => forecast,
-            DraftLength::Fixed | DraftLength::Assisted => forecast.always_drafting(speed),
-        })
+        Some(Forecast::new(self.length, speed, plain_ns, reading_ns))
     }
 
     /// Returns the shape of the next round's draft. Its depth is 0 if no draft should be made.

@@ -72,6 +72,21 @@ impl World {
         (0..answers).map(answer).sum()
     }
 
+    /// Returns how fast a method is with both drafters over several answers, compared with plain decoding and with the better
+    /// drafter alone. Prints both after `name`.
+    fn speed_of_both(&self, name: &str, method: &str, answers: u64) -> (f64, f64) {
+        let plain =
+            |seed| Self { seed: self.seed + seed, ..self.clone() }.decode(&mut Autoregressive);
+        let plain = (0..answers).map(plain).sum::<u64>() as f64;
+        let single = [0, 1].map(|drafter| self.run_answers(method, &[drafter], answers) as f64);
+        let both = self.run_answers(method, &[0, 1], answers) as f64;
+        let (to_plain, to_best) = (plain / both, single[0].min(single[1]) / both);
+        eprintln!(
+            "{name}, {method}: {to_plain:.3} of plain, {to_best:.3} of the better drafter alone"
+        );
+        (to_plain, to_best)
+    }
+
     /// Returns the cost of a model whose pass over one row takes `ns` nanoseconds.
     fn cost(&self, ns: u64) -> Cost {
         let rows_ns = |rows: usize| (ns as f64 * (1.0 + rows as f64 * self.reading)) as u64;
@@ -122,13 +137,8 @@ fn the_better_drafter_is_used() {
                     (TARGET_NS * percents[index] / 100, AcceptanceModel::Iid(rates[index]))
                 };
                 let world = World::new([drafter(0), drafter(1)], 3_000);
-                let plain = world.decode(&mut Autoregressive) as f64;
-                let single = [0, 1].map(|drafter| world.run(method, &[drafter]) as f64);
-                let both = world.run(method, &[0, 1]) as f64;
-                let (to_plain, to_best) = (plain / both, single[0].min(single[1]) / both);
-                eprintln!(
-                    "{method}, c {percents:?} %, α {rates:?}: {to_plain:.3} of plain, {to_best:.3} of the better drafter alone"
-                );
+                let name = format!("c {percents:?} %, α {rates:?}");
+                let (to_plain, to_best) = world.speed_of_both(&name, method, 1);
                 assert!(to_plain > 0.98 && to_best > 0.91, "{to_plain} {to_best}");
                 ratios.push(to_best);
             }
@@ -170,17 +180,8 @@ fn long_prompts_do_not_make_trials_expensive() {
                 (TARGET_NS * percent / 100, AcceptanceModel::Iid(rates[1])),
             ];
             let world = World { prompt: 4_000, reading: 0.02, ..World::new(drafters, 400) };
-            let answers = 8;
-            let plain: u64 = (0..answers)
-                .map(|seed| World { seed: 1 + seed, ..world.clone() }.decode(&mut Autoregressive))
-                .sum();
-            let single =
-                [0, 1].map(|drafter| world.run_answers(method, &[drafter], answers) as f64);
-            let both = world.run_answers(method, &[0, 1], answers) as f64;
-            let (to_plain, to_best) = (plain as f64 / both, single[0].min(single[1]) / both);
-            eprintln!(
-                "{method}, c 10 and {percent} %, α {rates:?}: {to_plain:.3} of plain, {to_best:.3} of the better drafter alone"
-            );
+            let name = format!("c 10 and {percent} %, α {rates:?}");
+            let (to_plain, to_best) = world.speed_of_both(&name, method, 8);
             // A better drafter that reads for 24 passes is tried after some answers.
             let least = if rates[1] > rates[0] { 0.73 } else { 0.96 };
             assert!(to_plain > 0.98 && to_best > least, "{to_plain} {to_best}");
@@ -212,26 +213,13 @@ fn a_drafter_that_fails_is_left() {
 fn a_drafter_that_was_useless_is_tried_again() {
     for method in ["speculative", "pearl", "auto"] {
         for percent in [10, 40] {
-            let (useless, good) = (0.02, 0.95);
-            let text = std::iter::repeat_n(useless, 4_000).chain(std::iter::repeat_n(good, 4_000));
-            let changing = AcceptanceModel::Varying {
-                text: text.collect(),
-                depth: vec![1.0],
-                rank_power: 1.0,
-            };
             let drafters = [
                 (TARGET_NS / 10, AcceptanceModel::Iid(0.5)),
-                (TARGET_NS * percent / 100, changing),
+                (TARGET_NS * percent / 100, alternating(4_000, false, 0.95, 0.02)),
             ];
-            let world = World::new(drafters, 8_000);
-            let plain = world.decode(&mut Autoregressive) as f64;
-            let single = [0, 1].map(|drafter| world.run(method, &[drafter]) as f64);
-            let both = world.run(method, &[0, 1]) as f64;
-            eprintln!(
-                "{method}, c {percent} %: {:.3} of plain, {:.3} of the better drafter alone",
-                plain / both,
-                single[0].min(single[1]) / both
-            );
+            let name = format!("c {percent} %");
+            let (to_plain, to_best) = World::new(drafters, 8_000).speed_of_both(&name, method, 1);
+            assert!(to_plain > 1.3 && to_best > 0.97, "{to_plain} {to_best}");
         }
     }
 }

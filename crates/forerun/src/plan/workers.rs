@@ -116,8 +116,10 @@ impl Plan {
         let on_tokens = self.drafters_on_tokens().into_iter();
         let on_tokens = on_tokens.filter(|(index, _)| *index == 0 && shares_worker);
         let on_tokens = on_tokens.map(|_| self.worker_model(Role::Drafter(0), None));
-        let repeated = roles.contains(&Role::Target(0)) && self.repeats_drafters();
-        let repeated = self.repeated_drafters().into_iter().filter(|_| repeated);
+        let repeated = match roles.contains(&Role::Target(0)) && self.repeats_drafters() {
+            true => self.repeated_drafters(),
+            false => Vec::new(),
+        };
         let drafters: Vec<WorkerModel> = drafters.chain(on_tokens).chain(repeated).collect();
         let name = match (targets.is_empty(), drafters.is_empty()) {
             (true, true) => return None,
