@@ -29,15 +29,32 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     drafting: Drafting::DuringVerification,
     several_targets: false,
     offers: &[Need::SeveralDrafters],
-    decoder: |options| {
-        let methods: [(Drafting, MakeDecoder); 3] = [
-            (Drafting::BeforeVerification, speculative::with_one_drafter),
-            (Drafting::DuringVerification, pearl::with_one_drafter),
-            (Drafting::DuringVerification, dsi::METHOD.decoder),
-        ];
-        fastest(&methods, options)
-    },
+    decoder: |options| fastest(&CHOICES, options),
 };
+
+/// `auto` for checks of the text: its methods and drafters take turns, so that all of them work, and are changed, in any answer.
+/// It has the name of `auto`, and so its placement.
+pub static AUTO_IN_TURNS: MethodEntry = MethodEntry {
+    decoder: |options| match options.reproducible {
+        true => fastest(&CHOICES, options),
+        false => {
+            let mut auto = Auto::with_methods(&CHOICES, options);
+            auto.choice = auto.choice.taking_turns(TURN_STEPS);
+            Box::new(auto)
+        }
+    },
+    ..METHOD
+};
+
+/// The methods that `auto` chooses from.
+const CHOICES: [(Drafting, MakeDecoder); 3] = [
+    (Drafting::BeforeVerification, speculative::with_one_drafter),
+    (Drafting::DuringVerification, pearl::with_one_drafter),
+    (Drafting::DuringVerification, dsi::METHOD.decoder),
+];
+
+/// The number of steps of a turn: PEARL and DSI verify drafts that they made during verification from the second one on.
+const TURN_STEPS: u32 = 4;
 
 /// Builds a decoder with one drafter.
 pub(crate) type MakeDecoder = fn(&DecoderOptions) -> Box<dyn AnswerDecoder>;
@@ -52,19 +69,7 @@ pub(crate) fn fastest(
     if options.reproducible || is_single && !uses_repeated(methods[0].0, options) {
         return methods[0].1(&options.of_drafter(options.drafter));
     }
-    let drafters = options.drafter..options.drafter + options.drafters();
-    let candidates = methods.iter().flat_map(|&(drafting, method)| {
-        let offset = if uses_repeated(drafting, options) { options.drafters() } else { 0 };
-        drafters.clone().map(move |drafter| {
-            let decoder = method(&options.of_drafter(drafter));
-            Candidate { offset, ..Candidate::new(drafter, decoder) }
-        })
-    });
-    let mut auto = Auto::of_candidates(candidates.collect());
-    for drafter in &mut auto.drafters {
-        drafter.expected_passes = options.of_drafter(drafter.index).expected_passes;
-    }
-    Box::new(auto)
+    Box::new(Auto::with_methods(methods, options))
 }
 
 /// Returns whether a method uses the drafters that are on the target's devices: if its rounds wait for the draft.
@@ -159,6 +164,23 @@ impl Auto {
         Self::of_candidates(
             decoders.into_iter().map(|decoder| Candidate::new(0, decoder)).collect(),
         )
+    }
+
+    /// Creates a decoder that chooses between these methods, each with each of the drafters.
+    fn with_methods(methods: &[(Drafting, MakeDecoder)], options: &DecoderOptions) -> Self {
+        let drafters = options.drafter..options.drafter + options.drafters();
+        let candidates = methods.iter().flat_map(|&(drafting, method)| {
+            let offset = if uses_repeated(drafting, options) { options.drafters() } else { 0 };
+            drafters.clone().map(move |drafter| {
+                let decoder = method(&options.of_drafter(drafter));
+                Candidate { offset, ..Candidate::new(drafter, decoder) }
+            })
+        });
+        let mut auto = Self::of_candidates(candidates.collect());
+        for drafter in &mut auto.drafters {
+            drafter.expected_passes = options.of_drafter(drafter.index).expected_passes;
+        }
+        auto
     }
 
     /// Creates a decoder that begins with the first of `candidates`. The first candidate of a drafter should be the one that learns

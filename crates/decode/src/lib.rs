@@ -24,7 +24,7 @@ mod speculative;
 mod ssd;
 mod statistics;
 
-pub use auto::Auto;
+pub use auto::{AUTO_IN_TURNS, Auto};
 pub use autoregressive::Autoregressive;
 pub use dsi::Dsi;
 pub use generate::{Decoder, generate, next_tokens};

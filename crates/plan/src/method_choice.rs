@@ -48,6 +48,8 @@ pub struct MethodChoice {
     /// The time of a step of the present candidate.
     step_ns: DecayingMean,
     interruptions: Interruptions,
+    /// The number of steps after which the next candidate works, if they take turns.
+    turn_steps: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -223,7 +225,14 @@ impl MethodChoice {
             step_ns: DecayingMean::default(),
             interruptions: Interruptions::default(),
             last_ns: None,
+            turn_steps: None,
         }
+    }
+
+    /// Returns the choice with candidates that take turns of `steps` steps, whatever their speeds.
+    #[must_use]
+    pub fn taking_turns(self, steps: u32) -> Self {
+        Self { turn_steps: Some(steps), ..self }
     }
 
     /// Returns the index of the candidate that makes the next step.
@@ -266,7 +275,9 @@ impl MethodChoice {
             // The first one to work reads the prompt, which is a part of any answer.
             (candidate.is_excluded, candidate.start_ns) = (false, 0.0);
         }
-        next.use_best(true);
+        if next.turn_steps.is_none() {
+            next.use_best(true);
+        }
         next
     }
 
@@ -280,6 +291,9 @@ impl MethodChoice {
         kind: StepKind,
         forecasts: &[Option<Forecast>],
     ) {
+        if let Some(turn_steps) = self.turn_steps {
+            return self.take_turns(turn_steps);
+        }
         let are_new = self.needs_forecasts();
         let last_ns = self.last_ns.replace(now_ns);
         // The first steps of a trial show costs that only its candidate has. So all expect afresh.
@@ -337,6 +351,19 @@ impl MethodChoice {
                 current.weight = current.weight.max(CERTAIN_STEPS);
             }
             if pauses { self.pause() } else { self.use_best(is_over) }
+        }
+    }
+
+    /// Counts a step of a turn of `turn_steps`. After the last one, or if the current candidate is excluded, the next candidate works.
+    fn take_turns(&mut self, turn_steps: u32) {
+        self.steps += 1;
+        if self.steps < turn_steps && !self.candidates[self.current].is_excluded {
+            return;
+        }
+        let count = self.candidates.len();
+        let mut others = (1..=count).map(|after| (self.current + after) % count);
+        if let Some(next) = others.find(|&other| !self.candidates[other].is_excluded) {
+            self.begin(next, false);
         }
     }
 
@@ -571,6 +598,22 @@ mod tests {
             let (ns, by) = decode(&mut MethodChoice::new(&[0; 3]), 10_000, token_ns);
             assert!(ns < 5_400_000, "{fastest}: {ns} ns, {by:?}");
         }
+    }
+
+    #[test]
+    fn candidates_can_take_turns() {
+        let mut choice = MethodChoice::new(&[0; 3]).taking_turns(2);
+        let mut used = Vec::new();
+        for step in 0..10 {
+            if step == 8 {
+                choice.exclude(1);
+            }
+            used.push(choice.current());
+            choice.observe(1, step, StepKind::Drafted, &[None; 3]);
+        }
+        // The second one fails in its second turn, and is left.
+        assert_eq!(used, [0, 0, 1, 1, 2, 2, 0, 0, 1, 2]);
+        assert_eq!(choice.for_next_answer().current(), choice.current(), "the turn goes on");
     }
 
     #[test]
