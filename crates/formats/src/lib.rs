@@ -12,6 +12,7 @@ pub mod config;
 mod embedded_model;
 mod importance;
 mod json_options;
+mod known_ends;
 mod load_error;
 mod mix;
 mod model_types;
@@ -33,6 +34,7 @@ pub use config::{
 };
 pub use embedded_model::EmbeddedModel;
 pub use importance::Importance;
+pub use known_ends::known_ends;
 pub use load_error::LoadError;
 pub use mix::Mix;
 pub use model_types::{MatrixTypes, ModelTypes, UnknownWeightType, WeightTypes};

@@ -257,6 +257,17 @@ impl Checkpoint {
         &self.config
     }
 
+    /// Adds tokens that end a text, as far as they are in the vocabulary. The model's tokenizer may know
+    /// more of them than its configuration names.
+    pub fn add_end_tokens(&mut self, tokens: &[u32]) {
+        let Config { vocab_size, eos_token_ids, .. } = &mut self.config;
+        for token in tokens.iter().filter(|token| (**token as usize) < *vocab_size) {
+            if !eos_token_ids.contains(token) {
+                eos_token_ids.push(*token);
+            }
+        }
+    }
+
     /// Returns the directory or file of the checkpoint.
     pub fn path(&self) -> &Path {
         &self.path

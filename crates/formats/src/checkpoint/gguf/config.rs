@@ -10,6 +10,7 @@ use super::{gemma4, latent, unread};
 use crate::architecture::Norm;
 use crate::config::{Config, Family, MAX_LAYERS, SuggestedSampling};
 use crate::json_options::MAX_SIZE;
+use crate::known_ends::known_ends;
 use crate::load_error::LoadError;
 
 /// Reads the configuration. RoPE's divisors, if they are stored, are not part of the metadata: the
@@ -215,46 +216,16 @@ fn with_end_tokens(config: Config, metadata: GgufMetadata<'_>) -> Result<Config,
     Ok(Config { bos_token_id, eos_token_ids, ..config })
 }
 
-/// Returns the control tokens with the text of a known end. The metadata of many files name one end only,
-/// although a chat ends at another one. llama.cpp finds the others in the same way.
+/// Returns the tokens with the text of a known end. The metadata of many files name one end only,
+/// although a chat ends at another one.
 fn ends_by_text(metadata: GgufMetadata<'_>) -> Result<Vec<u32>, LoadError> {
     const CONTROL: i32 = 3;
-    const END_OF_MESSAGE: &str = "<|end|>";
-    const ENDS_OF_GPT_OSS: [&str; 2] = ["<|return|>", "<|call|>"];
-    const ENDS_OF_GEMMA4: [&str; 3] = ["<eos>", "<turn|>", "<|tool_response>"];
-    const ENDS: [&str; 11] = [
-        "</s>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|im_end|>",
-        "<end_of_turn>",
-        "<end_of_utterance>",
-        "<EOT>",
-        "<eos>",
-        "<｜end▁of▁sentence｜>",
-    ];
-    let control = || -> Result<_, LoadError> {
-        let tokens = metadata.strings("tokenizer.ggml.tokens")?.into_iter().flatten();
-        let types = metadata.i32s("tokenizer.ggml.token_type")?.into_iter().flatten();
-        let numbered = (0..).zip(tokens.zip(types));
-        Ok(numbered.filter(|(_, (_, kind))| *kind == CONTROL).map(|(id, (text, _))| (id, text)))
-    };
-    // In gpt-oss's format an answer has several messages, so it goes on after the end of one.
-    let gpt_oss = control()?.filter(|(_, text)| ENDS_OF_GPT_OSS.contains(text)).count();
-    let has_messages = gpt_oss == ENDS_OF_GPT_OSS.len();
-    if metadata.text("tokenizer.ggml.model")? == Some("gemma4") {
-        // Some of these are no control tokens, so that they are shown.
-        let tokens = (0..).zip(metadata.strings("tokenizer.ggml.tokens")?.into_iter().flatten());
-        let ends = tokens.filter(|(_, text)| ENDS_OF_GEMMA4.contains(text));
-        return Ok(ends.map(|(id, _)| id).collect());
-    }
-    let is_end = |text: &str| match text {
-        END_OF_MESSAGE => !has_messages,
-        _ => ENDS.contains(&text) || has_messages && ENDS_OF_GPT_OSS.contains(&text),
-    };
-    Ok(control()?.filter(|(_, text)| is_end(text)).map(|(id, _)| id).collect())
+    let texts = metadata.strings("tokenizer.ggml.tokens")?.into_iter().flatten();
+    let types = metadata.i32s("tokenizer.ggml.token_type")?.into_iter().flatten();
+    let is_control = types.map(|kind| kind == CONTROL).chain(std::iter::repeat(false));
+    Ok(known_ends(
+        (0..).zip(texts).zip(is_control).map(|((id, text), control)| (id, text, control)),
+    ))
 }
 
 /// Reads the sampling that the authors suggest. Absent options have no effect.
