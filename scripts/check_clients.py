@@ -1,6 +1,6 @@
-"""Drives a running `forerun serve` with the official clients: `openai`, `anthropic`, and LangChain's ChatOpenAI.
+"""Drives a running `forerun serve` with the official clients: `openai`, `anthropic`, LangChain, and OpenAI's Agents SDK.
 
-Usage: check_clients.py URL        (pip install openai anthropic langchain-openai)
+Usage: check_clients.py URL        (pip install openai anthropic langchain-openai openai-agents)
 """
 
 import json
@@ -8,9 +8,10 @@ import sys
 import threading
 from typing import Literal
 
+import agents
 import anthropic
 from langchain_openai import ChatOpenAI
-from openai import BadRequestError, NotFoundError, OpenAI
+from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from pydantic import BaseModel, Field
 
 client = OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
@@ -154,6 +155,15 @@ else:
     sys.exit("no error for max_tokens")
 print("anthropic:", called.content[0].input)
 
+# Its formats. A message of the system may be anywhere.
+reminded = hello + [{"role": "assistant", "content": "Hi."}, {"role": "system", "content": "5000 tokens left"}] + hello
+parsed = claude.messages.parse(model=model, max_tokens=300, messages=reminded, output_format=Person)
+assert isinstance(parsed.parsed_output, Person), parsed
+form = {"format": {"type": "json_schema", "schema": parameters}}
+with claude.messages.stream(model=model, max_tokens=300, messages=hello, output_config=form) as stream:
+    check_weather(json.loads("".join(stream.text_stream)))
+print("anthropic's format:", parsed.parsed_output)
+
 # LangChain.
 chain = ChatOpenAI(base_url=sys.argv[1] + "/v1", api_key="none", model=model, max_tokens=200, temperature=0, max_retries=0)
 whole = chain.invoke("Hello", max_tokens=20).content
@@ -162,4 +172,38 @@ bound = chain.bind_tools([options["tools"][0] | {"parameters": parameters}], too
 check_weather(bound.invoke("Hello").tool_calls[0]["args"])
 person = chain.with_structured_output(Person, method="json_schema").invoke("Hello")
 assert isinstance(person, Person)
-print("langchain:", person)
+# More prompts than a server answers at a time wait for their turn.
+batch = chain.batch(["Hello"] * 20, max_tokens=20)
+assert [answer.content for answer in batch] == [text] * 20, batch
+people = chain.with_structured_output(Person, method="json_schema").batch(["Hello"] * 20)
+assert people == [person] * 20, people
+print("langchain:", person, "and a batch of 20")
+
+
+# OpenAI's Agents SDK: an agent with a tool and a format. It calls the tool, or ends with the format.
+agents.set_tracing_disabled(True)
+cities = []
+
+
+@agents.function_tool
+def get_weather(city: Literal["Paris", "Rome"]) -> str:
+    """Returns the weather."""
+    cities.append(city)
+    return "Rain."
+
+
+chats = agents.OpenAIChatCompletionsModel(model, AsyncOpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0))
+agent = agents.Agent(name="Helper", instructions="Be brief.", model=chats, tools=[get_weather], output_type=Person)
+ended = 0
+for seed in range(8):
+    agent.model_settings = agents.ModelSettings(max_tokens=200, temperature=1, extra_args={"seed": seed})
+    try:
+        final = agents.Runner.run_sync(agent, "Hello", max_turns=4).final_output
+    except agents.MaxTurnsExceeded:
+        # A small model may call again and again.
+        continue
+    assert isinstance(final, Person), final
+    ended += 1
+assert ended or cities, "no agent has called its tool or ended"
+assert set(cities) <= {"Paris", "Rome"}, cities
+print("agents:", len(cities), "calls and", ended, "answers of 8 agents")
