@@ -1,5 +1,6 @@
 //! What was compared, and what came out.
 
+use crate::drafts::Drafts;
 use crate::known_check::{KnownGroup, KnownVerdict};
 use crate::sampling_test::SamplingResult;
 use crate::seeded_options::SeededOptions;
@@ -20,6 +21,8 @@ pub struct Certificate {
     pub instruction_set: String,
     /// The number of prompts.
     pub prompts: usize,
+    /// The number of tokens to compare in each way. Greedy answers may have fewer.
+    pub tokens: usize,
     /// The temperature of seeded answers, rejection sampling and block verification.
     pub temperature: f32,
     /// The result of each configuration. The first one is plain decoding, whose samples are tested, too.
@@ -56,6 +59,8 @@ pub struct Outcome {
     pub sampled: SamplingVerdict,
     /// Answers of the same configuration with known models, tested against their exact probabilities.
     pub known: KnownResult,
+    /// Whether the configuration drafts.
+    pub drafts: bool,
 }
 
 /// What came of answers of known models.
@@ -84,8 +89,9 @@ impl KnownResult {
 pub struct Comparison {
     /// The number of compared tokens.
     pub tokens: usize,
-    /// How many of them were drafted and accepted.
-    pub drafted: usize,
+    /// What became of the drafts.
+    #[serde(flatten)]
+    pub drafts: Drafts,
     /// The number of log-probabilities whose bits were compared.
     pub logprobs: usize,
     /// The first difference, if there is one.
@@ -122,12 +128,13 @@ pub enum Cause {
 }
 
 /// The verdict on sampled tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplingVerdict {
     /// The result of the tests.
     pub result: SamplingResult,
-    /// How many of the tested tokens were drafted and accepted.
-    pub drafted: usize,
+    /// What became of the drafts.
+    #[serde(flatten)]
+    pub drafts: Drafts,
     /// Whether the tokens could come from the distributions: the tests' probability is at least 10⁻⁶.
     pub plausible: bool,
 }
@@ -136,22 +143,67 @@ pub struct SamplingVerdict {
 pub(crate) const IMPLAUSIBLE: f64 = 1e-6;
 
 impl Outcome {
-    /// Returns whether nothing speaks against the configuration.
+    /// Returns whether no text and no sample speaks against the configuration.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         let equal = |comparison: &Option<Comparison>| {
             comparison.as_ref().is_none_or(|comparison| comparison.divergence.is_none())
         };
-        let known = self.known.verdict().is_none_or(KnownVerdict::passes);
+        let known = self.known.verdict().is_none_or(|known| known.plausible);
         equal(&self.greedy) && equal(&self.seeded) && self.sampled.plausible && known
+    }
+
+    /// Returns whether the configuration is exact, no drafter failed, and enough was drafted to say so.
+    #[must_use]
+    pub fn is_certified(&self) -> bool {
+        self.is_exact() && self.failures().is_empty() && self.shortfalls().is_empty()
+    }
+
+    /// Returns the drafters and replicas that failed, and why, once each.
+    #[must_use]
+    pub fn failures(&self) -> Vec<String> {
+        let mut all = Drafts::default();
+        self.all_drafts().iter().for_each(|(_, drafts)| all.add(drafts));
+        all.failures
+    }
+
+    /// Returns which answers of an exact configuration drafted or accepted too few tokens to certify anything.
+    #[must_use]
+    pub fn shortfalls(&self) -> Vec<String> {
+        if !self.drafts || !self.is_exact() {
+            return Vec::new();
+        }
+        let drafts = self.all_drafts().into_iter();
+        let shortfall =
+            |(answers, drafts): (_, &Drafts)| Some(format!("{answers}: {}", drafts.shortfall()?));
+        drafts.filter_map(shortfall).collect()
+    }
+
+    /// Returns the drafts of all answers, with what these are.
+    fn all_drafts(&self) -> Vec<(String, &Drafts)> {
+        let compared = [("greedy answers", &self.greedy), ("seeded answers", &self.seeded)];
+        let compared = compared.into_iter().filter_map(|(answers, comparison)| {
+            Some((answers.to_owned(), &comparison.as_ref()?.drafts))
+        });
+        let groups = self.known.verdict().map_or(&[][..], |known| &known.groups);
+        let known =
+            groups.iter().map(|group| (format!("known models, {}", group.decoders), &group.drafts));
+        let sampled = ("sampled answers".to_owned(), &self.sampled.drafts);
+        compared.chain([sampled]).chain(known).collect()
     }
 }
 
 impl Certificate {
-    /// Returns whether every configuration that ran is exact.
+    /// Returns whether nothing speaks against any configuration that ran.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.outcomes().all(Outcome::is_exact)
+    }
+
+    /// Returns whether at least one configuration besides plain decoding ran, and all that ran are certified.
+    #[must_use]
+    pub fn is_certified(&self) -> bool {
+        self.outcomes().count() > 1 && self.outcomes().all(Outcome::is_certified)
     }
 
     /// Returns what came out of the configurations that ran.
@@ -160,6 +212,38 @@ impl Certificate {
             CheckResult::Compared(outcome) => Some(&**outcome),
             CheckResult::Skipped(_) => None,
         })
+    }
+
+    /// Returns the number of tokens of all greedy answers, if there are fewer than requested.
+    fn too_few_tokens(&self) -> Option<usize> {
+        let greedy = self.outcomes().filter_map(|outcome| outcome.greedy.as_ref());
+        let equal = greedy.filter(|comparison| comparison.divergence.is_none());
+        equal.map(|comparison| comparison.tokens).find(|&tokens| tokens < self.tokens)
+    }
+
+    /// Returns the last line: what the certificate says of all configurations together.
+    fn verdict(&self) -> String {
+        let ran = self.outcomes().count();
+        let failed = self.outcomes().filter(|outcome| !outcome.failures().is_empty()).count();
+        let short = self.outcomes().filter(|outcome| !outcome.shortfalls().is_empty()).count();
+        if !self.is_exact() {
+            return "NOT EXACT: see above. Please report it".into();
+        }
+        if failed > 0 {
+            return format!(
+                "FAILED: a drafter failed in {failed} of {ran} configurations, see above. Please report it"
+            );
+        }
+        if short > 0 {
+            return format!(
+                "NOT CERTIFIED: {short} of {ran} configurations drafted or accepted too few tokens, see above. No text differs. \
+                 Try --full, larger --tokens and --sampled-tokens, other --prompts, or another drafter"
+            );
+        }
+        match ran {
+            0 | 1 => "NOT CERTIFIED: nothing ran but plain decoding".into(),
+            _ => format!("exact: all {ran} configurations that ran give plain decoding's text"),
+        }
     }
 }
 
@@ -196,6 +280,18 @@ impl fmt::Display for Certificate {
             self.prompts,
             self.temperature,
         )?;
+        writeln!(
+            f,
+            "Draft lengths are fixed, and drafting never pauses: what is not drafted is not checked."
+        )?;
+        if let Some(tokens) = self.too_few_tokens() {
+            writeln!(
+                f,
+                "All greedy answers together have only {tokens} of {} tokens: give more --prompts, or a larger \
+                 --max-tokens.",
+                self.tokens
+            )?;
+        }
         for check in &self.checks {
             writeln!(f, "\n{}", check.configuration)?;
             match &check.result {
@@ -203,13 +299,7 @@ impl fmt::Display for Certificate {
                 CheckResult::Compared(outcome) => outcome.write(f)?,
             }
         }
-        let ran = self.outcomes().count();
-        match self.is_exact() {
-            true => {
-                write!(f, "\nexact: all {ran} configurations that ran give plain decoding's text")
-            }
-            false => write!(f, "\nNOT EXACT: see above. Please report it"),
-        }
+        write!(f, "\n{}", self.verdict())
     }
 }
 
@@ -217,19 +307,22 @@ impl Outcome {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, comparison) in [("greedy", &self.greedy), ("seeded", &self.seeded)] {
             let Some(comparison) = comparison else { continue };
-            let Comparison { tokens, drafted, logprobs, divergence } = comparison;
-            write!(f, "  {name:<9} {tokens} tokens, {drafted} of them drafted")?;
+            let Comparison { tokens, drafts, logprobs, divergence } = comparison;
+            write!(f, "  {name:<9} {tokens} tokens, {drafts}")?;
             match divergence {
                 None => writeln!(f, ": equal, with {logprobs} log-probabilities bit by bit")?,
                 Some(divergence) => writeln!(f, ": DIFFERENT at {divergence}")?,
             }
         }
-        let SamplingVerdict { result, drafted, plausible } = &self.sampled;
+        let SamplingVerdict { result, drafts, plausible } = &self.sampled;
+        write!(f, "  sampled   {} tokens", result.tokens)?;
+        if self.drafts {
+            write!(f, ", {drafts}")?;
+        }
         writeln!(
             f,
-            "  sampled   {} tokens, {drafted} of them drafted: {} (p = {:.2}: uniform {:.2}, independent \
+            ": {} (p = {:.2}: uniform {:.2}, independent \
              {:.2}, surprise {:.2}, repeated {:.2})",
-            result.tokens,
             if *plausible {
                 "from the target's distributions"
             } else {
@@ -242,9 +335,16 @@ impl Outcome {
             result.repeated,
         )?;
         match &self.known {
-            KnownResult::Counted(verdict) => verdict.write(f),
-            KnownResult::Skipped(reason) => writeln!(f, "  known     not counted: {reason}"),
+            KnownResult::Counted(verdict) => verdict.write(f)?,
+            KnownResult::Skipped(reason) => writeln!(f, "  known     not counted: {reason}")?,
         }
+        for failure in self.failures() {
+            writeln!(f, "  FAILED    {failure}")?;
+        }
+        for shortfall in self.shortfalls() {
+            writeln!(f, "  NOT CERTIFIED: {shortfall}")?;
+        }
+        Ok(())
     }
 }
 
@@ -255,13 +355,10 @@ impl KnownVerdict {
             f.write_str(if index == 0 { ", one of them in place of " } else { " and " })?;
             f.write_str(drafter)?;
         }
-        for KnownGroup { decoders, answers, tokens, drafted } in &self.groups {
-            write!(
-                f,
-                "; {decoders}, {answers} answers, {tokens} tokens, {drafted} of them drafted"
-            )?;
-            if self.drafts && *drafted == 0 {
-                f.write_str(" (NOTHING DRAFTED, so they show no mistakes: count more answers)")?;
+        for KnownGroup { decoders, answers, tokens, drafts } in &self.groups {
+            write!(f, "; {decoders}, {answers} answers, {tokens} tokens")?;
+            if self.drafts {
+                write!(f, ", {drafts}")?;
             }
         }
         let Self { probability, farthest, .. } = self;

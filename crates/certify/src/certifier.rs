@@ -4,23 +4,27 @@ use crate::certificate::{
     Cause, Certificate, Check, CheckResult, Comparison, Divergence, IMPLAUSIBLE, KnownResult,
     Outcome, SamplingVerdict,
 };
+use crate::configuration::{certified, described, name_of, plain};
+use crate::drafts::Drafts;
 use crate::known_check::KnownCheck;
 use crate::repeated_texts::COUNTED_TOKENS;
 use crate::sampling_test::SamplingTest;
 use crate::seeded_options::SeededOptions;
 use crate::subject::{Subject, SubjectAnswer};
+use crate::time_left::{CertifyProgress, Meter, Part, TimeLeft};
 use forerun::{
-    Canceller, Forerun, ForerunError, Isa, Loader, MAX_LOGPROBS, Method, Options, Placement, Plan,
-    Request, SamplingOptions, TokenId, TokenLogprob, Verification, VerificationChoice,
+    Canceller, Forerun, ForerunError, Isa, Loader, MAX_LOGPROBS, Options, Plan, Request,
+    SamplingOptions, TokenId, TokenLogprob, Verification, VerificationChoice,
 };
-use forerun_core::{Key, KeyedRandomness, Purpose, Role};
+use forerun_core::{Key, KeyedRandomness, Purpose};
 
 /// What to compare.
 #[derive(Clone, Debug)]
 pub struct CertifyOptions {
     /// The texts to continue.
     pub prompts: Vec<String>,
-    /// The number of tokens to compare in each way. Prompts are continued in turn until there are as many.
+    /// The number of tokens to compare in each way. Prompts are continued in turn until there are as many: first as far as
+    /// the model does, then also after its end-of-sequence tokens. Greedy answers may be fewer, because a prompt has only one.
     pub tokens: usize,
     /// The number of tokens to test of rejection sampling and block verification.
     pub sampled_tokens: usize,
@@ -44,15 +48,11 @@ pub enum CertifyError {
     /// There are no prompts.
     #[error("there are no prompts: give at least one")]
     NoPrompts,
-    /// The answers are too short.
-    #[error(
-        "all answers together have only {tokens} tokens, but {wanted} are to be compared: give more or other prompts"
-    )]
-    ShortAnswers {
-        /// The number of tokens of all answers.
-        tokens: usize,
-        /// The number of tokens to compare.
-        wanted: usize,
+    /// An answer has no tokens.
+    #[error("the answer to prompt {prompt} has no tokens: leave this prompt out")]
+    EmptyAnswer {
+        /// The number of the prompt, from 1.
+        prompt: usize,
     },
     /// The certification was cancelled.
     #[error("interrupted")]
@@ -104,41 +104,37 @@ impl<'a> Certifier<'a> {
         if options.prompts.is_empty() {
             return Err(CertifyError::NoPrompts);
         }
-        let plain = Options {
-            model: engine.model.clone(),
-            method: Some(Method::Autoregressive),
-            weight_type: engine.weight_type,
-            cache_type: engine.cache_type,
-            cache_bytes: engine.cache_bytes,
-            threads: engine.threads,
-            placement: placement_on_gpu(engine),
-            gpu_layers: engine.gpu_layers,
-            ..Options::default()
-        };
-        let plan = Plan::new(plain).map_err(ForerunError::from)?;
+        let plan = Plan::new(plain(engine)).map_err(ForerunError::from)?;
         let plain = Forerun::open_with(&plan, &mut loader)?;
         Ok(Self { options, plain, loader, canceller })
     }
 
-    /// Checks configurations. `progress` receives the name of each before it is checked.
+    /// Checks configurations. Automatic draft lengths become fixed ones, and the methods of `auto` take turns: what is not drafted
+    /// is not checked. `progress` receives how far the certification is.
     ///
     /// # Errors
     /// If a model cannot be opened, an answer fails, or the certification is cancelled.
     pub fn run(
         mut self,
         configurations: &[Options],
-        mut progress: impl FnMut(&str),
+        progress: impl FnMut(CertifyProgress<'_>),
     ) -> Result<Certificate, CertifyError> {
-        progress("plain decoding");
-        let answers = self.plain_answers()?;
-        let (sampled, known) = (self.sampled(&self.plain)?, self.known(&self.plain)?);
-        let plain = Outcome { greedy: None, seeded: None, sampled, known };
+        let configurations: Vec<Options> = configurations.iter().map(certified).collect();
+        let plan = |options: &Options| Plan::new(options.clone());
+        let plans: Vec<_> = configurations.iter().map(plan).collect();
+        let CertifyOptions { tokens, sampled_tokens, .. } = self.options;
+        let ran = plans.iter().filter(|plan| plan.is_ok()).count();
+        let mut meter = Meter::new(TimeLeft::new(tokens, sampled_tokens, ran), progress);
+        let known = self.known(&self.plain, &mut meter)?;
+        let answers = self.measured_plain_answers(&mut meter)?;
+        let sampled = self.sampled(&self.plain, &mut meter)?;
+        let plain = Outcome { greedy: None, seeded: None, sampled, known, drafts: false };
         let name = "plain decoding".to_owned();
         let mut checks =
             vec![Check { configuration: name, result: CheckResult::Compared(Box::new(plain)) }];
         let mut draft_model = None;
-        for options in configurations {
-            let plan = match Plan::new(options.clone()) {
+        for (options, plan) in configurations.iter().zip(plans) {
+            let plan = match plan {
                 Ok(plan) => plan,
                 Err(error) => {
                     let result = CheckResult::Skipped(error.to_string());
@@ -147,10 +143,11 @@ impl<'a> Certifier<'a> {
                 }
             };
             let configuration = name_of(&plan, options);
-            progress(&configuration);
-            let engine = Forerun::open_with(&plan, &mut self.loader)?;
+            meter.next_configuration(&configuration);
+            let loader = &mut self.loader;
+            let engine = meter.measure(Part::Open, |_| Forerun::open_with(&plan, loader))?;
             draft_model = draft_model.or(plan.draft_model().map(ToString::to_string));
-            let outcome = self.check(&engine, &answers)?;
+            let outcome = self.measured_check(&engine, &answers, &mut meter)?;
             checks.push(Check { configuration, result: CheckResult::Compared(Box::new(outcome)) });
         }
         let isa = Isa::from_environment().map_err(ForerunError::from)?;
@@ -160,6 +157,7 @@ impl<'a> Certifier<'a> {
             draft_model,
             instruction_set: isa.to_string(),
             prompts: self.options.prompts.len(),
+            tokens,
             temperature: self.options.temperature,
             checks,
         })
@@ -168,79 +166,121 @@ impl<'a> Certifier<'a> {
     /// Decodes the prompts with plain decoding, greedily and with seeds.
     ///
     /// # Errors
-    /// If an answer fails, the answers are too short, or the certification is cancelled.
+    /// If an answer fails or has no tokens, or the certification is cancelled.
     pub fn plain_answers(&self) -> Result<PlainAnswers, CertifyError> {
-        let greedy = self.cases(&[])?;
-        let seeded = self.cases(&SeededOptions::supported_by(&self.plain))?;
-        Ok(PlainAnswers { greedy, seeded })
+        self.measured_plain_answers(&mut Meter::silent())
+    }
+
+    fn measured_plain_answers(&self, meter: &mut Meter<'_>) -> Result<PlainAnswers, CertifyError> {
+        let seeded = SeededOptions::supported_by(&self.plain);
+        Ok(PlainAnswers {
+            greedy: meter.measure(Part::Greedy, |meter| self.cases(&[], meter))?,
+            seeded: meter.measure(Part::Seeded, |meter| self.cases(&seeded, meter))?,
+        })
     }
 
     /// Checks one subject, whose target must be that of this certifier.
     ///
     /// # Errors
-    /// If an answer fails, the answers are too short, or the certification is cancelled.
+    /// If an answer fails or has no tokens, or the certification is cancelled.
     pub fn check(
         &self,
         subject: &dyn Subject,
         plain: &PlainAnswers,
     ) -> Result<Outcome, CertifyError> {
+        self.measured_check(subject, plain, &mut Meter::silent())
+    }
+
+    fn measured_check(
+        &self,
+        subject: &dyn Subject,
+        plain: &PlainAnswers,
+        meter: &mut Meter<'_>,
+    ) -> Result<Outcome, CertifyError> {
+        let PlainAnswers { greedy, seeded } = plain;
         Ok(Outcome {
-            greedy: Some(self.compare(subject, &plain.greedy)?),
-            seeded: Some(self.compare(subject, &plain.seeded)?),
-            sampled: self.sampled(subject)?,
-            known: self.known(subject)?,
+            known: self.known(subject, meter)?,
+            greedy: meter
+                .measure(Part::Greedy, |meter| self.compare(subject, greedy, meter).map(Some))?,
+            seeded: meter
+                .measure(Part::Seeded, |meter| self.compare(subject, seeded, meter).map(Some))?,
+            sampled: self.sampled(subject, meter)?,
+            drafts: subject.drafts(),
         })
     }
 
     /// Counts a subject's answers with known models.
-    fn known(&self, subject: &dyn Subject) -> Result<KnownResult, CertifyError> {
+    fn known(
+        &self,
+        subject: &dyn Subject,
+        meter: &mut Meter<'_>,
+    ) -> Result<KnownResult, CertifyError> {
         let CertifyOptions { known_answers: answers, temperature, seed, .. } = self.options;
         if answers == 0 {
-            return Ok(KnownResult::Skipped("no answers are requested".into()));
+            return meter.measure(Part::Known, |_| {
+                Ok(KnownResult::Skipped("no answers are requested".into()))
+            });
         }
         let Some(setup) = subject.decoder_setup() else {
             return Ok(KnownResult::Skipped("it cannot decode with other models".into()));
         };
         let check = KnownCheck { answers, temperature, seed };
-        check.run(&*setup, &self.canceller).map(KnownResult::Counted)
+        let run = |meter: &mut Meter<'_>| {
+            let mut progress = |done, all| meter.update(done, all);
+            check.run_with_progress(&*setup, &self.canceller, &mut progress)
+        };
+        meter.measure(Part::Known, run).map(KnownResult::Counted)
     }
 
     /// Answers prompts with plain decoding until there are enough tokens: greedily, or with seeds and these options
     /// in turn.
-    fn cases(&self, seeded: &[SeededOptions]) -> Result<Vec<Case>, CertifyError> {
-        let (mut cases, mut tokens) = (Vec::new(), 0);
-        let all = self.options.prompts.len();
+    fn cases(
+        &self,
+        seeded: &[SeededOptions],
+        meter: &mut Meter<'_>,
+    ) -> Result<Vec<Case>, CertifyError> {
+        let CertifyOptions { tokens: wanted, answer_tokens, ref prompts, .. } = self.options;
+        let (mut cases, mut tokens): (Vec<Case>, usize) = (Vec::new(), 0);
         for number in 0.. {
-            if tokens >= self.options.tokens {
+            let (round, prompt) = (number / prompts.len(), number % prompts.len());
+            // Greedy answers to the same prompt differ only after the end of the first one.
+            if tokens >= wanted || (seeded.is_empty() && round > 1) {
                 break;
             }
-            // Greedy answers to the same prompt are the same.
-            if number >= all && (seeded.is_empty() || tokens < number) {
-                return Err(CertifyError::ShortAnswers { tokens, wanted: self.options.tokens });
+            let known = match seeded.is_empty() && round == 1 {
+                true => cases[prompt].tokens.len(),
+                false => 0,
+            };
+            if known >= answer_tokens {
+                continue;
             }
             // Each prompt gets all options, if there are enough answers.
-            let seeded = seeded.get((number + number / all) % seeded.len().max(1)).copied();
-            let request = self.request(number, seeded);
-            let prompt = number % all;
+            let seeded = seeded.get((number + round) % seeded.len().max(1)).copied();
+            let request = self.request(number, seeded, round > 0);
             let answer = self.answer(&self.plain, prompt, &request)?;
-            tokens += answer.tokens.len();
+            tokens += answer.tokens.len().saturating_sub(known);
             let (text, logprobs) = (answer.tokens, answer.logprobs);
             cases.push(Case { prompt, request, seeded, tokens: text, logprobs });
+            meter.update(tokens, wanted);
         }
         Ok(cases)
     }
 
-    /// Returns the request of the answer with this number, which is greedy or has these options.
-    fn request(&self, number: usize, seeded: Option<SeededOptions>) -> Request {
+    /// Returns the request of the answer with this number, which is greedy or has these options. If it `goes_on`, it ignores the
+    /// model's end-of-sequence tokens, without which a grammar has no end.
+    fn request(&self, number: usize, seeded: Option<SeededOptions>, goes_on: bool) -> Request {
         let request = Request {
             max_tokens: self.options.answer_tokens,
             logprobs: Some(MAX_LOGPROBS),
+            ignore_eos: goes_on,
             ..Request::default()
         };
         let Some(seeded) = seeded else { return request };
+        let grammar = seeded.grammar();
         Request {
             sampling: seeded.sampling(self.options.temperature),
-            grammar: seeded.grammar(),
+            ignore_eos: goes_on && grammar.is_none(),
+            grammar,
             seed: Some(self.options.seed.wrapping_add(number as u64)),
             verification: VerificationChoice::Always(Verification::Coupled),
             ..request
@@ -256,16 +296,25 @@ impl<'a> Certifier<'a> {
         let answer = subject.answer(&self.options.prompts[prompt], request, &self.canceller)?;
         match self.canceller.is_cancelled() {
             true => Err(CertifyError::Cancelled),
+            false if answer.tokens.is_empty() => {
+                Err(CertifyError::EmptyAnswer { prompt: prompt + 1 })
+            }
             false => Ok(answer),
         }
     }
 
     /// Compares a subject's answers with those of plain decoding, up to the first difference.
-    fn compare(&self, subject: &dyn Subject, cases: &[Case]) -> Result<Comparison, CertifyError> {
+    fn compare(
+        &self,
+        subject: &dyn Subject,
+        cases: &[Case],
+        meter: &mut Meter<'_>,
+    ) -> Result<Comparison, CertifyError> {
         let mut comparison = Comparison::default();
-        for case in cases {
+        for (index, case) in cases.iter().enumerate() {
+            meter.update(index, cases.len());
             let answer = self.answer(subject, case.prompt, &case.request)?;
-            comparison.drafted += answer.accepted;
+            comparison.drafts.count(&answer.statistics);
             if let Some(divergence) = divergence(case, &answer.tokens, &answer.logprobs) {
                 comparison.tokens += divergence.position;
                 comparison.divergence = Some(divergence);
@@ -279,14 +328,27 @@ impl<'a> Certifier<'a> {
 
     /// Samples answers whose text depends on the drafts, and tests their tokens against the target's
     /// distributions. If the method verifies whole drafts, every second answer is verified in blocks.
-    fn sampled(&self, subject: &dyn Subject) -> Result<SamplingVerdict, CertifyError> {
+    fn sampled(
+        &self,
+        subject: &dyn Subject,
+        meter: &mut Meter<'_>,
+    ) -> Result<SamplingVerdict, CertifyError> {
+        meter.measure(Part::Sampled, |meter| self.sample(subject, meter))
+    }
+
+    fn sample(
+        &self,
+        subject: &dyn Subject,
+        meter: &mut Meter<'_>,
+    ) -> Result<SamplingVerdict, CertifyError> {
         // With a top-k of the reported log-probabilities, these are the whole distribution.
         let sampling = SamplingOptions {
             temperature: self.options.temperature,
             top_k: MAX_LOGPROBS,
             ..SamplingOptions::default()
         };
-        let (mut test, mut drafted, mut answers) = (SamplingTest::default(), 0, 0_u32);
+        let (mut test, mut drafts) = (SamplingTest::default(), Drafts::default());
+        let mut answers = 0_u32;
         let uniforms = KeyedRandomness { seed: self.options.seed, sample: u32::MAX };
         let in_blocks = subject.verifies_whole_drafts();
         let mut tokens = 0;
@@ -296,7 +358,12 @@ impl<'a> Certifier<'a> {
                 true => Verification::Block,
                 false => Verification::Rejection,
             };
+            // Both rules answer each prompt.
+            let pair = answers as usize / 2;
+            let prompts = self.options.prompts.len();
+            let prompt = pair % if is_short { prompts.min(REPEATED_PROMPTS) } else { prompts };
             let request = Request {
+                ignore_eos: pair >= prompts,
                 sampling: sampling.clone(),
                 seed: Some(self.options.seed.wrapping_add((1 << 32) + u64::from(answers))),
                 verification: VerificationChoice::Always(verification),
@@ -307,13 +374,9 @@ impl<'a> Certifier<'a> {
                 logprobs: Some(MAX_LOGPROBS),
                 ..Request::default()
             };
-            // Both rules answer each prompt.
-            let pair = answers as usize / 2;
-            let prompts = self.options.prompts.len();
-            let prompt = pair % if is_short { prompts.min(REPEATED_PROMPTS) } else { prompts };
             answers += 1;
             let answer = self.answer(subject, prompt, &request)?;
-            drafted += answer.accepted;
+            drafts.count(&answer.statistics);
             test.start_answer(prompt);
             for row in &answer.logprobs {
                 let distribution = distribution(row, self.options.temperature);
@@ -324,16 +387,11 @@ impl<'a> Certifier<'a> {
                 let key = Key { position: tokens, purpose: Purpose::Sample, candidate: 0 };
                 test.add(&distribution, place, uniforms.uniform(key));
             }
-            if answer.tokens.is_empty() {
-                return Err(CertifyError::ShortAnswers {
-                    tokens,
-                    wanted: self.options.sampled_tokens,
-                });
-            }
+            meter.update(tokens, self.options.sampled_tokens);
         }
         let result = test.result();
         let plausible = result.probability() >= IMPLAUSIBLE;
-        Ok(SamplingVerdict { result, drafted, plausible })
+        Ok(SamplingVerdict { result, drafts, plausible })
     }
 }
 
@@ -385,42 +443,14 @@ fn divergence(case: &Case, tokens: &[TokenId], logprobs: &[TokenLogprob]) -> Opt
     })
 }
 
-/// Names a configuration that cannot run.
-fn described(options: &Options) -> String {
-    options.method.map_or_else(|| "automatic method".to_owned(), |method| method.to_string())
-}
-
-/// Returns the placement of the target if it is on a GPU, as a whole or in part: devices round differently. On cores, it
-/// has the same bits on any of them.
-fn placement_on_gpu(engine: &Options) -> Option<Placement> {
-    let placement = engine.placement.as_ref()?;
-    placement.gpu_of(Role::Target(0)).map(|_| placement.of_first_target())
-}
-
-/// Names a configuration: its method, drafter, drafts and placement.
-fn name_of(plan: &Plan, options: &Options) -> String {
-    let length = match options.draft_tokens {
-        forerun::DraftTokens::Fixed(count) => format!("{count} tokens"),
-        forerun::DraftTokens::Auto => "automatic length".to_owned(),
-        forerun::DraftTokens::Assisted => "assisted length".to_owned(),
-    };
-    let drafts = match &options.tree {
-        forerun::Tree::None => length,
-        tree => format!("tree {tree}"),
-    };
-    let lookup = match plan.lookup() {
-        forerun::Lookup::None => String::new(),
-        lookup => format!(" + {lookup}"),
-    };
-    let (method, drafter, placement) = (plan.method(), plan.drafter(), plan.placement());
-    format!("{method}, drafter {drafter}{lookup}, {drafts}, {placement}")
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun::RandomPair;
+    use forerun::{Method, RandomPair};
+    use forerun_decode::Statistics;
+    use std::cell::Cell;
+    use std::time::Duration;
 
     fn options() -> CertifyOptions {
         CertifyOptions {
@@ -452,18 +482,30 @@ mod tests {
         let loader = Loader::new().sharing_weights();
         let certifier = Certifier::open(options(), &plain, loader, Canceller::new()).unwrap();
         let configurations = [plain, engine(Method::Pearl), engine(Method::Dsi)];
-        let mut named = Vec::new();
-        let certificate =
-            certifier.run(&configurations, |name| named.push(name.to_owned())).unwrap();
+        let (mut named, mut last) = (Vec::new(), None);
+        let certificate = certifier
+            .run(&configurations, |progress| {
+                named.push((progress.configuration.to_owned(), progress.done));
+                last = progress.left;
+            })
+            .unwrap();
         assert!(certificate.is_exact(), "{certificate}");
         assert_eq!(certificate.checks.len(), 4);
+        named.dedup();
+        let numbers: Vec<_> = named.iter().map(|&(_, done)| done).collect();
+        assert_eq!(numbers, [0, 1, 2, 3], "{named:?}");
+        assert_eq!(last, Some(Duration::ZERO), "nothing is left");
         let known: Vec<_> =
             certificate.outcomes().map(|outcome| outcome.known.verdict().unwrap()).collect();
         assert!(known.iter().all(|known| known.answers() >= 400), "{known:?}");
-        assert_eq!((known[0].groups.len(), known[0].groups[0].drafted), (1, 0), "plain decoding");
+        assert_eq!(
+            (known[0].groups.len(), known[0].groups[0].drafts.drafted),
+            (1, 0),
+            "plain decoding"
+        );
         for known in &known[1..] {
             assert_eq!(known.groups.len(), 2, "with a seed and without one");
-            assert!(known.groups.iter().all(|group| group.drafted > 0), "{known:?}");
+            assert!(known.passes(), "{known:?}");
         }
         let page = certificate.to_string();
         assert!(
@@ -474,6 +516,94 @@ mod tests {
         );
         let json = serde_json::to_string(&certificate).unwrap();
         assert!(serde_json::from_str::<Certificate>(&json).unwrap().is_exact());
+    }
+
+    /// An engine's answers, with these statistics.
+    struct Counted<'a>(&'a Forerun, Statistics, Cell<usize>);
+
+    impl Subject for Counted<'_> {
+        fn answer(
+            &self,
+            prompt: &str,
+            request: &Request,
+            canceller: &Canceller,
+        ) -> Result<SubjectAnswer, ForerunError> {
+            self.2.set(self.2.get() + 1);
+            let answer = Subject::answer(self.0, prompt, request, canceller)?;
+            Ok(SubjectAnswer { statistics: self.1.clone(), ..answer })
+        }
+
+        fn verifies_whole_drafts(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn equal_text_without_drafts_or_with_a_failed_drafter_is_not_certified() {
+        let pair = RandomPair::make().unwrap();
+        let engine = Options { model: pair.target().into(), ..Options::default() };
+        let loader = Loader::new().sharing_weights();
+        let certifier = Certifier::open(options(), &engine, loader, Canceller::new()).unwrap();
+        let plain = certifier.plain_answers().unwrap();
+        let check = |tested, accepted, failures: &[&str]| {
+            let statistics = Statistics {
+                tested: vec![tested],
+                accepted: vec![accepted],
+                failures: failures.iter().map(|&failure| failure.to_owned()).collect(),
+                ..Statistics::default()
+            };
+            let subject = Counted(&certifier.plain, statistics, Cell::default());
+            let outcome = certifier.check(&subject, &plain).unwrap();
+            assert!(outcome.is_exact() && subject.2.get() > 0);
+            let result = CheckResult::Compared(Box::new(outcome.clone()));
+            let check = |configuration: &str| Check {
+                configuration: configuration.into(),
+                result: result.clone(),
+            };
+            let certificate = Certificate {
+                version: String::new(),
+                model: String::new(),
+                draft_model: None,
+                instruction_set: String::new(),
+                prompts: 3,
+                tokens: 60,
+                temperature: 0.8,
+                checks: vec![check("first"), check("second")],
+            };
+            assert_eq!(certificate.is_certified(), outcome.is_certified());
+            (outcome.is_certified(), certificate.to_string())
+        };
+        let (certified, page) = check(100, 90, &[]);
+        assert!(certified && page.contains("exact: all 2"), "{page}");
+        let (certified, page) = check(0, 0, &[]);
+        assert!(!certified && page.contains("greedy answers: drafted only 0 tokens"), "{page}");
+        assert!(page.contains("NOT CERTIFIED: 2 of 2"), "{page}");
+        let (certified, page) = check(100, 0, &[]);
+        assert!(!certified && page.contains("rejection was tested, acceptance was not"), "{page}");
+        let (certified, page) = check(100, 90, &["drafter 0 failed: it is tired"]);
+        assert!(!certified && page.contains("FAILED    drafter 0 failed: it is tired"), "{page}");
+        assert!(page.contains("FAILED: a drafter failed in 2 of 2"), "{page}");
+    }
+
+    /// Answers go on after the model's end until there are enough tokens; of greedy ones there may be no more.
+    #[test]
+    fn short_answers_are_continued() {
+        let pair = RandomPair::make().unwrap();
+        let ends = |options: CertifyOptions| {
+            let engine = Options { model: pair.target().into(), ..Options::default() };
+            let loader = Loader::new().sharing_weights();
+            let certifier = Certifier::open(options, &engine, loader, Canceller::new()).unwrap();
+            let PlainAnswers { greedy, seeded } = certifier.plain_answers().unwrap();
+            [greedy, seeded].map(|cases| {
+                let tokens: usize = cases.iter().map(|case| case.tokens.len()).sum();
+                (tokens, cases.iter().any(|case| case.request.ignore_eos))
+            })
+        };
+        let [greedy, seeded] = ends(CertifyOptions { tokens: 500, ..options() });
+        assert!(greedy.0 <= 2 * 90 && seeded.0 >= 500, "{greedy:?}, {seeded:?}");
+        assert!(seeded.1, "later answers ignore the model's end");
+        let [greedy, seeded] = ends(options());
+        assert!(greedy.0 >= 60 && seeded.0 >= 60 && !greedy.1, "{greedy:?}, {seeded:?}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Answers of known models.
 
+use crate::drafts::Drafts;
 use crate::known_models::{KNOWN_CONTEXT, KNOWN_PROMPT, KnownPair};
 use forerun::{AnswerDecoders, Method};
 use forerun_core::{
@@ -143,8 +144,8 @@ impl KnownAnswers {
         self.setup
     }
 
-    /// Decodes the first `length` tokens of an answer with the decoders of the source at `source`. Returns them, and how many
-    /// of them were drafted and accepted.
+    /// Decodes the first `length` tokens of an answer with the decoders of the source at `source`. Returns them, and what became
+    /// of their drafts.
     ///
     /// # Errors
     /// If decoding fails.
@@ -154,7 +155,7 @@ impl KnownAnswers {
         verification: Verification,
         randomness: KeyedRandomness,
         length: usize,
-    ) -> Result<(Vec<TokenId>, usize), DecodeError> {
+    ) -> Result<(Vec<TokenId>, Drafts), DecodeError> {
         self.numbers.set(randomness);
         let options =
             SamplingOptions { temperature: self.temperature, ..SamplingOptions::default() };
@@ -167,38 +168,33 @@ impl KnownAnswers {
         let mut sequence =
             if self.setup.feedback { sequence.with_draft_feedback() } else { sequence };
         let cluster = &mut self.cluster;
-        let drafted = self.setup.decoders[source].decode_next(|decoder| {
-            let drafted = decode(decoder, &mut sequence, cluster, length)?;
+        self.setup.decoders[source].decode_next(|decoder| {
+            decode(decoder, &mut sequence, cluster, length)?;
             decoder.stop(cluster);
-            Ok(drafted)
+            Ok(())
         })?;
         while cluster.next_completion().is_ok() {}
         cluster.release(id);
         drop(cluster.take_trace());
         let mut tokens = sequence.generated().to_vec();
         tokens.truncate(length);
-        Ok((tokens, drafted))
+        let mut drafts = Drafts::default();
+        drafts.count(sequence.statistics());
+        Ok((tokens, drafts))
     }
 }
 
-/// Decodes `length` tokens or more. Returns how many of the first `length` tokens were drafted and accepted.
+/// Decodes `length` tokens or more.
 fn decode(
     decoder: &mut dyn Decoder,
     sequence: &mut Sequence,
     cluster: &mut InlineCluster,
     length: usize,
-) -> Result<usize, DecodeError> {
-    let accepted = |sequence: &Sequence| sequence.statistics().accepted.iter().sum::<u64>();
-    let mut drafted = 0;
-    loop {
-        let (before, accepted_before) = (sequence.generated().len(), accepted(sequence));
-        if before >= length {
-            return Ok(drafted);
-        }
+) -> Result<(), DecodeError> {
+    while sequence.generated().len() < length {
         if next_tokens(decoder, sequence, cluster)?.is_some() {
             return Err(DecodeError::Answer("the decoder ended the answer early"));
         }
-        let of_step = accepted(sequence) - accepted_before;
-        drafted += (of_step as usize).min(length - before);
     }
+    Ok(())
 }

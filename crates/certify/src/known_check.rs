@@ -2,6 +2,7 @@
 
 use crate::certificate::IMPLAUSIBLE;
 use crate::certifier::CertifyError;
+use crate::drafts::Drafts;
 use crate::known_answers::{DecoderSetup, KnownAnswers};
 use crate::known_models::{KNOWN_VOCAB, KnownPair};
 use crate::text_counts::{TextCounts, index_of, text_probabilities};
@@ -47,16 +48,18 @@ pub struct KnownGroup {
     pub answers: usize,
     /// The number of tokens.
     pub tokens: usize,
-    /// How many of them were drafted and accepted.
-    pub drafted: usize,
+    /// What became of their drafts.
+    #[serde(flatten)]
+    pub drafts: Drafts,
 }
 
 impl KnownVerdict {
-    /// Returns whether the answers could come from the distributions, and each group has drafted tokens if the configuration
+    /// Returns whether the answers could come from the distributions, and each group has drafted enough if the configuration
     /// drafts.
     #[must_use]
     pub fn passes(&self) -> bool {
-        self.plausible && (!self.drafts || self.groups.iter().all(|group| group.drafted > 0))
+        let mut groups = self.groups.iter();
+        self.plausible && (!self.drafts || groups.all(|group| group.drafts.shortfall().is_none()))
     }
 
     /// Returns the number of answers of all groups.
@@ -73,6 +76,8 @@ const COUNTED: [(usize, usize); 5] = [(0, 1), (0, 2), (0, 3), (3, 3), (6, 3)];
 const LENGTH: usize = 9;
 /// The number of first tokens of two answers that are counted together, to see whether the answers are independent.
 const PAIRED_TOKENS: usize = 2;
+/// The number of answers of a pair after which progress is reported.
+const PROGRESS_ANSWERS: usize = 100;
 
 impl KnownCheck {
     /// Counts answers. `setup` returns how to decode with a pair. Each pair has a thread.
@@ -84,19 +89,31 @@ impl KnownCheck {
         setup: &(dyn Fn(&KnownPair) -> DecoderSetup + Sync),
         canceller: &Canceller,
     ) -> Result<KnownVerdict, CertifyError> {
-        let of_pair = |number: usize| {
+        self.run_with_progress(setup, canceller, &mut |_, _| ())
+    }
+
+    /// As [`run`](Self::run). `progress` receives the number of answers of a pair that are counted, and that of all. The others
+    /// are counted at the same time.
+    pub(crate) fn run_with_progress(
+        &self,
+        setup: &(dyn Fn(&KnownPair) -> DecoderSetup + Sync),
+        canceller: &Canceller,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<KnownVerdict, CertifyError> {
+        let of_pair = |number: usize, progress: &mut dyn FnMut(usize, usize)| {
             let pair = KnownPair::ALL[number].at_temperature(self.temperature);
             let times = self.seed.wrapping_add((3 << 32) + number as u64);
             let known = KnownAnswers::new(&pair, self.temperature, setup(&pair), times);
-            self.of_pair(&pair, &format!("pair {}", number + 1), known, canceller)
+            self.of_pair(&pair, &format!("pair {}", number + 1), known, canceller, progress)
         };
         let parts: Vec<Result<Part, CertifyError>> = std::thread::scope(|scope| {
-            let start = |number| scope.spawn(move || of_pair(number));
-            let threads: Vec<_> = (0..KnownPair::ALL.len()).map(start).collect();
+            let start = |number| scope.spawn(move || of_pair(number, &mut |_, _| ()));
+            let threads: Vec<_> = (1..KnownPair::ALL.len()).map(start).collect();
+            let first = of_pair(0, progress);
             let join = |thread: ScopedJoinHandle<'_, _>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            threads.into_iter().map(join).collect()
+            std::iter::once(first).chain(threads.into_iter().map(join)).collect()
         });
         let parts = parts.into_iter().collect::<Result<Vec<Part>, _>>()?;
         Ok(Part::verdict(parts))
@@ -109,6 +126,7 @@ impl KnownCheck {
         name: &str,
         mut known: KnownAnswers,
         canceller: &Canceller,
+        progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Part, CertifyError> {
         let rules = match known.setup().verifies_whole_drafts {
             true => &[Verification::Rejection, Verification::Block][..],
@@ -118,8 +136,9 @@ impl KnownCheck {
         let answers = self.answers.div_ceil(KnownPair::ALL.len()).next_multiple_of(2);
         let (mut groups, mut tests) = (Vec::new(), Vec::new());
         let sources: Vec<String> = known.setup().decoders.iter().map(ToString::to_string).collect();
+        let (mut counted, all) = (0, answers * rules.len() * sources.len());
         for (source, decoders) in sources.into_iter().enumerate() {
-            let mut drafted = 0;
+            let mut drafts = Drafts::default();
             for &rule in rules {
                 let mut counts = Counts::new(pair);
                 for answer in 0..answers {
@@ -133,7 +152,11 @@ impl KnownCheck {
                         .next_answer(source, rule, numbers, LENGTH)
                         .map_err(ForerunError::from)?;
                     counts.add(&text);
-                    drafted += of_answer;
+                    drafts.add(&of_answer);
+                    counted += 1;
+                    if counted % PROGRESS_ANSWERS == 0 {
+                        progress(counted, all);
+                    }
                 }
                 let rule = match rule {
                     Verification::Block => "block verification",
@@ -144,7 +167,7 @@ impl KnownCheck {
                 tests.extend(counts.results().map(named));
             }
             let answers = answers * rules.len();
-            groups.push(KnownGroup { decoders, answers, tokens: answers * LENGTH, drafted });
+            groups.push(KnownGroup { decoders, answers, tokens: answers * LENGTH, drafts });
         }
         let DecoderSetup { replaced: replaced_drafters, drafts, .. } = known.into_setup();
         Ok(Part { groups, replaced_drafters, drafts, tests })
@@ -199,7 +222,7 @@ impl KnownGroup {
     fn add(&mut self, other: &Self) {
         self.answers += other.answers;
         self.tokens += other.tokens;
-        self.drafted += other.drafted;
+        self.drafts.add(&other.drafts);
     }
 }
 

@@ -11,10 +11,15 @@
 //!   ([`KnownPair`]). Counts of their short texts are tested against the exact probabilities ([`KnownCheck`]), which shows
 //!   errors that need too many tokens of large models.
 //!
+//! What is not drafted is not checked. So drafts have a fixed size and never pause, the methods of `auto` take turns, and a
+//! configuration that drafted or accepted too few tokens, or whose drafter failed, is not certified ([`Drafts`]).
+//!
 //! [`compare_endpoints`] compares the greedy answers of two servers, whatever engine they run.
 
 mod certificate;
 mod certifier;
+mod configuration;
+mod drafts;
 mod endpoint;
 mod known_answers;
 mod known_check;
@@ -24,12 +29,14 @@ mod sampling_test;
 mod seeded_options;
 mod subject;
 mod text_counts;
+mod time_left;
 
 pub use certificate::{
     Cause, Certificate, Check, CheckResult, Comparison, Divergence, KnownResult, Outcome,
     SamplingVerdict,
 };
 pub use certifier::{Certifier, CertifyError, CertifyOptions, PlainAnswers};
+pub use drafts::Drafts;
 pub use endpoint::{
     Endpoint, EndpointComparison, EndpointDivergence, EndpointError, compare_endpoints,
 };
@@ -39,3 +46,4 @@ pub use known_models::{KNOWN_PROMPT, KNOWN_VOCAB, KnownModel, KnownPair};
 pub use sampling_test::{SamplingResult, SamplingTest};
 pub use seeded_options::SeededOptions;
 pub use subject::{Subject, SubjectAnswer};
+pub use time_left::CertifyProgress;

@@ -7,6 +7,7 @@ use forerun::{
     TokenLogprob,
 };
 use forerun_core::Need;
+use forerun_decode::Statistics;
 use forerun_draft::{Drafter, ModelDrafter};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -24,6 +25,11 @@ pub trait Subject {
         canceller: &Canceller,
     ) -> Result<SubjectAnswer, ForerunError>;
 
+    /// Returns whether it drafts, so that it must have drafted enough.
+    fn drafts(&self) -> bool {
+        true
+    }
+
     /// Returns whether drafts are verified as a whole, so that they can be verified in blocks.
     fn verifies_whole_drafts(&self) -> bool;
 
@@ -40,8 +46,8 @@ pub struct SubjectAnswer {
     pub tokens: Vec<TokenId>,
     /// The log-probabilities at the position of each of them, as the request asks for them.
     pub logprobs: Vec<TokenLogprob>,
-    /// How many of the tokens were drafted and accepted.
-    pub accepted: usize,
+    /// What was drafted, what of it was accepted, and what failed.
+    pub statistics: Statistics,
 }
 
 impl Subject for Forerun {
@@ -54,10 +60,14 @@ impl Subject for Forerun {
         let go_on = |_: &str| ControlFlow::Continue(());
         let answer = self.generate_interruptibly(prompt, request, canceller, go_on)?;
         Ok(SubjectAnswer {
-            accepted: answer.statistics.accepted.iter().sum::<u64>() as usize,
+            statistics: answer.statistics,
             logprobs: answer.logprobs.unwrap_or_default(),
             tokens: answer.tokens,
         })
+    }
+
+    fn drafts(&self) -> bool {
+        self.plan().method().drafts()
     }
 
     fn verifies_whole_drafts(&self) -> bool {

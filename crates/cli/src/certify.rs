@@ -3,11 +3,13 @@
 use crate::arguments::{CertifyArguments, EngineArguments};
 use crate::generate::{OUTPUT_FAILED, demonstration, options};
 use crate::interrupts::{cancel_on_interrupt, interrupted};
-use crate::progress::{self, Task, Unit};
-use crate::text_file;
+use crate::progress::{self, Task, about};
+use crate::{note, text_file};
 use anyhow::{Context, bail};
 use forerun::{Canceller, DraftTokens, DrafterKind, Lookup, Method, Options, Tree};
-use forerun_certify::{Certifier, CertifyError, CertifyOptions, Endpoint, compare_endpoints};
+use forerun_certify::{
+    Certifier, CertifyError, CertifyOptions, CertifyProgress, Endpoint, compare_endpoints,
+};
 use forerun_output::OutputFile;
 use serde::Serialize;
 use serde_json::Value;
@@ -15,8 +17,20 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+/// How much is compared, unless options say otherwise. Their help has these numbers, too.
+struct Extent {
+    tokens: usize,
+    answer_tokens: usize,
+    known_answers: usize,
+}
+
+/// Some seconds with small models.
+const QUICK: Extent = Extent { tokens: 300, answer_tokens: 32, known_answers: 4_000 };
+/// `--full`.
+const FULL: Extent = Extent { tokens: 1_000, answer_tokens: 100, known_answers: 40_000 };
+
 pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
-    let CertifyArguments { temperature, seed, tokens, max_tokens, .. } = arguments;
+    let CertifyArguments { temperature, seed, .. } = arguments;
     if !(temperature > 0.0 && temperature.is_finite()) {
         bail!(
             "--temperature is {temperature}, but it must be above 0: greedy answers are compared anyway"
@@ -38,25 +52,21 @@ pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
     let loader = progress::loader(arguments.engine.offline, true).sharing_weights();
+    let extent = if arguments.full { FULL } else { QUICK };
+    let tokens = arguments.tokens.unwrap_or(extent.tokens);
     let certify = CertifyOptions {
         prompts,
         tokens,
         sampled_tokens: arguments.sampled_tokens.unwrap_or(tokens),
-        known_answers: arguments.known_answers,
-        answer_tokens: max_tokens,
+        known_answers: arguments.known_answers.unwrap_or(extent.known_answers),
+        answer_tokens: arguments.max_tokens.unwrap_or(extent.answer_tokens),
         temperature,
         seed,
     };
     let engine = options(&arguments.engine);
     let certifier = Certifier::open(certify, &engine, loader, canceller)?;
-    let mut task =
-        Task::new("certifying", Unit::Pieces("configurations"), configurations.len() as u64 + 1);
-    let mut begun = 0;
-    let certificate = certifier.run(&configurations, |name| {
-        task.message(name.to_owned());
-        task.update(begun);
-        begun += 1;
-    });
+    let mut task = None;
+    let certificate = certifier.run(&configurations, |progress| show(&mut task, progress));
     drop(task);
     let certificate = match certificate {
         Err(CertifyError::Cancelled) => return Ok(ExitCode::from(interrupted())),
@@ -64,7 +74,17 @@ pub(crate) fn run(mut arguments: CertifyArguments) -> anyhow::Result<ExitCode> {
     };
     writeln!(std::io::stdout(), "{certificate}").context(OUTPUT_FAILED)?;
     write_report(report, &certificate)?;
-    Ok(if certificate.is_exact() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if certificate.is_certified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Shows how far a certification is, with the expected time first, as soon as it can be estimated.
+fn show(task: &mut Option<Task>, progress: CertifyProgress<'_>) {
+    let CertifyProgress { configuration, done, all, left: Some(left) } = progress else { return };
+    let task = task.get_or_insert_with(|| {
+        note(format_args!("this is expected to take {}", about(left)));
+        Task::estimated("certifying", "configurations", all as u64)
+    });
+    task.update_estimated(done as u64, configuration, left);
 }
 
 /// Writes the certificate to the file of `--report`.
@@ -95,9 +115,10 @@ fn compare_servers(
     if others.is_empty() {
         bail!("--endpoint was given once: give a reference and at least one other server");
     }
+    let max_tokens = arguments.max_tokens.unwrap_or(FULL.answer_tokens);
     let mut comparisons = Vec::new();
     for other in others {
-        let comparison = compare_endpoints(reference, other, prompts, arguments.max_tokens)?;
+        let comparison = compare_endpoints(reference, other, prompts, max_tokens)?;
         writeln!(std::io::stdout(), "{comparison}").context(OUTPUT_FAILED)?;
         comparisons.push(comparison);
     }
@@ -106,21 +127,32 @@ fn compare_servers(
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the configurations to check: the chosen one, or all that differ in how they draft and verify.
+/// Returns the configurations to check: the chosen one, or all that differ in how they draft and verify, with the chosen draft
+/// length and tree if there are such.
 fn configurations(arguments: &EngineArguments) -> Vec<Options> {
     let chosen = options(arguments);
     if chosen.method.is_some() {
         return vec![chosen];
     }
-    let with = |method, draft_tokens, tree: &str| Options {
+    let with = |method, draft_tokens, tree: &Tree| Options {
         method: Some(method),
         draft_tokens,
-        // The trees below are valid.
-        tree: tree.parse().unwrap_or(Tree::None),
+        tree: tree.clone(),
         lookup: Lookup::None,
         ..chosen.clone()
     };
-    let [short, long] = [DraftTokens::Fixed(2), DraftTokens::Fixed(6)];
+    let [short, long] = match chosen.draft_tokens {
+        DraftTokens::Auto => [2, 6].map(DraftTokens::Fixed),
+        chosen => [chosen; 2],
+    };
+    let trees = match &chosen.tree {
+        Tree::None => vec![
+            Tree::Top { width: 3, depth: Some(3), budget: None },
+            Tree::Sampled { branching: vec![3, 2] },
+        ],
+        chosen => vec![chosen.clone()],
+    };
+    let chain = &Tree::None;
     let mut all = Vec::new();
     let lookup = match chosen.lookup {
         Lookup::None => Lookup::Suffix,
@@ -128,22 +160,22 @@ fn configurations(arguments: &EngineArguments) -> Vec<Options> {
     };
     let has_drafter = chosen.draft_model.is_some() || chosen.drafter.is_some();
     if has_drafter {
+        all.push(with(Method::Speculative, short, chain));
+        if long != short {
+            all.push(with(Method::Speculative, long, chain));
+        }
+        all.extend(trees.iter().map(|tree| with(Method::Speculative, short, tree)));
         all.extend([
-            with(Method::Speculative, short, "none"),
-            with(Method::Speculative, long, "none"),
-            with(Method::Speculative, DraftTokens::Auto, "none"),
-            with(Method::Speculative, DraftTokens::Auto, "top:3x3"),
-            with(Method::Speculative, DraftTokens::Auto, "sampled:3,2"),
-            with(Method::Pearl, long, "none"),
-            with(Method::Dsi, short, "none"),
-            with(Method::Ssd, long, "none"),
-            with(Method::Auto, DraftTokens::Auto, "none"),
-            Options { lookup, ..with(Method::Speculative, short, "none") },
+            with(Method::Pearl, long, chain),
+            with(Method::Dsi, short, chain),
+            with(Method::Ssd, long, chain),
+            with(Method::Auto, long, chain),
+            Options { lookup, ..with(Method::Speculative, short, chain) },
         ]);
     }
     for method in [Method::Speculative, Method::Pearl, Method::Dsi, Method::Ssd] {
         let drafter = Some(DrafterKind::PromptLookup);
-        all.push(Options { draft_model: None, drafter, ..with(method, long, "none") });
+        all.push(Options { draft_model: None, drafter, ..with(method, long, chain) });
     }
     all
 }

@@ -150,6 +150,16 @@ impl Task {
         Self::resumed(name, unit, 0, total)
     }
 
+    /// Starts a task whose time left is estimated elsewhere, because its pieces differ.
+    pub(crate) fn estimated(name: &str, pieces: &'static str, total: u64) -> Self {
+        let task = Self::new(name, Unit::Pieces(pieces), total);
+        let template = format!("{{prefix}} {{pos}}/{{len}} {pieces} {{wide_bar}} {{msg}}");
+        if let Ok(style) = ProgressStyle::with_template(&template) {
+            task.bar.set_style(style);
+        }
+        task
+    }
+
     /// Continues a task of which `before` was done earlier.
     pub(crate) fn resumed(name: &str, unit: Unit, before: u64, total: u64) -> Self {
         let template = match unit {
@@ -186,9 +196,21 @@ impl Task {
         }
         self.bar.set_position(done);
         let left = Left { elapsed: self.since.elapsed(), done: done.saturating_sub(self.before) };
-        if let Some(left) = left.time(self.total.saturating_sub(done))
-            && self.lines.is_due(self.since.elapsed(), left)
-        {
+        if let Some(left) = left.time(self.total.saturating_sub(done)) {
+            self.report(done, left);
+        }
+    }
+
+    /// Sets how much of an [`estimated`](Self::estimated) task is done, what it does, and the time that is left.
+    pub(crate) fn update_estimated(&mut self, done: u64, doing: &str, left: Duration) {
+        self.bar.set_position(done);
+        self.bar.set_message(format!("{doing}, {} left", about(left)));
+        self.report(done, left);
+    }
+
+    /// Prints a line, if one is due.
+    fn report(&mut self, done: u64, left: Duration) {
+        if self.lines.is_due(self.since.elapsed(), left) {
             let (name, total, left) = (&self.name, self.total, about(left));
             self.note(match self.unit {
                 Unit::Bytes => {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Options of `forerun export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArguments {
-    /// Model to convert: a Hugging Face directory, or a hub id.
+    /// Model to convert, of the families Llama, Mistral, Qwen2 or Qwen3: a Hugging Face directory, or a hub id.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: ModelSource,
 

@@ -13,13 +13,17 @@ use std::fs;
 fn all_configurations_of_a_pair_are_certified() {
     let models = Models::pair();
     let report = models.folder().join("certificate.json");
-    let run = Run::forerun().with(&["certify", "--tokens", "60", "-n", "20"]);
+    let run = Run::forerun().with(&["certify", "--tokens", "200", "-n", "20"]);
     let run = run.with(&["--known-answers", "400"]);
     let run = run.with_path("--model", &models.target());
     let run = run.with_path("--draft-model", &models.drafter()).with_path("--report", &report);
-    let output = run.succeed().output();
+    let finished = run.succeed();
+    assert!(finished.errors.contains("this is expected to take about"), "{}", finished.errors);
+    let output = finished.output();
     for words in [
         "plain decoding",
+        "Draft lengths are fixed",
+        "auto with its methods in turn",
         "speculative, drafter model",
         "model + suffix",
         "top:3x3",
@@ -30,13 +34,17 @@ fn all_configurations_of_a_pair_are_certified() {
     }
     let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
     let checks = report["checks"].as_array().unwrap();
-    assert_eq!(checks.len(), 15, "{report}");
+    assert_eq!(checks.len(), 14, "{report}");
     // PEARL, DSI and SSD need two cores.
     let ran: Vec<_> = checks.iter().filter_map(|check| check["result"].get("compared")).collect();
     assert!(ran.len() >= 6, "{report}");
     for outcome in &ran[1..] {
-        assert!(outcome["greedy"]["tokens"].as_u64() >= Some(60), "{outcome}");
-        assert!(outcome["seeded"]["logprobs"].as_u64() >= Some(60 * 21), "{outcome}");
+        assert!(outcome["greedy"]["tokens"].as_u64() >= Some(200), "{outcome}");
+        assert!(outcome["seeded"]["logprobs"].as_u64() >= Some(200 * 21), "{outcome}");
+        for answers in ["greedy", "seeded", "sampled"] {
+            assert!(outcome[answers]["drafted"].as_u64() >= Some(60), "{answers}: {outcome}");
+            assert!(outcome[answers]["accepted"].as_u64() >= Some(15), "{answers}: {outcome}");
+        }
         assert_eq!(outcome["sampled"]["plausible"], true, "{outcome}");
         let known = &outcome["known"]["counted"];
         assert_eq!(known["plausible"], true, "{outcome}");
@@ -44,6 +52,20 @@ fn all_configurations_of_a_pair_are_certified() {
         assert_eq!(groups.len(), 2, "with a seed and without one: {outcome}");
         assert!(groups.iter().all(|group| group["drafted"].as_u64() > Some(0)), "{outcome}");
     }
+}
+
+/// A few tokens certify nothing, although none differs.
+#[test]
+fn too_few_drafts_are_not_certified() {
+    let models = Models::pair();
+    let run = Run::forerun().with(&["certify", "--method", "speculative", "--known-answers", "0"]);
+    let run = run.with(&["--tokens", "20", "-n", "20"]).with_path("--model", &models.target());
+    let finished = run.with_path("--draft-model", &models.drafter()).finish();
+    let output = finished.output();
+    assert_eq!(finished.code, Some(1), "{output}");
+    assert!(output.contains("speculative, drafter model, 4 draft tokens"), "{output}");
+    assert!(output.contains("NOT CERTIFIED: greedy answers: drafted only "), "{output}");
+    assert!(output.contains("No text differs"), "{output}");
 }
 
 #[test]

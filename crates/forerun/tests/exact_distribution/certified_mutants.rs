@@ -264,7 +264,10 @@ impl Subject for DecodingSetup<'_> {
         let limits = Limits {
             max_tokens: request.max_tokens,
             context_length: config.max_position_embeddings,
-            eos: config.eos_token_ids.clone(),
+            eos: match request.ignore_eos {
+                true => Vec::new(),
+                false => config.eos_token_ids.clone(),
+            },
         };
         let randomness = Arc::clone(&self.randomness);
         let sequence = Sequence::with_randomness(id, prompt, sampling, limits, randomness);
@@ -278,7 +281,7 @@ impl Subject for DecodingSetup<'_> {
         Ok(SubjectAnswer {
             tokens: sequence.generated().to_vec(),
             logprobs: sequence.logprobs().unwrap().to_vec(),
-            accepted: sequence.statistics().accepted.iter().sum::<u64>() as usize,
+            statistics: sequence.statistics().clone(),
         })
     }
 
