@@ -1,10 +1,9 @@
-"""Requests to a server: random ones, and valid ones with edits. A request depends only on the seed and its number."""
+"""Random requests to a server. A request depends only on the seed and its number."""
 
-import copy
 import dataclasses
 import random
 
-from schemas import REGEXES, TEXTS, Pairs, Raw, Schemas, encode, grammar
+from schemas import REGEXES, TEXTS, Schemas, encode, grammar
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 COUNT, TOKENIZE, DETOKENIZE = "/v1/messages/count_tokens", "/tokenize", "/detokenize"
@@ -22,29 +21,65 @@ class Request:
     manner: str = READS
 
 
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
 def chance(drawn, share):
     return drawn.random() < share
 
-
-# ---- Random requests.
 
 def sampling(drawn):
     """Returns options of sampling. Most are hot, so that answers are random texts."""
     body = {"temperature": drawn.choice([0, 0, 0.3, 1, 1.5, 1.5, 2, 2, 2])}
     every = {
-        "top_p": [0, 0.1, 0.9, 1, 1.0, -1, 2, None], "top_k": [-1, 0, 1, 5, 50, 10**6, -2, 2**40, None], "min_p": [0, 0.05, 1, -1, 2, None],
-        "presence_penalty": [-2, 0, 0.5, 2, 3, None], "frequency_penalty": [-2, 0, 0.5, 2, -5, None], "repetition_penalty": [0.5, 1, 1.3, 2, 0, -1, 1e10],
-        "repeat_penalty": [1.1], "seed": [-1, 0, 1, 7, 2**31, 2**53 + 1, 2**63 - 1, -2**63, 2**63, 1.5, "7", None],
-        "logit_bias": [{}, {"5": 5}, {"5": -100, "6": 100}, {"1": 1e9}, {"x": 1}, {"999999999": 1}, [], None, {str(token): 3 for token in range(300)}],
-        "n": [1, 2, 3, 5, 0, -1, 12, 100, 1000, None], "best_of": [1, 2, 4, 0, None], "stop": ["\n", ["a", "e"], [], "", [""], ["\u00e9" * 100], ["x"] * 20, None, [None]],
-        "logprobs": [True, False, 0, 1, 5, 20, 21, -1, None], "top_logprobs": [0, 1, 5, 20, 21, 1000, -1, None], "ignore_eos": [True, False, None],
-        "min_tokens": [0, 2, 10, 10**6, -1, None], "stop_token_ids": [[5], [], [10**9], [-1], None, "x"], "bad_words": [["the"], [], [""], None],
-        "include_stop_str_in_output": [True, False], "skip_special_tokens": [True, False], "echo": [True, False, None], "suffix": ["", "end", None],
-        "stream_options": [{"include_usage": True}, {}, None, {"include_usage": None}], "token_details": [True, False, None],
-        "speculation": ["off", {"method": "speculative"}, {"method": "pearl", "draft_tokens": 3}, {"method": "autoregressive"}, {"tree": "top:4x5"}, {"method": "x"}, {}, None],
-        "user": ["u", None], "store": [False, None], "metadata": [{}, None, {"a": "b"}], "service_tier": ["auto", None], "prompt_cache_key": ["k"], "unknown_field": [1, None],
-        "n_predict": [5, -1], "typical_p": [0.5, 1], "mirostat": [0, 2], "cache_prompt": [True], "length_penalty": [1.0], "use_beam_search": [False, True],
-        "return_token_ids": [True], "priority": [0], "timings_per_token": [True], "samplers": [["top_k"]], "dry_multiplier": [0.8, 0], "id_slot": [-1, 0],
+        "top_p": [0, 0.1, 0.9, 1, 1.0, -1, 2, None],
+        "top_k": [-1, 0, 1, 5, 50, 10**6, -2, 2**40, None],
+        "min_p": [0, 0.05, 1, -1, 2, None],
+        "presence_penalty": [-2, 0, 0.5, 2, 3, None],
+        "frequency_penalty": [-2, 0, 0.5, 2, -5, None],
+        "repetition_penalty": [0.5, 1, 1.3, 2, 0, -1, 1e10],
+        "repeat_penalty": [1.1],
+        "seed": [-1, 0, 1, 7, 2**31, 2**53 + 1, 2**63 - 1, -2**63, 2**63, 1.5, "7", None],
+        "logit_bias": [{}, {"5": 5}, {"5": -100, "6": 100}, {"1": 1e9}, {"x": 1}, {"999999999": 1}, [], None,
+                       {str(token): 3
+                        for token in range(300)}],
+        "n": [1, 2, 3, 5, 0, -1, 12, 100, 1000, None],
+        "best_of": [1, 2, 4, 0, None],
+        "stop": ["\n", ["a", "e"], [], "", [""], ["\u00e9" * 100], ["x"] * 20, None, [None]],
+        "logprobs": [True, False, 0, 1, 5, 20, 21, -1, None],
+        "top_logprobs": [0, 1, 5, 20, 21, 1000, -1, None],
+        "ignore_eos": [True, False, None],
+        "min_tokens": [0, 2, 10, 10**6, -1, None],
+        "stop_token_ids": [[5], [], [10**9], [-1], None, "x"],
+        "bad_words": [["the"], [], [""], None],
+        "include_stop_str_in_output": [True, False],
+        "skip_special_tokens": [True, False],
+        "echo": [True, False, None],
+        "suffix": ["", "end", None],
+        "stream_options": [{"include_usage": True}, {}, None, {"include_usage": None}],
+        "token_details": [True, False, None],
+        "speculation": [
+            "off", {"method": "speculative"}, {"method": "pearl", "draft_tokens": 3}, {"method": "autoregressive"},
+            {"tree": "top:4x5"}, {"method": "x"}, {}, None
+        ],
+        "user": ["u", None],
+        "store": [False, None],
+        "metadata": [{}, None, {"a": "b"}],
+        "service_tier": ["auto", None],
+        "prompt_cache_key": ["k"],
+        "unknown_field": [1, None],
+        "n_predict": [5, -1],
+        "typical_p": [0.5, 1],
+        "mirostat": [0, 2],
+        "cache_prompt": [True],
+        "length_penalty": [1.0],
+        "use_beam_search": [False, True],
+        "return_token_ids": [True],
+        "priority": [0],
+        "timings_per_token": [True],
+        "samplers": [["top_k"]],
+        "dry_multiplier": [0.8, 0],
+        "id_slot": [-1, 0],
     }
     for name in drawn.sample(sorted(every), drawn.choice([0, 0, 1, 1, 2, 3, 5])):
         body[name] = drawn.choice(every[name])
@@ -63,7 +98,8 @@ def text(drawn):
     if chance(drawn, 0.01):
         return drawn.choice(["word ", "\u00e9", "😀", "\0", "a", " ", "\n"]) * drawn.choice([1000, 30_000, 300_000])
     words = "a the fox river found lost little said and then in house Once upon time king naïve 東京 \u200d \u202e {{ }} {% %} <think> </s> <|im_end|> "
-    return drawn.choice(TEXTS) if chance(drawn, 0.2) else " ".join(drawn.choice(words.split(" ")) for _ in range(drawn.randint(1, 30)))
+    return drawn.choice(TEXTS) if chance(drawn, 0.2) else " ".join(
+        drawn.choice(words.split(" ")) for _ in range(drawn.randint(1, 30)))
 
 
 def content(drawn, kind="text"):
@@ -71,15 +107,22 @@ def content(drawn, kind="text"):
         return text(drawn)
     parts = [{"type": kind, "text": text(drawn)} for _ in range(drawn.randint(0, 3))]
     if chance(drawn, 0.15):
-        parts.append(drawn.choice([{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": kind}, {"type": kind, "text": None}, {"text": "x"}, "x", None, {"type": "refusal", "refusal": "no"},
-                                   {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, {"type": kind, "text": "x", "cache_control": {"type": "ephemeral"}}]))
+        parts.append(
+            drawn.choice([{"type": "image_url",
+                           "image_url": {"url": "data:,"}}, {"type": kind}, {"type": kind, "text": None}, {"text": "x"}, "x",
+                          None, {"type": "refusal",
+                                 "refusal": "no"}, {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+                          {"type": kind, "text": "x", "cache_control": {"type": "ephemeral"}}]))
     return drawn.choice([parts, parts, parts, None])
 
 
 def arguments(drawn):
     """Returns the arguments of a call in a history, as text."""
     value = {name: Schemas(drawn).value() for name in drawn.sample(["city", "n", "id"], drawn.randint(0, 3))}
-    odd = ["", " ", "{", '{"a": 1', "null", "[]", "3", None, {"a": 1}, "{}", '{"id": 9223372036854775807}', '{"id": -9223372036854775808, "n": 18446744073709551615}', '{"x": 0.1e999}', '{"a": 1, "a": 2}']
+    odd = [
+        "", " ", "{", '{"a": 1', "null", "[]", "3", None, {"a": 1}, "{}", '{"id": 9223372036854775807}',
+        '{"id": -9223372036854775808, "n": 18446744073709551615}', '{"x": 0.1e999}', '{"a": 1, "a": 2}'
+    ]
     return drawn.choice(odd) if chance(drawn, 0.3) else encode(value)
 
 
@@ -93,16 +136,24 @@ def history(drawn):
         kind = drawn.randrange(8)
         if kind in (0, 1, 2):
             answer = {"role": "assistant", "content": content(drawn)}
-            for name in drawn.sample(["refusal", "annotations", "audio", "function_call", "tool_calls", "name", "reasoning_content"], drawn.choice([0, 0, 2, 6])):
+            for name in drawn.sample(
+                ["refusal", "annotations", "audio", "function_call", "tool_calls", "name", "reasoning_content"],
+                    drawn.choice([0, 0, 2, 6])):
                 answer[name] = drawn.choice([None, None, None, [], "x"]) if chance(drawn, 0.3) else None
             messages.append(answer)
         elif kind == 3:
-            calls = [{"id": f"call_{turn}_{number}", "type": "function", "function": {"name": drawn.choice(["clock", "weather"]), "arguments": arguments(drawn)}} for number in range(drawn.randint(1, 3))]
+            calls = [{
+                "id": f"call_{turn}_{number}", "type": "function",
+                "function": {"name": drawn.choice(["clock", "weather"]), "arguments": arguments(drawn)}
+            } for number in range(drawn.randint(1, 3))]
             messages.append({"role": "assistant", "content": drawn.choice([None, "", "Let me see."]), "tool_calls": calls})
-            for call in calls[: drawn.choice([3, 3, 3, 1, 0])]:
+            for call in calls[:drawn.choice([3, 3, 3, 1, 0])]:
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": content(drawn)})
         elif kind == 4 and chance(drawn, 0.5):
-            messages.append({"role": drawn.choice(["system", "tool", "function", "x", "", None, 3, "User", "critic", "ipython"]), "content": content(drawn)})
+            messages.append({
+                "role": drawn.choice(["system", "tool", "function", "x", "", None, 3, "User", "critic", "ipython"]),
+                "content": content(drawn)
+            })
     if messages[-1]["role"] != "user" and chance(drawn, 0.8):
         messages.append({"role": "user", "content": text(drawn)})
     return messages
@@ -110,13 +161,21 @@ def history(drawn):
 
 def tools(drawn, parameters, key="parameters"):
     """Returns tools, the first with the given schema."""
-    every = [{"name": "first", "description": "The first", key: parameters}, {"name": "clock"}, {"name": "weather", "description": None, key: {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}},
-             {"name": "empty", key: {}}, {"name": "pay", "strict": True, key: {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["n"], "additionalProperties": False}}]
+    every = [{"name": "first", "description": "The first", key: parameters}, {"name": "clock"}, {
+        "name": "weather", "description": None,
+        key: {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+    }, {"name": "empty", key: {}}, {
+        "name": "pay", "strict": True, key: {
+            "type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["n"],
+            "additionalProperties": False
+        }
+    }]
     if key == "input_schema":
         every[1][key] = {"type": "object"}
     chosen = every[:1] + drawn.sample(every[1:], drawn.choice([0, 0, 1, 2]))
     if chance(drawn, 0.03):
-        chosen.append(drawn.choice([{"name": ""}, {"name": "x" * 65}, {"name": "a b"}, {"name": "first"}, {"name": None}, {"name": "ü"}]))
+        chosen.append(
+            drawn.choice([{"name": ""}, {"name": "x" * 65}, {"name": "a b"}, {"name": "first"}, {"name": None}, {"name": "ü"}]))
     return chosen
 
 
@@ -126,12 +185,21 @@ def in_chat(drawn, schema):
     if chance(drawn, 0.5):
         named["strict"] = drawn.choice([True, False, None])
     functions = [{"type": "function", "function": tool} for tool in tools(drawn, schema)]
-    odd_tool = drawn.choice([{"type": "web_search"}, {"type": "custom", "custom": {"name": "c"}}, {"type": "code_interpreter", "container": {}}])
+    odd_tool = drawn.choice([{"type": "web_search"}, {"type": "custom", "custom": {"name": "c"}},
+                             {"type": "code_interpreter", "container": {}}])
     doors = [
-        {"response_format": {"type": "json_schema", "json_schema": named}}, {"response_format": {"type": "json_schema", "json_schema": named}}, {"response_format": {"type": "json_object", "schema": schema}},
-        *in_completions(drawn, schema), {"tools": functions, "tool_choice": "required"}, {"tools": functions, "tool_choice": {"type": "function", "function": {"name": "first"}}},
-        {"tools": functions, "tool_choice": "required", "parallel_tool_calls": False}, {"tools": functions}, {"tools": functions, "tool_choice": "auto"}, {"tools": functions, "tool_choice": "none"},
-        {"tools": functions[1:] or functions, "response_format": {"type": "json_schema", "json_schema": named}}, {"tools": [odd_tool, *functions], "tool_choice": "required"},
+        {"response_format": {"type": "json_schema", "json_schema": named}},
+        {"response_format": {"type": "json_schema", "json_schema": named}},
+        {"response_format": {"type": "json_object", "schema": schema}},
+        *in_completions(drawn, schema),
+        {"tools": functions, "tool_choice": "required"},
+        {"tools": functions, "tool_choice": {"type": "function", "function": {"name": "first"}}},
+        {"tools": functions, "tool_choice": "required", "parallel_tool_calls": False},
+        {"tools": functions},
+        {"tools": functions, "tool_choice": "auto"},
+        {"tools": functions, "tool_choice": "none"},
+        {"tools": functions[1:] or functions, "response_format": {"type": "json_schema", "json_schema": named}},
+        {"tools": [odd_tool, *functions], "tool_choice": "required"},
     ]
     return drawn.choice(doors)
 
@@ -144,10 +212,17 @@ def in_completions(drawn, schema):
 def of_text(drawn):
     """Returns a constraint that is no schema."""
     regex, rules = drawn.choice(REGEXES) if chance(drawn, 0.7) else Schemas(drawn, odd=1).pattern(), grammar(drawn)
-    choices = drawn.choice([["yes", "no"], ["a", "ab", "abc"], [""], [], ["\u00e9", "e"], ["x" * 5000], [f"word {number}" for number in range(500)], ["a", "a"], [None], [1]])
-    return drawn.choice([{"guided_regex": regex}, {"structured_outputs": {"regex": regex}}, {"grammar": rules}, {"guided_grammar": rules}, {"structured_outputs": {"grammar": rules}}, {"guided_choice": choices},
-                         {"structured_outputs": {"choice": choices}}, {"response_format": {"type": "json_object"}}, {"structured_outputs": {"json_object": True}}, {"response_format": {"type": "text"}},
-                         {"response_format": drawn.choice([None, {"type": "x"}, {}, {"type": "json_schema"}, {"type": "regex", "pattern": "a"}, {"type": "json_schema", "json_schema": {"name": "x"}}])}])
+    choices = drawn.choice([["yes", "no"], ["a", "ab", "abc"], [""], [], ["\u00e9", "e"], ["x" * 5000],
+                            [f"word {number}" for number in range(500)], ["a", "a"], [None], [1]])
+    return drawn.choice([{"guided_regex": regex}, {"structured_outputs": {"regex": regex}}, {"grammar": rules},
+                         {"guided_grammar": rules}, {"structured_outputs": {"grammar": rules}}, {"guided_choice": choices},
+                         {"structured_outputs": {"choice": choices}}, {"response_format": {"type": "json_object"}},
+                         {"structured_outputs": {"json_object": True}}, {"response_format": {"type": "text"}}, {
+                             "response_format": drawn.choice([
+                                 None, {"type": "x"}, {}, {"type": "json_schema"}, {"type": "regex", "pattern": "a"},
+                                 {"type": "json_schema", "json_schema": {"name": "x"}}
+                             ])
+                         }])
 
 
 def schemas(drawn):
@@ -163,11 +238,13 @@ def random_request(seed, number):
         path, body = tokens(drawn)
     elif path in (CHAT, COMPLETIONS):
         plain = kind == "schema" and chance(drawn, 0.8)
-        body = limited(drawn, {"temperature": drawn.choice([0, 1, 1.5, 2])} if plain else sampling(drawn), drawn.choice(["max_tokens", "max_completion_tokens"]) if path == CHAT else "max_tokens")
+        body = limited(drawn, {"temperature": drawn.choice([0, 1, 1.5, 2])} if plain else sampling(drawn),
+                       drawn.choice(["max_tokens", "max_completion_tokens"]) if path == CHAT else "max_tokens")
         if path == CHAT:
             body["messages"] = HELLO if plain else history(drawn)
         else:
-            body["prompt"] = "x" if plain else drawn.choice([[5, 6, 7], [text(drawn), text(drawn)], [[5], [6, 7]]]) if chance(drawn, 0.15) else text(drawn)
+            body["prompt"] = "x" if plain else drawn.choice([[5, 6, 7], [text(drawn), text(drawn)], [[5], [6, 7]]]) if chance(
+                drawn, 0.15) else text(drawn)
         if kind == "text":
             body.update(of_text(drawn))
         elif kind == "schema":
@@ -180,12 +257,18 @@ def random_request(seed, number):
     if chance(drawn, 0.25) and kind != "tokens":
         body["stream"] = True
     manner = LEAVES if chance(drawn, 0.03) else READS
-    return Request(f"random {number}", kind, path, encode(body, ascii=chance(drawn, 0.3)).encode(errors="surrogatepass"), manner=manner)
+    return Request(f"random {number}",
+                   kind,
+                   path,
+                   encode(body, ascii=chance(drawn, 0.3)).encode(errors="surrogatepass"),
+                   manner=manner)
 
 
 def tokens(drawn):
-    body = drawn.choice([{"content": text(drawn)}, {"prompt": text(drawn)}, {"messages": history(drawn)}, {"tokens": [5, 6, 700]}, {"tokens": [-1]}, {"tokens": None}, {"tokens": [10**9]}, {"content": None}])
-    for name in drawn.sample(["add_special", "add_special_tokens", "with_pieces", "parse_special", "return_token_strs"], drawn.randint(0, 3)):
+    body = drawn.choice([{"content": text(drawn)}, {"prompt": text(drawn)}, {"messages": history(drawn)}, {"tokens": [5, 6, 700]},
+                         {"tokens": [-1]}, {"tokens": None}, {"tokens": [10**9]}, {"content": None}])
+    for name in drawn.sample(["add_special", "add_special_tokens", "with_pieces", "parse_special", "return_token_strs"],
+                             drawn.randint(0, 3)):
         body[name] = drawn.choice([True, False, None])
     return (DETOKENIZE if "tokens" in body else TOKENIZE), body
 
@@ -195,30 +278,50 @@ def anthropic(drawn, kind):
     for turn in range(drawn.choice([1, 1, 2, 4])):
         messages.append({"role": "user", "content": drawn.choice([text(drawn), [{"type": "text", "text": text(drawn)}]])})
         if chance(drawn, 0.3):
-            call = {"type": "tool_use", "id": f"t{turn}", "name": "clock", "input": drawn.choice([{}, {"a": 2**63 - 1}, None, {"a": -2**63}, {"b": [1]}])}
+            call = {
+                "type": "tool_use", "id": f"t{turn}", "name": "clock", "input": drawn.choice([{}, {"a": 2**63 - 1}, None,
+                                                                                              {"a": -2**63}, {"b": [1]}])
+            }
             messages.append({"role": "assistant", "content": [{"type": "text", "text": text(drawn)}, call]})
             result = drawn.choice(["12:00", [{"type": "text", "text": "12:00"}], None, [], ""])
-            messages.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{turn}", "content": result, **({"is_error": True} if chance(drawn, 0.2) else {})}]})
+            messages.append({
+                "role": "user", "content": [{
+                    "type": "tool_result", "tool_use_id": f"t{turn}", "content": result,
+                    **({"is_error": True} if chance(drawn, 0.2) else {})
+                }]
+            })
         elif chance(drawn, 0.3):
             messages.append({"role": "assistant", "content": text(drawn)})
         if chance(drawn, 0.1):
             messages.append({"role": "system", "content": text(drawn)})
         if chance(drawn, 0.02):
-            messages.append(drawn.choice([{"role": "x", "content": "x"}, {"role": "user", "content": None}, {"role": "user", "content": []}, {"role": "user", "content": [{"type": "image"}]}, {"role": "tool", "content": "x"}]))
+            messages.append(
+                drawn.choice([{"role": "x", "content": "x"}, {"role": "user", "content": None}, {"role": "user", "content": []},
+                              {"role": "user", "content": [{"type": "image"}]}, {"role": "tool", "content": "x"}]))
     if messages[-1]["role"] != "user" and chance(drawn, 0.8):
         messages.append({"role": "user", "content": "Go on."})
     body = limited(drawn, {"messages": messages, "temperature": drawn.choice([0, 0.5, 1, 1.5, 2])})
     if chance(drawn, 0.4):
-        body["system"] = drawn.choice([text(drawn), [{"type": "text", "text": text(drawn), "cache_control": {"type": "ephemeral"}}], None])
+        body["system"] = drawn.choice(
+            [text(drawn), [{"type": "text", "text": text(drawn), "cache_control": {"type": "ephemeral"}}], None])
     if kind == "schema":
         schema = schemas(drawn).root()
         form = {"type": "json_schema", "schema": schema}
         chosen = tools(drawn, schema, "input_schema")
-        body.update(drawn.choice([{"output_config": {"format": form}}, {"output_format": form}, {"tools": chosen, "tool_choice": {"type": "any"}}, {"tools": chosen, "tool_choice": {"type": "tool", "name": "first"}},
-                                  {"tools": chosen, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, {"tools": chosen}, {"tools": chosen, "tool_choice": {"type": "auto"}},
-                                  {"tools": chosen[1:] or chosen, "output_config": {"format": form}}]))
-    every = {"top_p": [0.9, 0, None], "top_k": [5, 0, -1, None], "stop_sequences": [["x"], [], None, [""]], "metadata": [{"user_id": "u"}, None], "thinking": [{"type": "enabled", "budget_tokens": 1024}, {"type": "disabled"}, None],
-             "service_tier": ["auto"], "seed": [-1, 3], "output_config": [{"effort": "low"}, {}, None], "container": [None], "context_management": [{}, None], "tools": [None, []], "tool_choice": [None, {"type": "none"}]}
+        body.update(
+            drawn.choice([{"output_config": {"format": form}}, {"output_format": form},
+                          {"tools": chosen,
+                           "tool_choice": {"type": "any"}}, {"tools": chosen, "tool_choice": {"type": "tool", "name": "first"}},
+                          {"tools": chosen, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, {"tools": chosen},
+                          {"tools": chosen,
+                           "tool_choice": {"type": "auto"}}, {"tools": chosen[1:] or chosen, "output_config": {"format": form}}]))
+    every = {
+        "top_p": [0.9, 0, None], "top_k": [5, 0, -1, None], "stop_sequences": [["x"], [], None,
+                                                                               [""]], "metadata": [{"user_id": "u"}, None],
+        "thinking": [{"type": "enabled", "budget_tokens": 1024}, {"type": "disabled"},
+                     None], "service_tier": ["auto"], "seed": [-1, 3], "output_config": [{"effort": "low"}, {}, None],
+        "container": [None], "context_management": [{}, None], "tools": [None, []], "tool_choice": [None, {"type": "none"}]
+    }
     if kind == "plain":
         for name in drawn.sample(sorted(every), drawn.choice([0, 1, 2, 4])):
             body[name] = drawn.choice(every[name])
@@ -231,148 +334,39 @@ def responses(drawn, kind):
         items.append({"role": "user", "content": drawn.choice([text(drawn), [{"type": "input_text", "text": text(drawn)}]])})
         if chance(drawn, 0.3):
             items.append({"type": "function_call", "call_id": f"c{turn}", "name": "clock", "arguments": arguments(drawn)})
-            items.append({"type": "function_call_output", "call_id": f"c{turn}", "output": drawn.choice(["12:00", [{"type": "input_text", "text": "12:00"}], ""])})
+            items.append({
+                "type": "function_call_output", "call_id": f"c{turn}",
+                "output": drawn.choice(["12:00", [{"type": "input_text", "text": "12:00"}], ""])
+            })
         elif chance(drawn, 0.3):
-            items.append({"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": [{"type": "output_text", "text": text(drawn), "annotations": []}]})
+            items.append({
+                "type": "message", "role": "assistant", "id": "m", "status": "completed",
+                "content": [{"type": "output_text", "text": text(drawn), "annotations": []}]
+            })
         if chance(drawn, 0.1):
-            items.append(drawn.choice([{"type": "reasoning", "id": "r", "summary": []}, {"type": "x"}, {"role": "developer", "content": "x"}, {"type": "item_reference", "id": "x"}, {"role": "user", "content": None}]))
-    body = limited(drawn, {"input": text(drawn) if chance(drawn, 0.3) else items, "temperature": drawn.choice([0, 0.5, 1, 1.5, 2])}, "max_output_tokens")
+            items.append(
+                drawn.choice([{"type": "reasoning", "id": "r", "summary": []}, {"type": "x"},
+                              {"role": "developer", "content": "x"}, {"type": "item_reference",
+                                                                      "id": "x"}, {"role": "user", "content": None}]))
+    body = limited(drawn,
+                   {"input": text(drawn) if chance(drawn, 0.3) else items, "temperature": drawn.choice([0, 0.5, 1, 1.5, 2])},
+                   "max_output_tokens")
     if kind == "schema":
         schema = schemas(drawn).root()
         functions = [{"type": "function", **tool} for tool in tools(drawn, schema)]
-        body.update(drawn.choice([{"text": {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}}, {"text": {"format": {"type": "json_schema", "name": "answer", "schema": schema}}},
-                                  {"tools": functions, "tool_choice": "required"}, {"tools": functions, "tool_choice": {"type": "function", "name": "first"}}, {"tools": functions}]))
-    every = {"instructions": ["Be brief.", None, ""], "top_p": [0.5, None], "text": [{"format": {"type": "text"}}, {"format": {"type": "json_object"}}, {"verbosity": "low"}, None], "reasoning": [{"effort": "low"}, None, {}], "store": [False, None],
-             "previous_response_id": [None, "x"], "include": [[], None], "truncation": ["auto", "disabled"], "metadata": [{}, None], "background": [False, True, None], "max_tool_calls": [1], "top_logprobs": [0, 3], "tools": [None, []]}
+        body.update(
+            drawn.choice([{"text": {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}},
+                          {"text": {"format": {"type": "json_schema", "name": "answer",
+                                               "schema": schema}}}, {"tools": functions, "tool_choice": "required"},
+                          {"tools": functions, "tool_choice": {"type": "function", "name": "first"}}, {"tools": functions}]))
+    every = {
+        "instructions": ["Be brief.", None, ""], "top_p": [0.5, None],
+        "text": [{"format": {"type": "text"}}, {"format": {"type": "json_object"}}, {"verbosity": "low"},
+                 None], "reasoning": [{"effort": "low"}, None, {}], "store": [False, None], "previous_response_id": [None, "x"],
+        "include": [[], None], "truncation": ["auto", "disabled"], "metadata": [{}, None], "background": [False, True, None],
+        "max_tool_calls": [1], "top_logprobs": [0, 3], "tools": [None, []]
+    }
     if kind == "plain":
         for name in drawn.sample(sorted(every), drawn.choice([0, 1, 2, 4])):
             body[name] = drawn.choice(every[name])
     return body
-
-
-# ---- Valid requests, and edits.
-
-PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 120}}, "required": ["name", "age"], "additionalProperties": False}
-WEATHER = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["city", "days"], "additionalProperties": False}
-HELLO = [{"role": "user", "content": "Hello"}]
-CALLED = HELLO + [{"role": "assistant", "content": None, "refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": [
-    {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Paris\", \"days\": 2}"}}]}, {"role": "tool", "tool_call_id": "call_1", "content": "Rain."}]
-FUNCTION = {"name": "get_weather", "description": "Returns the weather", "parameters": WEATHER}
-TOOLS = [{"type": "function", "function": {**FUNCTION, "strict": True}}]
-BLOCKS = [{"role": "user", "content": [{"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}]}, {"role": "assistant", "content": [
-    {"type": "text", "text": "I look."}, {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris", "days": 2}}]}, {"role": "user", "content": [
-        {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "Rain."}], "is_error": False}]}]
-CLAUDE_TOOLS = [{"name": "get_weather", "description": "Returns the weather", "input_schema": WEATHER}]
-VALID = [
-    (COMPLETIONS, {"prompt": "Once upon a time", "max_tokens": 10, "temperature": 1.2, "seed": -1}),
-    (COMPLETIONS, {"prompt": ["Once", "The king"], "max_tokens": 8, "n": 2, "temperature": 1, "seed": 5, "logprobs": 2, "stop": ["\n\n"], "logit_bias": {"5": -1}, "top_p": 0.9, "top_k": 40, "min_p": 0.05}),
-    (COMPLETIONS, {"prompt": [[5, 6, 7]], "max_tokens": 8, "stream": True, "stream_options": {"include_usage": True}, "echo": False, "best_of": 1, "suffix": None, "user": "u"}),
-    (COMPLETIONS, {"prompt": "Once", "max_tokens": 6, "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1, "ignore_eos": True, "min_tokens": 2, "stop_token_ids": [5], "speculation": {"method": "pearl", "draft_tokens": 3}}),
-    (COMPLETIONS, {"prompt": "x", "max_tokens": 40, "json_schema": {"const": 5}}),
-    (COMPLETIONS, {"prompt": "x", "max_tokens": 40, "temperature": 2, "json_schema": {"type": "integer", "multipleOf": 7, "minimum": 3, "maximum": 700}}),
-    (COMPLETIONS, {"prompt": "The id as JSON: ", "max_tokens": 40, "json_schema": {"enum": [123456789, 1234567890123]}}),
-    (COMPLETIONS, {"prompt": "x", "max_tokens": 40, "temperature": 1.5, "json_schema": {"type": "object", "properties": {"folder": {"type": "string", "format": "date"}}, "required": ["folder"], "additionalProperties": False}}),
-    (COMPLETIONS, {"prompt": "x", "max_tokens": 60, "temperature": 1.5, "guided_json": {"type": "object", "patternProperties": {"^a": {"type": "integer"}}, "properties": {"ab": {"maximum": 9}}, "additionalProperties": False, "maxProperties": 2}}),
-    (COMPLETIONS, {"prompt": "x", "max_tokens": 60, "temperature": 1.5, "structured_outputs": {"json": {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}}}}}),
-    (COMPLETIONS, {"prompt": "Is it raining? ", "max_tokens": 6, "guided_choice": ["yes", "no"]}), (COMPLETIONS, {"prompt": "A number: ", "max_tokens": 12, "guided_regex": "[0-9]{3}-[0-9]{4}"}),
-    (COMPLETIONS, {"prompt": "A sum: ", "max_tokens": 20, "grammar": 'root ::= n ("+" n){1,3}\nn ::= [0-9]{1,2}'}), (COMPLETIONS, {"prompt": "x", "max_tokens": 9, "structured_outputs": {"regex": "a{2,4}b?"}}),
-    (CHAT, {"model": "demo", "messages": HELLO, "max_completion_tokens": 12, "temperature": 0, "logprobs": True, "top_logprobs": 3}),
-    (CHAT, {"messages": [{"role": "system", "content": "Be brief."}, *HELLO, {"role": "assistant", "content": [{"type": "text", "text": "Hi."}]}, {"role": "user", "name": "ann", "content": [{"type": "text", "text": "And?"}]}], "max_tokens": 8, "stream": True}),
-    (CHAT, {"messages": CALLED, "tools": TOOLS, "max_completion_tokens": 10, "parallel_tool_calls": True, "user": None, "store": None, "metadata": None}),
-    (CHAT, {"messages": HELLO, "tools": TOOLS, "tool_choice": "required", "max_completion_tokens": 100, "parallel_tool_calls": False, "seed": 1}),
-    (CHAT, {"messages": HELLO, "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "get_weather"}}, "max_tokens": 100, "stream": True, "temperature": 1.5}),
-    (CHAT, {"messages": HELLO, "max_tokens": 100, "temperature": 2, "response_format": {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}}),
-    (CHAT, {"messages": HELLO, "max_tokens": 100, "temperature": 1.5, "response_format": {"type": "json_object", "schema": WEATHER}}),
-    (CHAT, {"messages": HELLO, "max_tokens": 60, "response_format": {"type": "json_object"}}),
-    (CHAT, {"messages": HELLO, "max_tokens": 100, "temperature": 1.5, "tools": TOOLS, "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}}),
-    (CHAT, {"messages": [*HELLO, {"role": "assistant", "content": "One, two, thr"}], "max_tokens": 8, "continue_final_message": True, "add_generation_prompt": False, "chat_template_kwargs": {"enable_thinking": False}}),
-    (CHAT, {"messages": HELLO, "max_tokens": 8, "n": 3, "stop": "e", "reasoning_effort": "low", "token_details": True, "logit_bias": {"7": 2}, "service_tier": "auto", "verbosity": "low"}),
-    (MESSAGES, {"model": "demo", "max_tokens": 12, "messages": HELLO, "system": "Be brief.", "temperature": 0, "metadata": {"user_id": "u"}, "stop_sequences": ["\n\n"]}),
-    (MESSAGES, {"max_tokens": 10, "tools": CLAUDE_TOOLS, "messages": BLOCKS, "system": [{"type": "text", "text": "Be brief."}], "thinking": {"type": "disabled"}, "top_k": 5, "top_p": 0.9}),
-    (MESSAGES, {"max_tokens": 100, "tools": CLAUDE_TOOLS, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "messages": HELLO, "stream": True}),
-    (MESSAGES, {"max_tokens": 100, "messages": HELLO, "temperature": 1.5, "output_config": {"format": {"type": "json_schema", "schema": PERSON}}}),
-    (MESSAGES, {"max_tokens": 8, "messages": [*HELLO, {"role": "assistant", "content": "Paris."}, {"role": "system", "content": "5000 tokens left"}, {"role": "user", "content": "And Spain?"}]}),
-    (COUNT, {"messages": BLOCKS, "tools": CLAUDE_TOOLS, "system": "Be brief."}),
-    (RESPONSES, {"model": "demo", "input": "Hello", "max_output_tokens": 12, "temperature": 0, "instructions": "Be brief.", "store": False, "metadata": {"a": "b"}, "reasoning": {"effort": "low"}}),
-    (RESPONSES, {"input": [*HELLO, {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"}, {"type": "function_call_output", "call_id": "c1", "output": "Rain."}], "max_output_tokens": 8, "tools": [{"type": "function", "strict": True, **FUNCTION}], "stream": True}),
-    (RESPONSES, {"input": "Hello", "max_output_tokens": 100, "temperature": 1.5, "text": {"format": {"type": "json_schema", "name": "person", "strict": True, "schema": PERSON}}}),
-    (TOKENIZE, {"content": "Once upon a time", "add_special": True, "with_pieces": True}), (TOKENIZE, {"prompt": "Once", "add_special_tokens": False}), (TOKENIZE, {"messages": HELLO}), (DETOKENIZE, {"tokens": [5, 6, 7]}),
-]
-
-
-def places(value, path=()):
-    """Returns the paths of all values within a value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [place for key, item in inner for place in [(*path, key), *places(item, (*path, key))]]
-
-
-def nested(drawn):
-    opening, closing = drawn.choice([("[", "]"), ('{"a":', "}")])
-    return Raw(opening * 500 + "1" + closing * 500)
-
-
-def replacement(drawn, old):
-    """Returns a value for the place of another one."""
-    huge = drawn.choice([10_000, 300_000]) if chance(drawn, 0.9) else 9_000_000
-    numbers = [0, -1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -2**63, -2**63 - 1, 10**30, Raw("1e400"), Raw("-1e999"), Raw("1e-400"), Raw("0.1"), Raw("-0"), Raw("1.0"), Raw("9" * 5000)]
-    others = [None, True, False, "", "x", [], {}, [None], {"": None}, [[]], 3, "null", "1", {"type": "x"}]
-    return drawn.choice([lambda: None, lambda: drawn.choice(numbers), lambda: drawn.choice(numbers), lambda: drawn.choice(others), lambda: drawn.choice(others), lambda: "x" * huge, lambda: [old] * drawn.choice([0, 2, 100, 1000]),
-                         lambda: nested(drawn), lambda: [old], lambda: {"value": old}, lambda: str(old), lambda: Schemas(drawn).value(), lambda: Schemas(drawn).root(), lambda: drawn.choice(TEXTS)])()
-
-
-def edit(drawn, value):
-    """Changes one place of a value."""
-    place = drawn.choice(places(value) or [()])
-    if not place:
-        return
-    holder = value
-    for key in place[:-1]:
-        holder = holder[key]
-    key, action = place[-1], drawn.randrange(10)
-    if action == 0:
-        del holder[key]
-    elif action == 1 and isinstance(holder, dict):
-        holder[drawn.choice(["x", "", key + "_", key.upper(), "type"])] = holder.pop(key)
-    elif action == 2 and isinstance(holder, list):
-        holder.insert(key, copy.deepcopy(holder[key]))
-    elif action == 3:
-        holder[key] = Double(holder[key], replacement(drawn, holder[key]))
-    else:
-        holder[key] = replacement(drawn, holder[key])
-
-
-class Double:
-    """A value whose key is written twice, with another value first or second."""
-
-    def __init__(self, one, other):
-        self.one, self.other = one, other
-
-
-def with_doubles(value):
-    """Returns a value with each `Double` as two pairs."""
-    if isinstance(value, Double):
-        return with_doubles(value.other)
-    if isinstance(value, dict):
-        pairs = Pairs()
-        for key, item in value.items():
-            for one in ([item.one, item.other] if isinstance(item, Double) else [item]):
-                pairs.append((key, with_doubles(one)))
-        return pairs
-    return [with_doubles(item) for item in value] if isinstance(value, list) else value
-
-
-def edited_request(seed, number):
-    drawn = random.Random(f"{seed} edited {number}")
-    path, body = copy.deepcopy(drawn.choice(VALID))
-    for _ in range(drawn.randint(1, 3)):
-        edit(drawn, body)
-    data, content_type = encode(with_doubles(body), ascii=chance(drawn, 0.3)).encode(), "application/json"
-    # What happens to the bytes on their way.
-    if chance(drawn, 0.15):
-        at = drawn.randrange(len(data) or 1)
-        data = drawn.choice([data[:at], data[:at] + drawn.choice([b"\xff", b"\xc3", b"\xed\xa0\x80", b"\0", b"\\ud800"]) + data[at:], data + drawn.choice([b"}", b" x", b"\0"]), b"\xef\xbb\xbf" + data, data.decode().encode("utf-16")])
-    if chance(drawn, 0.05):
-        content_type = drawn.choice(["text/plain", "", "application/x-www-form-urlencoded", "application/json; charset=latin-1", "multipart/form-data; boundary=x", "x"])
-    if chance(drawn, 0.05):
-        path = drawn.choice([CHAT, COMPLETIONS, MESSAGES, RESPONSES, COUNT, TOKENIZE, DETOKENIZE])
-    return Request(f"edited {number}", "edited", path, data, content_type, LEAVES if chance(drawn, 0.03) else READS)

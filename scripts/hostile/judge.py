@@ -6,10 +6,10 @@ The judge sees only the request and the answer, so that it also judges a request
 import dataclasses
 import datetime
 import fractions
-import json
 import re
 
 import bodies
+from answers import Doubled, Refused, Wrong, given, loads, streamed, whole
 
 try:
     import jsonschema
@@ -17,63 +17,17 @@ try:
 except ImportError:
     raise SystemExit("the Python package jsonschema is missing: install it with `python3 -m pip install jsonschema`") from None
 
-# Larger exponents would take all memory as exact numbers.
-LARGEST_EXPONENT = 4000
+# What an answer says that is ended because of its time.
+TIMEOUT = "longer than this server allows"
 # The longest message of an error.
 LONGEST_MESSAGE = 4000
 # Schemas and answers with which `jsonschema` fails itself.
 UNJUDGED = (RecursionError, OverflowError, TypeError, AttributeError, ValueError, KeyError, re.error,
-            jsonschema.exceptions.UnknownType, jsonschema.exceptions._WrappedReferencingError, referencing.exceptions.Unresolvable)
-
-
-class Wrong(Exception):
-    """What is wrong with an answer."""
-
-
-# ---- Exact JSON.
-
-def exact(text):
-    """Returns a number exactly. Integers are integers however they are written."""
-    mantissa, _, exponent = text.lower().partition("e")
-    if exponent and abs(int(exponent)) > LARGEST_EXPONENT:
-        text = f"{mantissa}e{LARGEST_EXPONENT if int(exponent) > 0 else -LARGEST_EXPONENT}"
-    value = fractions.Fraction(text)
-    return int(value) if value.denominator == 1 else value
-
-
-def constant(text):
-    raise ValueError(f"{text} is no JSON")
-
-
-class Doubled(ValueError):
-    """A key occurs twice in an object."""
-
-
-def unique(pairs):
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise Doubled(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
-    return value
-
-
-def loads(text):
-    value = json.loads(text, parse_float=exact, parse_constant=constant, object_pairs_hook=unique)
-    for one in strings(value):
-        # Python accepts halves of characters, which few other programs can read.
-        one.encode()
-    return value
-
-
-def strings(value):
-    """Returns all texts and keys within a value."""
-    if isinstance(value, str):
-        return [value]
-    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
-    return [one for item in inner for one in strings(item)]
-
+            jsonschema.exceptions.UnknownType, jsonschema.exceptions._WrappedReferencingError,
+            referencing.exceptions.Unresolvable)
 
 # ---- Schemas.
+
 
 def on_dates(value):
     return not isinstance(value, str) or re.fullmatch(r"\d{4}-\d\d-\d\d", value) and bool(datetime.date.fromisoformat(value))
@@ -113,24 +67,20 @@ def check_pattern_properties(validator, patterns, value, _schema):
                 yield from validator.descend(item, schema, path=key, schema_path=pattern)
 
 
-Validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, {
-    "pattern": check_pattern, "multipleOf": check_multiple, "patternProperties": check_pattern_properties})
+Validator = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    {"pattern": check_pattern, "multipleOf": check_multiple, "patternProperties": check_pattern_properties})
 
 
 def violation(schema, value):
     """Returns what violates a schema, or None. Raises one of UNJUDGED if that cannot be said."""
     validator = Validator(schema, format_checker=FORMATS, registry=referencing.Registry())
     error = jsonschema.exceptions.best_match(validator.iter_errors(value))
-    return error and f"{error.message[:300]} (at {list(error.absolute_path)}, by {list(error.absolute_schema_path)[-4:]})"
+    return error and (f"{error.validator}",
+                      f"{error.message[:300]} (at {list(error.absolute_path)}, by {list(error.absolute_schema_path)[-4:]})")
 
 
 # ---- What a request asks for.
-
-def given(body, *path):
-    """Returns a value within a body. Null is absent."""
-    for key in path:
-        body = body.get(key) if isinstance(body, dict) else None
-    return body
 
 
 @dataclasses.dataclass
@@ -157,7 +107,11 @@ def asked(path, body):
         schemas += [{"type": "object"}] if given(form, "type") == "json_object" else []
     else:
         form, outputs = given(body, "response_format"), given(body, "structured_outputs") or {}
-        schemas = [value for value in [given(body, "json_schema"), given(body, "guided_json"), given(outputs, "json")] if value is not None]
+        schemas = [
+            value for value in [given(body, "json_schema"),
+                                given(body, "guided_json"),
+                                given(outputs, "json")] if value is not None
+        ]
         schemas = [loads(value) if isinstance(value, str) else value for value in schemas]
         if given(form, "type") == "json_schema" and given(form, "json_schema", "schema") is not None:
             schemas.append(form["json_schema"]["schema"])
@@ -178,147 +132,8 @@ def asked(path, body):
     return found
 
 
-# ---- Answers.
-
-@dataclasses.dataclass
-class Choice:
-    """A choice of an answer of any API."""
-
-    text: str = ""
-    # Names and arguments, which are JSON as text or a value.
-    calls: list = dataclasses.field(default_factory=list)
-    # `stop`, `length`, or `calls`.
-    finish: object = None
-
-
-@dataclasses.dataclass
-class Answer:
-    choices: list
-    tokens: object = None
-    # The failures of drafters.
-    failures: list = dataclasses.field(default_factory=list)
-
-
-FINISHES = {"stop": "stop", "length": "length", "tool_calls": "calls", "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "calls",
-            "completed": "stop", "incomplete": "length"}
-
-
-def drafter_failures(answer):
-    return [failure for choice in given(answer, "forerun", "choices") or [] for failure in given(choice, "failures") or []]
-
-
-def whole(path, body):
-    """Reads a whole answer. Raises if it is not well-formed."""
-    answer = loads(body.decode())
-    if path == bodies.MESSAGES:
-        if (answer["type"], answer["role"]) != ("message", "assistant"):
-            raise Wrong("no message")
-        return Answer([Choice(*of_blocks(answer["content"]), FINISHES[answer["stop_reason"]])], answer["usage"]["output_tokens"], drafter_failures(answer))
-    if path == bodies.RESPONSES:
-        return of_response(answer)
-    chat = path == bodies.CHAT
-    if answer["object"] != ("chat.completion" if chat else "text_completion") or not isinstance(answer["id"], str):
-        raise Wrong("no completion")
-    choices = []
-    for index, choice in enumerate(answer["choices"]):
-        if choice["index"] != index:
-            raise Wrong(f"choice {index} has the index {choice['index']}")
-        message = choice["message"] if chat else {"content": choice["text"]}
-        calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or []]
-        choices.append(Choice(message["content"] or "", calls, FINISHES[choice["finish_reason"]]))
-    return Answer(choices, answer["usage"]["completion_tokens"], drafter_failures(answer))
-
-
-def of_blocks(blocks):
-    text = "".join(block["text"] for block in blocks if block["type"] == "text")
-    return text, [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
-
-
-def of_response(answer):
-    if answer["object"] != "response" or answer["status"] not in ("completed", "incomplete"):
-        raise Wrong(f"a response with the status {answer['status']!r}: {answer.get('error')}")
-    parts = [part for item in answer["output"] if item["type"] == "message" for part in item["content"]]
-    calls = [(item["name"], item["arguments"]) for item in answer["output"] if item["type"] == "function_call"]
-    finish = FINISHES[answer["status"]]
-    choice = Choice("".join(part["text"] for part in parts), calls, "calls" if calls and finish == "stop" else finish)
-    return Answer([choice], answer["usage"]["output_tokens"], drafter_failures(answer))
-
-
-def events(body):
-    """Returns the data of the events of a stream."""
-    for block in body.decode().split("\n\n"):
-        lines = [line for line in block.split("\n") if line]
-        for line in lines:
-            if not re.match(r"(data|event|id|retry)?:|\[", line):
-                raise Wrong(f"a line of the stream is no event: {line[:100]!r}")
-        data = [line[5:].strip() for line in lines if line.startswith("data:")]
-        if data and data != ["[DONE]"]:
-            yield loads("\n".join(data))
-
-
-def streamed(path, body):
-    """Reads a stream. Raises if it is not well-formed."""
-    every = list(events(body))
-    for event in every:
-        if given(event, "error") and event.get("type") in (None, "error"):
-            raise Refused(event["error"])
-    if path == bodies.RESPONSES:
-        last = every[-1]
-        if last["type"] not in ("response.completed", "response.incomplete"):
-            raise Refused(given(last, "response", "error") or last)
-        answer = of_response(last["response"])
-        deltas = "".join(event["delta"] for event in every if event["type"] == "response.output_text.delta")
-        if deltas != answer.choices[0].text:
-            raise Wrong("the deltas of the stream are another text than its end")
-        return answer
-    if path == bodies.MESSAGES:
-        return of_events(every)
-    if not body.rstrip().endswith(b"data: [DONE]"):
-        raise Wrong(f"the stream does not end with [DONE]: {body[-200:]!r}")
-    choices, tokens, failures = {}, None, []
-    for chunk in every:
-        tokens = given(chunk, "usage", "completion_tokens") or tokens
-        failures += drafter_failures(chunk)
-        for piece in chunk["choices"]:
-            choice = choices.setdefault(piece["index"], Choice())
-            delta = piece["delta"] if path == bodies.CHAT else {"content": piece["text"]}
-            choice.text += delta.get("content") or ""
-            for call in delta.get("tool_calls") or []:
-                if call["index"] == len(choice.calls):
-                    choice.calls.append((call["function"]["name"], ""))
-                name, arguments = choice.calls[call["index"]]
-                choice.calls[call["index"]] = (name, arguments + (call["function"].get("arguments") or ""))
-            if piece.get("finish_reason"):
-                choice.finish = FINISHES[piece["finish_reason"]]
-    return Answer([choices[index] for index in range(len(choices))], tokens, failures)
-
-
-def of_events(every):
-    choice, tokens, inputs = Choice(), None, {}
-    for event in every:
-        if event["type"] == "content_block_start" and event["content_block"]["type"] == "tool_use":
-            inputs[event["index"]] = [event["content_block"]["name"], ""]
-        elif event["type"] == "content_block_delta":
-            choice.text += event["delta"].get("text", "")
-            if "partial_json" in event["delta"]:
-                inputs[event["index"]][1] += event["delta"]["partial_json"]
-        elif event["type"] == "message_delta":
-            choice.finish, tokens = FINISHES[event["delta"]["stop_reason"]], event["usage"]["output_tokens"]
-    if (every[0]["type"], every[-1]["type"]) != ("message_start", "message_stop"):
-        raise Wrong(f"the stream begins with {every[0]['type']} and ends with {every[-1]['type']}")
-    choice.calls = [(name, text or "{}") for name, text in inputs.values()]
-    return Answer([choice], tokens)
-
-
-class Refused(Exception):
-    """An error within a stream."""
-
-    def __init__(self, error):
-        super().__init__(str(error))
-        self.error = error if isinstance(error, dict) else {"message": str(error)}
-
-
 # ---- The verdict.
+
 
 @dataclasses.dataclass
 class Verdict:
@@ -343,14 +158,16 @@ def judge(path, request, status, body):
         if status >= 400:
             return Verdict("refused", check_error(status, loads(body.decode())["error"], sent, request))
         if isinstance(sent, ValueError) and not isinstance(sent, Doubled):
-            raise Wrong(f"status {status}, though the body is no JSON: {sent}")
+            raise Wrong(f"status {status} though the body is no JSON: {sent}")
         if path in (bodies.COUNT, bodies.TOKENIZE, bodies.DETOKENIZE):
             return Verdict("answered", check_tokens(path, loads(body.decode())))
         return check_answer(path, sent, body)
     except Refused as refused:
+        if TIMEOUT in str(refused.error.get("message")):
+            return Verdict("busy", "time")
         kind = refused.error.get("type") or refused.error.get("code")
         if kind in ("server_error", "api_error"):
-            return Verdict("failed", f"a stream ends with {refused.error}")
+            return Verdict("failed", f"a stream ends with an error: {refused.error}")
         try:
             return Verdict("refused", check_error(400, refused.error, sent, request))
         except Wrong as wrong:
@@ -358,17 +175,18 @@ def judge(path, request, status, body):
     except Wrong as wrong:
         return Verdict("failed", str(wrong))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        return Verdict("failed", f"status {status}, not well-formed ({error!r}): {body[:500].decode(errors='replace')}")
+        return Verdict("failed",
+                       f"an answer is not well-formed: {error!r}, status {status}: {body[:500].decode(errors='replace')}")
 
 
 def check_error(status, error, sent, request):
     """Checks an error, and returns its message."""
     message = error["message"]
     if not isinstance(message, str) or not message:
-        raise Wrong(f"status {status} without a message: {error}")
+        raise Wrong(f"an error without a message: status {status}, {error}")
     if len(message) > LONGEST_MESSAGE:
         raise Wrong(f"an error of {len(message)} characters: {message[:200]}")
-    inside = re.search(r"/(root|home|work|usr|tmp|etc|build)/[\w.-]+|\.rs:\d+|panicked|RUST_BACKTRACE", message)
+    inside = re.search(r"/(root|home|work|usr|tmp|etc|build)/[\w.-]+|\.rs:\d+|\bpanic|RUST_BACKTRACE", message)
     if inside and inside.group().encode() not in request:
         raise Wrong(f"an error shows the server's inside: {message[:500]}")
     if isinstance(sent, dict) and status == 400 and not error.get("param"):
@@ -387,7 +205,8 @@ def keys(value):
 
 
 def check_tokens(path, answer):
-    if path == bodies.COUNT and type(answer["input_tokens"]) is not int or path == bodies.TOKENIZE and not isinstance(answer["tokens"], list):
+    if path == bodies.COUNT and type(
+            answer["input_tokens"]) is not int or path == bodies.TOKENIZE and not isinstance(answer["tokens"], list):
         raise Wrong(f"not well-formed: {answer}")
     if path == bodies.DETOKENIZE and not any(isinstance(answer.get(name), str) for name in ("content", "prompt")):
         raise Wrong(f"not well-formed: {answer}")
@@ -396,7 +215,8 @@ def check_tokens(path, answer):
 
 def check_answer(path, sent, body):
     streams = isinstance(sent, dict) and sent.get("stream") is True
-    answer = streamed(path, body) if streams or isinstance(sent, Exception) and body.startswith((b"data:", b"event:", b":")) else whole(path, body)
+    answer = streamed(path, body) if streams or isinstance(sent, Exception) and body.startswith(
+        (b"data:", b"event:", b":")) else whole(path, body)
     if answer.failures:
         raise Wrong(f"a drafter failed: {answer.failures[0]}")
     if any(choice.finish is None for choice in answer.choices):
@@ -407,7 +227,8 @@ def check_answer(path, sent, body):
     check_counts(path, sent, answer)
     # Other fields than a format may begin or end the text.
     begun = path == bodies.MESSAGES and sent["messages"][-1]["role"] == "assistant"
-    others = ("stop", "stop_sequences", "stop_token_ids", "echo", "continue_final_message", "ignore_eos", "bad_words", "functions", "suffix", "skip_special_tokens")
+    others = ("stop", "stop_sequences", "stop_token_ids", "echo", "continue_final_message", "ignore_eos", "bad_words",
+              "functions", "suffix", "skip_special_tokens")
     if begun or any(sent.get(name) for name in others):
         return Verdict("answered")
     found = asked(path, sent)
@@ -423,14 +244,15 @@ def check_counts(path, sent, answer):
         raise Wrong(f"{len(answer.choices)} choices instead of {count}")
     most = sent.get("max_output_tokens" if path == bodies.RESPONSES else "max_tokens")
     most = sent.get("max_completion_tokens") or most if path == bodies.CHAT else most
-    if isinstance(most, int) and 0 < most and answer.tokens is not None and not sent.get("best_of") and answer.tokens > most * count:
+    if isinstance(most,
+                  int) and 0 < most and answer.tokens is not None and not sent.get("best_of") and answer.tokens > most * count:
         raise Wrong(f"{answer.tokens} tokens, though {most} are the most")
     stops = sent.get("stop_sequences" if path == bodies.MESSAGES else "stop") if path != bodies.RESPONSES else None
     stops = [stops] if isinstance(stops, str) else stops or []
     if not any(sent.get(name) for name in ("min_tokens", "include_stop_str_in_output", "echo", "continue_final_message")):
         for stop in stops:
             if any(stop in choice.text for choice in answer.choices):
-                raise Wrong(f"an answer has the stop string {stop!r}: {[choice.text for choice in answer.choices]!r}"[:500])
+                raise Wrong(f"an answer has its stop string: {stop!r} in {[choice.text for choice in answer.choices]!r}"[:500])
 
 
 def check_choice(found, choice, sent):
@@ -441,7 +263,7 @@ def check_choice(found, choice, sent):
     if found.must_call or choice.calls and found.has_schema:
         for name, arguments in choice.calls:
             if name not in found.tools:
-                raise Wrong(f"a call of {name!r}, which is no tool")
+                raise Wrong(f"a call of no tool: {name!r}")
             compared |= check_schema(found.tools[name], arguments, f"the arguments of {name!r}")
         single = sent.get("parallel_tool_calls") is False or given(sent, "tool_choice", "disable_parallel_tool_use")
         if single and len(choice.calls) > 1:
@@ -449,14 +271,14 @@ def check_choice(found, choice, sent):
     elif found.has_schema:
         compared = check_schema(found.schema, choice.text, "the text")
     elif isinstance(found.choice, list) and choice.text not in found.choice:
-        raise Wrong(f"{choice.text[:300]!r} is none of the choices")
+        raise Wrong(f"the text is none of the choices: {choice.text[:300]!r}")
     elif isinstance(found.regex, str):
         try:
             matches = searches(f"^(?:{found.regex})$", choice.text)
         except (ValueError, re.error, RecursionError, OverflowError):
             return False
         if not matches:
-            raise Wrong(f"{choice.text[:300]!r} does not match {found.regex[:300]!r}")
+            raise Wrong(f"the text does not match its expression: {choice.text[:300]!r}, {found.regex[:300]!r}")
         compared = True
     return compared
 
@@ -465,13 +287,13 @@ def check_schema(schema, text, what):
     try:
         value = loads(text) if isinstance(text, str) else text
     except Doubled as error:
-        raise Wrong(f"in {what}, {error}: {text[:300]!r}") from None
+        raise Wrong(f"{what} has a key twice: {error}: {text[:300]!r}") from None
     except (ValueError, RecursionError) as error:
-        raise Wrong(f"{what} is no JSON ({error}): {text[:300]!r}") from None
+        raise Wrong(f"{what} is no JSON: {error}: {text[:300]!r}") from None
     try:
         wrong = violation(schema, value)
     except UNJUDGED:
         return False
     if wrong:
-        raise Wrong(f"{what} violates its schema: {wrong}: {str(text)[:300]}")
+        raise Wrong(f"{what} violates its schema by {wrong[0]}: {wrong[1]}: {str(text)[:300]}")
     return True

@@ -18,7 +18,6 @@ import os
 import pathlib
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -27,10 +26,13 @@ import tempfile
 import threading
 import time
 
+import answers
 import bodies
+import edits
+import failures
 import judge
 from bodies import CHAT, COMPLETIONS, LEAVES, MESSAGES, RESPONSES, Request
-from schemas import Pairs, Raw, encode
+from failures import Failure
 
 # Bodies beyond the server's limit (8 MiB) may be refused while they are sent.
 LARGEST_BODY = 8 << 20
@@ -38,8 +40,6 @@ LARGEST_BODY = 8 << 20
 MARGIN = 10
 # Growth of memory that a run may have after its warm-up: a share, and bytes for what allocators keep.
 GROWTH, SLACK = 0.1, 48 << 20
-# Seconds in which a failure is made smaller, and the most kinds of failures for which that is done.
-SHRINKING, MOST_KINDS = 20, 30
 
 STORY = {"prompt": "Once upon a time, there was", "max_tokens": 40}
 OTHERS = [
@@ -48,11 +48,16 @@ OTHERS = [
     (COMPLETIONS, {**STORY, "temperature": 1.3, "seed": 9, "stream": True, "top_p": 0.9}),
     (COMPLETIONS, {**STORY, "temperature": 2, "seed": 3, "guided_regex": "[a-z ]{20,60}"}),
     (CHAT, {"messages": bodies.HELLO, "max_tokens": 30, "temperature": 0}),
-    (CHAT, {"messages": bodies.HELLO, "max_tokens": 120, "temperature": 1.5, "seed": 4,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": bodies.PERSON}}}),
-    (CHAT, {"messages": bodies.CALLED, "tools": bodies.TOOLS, "tool_choice": "required", "seed": 2, "max_tokens": 120, "stream": True}),
+    (CHAT, {
+        "messages": bodies.HELLO, "max_tokens": 120, "temperature": 1.5, "seed": 4,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": edits.PERSON}}
+    }),
+    (CHAT,
+     {"messages": edits.CALLED, "tools": edits.TOOLS, "tool_choice": "required", "seed": 2, "max_tokens": 120, "stream": True}),
     (MESSAGES, {"messages": bodies.HELLO, "max_tokens": 25, "temperature": 0}),
-    (MESSAGES, {"messages": bodies.HELLO, "max_tokens": 120, "temperature": 0, "tools": bodies.CLAUDE_TOOLS, "tool_choice": {"type": "any"}}),
+    (MESSAGES,
+     {"messages": bodies.HELLO, "max_tokens": 120, "temperature": 0, "tools": edits.CLAUDE_TOOLS,
+      "tool_choice": {"type": "any"}}),
     (RESPONSES, {"input": "Hello", "max_output_tokens": 25, "temperature": 0}),
 ]
 
@@ -70,10 +75,16 @@ class Server:
 
     def __init__(self, options, folder):
         self.log = folder / f"log-{time.monotonic_ns()}"
-        argv = [options.binary, "serve", "--port", "0", "--request-seconds", str(options.request_seconds), "--cache-bytes", "64M",
-                "--drain-seconds", "2", "--log-level", "warn", *options.serve]
+        argv = [
+            options.binary, "serve", "--port", "0", "--request-seconds",
+            str(options.request_seconds), "--cache-bytes", "64M", "--drain-seconds", "2", "--log-level", "warn", *options.serve
+        ]
         env = {key: value for key, value in os.environ.items() if not key.startswith("FORERUN_")}
-        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=open(self.log, "w"), text=True, env={**env, "RUST_BACKTRACE": "0"})
+        self.process = subprocess.Popen(argv,
+                                        stdout=subprocess.PIPE,
+                                        stderr=open(self.log, "w"),
+                                        text=True,
+                                        env={**env, "RUST_BACKTRACE": "0"})
         line = self.process.stdout.readline()
         found = re.search(r":(\d+)\s*$", line)
         if not found:
@@ -149,23 +160,12 @@ def leave(port, request):
     head = f"POST {request.path} HTTP/1.1\r\nHost: x\r\nContent-Type: {request.content_type}\r\nContent-Length: {len(request.body)}\r\n\r\n"
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=MARGIN) as connection:
-            connection.sendall(head.encode() + request.body[: drawn.choice([len(request.body), len(request.body), len(request.body) // 2])])
+            connection.sendall(head.encode() + request.body[:drawn.choice(
+                [len(request.body), len(request.body), len(request.body) // 2])])
             connection.settimeout(drawn.choice([0.001, 0.05, 0.3]))
             connection.recv(drawn.choice([1, 100, 5000]))
     except OSError:
         pass
-
-
-@dataclasses.dataclass
-class Failure:
-    request: Request
-    reason: str
-
-    def kind(self):
-        """Returns the reason without what differs between failures of a kind."""
-        reason = re.sub(r"\[[^\]]*\]|'[^']*'|\"[^\"]*\"|-?\d+", "…", re.split(r"(?<=violates its schema).*, by ", self.reason)[0])
-        keyword = re.search(r"by \[.*?'([$\w]+)'\]\)", self.reason)
-        return (reason + (f" {keyword.group(1)}" if keyword else ""))[:120]
 
 
 class Traffic:
@@ -174,10 +174,14 @@ class Traffic:
     def __init__(self, options, folder):
         self.options, self.folder, self.limit = options, folder, options.request_seconds + MARGIN
         self.lock, self.ended, self.broken = threading.Lock(), threading.Event(), threading.Event()
-        self.table, self.refusals, self.failures, self.others = collections.defaultdict(collections.Counter), collections.Counter(), [], collections.Counter()
+        self.table, self.refusals, self.failures, self.others = collections.defaultdict(
+            collections.Counter), collections.Counter(), [], collections.Counter()
         self.slowest, self.suspects, self.left = collections.Counter(), [], collections.deque(maxlen=8)
         self.server = Server(options, folder)
         self.references = [self.other(*other) for other in OTHERS]
+        for (path, body), reference in zip(OTHERS, self.references):
+            if isinstance(reference, str):
+                raise SystemExit(f"another client gets no answer from {path}: {reference}, with {body}")
 
     # ---- The other clients.
 
@@ -186,7 +190,7 @@ class Traffic:
         status, answer = send(self.server.port, Request("other", "other", path, json.dumps(body).encode()), self.limit)
         if status != 200:
             return f"status {status}: {answer[:300]!r}"
-        read = (judge.streamed if body.get("stream") else judge.whole)(path, answer)
+        read = (answers.streamed if body.get("stream") else answers.whole)(path, answer)
         logprobs = [choice.get("logprobs") for choice in json.loads(answer).get("choices", [])] if body.get("logprobs") else []
         if read.failures:
             return f"a drafter failed: {read.failures}"
@@ -204,7 +208,8 @@ class Traffic:
                 answer = self.other(path, body)
             except Exception as error:
                 answer = f"{error!r}"
-            if self.broken.is_set() or server is not self.server or not server.alive() or isinstance(answer, str) and answer.startswith("status 429"):
+            if self.broken.is_set() or server is not self.server or not server.alive() or isinstance(
+                    answer, str) and answer.startswith("status 429"):
                 continue
             with self.lock:
                 self.slowest["other clients"] = max(self.slowest["other clients"], time.monotonic() - began)
@@ -281,7 +286,8 @@ class Traffic:
         except Gone as error:
             self.server.process.poll() or time.sleep(0.5)
             over = f"takes more than {self.options.most_memory} MiB of memory" if self.server.killed else None
-            reason = over or (f"the connection ends: {error}" if self.server.alive() else f"the server ends with {self.server.process.returncode}: {self.server.end()}")
+            reason = over or (f"the connection ends without an answer: {error}" if self.server.alive() else
+                              f"the server ends: {self.server.process.returncode}, {self.server.end()}")
         self.restart()
         return judge.Verdict("failed", reason)
 
@@ -299,18 +305,20 @@ class Traffic:
                     break
             else:
                 request, error = suspects[0]
-                verdicts[0] = (request, judge.Verdict("failed", f"fails only in company: {error}{reason}"))
+                verdicts[0] = (request, judge.Verdict("failed", f"fails only in company: {error!r}{reason}"))
         for request, verdict in verdicts:
             self.note(request, verdict)
         self.left.clear()
         self.broken.clear()
 
     def run(self, requests):
-        threads = [threading.Thread(target=self.be_another, args=(number * 3,), daemon=True) for number in range(self.options.others)]
+        threads = [
+            threading.Thread(target=self.be_another, args=(number * 3, ), daemon=True) for number in range(self.options.others)
+        ]
         for thread in [*threads, threading.Thread(target=self.watch, daemon=True)]:
             thread.start()
         while True:
-            clients = [threading.Thread(target=self.client, args=(requests,)) for _ in range(self.options.clients)]
+            clients = [threading.Thread(target=self.client, args=(requests, )) for _ in range(self.options.clients)]
             for client in clients:
                 client.start()
             for client in clients:
@@ -339,7 +347,8 @@ class Traffic:
                 return f"the server does not answer: {error}"
             before = server.read_seconds()
             time.sleep(2)
-            if len(re.findall(r"num_requests_(?:running|waiting)\{[^}]*\} 0$", metrics, re.M)) == 2 and server.read_seconds() - before < 0.2:
+            if len(re.findall(r"num_requests_(?:running|waiting)\{[^}]*\} 0$", metrics,
+                              re.M)) == 2 and server.read_seconds() - before < 0.2:
                 return None
         return f"the server still works: {re.findall('num_requests.*', metrics)}, {server.read_seconds() - before:.1f} s in 2 s"
 
@@ -349,68 +358,6 @@ class Traffic:
         quarter = max(len(samples) // 4, 1)
         first, last = max(samples[:quarter], default=0), max(samples[-quarter:], default=0)
         return first, last, last <= first * (1 + GROWTH) + SLACK
-
-    def shrink(self, failure):
-        """Returns a smaller request with a failure of the same kind."""
-        deadline, smallest = time.monotonic() + SHRINKING, failure
-        try:
-            value = json.loads(failure.request.body, object_pairs_hook=Pairs, parse_int=Raw, parse_float=Raw)
-        except (ValueError, RecursionError):
-            return failure
-        progress = True
-        while progress and time.monotonic() < deadline:
-            progress = False
-            for smaller in sorted(reductions(value), key=lambda one: len(encode(one))):
-                request = dataclasses.replace(smallest.request, body=encode(smaller).encode(errors="surrogatepass"))
-                if len(request.body) >= len(smallest.request.body) or time.monotonic() > deadline:
-                    break
-                verdict = self.alone(request)
-                if verdict.outcome == "failed" and Failure(request, verdict.reason).kind() == failure.kind():
-                    smallest, value, progress = Failure(request, verdict.reason), smaller, True
-                    break
-        return smallest
-
-    def write(self, folder):
-        """Writes one failure of each kind, the smallest body first, and returns their number."""
-        kinds = collections.defaultdict(list)
-        for failure in self.failures:
-            kinds[failure.kind()].append(failure)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        first = [(min(failures, key=lambda one: len(one.request.body)), len(failures)) for failures in kinds.values()]
-        shrunk = [(self.shrink(failure) if number < MOST_KINDS and failure.request.kind != "other" else failure, count) for number, (failure, count) in enumerate(first)]
-        lines = ["# Failures\n"]
-        for number, (failure, count) in enumerate(sorted(shrunk, key=lambda one: len(one[0].request.body)), 1):
-            name = f"{number:02}-{re.sub(r'[^a-z]+', '-', failure.kind().lower())[:40].strip('-')}.json"
-            (folder / name).write_bytes(failure.request.body)
-            request = failure.request
-            lines += [f"{number}. {request.number} ({count} of this kind): {failure.reason[:600]}\n", "   ```sh",
-                      f"   curl -s -H 'content-type: {request.content_type}' --data-binary @{name} http://127.0.0.1:8080{request.path}", "   ```"]
-            if len(request.body) < 600:
-                lines += ["   ```json", "   " + request.body.decode(errors="replace"), "   ```"]
-        (folder / "failures.md").write_text("\n".join(lines) + "\n")
-
-
-def reductions(value):
-    """Returns the values that a value becomes if one part of it is left out or made smaller."""
-    if isinstance(value, Pairs):
-        for index, (key, item) in enumerate(value):
-            yield Pairs(value[:index] + value[index + 1:])
-            for smaller in reductions(item):
-                yield Pairs([*value[:index], (key, smaller), *value[index + 1:]])
-    elif isinstance(value, list):
-        if len(value) > 3:
-            yield value[: len(value) // 2]
-            yield value[len(value) // 2:]
-        for index, item in enumerate(value[:40]):
-            yield value[:index] + value[index + 1:]
-            for smaller in reductions(item):
-                yield [*value[:index], smaller, *value[index + 1:]]
-    elif isinstance(value, str) and not isinstance(value, Raw) and len(value) > 3:
-        yield value[: len(value) // 2]
-        yield value[len(value) // 2:]
-    if isinstance(value, (Pairs, list)):
-        yield from [item for _, item in value] if isinstance(value, Pairs) else value
 
 
 def report(traffic, rest, seconds):
@@ -424,8 +371,10 @@ def report(traffic, rest, seconds):
     lines.append(line_of("all", total, outcomes, max(traffic.slowest.values(), default=0)))
     first, last, flat = traffic.memory()
     panics = sum("panicked" in log.read_text(errors="replace") for log in traffic.folder.glob("log-*"))
-    checks = [(flat, f"memory: {first >> 20} MiB in the first quarter, {last >> 20} MiB in the last"), (not rest, f"at rest afterwards{': ' + rest if rest else ''}"),
-              (not traffic.others["SIGTERM did not end the server"], "SIGTERM ends the server"), (not panics, f"logs without panics{f': {panics} have one' if panics else ''}")]
+    checks = [(flat, f"memory: {first >> 20} MiB in the first quarter, {last >> 20} MiB in the last"),
+              (not rest, f"at rest afterwards{': ' + rest if rest else ''}"),
+              (not traffic.others["SIGTERM did not end the server"], "SIGTERM ends the server"),
+              (not panics, f"logs without panics{f': {panics} have one' if panics else ''}")]
     print("\n".join(lines))
     print(f"other clients: {traffic.others['equal']} equal answers, {traffic.others['different']} different ones, "
           f"{traffic.slowest['other clients']:.1f} s at most")
@@ -436,7 +385,8 @@ def report(traffic, rest, seconds):
         for message, count in traffic.refusals.most_common(traffic.options.refusals):
             print(f"{count:6}  {message}")
     failed = total["failed"] + traffic.others["different"] + sum(not good for good, _ in checks)
-    passed = sum(total[outcome] for outcome in outcomes if outcome not in ("failed", "compared")) + traffic.others["equal"] + sum(good for good, _ in checks)
+    passed = sum(total[outcome] for outcome in outcomes if outcome not in ("failed", "compared")) + traffic.others["equal"] + sum(
+        good for good, _ in checks)
     if traffic.failures:
         print(f"failures: {traffic.options.failures}/failures.md")
     print(f"{seconds:.0f} s\n{passed} passed, {failed} failed")
@@ -467,7 +417,8 @@ def main():
     sys.setrecursionlimit(30_000)
     sys.set_int_max_str_digits(0)
     threading.stack_size(256 << 20)
-    every = [(bodies.random_request, number) for number in range(options.random)] + [(bodies.edited_request, number) for number in range(options.edited)]
+    every = [(bodies.random_request, number) for number in range(options.random)] + [(edits.edited_request, number)
+                                                                                     for number in range(options.edited)]
     random.Random(options.seed).shuffle(every)
     with tempfile.TemporaryDirectory() as folder:
         traffic, began = Traffic(options, pathlib.Path(folder)), time.monotonic()
@@ -475,7 +426,7 @@ def main():
             rest = traffic.run(draw(options.seed, number) for draw, number in every)
             good = report(traffic, rest, time.monotonic() - began)
             if traffic.failures:
-                traffic.write(options.failures)
+                failures.write(traffic.failures, options.failures, traffic.alone)
         finally:
             traffic.ended.set()
             traffic.server.stop()
