@@ -1,7 +1,10 @@
 //! Draft requests and drafts: the shape that a drafter is asked for, and the candidates that it
 //! proposes.
 
-use crate::{Distribution, Key, Node, Purpose, StopRule, TokenId, TokenTree, Verification, row_of};
+use crate::{
+    Distribution, Key, Node, Purpose, StopRule, TokenId, TokenTree, Verification, node_of_row,
+    row_of,
+};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::{iter, mem};
@@ -343,30 +346,37 @@ impl Draft {
         Self::deterministic(TokenTree::new())
     }
 
-    /// Appends a chain that was drafted after this chain's last token. Returns whether that was
-    /// possible: both must be chains, and of the same kind of proposal unless one is empty.
-    #[must_use]
-    pub fn extend(&mut self, further: Self) -> bool {
-        if !self.tree.is_chain() || !further.tree.is_chain() {
-            return false;
-        }
+    /// Appends a draft that was made after this chain's last token.
+    ///
+    /// The two may be of different kinds. A candidate that is a function of the tokens before it was drawn from
+    /// the distribution that is certain of it, and verification treats both alike.
+    pub fn extend(&mut self, further: Self) {
         if self.tree.is_empty() {
             *self = further;
-            return true;
+            return;
         }
-        match (&mut self.proposal, further.proposal) {
-            _ if further.tree.is_empty() => return true,
-            (Proposal::Sampled(rows), Proposal::Sampled(more)) => {
+        if further.tree.is_empty() {
+            return;
+        }
+        let Self { mut tree, proposal, .. } = mem::replace(self, Self::empty());
+        let length = tree.len();
+        tree.graft(length.checked_sub(1), &further.tree);
+        let is_chain = further.tree.is_chain();
+        let proposal = match (proposal, further.proposal) {
+            (Proposal::Deterministic, Proposal::Deterministic) => Proposal::Deterministic,
+            (proposal, more) => {
+                let is_drawn = is_chain || matches!(more, Proposal::Sampled(_));
                 // The row after the last token was empty because nothing had been drawn from it.
-                rows.truncate(self.tree.len());
-                rows.extend(more);
+                let mut rows = rows_of(&tree, proposal);
+                rows.truncate(length);
+                rows.extend(rows_of(&further.tree, more));
+                match is_drawn {
+                    true => Proposal::Sampled(rows),
+                    false => Proposal::SampledWithSiblings(rows),
+                }
             }
-            (Proposal::Deterministic, Proposal::Deterministic) => {}
-            _ => return false,
-        }
-        self.tree.extend_chain(self.tree.len().checked_sub(1), further.tree.tokens());
-        self.confidences.clear();
-        true
+        };
+        *self = Self::new(tree, proposal);
     }
 
     /// Shortens a chain to `count` tokens, if it is longer.
@@ -387,6 +397,18 @@ impl Draft {
         if let Proposal::Sampled(rows) = &mut self.proposal {
             rows.drain(..count.min(rows.len()));
         }
+    }
+}
+
+/// Returns the distributions that the first children of a tree's rows were drawn from.
+fn rows_of(tree: &TokenTree, proposal: Proposal) -> Vec<Distribution> {
+    let certain = |row| {
+        let first = tree.children(node_of_row(row)).next();
+        first.map_or_else(Distribution::default, |node| Distribution::point(tree.token(node)))
+    };
+    match proposal {
+        Proposal::Sampled(rows) | Proposal::SampledWithSiblings(rows) => rows,
+        Proposal::Deterministic => (0..=tree.len()).map(certain).collect(),
     }
 }
 
@@ -412,7 +434,7 @@ mod tests {
         assert_eq!(draft.confidences, [0.9, 0.8]);
         draft.drop_first(1);
         assert_eq!(draft.confidences, [0.8]);
-        assert!(draft.extend(deterministic(&[4])));
+        draft.extend(deterministic(&[4]));
         assert!(draft.confidences.is_empty(), "those of the new tokens are not known");
     }
 
@@ -420,13 +442,13 @@ mod tests {
     fn chains_grow_at_the_end_and_shrink_at_the_start() {
         for make in [sampled, deterministic] {
             let mut draft = Draft::empty();
-            assert!(draft.extend(make(&[1])) && draft.extend(make(&[2, 3])));
-            assert!(draft.extend(Draft::empty()) && draft.extend(make(&[4])));
+            let further = [make(&[1]), make(&[2, 3]), Draft::empty(), make(&[4])];
+            further.into_iter().for_each(|further| draft.extend(further));
             assert_eq!(draft, make(&[1, 2, 3, 4]));
             assert!(draft.is_consistent());
             draft.drop_first(3);
             assert_eq!(draft, make(&[4]));
-            assert!(draft.extend(make(&[5])));
+            draft.extend(make(&[5]));
             assert_eq!(draft, make(&[4, 5]));
             let mut short = make(&[4, 5, 6]);
             short.truncate(7);
@@ -434,7 +456,8 @@ mod tests {
             short.truncate(2);
             assert_eq!(short, draft);
             draft.drop_first(2);
-            assert!(draft.tree.is_empty() && draft.extend(make(&[6])));
+            assert!(draft.tree.is_empty());
+            draft.extend(make(&[6]));
             assert_eq!(draft, make(&[6]));
         }
     }
@@ -500,14 +523,38 @@ mod tests {
     }
 
     #[test]
-    fn trees_and_other_kinds_of_proposal_cannot_be_appended() {
-        let mut siblings = TokenTree::new();
-        siblings.push(None, 1);
-        siblings.push(None, 2);
-        let siblings = Draft::deterministic(siblings);
-        assert!(!deterministic(&[1]).extend(siblings.clone()));
-        assert!(!Draft::empty().extend(siblings));
-        assert!(!deterministic(&[1]).extend(sampled(&[2])));
-        assert!(!sampled(&[1]).extend(deterministic(&[2])));
+    fn drafts_of_different_kinds_are_one_draft() {
+        let extended = |mut draft: Draft, further| {
+            draft.extend(further);
+            assert!(draft.is_consistent());
+            draft
+        };
+        // The drafts for tests draw from distributions that are certain.
+        assert_eq!(extended(deterministic(&[1]), sampled(&[2, 3])), sampled(&[1, 2, 3]));
+        assert_eq!(extended(sampled(&[1, 2]), deterministic(&[3])), sampled(&[1, 2, 3]));
+        assert_eq!(extended(Draft::empty(), sampled(&[1])), sampled(&[1]));
+        let longer = extended(extended(sampled(&[1]), deterministic(&[2, 3])), sampled(&[4]));
+        assert_eq!(longer, sampled(&[1, 2, 3, 4]));
+        // Siblings stay next to their tokens.
+        let mut tree = TokenTree::chain(&[2, 3]);
+        tree.push(None, 7);
+        let given = Draft::deterministic(tree.clone());
+        let rows = [Distribution::point(2), Distribution::point(3)];
+        let rows = [&rows[..], &vec![Distribution::default(); 2]].concat();
+        let drawn = Draft::new(tree, Proposal::SampledWithSiblings(rows));
+        for draft in [
+            extended(deterministic(&[1]), drawn.clone()),
+            extended(sampled(&[1]), drawn),
+            extended(sampled(&[1]), given.clone()),
+        ] {
+            assert_eq!(
+                (draft.drawn_from(2), draft.drawn_from(3)),
+                (Some(&Distribution::point(3)), None)
+            );
+            let parts = draft.into_chain_and_siblings().unwrap();
+            assert_eq!(parts, (sampled(&[1, 2, 3]), vec![vec![], vec![7], vec![]]));
+        }
+        let both = extended(deterministic(&[1]), given).into_chain_and_siblings().unwrap();
+        assert_eq!(both, (deterministic(&[1, 2, 3]), vec![vec![], vec![7], vec![]]));
     }
 }

@@ -162,3 +162,43 @@ impl TokenConstraint for EveryNth {
         forced
     }
 }
+
+/// A constraint for tests, under which a run of tokens follows some tokens: `2 1` after a 0, and `1` after a 2 and at the start.
+/// The 2 is the only allowed token there. In place of the 1, a 0 is allowed, too, as a text has several spellings.
+#[derive(Clone, Copy, Debug)]
+pub struct Runs {
+    /// The number of tokens in the vocabulary, at least three.
+    pub vocab_size: TokenId,
+}
+
+impl Runs {
+    /// Returns this as the constraint of sampling options.
+    #[must_use]
+    pub fn constraint(self) -> Constraint {
+        Constraint::new(format!("{self:?}"), Arc::new(self))
+    }
+
+    fn after(self, answer: &[TokenId]) -> TokenMask {
+        match answer.last() {
+            Some(0) => TokenMask::of([2]),
+            None | Some(2) => TokenMask::of([0, 1]),
+            _ => TokenMask::of(0..self.vocab_size),
+        }
+    }
+}
+
+impl TokenConstraint for Runs {
+    fn allowed(&self, answer: &[TokenId]) -> Option<TokenMask> {
+        let is_allowed = |at: usize| self.after(&answer[..at]).allows(answer[at]);
+        (0..answer.len()).all(is_allowed).then(|| self.after(answer))
+    }
+
+    fn forced(&self, answer: &[TokenId], limit: usize) -> Vec<TokenId> {
+        let run: &[TokenId] = match answer.last() {
+            Some(0) => &[2, 1],
+            None | Some(2) => &[1],
+            _ => &[],
+        };
+        run[..run.len().min(limit)].to_vec()
+    }
+}

@@ -226,17 +226,12 @@ impl DraftAhead {
         completion: Completion,
     ) -> Result<(usize, JobTime), DecodeError> {
         let reply = jobs::draft_reply(self.drafter, sequence, completion)?;
-        let not_a_chain = DecodeError::Answer(
-            "the draft is not a chain, or of another kind than the chain before it",
-        );
         let Some((further, siblings)) = reply.output.into_chain_and_siblings() else {
-            return Err(not_a_chain);
+            return Err(DecodeError::Answer("the draft is not a chain"));
         };
         let drafted = further.tree.len();
         self.read = self.read.max(self.reads_to);
-        if !self.chain.extend(further) {
-            return Err(not_a_chain);
-        }
+        self.chain.extend(further);
         self.siblings.extend(siblings);
         self.positions.extend(0..drafted);
         self.empty_with = (drafted == 0).then(|| known_features(sequence));

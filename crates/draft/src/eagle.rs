@@ -18,13 +18,14 @@
 //! * A draft may continue another one before the target has verified it, for PEARL. It then continues with the
 //!   features that were predicted, also after the target's come: to compute the draft's rows again takes as long as
 //!   drafting it. Only a draft that starts afresh uses the target's.
+//! * Tokens that others drafted, such as those that a grammar determines, are read with predicted features, too.
 //! * EAGLE's code draws the siblings of its sampled trees without replacement. Here they
 //!   are drawn independently. Trees of the most probable candidates are verified as in EAGLE's code.
 
-use crate::feature_based::has_features_of;
+use crate::feature_based::{draft_from_features, draft_readable};
 use crate::{DraftContext, Drafter, ModelDrafter, single_draft};
 use forerun_core::{Draft, SequenceId, TokenId};
-use forerun_lm::{FeatureModel, ForwardRequest, ModelError};
+use forerun_lm::{FeatureModel, ModelError};
 use std::collections::HashMap;
 
 /// Drafts with a layer that reads the target's features.
@@ -40,6 +41,15 @@ struct LastDraft {
     /// The number of first tokens that were read with the target's features.
     read: usize,
     tokens: Vec<TokenId>,
+}
+
+impl LastDraft {
+    /// Returns whether `tokens`, of which `readable` can be read with the target's features, are this draft's, or go on
+    /// after it before the target has read all of them.
+    fn goes_on_to(&self, tokens: &[TokenId], readable: usize) -> bool {
+        let is_ahead = tokens.len() == self.tokens.len() || readable < tokens.len();
+        is_ahead && self.read <= readable && tokens.starts_with(&self.tokens)
+    }
 }
 
 impl<M: FeatureModel> EagleDrafter<M> {
@@ -66,36 +76,24 @@ impl<M: FeatureModel> Drafter for EagleDrafter<M> {
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
         let Self { drafter, last } = self;
-        let (mut indices, mut ready, mut read) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, context) in contexts.iter().enumerate() {
-            let continued = last.remove(&context.sequence);
-            let continued = continued.filter(|draft| draft.tokens == context.tokens);
-            // With the features of all tokens, a draft starts afresh.
-            let tokens = continued.map_or(context.tokens.len(), |draft| draft.read);
-            if has_features_of(context, tokens) {
-                indices.push(index);
-                ready.push(*context);
-                read.push(tokens);
-            } else if context.feedback.features.is_empty() {
-                // The first round of an answer.
-                done(index, Ok(Draft::empty()));
-            } else {
-                done(index, Err(ModelError::LostDraft));
-            }
-        }
-        let request = |index: usize, request| {
-            let features = Some(&ready[index].feedback.features);
-            ForwardRequest { features, tokens: &ready[index].tokens[..read[index]], ..request }
-        };
-        drafter.draft_with(&ready, request, &mut |index, result| {
-            if let Ok(draft) = &result
-                && let Some(length) = draft.chain_len()
-            {
-                let DraftContext { sequence, tokens, .. } = ready[index];
-                let tokens = [tokens, &draft.tree.tokens()[..length]].concat();
-                last.insert(sequence, LastDraft { read: read[index], tokens });
-            }
-            done(indices[index], result);
+        draft_readable(contexts, done, |ready, readable, done| {
+            let read = ready.iter().zip(readable).map(|(context, &readable)| {
+                let continued = last.remove(&context.sequence);
+                let continued =
+                    continued.filter(|draft| draft.goes_on_to(context.tokens, readable));
+                continued.map_or(readable, |draft| draft.read)
+            });
+            let read: Vec<usize> = read.collect();
+            draft_from_features(drafter, ready, &read, &mut |index, result| {
+                if let Ok(draft) = &result
+                    && let Some(length) = draft.chain_len()
+                {
+                    let DraftContext { sequence, tokens, .. } = ready[index];
+                    let tokens = [tokens, &draft.tree.tokens()[..length]].concat();
+                    last.insert(sequence, LastDraft { read: read[index], tokens });
+                }
+                done(index, result);
+            });
         });
     }
 
@@ -114,7 +112,7 @@ mod tests {
         node_of_row,
     };
     use forerun_lm::fake::{TableModel, row_prefix};
-    use forerun_lm::{BatchEntry, ForwardOutput, LanguageModel, complete_each};
+    use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, complete_each};
     use std::sync::atomic::AtomicBool;
 
     const VOCAB: usize = 7;
@@ -169,18 +167,9 @@ mod tests {
         known: usize,
         length: usize,
     ) -> Vec<TokenId> {
-        try_draft(drafter, tokens, known, length).unwrap().tree.tokens().to_vec()
-    }
-
-    fn try_draft(
-        drafter: &mut EagleDrafter<Model>,
-        tokens: &[TokenId],
-        known: usize,
-        length: usize,
-    ) -> Result<Draft, ModelError> {
         let mut features = Features::new();
         features.push(FeatureRows::new(1, (0..known).map(|token| token as f32).collect()));
-        drafter.draft(&DraftContext {
+        let draft = drafter.draft(&DraftContext {
             sequence: SequenceId(0),
             tokens,
             prompt_len: tokens.len(),
@@ -190,7 +179,8 @@ mod tests {
             feedback: &TargetFeedback { features, last_draft: None },
             cancel: &AtomicBool::new(false),
             tokens_on_last_device: None,
-        })
+        });
+        draft.unwrap().tree.tokens().to_vec()
     }
 
     #[test]
@@ -212,8 +202,26 @@ mod tests {
         tokens.push((whole[4] + 1) % VOCAB as TokenId);
         assert_eq!(draft(&mut drafter, &tokens, 8, 1).len(), 1);
         assert_eq!(drafter.model().requests.last(), Some(&9));
-        // Without them, and without a draft to continue, there is none. Such a draft was lost, but for the first round.
-        assert_eq!(try_draft(&mut drafter, &tokens, 5, 1), Err(ModelError::LostDraft));
         assert!(draft(&mut drafter, &tokens, 0, 1).is_empty(), "the first round");
+    }
+
+    /// As after forced tokens, or after a restart of the worker.
+    #[test]
+    fn tokens_that_it_has_not_drafted_are_read_with_predicted_features() {
+        let prompt = [1, 2, 3, 4];
+        let mut drafter = EagleDrafter::new(Model::default());
+        let first = draft(&mut drafter, &prompt, 3, 2);
+        let tokens = [&prompt[..], &first, &[5, 6]].concat();
+        let after = draft(&mut drafter, &tokens, 4, 2);
+        assert_eq!(drafter.model().requests, [4; 4]);
+        let fresh = |known| {
+            let mut drafter = EagleDrafter::new(Model::default());
+            (draft(&mut drafter, &tokens, known, 2), drafter.drafter.model().requests[0])
+        };
+        assert_eq!(fresh(3), (after, 4));
+        assert_eq!(fresh(5).1, 6);
+        // Once the target has read all of them, a draft starts afresh.
+        draft(&mut drafter, &[&tokens[..], &[0]].concat(), 8, 1);
+        assert_eq!(drafter.model().requests.last(), Some(&9));
     }
 }

@@ -7,11 +7,13 @@
 //! 2. Head `h` reads that feature and the tokens after it: the last committed token and `h`
 //!    candidates.
 //! 3. So a tree grows depth by depth, and every node has a row of its own.
+//! 4. A draft may go on after tokens that the target has not read, such as those that a grammar determines. Then the first
+//!    heads read these.
 //!
 //! Deviations: "typical acceptance" changes the distribution of the output, and is not implemented.
 //! The paper searches for the shape of its tree; here a tree holds the most probable paths.
 
-use crate::feature_based::draft_from_features;
+use crate::feature_based::{draft_from_features, draft_readable};
 use crate::{DraftContext, Drafter, ModelDrafter, single_draft};
 use forerun_core::{Draft, SequenceId};
 use forerun_lm::{FeatureModel, ModelError};
@@ -38,7 +40,9 @@ impl<M: FeatureModel> Drafter for HydraDrafter<M> {
         contexts: &[DraftContext<'_>],
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
-        draft_from_features(&mut self.drafter, contexts, done);
+        draft_readable(contexts, done, |ready, read, done| {
+            draft_from_features(&mut self.drafter, ready, read, done);
+        });
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -9,6 +9,7 @@ mod block_heads;
 mod candidate_model;
 mod eagle;
 mod feature_based;
+mod forced;
 mod grow;
 mod hydra;
 mod layer_parallel;
@@ -27,6 +28,7 @@ mod two_device;
 mod vocab_translation;
 
 pub use eagle::EagleDrafter;
+pub use forced::draft_with_forced_tokens;
 pub use hydra::HydraDrafter;
 pub use layer_parallel::{CalibrationPolicy, LayerParallelDrafter, UnknownCalibrationPolicy};
 pub use lookahead::{LOOKAHEAD_TRAITS, LookaheadDrafter};

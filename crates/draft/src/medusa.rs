@@ -9,11 +9,14 @@
 //!    token to draft.
 //! 3. All candidates of a depth share the distribution of its head. They form a chain, or a product
 //!    of the heads' best tokens.
+//! 4. A draft may go on after tokens that the target has not read, such as those that a grammar determines. The heads of
+//!    their positions are left out.
 //!
 //! Deviations: the paper's "typical acceptance" changes the distribution of the output, and is not
 //! implemented. The paper searches for the shape of its tree; here a tree holds the most probable
 //! paths.
 
+use crate::feature_based::readable_tokens;
 use crate::grow::{Growth, grow_from_depth_rows, row_use, sampling_within_vocab};
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, SequenceId, TokenTree};
@@ -36,18 +39,20 @@ impl<H: FeatureModel> MedusaDrafter<H> {
 impl<H: FeatureModel> Drafter for MedusaDrafter<H> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         // In an answer's first round the target has not read any token.
-        let last_read = context.tokens.len().checked_sub(2);
-        let features = &context.feedback.features;
-        let shape = context.shape.truncated(self.n_heads);
-        if last_read.is_none_or(|token| features.len() <= token) || shape.depth() == 0 {
+        let Some(read) = readable_tokens(context) else { return Ok(Draft::empty()) };
+        let ahead = context.tokens.len() - read;
+        let shape = context.shape.truncated(self.n_heads.saturating_sub(ahead));
+        if shape.depth() == 0 {
             return Ok(Draft::empty());
         }
         // One row for each depth. The tokens make no difference.
-        let depths = TokenTree::chain(&vec![0; shape.depth() - 1]);
+        let depths = TokenTree::chain(&vec![0; ahead + shape.depth() - 1]);
         let vocab_size = self.heads.vocab_size();
         let sampling = sampling_within_vocab(context.sampling, vocab_size);
-        let (features, rows_for) = (Some(features), row_use(&shape, &sampling, vocab_size));
-        let request = ForwardRequest { rows_for, features, ..context.request(&depths, 0) };
+        let (tokens, features) = (&context.tokens[..read], Some(&context.feedback.features));
+        let rows_for = row_use(&shape, &sampling, vocab_size);
+        let request = context.request(&depths, ahead);
+        let request = ForwardRequest { tokens, rows_for, features, ..request };
         let output = self.heads.logits(&request)?;
         let context = DraftContext { sampling: &sampling, ..*context };
         grow_from_depth_rows(Growth::new(context, &shape), &output, vocab_size)

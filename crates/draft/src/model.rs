@@ -30,7 +30,7 @@ impl<M: LanguageModel> ModelDrafter<M> {
         Self { candidates: self.candidates.with_vocab_size(vocab_size), ..self }
     }
 
-    /// Returns the drafter with another limit on the depth of its drafts.
+    /// Returns the drafter with another limit on the depth of the trees of its requests.
     pub(crate) fn with_max_depth(self, max_depth: usize) -> Self {
         Self { max_depth, ..self }
     }
@@ -58,10 +58,11 @@ impl<M: LanguageModel> ModelDrafter<M> {
                 done(index, Ok(Draft::empty()));
                 continue;
             }
-            let room = candidates.room_after(context.tokens.len());
-            let shape = context.shape.truncated(room.min(*max_depth));
-            let rows_for = row_use(&shape, sampling, candidates.vocab_size());
             let request = request(index, context.request(&NO_TREE, 0));
+            let ahead = context.tokens.len() - request.tokens.len();
+            let room = candidates.room_after(context.tokens.len());
+            let shape = context.shape.truncated(room.min(max_depth.saturating_sub(ahead)));
+            let rows_for = row_use(&shape, sampling, candidates.vocab_size());
             let request = ForwardRequest { rows_for, ..request };
             let growth = Growth::new(DraftContext { sampling, ..*context }, &shape);
             growths.push(ModelGrowth::new(index, growth, request));

@@ -23,7 +23,7 @@
 
 use crate::block_heads::{Block, grow_from_block};
 use crate::candidate_model::CandidateModel;
-use crate::feature_based::{draft_if, readable_tokens};
+use crate::feature_based::draft_readable;
 use crate::grow::{Growth, grow_from_depth_rows, row_use};
 use crate::{DraftContext, Drafter, single_draft};
 use forerun_core::{Draft, DraftShape, RowUse, SequenceId, TokenId, TokenTree};
@@ -126,20 +126,19 @@ impl<M: LanguageModel> ParallelDrafter<M> {
         Self { candidates: self.candidates.with_vocab_size(vocab_size), ..self }
     }
 
-    /// Drafts for several sequences, in one forward. With `reads_features`, the model gets the target's features, and
-    /// the tokens without them are the first ones after those that it reads.
+    /// Drafts for several sequences, in one forward. The model reads the first `read` tokens of each context, or all. With
+    /// `read`, it gets the target's features, and the tokens without them are the first ones after those that it reads.
     fn draft_with(
         &mut self,
         contexts: &[DraftContext<'_>],
-        reads_features: bool,
+        read: Option<&[usize]>,
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
         let Self { candidates, masks, heads } = self;
         let hidden_states = heads.is_some();
         let mut drafts: Vec<MaskedDraft> = Vec::new();
         for (index, context) in contexts.iter().enumerate() {
-            let all = context.tokens.len();
-            let read = if reads_features { readable_tokens(context).unwrap_or(all) } else { all };
+            let read = read.map_or(context.tokens.len(), |read| read[index]);
             let draft = MaskedDraft::new(index, context, read, masks, candidates);
             match draft.filter(|_| candidates.can_read(context.tokens)) {
                 Some(draft) => drafts.push(draft),
@@ -149,7 +148,7 @@ impl<M: LanguageModel> ParallelDrafter<M> {
         while !drafts.is_empty() {
             let batch = drafts.iter_mut().map(|draft| {
                 let context = &contexts[draft.index];
-                let features = reads_features.then_some(&context.feedback.features);
+                let features = read.map(|_| &context.feedback.features);
                 let tokens = &context.tokens[..draft.read];
                 let request = context.request(&draft.tree, draft.first_row);
                 let features_from = hidden_states.then_some(draft.read - 1);
@@ -236,7 +235,7 @@ impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
         contexts: &[DraftContext<'_>],
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
-        self.draft_with(contexts, false, done);
+        self.draft_with(contexts, None, done);
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -281,9 +280,8 @@ impl<M: FeatureModel> Drafter for ParallelEagleDrafter<M> {
         contexts: &[DraftContext<'_>],
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
-        let can_draft = |context: &DraftContext<'_>| readable_tokens(context).is_some();
-        draft_if(contexts, can_draft, done, |ready, done| {
-            self.drafter.draft_with(ready, true, done);
+        draft_readable(contexts, done, |ready, read, done| {
+            self.drafter.draft_with(ready, Some(read), done);
         });
     }
 

@@ -46,11 +46,6 @@ pub enum ModelError {
         /// Size of the vocabulary.
         vocab_size: usize,
     },
-    /// A draft cannot go on, because what was predicted for its tokens was dropped: the worker continued after a panic.
-    #[error(
-        "the hidden states that were predicted for the draft so far are lost, because its drafter's worker restarted"
-    )]
-    LostDraft,
     /// Features were requested from a model that does not store any.
     #[error(
         "a drafter requested hidden states of the target, but the target was loaded without them"

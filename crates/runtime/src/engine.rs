@@ -4,9 +4,9 @@ use crate::shared_device::{DeviceLease, DeviceUseLog, SharedDevice};
 use crate::timed::{ForwardLog, TimedModel};
 use forerun_core::{
     CompileConstraint, Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Randomness, Role,
-    RowLogprobs, RowUse, Sampler, Sampling, ScoreJob, Scores, SequenceId, TokenTree, node_of_row,
+    RowLogprobs, RowUse, Sampler, Sampling, ScoreJob, Scores, SequenceId, node_of_row,
 };
-use forerun_draft::{DraftContext, Drafter};
+use forerun_draft::{DraftContext, Drafter, draft_with_forced_tokens};
 use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -125,13 +125,12 @@ impl Engine {
         self.compile_constraint(job);
         match role {
             Role::Drafter(index) => {
-                if let Some(draft) = forced_draft(job) {
-                    return Ok(JobOutput::Draft(draft));
-                }
                 let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
                 let randomness = DrafterRandomness { randomness, index };
                 let context = draft_context(job, &randomness, cancel);
-                drafter.draft(&context).map(JobOutput::Draft)
+                let mut drafted = Ok(Draft::empty());
+                draft_with_forced_tokens(drafter, &[context], &mut |_, draft| drafted = draft);
+                drafted.map(JobOutput::Draft)
             }
             Role::Target(index) => {
                 let model = self.targets.get_mut(&index).expect("a target of this index");
@@ -153,26 +152,17 @@ impl Engine {
         jobs: &[(&Job, &AtomicBool)],
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
-        let mut free = Vec::new();
-        for (number, (job, cancel)) in jobs.iter().enumerate() {
-            self.compile_constraint(job);
-            match forced_draft(job) {
-                Some(draft) => done(number, Ok(draft)),
-                None => free.push((number, *job, *cancel)),
-            }
-        }
+        jobs.iter().for_each(|(job, _)| self.compile_constraint(job));
         let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
-        let randomness: Vec<_> = free
+        let randomness: Vec<_> = jobs
             .iter()
-            .map(|(_, job, _)| DrafterRandomness { randomness: randomness_of(job), index })
+            .map(|(job, _)| DrafterRandomness { randomness: randomness_of(job), index })
             .collect();
-        let contexts = free.iter().zip(&randomness);
+        let contexts = jobs.iter().zip(&randomness);
         let contexts =
-            contexts.map(|((_, job, cancel), randomness)| draft_context(job, randomness, cancel));
+            contexts.map(|((job, cancel), randomness)| draft_context(job, randomness, cancel));
         let contexts: Vec<_> = contexts.collect();
-        if !contexts.is_empty() {
-            drafter.draft_batch(&contexts, &mut |context, draft| done(free[context].0, draft));
-        }
+        draft_with_forced_tokens(drafter, &contexts, done);
     }
 
     /// Runs one forward pass for score jobs of different sequences.
@@ -230,17 +220,6 @@ fn sampling_of(job: &Job) -> &Sampling {
 /// Returns the randomness of a job's request.
 pub(crate) fn randomness_of(job: &Job) -> &KeyedRandomness {
     &sampling_of(job).randomness
-}
-
-/// Returns the draft of a job whose constraint determines all tokens of the requested depth. It needs no
-/// drafter.
-fn forced_draft(job: &Job) -> Option<Draft> {
-    let Job::Draft { tokens, prompt_len, sampling, shape, .. } = job else { return None };
-    let constraint = sampling.constraint.as_ref()?.compiled().ok()?;
-    let depth = shape.depth();
-    let forced = constraint.forced(tokens.get(*prompt_len..)?, depth);
-    let fills = depth > 0 && forced.len() == depth;
-    fills.then(|| Draft::deterministic(TokenTree::chain(&forced)))
 }
 
 /// Returns a draft job as the drafter's context.

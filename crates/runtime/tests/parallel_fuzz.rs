@@ -1,13 +1,13 @@
 //! Randomised tests of speculative decoding, PEARL and DSI: with jobs in any order and of any duration; with drafters that fail,
-//! have a short context or a small vocabulary, or find nothing; with replicas that fail; and with answers
-//! that end anywhere.
+//! have a short context or a small vocabulary, or find nothing; with replicas that fail; with answers
+//! that end anywhere; and with constraints that determine tokens.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::testing::env_number;
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, Job, JobError, KeyedRandomness, Outcome,
-    Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
+    Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification, reference,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
@@ -163,7 +163,9 @@ impl Scenario {
             },
             verification: Verification::Coupled,
             randomness: KeyedRandomness { seed: dice.below(9) as u64, sample: 0 },
-            constraint: None,
+            constraint: dice
+                .one_in(3)
+                .then(|| reference::Runs { vocab_size: vocab_size as TokenId }.constraint()),
         };
         let logprobs = dice.one_in(2).then_some(2);
         Self { target, limits, prompt, sampling, logprobs }
@@ -193,7 +195,6 @@ impl Scenario {
         let model = ModelDrafter::new(model).with_vocab_size(target.vocab_size);
         let drafter: Box<dyn Drafter> =
             if dice.one_in(3) { Box::new(PromptLookup) } else { Box::new(model) };
-        // One drafter drafts only chains of one kind. An empty chain is of both kinds.
         if dice.one_in(3) { Box::new(UnreliableDrafter { drafter, dice: *dice }) } else { drafter }
     }
 }

@@ -4,8 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Cluster, ClusterError, Completion, DraftShape, Job, Key, KeyedRandomness, Outcome, Purpose,
-    Randomness, Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
+    Cluster, ClusterError, Completion, Constraint, DraftShape, Job, Key, KeyedRandomness, Outcome,
+    Purpose, Randomness, Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId,
+    Verification, reference,
 };
 use forerun_decode::{
     Decoder, DecoderOptions, DraftLength, DraftPattern, Dsi, DsiLookahead, Limits, METHODS, Pearl,
@@ -122,14 +123,21 @@ impl Cluster for ShuffledCluster {
 fn generate_with_drafter(
     decoder: &mut dyn Decoder,
     drafter: impl Drafter + 'static,
+    constraint: Option<&Constraint>,
     seed: u64,
 ) -> Vec<TokenId> {
-    generate_with_engine(decoder, Engine::new().with_drafter(0, drafter), seed)
+    let engine = Engine::new().with_drafter(0, drafter);
+    generated(decoder, engine, seed, Verification::Rejection, constraint).0
+}
+
+/// Returns no constraint, and one that determines runs of tokens.
+fn constraints() -> [Option<Constraint>; 2] {
+    [None, Some(reference::Runs { vocab_size: VOCAB as TokenId }.constraint())]
 }
 
 /// Generates a text with the engine's drafters and [`REPLICAS`] replicas of the target.
 fn generate_with_engine(decoder: &mut dyn Decoder, drafters: Engine, seed: u64) -> Vec<TokenId> {
-    generated(decoder, drafters, seed, Verification::Rejection).0
+    generated(decoder, drafters, seed, Verification::Rejection, None).0
 }
 
 fn generated(
@@ -137,6 +145,7 @@ fn generated(
     drafters: Engine,
     seed: u64,
     verification: Verification,
+    constraint: Option<&Constraint>,
 ) -> (Vec<TokenId>, Statistics) {
     let engine = (0..REPLICAS).fold(drafters, |engine, index| engine.with_target(index, table(1)));
     let randomness = KeyedRandomness { seed: 11, sample: 0 };
@@ -144,7 +153,7 @@ fn generated(
         options: SamplingOptions { temperature: 1.0, ..SamplingOptions::default() },
         verification,
         randomness,
-        constraint: None,
+        constraint: constraint.cloned(),
     };
     let randomness: Arc<dyn Randomness + Send + Sync> = Arc::new(randomness);
     let cluster = InlineCluster::new(engine, randomness).with_random_order(seed);
@@ -155,32 +164,36 @@ fn generated(
     (sequence.generated().to_vec(), sequence.statistics().clone())
 }
 
-/// Asserts that a decoder generates the same text for many orders of jobs, with every kind of drafter.
+/// Asserts that a decoder generates the same text for many orders of jobs, with every kind of drafter, with and without
+/// tokens that a constraint determines.
 fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
-    let model = (0..60)
-        .map(|order| generate_with_drafter(&mut *decoder(), ModelDrafter::new(table(9)), order));
-    assert_eq!(model.collect::<BTreeSet<_>>().len(), 1, "{name}, model");
-    let lookup = (0..60).map(|order| generate_with_drafter(&mut *decoder(), PromptLookup, order));
-    assert_eq!(lookup.collect::<BTreeSet<_>>().len(), 1, "{name}, prompt-lookup");
-    let suffix =
-        (0..60).map(|order| generate_with_drafter(&mut *decoder(), SuffixDrafter::new(), order));
-    assert_eq!(suffix.collect::<BTreeSet<_>>().len(), 1, "{name}, suffix");
-    for (calibration, round) in [
-        (CalibrationPolicy::EveryRound, 1),
-        (CalibrationPolicy::EveryRound, 5),
-        (CalibrationPolicy::DuringVerification, 5),
-        (CalibrationPolicy::OnMismatch, 5),
-        (CalibrationPolicy::PrefillOnly, 5),
-        (CalibrationPolicy::Never, 5),
-    ] {
-        let approximate = (0..60).map(|order| {
-            let groups = LayerGroups::of_sizes(&[2]);
-            let drafter =
-                LayerParallelDrafter::new(LayerParallelTable::default(), groups, calibration);
-            generate_with_drafter(&mut *decoder(), drafter.with_round_length(round), order)
-        });
-        let texts = approximate.collect::<BTreeSet<_>>();
-        assert_eq!(texts.len(), 1, "{name}, easyspec {calibration} in rounds of {round}");
+    for constraint in constraints() {
+        let constraint = constraint.as_ref();
+        let name = format!("{name}, {constraint:?}");
+        let assert_one_text_of = |drafter_name: &str, drafter: &dyn Fn() -> Box<dyn Drafter>| {
+            let texts = (0..60)
+                .map(|order| generate_with_drafter(&mut *decoder(), drafter(), constraint, order));
+            assert_eq!(texts.collect::<BTreeSet<_>>().len(), 1, "{name}, {drafter_name}");
+        };
+        assert_one_text_of("model", &|| Box::new(ModelDrafter::new(table(9))));
+        assert_one_text_of("prompt-lookup", &|| Box::new(PromptLookup));
+        assert_one_text_of("suffix", &|| Box::new(SuffixDrafter::new()));
+        for (calibration, round) in [
+            (CalibrationPolicy::EveryRound, 1),
+            (CalibrationPolicy::EveryRound, 5),
+            (CalibrationPolicy::DuringVerification, 5),
+            (CalibrationPolicy::OnMismatch, 5),
+            (CalibrationPolicy::PrefillOnly, 5),
+            (CalibrationPolicy::Never, 5),
+        ] {
+            let drafter_name = format!("easyspec {calibration} in rounds of {round}");
+            assert_one_text_of(&drafter_name, &|| {
+                let groups = LayerGroups::of_sizes(&[2]);
+                let drafter =
+                    LayerParallelDrafter::new(LayerParallelTable::default(), groups, calibration);
+                Box::new(drafter.with_round_length(round))
+            });
+        }
     }
 }
 
@@ -216,7 +229,10 @@ fn pearls_text_does_not_depend_on_the_order_of_jobs() {
 fn ssds_text_is_that_of_speculative_decoding() {
     let draft_length =
         |length| SpeculativeDraftLength::new(DraftShape::Chain { length }, DraftLength::Fixed);
-    for verification in [Verification::Rejection, Verification::Block] {
+    let rules = [Verification::Rejection, Verification::Block].into_iter();
+    for (verification, constraint) in
+        rules.flat_map(|rule| constraints().map(|constraint| (rule, constraint)))
+    {
         for length in [1, 3, 4] {
             let drafters: [&dyn Fn() -> Engine; 4] = [
                 &|| Engine::new().with_drafter(0, ModelDrafter::new(table(9))),
@@ -232,12 +248,15 @@ fn ssds_text_is_that_of_speculative_decoding() {
             ];
             for (number, drafter) in drafters.into_iter().enumerate() {
                 let mut speculative = Speculative::new(draft_length(length));
-                let (expected, _) = generated(&mut speculative, drafter(), 0, verification);
+                let generated = |decoder: &mut dyn Decoder, order| {
+                    generated(decoder, drafter(), order, verification, constraint.as_ref())
+                };
+                let (expected, _) = generated(&mut speculative, 0);
                 let mut prepared = 0;
                 for order in 0..40 {
                     let mut ssd =
                         Ssd::new(draft_length(length)).with_verdicts(1 + order as usize % 6);
-                    let (tokens, of) = generated(&mut ssd, drafter(), order, verification);
+                    let (tokens, of) = generated(&mut ssd, order);
                     assert_eq!(tokens, expected, "{verification:?}, {length}, drafter {number}");
                     prepared += of.prepared;
                 }
@@ -274,7 +293,7 @@ fn automatic_lengths_do_not_follow_the_clock() {
     let measured = options(false, 100, None);
     let texts = (0..60).map(|order| {
         let drafter = ModelDrafter::new(table(9));
-        generate_with_drafter(&mut *(method.decoder)(&measured), drafter, order)
+        generate_with_drafter(&mut *(method.decoder)(&measured), drafter, None, order)
     });
     assert!(texts.collect::<BTreeSet<_>>().len() > 1);
 }
@@ -290,7 +309,7 @@ fn a_drafter_that_reads_as_much_as_the_target_drafts_rarely() {
         };
         let engine = Engine::new().with_drafter(0, ModelDrafter::new(table(9)));
         let mut decoder = (method.decoder)(&options);
-        generated(&mut *decoder, engine, 0, Verification::Rejection).1.draft_tokens
+        generated(&mut *decoder, engine, 0, Verification::Rejection, None).1.draft_tokens
     };
     let [little, as_much] = [20, 1_000].map(drafted);
     assert!(little > 3 * as_much, "{little} {as_much}");
