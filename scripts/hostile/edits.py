@@ -77,7 +77,7 @@ VALID = [
     (COMPLETIONS, {"prompt": "A sum: ", "max_tokens": 20, "grammar": 'root ::= n ("+" n){1,3}\nn ::= [0-9]{1,2}'}),
     (COMPLETIONS, {"prompt": "x", "max_tokens": 9, "structured_outputs": {"regex": "a{2,4}b?"}}),
     (CHAT,
-     {"model": "demo", "messages": HELLO, "max_completion_tokens": 12, "temperature": 0, "logprobs": True, "top_logprobs": 3}),
+     {"model": "forerun", "messages": HELLO, "max_completion_tokens": 12, "temperature": 0, "logprobs": True, "top_logprobs": 3}),
     (CHAT, {
         "messages": [{"role": "system",
                       "content": "Be brief."}, *HELLO, {"role": "assistant", "content": [{"type": "text", "text": "Hi."}]},
@@ -116,7 +116,7 @@ VALID = [
         "logit_bias": {"7": 2}, "service_tier": "auto", "verbosity": "low"
     }),
     (MESSAGES, {
-        "model": "demo", "max_tokens": 12, "messages": HELLO, "system": "Be brief.", "temperature": 0,
+        "model": "forerun", "max_tokens": 12, "messages": HELLO, "system": "Be brief.", "temperature": 0,
         "metadata": {"user_id": "u"}, "stop_sequences": ["\n\n"]
     }),
     (MESSAGES, {
@@ -139,7 +139,7 @@ VALID = [
     }),
     (COUNT, {"messages": BLOCKS, "tools": CLAUDE_TOOLS, "system": "Be brief."}),
     (RESPONSES, {
-        "model": "demo", "input": "Hello", "max_output_tokens": 12, "temperature": 0, "instructions": "Be brief.", "store": False,
+        "model": "forerun", "input": "Hello", "max_output_tokens": 12, "temperature": 0, "instructions": "Be brief.", "store": False,
         "metadata": {"a": "b"}, "reasoning": {"effort": "low"}
     }),
     (RESPONSES, {

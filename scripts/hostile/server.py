@@ -1,6 +1,7 @@
 """Clients of `forerun serve` that send nonsense, go away, or never stop."""
 
 import contextlib
+import copy
 import json
 import re
 import socket
@@ -10,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 
+import edits
 from harness import Case
 
 
@@ -212,6 +214,70 @@ def connections():
     yield Case("server: connections", "a port in use", [], run=busy_port)
 
 
+# Parts of a request whose keys are the client's own: null is a value there.
+OWN_KEYS = {"parameters", "input_schema", "schema", "json_schema", "guided_json", "json", "logit_bias", "chat_template_kwargs", "input"}
+
+
+def nulls(path, body):
+    """A field that is null is as good as one that is absent."""
+    def run(runner, folder):
+        with server(runner, folder, "--served-model-name", "forerun") as port:
+            for *above, field in edits.places(body):
+                if not isinstance(field, str) or OWN_KEYS.intersection(above):
+                    continue
+                present, absent = copy.deepcopy(body), copy.deepcopy(body)
+                for holder, change in ((present, lambda one: one.update({field: None})), (absent, lambda one: one.pop(field))):
+                    for key in above:
+                        holder = holder[key]
+                    change(holder)
+                statuses = [post(port, path, one)[0] for one in (present, absent)]
+                if statuses[0] != statuses[1]:
+                    return f"{[*above, field]}: status {statuses[0]} if it is null, {statuses[1]} if it is absent"
+            return healthy(port, folder)
+    return Case("server: requests", f"nulls in {path} {json.dumps(body)[:60]}", [], run=run)
+
+
+def number(value):
+    """A number of a schema is the number of the answer, or refused."""
+    def run(runner, folder):
+        with server(runner, folder) as port:
+            for schema in ({"const": value}, {"enum": [value]}, {"const": {"a": [value]}}, {"type": "integer", "minimum": value, "maximum": value},
+                           {"type": "array", "items": {"const": value}, "minItems": 1, "maxItems": 1}):
+                status, answer = post(port, "/v1/completions", {"prompt": "x", "max_tokens": 80, "json_schema": schema})
+                if status == 200:
+                    text = json.loads(answer)["choices"][0]["text"]
+                    if str(value) not in text:
+                        return f"{schema}: {text}"
+                elif status != 400 or str(value) not in json.loads(answer)["error"]["message"]:
+                    return f"{schema}: status {status}: {answer[:300]}"
+            return healthy(port, folder)
+    return Case("server: requests", f"the number {value}", [], run=run)
+
+
+def multiples():
+    """A schema that takes long to compile is refused or answered in time, and other clients do not wait for it."""
+    def run(runner, folder):
+        with server(runner, folder, "--request-seconds", "20") as port:
+            for step in (86_400_000, 123_456_789, 2**31, 2**31 + 11, 10**12 + 39, 2**53 - 111, 2**63 - 25, 0.0001, 1e-9, 1e300):
+                for kind in ("integer", "number"):
+                    body = {"prompt": "x", "max_tokens": 30, "json_schema": {"type": kind, "multipleOf": step}}
+                    status, answer = post(port, "/v1/completions", body)
+                    if status not in (200, 400):
+                        return f"{kind}, {step}: status {status}: {answer[:300]}"
+            return healthy(port, folder)
+    return Case("server: requests", "multiples of many numbers", [], run=run)
+
+
+def requests():
+    for path, body in edits.VALID:
+        yield nulls(path, body)
+    for edge in (2**53, 2**63, 2**64):
+        for value in (edge - 1, edge, edge + 1, 1 - edge, -edge, -edge - 1, 511 - edge, 513 - edge):
+            yield number(value)
+    yield multiples()
+
+
 def cases():
     yield from bodies()
     yield from connections()
+    yield from requests()

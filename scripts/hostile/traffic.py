@@ -11,6 +11,7 @@ for curl. Request N of a seed is always the same.
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import http.client
 import json
@@ -75,16 +76,11 @@ class Server:
 
     def __init__(self, options, folder):
         self.log = folder / f"log-{time.monotonic_ns()}"
-        argv = [
-            options.binary, "serve", "--port", "0", "--request-seconds",
-            str(options.request_seconds), "--cache-bytes", "64M", "--drain-seconds", "2", "--log-level", "warn", *options.serve
-        ]
-        env = {key: value for key, value in os.environ.items() if not key.startswith("FORERUN_")}
-        self.process = subprocess.Popen(argv,
-                                        stdout=subprocess.PIPE,
-                                        stderr=open(self.log, "w"),
-                                        text=True,
-                                        env={**env, "RUST_BACKTRACE": "0"})
+        argv = [options.binary, "serve", "--port", "0", "--request-seconds", str(options.request_seconds), "--cache-bytes", "64M"]
+        argv += ["--drain-seconds", "2", "--log-level", "warn", "--served-model-name", "forerun", *options.serve]
+        env = {key: value for key, value in os.environ.items() if not key.startswith("FORERUN_")} | {"RUST_BACKTRACE": "0"}
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, text=True, env=env)
         line = self.process.stdout.readline()
         found = re.search(r":(\d+)\s*$", line)
         if not found:
@@ -94,18 +90,30 @@ class Server:
     def alive(self):
         return self.process.poll() is None
 
+    def processes(self):
+        """Returns the folders in /proc of the server and of processes that it started."""
+        own = pathlib.Path(f"/proc/{self.process.pid}")
+        with contextlib.suppress(OSError):
+            children = [path.read_text().split() for path in own.glob("task/*/children")]
+            return [own, *(pathlib.Path(f"/proc/{child}") for some in children for child in some)]
+        return [own]
+
     def read_memory(self):
-        """Returns the resident memory in bytes, or 0 if the server has ended."""
-        try:
-            status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-            return int((re.search(r"VmRSS:\s+(\d+)", status) or [0, 0])[1]) * 1024
-        except OSError:
-            return 0
+        """Returns the resident memory in bytes of each process."""
+        sizes = []
+        for process in self.processes():
+            with contextlib.suppress(OSError):
+                found = re.search(r"VmRSS:\s+(\d+)", (process / "status").read_text())
+                sizes += [int(found.group(1)) * 1024] if found else []
+        return sizes
 
     def read_seconds(self):
         """Returns the time of all cores so far."""
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        total = 0
+        for process in self.processes():
+            with contextlib.suppress(OSError):
+                total += sum(map(int, (process / "stat").read_text().rsplit(")", 1)[1].split()[11:15]))
+        return total / os.sysconf("SC_CLK_TCK")
 
     def stop(self):
         """Ends the server with SIGTERM. Returns whether that was enough."""
@@ -208,8 +216,8 @@ class Traffic:
                 answer = self.other(path, body)
             except Exception as error:
                 answer = f"{error!r}"
-            if self.broken.is_set() or server is not self.server or not server.alive() or isinstance(
-                    answer, str) and answer.startswith("status 429"):
+            full = isinstance(answer, str) and answer.startswith("status 429")
+            if full or self.broken.is_set() or server is not self.server or not server.alive():
                 continue
             with self.lock:
                 self.slowest["other clients"] = max(self.slowest["other clients"], time.monotonic() - began)
@@ -220,10 +228,9 @@ class Traffic:
 
     def watch(self):
         while not self.ended.wait(0.25):
-            memory = self.server.read_memory()
-            if memory:
-                self.server.memory.append(memory)
-            if memory > self.options.most_memory << 20 and not self.broken.is_set():
+            sizes = self.server.read_memory()
+            self.server.memory += sizes[:1]
+            if sum(sizes) > self.options.most_memory << 20:
                 # Before the machine has no memory left.
                 self.server.killed = True
                 self.server.process.kill()
@@ -271,6 +278,8 @@ class Traffic:
                 self.broken.set()
                 with self.lock:
                     self.suspects.append((request, error))
+            except Exception as error:
+                self.note(request, judge.Verdict("failed", f"the judge fails: {error!r}"))
 
     def restart(self):
         if self.server.alive() and not self.server.stop():
@@ -312,13 +321,12 @@ class Traffic:
         self.broken.clear()
 
     def run(self, requests):
-        threads = [
-            threading.Thread(target=self.be_another, args=(number * 3, ), daemon=True) for number in range(self.options.others)
-        ]
+        others = [(number * 3,) for number in range(self.options.others)]
+        threads = [threading.Thread(target=self.be_another, args=number, daemon=True) for number in others]
         for thread in [*threads, threading.Thread(target=self.watch, daemon=True)]:
             thread.start()
         while True:
-            clients = [threading.Thread(target=self.client, args=(requests, )) for _ in range(self.options.clients)]
+            clients = [threading.Thread(target=self.client, args=(requests,)) for _ in range(self.options.clients)]
             for client in clients:
                 client.start()
             for client in clients:
