@@ -44,11 +44,10 @@ struct LastDraft {
 }
 
 impl LastDraft {
-    /// Returns whether `tokens`, of which `readable` can be read with the target's features, are this draft's, or go on
-    /// after it before the target has read all of them.
+    /// Returns whether `tokens` are this draft's, or go on after it. `readable`: how many can be read with the target's features. A
+    /// draft is not continued once the target has read it.
     fn goes_on_to(&self, tokens: &[TokenId], readable: usize) -> bool {
-        let is_ahead = tokens.len() == self.tokens.len() || readable < tokens.len();
-        is_ahead && self.read <= readable && tokens.starts_with(&self.tokens)
+        (self.read..=self.tokens.len()).contains(&readable) && tokens.starts_with(&self.tokens)
     }
 }
 
@@ -218,10 +217,14 @@ mod tests {
             let mut drafter = EagleDrafter::new(Model::default());
             (draft(&mut drafter, &tokens, known, 2), drafter.drafter.model().requests[0])
         };
-        assert_eq!(fresh(3), (after, 4));
+        assert_eq!(fresh(3), (after.clone(), 4));
         assert_eq!(fresh(5).1, 6);
-        // Once the target has read all of them, a draft starts afresh.
-        draft(&mut drafter, &[&tokens[..], &[0]].concat(), 8, 1);
-        assert_eq!(drafter.model().requests.last(), Some(&9));
+        // Once the target has read a draft, the next one starts afresh, also after further tokens.
+        let drafted = [&tokens[..], &after].concat();
+        for further in [&[0][..], &[0, 3]] {
+            let tokens = [&drafted[..], further].concat();
+            draft(&mut drafter, &tokens, drafted.len(), 1);
+            assert_eq!(drafter.model().requests.last(), Some(&(drafted.len() + 1)));
+        }
     }
 }

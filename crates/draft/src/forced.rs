@@ -9,6 +9,7 @@
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, DraftShape, Key, Purpose, Randomness, TokenId, TokenTree, Verification};
 use forerun_lm::ModelError;
+use std::borrow::Cow;
 
 /// Drafts for several sequences, as [`Drafter::draft_batch`] does. Drafts begin with the tokens that the constraints of
 /// their sequences determine.
@@ -52,14 +53,14 @@ fn forced_tokens(context: &DraftContext<'_>) -> Vec<TokenId> {
     if is_chain || forced.len() == depth { forced } else { Vec::new() }
 }
 
-/// The first tokens of a draft, which do not fill it.
+/// The first tokens of a draft, which do not fill it, if there are any.
 struct Start<'a> {
     /// The index of its context.
     index: usize,
     context: &'a DraftContext<'a>,
     forced: Vec<TokenId>,
     /// The context's tokens and the forced ones.
-    tokens: Vec<TokenId>,
+    tokens: Cow<'a, [TokenId]>,
     /// What is left of the requested shape.
     shape: DraftShape,
     randomness: FurtherRandomness<'a>,
@@ -73,24 +74,21 @@ impl<'a> Start<'a> {
             verification: context.sampling.verification,
             forced: forced.len(),
         };
-        let tokens = [context.tokens, &forced].concat();
+        let tokens = match forced.is_empty() {
+            true => context.tokens.into(),
+            false => [context.tokens, &forced].concat().into(),
+        };
         Self { index, context, forced, tokens, shape, randomness }
     }
 
     /// Returns what the drafter gets.
     fn further(&self) -> DraftContext<'_> {
-        if self.forced.is_empty() {
-            return *self.context;
-        }
         let Self { tokens, shape, randomness, .. } = self;
         DraftContext { tokens, shape, randomness, ..*self.context }
     }
 
     /// Returns the draft that goes on with the drafter's.
     fn followed_by(&self, mut further: Draft) -> Draft {
-        if self.forced.is_empty() {
-            return further;
-        }
         let mut confidences = std::mem::take(&mut further.confidences);
         if !confidences.is_empty() {
             confidences.splice(..0, vec![1.0; self.forced.len()]);

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Draft, DraftShape, FeatureRows, Features, KeyedRandomness, Sampling, SamplingOptions,
+    Draft, DraftShape, FeatureRows, Features, KeyedRandomness, Proposal, Sampling, SamplingOptions,
     SequenceId, TargetFeedback, TokenId, Verification,
 };
 use forerun_cpu::{
@@ -130,7 +130,18 @@ fn draft(
     shape: &DraftShape,
     sampling: &Sampling,
 ) -> Draft {
-    let features = if width > 0 { features(tokens.len() - 1, width) } else { Features::new() };
+    draft_after(drafter, (tokens, tokens.len()), width, shape, sampling)
+}
+
+/// Drafts after tokens, of which the target has read the first `read` but the last one.
+fn draft_after(
+    drafter: &mut dyn Drafter,
+    (tokens, read): (&[TokenId], usize),
+    width: usize,
+    shape: &DraftShape,
+    sampling: &Sampling,
+) -> Draft {
+    let features = if width > 0 { features(read - 1, width) } else { Features::new() };
     let context = DraftContext {
         sequence: SequenceId(0),
         tokens,
@@ -145,14 +156,17 @@ fn draft(
     drafter.draft(&context).unwrap()
 }
 
-/// Compares the drafts of a drafter that misses rounds with those of one that does not.
-fn assert_same_drafts(name: &str, make: &dyn Fn() -> Box<dyn Drafter>, width: usize) {
-    let warm = Sampling {
+fn warm() -> Sampling {
+    Sampling {
         options: SamplingOptions { temperature: 0.8, ..SamplingOptions::default() },
         verification: Verification::Rejection,
         ..Sampling::greedy()
-    };
-    for sampling in [Sampling::greedy(), warm] {
+    }
+}
+
+/// Compares the drafts of a drafter that misses rounds with those of one that does not.
+fn assert_same_drafts(name: &str, make: &dyn Fn() -> Box<dyn Drafter>, width: usize) {
+    for sampling in [Sampling::greedy(), warm()] {
         for shape in [
             DraftShape::Chain { length: 4 },
             DraftShape::Top { width: 3, depth: 3, budget: Some(7) },
@@ -201,5 +215,40 @@ fn drafters_that_miss_rounds_draft_as_those_that_do_not() {
     ] {
         let width = models.drafter(layout).1;
         assert_same_drafts(&format!("{layout:?}"), &|| models.drafter(layout).0, width);
+    }
+}
+
+/// Others have drafted the first tokens, as where a grammar determines them. The drafter may have seen them before, or not.
+#[test]
+fn a_draft_goes_on_after_tokens_that_the_target_has_not_read() {
+    let models = Models::new();
+    for layout in [
+        SpeculatorLayout::Medusa,
+        SpeculatorLayout::Hydra,
+        SpeculatorLayout::HydraPlusPlus,
+        SpeculatorLayout::Eagle,
+        SpeculatorLayout::Eagle3,
+    ] {
+        let tokens: Vec<TokenId> = (0..PROMPT as u32).map(|at| at * 37 % 250).collect();
+        for sampling in [Sampling::greedy(), warm()] {
+            let chain = |length| DraftShape::Chain { length };
+            let (mut used, width) = models.drafter(layout);
+            let whole = draft(&mut *used, &tokens, width, &chain(POSITIONS), &sampling);
+            let Proposal::Sampled(rows) = &whole.proposal else { panic!("{layout:?}") };
+            for ahead in [3, 1, 2] {
+                let all = [&tokens[..], &whole.tree.tokens()[..ahead]].concat();
+                // There are heads for one token less.
+                let shape = chain(POSITIONS - ahead + 1);
+                for drafter in [&mut *used, &mut *models.drafter(layout).0] {
+                    let at = (&all[..], tokens.len());
+                    let rest = draft_after(drafter, at, width, &shape, &sampling);
+                    let count = POSITIONS - ahead;
+                    let case = format!("{layout:?}, {ahead} ahead");
+                    assert_eq!(rest.tree.tokens()[..count], whole.tree.tokens()[ahead..], "{case}");
+                    let Proposal::Sampled(found) = &rest.proposal else { panic!("{case}") };
+                    assert_eq!(found[..count], rows[ahead..POSITIONS], "{case}");
+                }
+            }
+        }
     }
 }
