@@ -153,7 +153,8 @@ impl Outcome {
         equal(&self.greedy) && equal(&self.seeded) && self.sampled.plausible && known
     }
 
-    /// Returns whether the configuration is exact, no drafter failed, and enough was drafted to say so.
+    /// Returns whether the configuration is exact, no drafter failed, and enough was drafted to say
+    /// so.
     #[must_use]
     pub fn is_certified(&self) -> bool {
         self.is_exact() && self.failures().is_empty() && self.shortfalls().is_empty()
@@ -167,7 +168,8 @@ impl Outcome {
         all.failures
     }
 
-    /// Returns which answers of an exact configuration drafted or accepted too few tokens to certify anything.
+    /// Returns which answers of an exact configuration drafted or accepted too few tokens to
+    /// certify anything.
     #[must_use]
     pub fn shortfalls(&self) -> Vec<String> {
         if !self.drafts || !self.is_exact() {
@@ -200,7 +202,8 @@ impl Certificate {
         self.outcomes().all(Outcome::is_exact)
     }
 
-    /// Returns whether at least one configuration besides plain decoding ran, and all that ran are certified.
+    /// Returns whether at least one configuration besides plain decoding ran, and all that ran are
+    /// certified.
     #[must_use]
     pub fn is_certified(&self) -> bool {
         self.outcomes().count() > 1 && self.outcomes().all(Outcome::is_certified)

@@ -23,8 +23,9 @@ use forerun_core::{Key, KeyedRandomness, Purpose};
 pub struct CertifyOptions {
     /// The texts to continue.
     pub prompts: Vec<String>,
-    /// The number of tokens to compare in each way. Prompts are continued in turn until there are as many: first as far as
-    /// the model does, then also after its end-of-sequence tokens. Greedy answers may be fewer, because a prompt has only one.
+    /// The number of tokens to compare in each way. Prompts are continued in turn until there are
+    /// as many: first as far as the model does, then also after its end-of-sequence tokens. Greedy
+    /// answers may be fewer, because a prompt has only one.
     pub tokens: usize,
     /// The number of tokens to test of rejection sampling and block verification.
     pub sampled_tokens: usize,
@@ -109,8 +110,9 @@ impl<'a> Certifier<'a> {
         Ok(Self { options, plain, loader, canceller })
     }
 
-    /// Checks configurations. Automatic draft lengths become fixed ones, and the methods of `auto` take turns: what is not drafted
-    /// is not checked. `progress` receives how far the certification is.
+    /// Checks configurations. Automatic draft lengths become fixed ones, and the methods of `auto`
+    /// take turns: what is not drafted is not checked. `progress` receives how far the
+    /// certification is.
     ///
     /// # Errors
     /// If a model cannot be opened, an answer fails, or the certification is cancelled.
@@ -266,8 +268,9 @@ impl<'a> Certifier<'a> {
         Ok(cases)
     }
 
-    /// Returns the request of the answer with this number, which is greedy or has these options. If it `goes_on`, it ignores the
-    /// model's end-of-sequence tokens, without which a grammar has no end.
+    /// Returns the request of the answer with this number, which is greedy or has these options. If
+    /// it `goes_on`, it ignores the model's end-of-sequence tokens, without which a grammar has no
+    /// end.
     fn request(&self, number: usize, seeded: Option<SeededOptions>, goes_on: bool) -> Request {
         let request = Request {
             max_tokens: self.options.answer_tokens,
@@ -585,7 +588,8 @@ mod tests {
         assert!(page.contains("FAILED: a drafter failed in 2 of 2"), "{page}");
     }
 
-    /// Answers go on after the model's end until there are enough tokens; of greedy ones there may be no more.
+    /// Answers go on after the model's end until there are enough tokens; of greedy ones there may
+    /// be no more.
     #[test]
     fn short_answers_are_continued() {
         let pair = RandomPair::make().unwrap();

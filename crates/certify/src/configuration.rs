@@ -9,8 +9,9 @@ const DRAFT_TOKENS: usize = 4;
 /// The size of the tree in place of one that grows.
 const TREE_NODES: usize = 8;
 
-/// Returns a configuration as it is certified. Its drafts have a fixed size, because automatic ones pause where they do not pay, and
-/// nothing that is not drafted is checked. The methods of `auto` take turns, because it may use only one of them otherwise.
+/// Returns a configuration as it is certified. Its drafts have a fixed size, because automatic ones
+/// pause where they do not pay, and nothing that is not drafted is checked. The methods of `auto`
+/// take turns, because it may use only one of them otherwise.
 pub(crate) fn certified(options: &Options) -> Options {
     let draft_tokens = match options.draft_tokens {
         DraftTokens::Auto => DraftTokens::Fixed(DRAFT_TOKENS),
@@ -42,8 +43,8 @@ pub(crate) fn plain(options: &Options) -> Options {
     }
 }
 
-/// Returns the placement of the target if it is on a GPU, as a whole or in part: devices round differently. On cores, it
-/// has the same bits on any of them.
+/// Returns the placement of the target if it is on a GPU, as a whole or in part: devices round
+/// differently. On cores, it has the same bits on any of them.
 fn placement_on_gpu(options: &Options) -> Option<Placement> {
     let placement = options.placement.as_ref()?;
     placement.gpu_of(Role::Target(0)).map(|_| placement.of_first_target())

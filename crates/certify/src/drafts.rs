@@ -1,4 +1,5 @@
-//! What became of drafts: whether there were enough of them to certify anything, and whether a drafter failed.
+//! What became of drafts: whether there were enough of them to certify anything, and whether a
+//! drafter failed.
 
 use forerun_decode::Statistics;
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,8 @@ use std::fmt;
 /// What became of the drafts of some answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drafts {
-    /// The number of drafted tokens that the target verified: of each draft, those up to the first rejected one.
+    /// The number of drafted tokens that the target verified: of each draft, those up to the first
+    /// rejected one.
     pub drafted: usize,
     /// How many of them it accepted.
     pub accepted: usize,
@@ -15,12 +17,14 @@ pub struct Drafts {
     pub failures: Vec<String>,
 }
 
-/// The least number of drafted tokens of each kind of answers. If none of so many goes wrong, mistakes that show in more than one
-/// of 20 are excluded with a confidence of 95 % (the rule of three).
+/// The least number of drafted tokens of each kind of answers. If none of so many goes wrong,
+/// mistakes that show in more than one of 20 are excluded with a confidence of 95 % (the rule of
+/// three).
 pub(crate) const LEAST_DRAFTED: usize = 60;
 
-/// The least number of accepted ones among them: mistakes that show in more than one of 5 are excluded. What follows an
-/// accepted token, such as a wrong cache or position, shows at once and in all later tokens, so fewer of them suffice.
+/// The least number of accepted ones among them: mistakes that show in more than one of 5 are
+/// excluded. What follows an accepted token, such as a wrong cache or position, shows at once and
+/// in all later tokens, so fewer of them suffice.
 pub(crate) const LEAST_ACCEPTED: usize = 15;
 
 impl Drafts {

@@ -144,8 +144,8 @@ impl KnownAnswers {
         self.setup
     }
 
-    /// Decodes the first `length` tokens of an answer with the decoders of the source at `source`. Returns them, and what became
-    /// of their drafts.
+    /// Decodes the first `length` tokens of an answer with the decoders of the source at `source`.
+    /// Returns them, and what became of their drafts.
     ///
     /// # Errors
     /// If decoding fails.

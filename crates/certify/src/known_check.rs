@@ -54,8 +54,8 @@ pub struct KnownGroup {
 }
 
 impl KnownVerdict {
-    /// Returns whether the answers could come from the distributions, and each group has drafted enough if the configuration
-    /// drafts.
+    /// Returns whether the answers could come from the distributions, and each group has drafted
+    /// enough if the configuration drafts.
     #[must_use]
     pub fn passes(&self) -> bool {
         let mut groups = self.groups.iter();
@@ -92,8 +92,8 @@ impl KnownCheck {
         self.run_with_progress(setup, canceller, &mut |_, _| ())
     }
 
-    /// As [`run`](Self::run). `progress` receives the number of answers of a pair that are counted, and that of all. The others
-    /// are counted at the same time.
+    /// As [`run`](Self::run). `progress` receives the number of answers of a pair that are counted,
+    /// and that of all. The others are counted at the same time.
     pub(crate) fn run_with_progress(
         &self,
         setup: &(dyn Fn(&KnownPair) -> DecoderSetup + Sync),

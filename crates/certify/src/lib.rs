@@ -11,8 +11,9 @@
 //!   ([`KnownPair`]). Counts of their short texts are tested against the exact probabilities ([`KnownCheck`]), which shows
 //!   errors that need too many tokens of large models.
 //!
-//! What is not drafted is not checked. So drafts have a fixed size and never pause, the methods of `auto` take turns, and a
-//! configuration that drafted or accepted too few tokens, or whose drafter failed, is not certified ([`Drafts`]).
+//! What is not drafted is not checked. So drafts have a fixed size and never pause, the methods of
+//! `auto` take turns, and a configuration that drafted or accepted too few tokens, or whose drafter
+//! failed, is not certified ([`Drafts`]).
 //!
 //! [`compare_endpoints`] compares the greedy answers of two servers, whatever engine they run.
 

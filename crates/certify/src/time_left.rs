@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The parts of the check of a configuration. Each is measured by itself, because configurations differ in all of them.
+/// The parts of the check of a configuration. Each is measured by itself, because configurations
+/// differ in all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Open,
@@ -15,8 +16,9 @@ pub(crate) enum Part {
 impl Part {
     const ALL: [Self; 5] = [Self::Open, Self::Known, Self::Greedy, Self::Seeded, Self::Sampled];
 
-    /// Returns how many times as long as plain decoding a configuration is expected to take before the first one is
-    /// measured. With known models, it answers with a seed and without one, and perhaps by two rules.
+    /// Returns how many times as long as plain decoding a configuration is expected to take before
+    /// the first one is measured. With known models, it answers with a seed and without one, and
+    /// perhaps by two rules.
     const fn expected_ratio(self) -> f64 {
         match self {
             Self::Known => 4.0,
@@ -25,7 +27,8 @@ impl Part {
     }
 }
 
-/// What is known of a running part is worth this share of it: so much must be done until its own speed counts as much.
+/// What is known of a running part is worth this share of it: so much must be done until its own
+/// speed counts as much.
 const KNOWN_SHARE: f64 = 0.2;
 
 /// Seconds that parts have taken.
@@ -93,7 +96,8 @@ impl TimeLeft {
         (measured.seconds, measured.count) = (measured.seconds + seconds, measured.count + 1);
     }
 
-    /// Returns the seconds that are left; `None` before plain decoding has answered for the first time.
+    /// Returns the seconds that are left; `None` before plain decoding has answered for the first
+    /// time.
     pub(crate) fn seconds(&self) -> Option<f64> {
         let (running, share, seconds) = self.running;
         let expected = match self.is_plain {
@@ -119,7 +123,8 @@ impl TimeLeft {
         Some(left)
     }
 
-    /// Returns the expected seconds of a part of a configuration: the mean of those before, or what plain decoding suggests.
+    /// Returns the expected seconds of a part of a configuration: the mean of those before, or what
+    /// plain decoding suggests.
     fn configuration_seconds(&self, part: Part) -> Option<f64> {
         let measured = self.configurations[part as usize].mean();
         measured.or_else(|| Some(part.expected_ratio() * self.plain_seconds(part)?))
@@ -244,8 +249,9 @@ mod tests {
 
     const CONFIGURATIONS: usize = 10;
 
-    /// Certifies in virtual time. A token takes `plain` seconds in plain decoding, and `other(index)` in a configuration; known
-    /// answers take as long as 100 tokens. Returns the estimates, with the seconds that really are left.
+    /// Certifies in virtual time. A token takes `plain` seconds in plain decoding, and
+    /// `other(index)` in a configuration; known answers take as long as 100 tokens. Returns the
+    /// estimates, with the seconds that really are left.
     fn estimates(plain: f64, other: impl Fn(usize) -> f64) -> Vec<(Option<f64>, f64)> {
         let mut time = TimeLeft::new(100, 50, CONFIGURATIONS);
         let speeds: Vec<f64> = [plain].into_iter().chain((0..CONFIGURATIONS).map(other)).collect();
@@ -276,7 +282,8 @@ mod tests {
     fn the_time_is_known_from_the_first_answer_on() {
         let found = estimates(0.1, |_| 0.1);
         assert!(found[..4].iter().all(|(seconds, _)| seconds.is_none()), "{found:?}");
-        // Known answers are expected to take four times as long as those of plain decoding, until the first configuration.
+        // Known answers are expected to take four times as long as those of plain decoding, until
+        // the first configuration.
         let (first, left) = found[4];
         let expected = left + 3.0 * 10.0 * CONFIGURATIONS as f64;
         assert!((first.unwrap() - expected).abs() < 1e-6, "{first:?} instead of {expected}");

@@ -127,8 +127,8 @@ fn compare_servers(
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the configurations to check: the chosen one, or all that differ in how they draft and verify, with the chosen draft
-/// length and tree if there are such.
+/// Returns the configurations to check: the chosen one, or all that differ in how they draft and
+/// verify, with the chosen draft length and tree if there are such.
 fn configurations(arguments: &EngineArguments) -> Vec<Options> {
     let chosen = options(arguments);
     if chosen.method.is_some() {

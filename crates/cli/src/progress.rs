@@ -201,7 +201,8 @@ impl Task {
         }
     }
 
-    /// Sets how much of an [`estimated`](Self::estimated) task is done, what it does, and the time that is left.
+    /// Sets how much of an [`estimated`](Self::estimated) task is done, what it does, and the time
+    /// that is left.
     pub(crate) fn update_estimated(&mut self, done: u64, doing: &str, left: Duration) {
         self.bar.set_position(done);
         self.bar.set_message(format!("{doing}, {} left", about(left)));

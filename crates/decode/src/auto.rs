@@ -32,8 +32,8 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
     decoder: |options| fastest(&CHOICES, options),
 };
 
-/// `auto` for checks of the text: its methods and drafters take turns, so that all of them work, and are changed, in any answer.
-/// It has the name of `auto`, and so its placement.
+/// `auto` for checks of the text: its methods and drafters take turns, so that all of them work,
+/// and are changed, in any answer. It has the name of `auto`, and so its placement.
 pub static AUTO_IN_TURNS: MethodEntry = MethodEntry {
     decoder: |options| match options.reproducible {
         true => fastest(&CHOICES, options),
@@ -53,7 +53,8 @@ const CHOICES: [(Drafting, MakeDecoder); 3] = [
     (Drafting::DuringVerification, dsi::METHOD.decoder),
 ];
 
-/// The number of steps of a turn: PEARL and DSI verify drafts that they made during verification from the second one on.
+/// The number of steps of a turn: PEARL and DSI verify drafts that they made during verification
+/// from the second one on.
 const TURN_STEPS: u32 = 4;
 
 /// Builds a decoder with one drafter.

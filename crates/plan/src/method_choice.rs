@@ -354,7 +354,8 @@ impl MethodChoice {
         }
     }
 
-    /// Counts a step of a turn of `turn_steps`. After the last one, or if the current candidate is excluded, the next candidate works.
+    /// Counts a step of a turn of `turn_steps`. After the last one, or if the current candidate is
+    /// excluded, the next candidate works.
     fn take_turns(&mut self, turn_steps: u32) {
         self.steps += 1;
         if self.steps < turn_steps && !self.candidates[self.current].is_excluded {

@@ -177,10 +177,11 @@ pub(crate) enum Command {
     Demo(DemoArguments),
     /// Check that every method gives the text of plain decoding, on your models and prompts.
     ///
-    /// Compares greedy and seeded answers token by token, and the target's log-probabilities bit by bit.
-    /// Tests the tokens of rejection sampling against the target's distributions, and counts answers of built-in models
-    /// with known distributions. Without `--method`, checks all methods, drafters and shapes that can run here. Draft lengths
-    /// are fixed, so that drafting never pauses: what is not drafted is not checked. The exit status is 1 if a text differs, a
+    /// Compares greedy and seeded answers token by token, and the target's log-probabilities bit by
+    /// bit. Tests the tokens of rejection sampling against the target's distributions, and counts
+    /// answers of built-in models with known distributions. Without `--method`, checks all methods,
+    /// drafters and shapes that can run here. Draft lengths are fixed, so that drafting never
+    /// pauses: what is not drafted is not checked. The exit status is 1 if a text differs, a
     /// drafter fails, or a configuration drafts or accepts too few tokens.
     ///
     /// Example: `forerun certify --model TARGET --draft-model DRAFTER --report certificate.json`
@@ -223,7 +224,8 @@ pub(crate) enum Command {
     MakePair(Missing),
     /// Convert a model to GGUF.
     ///
-    /// Writes models of the families Llama, Mistral, Qwen2 and Qwen3, and refuses others, such as Gemma.
+    /// Writes models of the families Llama, Mistral, Qwen2 and Qwen3, and refuses others, such as
+    /// Gemma.
     Export(ExportArguments),
     /// Analyse a model.
     #[cfg(feature = "laboratory")]
@@ -324,8 +326,8 @@ pub(crate) struct CertifyArguments {
     #[arg(long, value_name = "N", value_parser = values::count(1..=100_000_000))]
     pub(crate) sampled_tokens: Option<usize>,
 
-    /// Number of answers of built-in models to count for each configuration and rule of verification; 0 for none [default: 4000;
-    /// with `--full`, 40000].
+    /// Number of answers of built-in models to count for each configuration and rule of
+    /// verification; 0 for none [default: 4000; with `--full`, 40000].
     ///
     /// Each configuration also decodes with these tiny models, as with a seed and as without one. The probability of each short text is known, so small errors show.
     #[arg(long, value_name = "N", value_parser = values::count(0..=1_000_000_000))]
