@@ -454,6 +454,10 @@ fn report(
         let mut report = json_report(plan, answer, interrupted);
         if let Some(logprobs) = &answer.logprobs {
             report["logprobs"] = json_logprobs(engine.tokenizer(), logprobs);
+            // The token that ended the answer has no text.
+            if let (Finish::Eos, Some(end)) = (answer.finish, logprobs.len().checked_sub(1)) {
+                report["logprobs"][end]["text"] = "".into();
+            }
         }
         writeln!(out, "{report}")?;
     } else {
@@ -464,6 +468,11 @@ fn report(
             note(format_args!(
                 "the answer ended because the model's context of {size} tokens is full"
             ));
+        }
+        if let Some(text) =
+            engine.note_on_drafter_context(answer.prompt_tokens + answer.tokens.len())
+        {
+            note(text);
         }
         let additional = plan.additional_drafters().iter().map(|drafter| format!(" + {drafter}"));
         let additional = additional.chain(lookup_name(plan));

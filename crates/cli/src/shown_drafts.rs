@@ -173,7 +173,15 @@ mod tests {
     fn token(token: TokenId, drafted: bool, rejected: Option<TokenId>) -> AnswerToken {
         let origin = if drafted { TokenOrigin::Draft } else { TokenOrigin::Correction };
         let rejected = rejected.into_iter().collect();
-        AnswerToken { token, origin, rejected, round: 0, logprob: None, ends_commit: true }
+        AnswerToken {
+            token,
+            origin,
+            rejected,
+            round: 0,
+            logprob: None,
+            ends_commit: true,
+            ends_answer: false,
+        }
     }
 
     #[test]

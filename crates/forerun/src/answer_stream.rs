@@ -40,6 +40,8 @@ pub struct AnswerToken {
     pub logprob: Option<TokenLogprob>,
     /// Whether it is the last token of its [`Commit`]: the next one must be computed first.
     pub ends_commit: bool,
+    /// Whether it is the end-of-sequence or stop token that ended the answer. It has no text.
+    pub ends_answer: bool,
 }
 
 /// Where a token of an answer comes from.
@@ -133,7 +135,9 @@ impl AnswerStream<'_> {
     /// Adds the events of the committed token at `position`.
     fn push(&mut self, position: usize) {
         let token = self.sequence.tokens()[position];
-        let text = self.sink.push(token);
+        let ends_commit = position + 1 == self.sequence.tokens().len();
+        let ends_answer = ends_commit && self.sequence.finish() == Some(Finish::Eos);
+        let text = self.sink.push(token, ends_answer);
         let number = position - self.prompt_tokens;
         let logprob = self.sequence.logprobs().and_then(|all| all.get(number)).cloned();
         let (round, origin) = self.round_and_origin(number);
@@ -141,8 +145,8 @@ impl AnswerStream<'_> {
             TokenOrigin::Correction => self.sequence.verifications()[round].rejected.clone(),
             _ => Vec::new(),
         };
-        let ends_commit = position + 1 == self.sequence.tokens().len();
-        let token = AnswerToken { token, origin, rejected, round, logprob, ends_commit };
+        let token =
+            AnswerToken { token, origin, rejected, round, logprob, ends_commit, ends_answer };
         self.events.push_back(AnswerEvent::Token(token));
         if !text.is_empty() {
             self.events.push_back(AnswerEvent::Text(text));
@@ -272,11 +276,15 @@ impl<'a> Sink<'a> {
         self.commits.push(Commit { at_ns: self.elapsed_ns(), tokens: 0 });
     }
 
-    /// Adds a token of the last commit. Returns the text that it makes final.
-    pub(crate) fn push(&mut self, token: TokenId) -> String {
+    /// Adds a token of the last commit. Returns the text that it makes final. A token that ends the answer
+    /// has none, whatever it stands for elsewhere.
+    pub(crate) fn push(&mut self, token: TokenId, ends_answer: bool) -> String {
         self.tokens.push(token);
         if let Some(commit) = self.commits.last_mut() {
             commit.tokens += 1;
+        }
+        if ends_answer {
+            return String::new();
         }
         let passed = self.stop.push(&self.stream.push(token));
         self.closed |= passed.stopped;

@@ -68,7 +68,10 @@ fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
     with_tokenizer(checkpoint, tokenizer)
 }
 
-fn with_tokenizer(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Result<OpenModel, ForerunError> {
+fn with_tokenizer(
+    mut checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+) -> Result<OpenModel, ForerunError> {
     let (largest, expected) = (tokenizer.largest_ordinary(), checkpoint.config().vocab_size);
     // Added tokens, such as padding, may lie beyond the model's vocabulary: the model never
     // generates them.
@@ -76,5 +79,6 @@ fn with_tokenizer(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Result<OpenMo
         let (tokenizer, model) = (tokenizer.file().to_owned(), checkpoint.path().to_owned());
         return Err(ForerunError::TokenizerSize { tokenizer, model, largest, expected });
     }
+    checkpoint.add_end_tokens(tokenizer.ends());
     Ok(OpenModel { checkpoint, tokenizer: Arc::new(tokenizer) })
 }

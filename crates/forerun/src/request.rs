@@ -68,10 +68,10 @@ pub struct Request {
     /// Texts that end the answer, and are not part of it. The stop string that is complete first
     /// counts. If several are complete at once, the one that began first counts.
     pub stop: Vec<String>,
-    /// Tokens that end the answer, in addition to the model's end-of-sequence tokens. They become
-    /// the answer's last token.
+    /// Tokens that end the answer, in addition to the model's end-of-sequence tokens. The one that ends
+    /// it is the answer's last token, and has no text.
     pub stop_tokens: Vec<TokenId>,
-    /// Whether to continue after the model's end-of-sequence tokens.
+    /// Whether to continue after the model's end-of-sequence tokens. They are then tokens like any other.
     pub ignore_eos: bool,
     /// Whether the text contains the texts of special tokens, such as the tags around a tool call. Tokens that end
     /// the answer have no text.

@@ -29,29 +29,26 @@ pub struct TextStream<'a> {
     tokens: Vec<TokenId>,
     /// The number of tokens of the last emitted piece.
     emitted: usize,
-    /// Whether special tokens have a text, and those that have none nevertheless.
-    special: Option<Vec<TokenId>>,
+    /// Whether special tokens have a text.
+    special: bool,
 }
 
 impl<'a> TextStream<'a> {
     /// Creates a stream of the text that follows `prompt`.
     #[must_use]
     pub fn new(tokenizer: &'a Tokenizer, prompt: &[TokenId]) -> Self {
-        Self { tokenizer, tokens: prompt.to_vec(), emitted: prompt.len(), special: None }
+        Self { tokenizer, tokens: prompt.to_vec(), emitted: prompt.len(), special: false }
     }
 
-    /// Returns this stream with the texts of special tokens, except for those in `hidden`.
+    /// Returns this stream with the texts of special tokens.
     #[must_use]
-    pub fn with_special_tokens(mut self, hidden: Vec<TokenId>) -> Self {
-        self.special = Some(hidden);
+    pub fn with_special_tokens(mut self) -> Self {
+        self.special = true;
         self
     }
 
     /// Adds a token and returns the characters that are complete now, often none.
     pub fn push(&mut self, token: TokenId) -> String {
-        if self.special.as_ref().is_some_and(|hidden| hidden.contains(&token)) {
-            return String::new();
-        }
         self.tokens.push(token);
         let text = self.pending();
         // An unfinished character decodes as the replacement character.
@@ -84,8 +81,8 @@ impl<'a> TextStream<'a> {
 
     fn decode(&self, tokens: &[TokenId]) -> String {
         match self.special {
-            None => self.tokenizer.decode(tokens),
-            Some(_) => self.tokenizer.decode_with_special(tokens),
+            false => self.tokenizer.decode(tokens),
+            true => self.tokenizer.decode_with_special(tokens),
         }
     }
 }

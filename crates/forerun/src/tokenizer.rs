@@ -3,14 +3,19 @@
 pub(crate) mod gguf;
 pub(crate) mod llama2c;
 mod scored_pieces;
+mod spelling;
 pub(crate) mod splitting;
+mod tokenizer_config;
 
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::gguf::{GgufFile, GgufMetadata};
-use forerun_formats::{Checkpoint, EmbeddedModel, LoadError};
-use std::collections::HashSet;
+use forerun_formats::{Checkpoint, EmbeddedModel, LoadError, known_ends};
+use spelling::Spelling;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use tokenizers::ModelWrapper;
+use std::sync::OnceLock;
+use tokenizer_config::TokenizerConfig;
+use tokenizers::{AddedToken, ModelWrapper};
 
 /// The file of a tokenizer.
 const TOKENIZER: &str = "tokenizer.json";
@@ -37,8 +42,25 @@ pub struct Tokenizer {
     eos: Option<TokenId>,
     /// Control tokens, which have no text.
     control: HashSet<TokenId>,
+    /// Tokens that no text is encoded as, with those of the same text that it is encoded as.
+    same_text: HashMap<TokenId, TokenId>,
+    /// The tokens that end an answer by their text.
+    ends: Vec<TokenId>,
+    /// The bytes of tokens, or why they are not known.
+    spelling: Result<Spelling, String>,
     /// The most bytes of a text that one token stands for.
     longest_token: usize,
+    /// `inner`, but special tokens in a text are text. Made when it is first needed.
+    without_special: OnceLock<Box<tokenizers::Tokenizer>>,
+}
+
+/// The special tokens of a text that is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpecialTokens {
+    /// Whether to add those that belong around every text, such as BOS.
+    pub add: bool,
+    /// Whether the texts of special tokens become these tokens. If not, they are text like any other.
+    pub parse: bool,
 }
 
 /// A text that has too many tokens to be encoded as a whole.
@@ -187,14 +209,14 @@ impl Tokenizer {
     /// Builds the tokenizer that a GGUF file's metadata describe. A whole `tokenizer.json` among them takes
     /// precedence, because it describes rules that llama.cpp lacks.
     fn from_gguf(metadata: GgufMetadata<'_>) -> Result<Self, TokenizerError> {
-        let gguf::GgufTokenizer { inner, bos, eos, control } = match metadata.text(gguf::JSON)? {
-            Some(json) => {
-                return Self::parse(metadata.path().to_owned(), json, |_| gguf::bos(metadata));
-            }
-            None => gguf::read(metadata)?,
+        let file = metadata.path();
+        let Some(json) = metadata.text(gguf::JSON)? else {
+            let gguf::GgufTokenizer { inner, bos, eos, control, same_text } = gguf::read(metadata)?;
+            let tokenizer = Self::with(inner, file.to_owned(), bos, control)?;
+            return Ok(Self { eos, same_text, ..tokenizer });
         };
-        let tokenizer = Self::with(inner, metadata.path().to_owned(), bos, control);
-        Ok(Self { eos, ..tokenizer })
+        let inner = parse(file, json)?;
+        Self::from_huggingface(inner, file.to_owned(), |_| gguf::bos(metadata))
     }
 
     /// Reads a `tokenizer.json` and, if there is one, the `tokenizer_config.json` beside it.
@@ -218,62 +240,64 @@ impl Tokenizer {
 
     /// Parses the contents of a `tokenizer.json` and of its `tokenizer_config.json`.
     fn from_json(file: PathBuf, json: &str, config: Option<&str>) -> Result<Self, TokenizerError> {
-        let at = file.clone();
-        Self::parse(file, json, |inner| match config {
-            Some(config) => configured_bos(inner, &at, config),
-            None => Ok(None),
+        let mut inner = parse(&file, json)?;
+        let config = TokenizerConfig::parse(&file, config)?;
+        config.add_tokens(&mut inner)?;
+        Self::from_huggingface(inner, file, |inner| config.bos(inner))
+    }
+
+    /// Completes the tokenizer of a `tokenizer.json`. `configured_bos` returns the token to put in front
+    /// of every text if the tokenizer itself adds none.
+    fn from_huggingface(
+        mut inner: tokenizers::Tokenizer,
+        file: PathBuf,
+        configured_bos: impl FnOnce(&tokenizers::Tokenizer) -> Result<Option<TokenId>, TokenizerError>,
+    ) -> Result<Self, TokenizerError> {
+        refuse_unknown_characters(&mut inner);
+        let empty = inner.encode("", true).map_err(|error| broken(&file, error))?;
+        let adds_special_tokens = empty.get_special_tokens_mask().contains(&1);
+        let bos = if adds_special_tokens { None } else { configured_bos(&inner)? };
+        Self::with(inner, file, bos, HashSet::new())
+    }
+
+    /// Completes a tokenizer. `control` are the control tokens that `inner` does not know.
+    fn with(
+        mut inner: tokenizers::Tokenizer,
+        file: PathBuf,
+        bos: Option<TokenId>,
+        mut control: HashSet<TokenId>,
+    ) -> Result<Self, TokenizerError> {
+        let vocabulary = inner.get_vocab(true);
+        // Neither the alphabet of byte-level tokenizers nor that of sentencepiece is shorter than the
+        // text that it stands for.
+        let longest_token = vocabulary.keys().map(String::len).max().unwrap_or(0);
+        let ends = mark_ends(&mut inner, &vocabulary).map_err(|error| broken(&file, error))?;
+        let added = inner.get_added_tokens_decoder().into_iter();
+        control.extend(added.filter(|(_, token)| token.special).map(|(id, _)| id));
+        let decoder = serde_json::to_value(inner.get_decoder()).unwrap_or_default();
+        Ok(Self {
+            inner,
+            file,
+            bos,
+            eos: None,
+            control,
+            same_text: HashMap::new(),
+            ends,
+            spelling: Spelling::new(&decoder),
+            longest_token,
+            without_special: OnceLock::new(),
         })
     }
 
-    /// Parses the contents of a `tokenizer.json`. `configured_bos` returns the token to put in front of
-    /// every text if the tokenizer itself adds none.
-    fn parse(
-        file: PathBuf,
-        json: &str,
-        configured_bos: impl FnOnce(&tokenizers::Tokenizer) -> Result<Option<TokenId>, TokenizerError>,
-    ) -> Result<Self, TokenizerError> {
-        let broken = |error: tokenizers::Error| TokenizerError::Broken {
-            file: file.clone(),
-            reason: error.to_string(),
-        };
-        let mut inner: tokenizers::Tokenizer = json.parse().map_err(broken)?;
-        // Files may have the truncation and padding of training. A prompt must stay whole.
-        inner.with_padding(None);
-        inner.with_truncation(None).map_err(broken)?;
-        refuse_unknown_characters(&mut inner);
-        let empty = inner.encode("", true).map_err(broken)?;
-        let adds_special_tokens = empty.get_special_tokens_mask().contains(&1);
-        let bos = if adds_special_tokens { None } else { configured_bos(&inner)? };
-        // Since tokenizers 0.23, `decode` looks for the normalized text of a token among the special
-        // tokens, and does not skip a special token with a text that the normalizer changes.
-        let added = inner.get_added_tokens_decoder().into_iter();
-        let control = added.filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        Ok(Self::with(inner, file, bos, control))
-    }
-
-    fn with(
-        inner: tokenizers::Tokenizer,
-        file: PathBuf,
-        bos: Option<TokenId>,
-        control: HashSet<TokenId>,
-    ) -> Self {
-        // Neither the alphabet of byte-level tokenizers nor that of sentencepiece is shorter than the
-        // text that it stands for.
-        let longest_token = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
-        Self { inner, file, bos, eos: None, control, longest_token }
-    }
-
     #[cfg(test)]
-    pub(crate) fn of(inner: tokenizers::Tokenizer) -> Self {
+    pub(crate) fn of(inner: tokenizers::Tokenizer) -> Result<Self, TokenizerError> {
         Self::with(inner, PathBuf::new(), None, HashSet::new())
     }
 
     /// Builds the tokenizer of a llama2.c file from its pieces.
     fn from_llama2c(file: PathBuf, pieces: &[llama2c::Piece]) -> Result<Self, TokenizerError> {
-        let inner = llama2c::byte_pair_tokenizer(pieces).map_err(|error| {
-            TokenizerError::Broken { file: file.clone(), reason: error.to_string() }
-        })?;
-        Ok(Self::with(inner, file, Some(1), HashSet::from([0, 1, 2])))
+        let inner = llama2c::byte_pair_tokenizer(pieces).map_err(|error| broken(&file, error))?;
+        Self::with(inner, file, Some(1), HashSet::from([0, 1, 2]))
     }
 
     /// Returns the tokenizer as the text of a `tokenizer.json`, whatever file it was read from.
@@ -281,11 +305,7 @@ impl Tokenizer {
     /// # Errors
     /// If the tokenizer cannot be serialized.
     pub fn to_json(&self) -> Result<String, TokenizerError> {
-        let broken = |error: tokenizers::Error| TokenizerError::Broken {
-            file: self.file.clone(),
-            reason: error.to_string(),
-        };
-        self.inner.to_string(false).map_err(broken)
+        self.inner.to_string(false).map_err(|error| broken(&self.file, error))
     }
 
     /// Returns the entries of `tokenizer_config.json` that [`Self::to_json`] does not contain.
@@ -299,8 +319,42 @@ impl Tokenizer {
     /// # Errors
     /// If the text cannot be encoded.
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        let tokens = self.encode_part(text, true)?;
-        Ok(tokens.into_iter().chain(self.eos).collect())
+        self.encode_with(text, SpecialTokens { add: true, parse: true })
+    }
+
+    /// Encodes a text as [`Self::encode`] does, with other special tokens.
+    ///
+    /// # Errors
+    /// If the text cannot be encoded.
+    ///
+    /// ```
+    /// use forerun::{RandomPair, SpecialTokens, Tokenizer};
+    ///
+    /// let pair = RandomPair::make()?;
+    /// let tokenizer = Tokenizer::from_checkpoint(pair.target())?;
+    /// let encode = |add, parse| tokenizer.encode_with("</s>", SpecialTokens { add, parse });
+    /// assert_eq!(encode(true, true)?.len(), 2);
+    /// assert_eq!(encode(false, true)?.len(), 1);
+    /// assert_eq!(tokenizer.decode(&encode(false, false)?), "</s>");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn encode_with(
+        &self,
+        text: &str,
+        special: SpecialTokens,
+    ) -> Result<Vec<TokenId>, TokenizerError> {
+        let without_special = || {
+            let mut inner = Box::new(self.inner.clone());
+            inner.set_encode_special_tokens(true);
+            inner
+        };
+        let inner = match special.parse {
+            true => &self.inner,
+            false => self.without_special.get_or_init(without_special),
+        };
+        let tokens = self.encode_text(inner, text, special.add)?;
+        let (bos, eos) = (self.bos.filter(|_| special.add), self.eos.filter(|_| special.add));
+        Ok(bos.into_iter().chain(tokens).chain(eos).collect())
     }
 
     /// Returns how long a text is, if it certainly has `limit` tokens or more. Neither time nor memory
@@ -322,7 +376,7 @@ impl Tokenizer {
         let (mut rest, mut pieces, mut tokens) = (text, 0, 0);
         while !rest.is_empty() {
             let (piece, tail) = rest.split_at(end_of_piece(rest));
-            tokens += self.encode_text(piece, false)?.len();
+            tokens += self.encode_text(&self.inner, piece, false)?.len();
             (rest, pieces) = (tail, pieces + 1);
             if is_certain || tokens.saturating_sub(pieces * TOKENS_AT_A_CUT) >= limit {
                 let (bytes, encoded) = (text.len(), text.len() - rest.len());
@@ -341,15 +395,16 @@ impl Tokenizer {
         first: bool,
     ) -> Result<Vec<TokenId>, TokenizerError> {
         let bos = self.bos.filter(|_| first);
-        Ok(bos.into_iter().chain(self.encode_text(text, first)?).collect())
+        Ok(bos.into_iter().chain(self.encode_text(&self.inner, text, first)?).collect())
     }
 
     fn encode_text(
         &self,
+        inner: &tokenizers::Tokenizer,
         text: &str,
         add_special_tokens: bool,
     ) -> Result<Vec<TokenId>, TokenizerError> {
-        let encoding = self.inner.encode(text, add_special_tokens);
+        let encoding = inner.encode(text, add_special_tokens);
         let encoding = encoding.map_err(|error| {
             let file = self.file.clone();
             match self.first_unknown_character(text) {
@@ -406,37 +461,88 @@ impl Tokenizer {
     pub fn decode(&self, tokens: &[TokenId]) -> String {
         let shown: Vec<TokenId> =
             tokens.iter().copied().filter(|token| !self.control.contains(token)).collect();
-        self.inner.decode(&shown, true).unwrap_or_default()
+        self.decode_with_special(&shown)
     }
 
     /// Decodes tokens with the texts of special tokens. Unknown ids have no text.
     #[must_use]
     pub fn decode_with_special(&self, tokens: &[TokenId]) -> String {
-        self.inner.decode(tokens, false).unwrap_or_default()
+        let tokens: Vec<TokenId> = tokens.iter().map(|token| self.encoded(*token)).collect();
+        self.inner.decode(&tokens, false).unwrap_or_default()
     }
 
-    /// Returns the text of a token in the middle of a text. Alone, many tokens lose a leading space.
+    /// Returns the token with the same text that a text is encoded as.
+    fn encoded(&self, token: TokenId) -> TokenId {
+        self.same_text.get(&token).copied().unwrap_or(token)
+    }
+
+    /// Returns the text of a token in the middle of a text. Alone, many tokens lose a leading space. Bytes
+    /// that form no character become the replacement character.
     #[must_use]
     pub fn piece(&self, token: TokenId) -> String {
-        let (once, twice) = (self.decode(&[token]), self.decode(&[token; 2]));
-        twice.strip_prefix(&once).map_or(once.clone(), str::to_owned)
+        String::from_utf8_lossy(&self.bytes(token)).into_owned()
+    }
+
+    /// Returns the bytes of a token in the middle of a text. They may be a part of a character. Special
+    /// tokens and unknown ids have none.
+    #[must_use]
+    pub fn bytes(&self, token: TokenId) -> Vec<u8> {
+        if self.is_special(token) { Vec::new() } else { self.bytes_with_special(token) }
+    }
+
+    /// Returns the bytes of a token as [`Self::bytes`] does. The bytes of special tokens are their texts.
+    #[must_use]
+    pub fn bytes_with_special(&self, token: TokenId) -> Vec<u8> {
+        let id = self.encoded(token);
+        let Some(text) = self.inner.id_to_token(id) else { return Vec::new() };
+        if self.is_special(token) {
+            return text.into_bytes();
+        }
+        let is_added = self.inner.get_added_vocabulary().simple_id_to_token(id).is_some();
+        if let (Ok(spelling), false) = (&self.spelling, is_added) {
+            return spelling.bytes(&text);
+        }
+        let decode = |tokens: &[TokenId]| self.inner.decode(tokens, false).unwrap_or_default();
+        let (once, twice) = (decode(&[id]), decode(&[id; 2]));
+        twice.strip_prefix(&once).map_or(once.clone(), str::to_owned).into_bytes()
+    }
+
+    /// Returns a token as the vocabulary spells it, such as `Ġthe` or `▁the` for ` the`.
+    #[must_use]
+    pub fn vocabulary_text(&self, token: TokenId) -> Option<String> {
+        self.inner.id_to_token(self.encoded(token))
+    }
+
+    /// Returns the tokens that end an answer by their text, whatever other files say.
+    pub(crate) fn ends(&self) -> &[TokenId] {
+        &self.ends
     }
 
     /// Returns whether both tokenizers have the same vocabulary, so that tokens of one mean the same to
     /// the other.
     #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
-        self.file == other.file || self.inner.get_vocab(true) == other.inner.get_vocab(true)
+        let same_vocabulary = || {
+            let inner = self.inner.get_vocab(true) == other.inner.get_vocab(true);
+            inner && self.same_text == other.same_text
+        };
+        self.file == other.file || same_vocabulary()
     }
 
     /// Returns the texts of all tokens in the vocabulary, in its own alphabet, with their ids.
     pub(crate) fn vocabulary(&self) -> impl Iterator<Item = (String, TokenId)> {
-        self.inner.get_vocab(true).into_iter()
+        let other = self.same_text.iter();
+        let other =
+            other.filter_map(|(id, encoded)| Some((self.inner.id_to_token(*encoded)?, *id)));
+        self.inner.get_vocab(true).into_iter().chain(other)
     }
 
-    /// Returns the decoder as in `tokenizer.json`; null if there is none.
-    pub(crate) fn decoder(&self) -> serde_json::Value {
-        serde_json::to_value(self.inner.get_decoder()).unwrap_or_default()
+    /// Returns how the vocabulary spells bytes.
+    ///
+    /// # Errors
+    /// What is not supported about the tokenizer.
+    pub(crate) fn spelling(&self) -> Result<&Spelling, String> {
+        self.spelling.as_ref().map_err(Clone::clone)
     }
 
     /// Returns whether a token is special: it controls the model, and is not part of a text.
@@ -448,12 +554,13 @@ impl Tokenizer {
     /// Returns the number of tokens, including added ones.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
-        self.inner.get_vocab_size(true)
+        self.inner.get_vocab_size(true) + self.same_text.len()
     }
 
     /// Returns the largest token of the vocabulary, without added tokens.
     pub(crate) fn largest_ordinary(&self) -> TokenId {
-        self.inner.get_vocab(false).into_values().max().unwrap_or(0)
+        let tokens = self.inner.get_vocab(false).into_values();
+        tokens.chain(self.same_text.keys().copied()).max().unwrap_or(0)
     }
 
     /// Returns the file that the tokenizer was loaded from.
@@ -514,41 +621,38 @@ fn refuse_unknown_characters(inner: &mut tokenizers::Tokenizer) {
     }
 }
 
-/// Returns the token that `tokenizer_config.json` puts in front of every text, for a tokenizer that
-/// adds none: its `bos_token`, if it has `"add_bos_token": true`. The configuration is in the folder
-/// of the tokenizer's `file`.
-fn configured_bos(
-    inner: &tokenizers::Tokenizer,
-    file: &Path,
-    config: &str,
-) -> Result<Option<TokenId>, TokenizerError> {
-    let broken =
-        |reason: String| TokenizerError::Broken { file: file.with_file_name(CONFIG), reason };
-    let config: TokenizerConfig =
-        serde_json::from_str(config).map_err(|error| broken(error.to_string()))?;
-    let (Some(true), Some(bos)) = (config.add_bos_token, config.bos_token) else {
-        return Ok(None);
+/// Makes special tokens of the known ends of a vocabulary, which many files do not mark, and returns
+/// these ends.
+fn mark_ends(
+    inner: &mut tokenizers::Tokenizer,
+    vocabulary: &HashMap<String, TokenId>,
+) -> tokenizers::Result<Vec<TokenId>> {
+    let added = inner.get_added_tokens_decoder();
+    let is_special = |id: TokenId| added.get(&id).is_some_and(|token| token.special);
+    let tokens = vocabulary.iter().map(|(text, id)| (*id, text.as_str(), is_special(*id)));
+    let ends = known_ends(tokens);
+    let special = |id: TokenId| match added.get(&id) {
+        Some(token) => Some(token.clone().special(true)),
+        None => Some(AddedToken::from(inner.id_to_token(id)?, true)),
     };
-    let (SpecialToken::Text(content) | SpecialToken::Object { content }) = bos;
-    match inner.token_to_id(&content) {
-        Some(id) => Ok(Some(id)),
-        None => Err(broken(format!("its bos_token {content:?} is not a token of {file:?}"))),
-    }
+    let unmarked = ends.iter().filter(|id| !is_special(**id));
+    let marked: Vec<AddedToken> = unmarked.filter_map(|id| special(*id)).collect();
+    inner.add_special_tokens(marked)?;
+    Ok(ends)
 }
 
-/// The options of `tokenizer_config.json` that are used here.
-#[derive(serde::Deserialize)]
-struct TokenizerConfig {
-    add_bos_token: Option<bool>,
-    bos_token: Option<SpecialToken>,
+/// Parses the contents of a `tokenizer.json`.
+fn parse(file: &Path, json: &str) -> Result<tokenizers::Tokenizer, TokenizerError> {
+    let broken = |error| broken(file, error);
+    let mut inner: tokenizers::Tokenizer = json.parse().map_err(broken)?;
+    // Files may have the truncation and padding of training. A prompt must stay whole.
+    inner.with_padding(None);
+    inner.with_truncation(None).map_err(broken)?;
+    Ok(inner)
 }
 
-/// A special token in the file: its text, or an object with the text.
-#[derive(serde::Deserialize)]
-#[serde(untagged)]
-enum SpecialToken {
-    Text(String),
-    Object { content: String },
+fn broken(file: &Path, error: tokenizers::Error) -> TokenizerError {
+    TokenizerError::Broken { file: file.to_owned(), reason: error.to_string() }
 }
 
 #[cfg(test)]
@@ -563,6 +667,7 @@ mod tests {
         let inner = byte_pair_tokenizer(&read_pieces(&pieces())?).map_err(|e| e.to_string())?;
         let control = HashSet::from([0, 1, 2]);
         let tokenizer = Tokenizer::with(inner, PathBuf::new(), Some(1), control);
+        let tokenizer = tokenizer.map_err(|error| error.to_string())?;
         let text = "aé😀z→😀😀éé😀→→b😀😀😀😀é";
         let bytes: Vec<TokenId> = text.bytes().map(|byte| TokenId::from(byte) + 3).collect();
         for prompt in [vec![1], vec![1, 262], vec![1, 3 + 0xC3, 3 + 0xA9]] {
@@ -631,7 +736,7 @@ mod tests {
             .and_then(|pieces| byte_pair_tokenizer(&pieces).map_err(|error| error.to_string()));
         let tokenizer = Tokenizer::of(
             inner.map_err(|reason| TokenizerError::Broken { file: PathBuf::new(), reason })?,
-        );
+        )?;
         // Words of one token and of one byte token, without spaces, and with characters of several bytes.
         for text in [" a".repeat(100_000), "b".repeat(150_000), "aé😀".repeat(30_000)] {
             let tokens = tokenizer.encode(&text)?.len();

@@ -200,7 +200,7 @@ mod tests {
         let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).build().unwrap();
         let mut tokenizer = tokenizers::Tokenizer::new(bpe);
         tokenizer.with_decoder(Some(tokenizers::decoders::fuse::Fuse::new()));
-        Arc::new(Tokenizer::of(tokenizer))
+        Arc::new(Tokenizer::of(tokenizer).unwrap())
     }
 
     fn text(count: usize) -> String {

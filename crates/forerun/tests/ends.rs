@@ -62,6 +62,11 @@ fn check_tokens(pair: &Pair) {
     for prompt in &pair.prompts[..2] {
         let prompt = pair.tokenizer().encode(prompt).unwrap();
         let whole = answer(&engines[0], &prompt, &request()).tokens;
+        let text = |end: usize| match end {
+            0 => String::new(),
+            _ => answer(&engines[0], &prompt, &Request { max_tokens: end, ..request() }).text,
+        };
+        let texts: Vec<String> = (0..TOKENS).map(text).collect();
         for engine in &engines {
             for end in 1..=TOKENS {
                 let short = Request { max_tokens: end, ..request() };
@@ -75,6 +80,7 @@ fn check_tokens(pair: &Pair) {
                 let stopped =
                     answer(engine, &prompt, &Request { stop_tokens: vec![eos], ..request() });
                 assert_eq!(stopped.tokens, whole[..first]);
+                assert_eq!(stopped.text, texts[first - 1], "the end has no text");
                 assert_eq!(stopped.finish, Finish::Eos);
                 assert_eq!(stopped.statistics.committed, first as u64);
                 let accepted: u64 = stopped.statistics.accepted.iter().sum();

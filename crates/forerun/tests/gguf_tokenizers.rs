@@ -457,7 +457,6 @@ fn files_without_a_usable_tokenizer_are_refused_by_name() {
             &["ggml.model is \"rwkv\"", "gpt2, llama, gemma4"][..],
         ),
         (bytes(vec![("ggml.pre", text("new"))]), &["ggml.pre is \"new\"", "llama-bpe, ", "qwen2"]),
-        (bytes(vec![("ggml.tokens", texts_of(&["a", "b", "a"]))]), &["tokens 0 and 2", "\"a\""]),
         (bytes(vec![("ggml.merges", texts_of(&["ab"]))]), &["merge \"ab\""]),
         (bytes(vec![("ggml.merges", texts_of(&["a c"]))]), &["model.gguf", "`c`"]),
         (bytes(vec![("ggml.token_type", GgufValue::I32s(vec![1]))]), &["3 tokens, but 1 types"]),
@@ -475,6 +474,80 @@ fn files_without_a_usable_tokenizer_are_refused_by_name() {
     // Without a rule, words are split as llama.cpp splits them.
     let file = write_model(folder.path(), 259, &bytes(vec![]));
     assert_eq!(Tokenizer::from_checkpoint(&file).unwrap().encode("ab").unwrap(), [2]);
+}
+
+/// As in llama.cpp, a text is encoded as the last of several tokens with this text.
+#[test]
+fn tokens_with_the_same_text_are_all_decoded_and_the_last_one_is_encoded() {
+    let folder = TempDir::new().unwrap();
+    let open = |size, metadata: &Metadata| {
+        Tokenizer::from_checkpoint(&write_model(folder.path(), size, metadata)).unwrap()
+    };
+    let tokenizer = open(
+        259,
+        &entries(vec![
+            ("ggml.model", GgufValue::Text("gpt2".into())),
+            ("ggml.tokens", texts_of(&["a", "b", "ab", "a", "Ã", "ab", "Ã"])),
+            ("ggml.merges", texts_of(&["a b"])),
+        ]),
+    );
+    assert_eq!(tokenizer.encode("aab").unwrap(), [3, 5]);
+    for same in [[0, 3], [2, 5], [4, 6]] {
+        let [first, last] = same.map(|token| {
+            let text = tokenizer.decode(&[1, token]);
+            assert_eq!(tokenizer.piece(token), text[1..]);
+            (text, tokenizer.bytes(token), tokenizer.vocabulary_text(token))
+        });
+        assert_eq!(first, last);
+    }
+    assert_eq!(tokenizer.bytes(4), [0xC3]);
+    assert_eq!((tokenizer.vocab_size(), tokenizer.token("a")), (7, Some(3)));
+    // Pieces with scores, an ordinary token with the text of a control token, and one of an added token.
+    let mut metadata = few_pieces();
+    for (key, value) in &mut metadata {
+        match value {
+            GgufValue::Texts(texts) => texts.extend(["ab", "</s>", "<new>"].map(str::to_owned)),
+            GgufValue::I32s(types) => types.extend([1, 1, 1]),
+            GgufValue::F32s(scores) => scores.extend([-1.0, -2.0, -3.0]),
+            _ => drop(key),
+        }
+    }
+    let tokenizer = open(268, &metadata);
+    let [ab, other_ab, new, other_end, other_new] = [260, 265, 264, 266, 267];
+    assert_eq!(tokenizer.encode("bab</s><new>").unwrap(), [1, 261, 263, other_ab, 2, new]);
+    assert_eq!(
+        tokenizer.decode(&[263, ab, other_ab, 2, other_end, new, other_new]),
+        "babab</s><new><new>"
+    );
+    assert_eq!([2, other_end].map(|token| tokenizer.is_special(token)), [true, false]);
+    assert_eq!(tokenizer.bytes(other_end), b"</s>");
+}
+
+/// llama.cpp also overrides the type of tokens that look like ends.
+#[test]
+fn known_ends_are_control_tokens_whatever_their_type() {
+    let folder = TempDir::new().unwrap();
+    for end in ["<|im_end|>", "<end_of_turn>", "<|eot_id|>", "_<EOT>", "<｜end▁of▁sentence｜>"]
+    {
+        for kind in [1, 3, 4] {
+            let mut metadata = few_pieces();
+            for (_, value) in &mut metadata {
+                match value {
+                    GgufValue::Texts(texts) => texts.push(end.to_owned()),
+                    GgufValue::I32s(types) => types.push(kind),
+                    GgufValue::F32s(scores) => scores.push(0.0),
+                    _ => {}
+                }
+            }
+            let file = write_model(folder.path(), 266, &metadata);
+            assert_eq!(Checkpoint::open(&file).unwrap().config().eos_token_ids, [2, 265], "{end}");
+            let tokenizer = Tokenizer::from_checkpoint(&file).unwrap();
+            assert_eq!(tokenizer.encode(&format!("a{end}")).unwrap(), [1, 259, 265], "{end}");
+            assert!(tokenizer.is_special(265), "{end}");
+            assert_eq!(tokenizer.decode(&[262, 265, 263]), "ab", "{end}");
+            assert_eq!(tokenizer.decode_with_special(&[262, 265, 263]), format!("a{end}b"));
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common;
-use forerun::{Forerun, Options, Plan, TextStream, TokenId, Tokenizer};
+use forerun::{Forerun, Options, Plan, SpecialTokens, TextStream, TokenId, Tokenizer};
 use forerun_formats::checkpoint::random::{
     BOS, RandomDtype, example_config, write_random_checkpoint,
 };
@@ -253,4 +253,149 @@ fn character_level_tokenizers_use_the_unknown_token_or_name_the_character() {
         assert!(error.starts_with("cannot encode 'é': "), "{kind}: {error}");
         assert!(error.contains("tokenizer.json has neither a token for it"), "{kind}: {error}");
     }
+}
+
+/// Writes a tokenizer of a few characters, with these added tokens, and these in its configuration.
+fn listed(folder: &TempDir, added: &Value, listed: &Value) -> Result<Tokenizer, String> {
+    let json = json!({
+        "version": "1.0",
+        "added_tokens": added,
+        "decoder": {"type": "Fuse"},
+        "model": {
+            "type": "BPE", "vocab": {"<unk>": 0, "a": 1, "b": 2, "ab": 3, "▁": 4, "c": 5},
+            "merges": [["a", "b"]], "unk_token": "<unk>",
+        },
+    });
+    fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
+    let config = json!({"added_tokens_decoder": listed});
+    fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    Tokenizer::from_checkpoint(folder.path()).map_err(|error| error.to_string())
+}
+
+fn added_token(content: &str, flags: &[&str]) -> Value {
+    let mut token = json!({
+        "content": content, "lstrip": false, "normalized": false, "rstrip": false, "single_word": false,
+        "special": false,
+    });
+    for flag in flags {
+        token[flag] = true.into();
+    }
+    token
+}
+
+/// The tokens and texts are those of transformers 5.24.
+#[test]
+fn tokens_of_the_configuration_alone_are_added_with_their_flags() {
+    let folder = TempDir::new().unwrap();
+    let token = added_token;
+    let rows: [(Value, &str, &[TokenId], &str); 5] = [
+        (
+            json!({"6": token("<x>", &["special"]), "7": token("<y>", &[])}),
+            "ab<x>a<y>",
+            &[3, 6, 1, 7],
+            "aba<y>",
+        ),
+        (
+            json!({"6": token("<x>", &["special", "lstrip"]), "7": token("<y>", &["rstrip"])}),
+            "a <x> b<y>  c",
+            &[1, 6, 0, 2, 7, 5],
+            "a<unk>b<y>c",
+        ),
+        (
+            json!({"6": token("x", &["single_word"])}),
+            "a x axa x",
+            &[1, 0, 6, 0, 1, 0, 1, 0, 6],
+            "a<unk>x<unk>a<unk>a<unk>x",
+        ),
+        // A token that is in the vocabulary already.
+        (json!({"1": token("a", &["special"])}), "aab", &[1, 1, 2], "b"),
+        (json!({"6": token("ab a", &["normalized"])}), "ab a", &[6], "ab a"),
+    ];
+    for (tokens, text, expected, decoded) in rows {
+        let tokenizer = listed(&folder, &json!([]), &tokens).unwrap();
+        assert_eq!(tokenizer.encode(text).unwrap(), expected, "{tokens}");
+        assert_eq!(tokenizer.decode(expected), decoded, "{tokens}");
+    }
+    // The flags replace those of tokenizer.json, which decides about the id.
+    let mut known = token("<x>", &[]);
+    known["id"] = 6.into();
+    for id in ["6", "9"] {
+        let flags = json!({id: token("<x>", &["special", "rstrip"])});
+        let tokenizer = listed(&folder, &json!([known]), &flags).unwrap();
+        assert_eq!(tokenizer.encode("ab<x>  a").unwrap(), [3, 6, 1]);
+        assert_eq!(tokenizer.decode(&[3, 6, 1]), "aba");
+    }
+    assert!(listed(&folder, &json!([known]), &Value::Null).is_ok());
+    // transformers gives such tokens other ids than those that the model was trained with.
+    for (tokens, words) in [
+        (json!({"8": token("<y>", &[])}), ["\"<y>\" as token 8", "next token is 7"]),
+        (json!({"6": token("<y>", &[])}), ["\"<y>\" as token 6", "there it is \"<x>\""]),
+        (json!({"1": token("<y>", &[])}), ["\"<y>\" as token 1", "there it is \"a\""]),
+        (json!({"7": token("<y>", &[]), "9": token("<z>", &[])}), ["\"<z>\" as token 9", "is 8"]),
+        (json!({"7": {"special": true}}), ["added_tokens_decoder", "content"]),
+    ] {
+        let error = listed(&folder, &json!([known]), &tokens).err().unwrap();
+        for word in words.iter().chain(&["tokenizer_config.json"]) {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+    }
+}
+
+/// An end of turn that no file marks is a special token, which ends answers, and cannot be typed by users.
+#[test]
+fn known_ends_are_special_tokens_whatever_their_file_says() {
+    let folder = TempDir::new().unwrap();
+    let mut plain = added_token("<|im_end|>", &[]);
+    plain["id"] = 6.into();
+    let in_config = json!({"6": added_token("<|im_end|>", &[])});
+    for (added, config) in [(json!([plain]), Value::Null), (json!([]), in_config)] {
+        let tokenizer = listed(&folder, &added, &config).unwrap();
+        assert_eq!(tokenizer.encode("ab<|im_end|>").unwrap(), [3, 6]);
+        assert!(tokenizer.is_special(6));
+        assert_eq!(tokenizer.decode(&[3, 6, 1]), "aba");
+        let special = SpecialTokens { add: false, parse: false };
+        assert!(!tokenizer.encode_with("ab<|im_end|>", special).unwrap().contains(&6));
+    }
+}
+
+#[test]
+fn the_bytes_of_tokens_are_those_of_their_text() {
+    for name in ["llama2_tokenizer.json", "gpt2_tokenizer.json"] {
+        let Some((_folder, tokenizer)) = real(name) else { return };
+        for text in TEXTS {
+            let special = SpecialTokens { add: false, parse: true };
+            let tokens = tokenizer.encode_with(text, special).unwrap();
+            let bytes = tokens.iter().flat_map(|token| tokenizer.bytes(*token));
+            let bytes = String::from_utf8(bytes.collect()).unwrap();
+            assert_eq!(
+                bytes.strip_prefix(' ').unwrap_or(&bytes),
+                text.strip_prefix(' ').unwrap_or(text)
+            );
+        }
+    }
+}
+
+/// The ends that a tokenizer knows are those of answers, too.
+#[test]
+fn an_answer_ends_at_an_end_that_the_configuration_does_not_name() {
+    let folder = TempDir::new().unwrap();
+    write_random_checkpoint(folder.path(), &example_config(), 1, RandomDtype::F32).unwrap();
+    let open = || {
+        let model = folder.path().into();
+        let plan = Plan::new(Options { model, ..Options::default() }).unwrap();
+        Forerun::open(&plan).unwrap()
+    };
+    let before = open().config().eos_token_ids.clone();
+    let file = folder.path().join("tokenizer.json");
+    let mut json: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let mut end = added_token("<|im_end|>", &[]);
+    let id = json["model"]["vocab"].as_object().unwrap().len();
+    end["id"] = id.into();
+    json["model"]["vocab"]["<|im_end|>"] = id.into();
+    json["added_tokens"].as_array_mut().unwrap().push(end);
+    fs::write(file, json.to_string()).unwrap();
+    let in_vocabulary = id < example_config().vocab_size;
+    let expected: Vec<TokenId> =
+        before.into_iter().chain(in_vocabulary.then_some(id as TokenId)).collect();
+    assert_eq!(open().config().eos_token_ids, expected);
 }

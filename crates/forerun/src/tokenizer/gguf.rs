@@ -7,7 +7,8 @@ use super::scored_pieces::byte_pair_model;
 use super::splitting::Splitting;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::gguf::GgufMetadata;
-use std::collections::HashSet;
+use forerun_formats::known_ends;
+use std::collections::{HashMap, HashSet};
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::decoders::sequence::Sequence as Decoders;
@@ -57,6 +58,8 @@ pub(super) struct GgufTokenizer {
     pub(super) eos: Option<TokenId>,
     /// Tokens without a text.
     pub(super) control: HashSet<TokenId>,
+    /// Tokens that no text is encoded as, with those of the same text that it is encoded as.
+    pub(super) same_text: HashMap<TokenId, TokenId>,
 }
 
 /// Returns whether a file has a tokenizer. Files of models that other files complete have none.
@@ -83,16 +86,19 @@ pub(super) fn read(metadata: GgufMetadata<'_>) -> Result<GgufTokenizer, Tokenize
             });
         }
     };
-    let control = || tokens.0.iter().filter(|token| token.is_control());
-    let user_defined = tokens.0.iter().filter(|token| token.kind == token_type::USER_DEFINED);
+    let control = tokens.all.iter().filter(|token| token.is_control());
+    let user_defined = tokens.encoded().filter(|token| token.kind == token_type::USER_DEFINED);
     let added =
         |token: &Token<'_>, special| AddedToken::from(token.text, special).normalized(false);
     inner
-        .add_special_tokens(control().map(|token| added(token, true)))
+        .add_special_tokens(
+            tokens.encoded().filter(|token| token.is_control()).map(|token| added(token, true)),
+        )
         .and_then(|_| inner.add_tokens(user_defined.map(|token| added(token, false))))
         .map_err(|error| broken(metadata, error.to_string()))?;
-    let control = control().map(|token| token.id).collect();
-    Ok(GgufTokenizer { inner, bos: bos(metadata)?, eos: eos(metadata)?, control })
+    let control = control.map(|token| token.id).collect();
+    let same_text = tokens.same_text();
+    Ok(GgufTokenizer { inner, bos: bos(metadata)?, eos: eos(metadata)?, control, same_text })
 }
 
 /// Returns the token to put in front of every text.
@@ -130,10 +136,20 @@ impl Token<'_> {
     fn is_control(&self) -> bool {
         matches!(self.kind, token_type::CONTROL | token_type::UNKNOWN)
     }
+
+    /// Returns whether the token is found in a text before that is split into words.
+    fn is_found_first(&self) -> bool {
+        self.is_control() || self.kind == token_type::USER_DEFINED
+    }
 }
 
 /// The tokens of a vocabulary. Ids that are padding only have none.
-struct Tokens<'a>(Vec<Token<'a>>);
+struct Tokens<'a> {
+    all: Vec<Token<'a>>,
+    /// The tokens that texts are encoded as. Of several tokens with the same text, this is the last one, as
+    /// in llama.cpp, but control tokens and added tokens come first.
+    by_text: HashMap<&'a str, TokenId>,
+}
 
 impl<'a> Tokens<'a> {
     fn read(metadata: GgufMetadata<'a>) -> Result<Self, TokenizerError> {
@@ -144,7 +160,7 @@ impl<'a> Tokens<'a> {
         let texts: Vec<&str> = texts.collect();
         let types = metadata.i32s("tokenizer.ggml.token_type")?.map(Iterator::collect);
         let scores = metadata.f32s("tokenizer.ggml.scores")?.map(Iterator::collect);
-        let types: Vec<i32> = match types {
+        let mut types: Vec<i32> = match types {
             Some(types) => types,
             None => Self::types_by_ids(metadata, texts.len())?,
         };
@@ -155,11 +171,23 @@ impl<'a> Tokens<'a> {
                 return Err(broken(metadata, reason));
             }
         }
+        // As in llama.cpp: many files do not mark the ends of turns.
+        let typed = (0..).zip(texts.iter().zip(&types));
+        for end in
+            known_ends(typed.map(|(id, (text, kind))| (id, *text, *kind == token_type::CONTROL)))
+        {
+            types[end as usize] = token_type::CONTROL;
+        }
         let tokens = (0..).zip(texts).zip(types.into_iter().zip(scores));
         let tokens = tokens.map(|((id, text), (kind, score))| Token { id, text, kind, score });
         let is_used =
             |token: &Token<'_>| token.kind != token_type::UNUSED && !token.text.is_empty();
-        Ok(Self(tokens.filter(is_used).collect()))
+        let all: Vec<Token<'a>> = tokens.filter(is_used).collect();
+        let mut by_text = HashMap::new();
+        let (first, others): (Vec<_>, Vec<_>) =
+            all.iter().partition(|token| token.is_found_first());
+        by_text.extend(others.into_iter().chain(first).map(|token| (token.text, token.id)));
+        Ok(Self { all, by_text })
     }
 
     /// Returns the types of tokens in a file without them: those that begin and end texts are control
@@ -175,16 +203,25 @@ impl<'a> Tokens<'a> {
         Ok(types)
     }
 
+    /// Returns the tokens that texts are encoded as.
+    fn encoded(&self) -> impl Iterator<Item = &Token<'a>> {
+        self.all.iter().filter(|token| self.by_text[token.text] == token.id)
+    }
+
+    /// Returns the other tokens, with those of the same text that texts are encoded as.
+    fn same_text(&self) -> HashMap<TokenId, TokenId> {
+        let pairs = self.all.iter().map(|token| (token.id, self.by_text[token.text]));
+        pairs.filter(|(id, encoded)| id != encoded).collect()
+    }
+
     /// Returns the tokens by their texts.
-    fn vocabulary(&self, metadata: GgufMetadata<'_>) -> Result<Vocab, TokenizerError> {
-        let mut vocabulary = Vocab::default();
-        for Token { id, text, .. } in &self.0 {
-            if let Some(other) = vocabulary.insert((*text).to_owned(), *id) {
-                let reason = format!("its tokens {other} and {id} have the same text {text:?}");
-                return Err(broken(metadata, reason));
-            }
-        }
-        Ok(vocabulary)
+    fn vocabulary(&self) -> Vocab {
+        self.by_text.iter().map(|(text, id)| ((*text).to_owned(), *id)).collect()
+    }
+
+    /// Returns the text of a token.
+    fn text(&self, id: TokenId) -> Option<&'a str> {
+        self.all.iter().find(|token| token.id == id).map(|token| token.text)
     }
 }
 
@@ -217,7 +254,7 @@ fn byte_level(
         supported: Splitting::all_names(),
     })?;
     let merges = merges(metadata)?;
-    let vocabulary = tokens.vocabulary(metadata)?;
+    let vocabulary = tokens.vocabulary();
     let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
         let model = BPE::builder()
             .vocab_and_merges(vocabulary, merges)
@@ -247,9 +284,8 @@ fn merged_pieces(
     metadata: GgufMetadata<'_>,
     tokens: &Tokens<'_>,
 ) -> Result<tokenizers::Tokenizer, TokenizerError> {
-    let unknown = metadata.u32("tokenizer.ggml.unknown_token_id")?;
-    let unknown = tokens.0.iter().find(|token| Some(token.id) == unknown).map(|token| token.text);
-    let (vocabulary, merges) = (tokens.vocabulary(metadata)?, merges(metadata)?);
+    let unknown = metadata.u32("tokenizer.ggml.unknown_token_id")?.and_then(|id| tokens.text(id));
+    let (vocabulary, merges) = (tokens.vocabulary(), merges(metadata)?);
     let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
         let builder = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true);
         let model = match unknown {
@@ -274,9 +310,9 @@ fn sentencepiece(
     let starts_with_space = metadata.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let removes_spaces = metadata.bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false);
     let unknown = metadata.u32("tokenizer.ggml.unknown_token_id")?.unwrap_or(0);
-    let unknown = tokens.0.iter().find(|token| token.id == unknown).map(|token| token.text);
-    let vocabulary = tokens.vocabulary(metadata)?;
-    let ordinary = tokens.0.iter().filter(|token| token.kind == token_type::NORMAL);
+    let unknown = tokens.text(unknown);
+    let vocabulary = tokens.vocabulary();
+    let ordinary = tokens.encoded().filter(|token| token.kind == token_type::NORMAL);
     let scored = ordinary.map(|token| (token.text, token.score));
     let build = || -> tokenizers::Result<tokenizers::Tokenizer> {
         let mut tokenizer =

@@ -21,7 +21,11 @@ pub(super) fn add_tokens(choices: &mut Value, collected: &[Collected], tokenizer
 }
 
 fn details(tokens: &[AnswerToken], text: &str, tokenizer: &Tokenizer) -> Vec<Value> {
-    let mut pieces: Vec<String> = tokens.iter().map(|token| tokenizer.piece(token.token)).collect();
+    let piece = |token: &AnswerToken| match token.ends_answer {
+        true => String::new(),
+        false => tokenizer.piece(token.token),
+    };
+    let mut pieces: Vec<String> = tokens.iter().map(piece).collect();
     if pieces.concat() != text {
         // A character of several tokens belongs to the last of them.
         pieces.fill(String::new());
