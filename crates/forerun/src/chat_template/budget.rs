@@ -3,7 +3,7 @@
 //! Every operation is paid before it runs, by an upper bound of what it reads and builds (constant
 //! factors aside). So neither memory nor time depends on what a template does.
 
-use super::{Message, TemplateArguments};
+use super::{Message, TemplateArguments, python};
 use minijinja::value::{DynObject, ObjectRepr, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State};
 
@@ -13,6 +13,9 @@ pub(super) const PAY: &str = "=pay";
 
 /// The filter that checks a new value, and turns a lazy sequence into a list.
 pub(super) const SETTLE: &str = "=settle";
+
+/// The filter that calls with lists of arguments: `lists… | =call(name)`. It pays for the call.
+pub(super) const CALL: &str = "=call";
 
 /// The budget without messages, in bytes.
 const BASE: usize = 32 << 20;
@@ -65,18 +68,33 @@ impl Limit {
                     *left = left.checked_sub(1).ok_or_else(|| {
                         failure(format!("it creates more than {MAX_NAMESPACES} namespaces"))
                     })?;
-                    namespace.call(state, &args.into_values())
+                    namespace.call(state, &[python::namespace(&args.into_values())?])
                 },
             );
         }
         environment.add_filter(PAY, move |state: &mut State, operands: Rest<ValueOrKwargs>| {
             let mut operands = operands.into_values();
             let operation = operands.pop().unwrap_or_default();
+            let operation = operation.as_str().unwrap_or_default();
             let left = self.budget(state);
-            let cost = cost(operation.as_str().unwrap_or_default(), &operands, left.bytes)?;
-            left.pay(cost, self)?;
+            left.pay(cost(operation, &operands, left.bytes)?, self)?;
+            python::check(operation, &mut operands)?;
             operands.reverse();
             Ok::<_, Error>(Value::from(operands))
+        });
+        environment.add_filter(CALL, move |state: &mut State, lists: Rest<ValueOrKwargs>| {
+            let mut lists = lists.into_values();
+            let call = lists.pop().unwrap_or_default();
+            let mut arguments = Vec::new();
+            for list in &lists {
+                let left = self.budget(state);
+                left.pay(items(list), self)?;
+                arguments.extend(python::items(list)?);
+            }
+            let call = call.as_str().unwrap_or_default();
+            let left = self.budget(state);
+            left.pay(cost(call, &arguments, left.bytes)?, self)?;
+            python::call(state, call, &arguments)
         });
         environment.add_filter(SETTLE, move |state: &mut State, value: Value| {
             if value.as_object().is_none() {
@@ -166,7 +184,6 @@ impl Size {
             Ok::<_, Error>(self.text() <= limit)
         };
         match object.repr() {
-            ObjectRepr::Plain => {}
             ObjectRepr::Map => {
                 for (key, value) in object.try_iter_pairs().into_iter().flatten() {
                     if !(add(&key)? && add(&value)?) {
@@ -237,7 +254,7 @@ fn cost(operation: &str, operands: &[Value], limit: usize) -> Result<usize, Erro
             }
         }
         // Different strings are compared until one ends.
-        "compare" | "is eq" | "is equalto" | "is ==" | "is ne" | "is !=" => {
+        "compare" | "<" | "is eq" | "is equalto" | "is ==" | "is ne" | "is !=" => {
             match operands.iter().all(|value| value.as_object().is_some()) {
                 true => all_text()?,
                 false => operands.iter().map(own).min().unwrap_or(0),
@@ -252,33 +269,31 @@ fn cost(operation: &str, operands: &[Value], limit: usize) -> Result<usize, Erro
             _ => all_text()?,
         },
         "[]" => each(own),
-        "[:]" => match first.as_str() {
-            Some(string) => string.len().saturating_mul(size_of::<char>()),
-            None => items(first),
-        },
+        "[:]" => items(first),
         "for" => match first.kind() {
             ValueKind::String | ValueKind::Map => copy(first),
             _ => 0,
         },
         // The length, and single items of containers.
-        "|length" | "|count" | "|first" | "|last" | "|default" | "|d" | "|safe" | "|attr"
-        | ".get" => each(own),
-        "|split" | ".split" => {
+        "|length" | "|count" | "|first" | "|default" | "|d" | "|safe" | "|attr" | ".get" => {
+            each(own)
+        }
+        ".split" | ".rsplit" => {
             let text = first.as_str().unwrap_or_default();
-            let pieces = match second.and_then(Value::as_str) {
+            let pieces = match argument(0, "sep").as_ref().and_then(Value::as_str) {
                 Some(separator) => text.matches(separator).count(),
-                None => text.split_whitespace().count(),
+                None => text.split(python::is_space).count(),
             };
             each(own).saturating_add((pieces + 1).saturating_mul(ITEM))
         }
-        "|lines" | ".splitlines" => {
-            let lines = first.as_str().unwrap_or_default().matches('\n').count() + 1;
-            own(first).saturating_add(lines.saturating_mul(ITEM))
-        }
+        ".splitlines" => own(first).saturating_add(lines(first).saturating_mul(ITEM)),
         "|replace" | ".replace" => {
-            let (text, new) = (first.as_str().unwrap_or_default(), rest.get(1).map_or(0, own));
-            let old = second.and_then(Value::as_str);
-            let replaced = old.map_or(0, |old| text.matches(old).count());
+            let new = argument(1, "new").map_or(Ok(0), |new| text(&new, limit))?;
+            let replaced =
+                match (first.as_str(), argument(0, "old").as_ref().and_then(Value::as_str)) {
+                    (Some(text), Some(old)) => text.matches(old).count(),
+                    _ => text(first, limit)?,
+                };
             all_text()?.saturating_add(replaced.saturating_mul(new))
         }
         "|join" | ".join" => {
@@ -287,32 +302,46 @@ fn cost(operation: &str, operands: &[Value], limit: usize) -> Result<usize, Erro
                 _ => (argument(0, "d"), Some(first)),
             };
             let joined = list.map_or(0, items) / ITEM;
-            let separator = separator.as_ref().map_or(0, own);
+            let separator = separator.map_or(Ok(0), |separator| text(&separator, limit))?;
             all_text()?.saturating_add(joined.saturating_mul(separator))
         }
-        "|format" | ".format" => {
-            // A width is a number in the text, or an argument.
+        "%" if first.as_str().is_none() => SCALAR,
+        "%" | "|format" | ".format" | ".format_map" => {
+            // A width is a number in the text, or a value.
             let pattern = first.as_str().unwrap_or_default();
             let numbers = pattern.split(|character: char| !character.is_ascii_digit());
             let in_pattern = numbers.filter(|digits| !digits.is_empty());
             let in_pattern = in_pattern.map(|digits| digits.parse().unwrap_or(usize::MAX)).max();
-            let arguments = rest.iter().filter(|_| pattern.contains('*'));
-            let arguments = arguments.filter_map(Value::as_usize).max();
-            let width = in_pattern.max(arguments).unwrap_or(0);
+            let values = rest.iter().flat_map(scalars).filter(|_| has_variable_width(pattern));
+            let width = in_pattern.max(values.max()).unwrap_or(0);
             let fields = pattern.matches(['%', '{']).count();
             let field = width.saturating_add(all_text()?);
             fields.max(1).saturating_mul(field)
         }
+        ".center" | ".ljust" | ".rjust" | ".zfill" | "|center" => {
+            let width = count(argument(0, "width").as_ref());
+            all_text()?.saturating_add(width.saturating_mul(size_of::<char>()))
+        }
+        ".expandtabs" => {
+            let tabs = first.as_str().unwrap_or_default().matches('\t').count();
+            let width = argument(0, "tabsize").map_or(SCALAR, |width| count(Some(&width)));
+            own(first).saturating_add(tabs.saturating_mul(width))
+        }
+        ".translate" => {
+            own(first).saturating_mul(second.map_or(Ok(1), |table| text(table, limit))?)
+        }
         "|indent" => {
             let width = argument(0, "width");
-            let lines = first.as_str().unwrap_or_default().matches('\n').count() + 1;
-            own(first).saturating_add(lines.saturating_mul(count(width.as_ref())))
+            let width = width.map_or(SCALAR, |width| count(Some(&width)).max(own(&width)));
+            text(first, limit)?.saturating_add(lines(first).saturating_mul(width))
         }
         "|tojson" | "|pprint" => {
-            let width = argument(0, "indent").and_then(|width| width.as_usize());
             let Size { nodes, .. } = Size::of(first, limit)?;
-            let width = width.unwrap_or(1).saturating_mul(MAX_DEPTH / 16);
-            all_text()?.saturating_add(nodes.saturating_mul(width))
+            let width =
+                argument(1, "indent").map_or(1, |width| count(Some(&width)).max(own(&width)));
+            let separators = argument(2, "separators").map_or(Ok(0), |one| text(&one, limit))?;
+            let node = width.saturating_mul(MAX_DEPTH / 16).saturating_add(separators);
+            all_text()?.saturating_add(nodes.saturating_mul(node))
         }
         "|batch" | "|slice" => {
             let groups = count(second).saturating_mul(2 * ITEM);
@@ -338,12 +367,39 @@ fn cost(operation: &str, operands: &[Value], limit: usize) -> Result<usize, Erro
             let each_item = rest.iter().map(copy).fold(SCALAR, usize::saturating_add);
             items(first).saturating_add((items(first) / ITEM).saturating_mul(each_item))
         }
-        "|list" | "|items" | "|dictsort" | "|reverse" | "|unique" | "|sort" | "|min" | "|max"
-        | "|groupby" | "|zip" | "|chain" => each(items),
+        "|list" | "|items" | "|last" | "|reverse" => each(items),
+        // Each item is read when it is compared.
+        "|dictsort" | "|unique" | "|sort" | "|min" | "|max" | "|groupby" => {
+            let rounds = usize::BITS - (items(first) / ITEM).leading_zeros() + 1;
+            each(items).saturating_add(all_text()?.saturating_mul(rounds as usize))
+        }
+        ".count" | ".index" if first.as_object().is_some() => {
+            let wanted = second.map_or(Ok(0), |wanted| text(wanted, limit))?;
+            items(first).saturating_add((items(first) / ITEM).saturating_mul(wanted))
+        }
         ".items" | ".keys" | ".values" | "dict()" | "namespace()" => each(copy),
         // A method of a container, or a call of a macro.
         _ if operation.ends_with("()") => each(own),
         _ if operation.starts_with('.') && first.as_object().is_some() => each(copy),
         _ => all_text()?,
     })
+}
+
+/// Returns the number of a text's lines.
+fn lines(value: &Value) -> usize {
+    value.as_str().unwrap_or_default().matches(python::ends_line).count() + 1
+}
+
+/// Returns the integers among a value and its items.
+fn scalars(value: &Value) -> Vec<usize> {
+    let items = value.as_object().is_some().then(|| value.try_iter().ok()).flatten();
+    let inner = items.into_iter().flatten().map(|item| value.get_item(&item).unwrap_or(item));
+    inner.chain([value.clone()]).filter_map(|value| value.as_usize()).collect()
+}
+
+/// Returns whether a format takes a width from its values.
+fn has_variable_width(pattern: &str) -> bool {
+    let fields = pattern.replace("{{", "");
+    let nested = fields.split('{').skip(1).any(|field| !field.contains('}'));
+    pattern.contains('*') || nested
 }

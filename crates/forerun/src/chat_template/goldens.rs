@@ -13,6 +13,13 @@ fn text(value: &Value) -> String {
     value.as_str().map(str::to_owned).unwrap_or_default()
 }
 
+fn message(fields: &Value) -> Message {
+    let mut fields = fields.as_object().cloned().unwrap_or_default();
+    let mut take = |name| fields.remove(name).as_ref().map(text).unwrap_or_default();
+    let (role, content) = (take("role"), take("content"));
+    Message { role, content, fields }
+}
+
 /// Loads a template with its tokens, and with the clock at the day when the goldens were written.
 fn template(name: &str, header: &Value) -> Result<ChatTemplate, Box<dyn std::error::Error>> {
     let file = format!("tests/chat_templates/{name}.jinja");
@@ -36,12 +43,6 @@ fn templates_render_as_transformers_renders_them() -> Outcome {
     let conversations = header["conversations"].as_object().ok_or("no conversations")?;
     let messages = |conversation: &Value| -> Vec<Message> {
         let messages = conversation.as_array().into_iter().flatten();
-        let message = |fields: &Value| {
-            let mut fields = fields.as_object().cloned().unwrap_or_default();
-            let mut take = |name| fields.remove(name).as_ref().map(text).unwrap_or_default();
-            let (role, content) = (take("role"), take("content"));
-            Message { role, content, fields }
-        };
         messages.map(message).collect()
     };
     let conversations: HashMap<&String, Vec<Message>> =
@@ -75,5 +76,55 @@ fn templates_render_as_transformers_renders_them() -> Outcome {
     assert_eq!(texts.len(), templates.len());
     assert!(texts.values().all(|&count| count >= 6), "{texts:?}");
     assert!(templates.len() >= 12 && refusals > 20, "{} {refusals}", templates.len());
+    Ok(())
+}
+
+/// What is an error here and not in jinja2, and why.
+const UNSUPPORTED: [(&str, &str); 14] = [
+    ("{{ 1,2 }}", "minijinja needs parentheses around a tuple"),
+    ("{{ text, 1 }}", "minijinja needs parentheses around a tuple"),
+    ("{{ +1 }}", "minijinja has no sign +"),
+    ("{{ 2 ** 200 }}", "integers have 127 bits"),
+    ("{{ huge * huge", "integers have 127 bits"),
+    ("maketrans", "it is of use for nothing but translate"),
+    (".to_bytes(", "bytes are of no use in a text"),
+    (".hex()", "no template writes hexadecimal floats"),
+    ("people | pprint", "only short values are printed in one line"),
+    ("| striptags", "HTML"),
+    ("| urlize", "HTML"),
+    ("| xmlattr", "HTML"),
+    ("{% autoescape", "HTML"),
+    ("| wordwrap", "a text for a terminal"),
+];
+/// What depends on chance.
+const RANDOM: [&str; 2] = ["| random", "lipsum()"];
+
+#[test]
+fn idioms_render_as_jinja2_renders_them() -> Outcome {
+    let goldens: Value = serde_json::from_str(include_str!("../../tests/goldens/jinja.json"))?;
+    let header = &goldens["header"];
+    let today: jiff::civil::DateTime = text(&header["today"]).parse()?;
+    let messages: Vec<Message> =
+        header["messages"].as_array().into_iter().flatten().map(message).collect();
+    let tools = header["tools"].as_array().cloned().unwrap_or_default();
+    let variables = header["variables"].as_object().cloned().unwrap_or_default();
+    let arguments = TemplateArguments { tools, variables };
+    let mut differences = Vec::new();
+    for record in goldens["records"].as_array().ok_or("no records")? {
+        let template = text(&record["template"]);
+        let source = Source { text: template.clone(), origin: "a golden".into() };
+        let rendered = Jinja::at(source, move || today)
+            .and_then(|jinja| jinja.render(&messages, &arguments, true, &BTreeMap::new()));
+        let expected = record["text"].as_str();
+        let unsupported = UNSUPPORTED.iter().map(|(part, _)| part).chain(&RANDOM);
+        let unsupported = unsupported.clone().any(|part| template.contains(part));
+        match rendered {
+            Ok(text) if !unsupported && expected == Some(&text) => {}
+            Err(_) if unsupported || expected.is_none() => {}
+            Ok(text) => differences.push(format!("{template}\n  is {text:?}, not {record}")),
+            Err(error) => differences.push(format!("{template}\n  fails: {error}, not {record}")),
+        }
+    }
+    assert!(differences.is_empty(), "{}\n{}", differences.join("\n"), differences.len());
     Ok(())
 }

@@ -3,14 +3,12 @@
 use super::budget::Limit;
 use super::files::Source;
 use super::metered::{Metered, without_constants};
-use super::{ChatTemplateError, Message, TemplateArguments};
+use super::{ChatTemplateError, Message, TemplateArguments, python};
 use jiff::civil::DateTime;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Output, State, escape_formatter};
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, Error, ErrorKind};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::sync::Arc;
 
 /// The name of an environment's only template.
@@ -39,7 +37,7 @@ impl Jinja {
     ) -> Result<Self, ChatTemplateError> {
         let Source { text, origin } = source;
         let check = || {
-            let text = without_constants(&without_generation_tags(text), &syntax()?)?;
+            let text = without_constants(&with_known_tags(&text), &syntax()?)?;
             Metered::compile(NAME, &text, syntax()?)?;
             Ok(text)
         };
@@ -99,14 +97,12 @@ impl Jinja {
         environment.set_fuel(Some(MAX_STEPS));
         environment.set_formatter(move |out, state, value| {
             limit.pay_text(state, value)?;
-            print_as_python(out, state, value)
+            Ok(out.write_str(&python::str(value))?)
         });
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", to_json);
+        python::install(&mut environment);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", move |format: &str| {
-            let time = jiff::fmt::strtime::format(format, clock());
+            let time = jiff::fmt::strtime::format(date_format(format), clock());
             time.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
         });
         limit.install(&mut environment);
@@ -151,91 +147,86 @@ fn describe(error: &Error) -> String {
     }
 }
 
-/// Prints `None`, `True` and `False` with a capital letter, as Python does.
-fn print_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
-    let python = match value.kind() {
-        ValueKind::None => "None",
-        ValueKind::Bool if value.is_true() => "True",
-        ValueKind::Bool => "False",
-        _ => return escape_formatter(out, state, value),
-    };
-    Ok(out.write_str(python)?)
-}
-
-/// Removes the `generation` tags, which mark answers for training, and keeps their content.
-fn without_generation_tags(text: String) -> String {
-    if !text.contains("generation") {
-        return text;
-    }
-    let mut kept = String::with_capacity(text.len());
-    let mut rest = &text[..];
-    while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}").map(|end| end + "%}".len()) else { break };
-        let (tag, name) = (&rest[start..start + length], &rest[start + 2..start + length - 2]);
+/// Replaces tags that minijinja does not have, or has otherwise.
+fn with_known_tags(text: &str) -> String {
+    let (mut kept, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(start) = ["{{", "{%", "{#"].iter().filter_map(|open| rest.find(open)).min() {
         kept += &rest[..start];
-        match name.trim_matches(['-', '+']).trim() {
-            // A condition that is always true keeps the tag's effect on the whitespace around it.
-            "generation" => kept += &tag.replace("generation", "if true"),
-            "endgeneration" => kept += &tag.replace("endgeneration", "endif"),
+        rest = &rest[start..];
+        let Some(length) = tag_length(rest) else { break };
+        let (tag, name) = (&rest[..length], &rest[2..length - 2]);
+        rest = &rest[length..];
+        let name = name.trim_matches(['-', '+']).trim();
+        match (tag.starts_with("{%"), name) {
+            // `generation` marks answers for training. Another block has the tag's effect on variables and
+            // on the whitespace around it.
+            (true, "generation") => kept += &tag.replace("generation", "with"),
+            (true, "endgeneration") => kept += &tag.replace("endgeneration", "endwith"),
+            (true, "raw") => {
+                // minijinja drops a line end after the tag, unlike jinja2.
+                match tag.ends_with("-%}") {
+                    true => kept += tag,
+                    false => kept += &(tag.trim_end_matches(['+', '%', '}']).to_owned() + "+%}"),
+                }
+                let end = rest.match_indices("{%").find(|(start, _)| {
+                    rest[start + 2..]
+                        .trim_start_matches(['-', '+'])
+                        .trim_start()
+                        .starts_with("endraw")
+                });
+                let end = end.map_or(rest.len(), |(start, _)| start);
+                kept += &rest[..end];
+                rest = &rest[end..];
+            }
             _ => kept += tag,
         }
-        rest = &rest[start + length..];
     }
     kept + rest
 }
 
-/// Serialises as Python's `json.dumps`: without HTML escapes, and with a space after commas and
-/// colons.
-#[expect(clippy::needless_pass_by_value, reason = "minijinja passes keyword arguments by value")]
-fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    // Only the defaults of `transformers` are supported. All other options are errors, too.
-    for (option, default) in [("ensure_ascii", false), ("sort_keys", false)] {
-        if options.get::<Option<bool>>(option)?.is_some_and(|given| given != default) {
-            let message = format!("tojson does not support {option} = {}", !default);
-            return Err(Error::new(ErrorKind::InvalidOperation, message));
-        }
-    }
-    options.assert_all_used()?;
-    let text = match indent {
-        Some(width) => serialize(value, PrettyFormatter::with_indent(" ".repeat(width).as_bytes())),
-        None => serialize(value, Spaced),
+/// Returns the length of a tag, expression or comment, whose end is not within a string.
+fn tag_length(text: &str) -> Option<usize> {
+    let close = match text.get(..2)? {
+        "{{" => "}}",
+        "{%" => "%}",
+        _ => return text.find("#}").map(|end| end + 2),
     };
-    text.map(Value::from)
+    let (mut quote, mut escaped) = (None, false);
+    let end = text.char_indices().find(|&(start, character)| {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some(_) if character == '\\' => escaped = true,
+            Some(open) if character == open => quote = None,
+            Some(_) => {}
+            None if matches!(character, '"' | '\'') => quote = Some(character),
+            None => return start >= 2 && text[start..].starts_with(close),
+        }
+        false
+    });
+    end.map(|(end, _)| end + close.len())
 }
 
-fn serialize(value: &Value, formatter: impl Formatter) -> Result<String, Error> {
-    let failed = |reason: String| Error::new(ErrorKind::BadSerialization, reason);
-    let mut bytes = Vec::new();
-    let mut serializer = Serializer::with_formatter(&mut bytes, formatter);
-    serde::Serialize::serialize(value, &mut serializer)
-        .map_err(|error| failed(error.to_string()))?;
-    String::from_utf8(bytes).map_err(|error| failed(error.to_string()))
-}
-
-/// Formats JSON in one line with Python's separators.
-struct Spaced;
-
-impl Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        out.write_all(if first { b"" } else { b", " })
+/// Returns a format of dates with the fields that `jiff` does not have as Python has them. The clock has no
+/// time zone, as `datetime.now()` has none.
+fn date_format(format: &str) -> String {
+    let (mut changed, mut rest) = (String::new(), format);
+    while let Some((before, field)) = rest.split_once('%') {
+        let name = field.chars().next();
+        let (name, own) = match name {
+            Some('c') => ("c", "%a %b %e %H:%M:%S %Y"),
+            Some('x') => ("x", "%m/%d/%y"),
+            Some('X') => ("X", "%H:%M:%S"),
+            Some('f') => ("f", "%6f"),
+            Some('z') => ("z", ""),
+            Some('Z') => ("Z", ""),
+            Some('%') => ("%", "%%"),
+            _ => ("", "%"),
+        };
+        changed += before;
+        changed += own;
+        rest = &field[name.len()..];
     }
-
-    fn begin_object_key<W: ?Sized + Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        out.write_all(if first { b"" } else { b", " })
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> std::io::Result<()> {
-        out.write_all(b": ")
-    }
+    changed + rest
 }
 
 #[cfg(test)]

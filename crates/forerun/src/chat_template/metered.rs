@@ -1,10 +1,11 @@
 //! Templates that pay for what they do: a compiled template, rewritten so that every operation that
 //! builds or reads values of any size is paid from a [`Budget`](super::budget) first.
 //!
-//! minijinja bounds the number of steps, but one step can double a string. Its operators cannot be
-//! replaced, so the calls are added to the compiled instructions.
+//! minijinja bounds the number of steps, but one step can double a string. So payments are added to the
+//! compiled instructions. Operators that differ from Python's are replaced there, too.
 
-use super::budget::{PAY, SETTLE};
+use super::budget::{CALL, PAY, SETTLE};
+use super::python;
 use minijinja::machinery::{
     CompiledTemplate, Instruction, Instructions, TemplateConfig, Token, eval, make_string_output,
     tokenize,
@@ -57,35 +58,88 @@ impl<'source> Metered<'source> {
     }
 }
 
-/// Makes the numbers of a template with products non-constant, because the compiler would compute
-/// constant products such as `"a" * 10**8` unpaid.
+/// A filter that marks a number as not constant. It is no part of the metered instructions.
+const NUMBER: &str = "not_a_constant";
+
+/// Makes the numbers of a template non-constant, because the compiler would compute constants such as
+/// `"a" * 10**8` unpaid, and by minijinja's operators.
 pub(super) fn without_constants(text: &str, syntax: &SyntaxConfig) -> Result<String, Error> {
     let tokens = tokenize(text, false, syntax.clone()).collect::<Result<Vec<_>, _>>()?;
-    if !tokens.iter().any(|(token, _)| matches!(token, Token::Mul)) {
-        return Ok(text.to_owned());
-    }
     let (mut changed, mut end, mut after_dot) = (String::with_capacity(text.len()), 0, false);
     for (token, span) in &tokens {
         let number = matches!(token, Token::Int(_) | Token::Int128(_) | Token::Float(_));
+        if matches!(token, Token::Ident(NUMBER)) {
+            return Err(unsupported(format!("the name {NUMBER}")));
+        }
         if number && !after_dot {
             let number = span.start_offset as usize..span.end_offset as usize;
             changed += &text[end..number.start];
-            changed += &format!("({}|default)", &text[number.clone()]);
+            changed += &format!("({}|{NUMBER})", &text[number.clone()]);
             end = number.end;
+        }
+        if let Some(string) =
+            python_string(&text[span.start_offset as usize..span.end_offset as usize], token)?
+        {
+            changed += &text[end..span.start_offset as usize];
+            changed += &string;
+            end = span.end_offset as usize;
         }
         after_dot = matches!(token, Token::Dot);
     }
     Ok(changed + &text[end..])
 }
 
+/// Returns a literal in which escapes that minijinja does not have are replaced.
+fn python_string(literal: &str, token: &Token<'_>) -> Result<Option<String>, Error> {
+    let escapes = matches!(token, Token::Str(_) | Token::String(_))
+        && ["\\U", "\\N", "\\\n"].iter().any(|escape| literal.contains(escape));
+    if !escapes {
+        return Ok(None);
+    }
+    let (mut changed, mut rest) = (String::new(), literal);
+    while let Some((before, escape)) = rest.split_once('\\') {
+        changed += before;
+        let length = escape.chars().next().map_or(0, char::len_utf8);
+        rest = &escape[length..];
+        match escape.as_bytes().first() {
+            Some(b'\n') => {}
+            Some(b'U') => {
+                let digits =
+                    escape.get(1..9).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+                let character = digits.and_then(char::from_u32);
+                changed.push(character.ok_or_else(|| unsupported("an escape of no character"))?);
+                rest = &escape[9..];
+            }
+            Some(b'N') => return Err(unsupported("the escape \\N")),
+            _ => {
+                changed.push('\\');
+                changed += &escape[..length];
+            }
+        }
+    }
+    Ok(Some(changed + rest))
+}
+
 /// Returns the instructions with a payment before each operation, and a check of each new container.
 fn with_payments<'source>(
     original: &Instructions<'source>,
 ) -> Result<Instructions<'source>, Error> {
-    let all = (0..).map_while(|index| original.get(index)).collect::<Vec<_>>();
-    let mut paid = Vec::with_capacity(all.len());
-    for instruction in &all {
-        paid.push(paid_for(instruction)?);
+    let all = (0..).map_while(|index| original.get(index)).cloned().collect();
+    let python::Bound { instructions, mut before, mut after } = python::bind_macros(all);
+    let mut paid = Vec::with_capacity(instructions.len());
+    let mut unpacked = None;
+    for (index, instruction) in instructions.iter().enumerate() {
+        let mut group = before.remove(&index).unwrap_or_default();
+        group.extend(match (instruction, unpacked.take()) {
+            (Instruction::UnpackLists(lists), _) => {
+                unpacked = Some(*lists);
+                Vec::new()
+            }
+            (call, Some(lists)) => call_with_lists(call, lists)?,
+            (instruction, None) => paid_for(instruction)?,
+        });
+        group.extend(after.remove(&index).unwrap_or_default());
+        paid.push(group);
     }
     // The new index of each original instruction, and of the end.
     let mut starts = vec![0];
@@ -122,40 +176,89 @@ fn paid_for<'source>(
 ) -> Result<Vec<Instruction<'source>>, Error> {
     use Instruction as I;
     let original = || instruction.clone();
-    let several = |count: &Option<u16>| count.map(usize::from).ok_or_else(unpacked);
+    let operator =
+        |paid: &str, operands, filter| settled(paying(paid, operands, apply(filter, operands)));
+    let several = |count: &Option<u16>| usize::from(count.unwrap_or_default());
     Ok(match instruction {
         // Raw text is paid when it is written, as values are.
         I::EmitRaw(text) => vec![I::LoadConst(Value::from(*text)), I::Emit],
-        I::Add => settled(paying("+", 2, original())),
+        I::Add => operator("+", 2, python::ADD),
+        I::Rem => operator("%", 2, python::REMAINDER),
         I::Mul => settled(paying("*", 2, original())),
-        I::Slice => settled(paying("[:]", 4, original())),
-        I::StringConcat => paying("~", 2, original()),
-        I::Eq | I::Ne | I::Lt | I::Lte | I::Gt | I::Gte | I::CompareAndPreserve(_) => {
-            paying("compare", 2, original())
+        I::Slice => operator("[:]", 4, python::SLICE),
+        I::StringConcat => operator("~", 2, python::CONCATENATE),
+        I::Lt | I::Lte | I::Gt | I::Gte => paying("<", 2, original()),
+        I::Eq | I::Ne => paying("compare", 2, original()),
+        // The kind of a comparison is not public, but printed.
+        I::CompareAndPreserve(comparison) => {
+            let operation = match &format!("{comparison:?}")[..] {
+                "Lt" | "Lte" | "Gt" | "Gte" => "<",
+                "In" | "NotIn" => "in",
+                _ => "compare",
+            };
+            paying(operation, 2, original())
         }
         I::In => paying("in", 2, original()),
-        I::GetItem => paying("[]", 2, original()),
-        I::PushLoop(_) => paying("for", 1, original()),
-        I::BuildList(_) | I::BuildTuple(_) | I::BuildMap(_) => settled(vec![original()]),
-        I::UnpackLists(_) => return Err(unpacked()),
-        I::SetAttr(_) => vec![I::Swap, settle(), I::Swap, original()],
-        I::ApplyFilter(name, count, _) => {
-            settled(paying(&format!("|{name}"), several(count)?, original()))
+        I::GetItem => paying("[]", 2, apply(python::ITEM, 2)),
+        // A method without a call.
+        I::GetAttr(name) if python::names_method(name) => {
+            settled(vec![I::LoadConst(Value::from(*name)), apply(python::ATTRIBUTE, 2)])
         }
-        I::PerformTest(name, count, _) => {
-            paying(&format!("is {name}"), several(count)?, original())
+        I::PushLoop(_) => paying("for", 1, original()),
+        I::UnpackList(_) => {
+            let mut unpacked = paying("for", 1, apply(python::UNPACKED, 1));
+            unpacked.push(original());
+            unpacked
+        }
+        I::BuildList(_) | I::BuildTuple(_) | I::BuildMap(_) => settled(vec![original()]),
+        I::Include(_) | I::LoadBlocks => {
+            return Err(unsupported("another template (`include`, `extends`)"));
+        }
+        I::PushAutoEscape => return Err(unsupported("`autoescape`")),
+        I::SetAttr(name) if name.starts_with('_') => {
+            return Err(unsupported(format!("the attribute {name} of a namespace")));
+        }
+        I::SetAttr(_) => vec![I::Swap, settle(), I::Swap, original()],
+        I::ApplyFilter(NUMBER, ..) => Vec::new(),
+        I::CallMethod("cycle", Some(1)) => {
+            return Err(unsupported("loop.cycle without arguments"));
         }
         // A range is lazy, but small.
-        I::CallFunction("range", count) => paying("range()", several(count)?, original()),
-        I::CallFunction(name, count) => {
-            settled(paying(&format!("{name}()"), several(count)?, original()))
+        I::CallFunction("range", Some(count)) => paying("range()", usize::from(*count), original()),
+        I::PerformTest(_, count, _) => paying(&name_of(instruction)?, several(count), original()),
+        I::ApplyFilter(_, count, _)
+        | I::CallFunction(_, count)
+        | I::CallMethod(_, count)
+        | I::CallObject(count) => {
+            settled(paying(&name_of(instruction)?, several(count), original()))
         }
-        I::CallMethod(name, count) => {
-            settled(paying(&format!(".{name}"), several(count)?, original()))
-        }
-        I::CallObject(count) => settled(paying("()", several(count)?, original())),
         _ => vec![original()],
     })
+}
+
+/// Returns the name of a call for the budget.
+fn name_of(call: &Instruction<'_>) -> Result<String, Error> {
+    Ok(match call {
+        Instruction::ApplyFilter(name, ..) => format!("|{name}"),
+        Instruction::PerformTest(name, ..) => format!("is {name}"),
+        Instruction::CallFunction(name, _) => format!("{name}()"),
+        Instruction::CallMethod(name, _) => format!(".{name}"),
+        Instruction::CallObject(_) => "()".to_owned(),
+        _ => return Err(unsupported("a list as separate arguments (`*list`) here")),
+    })
+}
+
+/// Returns a call whose arguments are in lists.
+fn call_with_lists<'source>(
+    call: &Instruction<'source>,
+    lists: usize,
+) -> Result<Vec<Instruction<'source>>, Error> {
+    let name = Instruction::LoadConst(Value::from(name_of(call)?));
+    Ok(settled(vec![name, apply(CALL, lists + 1)]))
+}
+
+fn apply<'source>(filter: &'source str, operands: usize) -> Instruction<'source> {
+    Instruction::ApplyFilter(filter, u16::try_from(operands).ok(), NOT_CACHED)
 }
 
 fn paying<'source>(
@@ -184,6 +287,6 @@ fn settle<'source>() -> Instruction<'source> {
     Instruction::ApplyFilter(SETTLE, Some(1), NOT_CACHED)
 }
 
-fn unpacked() -> Error {
-    Error::new(ErrorKind::SyntaxError, "lists as separate arguments (`*list`) are not supported")
+fn unsupported(what: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::SyntaxError, format!("{what} is not supported"))
 }

@@ -12,6 +12,7 @@ mod files;
 mod jinja;
 mod message;
 mod metered;
+mod python;
 mod special_text;
 
 #[cfg(test)]
