@@ -2,7 +2,7 @@
 
 use crate::answer::Answer;
 use crate::chat_template::{
-    ChatTemplate, ChatTemplateError, EncodeError, Message, TemplateArguments,
+    ChatTemplate, ChatTemplateError, EncodeError, Message, PromptEnd, TemplateArguments,
 };
 use crate::engine::{Continuation, Forerun};
 use crate::engine_method::MethodError;
@@ -223,6 +223,7 @@ impl<'a> Chat<'a> {
             let prompt = self.template.encode_within(
                 &seen,
                 &TemplateArguments::default(),
+                PromptEnd::NewMessage,
                 self.engine.tokenizer(),
                 context,
             );
@@ -291,7 +292,21 @@ impl Forerun {
         messages: &[Message],
         arguments: &TemplateArguments,
     ) -> Result<Vec<TokenId>, EncodeError> {
+        self.encode_chat_until(PromptEnd::NewMessage, template, messages, arguments)
+    }
+
+    /// Encodes a conversation as [`Self::encode_chat_with`] does, up to where the model begins to write.
+    ///
+    /// # Errors
+    /// As [`Self::encode_chat_with`], and if the template does not show the message that is to be continued.
+    pub fn encode_chat_until(
+        &self,
+        end: PromptEnd,
+        template: &ChatTemplate,
+        messages: &[Message],
+        arguments: &TemplateArguments,
+    ) -> Result<Vec<TokenId>, EncodeError> {
         let context = self.config().max_position_embeddings;
-        template.encode_within(messages, arguments, self.tokenizer(), context)
+        template.encode_within(messages, arguments, end, self.tokenizer(), context)
     }
 }

@@ -167,13 +167,30 @@ impl ChatSyntax {
     /// Returns a parser for the answer to a prompt that ends with `prompt_end`.
     #[must_use]
     pub fn parser(self, tools: &[Tool], parallel: bool, prompt_end: &str) -> ChatParser {
+        let opens = |tags: ReasoningTags| prompt_end.trim_end().ends_with(tags.open);
+        self.parser_from(tools, parallel, self.reasoning().is_some_and(opens))
+    }
+
+    /// Returns a parser for the rest of an answer that begins with `begun`.
+    #[must_use]
+    pub fn continuing_parser(self, tools: &[Tool], parallel: bool, begun: &str) -> ChatParser {
+        let opens = |tags: ReasoningTags| begun.rfind(tags.open) > begun.rfind(tags.close);
+        self.parser_from(tools, parallel, self.reasoning().is_some_and(opens))
+    }
+
+    fn reasoning(self) -> Option<ReasoningTags> {
+        match self.0 {
+            Family::Harmony => None,
+            Family::Markup { reasoning, .. } => reasoning,
+        }
+    }
+
+    fn parser_from(self, tools: &[Tool], parallel: bool, in_reasoning: bool) -> ChatParser {
         let most_calls = if parallel { usize::MAX - 1 } else { 1 };
         match self.0 {
             Family::Harmony => ChatParser::new(Kind::Harmony(HarmonyParser::new()), most_calls),
             Family::Markup { reasoning: None, .. } if tools.is_empty() => ChatParser::plain(),
             Family::Markup { reasoning, calls } => {
-                let open = reasoning.map(|tags| tags.open);
-                let in_reasoning = open.is_some_and(|open| prompt_end.trim_end().ends_with(open));
                 let calls = (!tools.is_empty()).then_some(calls);
                 let markup = Markup { reasoning, calls };
                 let parser = MarkupParser::new(markup, tools.to_vec(), in_reasoning);

@@ -12,6 +12,7 @@ mod files;
 mod jinja;
 mod message;
 mod metered;
+mod prompt_end;
 mod python;
 mod special_text;
 
@@ -26,6 +27,7 @@ use forerun_formats::EmbeddedModel;
 use forerun_formats::checkpoint::gguf::GgufFile;
 use jinja::Jinja;
 pub use message::{Message, TemplateArguments};
+pub use prompt_end::PromptEnd;
 use special_text::{SpecialText, unused_character};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -78,6 +80,12 @@ pub enum ChatTemplateError {
         "the chat template has no text for these messages: choose another one with `chat_template`"
     )]
     Empty,
+    /// The template does not show the content of the last message, which is to be continued.
+    #[error(
+        "the model's chat template does not repeat the last message, so it cannot be continued: end with a message of \
+         the user"
+    )]
+    NotContinued,
     /// The template fails while it renders.
     #[error("the chat template of {origin} cannot render these messages: {reason}")]
     Render {
@@ -295,7 +303,8 @@ impl ChatTemplate {
         messages: &[Message],
         tokenizer: &Tokenizer,
     ) -> Result<Vec<TokenId>, EncodeError> {
-        self.encode_within(messages, &TemplateArguments::default(), tokenizer, usize::MAX)
+        let (arguments, end) = (TemplateArguments::default(), PromptEnd::NewMessage);
+        self.encode_within(messages, &arguments, end, tokenizer, usize::MAX)
     }
 
     /// Encodes a conversation as [`Self::encode`] does, unless it certainly has `limit` tokens or more.
@@ -303,6 +312,7 @@ impl ChatTemplate {
         &self,
         messages: &[Message],
         arguments: &TemplateArguments,
+        end: PromptEnd,
         tokenizer: &Tokenizer,
         limit: usize,
     ) -> Result<Vec<TokenId>, EncodeError> {
@@ -310,7 +320,7 @@ impl ChatTemplate {
         let special = SpecialText { tokens: tokenizer.special_tokens(), mark };
         let messages: Vec<Message> =
             messages.iter().map(|one| special.split_message(one)).collect();
-        let text = self.render_with(&messages, &special.split_arguments(arguments), true)?;
+        let text = self.render_until(end, &messages, &special.split_arguments(arguments))?;
         // Without the marks there are at most as many tokens.
         if let Some(long) = tokenizer.too_long(&text.replace(mark, ""), limit)? {
             let LongText { bytes, tokens } = long;

@@ -2,7 +2,7 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use forerun::{EncodeError, ForerunError, GrammarError};
+use forerun::{ChatTemplateError, EncodeError, ForerunError, GrammarError, TokenizerError};
 use serde_json::{Value, json};
 
 /// An error of a request.
@@ -87,32 +87,104 @@ impl IntoResponse for ApiError {
 
 /// An error of the engine before or during an answer. `param` is the field of the prompt.
 pub(crate) fn of_engine(error: &ForerunError, param: &str) -> ApiError {
-    let message = plain(&error.to_string());
     match error {
-        ForerunError::PromptTooLong { .. } | ForerunError::PromptFarTooLong { .. } => {
+        ForerunError::PromptTooLong { prompt: tokens, context, .. }
+        | ForerunError::PromptFarTooLong { tokens, context, .. } => {
+            let message = format!(
+                "the prompt has {tokens} tokens, but the model has a context of {context}: shorten the prompt to at most {} \
+                 tokens",
+                context - 1
+            );
             ApiError::field(param, message).with_code("context_length_exceeded")
         }
-        ForerunError::EmptyPrompt | ForerunError::Tokenizer(_) => ApiError::field(param, message),
+        ForerunError::EmptyPrompt => ApiError::field(param, plain(&error.to_string())),
+        ForerunError::Tokenizer(error) => ApiError::field(param, of_tokenizer(error)),
         ForerunError::Request(error) => {
+            let message = plain(&error.to_string());
             // The message begins with the option in backticks.
             let name = message.split('\'').nth(1).unwrap_or(param).to_owned();
-            ApiError::field(name, plain(&error.to_string()))
+            ApiError::field(name, message)
         }
-        ForerunError::Grammar(GrammarError::NoEnd) => ApiError::field("ignore_eos", message),
-        _ => ApiError::internal(message),
+        ForerunError::Grammar(GrammarError::NoEnd) => {
+            ApiError::field("ignore_eos", plain(&error.to_string()))
+        }
+        _ => ApiError::internal(plain(&without_paths(error.to_string()))),
     }
 }
 
 /// An error of a conversation.
 pub(crate) fn of_chat(error: &EncodeError) -> ApiError {
-    let wrong = ApiError::field("messages", plain(&error.to_string()));
+    let message = match error {
+        EncodeError::Template(ChatTemplateError::Render { reason, .. }) => {
+            format!("the model's chat template cannot render these messages: {reason}")
+        }
+        EncodeError::Tokenizer(error) => of_tokenizer(error),
+        error => error.to_string(),
+    };
+    let wrong = ApiError::field("messages", plain(&message));
     match error {
         EncodeError::TooLong { .. } => wrong.with_code("context_length_exceeded"),
         _ => wrong,
     }
 }
 
+/// Returns the message of an error without the tokenizer's file.
+fn of_tokenizer(error: &TokenizerError) -> String {
+    match error {
+        TokenizerError::Character { character, .. } => format!(
+            "cannot encode {character:?}: the model has neither a token for it nor an unknown token, so leave it out"
+        ),
+        TokenizerError::Encode { reason, .. } => format!("cannot encode the text: {reason}"),
+        error => without_paths(error.to_string()),
+    }
+}
+
+/// Returns a message for clients, which learn nothing about the server's files. They are in the log.
+fn without_paths(message: String) -> String {
+    if !message.contains(['/', '\\']) {
+        return message;
+    }
+    tracing::error!(error = message, "a request failed");
+    "the server could not answer, for a reason that its log tells".to_owned()
+}
+
 /// Returns a message in which options are quoted as JSON fields usually are.
 fn plain(message: &str) -> String {
     message.replace('`', "'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path that no message may show.
+    const PATH: &str = "/srv/secret/model";
+
+    #[test]
+    fn errors_name_no_files_of_the_server() {
+        let file = || PATH.into();
+        let context = 64;
+        let of_engine = [
+            ForerunError::PromptTooLong { prompt: 99, context, model: PATH.into() },
+            ForerunError::PromptFarTooLong { bytes: 9, tokens: 99, context, model: PATH.into() },
+            ForerunError::TextTooLong { tokens: 99, context, model: PATH.into() },
+            ForerunError::Tokenizer(TokenizerError::Character { file: file(), character: '\u{7}' }),
+            ForerunError::Tokenizer(TokenizerError::Encode { file: file(), reason: "no".into() }),
+            ForerunError::Tokenizer(TokenizerError::Missing(file())),
+        ]
+        .map(|error| of_engine(&error, "prompt"));
+        let origin = || PATH.to_owned();
+        let of_chat = [
+            EncodeError::Template(ChatTemplateError::Render {
+                origin: origin(),
+                reason: "no".into(),
+            }),
+            EncodeError::Tokenizer(TokenizerError::Encode { file: file(), reason: "no".into() }),
+        ]
+        .map(|error| of_chat(&error));
+        for error in of_engine.into_iter().chain(of_chat) {
+            assert!(!error.message().contains("secret"), "{}", error.message());
+            assert!(error.message().len() > 20, "{}", error.message());
+        }
+    }
 }

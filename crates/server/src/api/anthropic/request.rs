@@ -1,32 +1,59 @@
 //! The fields of a request.
 
 use crate::api::error::ApiError;
-use crate::api::openai::body::{Body, OneOrMany, SpeculationField};
-use crate::api::openai::messages::{CalledFunction, ChatMessage, Content, ToolCall};
+use crate::api::fields::Api;
+use crate::api::openai::body::{Body, BodyFields, SpeculationField};
+use crate::api::openai::messages::{
+    Arguments, CalledFunction, ChatMessage, Content, ContentPart, ToolCall,
+};
+use crate::api::openai::sampling::{OneOrMany, SamplingFields};
+use crate::api::openai::structured::{ResponseFormat, StructureFields};
 use crate::api::openai::tools::{
     Function, FunctionName, ToolChoice, ToolField, ToolFields, ToolMode,
 };
+use crate::api::parse;
+use axum::body::Bytes;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-/// A request. Fields that change nothing about the text are ignored.
+/// A request, with the fields that it shares with chat completions.
+#[derive(Debug, Default)]
+pub(super) struct MessagesBody {
+    fields: MessagesFields,
+    sampling: SamplingFields,
+    structure: StructureFields,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct MessagesBody {
+struct MessagesFields {
     model: Option<String>,
-    max_tokens: Option<usize>,
-    messages: Vec<AnthropicMessage>,
+    max_tokens: Option<i64>,
+    messages: Option<Vec<AnthropicMessage>>,
     system: Option<Blocks>,
-    pub(super) stop_sequences: Vec<String>,
-    pub(super) stream: Option<bool>,
-    temperature: Option<f32>,
-    top_k: Option<i64>,
-    top_p: Option<f32>,
-    tools: Vec<AnthropicTool>,
+    stop_sequences: Option<Vec<String>>,
+    stream: Option<bool>,
+    tools: Option<Vec<AnthropicTool>>,
     tool_choice: Option<AnthropicToolChoice>,
     thinking: Option<Thinking>,
+    output_config: Option<OutputConfig>,
+    /// The older place of the format.
+    output_format: Option<OutputFormat>,
+    chat_template_kwargs: Option<Map<String, Value>>,
     speculation: Option<SpeculationField>,
-    seed: Option<i64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct OutputConfig {
+    format: Option<OutputFormat>,
+    effort: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum OutputFormat {
+    JsonSchema { schema: Value },
 }
 
 #[derive(Debug, Deserialize)]
@@ -49,14 +76,14 @@ struct Block {
     thinking: Option<String>,
     id: Option<String>,
     name: Option<String>,
-    input: Option<Value>,
+    input: Option<Arguments>,
     tool_use_id: Option<String>,
     content: Option<Blocks>,
 }
 
 #[derive(Debug, Deserialize)]
 struct AnthropicTool {
-    name: String,
+    name: Option<String>,
     r#type: Option<String>,
     description: Option<String>,
     input_schema: Option<Value>,
@@ -74,7 +101,13 @@ enum AnthropicToolChoice {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ToolUse {
-    disable_parallel_tool_use: bool,
+    disable_parallel_tool_use: Option<bool>,
+}
+
+impl ToolUse {
+    fn parallel(&self) -> bool {
+        !self.disable_parallel_tool_use.unwrap_or(false)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -87,45 +120,70 @@ enum Thinking {
 
 /// What chat completions call the fields of this API.
 pub(super) const FIELDS: [(&str, &str); 3] =
-    [("max_completion_tokens", "max_tokens"), ("stop", "stop_sequences"), ("n", "messages")];
+    [("response_format", "output_config.format"), ("stop", "stop_sequences"), ("n", "messages")];
 
 impl MessagesBody {
+    /// Parses the body of a request. Errors name the field.
+    pub(super) fn parse(bytes: &Bytes) -> Result<Self, ApiError> {
+        let fields = parse(bytes)?;
+        Api::Messages.check(bytes)?;
+        Ok(Self { fields, sampling: parse(bytes)?, structure: parse(bytes)? })
+    }
+
+    /// Returns whether the answer is a stream.
+    pub(super) fn streams(&self) -> bool {
+        self.fields.stream.unwrap_or(false)
+    }
+
+    pub(super) fn stop_sequences(&self) -> &[String] {
+        self.fields.stop_sequences.as_deref().unwrap_or_default()
+    }
+
     /// Returns the same request as a chat completion. Only an answer needs `max_tokens`.
-    pub(super) fn to_chat(&self, answers: bool) -> Result<Body, ApiError> {
-        if answers && self.max_tokens.is_none() {
+    pub(super) fn into_chat(self, answers: bool) -> Result<Body, ApiError> {
+        let Self { fields, mut sampling, mut structure } = self;
+        if answers && fields.max_tokens.is_none() {
             return Err(ApiError::field("max_tokens", "max_tokens is required"));
         }
         let mut messages = Vec::new();
-        if let Some(system) = &self.system {
+        if let Some(system) = &fields.system {
             let text = system.text("system")?;
-            messages.push(chat_message("system", text));
+            messages.push(chat_message("system", Content::Text(text)));
         }
-        for (index, message) in self.messages.iter().enumerate() {
+        for (index, message) in fields.messages.iter().flatten().enumerate() {
             message.add_to(&mut messages, &format!("messages[{index}].content"))?;
         }
-        let mut body = Body {
-            model: self.model.clone(),
-            messages: Some(messages),
-            max_tokens: self.max_tokens,
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            seed: self.seed,
-            speculation: self.speculation.clone(),
-            tools: self.tools(),
-            ..Body::default()
-        };
-        if !self.stop_sequences.is_empty() {
-            body.stop = Some(OneOrMany::Many(self.stop_sequences.clone()));
+        let tools = fields.tools();
+        let OutputConfig { format, effort } = fields.output_config.unwrap_or_default();
+        if format.is_some() && fields.output_format.is_some() {
+            let message =
+                "output_format and output_config.format cannot be combined: give one of them";
+            return Err(ApiError::field("output_format", message));
         }
-        if let Some(thinking) = &self.thinking {
+        if let Some(OutputFormat::JsonSchema { schema }) = format.or(fields.output_format) {
+            structure.response_format = Some(ResponseFormat::of_schema(&schema));
+        }
+        sampling.stop = fields.stop_sequences.map(OneOrMany::Many);
+        let mut variables = fields.chat_template_kwargs.unwrap_or_default();
+        if let Some(thinking) = &fields.thinking {
             let enabled = !matches!(thinking, Thinking::Disabled);
             // The name that most templates read.
-            body.chat_template_kwargs.insert("enable_thinking".into(), enabled.into());
+            variables.insert("enable_thinking".into(), enabled.into());
         }
-        Ok(body)
+        let fields = BodyFields {
+            model: fields.model,
+            messages: Some(messages),
+            max_tokens: fields.max_tokens,
+            speculation: fields.speculation,
+            chat_template_kwargs: Some(variables),
+            reasoning_effort: effort,
+            ..BodyFields::default()
+        };
+        Ok(Body { fields, sampling, structure, tools })
     }
+}
 
+impl MessagesFields {
     fn tools(&self) -> ToolFields {
         let tool = |tool: &AnthropicTool| ToolField {
             // Tools that Anthropic runs itself have a type of their own.
@@ -134,7 +192,7 @@ impl MessagesBody {
                 Some(kind) => kind.to_owned(),
             },
             function: Some(Function {
-                name: tool.name.clone(),
+                name: tool.name.clone().unwrap_or_default(),
                 description: tool.description.clone(),
                 parameters: tool.input_schema.clone(),
             }),
@@ -142,10 +200,10 @@ impl MessagesBody {
         let (choice, parallel) = match &self.tool_choice {
             None => (None, true),
             Some(AnthropicToolChoice::Auto(tool_use)) => {
-                (Some(ToolChoice::Mode(ToolMode::Auto)), !tool_use.disable_parallel_tool_use)
+                (Some(ToolChoice::Mode(ToolMode::Auto)), tool_use.parallel())
             }
             Some(AnthropicToolChoice::Any(tool_use)) => {
-                (Some(ToolChoice::Mode(ToolMode::Required)), !tool_use.disable_parallel_tool_use)
+                (Some(ToolChoice::Mode(ToolMode::Required)), tool_use.parallel())
             }
             Some(AnthropicToolChoice::Tool { name }) => {
                 (Some(ToolChoice::Named { function: FunctionName { name: name.clone() } }), false)
@@ -153,60 +211,68 @@ impl MessagesBody {
             Some(AnthropicToolChoice::None) => (Some(ToolChoice::Mode(ToolMode::None)), true),
         };
         ToolFields {
-            tools: self.tools.iter().map(tool).collect(),
+            tools: self.tools.as_deref().map(|tools| tools.iter().map(tool).collect()),
             tool_choice: choice,
             parallel_tool_calls: Some(parallel),
         }
     }
 }
 
-fn chat_message(role: &str, text: String) -> ChatMessage {
-    let content = Some(Content::Text(text));
-    ChatMessage { role: role.to_owned(), content, ..ChatMessage::default() }
+fn chat_message(role: &str, content: Content) -> ChatMessage {
+    ChatMessage { role: role.to_owned(), content: Some(content), ..ChatMessage::default() }
 }
 
 impl AnthropicMessage {
     /// Adds the message to a conversation. Results of tools are messages of their own there.
     fn add_to(&self, messages: &mut Vec<ChatMessage>, field: &str) -> Result<(), ApiError> {
-        if !matches!(&*self.role, "user" | "assistant") {
+        // Claude Code sends system messages between the others.
+        if !matches!(&*self.role, "user" | "assistant" | "system") {
             let field = field.replace(".content", ".role");
-            let message = format!("{field} is {:?}, but it must be user or assistant", self.role);
+            let message =
+                format!("{field} is {:?}, but it must be user, assistant or system", self.role);
             return Err(ApiError::field(field, message));
         }
         let blocks = match &self.content {
             Blocks::Text(text) => {
-                messages.push(chat_message(&self.role, text.clone()));
+                messages.push(chat_message(&self.role, Content::Text(text.clone())));
                 return Ok(());
             }
             Blocks::Blocks(blocks) => blocks,
         };
         let mut message = ChatMessage { role: self.role.clone(), ..ChatMessage::default() };
-        let mut texts = String::new();
+        let mut texts = Vec::new();
         for (number, block) in blocks.iter().enumerate() {
             let field = format!("{field}[{number}]");
             match &*block.r#type {
-                "text" => texts += block.required(&block.text, &field, "text")?,
+                "text" => {
+                    texts.push(ContentPart::text(block.required(&block.text, &field, "text")?))
+                }
                 "thinking" => message.reasoning_content.clone_from(&block.thinking),
                 "redacted_thinking" => {}
-                "tool_use" => message.tool_calls.push(ToolCall {
-                    id: block.id.clone(),
-                    function: CalledFunction {
-                        name: block.required(&block.name, &field, "name")?.clone(),
-                        arguments: block.input.as_ref().map(Value::to_string).unwrap_or_default(),
-                    },
-                }),
+                "tool_use" => {
+                    let call = ToolCall {
+                        id: block.id.clone(),
+                        function: CalledFunction {
+                            name: block.required(&block.name, &field, "name")?.clone(),
+                            arguments: block.input.clone(),
+                        },
+                    };
+                    call.arguments(&format!("{field}.input"))?;
+                    message.tool_calls.get_or_insert_default().push(call);
+                }
                 "tool_result" => {
-                    let content = block.content.as_ref().map(|content| content.text(&field));
+                    let content = block.content.as_ref().map(|content| content.content(&field));
+                    let content = content.transpose()?.unwrap_or(Content::Text(String::new()));
                     messages.push(ChatMessage {
                         tool_call_id: block.tool_use_id.clone(),
-                        ..chat_message("tool", content.transpose()?.unwrap_or_default())
+                        ..chat_message("tool", content)
                     });
                 }
                 kind => return Err(unsupported(&field, kind)),
             }
         }
-        if !texts.is_empty() || !message.tool_calls.is_empty() {
-            message.content = Some(Content::Text(texts));
+        if !texts.is_empty() || message.tool_calls.is_some() {
+            message.content = Some(Content::Parts(texts));
             messages.push(message);
         }
         Ok(())
@@ -226,17 +292,22 @@ impl Block {
 }
 
 impl Blocks {
-    /// Returns the text of blocks that may only have text.
-    fn text(&self, field: &str) -> Result<String, ApiError> {
+    /// Returns the content of blocks that may only have text.
+    fn content(&self, field: &str) -> Result<Content, ApiError> {
         let blocks = match self {
-            Self::Text(text) => return Ok(text.clone()),
+            Self::Text(text) => return Ok(Content::Text(text.clone())),
             Self::Blocks(blocks) => blocks,
         };
-        let text = |block: &Block| match &*block.r#type {
-            "text" => Ok(block.text.clone().unwrap_or_default()),
+        let part = |block: &Block| match &*block.r#type {
+            "text" => Ok(ContentPart::text(block.text.as_deref().unwrap_or_default())),
             kind => Err(unsupported(field, kind)),
         };
-        blocks.iter().map(text).collect()
+        Ok(Content::Parts(blocks.iter().map(part).collect::<Result<_, _>>()?))
+    }
+
+    /// Returns the text of blocks that may only have text, one after another.
+    fn text(&self, field: &str) -> Result<String, ApiError> {
+        self.content(field)?.text(field, "")
     }
 }
 

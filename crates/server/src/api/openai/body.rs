@@ -1,70 +1,64 @@
 //! The fields of requests for completions and chat completions.
 
 use super::messages::ChatMessage;
+use super::sampling::SamplingFields;
 use super::structured::StructureFields;
+use super::system_messages::with_accepted_system_messages;
 use super::tools::ToolFields;
 use crate::api::answers::Prepared;
 use crate::api::error::{ApiError, of_chat, of_engine};
+use crate::api::fields::Api;
 use crate::api::parse;
 use crate::api::state::State;
-use crate::generation::{Speculation, Task};
+use crate::generation::Speculation;
 use axum::body::Bytes;
 use axum::http::StatusCode;
-use forerun::ChatParser;
+use forerun::{ChatParser, ChatTemplate, PromptEnd};
 use forerun::{Method, Request, TemplateArguments, TokenId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
 
 /// The most choices of one request.
 const MOST_CHOICES: usize = 128;
-/// The most stop strings.
-const MOST_STOPS: usize = 16;
 /// The tokens at the end of a prompt that show whether the answer begins with reasoning.
 const PROMPT_END: usize = 16;
 /// The tokens of a completion whose request sets no limit, as in OpenAI's API.
 const COMPLETION_TOKENS: usize = 16;
 
-/// A request for a completion or a chat completion. Fields of OpenAI's API that change nothing about the text
-/// are not listed, and ignored.
+/// A request for a completion or a chat completion, in the parts that other APIs share.
+#[derive(Debug, Default)]
+pub(crate) struct Body {
+    pub(crate) fields: BodyFields,
+    pub(crate) sampling: SamplingFields,
+    pub(crate) structure: StructureFields,
+    pub(crate) tools: ToolFields,
+}
+
+/// The fields of completions and chat completions.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Body {
+pub(crate) struct BodyFields {
     pub(crate) model: Option<String>,
     pub(crate) prompt: Option<Prompt>,
     pub(crate) messages: Option<Vec<ChatMessage>>,
-    pub(crate) max_tokens: Option<usize>,
-    pub(crate) max_completion_tokens: Option<usize>,
-    pub(crate) temperature: Option<f32>,
-    pub(crate) top_p: Option<f32>,
-    pub(crate) top_k: Option<i64>,
-    pub(crate) min_p: Option<f32>,
-    pub(crate) presence_penalty: Option<f32>,
-    pub(crate) frequency_penalty: Option<f32>,
-    pub(crate) repetition_penalty: Option<f32>,
-    pub(crate) logit_bias: Option<BTreeMap<String, f32>>,
-    pub(crate) seed: Option<i64>,
-    pub(crate) stop: Option<OneOrMany>,
-    pub(crate) ignore_eos: Option<bool>,
+    pub(crate) max_tokens: Option<i64>,
+    pub(crate) max_completion_tokens: Option<i64>,
+    pub(crate) n_predict: Option<i64>,
     pub(crate) n: Option<usize>,
     pub(crate) best_of: Option<usize>,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) top_logprobs: Option<usize>,
     pub(crate) stream: Option<bool>,
     pub(crate) stream_options: Option<StreamOptions>,
-    pub(crate) echo: Option<bool>,
-    pub(crate) suffix: Option<String>,
     pub(crate) speculation: Option<SpeculationField>,
     /// Further variables of the chat template, as in vLLM.
-    pub(crate) chat_template_kwargs: Map<String, Value>,
+    pub(crate) chat_template_kwargs: Option<Map<String, Value>>,
     pub(crate) reasoning_effort: Option<String>,
+    pub(crate) verbosity: Option<String>,
+    pub(crate) continue_final_message: Option<bool>,
+    pub(crate) add_generation_prompt: Option<bool>,
     /// The extension that reports where tokens come from.
     pub(crate) token_details: Option<bool>,
-    #[serde(skip)]
-    pub(crate) structure: StructureFields,
-    #[serde(skip)]
-    pub(crate) tools: ToolFields,
-    pub(crate) functions: Option<Vec<Value>>,
 }
 
 /// A text or several, as text or as tokens.
@@ -81,13 +75,6 @@ pub(crate) enum Prompt {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a text or a list of texts")]
-pub(crate) enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
-}
-
-#[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected true, false, or a number of tokens")]
 pub(crate) enum Logprobs {
     Whether(bool),
@@ -95,6 +82,7 @@ pub(crate) enum Logprobs {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(crate) struct StreamOptions {
     include_usage: Option<bool>,
 }
@@ -111,52 +99,55 @@ pub(crate) enum SpeculationField {
 }
 
 impl Body {
-    /// Parses the body of a request. Errors name the field.
-    pub(crate) fn parse(bytes: &Bytes) -> Result<Self, ApiError> {
-        Ok(Self { structure: parse(bytes)?, tools: parse(bytes)?, ..parse(bytes)? })
+    /// Parses the body of a request to `api`. Errors name the field.
+    pub(crate) fn parse(api: Api, bytes: &Bytes) -> Result<Self, ApiError> {
+        let fields = parse(bytes)?;
+        api.check(bytes)?;
+        Ok(Self { fields, sampling: parse(bytes)?, structure: parse(bytes)?, tools: parse(bytes)? })
     }
 
     /// Returns whether a stream ends with the usage.
     pub(crate) fn includes_usage(&self) -> bool {
-        self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
+        self.fields
+            .stream_options
+            .as_ref()
+            .and_then(|options| options.include_usage)
+            .unwrap_or(false)
     }
 
     /// Returns whether the response says where tokens come from.
     pub(crate) fn details(&self) -> bool {
-        self.token_details.unwrap_or(false)
+        self.fields.token_details.unwrap_or(false)
     }
 
     /// Returns whether the answer is a stream.
     pub(crate) fn streams(&self) -> bool {
-        self.stream.unwrap_or(false)
+        self.fields.stream.unwrap_or(false)
     }
 
     /// Returns whether the response has log-probabilities.
     pub(crate) fn reports_logprobs(&self) -> bool {
-        self.logprobs.is_some()
+        self.fields.logprobs.is_some()
     }
 
     /// Returns the number of choices for each prompt that the response has.
     pub(crate) fn choices(&self) -> usize {
-        self.n.unwrap_or(1)
+        self.fields.n.unwrap_or(1)
     }
 
     /// Returns the number of choices for each prompt that are generated. The best of them are returned.
     fn candidates(&self) -> usize {
-        self.best_of.unwrap_or(self.choices())
+        self.fields.best_of.unwrap_or(self.choices())
     }
 
     /// Returns the answers to generate for a completion: the choices of each prompt.
     pub(crate) fn completions(&self, state: &State) -> Result<Prepared, ApiError> {
-        if self.messages.is_some() {
-            return Err(ApiError::field("messages", "messages are for /v1/chat/completions"));
-        }
         self.check(state)?;
         let encode = |text: &str| {
             let tokens = state.generator.forerun().encode_prompt(text);
             tokens.map_err(|error| of_engine(&error, "prompt"))
         };
-        let prompts = match &self.prompt {
+        let prompts = match &self.fields.prompt {
             None => return Err(ApiError::field("prompt", "prompt is required")),
             Some(Prompt::Text(text)) => vec![encode(text)?],
             Some(Prompt::Texts(texts)) => {
@@ -174,43 +165,48 @@ impl Body {
         if prompts.is_empty() {
             return Err(ApiError::field("prompt", "prompt is an empty list"));
         }
-        let logprobs = match self.logprobs {
+        let logprobs = match self.fields.logprobs {
             Some(Logprobs::Count(count)) => Some(count),
             None | Some(Logprobs::Whether(false)) => None,
             Some(Logprobs::Whether(true)) => {
                 return Err(ApiError::field("logprobs", "logprobs: expected a number of tokens"));
             }
         };
-        let limit = self.limit().unwrap_or(COMPLETION_TOKENS);
+        let shortest = prompts.iter().map(Vec::len).min().unwrap_or(0);
+        let limit = self.limit(state, shortest)?.unwrap_or(COMPLETION_TOKENS);
         // The best choices are those with the highest log-probability.
         let ranks = self.candidates() > self.choices();
         let logprobs = logprobs.or(ranks.then_some(0));
         let request = self.request(state, limit, logprobs)?;
-        self.prepare(state, &prompts, &request, "prompt", ChatParser::plain)
+        self.prepare(state, prompts, request, "prompt", ChatParser::plain)
     }
 
     /// Returns the answers to generate for a chat completion.
     pub(crate) fn chat(&self, state: &State) -> Result<Prepared, ApiError> {
-        if self.prompt.is_some() {
-            return Err(ApiError::field("prompt", "prompt is for /v1/completions"));
-        }
         self.check(state)?;
         let (forerun, template) = (state.generator.forerun(), &state.template);
         let choice = self.tools.choice()?;
-        let mut messages = self.messages()?;
+        let mut messages = self.messages(template)?;
         let mut arguments = TemplateArguments {
             tools: choice.tools.iter().map(forerun::Tool::to_value).collect(),
-            variables: self.chat_template_kwargs.clone(),
+            variables: self.fields.chat_template_kwargs.clone().unwrap_or_default(),
         };
-        if let Some(effort) = &self.reasoning_effort {
-            arguments.variables.insert("reasoning_effort".into(), Value::from(effort.as_str()));
+        for (name, value) in [
+            ("reasoning_effort", &self.fields.reasoning_effort),
+            ("verbosity", &self.fields.verbosity),
+        ] {
+            if let Some(value) = value {
+                arguments.variables.insert(name.into(), Value::from(value.as_str()));
+            }
         }
+        let end = self.prompt_end()?;
         if !template.reads_tools() {
             messages = forerun::with_tools_as_text(messages, &arguments.tools);
         }
-        let prompt = forerun.encode_chat_with(template, &messages, &arguments);
+        messages = with_accepted_system_messages(template, messages, &arguments);
+        let prompt = forerun.encode_chat_until(end, template, &messages, &arguments);
         let prompt = prompt.map_err(|error| of_chat(&error))?;
-        let logprobs = match (&self.logprobs, self.top_logprobs) {
+        let logprobs = match (&self.fields.logprobs, self.fields.top_logprobs) {
             (Some(Logprobs::Whether(true)), top) => Some(top.unwrap_or(0)),
             (None | Some(Logprobs::Whether(false)), None | Some(0)) => None,
             (None | Some(Logprobs::Whether(false)), Some(_)) => {
@@ -223,8 +219,8 @@ impl Body {
                 return Err(ApiError::field("logprobs", "logprobs: expected true or false"));
             }
         };
-        let context = forerun.config().max_position_embeddings;
-        let limit = self.limit().unwrap_or_else(|| context.saturating_sub(prompt.len()).max(1));
+        let limit = self.limit(state, prompt.len())?;
+        let limit = limit.unwrap_or_else(|| room(state, prompt.len()));
         let mut request = self.request(state, limit, logprobs)?;
         let syntax = state.syntax;
         if choice.required {
@@ -241,36 +237,82 @@ impl Body {
         }
         // A format that the request chooses itself has no calls, and no reasoning.
         let is_structured = request.grammar.is_some() && !choice.required;
-        request.special_tokens = !is_structured && syntax.has_special_tags(&choice.tools);
+        request.special_tokens |= !is_structured && syntax.has_special_tags(&choice.tools);
         let request = forerun.chat_request(template, &request);
-        let end = prompt.len().saturating_sub(PROMPT_END);
-        let end = forerun.tokenizer().decode_with_special(&prompt[end..]);
-        let parser = || match is_structured {
-            true => ChatParser::plain(),
-            false => syntax.parser(&choice.tools, choice.parallel, &end),
+        let tail = prompt.len().saturating_sub(PROMPT_END);
+        let tail = forerun.tokenizer().decode_with_special(&prompt[tail..]);
+        let begun = messages.pop().filter(|_| end == PromptEnd::LastMessage);
+        let parser = move || match (is_structured, &begun) {
+            (true, _) => ChatParser::plain(),
+            (false, None) => syntax.parser(&choice.tools, choice.parallel, &tail),
+            (false, Some(begun)) => {
+                syntax.continuing_parser(&choice.tools, choice.parallel, &begun.content)
+            }
         };
-        self.prepare(state, std::slice::from_ref(&prompt), &request, "messages", parser)
+        self.prepare(state, vec![prompt], request, "messages", parser)
     }
 
-    fn limit(&self) -> Option<usize> {
-        self.max_completion_tokens.or(self.max_tokens)
+    /// Returns the most tokens of an answer, if the request says it. As in llama-server, −1 is all that the context has
+    /// room for after a prompt.
+    fn limit(&self, state: &State, prompt_tokens: usize) -> Result<Option<usize>, ApiError> {
+        let BodyFields { n_predict, max_completion_tokens, max_tokens, .. } = self.fields;
+        let given = [
+            ("n_predict", n_predict),
+            ("max_completion_tokens", max_completion_tokens),
+            ("max_tokens", max_tokens),
+        ];
+        let Some((name, limit)) = given.into_iter().find_map(|(name, limit)| Some((name, limit?)))
+        else {
+            return Ok(None);
+        };
+        match usize::try_from(limit) {
+            _ if limit == -1 => Ok(Some(room(state, prompt_tokens))),
+            Ok(limit) if limit > 0 => Ok(Some(limit)),
+            _ => {
+                let message =
+                    format!("{name} is {limit}, but it must be at least 1, or -1 for no limit");
+                Err(ApiError::field(name, message))
+            }
+        }
     }
 
-    fn messages(&self) -> Result<Vec<forerun::Message>, ApiError> {
-        let messages = self.messages.as_deref().unwrap_or_default();
+    /// Returns where the model begins to write. A last message of the assistant is continued, as in llama-server, unless
+    /// the request wants a new one. The fields are vLLM's.
+    fn prompt_end(&self) -> Result<PromptEnd, ApiError> {
+        let BodyFields { continue_final_message, add_generation_prompt, .. } = self.fields;
+        let last = self.fields.messages.as_deref().unwrap_or_default().last();
+        let is_begun = last.is_some_and(ChatMessage::is_begun_answer);
+        match (continue_final_message, add_generation_prompt) {
+            (Some(true), Some(true)) => {
+                let message =
+                    "continue_final_message and add_generation_prompt cannot both be true";
+                Err(ApiError::field("continue_final_message", message))
+            }
+            (Some(true), _) => Ok(PromptEnd::LastMessage),
+            (None, None | Some(false)) if is_begun => Ok(PromptEnd::LastMessage),
+            (_, Some(false)) => Ok(PromptEnd::Nothing),
+            (_, None | Some(true)) => Ok(PromptEnd::NewMessage),
+        }
+    }
+
+    fn messages(&self, template: &ChatTemplate) -> Result<Vec<forerun::Message>, ApiError> {
+        let messages = self.fields.messages.as_deref().unwrap_or_default();
         if messages.is_empty() {
             return Err(ApiError::field(
                 "messages",
                 "messages is required, with at least one message",
             ));
         }
-        let message = |(index, message): (usize, &ChatMessage)| message.to_message(index);
+        let separator = template.text_part_separator();
+        let message =
+            |(index, message): (usize, &ChatMessage)| message.to_message(index, separator);
         messages.iter().enumerate().map(message).collect()
     }
 
-    /// Refuses what the server cannot do, instead of ignoring it.
+    /// Checks the model and the number of choices.
     fn check(&self, state: &State) -> Result<(), ApiError> {
-        if let Some(model) = self.model.as_ref().filter(|model| **model != state.options.model_name)
+        if let Some(model) =
+            self.fields.model.as_ref().filter(|model| **model != state.options.model_name)
         {
             let message = format!(
                 "the model {model:?} does not exist; this server has {:?}",
@@ -279,25 +321,13 @@ impl Body {
             let error = ApiError::new(StatusCode::NOT_FOUND, message);
             return Err(error.with_param("model").with_code("model_not_found"));
         }
-        for (param, is_set) in [
-            ("functions", self.functions.as_ref().is_some_and(|list| !list.is_empty())),
-            ("echo", self.echo == Some(true)),
-            ("suffix", self.suffix.as_ref().is_some_and(|text| !text.is_empty())),
-        ] {
-            if is_set {
-                return Err(ApiError::field(
-                    param,
-                    format!("{param} is not supported by this server"),
-                ));
-            }
-        }
         if !(1..=MOST_CHOICES).contains(&self.choices()) {
             let message =
                 format!("n is {}, but it must be from 1 to {MOST_CHOICES}", self.choices());
             return Err(ApiError::field("n", message));
         }
         let (best_of, n) = (self.candidates(), self.choices());
-        if best_of < n || best_of > n && (self.streams() || self.messages.is_some()) {
+        if best_of < n || best_of > n && (self.streams() || self.fields.messages.is_some()) {
             let message = format!(
                 "best_of is {best_of}, but it must be at least n, which is {n}, and is only for completions \
                  without a stream"
@@ -317,39 +347,7 @@ impl Body {
         let forerun = state.generator.forerun();
         let sampling = state.generator.default_sampling();
         let mut request = Request { max_tokens, logprobs, sampling, ..Request::default() };
-        let sampling = &mut request.sampling;
-        for (field, place) in [
-            (self.temperature, &mut sampling.temperature),
-            (self.top_p, &mut sampling.top_p),
-            (self.min_p, &mut sampling.min_p),
-            (self.presence_penalty, &mut sampling.presence_penalty),
-            (self.frequency_penalty, &mut sampling.frequency_penalty),
-            (self.repetition_penalty, &mut sampling.repetition_penalty),
-        ] {
-            *place = field.unwrap_or(*place);
-        }
-        // −1 keeps all tokens, as in vLLM.
-        if let Some(top_k) = self.top_k {
-            let message = || format!("top_k is {top_k}, but it must be at least -1");
-            let top_k = if top_k == -1 { Ok(0) } else { usize::try_from(top_k) };
-            sampling.top_k = top_k.map_err(|_| ApiError::field("top_k", message()))?;
-        }
-        for (token, bias) in self.logit_bias.iter().flatten() {
-            let message = || format!("logit_bias has {token:?}, which is not a token's number");
-            let token = token.parse().map_err(|_| ApiError::field("logit_bias", message()))?;
-            sampling.logit_bias.insert(token, *bias);
-        }
-        request.seed = self.seed.map(|seed| seed as u64);
-        request.ignore_eos = self.ignore_eos.unwrap_or(false);
-        request.stop = match &self.stop {
-            None => Vec::new(),
-            Some(OneOrMany::One(text)) => vec![text.clone()],
-            Some(OneOrMany::Many(texts)) => texts.clone(),
-        };
-        if request.stop.len() > MOST_STOPS || request.stop.iter().any(String::is_empty) {
-            let message = format!("stop must have at most {MOST_STOPS} texts, none of them empty");
-            return Err(ApiError::field("stop", message));
-        }
+        self.sampling.apply(state, &mut request)?;
         request.grammar = self.structure.grammar(forerun)?;
         request.validate().map_err(|error| of_engine(&error.into(), "prompt"))?;
         Ok(request)
@@ -358,7 +356,7 @@ impl Body {
     /// Returns the method of the answers, and writes the shape of drafts to their request.
     fn speculation(&self, state: &State, request: &mut Request) -> Result<Method, ApiError> {
         let named;
-        let (speculation, is_named) = match &self.speculation {
+        let (speculation, is_named) = match &self.fields.speculation {
             None => return Ok(state.generator.forerun().plan().method()),
             Some(SpeculationField::Named(name)) => {
                 named = Speculation { method: Some(name.clone()), ..Speculation::default() };
@@ -375,37 +373,23 @@ impl Body {
         })
     }
 
-    /// Returns the choices of each prompt. The seeds of a prompt's choices follow one another.
+    /// Returns the choices of all prompts.
     fn prepare(
         &self,
         state: &State,
-        prompts: &[Vec<TokenId>],
-        request: &Request,
+        prompts: Vec<Vec<TokenId>>,
+        mut request: Request,
         prompt_field: &'static str,
-        parser: impl Fn() -> ChatParser,
+        parser: impl Fn() -> ChatParser + Send + 'static,
     ) -> Result<Prepared, ApiError> {
-        let mut request = request.clone();
         let method = self.speculation(state, &mut request)?;
-        let choices_per_prompt = self.candidates();
-        let task = |prompt: &Vec<TokenId>, choice: usize| {
-            let seed = request.seed.map(|seed| seed.wrapping_add(choice as u64));
-            let request = Request { seed, ..request.clone() };
-            (Task { prompt: prompt.clone(), request, method }, parser())
-        };
-        let of_prompt = |prompt| (0..choices_per_prompt).map(move |choice| (prompt, choice));
-        let choices: Vec<_> = prompts
-            .iter()
-            .flat_map(of_prompt)
-            .map(|(prompt, choice)| task(prompt, choice))
-            .collect();
-        let parallel = state.admission.parallel();
-        if choices.len() > parallel {
-            let message = format!(
-                "the request has {} answers, but this server generates {parallel} at a time",
-                choices.len()
-            );
-            return Err(ApiError::field("n", message));
-        }
-        Ok(Prepared { choices, choices_per_prompt, prompt_field })
+        let (choices_per_prompt, parser) = (self.candidates(), Box::new(parser));
+        Ok(Prepared { prompts, choices_per_prompt, request, method, parser, prompt_field })
     }
+}
+
+/// Returns how many tokens an answer to a prompt has room for.
+fn room(state: &State, prompt_tokens: usize) -> usize {
+    let context = state.generator.forerun().config().max_position_embeddings;
+    context.saturating_sub(prompt_tokens).max(1)
 }

@@ -2,11 +2,12 @@
 
 use super::body::Body;
 use super::envelope::{Envelope, StreamOptions, Usage, finish_reason, statistics};
-use super::logprobs::chat_logprobs;
+use super::logprobs::Logprobs;
 use super::token_details::{add_measurements, add_tokens, token_details};
 use crate::api::answers::{Answers, Collected, StreamWriter, new_id, prepare, stream};
 use crate::api::body_of;
 use crate::api::error::ApiError;
+use crate::api::fields::Api;
 use crate::api::state::State;
 use axum::body::Bytes;
 use axum::extract;
@@ -14,7 +15,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use forerun::ChatPart as Part;
-use forerun::{Answer, AnswerToken, Finish, TokenLogprob, Tokenizer};
+use forerun::{Answer, AnswerToken, Finish, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ pub(crate) async fn chat_completions(
     let bytes = body_of(body)?;
     let shared = Arc::clone(&state);
     let (body, prepared) = prepare(move || {
-        let body = Body::parse(&bytes)?;
+        let body = Body::parse(Api::Chat, &bytes)?;
         let prepared = body.chat(&shared)?;
         Ok((body, prepared))
     })
@@ -34,7 +35,8 @@ pub(crate) async fn chat_completions(
     let answers = Answers::start(&state, prepared).await?;
     if body.streams() {
         let writer = ChatWriter {
-            envelope: Envelope::new(&state, "chatcmpl-", "chat.completion.chunk"),
+            envelope: Envelope::new(&state, "chatcmpl-", "chat.completion.chunk")
+                .with_usage(body.includes_usage()),
             calls: vec![0; answers.count],
             options: StreamOptions {
                 usage: body.includes_usage(),
@@ -89,11 +91,11 @@ fn whole_choice(index: usize, choice: &Collected, tokenizer: &Tokenizer) -> Valu
         let call = |(name, arguments): &(String, String)| call_value(name, arguments);
         message["tool_calls"] = calls.iter().map(call).collect();
     }
-    let logprobs = choice.answer.logprobs.as_deref();
+    let logprobs = Logprobs::of_answer(&choice.answer, tokenizer);
     json!({
         "index": index,
         "message": message,
-        "logprobs": logprobs.map(|logprobs| chat_logprobs(logprobs, tokenizer)),
+        "logprobs": logprobs.map(|logprobs| logprobs.of_chat()),
         "finish_reason": reason(choice.answer.finish, !calls.is_empty()),
     })
 }
@@ -151,12 +153,8 @@ impl StreamWriter for ChatWriter {
                 json!({"tool_calls": [{"index": index, "function": {"arguments": json}}]})
             }
         };
-        let logprobs: Vec<TokenLogprob> =
-            tokens.iter().filter_map(|token| token.logprob.clone()).collect();
-        let logprobs = match &logprobs[..] {
-            [] => Value::Null,
-            logprobs => chat_logprobs(logprobs, tokenizer),
-        };
+        let logprobs = Logprobs::of_part(tokens, tokenizer);
+        let logprobs = logprobs.map_or(Value::Null, |logprobs| logprobs.of_chat());
         let reports = self.options.details && !tokens.is_empty();
         if delta["content"] == "" && logprobs.is_null() && !reports {
             return Vec::new();

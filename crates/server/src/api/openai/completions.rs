@@ -2,11 +2,12 @@
 
 use super::body::Body;
 use super::envelope::{Envelope, StreamOptions, Usage, finish_reason, statistics};
-use super::logprobs::completion_logprobs;
+use super::logprobs::Logprobs;
 use super::token_details::{add_measurements, add_tokens, token_details};
 use crate::api::answers::{Answers, Collected, StreamWriter, prepare, stream};
 use crate::api::body_of;
 use crate::api::error::ApiError;
+use crate::api::fields::Api;
 use crate::api::state::State;
 use axum::body::Bytes;
 use axum::extract;
@@ -14,7 +15,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use forerun::ChatPart as Part;
-use forerun::{Answer, AnswerToken, TokenLogprob};
+use forerun::{Answer, AnswerToken};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ pub(crate) async fn completions(
     let bytes = body_of(body)?;
     let shared = Arc::clone(&state);
     let (body, prepared) = prepare(move || {
-        let body = Body::parse(&bytes)?;
+        let body = Body::parse(Api::Completions, &bytes)?;
         let prepared = body.completions(&shared)?;
         Ok((body, prepared))
     })
@@ -41,7 +42,7 @@ pub(crate) async fn completions(
                 details: body.details(),
                 choices_per_prompt: candidates,
             },
-            envelope,
+            envelope: envelope.with_usage(body.includes_usage()),
             state,
         };
         return Ok(stream(answers, writer));
@@ -57,11 +58,11 @@ pub(crate) async fn completions(
     let tokenizer = state.generator.forerun().tokenizer();
     let choice = |(index, choice): (usize, &Collected)| {
         let answer = &choice.answer;
-        let logprobs = answer.logprobs.as_deref().filter(|_| body.reports_logprobs());
+        let logprobs = Logprobs::of_answer(answer, tokenizer).filter(|_| body.reports_logprobs());
         json!({
             "index": index,
             "text": answer.text,
-            "logprobs": logprobs.map(|logprobs| completion_logprobs(logprobs, 0, tokenizer)),
+            "logprobs": logprobs.map(|logprobs| logprobs.of_completion(0)),
             "finish_reason": finish_reason(answer.finish),
         })
     };
@@ -111,15 +112,11 @@ impl StreamWriter for CompletionWriter {
 
     fn part(&mut self, choice: usize, part: Part, tokens: &[AnswerToken]) -> Vec<Event> {
         let Part::Text(text) = part else { return Vec::new() };
-        let logprobs: Vec<TokenLogprob> =
-            tokens.iter().filter_map(|token| token.logprob.clone()).collect();
         let tokenizer = self.state.generator.forerun().tokenizer();
         let position = self.positions[choice];
         self.positions[choice] += text.chars().count();
-        let logprobs = match &logprobs[..] {
-            [] => Value::Null,
-            logprobs => completion_logprobs(logprobs, position, tokenizer),
-        };
+        let logprobs = Logprobs::of_part(tokens, tokenizer);
+        let logprobs = logprobs.map_or(Value::Null, |logprobs| logprobs.of_completion(position));
         let reports = self.options.details && !tokens.is_empty();
         if text.is_empty() && logprobs.is_null() && !reports {
             return Vec::new();

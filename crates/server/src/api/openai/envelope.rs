@@ -14,11 +14,14 @@ pub(super) struct Envelope {
     object: &'static str,
     created: u64,
     model: String,
+    /// Whether chunks have a field for the usage, which is null in all but the last one.
+    has_usage: bool,
 }
 
 impl Envelope {
     pub(super) fn new(state: &State, id_prefix: &str, object: &'static str) -> Self {
         Self {
+            has_usage: false,
             id: new_id(id_prefix),
             object,
             created: unix_seconds(SystemTime::now()),
@@ -26,12 +29,21 @@ impl Envelope {
         }
     }
 
+    /// Returns this envelope for a stream with or without usage.
+    pub(super) fn with_usage(self, has_usage: bool) -> Self {
+        Self { has_usage, ..self }
+    }
+
     /// Returns a response or a chunk with these choices.
     pub(super) fn with(&self, choices: &[Value]) -> Value {
-        let Self { id, object, created, model } = self;
-        json!({
+        let Self { id, object, created, model, has_usage } = self;
+        let mut value = json!({
             "id": id, "object": object, "created": created, "model": model, "choices": choices,
-        })
+        });
+        if *has_usage {
+            value["usage"] = Value::Null;
+        }
+        value
     }
 
     /// Returns a chunk as an event.

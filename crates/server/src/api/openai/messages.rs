@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// A message in the form of OpenAI's API.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct ChatMessage {
     pub(crate) role: String,
     #[serde(default)]
@@ -14,93 +14,178 @@ pub(crate) struct ChatMessage {
     #[serde(default)]
     pub(crate) name: Option<String>,
     #[serde(default)]
-    pub(crate) tool_calls: Vec<ToolCall>,
+    pub(crate) tool_calls: Option<Vec<ToolCall>>,
     #[serde(default)]
     pub(crate) tool_call_id: Option<String>,
     #[serde(default)]
     pub(crate) reasoning_content: Option<String>,
+    /// The newer name in vLLM.
+    #[serde(default)]
+    pub(crate) reasoning: Option<String>,
+    /// What the model said instead of content.
+    #[serde(default)]
+    pub(crate) refusal: Option<String>,
+    #[serde(default)]
+    pub(crate) function_call: Option<Value>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a text or a list of parts")]
 pub(crate) enum Content {
     Text(String),
     Parts(Vec<ContentPart>),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(crate) struct ContentPart {
     pub(crate) r#type: String,
     #[serde(default)]
     pub(crate) text: Option<String>,
+    #[serde(default)]
+    pub(crate) refusal: Option<String>,
 }
 
 /// A call that the model made before.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(crate) struct ToolCall {
     #[serde(default)]
     pub(crate) id: Option<String>,
     pub(crate) function: CalledFunction,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(crate) struct CalledFunction {
     pub(crate) name: String,
-    /// A JSON object as text.
     #[serde(default)]
-    pub(crate) arguments: String,
+    pub(crate) arguments: Option<Arguments>,
+}
+
+/// The arguments of a call: a JSON object, as text in OpenAI's API.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Arguments {
+    Text(String),
+    Json(Value),
+}
+
+impl ContentPart {
+    pub(crate) fn text(text: &str) -> Self {
+        Self { r#type: "text".to_owned(), text: Some(text.to_owned()), refusal: None }
+    }
 }
 
 impl Content {
-    /// Returns the text. `field` names the content in errors.
-    pub(crate) fn text(&self, field: &str) -> Result<String, ApiError> {
+    /// Returns the text. `field` names the content in errors, and `separator` stands between parts.
+    pub(crate) fn text(&self, field: &str, separator: &str) -> Result<String, ApiError> {
         let parts = match self {
             Self::Text(text) => return Ok(text.clone()),
             Self::Parts(parts) => parts,
         };
-        let text = |part: &ContentPart| match (&*part.r#type, &part.text) {
-            ("text" | "input_text" | "output_text", Some(text)) => Ok(text.clone()),
-            (kind, _) => Err(ApiError::field(
+        let text = |part: &ContentPart| match (&*part.r#type, &part.text, &part.refusal) {
+            ("text" | "input_text" | "output_text", Some(text), _) | ("refusal", _, Some(text)) => {
+                Ok(text.clone())
+            }
+            (kind, ..) => Err(ApiError::field(
                 field,
                 format!("{field}: parts of type {kind:?} are not supported, only \"text\""),
             )),
         };
-        parts.iter().map(text).collect()
+        Ok(parts.iter().map(text).collect::<Result<Vec<String>, ApiError>>()?.join(separator))
     }
 }
 
 impl ChatMessage {
-    /// Returns the message for a chat template.
-    pub(crate) fn to_message(&self, index: usize) -> Result<Message, ApiError> {
-        let field = format!("messages[{index}].content");
-        let content = self.content.as_ref().map(|content| content.text(&field)).transpose()?;
+    /// Returns whether this is an answer that the model may continue: one with a text, and without calls.
+    pub(crate) fn is_begun_answer(&self) -> bool {
+        let has_text = match &self.content {
+            None => false,
+            Some(Content::Text(text)) => !text.is_empty(),
+            Some(Content::Parts(parts)) => {
+                parts.iter().any(|part| part.text.as_ref().is_some_and(|text| !text.is_empty()))
+            }
+        };
+        self.role == "assistant" && has_text && self.calls().is_empty()
+    }
+
+    fn calls(&self) -> &[ToolCall] {
+        self.tool_calls.as_deref().unwrap_or_default()
+    }
+
+    /// Returns the message for a chat template. `separator` stands between the parts of its content.
+    pub(crate) fn to_message(&self, index: usize, separator: &str) -> Result<Message, ApiError> {
+        let field = |name: &str| format!("messages[{index}].{name}");
+        if self.function_call.is_some() {
+            let message = "function_call is not supported: tool_calls has replaced it";
+            return Err(ApiError::field(field("function_call"), message));
+        }
+        let content = self.content.as_ref();
+        let content = content.map(|content| content.text(&field("content"), separator));
+        let content = content.transpose()?.or_else(|| self.refusal.clone());
         // Templates know the role by its older name.
         let role = if self.role == "developer" { "system" } else { &*self.role };
         let mut message = Message::new(role, content.unwrap_or_default());
         for (name, value) in [
             ("name", &self.name),
             ("tool_call_id", &self.tool_call_id),
-            ("reasoning_content", &self.reasoning_content),
+            (
+                "reasoning_content",
+                if self.reasoning.is_some() { &self.reasoning } else { &self.reasoning_content },
+            ),
         ] {
             if let Some(value) = value {
                 message = message.with(name, value.as_str());
             }
         }
-        if !self.tool_calls.is_empty() {
-            let call = |call: &ToolCall| {
-                let CalledFunction { name, arguments } = &call.function;
-                // Templates expect an object, and write it as JSON.
-                let text = || Value::from(arguments.as_str());
-                let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| text());
-                json!({
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": name, "arguments": arguments},
-                })
+        if !self.calls().is_empty() {
+            let call = |(number, call): (usize, &ToolCall)| {
+                call.to_value(&field(&format!("tool_calls[{number}]")))
             };
-            message =
-                message.with("tool_calls", self.tool_calls.iter().map(call).collect::<Value>());
+            let calls: Vec<Value> =
+                self.calls().iter().enumerate().map(call).collect::<Result<_, _>>()?;
+            message = message.with("tool_calls", calls);
         }
         Ok(message)
+    }
+}
+
+impl ToolCall {
+    /// Returns the call for a chat template. `field` names it in errors.
+    fn to_value(&self, field: &str) -> Result<Value, ApiError> {
+        let arguments = self.arguments(&format!("{field}.function.arguments"))?;
+        Ok(json!({
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.function.name, "arguments": arguments},
+        }))
+    }
+
+    /// Returns the arguments as templates expect them, which is an object. `field` names them in errors.
+    pub(crate) fn arguments(&self, field: &str) -> Result<Value, ApiError> {
+        let wrong = |reason: &str| {
+            let (name, id) = (&self.function.name, self.id.as_deref().unwrap_or_default());
+            let message =
+                format!("{field}: the arguments of the call {id:?} of {name:?} are {reason}");
+            Err(ApiError::field(field, message))
+        };
+        let arguments = match &self.function.arguments {
+            None => Value::Null,
+            Some(Arguments::Json(arguments)) => arguments.clone(),
+            Some(Arguments::Text(text)) if text.trim().is_empty() => Value::Null,
+            Some(Arguments::Text(text)) => match serde_json::from_str(text) {
+                Ok(arguments) => arguments,
+                Err(error) => {
+                    return wrong(&format!(
+                        "no JSON, perhaps because the answer was cut off: {error}"
+                    ));
+                }
+            },
+        };
+        match arguments {
+            Value::Null => Ok(json!({})),
+            // What PHP makes of an empty object.
+            Value::Array(list) if list.is_empty() => Ok(json!({})),
+            Value::Object(_) => Ok(arguments),
+            _ => wrong("JSON, but no object"),
+        }
     }
 }

@@ -7,6 +7,8 @@ pub(crate) mod envelope;
 mod logprobs;
 pub(crate) mod messages;
 pub(crate) mod responses;
+pub(crate) mod sampling;
 pub(crate) mod structured;
+pub(crate) mod system_messages;
 mod token_details;
 pub(crate) mod tools;

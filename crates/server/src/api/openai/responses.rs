@@ -1,12 +1,16 @@
 //! `/v1/responses`, without a memory of earlier responses.
 
-use super::body::Body;
+use super::body::{Body, BodyFields};
 use super::envelope::Usage;
-use super::messages::{CalledFunction, ChatMessage, Content, ToolCall};
-use super::structured::{NamedSchema, ResponseFormat};
-use super::tools::{Function, FunctionName, ToolChoice, ToolField, ToolFields, ToolMode};
+use super::messages::{Arguments, CalledFunction, ChatMessage, Content, ToolCall};
+use super::sampling::SamplingFields;
+use super::structured::{ResponseFormat, StructureFields};
+use super::tools::{
+    FUNCTION, Function, FunctionName, ToolChoice, ToolField, ToolFields, ToolMode,
+};
 use crate::api::answers::{Answers, StreamWriter, new_id, prepare, stream};
 use crate::api::error::ApiError;
+use crate::api::fields::Api;
 use crate::api::state::{State, unix_seconds};
 use crate::api::{body_of, parse};
 use axum::body::Bytes;
@@ -21,27 +25,33 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A request. Fields that change nothing about the text are ignored.
+/// A request, with the fields that it shares with completions.
+#[derive(Debug, Default)]
+struct ResponseBody {
+    fields: ResponseFields,
+    sampling: SamplingFields,
+    structure: StructureFields,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct ResponseBody {
+struct ResponseFields {
     model: Option<String>,
     input: Option<Input>,
     instructions: Option<String>,
-    max_output_tokens: Option<usize>,
+    max_output_tokens: Option<i64>,
+    // They are repeated in the response.
     temperature: Option<f32>,
     top_p: Option<f32>,
     stream: Option<bool>,
-    tools: Vec<ResponseTool>,
+    tools: Option<Vec<ResponseTool>>,
     tool_choice: Option<ResponseToolChoice>,
     parallel_tool_calls: Option<bool>,
     text: Option<TextOptions>,
     reasoning: Option<ReasoningOptions>,
-    previous_response_id: Option<String>,
-    background: Option<bool>,
     metadata: Option<Map<String, Value>>,
+    chat_template_kwargs: Option<Map<String, Value>>,
     speculation: Option<super::body::SpeculationField>,
-    seed: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,7 +69,7 @@ struct Item {
     content: Option<Content>,
     call_id: Option<String>,
     name: Option<String>,
-    arguments: Option<String>,
+    arguments: Option<Arguments>,
     output: Option<Content>,
 }
 
@@ -78,12 +88,13 @@ struct ResponseTool {
 )]
 enum ResponseToolChoice {
     Mode(ToolMode),
-    Named { name: String },
+    Object { r#type: String, name: Option<String> },
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct TextOptions {
     format: Option<TextFormat>,
+    verbosity: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -99,23 +110,81 @@ struct ReasoningOptions {
     effort: Option<String>,
 }
 
+impl ResponseFields {
+    /// Returns the response to this request, before its first item.
+    fn response(&self, state: &State) -> Value {
+        let tools: Vec<Value> = self
+            .tools
+            .iter()
+            .flatten()
+            // Others are left out.
+            .filter(|tool| tool.r#type == FUNCTION)
+            .map(|tool| {
+                json!({
+                    "type": tool.r#type, "name": tool.name, "description": tool.description,
+                    "parameters": tool.parameters, "strict": false,
+                })
+            })
+            .collect();
+        let tool_choice = match &self.tool_choice {
+            None | Some(ResponseToolChoice::Mode(ToolMode::Auto)) => json!("auto"),
+            Some(ResponseToolChoice::Mode(ToolMode::None)) => json!("none"),
+            Some(ResponseToolChoice::Mode(ToolMode::Required)) => json!("required"),
+            Some(ResponseToolChoice::Object { r#type, name }) => {
+                json!({"type": r#type, "name": name})
+            }
+        };
+        let format = self.text.as_ref().and_then(|text| text.format.as_ref());
+        let format = match format {
+            None | Some(TextFormat::Text) => json!({"type": "text"}),
+            Some(TextFormat::JsonObject) => json!({"type": "json_object"}),
+            Some(TextFormat::JsonSchema { schema }) => {
+                json!({"type": "json_schema", "name": "schema", "schema": schema, "strict": true})
+            }
+        };
+        let effort = self.reasoning.as_ref().and_then(|options| options.effort.as_ref());
+        json!({
+            "id": new_id("resp_"),
+            "object": "response",
+            "created_at": unix_seconds(SystemTime::now()),
+            "status": "in_progress",
+            "error": null,
+            "incomplete_details": null,
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": self.metadata.clone().unwrap_or_default(),
+            "model": state.options.model_name,
+            "output": [],
+            "parallel_tool_calls": self.parallel_tool_calls.unwrap_or(true),
+            "previous_response_id": null,
+            "reasoning": {"effort": effort, "summary": null},
+            "store": false,
+            "temperature": self.temperature,
+            "text": {"format": format},
+            "tool_choice": tool_choice,
+            "tools": tools,
+            "top_p": self.top_p,
+            "truncation": "disabled",
+            "usage": null,
+        })
+    }
+}
+
 impl ResponseBody {
+    fn parse(bytes: &Bytes) -> Result<Self, ApiError> {
+        let fields = parse(bytes)?;
+        Api::Responses.check(bytes)?;
+        Ok(Self { fields, sampling: parse(bytes)?, structure: parse(bytes)? })
+    }
+
     /// Returns the same request as a chat completion.
-    fn to_chat(&self) -> Result<Body, ApiError> {
-        if self.previous_response_id.is_some() {
-            let message = "previous_response_id is not supported, because this server keeps no responses: send \
-                           the whole conversation as input";
-            return Err(ApiError::field("previous_response_id", message));
-        }
-        if self.background == Some(true) {
-            let message = "background is not supported by this server";
-            return Err(ApiError::field("background", message));
-        }
+    fn into_chat(self) -> Result<Body, ApiError> {
+        let Self { fields, sampling, mut structure } = self;
         let mut messages = Vec::new();
-        if let Some(instructions) = &self.instructions {
+        if let Some(instructions) = &fields.instructions {
             messages.push(message("system", Content::Text(instructions.clone())));
         }
-        match &self.input {
+        match &fields.input {
             None => return Err(ApiError::field("input", "input is required")),
             Some(Input::Text(text)) => messages.push(message("user", Content::Text(text.clone()))),
             Some(Input::Items(items)) => {
@@ -126,51 +195,53 @@ impl ResponseBody {
         }
         let tool = |tool: &ResponseTool| ToolField {
             r#type: tool.r#type.clone(),
-            function: tool.name.clone().map(|name| Function {
-                name,
+            function: Some(Function {
+                name: tool.name.clone().unwrap_or_default(),
                 description: tool.description.clone(),
                 parameters: tool.parameters.clone(),
             }),
         };
         let tools = ToolFields {
-            tools: self.tools.iter().map(tool).collect(),
-            tool_choice: self.tool_choice.as_ref().map(|choice| match choice {
+            tools: fields.tools.map(|tools| tools.iter().map(tool).collect()),
+            tool_choice: fields.tool_choice.as_ref().map(|choice| match choice {
                 ResponseToolChoice::Mode(mode) => ToolChoice::Mode(*mode),
-                ResponseToolChoice::Named { name } => {
+                ResponseToolChoice::Object { r#type, name: Some(name) } if r#type == FUNCTION => {
                     ToolChoice::Named { function: FunctionName { name: name.clone() } }
                 }
+                ResponseToolChoice::Object { r#type, .. } => {
+                    ToolChoice::Other { r#type: r#type.clone() }
+                }
             }),
-            parallel_tool_calls: self.parallel_tool_calls,
+            parallel_tool_calls: fields.parallel_tool_calls,
         };
-        let format = self.text.as_ref().and_then(|text| text.format.as_ref());
-        let mut body = Body {
-            model: self.model.clone(),
+        let TextOptions { format, verbosity } = fields.text.unwrap_or_default();
+        if let Some(format) = format {
+            structure.response_format = Some(match format {
+                TextFormat::Text => ResponseFormat::Text,
+                TextFormat::JsonObject => ResponseFormat::JsonObject { schema: None },
+                TextFormat::JsonSchema { schema } => ResponseFormat::of_schema(&schema),
+            });
+        }
+        let fields = BodyFields {
+            model: fields.model,
             messages: Some(messages),
-            max_completion_tokens: self.max_output_tokens,
-            temperature: self.temperature,
-            top_p: self.top_p,
-            seed: self.seed,
-            speculation: self.speculation.clone(),
-            reasoning_effort: self.reasoning.as_ref().and_then(|options| options.effort.clone()),
-            tools,
-            ..Body::default()
+            max_tokens: fields.max_output_tokens,
+            // A message of the assistant at the end is complete, as in OpenAI's API.
+            continue_final_message: Some(false),
+            speculation: fields.speculation,
+            chat_template_kwargs: fields.chat_template_kwargs,
+            reasoning_effort: fields.reasoning.and_then(|options| options.effort),
+            verbosity,
+            ..BodyFields::default()
         };
-        body.structure.response_format = format.map(|format| match format {
-            TextFormat::Text => ResponseFormat::Text,
-            TextFormat::JsonObject => ResponseFormat::JsonObject,
-            TextFormat::JsonSchema { schema } => {
-                ResponseFormat::JsonSchema { json_schema: NamedSchema { schema: schema.clone() } }
-            }
-        });
-        Ok(body)
+        Ok(Body { fields, sampling, structure, tools })
     }
 }
 
 /// What chat completions call the fields of a response.
-const FIELDS: [(&str, &str); 4] = [
+const FIELDS: [(&str, &str); 3] = [
     ("messages", "input"),
     ("max_tokens", "max_output_tokens"),
-    ("max_completion_tokens", "max_output_tokens"),
     ("response_format", "text.format"),
 ];
 
@@ -185,38 +256,41 @@ impl Item {
             let field = format!("input[{index}].{field}");
             ApiError::field(&*field, format!("{field} is required"))
         };
-        let text = |content: &Option<Content>, field: &str| {
+        let content = |content: &Option<Content>, field: &str| -> Result<Content, ApiError> {
             let content = content.as_ref().ok_or_else(|| missing(field))?;
-            content.text(&format!("input[{index}].{field}"))
+            // Errors name the item. The template decides what stands between parts.
+            content.text(&format!("input[{index}].{field}"), "")?;
+            Ok(content.clone())
         };
         match self.r#type.as_deref() {
             None | Some("message") => {
                 let role = self.role.as_deref().ok_or_else(|| missing("role"))?;
-                let content = text(&self.content, "content")?;
-                messages.push(message(role, Content::Text(content)));
+                messages.push(message(role, content(&self.content, "content")?));
             }
             Some("function_call") => {
                 let call = ToolCall {
                     id: self.call_id.clone(),
                     function: CalledFunction {
                         name: self.name.clone().ok_or_else(|| missing("name"))?,
-                        arguments: self.arguments.clone().unwrap_or_default(),
+                        arguments: self.arguments.clone(),
                     },
                 };
+                call.arguments(&format!("input[{index}].arguments"))?;
                 match messages.last_mut() {
-                    Some(last) if last.role == "assistant" => last.tool_calls.push(call),
+                    Some(last) if last.role == "assistant" => {
+                        last.tool_calls.get_or_insert_default().push(call);
+                    }
                     _ => messages.push(ChatMessage {
                         role: "assistant".to_owned(),
-                        tool_calls: vec![call],
+                        tool_calls: Some(vec![call]),
                         ..ChatMessage::default()
                     }),
                 }
             }
             Some("function_call_output") => {
-                let output = text(&self.output, "output")?;
                 messages.push(ChatMessage {
                     tool_call_id: self.call_id.clone(),
-                    ..message("tool", Content::Text(output))
+                    ..message("tool", content(&self.output, "output")?)
                 });
             }
             // Templates leave out the reasoning of earlier turns.
@@ -238,14 +312,13 @@ pub(crate) async fn responses(
     let bytes = body_of(body)?;
     let shared = Arc::clone(&state);
     let prepared = prepare(move || {
-        let body: ResponseBody = parse(&bytes)?;
-        let prepared = body.to_chat()?.chat(&shared)?;
-        Ok((body, prepared))
+        let body = ResponseBody::parse(&bytes)?;
+        let (streams, response) = (body.fields.stream == Some(true), body.fields.response(&shared));
+        Ok((streams, response, body.into_chat()?.chat(&shared)?))
     });
-    let (body, prepared) = prepared.await.map_err(|error| error.renamed(&FIELDS))?;
+    let (streams, response, prepared) = prepared.await.map_err(|error| error.renamed(&FIELDS))?;
     let answers = Answers::start(&state, prepared).await.map_err(|error| error.renamed(&FIELDS))?;
-    let streams = body.stream.unwrap_or(false);
-    let mut writer = ResponseWriter::new(&state, &body);
+    let mut writer = ResponseWriter { response, open: None, sequence: 0 };
     if streams {
         return Ok(stream(answers, writer));
     }
@@ -301,59 +374,6 @@ impl OpenItem {
 }
 
 impl ResponseWriter {
-    fn new(state: &State, body: &ResponseBody) -> Self {
-        let tools: Vec<Value> = body
-            .tools
-            .iter()
-            .map(|tool| {
-                json!({
-                    "type": tool.r#type, "name": tool.name, "description": tool.description,
-                    "parameters": tool.parameters, "strict": false,
-                })
-            })
-            .collect();
-        let tool_choice = match &body.tool_choice {
-            None | Some(ResponseToolChoice::Mode(ToolMode::Auto)) => json!("auto"),
-            Some(ResponseToolChoice::Mode(ToolMode::None)) => json!("none"),
-            Some(ResponseToolChoice::Mode(ToolMode::Required)) => json!("required"),
-            Some(ResponseToolChoice::Named { name }) => json!({"type": "function", "name": name}),
-        };
-        let format = body.text.as_ref().and_then(|text| text.format.as_ref());
-        let format = match format {
-            None | Some(TextFormat::Text) => json!({"type": "text"}),
-            Some(TextFormat::JsonObject) => json!({"type": "json_object"}),
-            Some(TextFormat::JsonSchema { schema }) => {
-                json!({"type": "json_schema", "name": "schema", "schema": schema, "strict": true})
-            }
-        };
-        let effort = body.reasoning.as_ref().and_then(|options| options.effort.as_ref());
-        let response = json!({
-            "id": new_id("resp_"),
-            "object": "response",
-            "created_at": unix_seconds(SystemTime::now()),
-            "status": "in_progress",
-            "error": null,
-            "incomplete_details": null,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "metadata": body.metadata.clone().unwrap_or_default(),
-            "model": state.options.model_name,
-            "output": [],
-            "parallel_tool_calls": body.parallel_tool_calls.unwrap_or(true),
-            "previous_response_id": null,
-            "reasoning": {"effort": effort, "summary": null},
-            "store": false,
-            "temperature": body.temperature,
-            "text": {"format": format},
-            "tool_choice": tool_choice,
-            "tools": tools,
-            "top_p": body.top_p,
-            "truncation": "disabled",
-            "usage": null,
-        });
-        Self { response, open: None, sequence: 0 }
-    }
-
     fn event(&mut self, name: &str, mut data: Value) -> Event {
         data["type"] = name.into();
         data["sequence_number"] = self.sequence.into();

@@ -10,7 +10,7 @@ use serde_json::Value;
 #[serde(default)]
 pub(crate) struct StructureFields {
     pub(crate) response_format: Option<ResponseFormat>,
-    json_schema: Option<Value>,
+    pub(crate) json_schema: Option<Value>,
     grammar: Option<String>,
     structured_outputs: Option<StructuredOutputs>,
     guided_json: Option<Value>,
@@ -23,14 +23,57 @@ pub(crate) struct StructureFields {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ResponseFormat {
     Text,
-    JsonObject,
-    JsonSchema { json_schema: NamedSchema },
+    JsonObject {
+        #[serde(default)]
+        schema: Option<Value>,
+    },
+    JsonSchema {
+        #[serde(default)]
+        json_schema: Option<NamedSchema>,
+        #[serde(default)]
+        schema: Option<Value>,
+    },
 }
 
 /// A schema of OpenAI's API. Answers always follow it, whatever `strict` says.
 #[derive(Debug, Deserialize)]
 pub(crate) struct NamedSchema {
-    pub(crate) schema: Value,
+    pub(crate) schema: Option<Value>,
+}
+
+impl ResponseFormat {
+    /// A schema in the form of OpenAI's API.
+    pub(crate) fn of_schema(schema: &Value) -> Self {
+        let json_schema = Some(NamedSchema { schema: Some(schema.clone()) });
+        Self::JsonSchema { json_schema, schema: None }
+    }
+
+    /// Returns the field that says what answers look like, and their grammar, if there is one. A schema is where OpenAI's
+    /// API or llama-server has it.
+    fn grammar(&self) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+        let required = |field| Err(ApiError::field(field, format!("{field} is required")));
+        let (field, schema) = match self {
+            Self::Text => return Ok(None),
+            Self::JsonObject { schema: None } => {
+                return Ok(Some(("response_format", Grammar::json_object())));
+            }
+            Self::JsonObject { schema: Some(schema) }
+            | Self::JsonSchema { json_schema: None, schema: Some(schema) } => {
+                ("response_format.schema", schema)
+            }
+            Self::JsonSchema { json_schema: None, schema: None } => {
+                return required("response_format.json_schema");
+            }
+            Self::JsonSchema { json_schema: Some(NamedSchema { schema }), .. } => {
+                let field = "response_format.json_schema.schema";
+                match schema {
+                    Some(schema) => (field, schema),
+                    None => return required(field),
+                }
+            }
+        };
+        Ok(Some((field, Grammar::json_schema(schema))))
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -46,10 +89,10 @@ struct StructuredOutputs {
 impl StructureFields {
     /// Returns the grammar of the answers, checked for the model.
     pub(crate) fn grammar(&self, forerun: &Forerun) -> Result<Option<Grammar>, ApiError> {
-        let mut given = self.given().into_iter().filter_map(|(field, grammar)| {
-            let grammar = grammar?;
-            Some((field, grammar))
-        });
+        let format = self.response_format.as_ref().map(ResponseFormat::grammar).transpose()?;
+        let others = self.given().into_iter();
+        let others = others.filter_map(|(field, grammar)| Some((field, grammar?)));
+        let mut given = format.flatten().into_iter().chain(others);
         let Some((field, grammar)) = given.next() else { return Ok(None) };
         if let Some((other, _)) = given.next() {
             let message = format!("{other} and {field} cannot be combined: give one of them");
@@ -61,14 +104,7 @@ impl StructureFields {
         }
     }
 
-    fn given(&self) -> [(&'static str, Option<Grammar>); 13] {
-        let (format, schema) = match &self.response_format {
-            None | Some(ResponseFormat::Text) => (None, None),
-            Some(ResponseFormat::JsonObject) => (Some(Grammar::json_object()), None),
-            Some(ResponseFormat::JsonSchema { json_schema }) => {
-                (None, Some(Grammar::json_schema(&json_schema.schema)))
-            }
-        };
+    fn given(&self) -> [(&'static str, Option<Grammar>); 11] {
         let json = |value: &Option<Value>| value.as_ref().map(json_schema);
         let choice = |texts: &Option<Vec<String>>| texts.as_deref().map(Grammar::choice);
         let regex = |text: &Option<String>| text.as_deref().map(Grammar::regex);
@@ -77,8 +113,6 @@ impl StructureFields {
         let outputs = self.structured_outputs.as_ref().unwrap_or(&default);
         let json_object = outputs.json_object.unwrap_or(false).then(Grammar::json_object);
         [
-            ("response_format", format),
-            ("response_format.json_schema.schema", schema),
             ("json_schema", json(&self.json_schema)),
             ("grammar", grammar(&self.grammar)),
             ("structured_outputs.json", json(&outputs.json)),

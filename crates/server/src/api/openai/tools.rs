@@ -5,6 +5,8 @@ use forerun::Tool;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+/// The type of tools that are functions.
+pub(crate) const FUNCTION: &str = "function";
 /// The longest name of a tool, in characters.
 const LONGEST_NAME: usize = 64;
 
@@ -12,7 +14,7 @@ const LONGEST_NAME: usize = 64;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct ToolFields {
-    pub(crate) tools: Vec<ToolField>,
+    pub(crate) tools: Option<Vec<ToolField>>,
     pub(crate) tool_choice: Option<ToolChoice>,
     pub(crate) parallel_tool_calls: Option<bool>,
 }
@@ -40,7 +42,13 @@ pub(crate) struct Function {
 )]
 pub(crate) enum ToolChoice {
     Mode(ToolMode),
-    Named { function: FunctionName },
+    Named {
+        function: FunctionName,
+    },
+    /// Something else than a function.
+    Other {
+        r#type: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -68,12 +76,18 @@ pub(crate) struct ChosenTools {
 }
 
 impl ToolFields {
-    /// Returns the tools that may be called.
+    /// Returns the tools that may be called. Those that are no functions are left out, with a warning.
     pub(crate) fn choice(&self) -> Result<ChosenTools, ApiError> {
-        let tool = |(index, tool): (usize, &ToolField)| tool.tool(index);
+        let all = || self.tools.iter().flatten().enumerate();
+        let left_out = || all().filter(|(_, tool)| !tool.is_function());
+        for (index, tool) in left_out() {
+            tracing::warn!("tools[{index}] is left out: {}", tool.unsupported());
+        }
+        let functions = all().filter(|(_, tool)| tool.is_function());
         let mut tools: Vec<Tool> =
-            self.tools.iter().enumerate().map(tool).collect::<Result<_, _>>()?;
+            functions.map(|(index, tool)| tool.tool(index)).collect::<Result<_, _>>()?;
         let mut parallel = self.parallel_tool_calls.unwrap_or(true);
+        let wrong = |message: String| Err(ApiError::field("tool_choice", message));
         let required = match &self.tool_choice {
             None | Some(ToolChoice::Mode(ToolMode::Auto)) => false,
             Some(ToolChoice::Mode(ToolMode::None)) => {
@@ -81,42 +95,63 @@ impl ToolFields {
                 false
             }
             Some(ToolChoice::Mode(ToolMode::Required)) => true,
-            Some(ToolChoice::Named { function }) => {
-                tools.retain(|tool| tool.name == function.name);
+            Some(ToolChoice::Named { function: FunctionName { name } }) => {
+                tools.retain(|tool| tool.name == *name);
                 if tools.is_empty() {
-                    let message = format!("tool_choice: there is no tool {:?}", function.name);
-                    return Err(ApiError::field("tool_choice", message));
+                    return match left_out().find(|(_, tool)| tool.name() == Some(name)) {
+                        Some((index, tool)) => {
+                            let reason = tool.unsupported();
+                            wrong(format!("tool_choice names tools[{index}], {name:?}: {reason}"))
+                        }
+                        None => wrong(format!("tool_choice: there is no tool {name:?}")),
+                    };
                 }
                 parallel = false;
                 true
             }
+            Some(ToolChoice::Other { r#type }) => {
+                return wrong(format!(
+                    "tool_choice of type {type:?} is not supported: give \"none\", \"auto\", \"required\", or an \
+                     object with the name of a function"
+                ));
+            }
         };
         if required && tools.is_empty() {
-            let message = "tool_choice requires a tool, but tools is empty";
-            return Err(ApiError::field("tool_choice", message));
+            return match left_out().next() {
+                Some((index, tool)) => wrong(format!(
+                    "tool_choice requires a tool, but tools has no function; tools[{index}]: {}",
+                    tool.unsupported()
+                )),
+                None => wrong("tool_choice requires a tool, but tools is empty".to_owned()),
+            };
         }
         Ok(ChosenTools { tools, required, parallel })
     }
 }
 
 impl ToolField {
+    fn is_function(&self) -> bool {
+        self.r#type == FUNCTION
+    }
+
+    fn name(&self) -> Option<&String> {
+        self.function.as_ref().map(|function| &function.name)
+    }
+
+    /// Returns why a tool that is no function is left out.
+    fn unsupported(&self) -> String {
+        format!("tools of type {:?} are not supported by this server, only functions", self.r#type)
+    }
+
     fn tool(&self, index: usize) -> Result<Tool, ApiError> {
-        let (kind, function) = match (&*self.r#type, &self.function) {
-            ("function", Some(function)) => ("function", function),
-            ("function", None) => {
-                let field = format!("tools[{index}].function");
-                return Err(ApiError::field(&*field, format!("{field} is required")));
-            }
-            (kind, _) => {
-                let field = format!("tools[{index}].type");
-                let message = format!("{field}: tools of type {kind:?} are not supported");
-                return Err(ApiError::field(field, message));
-            }
+        let Some(function) = &self.function else {
+            let field = format!("tools[{index}].function");
+            return Err(ApiError::field(&*field, format!("{field} is required")));
         };
         let Function { name, description, parameters } = function;
         let allowed = |one: char| one.is_ascii_alphanumeric() || "_-.".contains(one);
         if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(allowed) {
-            let field = format!("tools[{index}].{kind}.name");
+            let field = format!("tools[{index}].function.name");
             let message = format!(
                 "{field} is {name:?}, but it must have 1 to {LONGEST_NAME} letters, digits, dots, dashes and \
                  underscores"
@@ -129,7 +164,7 @@ impl ToolField {
             Some(Value::Object(object)) if object.is_empty() => empty(),
             Some(schema @ Value::Object(_)) => schema.clone(),
             Some(_) => {
-                let field = format!("tools[{index}].{kind}.parameters");
+                let field = format!("tools[{index}].function.parameters");
                 return Err(ApiError::field(&*field, format!("{field} must be a JSON schema")));
             }
         };

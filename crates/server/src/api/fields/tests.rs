@@ -1,0 +1,84 @@
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use super::table::TABLE;
+use super::{Api, Decision};
+use axum::body::Bytes;
+use serde_json::{Value, json};
+
+const APIS: [Api; 4] = [Api::Completions, Api::Chat, Api::Responses, Api::Messages];
+
+fn check(api: Api, body: &Value) -> Result<(), String> {
+    let body = Bytes::from(body.to_string());
+    api.check(&body).map_err(|error| error.message().to_owned())
+}
+
+#[test]
+fn a_field_has_one_decision_in_each_api() {
+    for api in APIS {
+        let fields = TABLE.iter().flat_map(|(_, fields)| *fields);
+        let mut names: Vec<&str> =
+            fields.filter(|field| field.apis.contains(&api)).map(|field| field.name).collect();
+        names.sort_unstable();
+        let twice = names.windows(2).find(|two| two[0] == two[1]);
+        assert_eq!(twice, None, "{api:?}");
+    }
+}
+
+#[test]
+fn refused_fields_pass_with_values_that_ask_for_nothing() {
+    for field in TABLE.iter().flat_map(|(_, fields)| *fields) {
+        let Decision::Refused(neutral) = field.decision else { continue };
+        let body = |value: Value| match field.name.split_once('.') {
+            Some((object, member)) => json!({object: {member: value}}),
+            None => json!({field.name: value}),
+        };
+        let given = neutral.iter().map(|text| serde_json::from_str(text).unwrap());
+        let empty = [Value::Null, json!(""), json!([]), json!({})];
+        for &api in field.apis {
+            for value in given.clone().chain(empty.clone()) {
+                assert_eq!(check(api, &body(value.clone())), Ok(()), "{} {value}", field.name);
+                assert_eq!(check(api, &body(json!([value]))), Ok(()), "{} [{value}]", field.name);
+            }
+            for value in [json!(17.25), json!("something"), json!([1, 2]), json!({"a": 1})] {
+                let error = check(api, &body(value)).unwrap_err();
+                assert!(error.starts_with(field.name), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_are_compared_by_their_values() {
+    for text in ["1", "1.0", "1e0"] {
+        let body = format!("{{\"typical_p\": {text}}}");
+        assert!(Api::Chat.check(&body.into()).is_ok(), "{text}");
+    }
+    assert!(check(Api::Chat, &json!({"typical_p": 0.9})).is_err());
+    assert!(check(Api::Chat, &json!({"typical_p": true})).is_err());
+}
+
+#[test]
+fn errors_say_what_is_refused_why_and_what_to_do() {
+    let error = |api, body| check(api, &body).unwrap_err();
+    assert_eq!(
+        error(Api::Chat, json!({"mirostat": 2})),
+        "mirostat is not supported by this server: use `top_p` or `min_p`. Leave it out, or set it to 0"
+    );
+    assert_eq!(
+        error(Api::Completions, json!({"suffix": "}"})),
+        "suffix is not supported by this server: models continue texts here, and fill no gaps. Leave it out"
+    );
+    let body = json!({"model": "x", "structured_outputs": {"regex": "a", "structural_tag": "b"}});
+    assert!(error(Api::Chat, body).starts_with("structured_outputs.structural_tag is not"));
+}
+
+#[test]
+fn unknown_fields_and_bodies_that_are_no_objects_pass() {
+    assert_eq!(check(Api::Chat, &json!({"tempratur": 1, "text": {"tone": "kind"}})), Ok(()));
+    for text in ["", "{", "[]", "null", "7", "\"mirostat\""] {
+        assert!(Api::Chat.check(&text.into()).is_ok(), "{text}");
+    }
+    // Every one of equal keys counts.
+    let twice = "{\"mirostat\": 2, \"mirostat\": 0}";
+    assert!(Api::Chat.check(&twice.into()).is_err());
+}

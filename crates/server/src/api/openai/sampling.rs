@@ -1,0 +1,174 @@
+//! The fields of a request about sampling and the end of an answer. All APIs share them.
+
+use crate::api::error::ApiError;
+use crate::api::state::State;
+use forerun::{Request, SamplingOptions, TokenId};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The most stop strings.
+const MOST_STOPS: usize = 16;
+
+/// The fields of OpenAI's API, vLLM and llama-server.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SamplingFields {
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    repetition_penalty: Option<f32>,
+    repeat_penalty: Option<f32>,
+    repeat_last_n: Option<i64>,
+    logit_bias: Option<BTreeMap<String, f32>>,
+    seed: Option<Seed>,
+    pub(crate) stop: Option<OneOrMany>,
+    stop_token_ids: Option<Vec<TokenId>>,
+    ignore_eos: Option<bool>,
+    skip_special_tokens: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
+pub(crate) enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// The seed of a request; `None` if it is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seed(Option<u64>);
+
+impl SamplingFields {
+    /// Writes the options to a request to the engine, which has the model's own.
+    pub(crate) fn apply(&self, state: &State, request: &mut Request) -> Result<(), ApiError> {
+        let sampling = &mut request.sampling;
+        for (field, place) in [
+            (self.temperature, &mut sampling.temperature),
+            (self.top_p, &mut sampling.top_p),
+            (self.min_p, &mut sampling.min_p),
+            (self.presence_penalty, &mut sampling.presence_penalty),
+            (self.frequency_penalty, &mut sampling.frequency_penalty),
+            (self.repetition_penalty.or(self.repeat_penalty), &mut sampling.repetition_penalty),
+        ] {
+            *place = field.unwrap_or(*place);
+        }
+        // −1 keeps all tokens, as in vLLM.
+        if let Some(top_k) = self.top_k {
+            let message = || format!("top_k is {top_k}, but it must be at least -1");
+            let top_k = if top_k == -1 { Ok(0) } else { usize::try_from(top_k) };
+            sampling.top_k = top_k.map_err(|_| ApiError::field("top_k", message()))?;
+        }
+        // As in llama-server.
+        if self.top_p == Some(0.0) {
+            (sampling.top_k, sampling.top_p) = (1, 1.0);
+        }
+        for (token, bias) in self.logit_bias.iter().flatten() {
+            let message = || format!("logit_bias has {token:?}, which is not a token's number");
+            let token = token.parse().map_err(|_| ApiError::field("logit_bias", message()))?;
+            sampling.logit_bias.insert(token, *bias);
+        }
+        let config = state.generator.forerun().config();
+        self.limit_penalties(sampling, config.max_position_embeddings)?;
+        request.seed = self.seed.and_then(|Seed(seed)| seed);
+        request.ignore_eos = self.ignore_eos.unwrap_or(false);
+        request.special_tokens = self.skip_special_tokens == Some(false);
+        request.stop = match &self.stop {
+            None => Vec::new(),
+            Some(OneOrMany::One(text)) => vec![text.clone()],
+            Some(OneOrMany::Many(texts)) => texts.clone(),
+        };
+        if request.stop.len() > MOST_STOPS || request.stop.iter().any(String::is_empty) {
+            let message = format!("stop must have at most {MOST_STOPS} texts, none of them empty");
+            return Err(ApiError::field("stop", message));
+        }
+        request.stop_tokens = self.stop_token_ids.clone().unwrap_or_default();
+        let outside = |token: &&TokenId| **token as usize >= config.vocab_size;
+        if let Some(token) = request.stop_tokens.iter().find(outside) {
+            let message =
+                format!("stop_token_ids has {token}, but there are {} tokens", config.vocab_size);
+            return Err(ApiError::field("stop_token_ids", message));
+        }
+        Ok(())
+    }
+
+    /// Checks that penalties count the last tokens that the request says: all of them, or none.
+    fn limit_penalties(
+        &self,
+        sampling: &mut SamplingOptions,
+        context: usize,
+    ) -> Result<(), ApiError> {
+        let none = SamplingOptions::default();
+        let penalties = |of: &SamplingOptions| {
+            [of.repetition_penalty, of.frequency_penalty, of.presence_penalty]
+        };
+        match self.repeat_last_n {
+            None | Some(-1) => Ok(()),
+            _ if penalties(sampling) == penalties(&none) => Ok(()),
+            Some(0) => {
+                sampling.repetition_penalty = none.repetition_penalty;
+                sampling.frequency_penalty = none.frequency_penalty;
+                sampling.presence_penalty = none.presence_penalty;
+                Ok(())
+            }
+            Some(count) if usize::try_from(count).is_ok_and(|count| count >= context) => Ok(()),
+            Some(count) => {
+                let message = format!(
+                    "repeat_last_n is {count}, but penalties count all tokens here: set it to -1, or to 0 for no \
+                     penalties"
+                );
+                Err(ApiError::field("repeat_last_n", message))
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Seed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_i64(SeedVisitor)
+    }
+}
+
+struct SeedVisitor;
+
+impl Visitor<'_> for SeedVisitor {
+    type Value = Seed;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a 64-bit integer, or -1 for a random seed")
+    }
+
+    fn visit_i64<E: de::Error>(self, seed: i64) -> Result<Seed, E> {
+        Ok(Seed((seed != -1).then_some(seed as u64)))
+    }
+
+    fn visit_u64<E: de::Error>(self, seed: u64) -> Result<Seed, E> {
+        Ok(Seed(Some(seed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_all_integers_of_64_bits_and_one_of_them_is_random() {
+        let seed =
+            |text: &str| serde_json::from_str::<Seed>(text).map_err(|error| error.to_string());
+        assert_eq!(seed("-1"), Ok(Seed(None)));
+        assert_eq!(seed("0"), Ok(Seed(Some(0))));
+        assert_eq!(seed("-2"), Ok(Seed(Some(u64::MAX - 1))));
+        assert_eq!(seed("-9223372036854775808"), Ok(Seed(Some(1 << 63))));
+        assert_eq!(seed("18446744073709551615"), Ok(Seed(Some(u64::MAX))));
+        for wrong in
+            ["18446744073709551616", "-9223372036854775809", "1e30", "0.5", "\"7\"", "true"]
+        {
+            let error = seed(wrong).expect_err(wrong);
+            assert!(error.contains("a 64-bit integer, or -1 for a random seed"), "{error}");
+        }
+    }
+}
