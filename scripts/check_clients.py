@@ -155,10 +155,17 @@ else:
     sys.exit("no error for max_tokens")
 print("anthropic:", called.content[0].input)
 
-# Its formats. A message of the system may be anywhere.
+
+
+# Its formats, without bounds of numbers, which the package leaves out. A message of the system may be anywhere.
+class Pet(BaseModel):
+    name: Literal["Ann", "Bob"]
+    kind: Literal["cat", "dog"]
+
+
 reminded = hello + [{"role": "assistant", "content": "Hi."}, {"role": "system", "content": "5000 tokens left"}] + hello
-parsed = claude.messages.parse(model=model, max_tokens=300, messages=reminded, output_format=Person)
-assert isinstance(parsed.parsed_output, Person), parsed
+parsed = claude.messages.parse(model=model, max_tokens=300, messages=reminded, output_format=Pet)
+assert isinstance(parsed.parsed_output, Pet), parsed
 form = {"format": {"type": "json_schema", "schema": parameters}}
 with claude.messages.stream(model=model, max_tokens=300, messages=hello, output_config=form) as stream:
     check_weather(json.loads("".join(stream.text_stream)))

@@ -186,9 +186,7 @@ class Traffic:
         self.table, self.refusals, self.failures, self.others = collections.defaultdict(
             collections.Counter), collections.Counter(), [], collections.Counter()
         self.slowest, self.suspects, self.left = collections.Counter(), [], collections.deque(maxlen=8)
-        self.server = Server(options, folder)
-        # The answers of the idle server.
-        self.references = [self.other(*other)[0] for other in OTHERS]
+        self.server, self.references = Server(options, folder), []
 
     # ---- The other clients.
 
@@ -321,6 +319,9 @@ class Traffic:
         self.broken.clear()
 
     def run(self, requests):
+        """Sends all requests. Returns what is wrong with the server afterwards, if anything."""
+        # The answers of the idle server.
+        self.references = [self.other(*other)[0] for other in OTHERS]
         others = [(number * 3,) for number in range(self.options.others)]
         threads = [threading.Thread(target=self.be_another, args=number, daemon=True) for number in others]
         for thread in [*threads, threading.Thread(target=self.watch, daemon=True)]:
