@@ -558,6 +558,177 @@ STATEMENTS = r"""
 {% set add_generation_prompt = add_generation_prompt | default(false) %}{{ add_generation_prompt }} {% if tools is defined and tools %}{{ tools | length }}{% endif %} {{ documents is none }}
 """
 
+# Combinations, limits and what rarely matters.
+MORE = r"""
+{{ messages | map(attribute='content') | map('length') | max }}
+{{ (messages | selectattr('role', 'equalto', 'user') | list | last).content | trim }}
+{{ 'x'.join(['a']) ~ ['b'] | join }}
+{{ text.split() | map('first') | join | upper }}
+{{ text | list | groupby(0) | list | length }}
+{{ [1,2,3] | map('multiply', 2) | list }}
+{{ numbers | sort | map('string') | join('<') }}
+{{ [3,1,2] | sort(reverse=True) | first }}
+{{ words | map('length') | list | sum }}
+{{ people | sum(attribute='age') / people | length }}
+{{ (people | map(attribute='age') | sum) / (people | length) }}
+{{ {'a': 1}.items() | map('join', '=') | join(',') }}
+{{ dict(people | map(attribute='name') | map('lower') | list | batch(2) | first | list | batch(1) | map('join') | map('upper') | map('list')) if false else 'x' }}
+{{ namespace(**{'a': 1}).a }}
+{{ '%s' | format(1.0) }}
+{{ '%.2f' | format(1) }}
+{{ '%s %s' | format(*[1, 2]) }}
+{{ "%-10s|%10s" | format('ab', 'cd') }}
+{{ '%d items' % (messages | length) }}
+{{ '%s' % messages[0] }}
+{{ '%5.1f%%' % 99.5 }}
+{{ '{:>10}'.format('x') }}
+{{ '{:,}'.format(1234567.5) }}
+{{ '{:.2e}'.format(12345.678) }}
+{{ '{:08.3f}'.format(3.14159) }}
+{{ '{:+d}'.format(5) }}
+{{ '{:x}'.format(255) }}
+{{ '{:#b}'.format(5) }}
+{{ '{0:>{1}}'.format('x', 5) }}
+{{ '{:10.3}|'.format('abcdef') }}
+{{ '{:^10}|'.format(text[:3]) }}
+{{ '{:5}'.format(none) }}
+{{ '{:5}'.format([1]) }}
+{{ '{:.0f}'.format(0.5) }} {{ '{:.0f}'.format(1.5) }} {{ '{:.1f}'.format(0.25) }}
+{{ '{:5%}'.format(0.5) }}
+{{ '{:e}'.format(0) }} {{ '{:g}'.format(0.00001) }} {{ '{:g}'.format(123456789) }} {{ '{:G}'.format(1e-10) }}
+{{ '{:010}'.format(-5) }} {{ '{:=10}'.format(-5) }} {{ '{:<010}'.format(5) }} {{ '{: }'.format(5) }}
+{{ '{:s}'.format(5) }}
+{{ '{:,}'.format(-1234) }} {{ '{:_x}'.format(65535) }} {{ '{:,d}'.format(999) }} {{ '{:>+8,.1f}'.format(12345.67) }}
+{{ '%+.3e' % 12345.6 }} {{ '%010.2f' % -3.14159 }} {{ '%-10d|' % 5 }} {{ '% 5d' % 5 }} {{ '%+5d' % 5 }} {{ '%#x' % 0 }} {{ '%#X' % 255 }} {{ '%.3d' % 5 }} {{ '%5.3d' % 5 }} {{ '%x' % 0 }} {{ '%o' % 64 }} {{ '%e' % 0 }} {{ '%g' % 1e6 }} {{ '%g' % 100000.5 }} {{ '%.10g' % 0.1 }} {{ '%s' % -0.0 }} {{ '%f' % 1e15 }} {{ '%.20f' % 0.1 }} {{ '%d' % -3.99 }} {{ '%5s' % none }} {{ '%-6s|' % true }} {{ '%r' % 'a' }} {{ '%r' % [1, 'b'] }} {{ '%5r|' % 'a' }} {{ '%ld' % 5 }} {{ '%c' % 'é' }} {{ '%c' % 128512 }}
+{{ '%c' % 'ab' }}
+{{ '%s %s' % ['a', 'b'] }}
+{{ '%(a)s %(b)d' % dict(a='x', b=2) }} {{ '%(a)s%%' % {'a': 1} }} {{ '%(a)5.1f' % {'a': 2} }} {{ '%(a)s %(a)r' % {'a': 'q'} }}
+{{ '%(a)s %s' % {'a': 1} }}
+{{ '%s' % {'a': 1}.items() }}
+{{ 'a' % 1 }}
+{{ 'a' % {} }} {{ 'a' % [] }} {{ 'a' % {'x': 1} }}
+{{ 'a' % ((),) }}
+{{ text.find('quick', -12) }} {{ text.find('q', -100) }} {{ text.count('', 2, 4) }} {{ text.rfind('') }} {{ text.index('T') }} {{ ''.find('') }} {{ ''.count('') }} {{ 'abc'.rfind('', 1, 2) }} {{ 'abc'.find('', 3) }} {{ 'abc'.startswith('', 4) }} {{ 'abc'.startswith('', 3) }} {{ 'abc'.endswith('', 4) }} {{ 'abc'.count('', 4) }}
+{{ 'aXbXc'.split('X', maxsplit=1) }} {{ 'aXbXc'.split('X', -1) }} {{ 'aXbXc'.rsplit('X', 0) }} {{ '  a  '.rsplit(none, 0) }} {{ '  a b '.rsplit(none, 1) }} {{ ' '.split() }} {{ ' '.split(' ') }} {{ '\u3000a\u3000b'.split() }} {{ 'a\x1cb'.split() }} {{ 'a\u200bb'.split() }}
+{{ 'abc'.split(1) }}
+{{ 'abc'.join() }}
+{{ 'abc'.strip(1) }}
+{{ 'a-b'.title() }} {{ "l'été".title() }} {{ 'ÀÉ'.lower() }} {{ 'straße'.upper() }} {{ 'İ'.lower() | length }} {{ 'ΟΔΟΣ'.lower() }} {{ 'ŉ'.upper() }} {{ 'ﬃ'.upper() }} {{ 'ss'.casefold() }} {{ 'ẞ'.casefold() }} {{ 'ǅ'.swapcase() }} {{ 'ΑΣ'.title() }} {{ 'ªb'.upper() }} {{ 'ⅷ'.upper() }} {{ 'ⓐ'.isupper() }} {{ 'Ⓐ'.isupper() }} {{ 'x²'.isalnum() }} {{ 'ñ'.isidentifier() }} {{ '\u0301'.isalpha() }} {{ '①'.isalnum() }} {{ 'ⅷ'.isalpha() }} {{ 'ⅷ'.isnumeric() }}
+{{ 'ab\tc'.expandtabs(0) }} {{ 'a\r\tb'.expandtabs(3) }} {{ 'é\tb'.expandtabs(4) }}|
+{{ 'abc'.center(2) }} {{ 'abc'.center(4) }}| {{ 'ab'.center(5) }}| {{ 'a'.center(4) }}| {{ ''.center(3, 'x') }} {{ 'é'.ljust(3, 'é') }} {{ 'a'.rjust(-5) }} {{ '-'.zfill(3) }} {{ ''.zfill(2) }} {{ '--1'.zfill(5) }} {{ '１'.zfill(3) }}
+{{ 'a'.ljust(3, 'xy') }}
+{{ 'a\n\nb\r\n\r\nc\rd'.splitlines() }} {{ 'a\n\nb\r\nc'.splitlines(True) }} {{ '\n'.splitlines() }} {{ 'a\x1db'.splitlines() }} {{ 'a\u2029b'.splitlines() }}
+{{ 'a=b'.partition('=')[2] }} {{ 'abc'.rpartition('b') | join('|') }}
+{{ 'a'.partition('') }}
+{{ 'abcdef'[1:5:2] }} {{ 'abcdef'[-2::-2] }} {{ 'abcdef'[10::-1] }} {{ 'abcdef'[:-10:-1] }} {{ 'abcdef'[3:0:-1] }} {{ 'abcdef'[0:3:-1] }}| {{ 'abcdef'[none:2] }} {{ 'abcdef'[:none] }} {{ 'abcdef'[true:] }} {{ ''[::-1] }}| {{ [][::-1] }} {{ [1][5:] }} {{ [1, 2, 3][-5:-1] }} {{ [1, 2, 3][1:1] }} {{ (1, 2, 3)[-1:] }}
+{{ 'abc'['1'] }}| {{ 'abc'[1.5] }}|
+{{ 'abc'[1:'2'] }}
+{{ 'abc'[1.0:] }}
+{{ numbers[1:][0] }} {{ numbers[-1] + numbers[0] }} {{ numbers[numbers | length - 1] }} {{ numbers[loop_index | default(0)] }} {{ mapping['a' ~ ''] }} {{ mapping[words[0]] }}|
+{{ [[1, 2], [3, 4]] | map('last') | list }} {{ [[3, 1], [2]] | map('sort') | map('first') | list }} {{ [[1], []] | map('length') | list }} {{ ['a-b', 'c'] | map('replace', '-', '+') | list }} {{ ['1', 'x'] | map('int', default=-1) | list }} {{ ['1.5', '2'] | map('float') | list }} {{ [1.256, 2.1] | map('round', 1) | list }} {{ [none, 'a'] | map('default', 'x', true) | list }} {{ [{'a': {'b': 1}}] | map(attribute='a.b') | list }} {{ [{'a': 1}, {}] | map(attribute='a', default=0) | list }} {{ ['ab', 'c'] | map('center', 4) | list }} {{ ['b', 'a'] | map('upper') | sort | list }} {{ [[1, 2]] | map('join', ',') | list }} {{ ['a,b'] | map('string') | list }} {{ [{'a': 1}] | map('items') | map('list') | list }} {{ [[1, 1]] | map('unique') | map('list') | list }} {{ ['x'] | map('tojson') | list }} {{ [{'b': 1, 'a': 2}] | map('tojson', sort_keys=true) | list }} {{ [{'b': 1}] | map('tojson', indent=1) | list }} {{ [{'a': 'z'}] | map('dictsort') | list }} {{ ['%s!'] | map('format', 'a') | list }} {{ [' a '] | map('trim') | map('upper') | first }} {{ [1, 2] | map('string') | map('length') | list }} {{ ['aB'] | map('lower') | list }} {{ ['ab cd'] | map('title') | list }} {{ ['ab cd'] | map('capitalize') | list }} {{ ['ab cd'] | map('wordcount') | list }} {{ ['a'] | map('e') | list }} {{ [[1, 2, 3]] | map('batch', 2) | map('list') | list }} {{ [-1] | map('abs') | list }} {{ ['abc'] | map('reverse') | list }} {{ ['a\nb'] | map('indent', 2) | list }} {{ [[2, 3]] | map('sum') | list }} {{ ['abcdefghij'] | map('truncate', 5, true, '') | list }} {{ ['a'] | map('list') | list }} {{ [[1, 2]] | map('max') | list }}
+{{ numbers | select('gt', 1) | list }} {{ numbers | select('le', 2) | list }} {{ numbers | reject('even') | list }} {{ ['a', 1] | select('string') | list }} {{ [[], [1]] | select | list }} {{ [none, 1] | reject('none') | list }} {{ [1, 2] | select('in', (1, 3)) | list }} {{ ['a', 'B'] | select('upper') | list }} {{ [{'a': 1}, [1]] | select('mapping') | list }} {{ [true, 1] | select('boolean') | list }} {{ [1, 1.5] | select('float') | list }} {{ [1, 1.5, true] | select('integer') | list }} {{ ['', none, 0] | select('defined') | list }} {{ [1, true] | select('sameas', true) | list }} {{ [3, 6] | select('divisibleby', 3) | list | length }} {{ [true, false] | select('true') | list }} {{ ['ab'] | select('sequence') | list }} {{ [1, 'a'] | select('iterable') | list }} {{ [1] | select('callable') | list }} {{ [1, 2] | select('ne', 1) | list }} {{ [1] | select('lt', 2) | list }} {{ ['x'] | select('eq', 'x') | list }}
+{{ people | selectattr('age', '>=', 30) | map(attribute='name') | join }} {{ people | selectattr('age', '!=', 30) | list | length }} {{ people | selectattr('tags') | list | length }} {{ people | rejectattr('tags') | list | length }} {{ people | selectattr('name', 'in', 'Annbob') | list | length }} {{ people | selectattr('city', 'lower') | map(attribute='city') | list }} {{ people | selectattr('name', 'string') | list | length }} {{ people | selectattr('admin', 'true') | list | length }} {{ people | selectattr('admin', 'sameas', true) | list | length }} {{ nested | dictsort | map('first') | list }} {{ people | map(attribute='name') | select('in', ['Ann']) | list }} {{ people | rejectattr('admin', 'undefined') | list | length }} {{ people | selectattr('age', 'odd') | list | length }} {{ tools | selectattr('function.name', 'equalto', 'clock') | list | length }} {{ tools | selectattr('function.description') | list | length }}
+{{ people | selectattr('age.x') | list }}
+{{ people | selectattr('zzz.x', 'defined') | list }}
+{{ people | map(attribute='zzz.x') | list }}
+{{ people | sort(attribute='zzz') | list | length }}
+{{ people | groupby('zzz') | list | length }}
+{{ people | groupby('age') | map(attribute='grouper') | list }} {{ people | groupby('age') | map(attribute=1) | map('length') | list }} {{ (people | groupby('age'))[0][0] }} {{ (people | groupby('age') | first).list[0].name }} {{ people | groupby('age') | list | length }} {{ (people | groupby('age'))[0] | length }} {{ [{'a': 'x'}, {'a': 'X'}, {'a': 'x'}] | groupby('a') | map('first') | list }} {% for k, g in messages | groupby('role') %}{{ k }}{{ g | length }};{% endfor %}
+{{ people | groupby('age') }}
+{{ 10 | float | string }} {{ 1e3 | int }} {{ '12.7' | float | int }} {{ '0x1F' | int(base=16) }} {{ 'z' | int(base=36) }} {{ '-0x1f' | int(base=16) }} {{ '+5' | int }} {{ '5.' | float }} {{ '.5' | float }} {{ '1e400' | float }} {{ '-inf' | float }} {{ 'infinity' | float }} {{ '' | int }} {{ '' | float }} {{ '1__0' | int }} {{ '_1' | int }} {{ '1e2' | int }} {{ 'inf' | int }} {{ 'nan' | int }} {{ '１２' | int }} {{ 3.99 | int }} {{ -3.99 | int }} {{ false | int }} {{ '12abc' | int(7) }} {{ [] | float }} {{ {} | int }} {{ none | float(1) }} {{ '1 2' | int }} {{ '\n3\t' | int }} {{ huge | int }} {{ huge | float }} {{ '99999999999999999999' | int }}
+{{ 'x' | int(base=0) }}
+{{ 'x' | int(base=99) }}
+{{ 1.5 | round }} {{ 0.5 | round }} {{ 1.25 | round(1) }} {{ -1.5 | round }} {{ 2.5 | round(0, 'ceil') }} {{ 5 | round(1, 'ceil') }} {{ 5 | round(method='floor') }} {{ 15 | round(-1) }} {{ 25 | round(-1) }} {{ -15 | round(-1) }} {{ 123.456 | round(-1) }} {{ 1e300 | round(2) }} {{ 0.1 | round(20) }} {{ 3.14159 | round(3) | string }} {{ 2 | round | string }} {{ 1e-5 | round(2) }} {{ 99.995 | round(2) }} {{ 123.456 | round(-2, 'floor') }} {{ 123.456 | round(1, 'ceil') }}
+{{ 'a' | round }}
+{{ 'a' | abs }}
+{{ none | abs }}
+{{ [1, [2, [3, none]]] | string }} {{ {'a': 'b'} | string | length }} {{ ('a', 1) | string }} {{ 'a' | string | upper }} {{ true | string | lower }} {{ 1.50 | string }}
+{{ [1, 2, 3] | join(', ') | replace(', ', ';') }} {{ [['a', 1], ['b', 2]] | map('join', '=') | join('&') }} {{ 'abc' | join(',') | upper }} {{ range(5) | join }} {{ (1, 'b') | join('/') }} {{ [true, none] | join('|') }} {{ {'a': 1, 'b': 2} | join(',') }} {{ [1.0, 1e20] | join(' ') }} {{ people | map(attribute='tags') | map('join', '.') | join(';') }}
+{{ 'abc' | batch(2) | map('join') | join('-') }} {{ range(7) | batch(3, '-') | list }} {{ range(7) | slice(3) | list }} {{ range(7) | slice(3, '-') | list }} {{ mapping | batch(2) | list }}
+{{ [1, 2] | batch(0) | list }}
+{{ 'hello world' | capitalize }} {{ 'HELLO' | title }} {{ "o'neil mc-donald" | title }} {{ 'a.b c/d' | title }} {{ '  x' | capitalize }} {{ 'éa' | title }} {{ 'ﬁx' | title }} {{ 'ßx' | capitalize }}
+{{ 'a b c d e f' | truncate(5, leeway=0) }} {{ 'abcdefgh' | truncate(5, leeway=0) }} {{ 'a b' | truncate(3, leeway=0) }} {{ 'éééééé ééé' | truncate(7, false, '…', 0) }}
+{{ 'abc' | truncate(2) }}
+{{ 'abcdefghijk' | truncate(2) }}
+{{ 'one\ntwo' | indent }} {{ 'one\n\n\ntwo\n' | indent(2, true, true) }} {{ '\n' | indent(2, true) }}| {{ 'a' | indent(3, true) }} {{ 'a\x0bb' | indent(1) }} {{ 'x\ny' | indent('\t') }} {{ 'x\ny' | indent(width='- ', first=true) }} {{ 5 | indent(1, true) }} {{ 'a\nb' | indent(0) }} {{ 'a\nb' | indent(-1) }}
+{{ [3, 3.0, '3'] | unique | list }} {{ ['A', 'a', 'b'] | unique | list }}
+{{ ['b', 'A', 'a', 'B'] | sort }} {{ ['b', 'A', 'a', 'B'] | sort(reverse=true) }} {{ [(2, 'x'), (1, 'y')] | sort }} {{ {'x': 1, 'a': 2} | sort | join }} {{ [0.5, 1, true, false] | sort }} {{ [[2], [1, 5]] | sort }} {{ ['é', 'z', 'a'] | sort }} {{ people | sort(attribute='age,name', reverse=true) | map(attribute='name') | list }} {{ [[1, 'b'], [0, 'a']] | sort(attribute=1) }} {{ [[1, 'b'], [0, 'a']] | sort(attribute='0') }} {{ 'hello' | sort | unique | join }} {{ [none] | sort }} {{ [] | sort }} {{ [{'a': 1}] | sort | length }}
+{{ mapping | dictsort(by='value') | first }} {{ {'b': 'x', 'a': none} | dictsort }} {{ {2: 'x', 1: 'y'} | dictsort }} {{ {'B': 1, 'a': 2} | dictsort | list }} {{ {'B': 1, 'a': 2} | dictsort(true) }} {{ {'x': [2], 'y': [1]} | dictsort(by='value') }}
+{{ {'a': 1, 2: 3} | dictsort }}
+{{ {'b': none, 'a': 1} | dictsort(by='value') }}
+{{ mapping | dictsort(by='x') }}
+{{ 1 | tojson(indent=2) }} {{ 'a' | tojson(separators=(',', ':')) }} {{ {'a': {'b': [1, {'c': none}]}} | tojson(indent=3) }} {{ [[]] | tojson(indent=2) }} {{ [{}] | tojson(indent=2) }} {{ {'a/b': '</script>'} | tojson }} {{ '\ud7ff\ue000' | tojson }} {{ '\x00\x1f\x80\u00a0' | tojson }} {{ '\x00\x1f\x80\u00a0' | tojson(ensure_ascii=true) }} {{ [1.10, 1e5, 1e15, 1e16, 123456789.123456789, 5e-324, 1.7976931348623157e308] | tojson }} {{ [0.1, 1/3, 2/3, 100.0, 1e22, 1e21] | tojson }} {{ {'k': (1, 2)} | tojson }} {{ -1 | tojson }} {{ true | tojson(indent=2) }} {{ {'b': 1, 'a': {'d': 1, 'c': 2}} | tojson(sort_keys=true, indent=1, separators=(',', ':')) }} {{ {'a': 1}.items() | list | tojson }} {{ people | tojson(indent=2) | length }} {{ messages | tojson | length }} {{ tools | tojson(indent=4, sort_keys=true, ensure_ascii=true) }} {{ {1: 2} | tojson }} {{ {1.5: 2} | tojson(sort_keys=true) }} {{ {'a': 1} | tojson(separators=('', '')) }} {{ [1, 2] | tojson(separators=('\n', 5)) }}
+{{ 1e308 * 10 }} {{ -1e308 * 10 }} {{ 1e308 * 10 - 1e308 * 10 }} {{ [1e308 * 10] }} {{ 1e22 }} {{ 1e21 }} {{ 123456789012345.6 }} {{ 1234567890123456.7 }} {{ 12345678901234567.8 }} {{ 0.00012345 }} {{ 0.000012345 }} {{ 5e-324 }} {{ 1.7976931348623157e308 }} {{ 100.0 }} {{ 1e2 }} {{ 3.0 * 2 }} {{ 1 / 3 }} {{ 2 / 3 }} {{ 10 / 5 }} {{ 1e16 + 1 }} {{ 2 ** 0.5 }} {{ 2.0 ** 3 }} {{ 4 ** 0.5 }} {{ (-8) ** 3 }} {{ 0 ** 0 }} {{ 7 // 2.0 }} {{ -7 // 2 }} {{ 7 % 2.5 }} {{ -1 % 3 }} {{ 5 % -3 }} {{ -5.5 % 2 }} {{ 1 - 0.9 }} {{ 1.1 + 2.2 }} {{ 3 * 1.1 }} {{ 1e3 }} {{ 9007199254740993 }} {{ -9223372036854775808 }} {{ 9223372036854775807 + 1 }} {{ 1 + true }} {{ 1 - true }} {{ true / 2 }} {{ -true }} {{ 5 // true }} {{ 2 ** true }} {{ not 1.0 }} {{ 1.0 == 1 }} {{ 0.1 + 0.2 == 0.3 }} {{ 1 <= 1.0 < 2 }}
+{{ (-8) ** 0.5 }}
+{{ 'a' == 'a' }} {{ 'a' == "a" }} {{ 'é' == '\u00e9' }} {{ [1, 'a'] == [1, 'a'] }} {{ {} == {} }} {{ [] == () }} {{ none == none }} {{ none == 0 }} {{ '' == none }} {{ false == 0 }} {{ '' == false }} {{ [] == false }} {{ 1 == '1' }} {{ (1, 2) == (1, 2) }} {{ 'a' < 'B' }} {{ '10' < '9' }} {{ [1, 2] > [1] }} {{ 'a' != none }} {{ 1 != 1.0 }} {{ true == 1 }} {{ {'a': 1} != {'a': 1.0} }} {{ range(3) == range(3) }} {{ mapping.keys() | list == ['b', 'a', 'C'] }} {{ messages[0] == messages[0] }} {{ messages[0].role == 'system' == true }}
+{{ 'a' in ['a', 'b'] and 'c' not in ['a'] }} {{ 'a' in ('a',) }} {{ 'b' in {'b': none} }} {{ none in [1, none] }} {{ '' in '' }} {{ 'é' in 'caf\u00e9' }} {{ 'ab' in 'cabd' }} {{ 1 in {1: 2} }} {{ 1.0 in {1: 2} }} {{ [1] in [[1]] }} {{ {'a': 1} in [{'a': 1}] }} {{ 'x' in mapping.values() }} {{ ('a', 1) in mapping.items() }} {{ 5 in range(10) }} {{ 'ro' in messages[0] }} {{ 'a' in words | map('lower') }} {{ 'role' in messages[0].keys() }} {{ not 'x' in 'xyz' }} {{ 'x' not in 'xyz' }} {{ true in [1] }} {{ 'A' in 'abc' | upper }} {{ 'a' in 'abc' and 'yes' or 'no' }}
+{{ 'a' in 5 }}
+{{ 'a' in true }}
+{{ {'a': [1, {'b': (2, 3)}]}.a[1].b[0] }} {{ {'a b': 1}['a b'] }} {{ {'a': none}.a is none }} {{ {'a': none}.get('a', 'x') }} {{ {}.get('x') is none }} {{ {'x': 1}.get('x') + 1 }} {{ {'get': 5}.get('get') }} {{ {'keys': 1}['keys'] }} {{ {'items': [1]}['items'] }} {{ {'items': [1]}.items() | list }} {{ {1: 'a', 'b': 2}.keys() | list }} {{ ({'a': 1}.items() | list)[0][1] }} {{ {'a': {'b': 1}}['a']['b'] }} {{ {'a': 1} | length }} {{ {'a': 1}.a + 1 }} {{ {'n': 1}.n is defined }} {{ {'a': 1}.copy().a }} {{ {('a', 'b'): 1}[('a', 'b')] }} {{ {'values': 1}.values() | list }} {{ {'x': {}}.x.y is defined }} {{ {"k": "v"}.items() | first | join('=') }} {{ dict(a=1).a }} {{ dict({'a': 1}, **{'b': 2}) }} {{ dict([['a', 1]]) }} {{ {'a': 1, 'b': 2}.values() | sum }} {{ {'a': 1} | first }} {{ {'a': 2, 'b': 1} | max }} {{ {'a': 1}.pop is callable }}
+{{ dict(1) }}
+{{ {'a': 1}.get() }}
+{{ {'a': 1}.keys(1) }}
+{{ [1, 2].index(3) }}
+{{ [1, 2, 3].index(3, 0, 2) }}
+{{ (1, 2).copy() }}
+{{ [1].count() }}
+{{ [1, 2].get(0) }}
+{{ text() }}
+{{ messages[0]() }}
+{{ none() }}
+{{ 5() }}
+{{ text.foo() }}
+{{ messages.foo }}| {{ messages.0.role }} {{ messages[0]['role'][0] }} {{ text.0 }} {{ numbers.1 }} {{ messages.length }}| {{ 5 .x }}| {{ true.x }}| {{ none.x }}|
+{{ messages['foo'] }}| {{ messages[99] }}| {{ none[0] }}| {{ 5[0] }}| {{ 'a'[0][0][0] }}
+{{ messages[99].role }}
+{{ undefined_name + 1 }}
+{{ undefined_name * 2 }}
+{{ undefined_name % 2 }}
+{{ -undefined_name }}
+{{ undefined_name.foo.bar }}
+{{ undefined_name | upper }}| {{ undefined_name | trim }}| {{ undefined_name | length }} {{ undefined_name | list }} {{ undefined_name | join(',') }}| {{ undefined_name | first }}| {{ undefined_name | last }}| {{ undefined_name | string }}| {{ undefined_name | sort }} {{ undefined_name | unique | list }} {{ undefined_name | select | list }} {{ undefined_name | sum }} {{ undefined_name | max }}| {{ undefined_name | replace('a', 'b') }}| {{ undefined_name | title }}| {{ undefined_name | e }}| {{ undefined_name | safe }}| {{ undefined_name | reverse | list }} {{ undefined_name | batch(2) | list }} {{ undefined_name | wordcount }} {{ undefined_name | lower }}| {{ undefined_name | capitalize }}| {{ undefined_name | indent }}| {{ undefined_name | format }}| {{ undefined_name | truncate(3) }}| {{ undefined_name | center(3) }}| {{ undefined_name | urlencode }}| {{ undefined_name == '' }} {{ undefined_name or 'x' }} {{ undefined_name and 'x' }}| {{ (undefined_name) is undefined }} {{ undefined_name ~ '' }}| {{ undefined_name in [undefined_name] }} {{ [undefined_name] }} {{ {'a': undefined_name} }} {{ 'x' if undefined_name else 'y' }} {{ undefined_name is none }} {{ undefined_name is string }} {{ undefined_name is iterable }} {{ undefined_name is number }} {{ undefined_name is mapping }}
+{{ undefined_name | abs }}
+{{ undefined_name | round }}
+{{ undefined_name | dictsort }}
+{{ undefined_name | attr('x') }}
+{{ undefined_name | tojson(indent=2) }}
+{{ undefined_name | groupby('x') | list }}
+{{ undefined_name | filesizeformat }}
+{{ undefined_name | map(attribute='x') | list }} {{ undefined_name | selectattr('x') | list }} {{ undefined_name | groupby('a') | list }}
+{% for x in [1,2,3] %}{{ loop.index }}{{ ", " if not loop.last }}{% endfor %} {% for x in [] %}{% else %}none{% endfor %} {% for k in {'a': 1} %}{{ k }}{% endfor %} {% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %} {% for a, b in [(1, 2), [3, 4]] %}{{ a }}{{ b }}{% endfor %} {% for x in 'ab' %}{{ x }}.{% endfor %} {% for i in range(2) %}{% for j in 'xy' %}{{ i }}{{ j }}{{ loop.index0 }}{% endfor %}{% endfor %}
+{% for x in (1, 2) %}{{ x }}{% endfor %}{% for x in [1, 2] + [3] %}{{ x }}{% endfor %}{% for x in range(3)[1:] %}{{ x }}{% endfor %}{% for x in mapping | dictsort %}{{ x[0] }}{% endfor %}{% for x in mapping.values() %}{{ x }}{% endfor %}{% for x in words | sort %}{{ x }}{% endfor %}{% for x in words if 'p' in x %}{{ x }}{% endfor %}
+{% for m in messages if m.role == 'user' %}{{ loop.index }}/{{ loop.length }}{{ loop.last }} {% endfor %}{% for x in numbers | reverse %}{{ x }}{% endfor %}{% for x in numbers | select('gt', 1) %}{{ loop.length }}{{ loop.revindex }}{% endfor %}{% for x in numbers | map('string') %}{{ loop.last }}{% endfor %}
+{% for x in [1, 2] %}{% set y = loop.index %}{% for z in [1] %}{{ y }}{{ loop.index }}{% endfor %}{% endfor %}
+{% set x %}{{ 1 }}{% endset %}{{ x + '1' }}{{ x == '1' }}{{ x is string }}{{ x | int + 1 }} {% set x = [] %}{% if x %}a{% else %}b{% endif %} {% set a = b = 1 %}
+{% set x, y = [1, 2] %}{{ x }}{{ y }} {% set (p, q) = (3, 4) %}{{ p }}{{ q }} {% set a, b = 'xy' %}{{ a }}{{ b }} {% set x, (y, z) = 1, (2, 3) %}{{ x }}{{ y }}{{ z }}
+{% set x, y = [1] %}
+{% macro a(x, y=1, z=[1]) %}{{ x }}{{ y }}{{ z }}{% endmacro %}{{ a('q') }}{{ a('q', z=2) }}{{ a(x=1, y=2, z=3) }}{{ a() }}{{ a(undefined_name) }} {% macro b() %}{{ a(1) }}{% endmacro %}{{ b() }} {{ a('x') | length }} {% set c = a %}{{ c(5) }} {{ (a)(6) }} {{ [a][0](7) }} {{ {'f': a}.f(8) }} {{ a is callable }} {{ a is defined }}
+{% macro m(list) %}{% for x in list %}{{ caller(x) }}{% endfor %}{% endmacro %}{% call(x) m([1, 2]) %}<{{ x }}>{% endcall %}{% call(x, y='d') m([1]) %}{{ x }}{{ y }}{% endcall %} {% macro w() %}[{{ caller() }}]{% endmacro %}{% call w() %}{% call w() %}in{% endcall %}{% endcall %}
+{% macro outer() %}{% macro inner(x) %}i{{ x }}{% endmacro %}{{ inner(1) }}{% endmacro %}{{ outer() }}{{ inner is defined }} {% if true %}{% macro cond() %}c{% endmacro %}{% endif %}{{ cond() }} {% for i in [1] %}{% macro loopm() %}L{% endmacro %}{% endfor %}{{ loopm is defined }}
+{{ late() }}{% macro late() %}x{% endmacro %}
+{% with a=1 %}{{ a }}{% with a=2, b=3 %}{{ a }}{{ b }}{% endwith %}{{ a }}{% endwith %}{{ a is defined }} {% with %}{% set q = 5 %}{{ q }}{% endwith %}{{ q is defined }}
+{% filter upper | replace('A', 'b') %}a{% endfilter %}{% filter trim | indent(2, true) %} x {% endfilter %}{% filter tojson %}q"{% endfilter %}
+{% if a is not defined or a is none %}1{% endif %}{% if not a %}2{% endif %}{% if a is defined and a.b %}3{% endif %}{% if 1 == 1 and (2 > 1 or false) %}4{% endif %}{% if [] or {} or '' or 0 or none %}5{% else %}6{% endif %}{% if 'a' 'b' == 'ab' %}7{% endif %}{% if not (1 > 2) %}8{% endif %}{% if 1 if false else 0 %}9{% endif %}
+{% set ns = namespace(n=0, l=[], d={}) %}{% for i in range(3) %}{% set ns.n = ns.n + i %}{% set ns.l = ns.l + [i * 2] %}{% set ns.d = dict(ns.d, **{i | string: i}) %}{% endfor %}{{ ns.n }}{{ ns.l }}{{ ns.d }} {% set ns.n = none %}{{ ns.n is none }} {% if ns.zzz is not defined %}undef{% endif %} {{ ns.l | length }} {{ ns.d.items() | list }}
+{% set ns = namespace() %}{% set ns.items = [1] %}{{ ns.items }} {% set ns.count = 0 %}{% for i in [1, 2] %}{% set ns.count = ns.count + 1 %}{% endfor %}{{ ns.count }} {% set ns.index = 3 %}{{ ns.index }} {% set ns.values = 'v' %}{{ ns.values }} {% set ns.format = 'f' %}{{ ns.format }} {% set ns.title = 't' %}{{ ns.title }}{{ ns['title'] }}
+{% set data = {'count': 5, 'index': 6, 'title': 'T', 'format': 'F', 'items': 'I', 'values': 'V', 'keys': 'K', 'get': 'G', 'copy': 'C', 'name': 'N', 'split': 'S', 'strip': 'P', 'lower': 'L'} %}{{ data.count }}{{ data.index }}{{ data.title }}{{ data.format }}{{ data['items'] }}{{ data.name }}{{ data.split }}{{ data.strip }}{{ data.lower }}{{ data['get'] }} {{ data.get('items') }} {{ data.items is string }} {{ data.values is callable }}
+{{ strftime_now('%d/%m/%Y') }} {{ strftime_now('%I:%M %p') }} {{ strftime_now('%A, %d %B %Y') }} {{ strftime_now('%y%m%d') }} {{ strftime_now('Today is %A') }} {{ strftime_now('100%%') }} {{ strftime_now('%H:%M:%S.%f') }} {{ strftime_now('%-I%p') }} {{ strftime_now('%s') | int > 0 }} {{ strftime_now('%Y')[2:] }} {{ strftime_now('%d %b %Y') | upper }} {{ strftime_now('é %Y 日') }} {{ strftime_now('%r') }} {{ strftime_now('%G-W%V-%u') }} {{ strftime_now('%E') }}
+{{ raise_exception() }}
+{{ raise_exception(5) }}
+{{ raise_exception(message='x') }}
+{{ loop_messages | default(messages) | length }} {{ (tools or []) | length }} {{ tools[0]['function']['parameters']['properties'].keys() | join(',') }} {{ tools[0].function.parameters.properties.a.enum | join('|') }} {{ tools[0].function.parameters.properties | length }} {{ tools[1].function.parameters.properties | tojson }} {{ tools[0].function.parameters.required | tojson }} {{ tools[0] | string | length }} {{ (tools | map(attribute='function.name') | list) | tojson }} {{ tools | map(attribute='function') | list | tojson(indent=2) | length }}
+{{ (messages | length) > 1 and messages[1].role == 'user' }} {{ messages[-1].role != 'assistant' }} {{ messages | rejectattr('role', 'equalto', 'system') | list | length }} {{ messages[0].content[:5] }} {{ messages[0]['content'] | length }} {{ messages[1].content.strip().endswith('?') }} {{ messages[2].content or 'none' }} {{ messages[2].tool_calls[0].id[-2:] }} {{ messages[2].tool_calls | map(attribute='function') | map(attribute='name') | join('+') }} {{ messages[5].content[::-1] }} {{ messages[5].content | upper }} {{ messages[4].content.replace('<think>', '').split('</think>') }} {{ messages[4].content.partition('</think>')[2].strip() }} {{ messages[4].content.rsplit('</think>', 1)[-1] | trim }} {{ messages[3].content | int + 1 }}
+{{ "a" ~ "b" ~ 1 ~ 2.0 ~ none ~ true ~ [1] ~ (1,) ~ {} }} {{ 'a' ~ undefined_name ~ 'b' }} {{ 1 ~ 1 == '11' }} {{ ('a' ~ 'b') * 2 }} {{ 'a' * 2 ~ 'b' }} {{ '-' * (3 - 1) }} {{ [0] * 3 }} {{ 'ab' * true }} {{ '' ~ '' == '' }} {{ 'x' ~ ('y' if false) ~ 'z' }} {{ 'q' ~ [] | length }}
+{{ '\t|\n|\\|\'|\"|\a|\b|\f|\v|\/|\e' }}
+{{ "\x41\u0042\103\U00000044" }} {{ "\N{BULLET}" }}
+{{ 'tab\there' }} {{ "mixed 'quotes'" }} {{ 'mixed "quotes"' }} {{ '' }}{{ "" }} {{ 'emoji 😀' | length }} {{ 'é' | length }} {{ 'a\u0301' | length }}
+{% for x in 1, 2 %}{{ x }}{% endfor %}
+{% with a=2, b=a %}{{ b }}{% endwith %}
+{% for x in [1] %}{{ loop.cycle() }}{% endfor %}
+{{ 'abc'[::-9223372036854775808] }} {{ 'abc'[9223372036854775807:] }}| {{ 'abc'[-9223372036854775808:2:9223372036854775807] }} {{ range(0, 9223372036854775807, 9223372036854775807) | list }} {{ 'abc'.find('c', -9223372036854775808) }} {{ 2.5 | round(9999999) }} {{ 5 | round(-38) }} {{ 5 | round(-9999999) }} {{ 'abc' | truncate(9, leeway=9223372036854775807) }} {{ -9223372036854775808 | abs }} {{ -9223372036854775808 // -1 }} {{ -9223372036854775808 % -1 }} {{ 'a'.zfill(-9223372036854775808) }}
+{{ range(-9223372036854775808, 9223372036854775807) }}
+"""
+
 # Templates of several lines, between lines of four dashes.
 LINES = r"""
 {% if true %}
@@ -702,7 +873,8 @@ a  {{- '' -}}  b {{ '' }} c
 {%- endfor -%}
 ----
 {{ "line \
-continued" }}
+continued" }}{{ 'a\\\
+b' }}
 ----
 {% filter indent(2) %}a
 b{% endfilter %}
@@ -769,6 +941,7 @@ def idioms():
         "tests": TESTS,
         "statements": STATEMENTS,
         "chat": CHAT,
+        "more": MORE,
     }
     lines = ((subject, line) for subject, text in subjects.items() for line in text[1:-1].split("\n"))
     single = [(subject, idiom) for subject, line in lines for idiom in expressions(line)]

@@ -37,6 +37,10 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
         let (start, end) = ("{% for i in range(9999) %}", "{% endfor %}");
         start.repeat(count) + body + &end.repeat(count)
     };
+    let nested = |value: &str| {
+        let step = format!("{{% set ns.s = {value} %}}");
+        format!("{{% set ns = namespace(s=1) %}}{}", loops(1, &step))
+    };
     let cases = [
         (sixty("{% set ns.s = ns.s ~ ns.s %}"), BUILDS),
         (sixty("{% set ns.s = ns.s + ns.s %}"), BUILDS),
@@ -48,6 +52,13 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
         (sixty("{% set ns.s = ['a' * 60000] | map('replace', 'a', ns.s) | first %}"), BUILDS),
         (sixty("{% set ns.s = '%s%s' | format(ns.s, ns.s) %}"), BUILDS),
         (sixty("{% set ns.s = '{0}{0}'.format(ns.s) %}"), BUILDS),
+        (sixty("{% set ns.s = '%s%s' % (ns.s, ns.s) %}"), BUILDS),
+        (sixty("{% set ns.s = '%s%s' | format(*[ns.s, ns.s]) %}"), BUILDS),
+        (sixty("{% set ns.s = '{}{}'.format(*([ns.s] * 2)) %}"), BUILDS),
+        (sixty("{% set ns.s = '{a}{a}'.format_map({'a': ns.s}) %}"), BUILDS),
+        (sixty("{% set ns.s = ns.s.translate({97: ns.s, 98: ns.s}) %}"), BUILDS),
+        (sixty("{% set ns.s = ns.s.rpartition('b') | string %}{% set ns.s = ns.s * 2 %}"), BUILDS),
+        (sixty("{% set ns.l = ns.l.copy() + ns.l[::-1] %}"), BUILDS),
         (sixty("{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}"), BUILDS),
         (
             sixty(
@@ -73,6 +84,29 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
         ("{{ [1] * 99999999 }}".to_owned(), BUILDS),
         ("{{ '%999999999s' | format('a') }}".to_owned(), BUILDS),
         ("{{ '%*d' | format(999999999, 1) }}".to_owned(), BUILDS),
+        ("{{ '%999999999d' % 1 }}".to_owned(), BUILDS),
+        ("{{ '%-*d' % (999999999, 1) }}".to_owned(), BUILDS),
+        ("{{ '%.999999999f' % 1.5 }}".to_owned(), BUILDS),
+        ("{{ '{:{}}'.format('a', 999999999) }}".to_owned(), BUILDS),
+        ("{{ '{:{w}}'.format('a', w=999999999) }}".to_owned(), BUILDS),
+        ("{{ '{:{w}}'.format_map({'w': 999999999}) }}".to_owned(), BUILDS),
+        ("{{ 'a'.center(999999999) }}".to_owned(), BUILDS),
+        ("{{ 'a'.ljust(width=999999999) }}".to_owned(), BUILDS),
+        ("{{ 'a'.zfill(999999999) }}".to_owned(), BUILDS),
+        ("{{ 'a' | center(999999999) }}".to_owned(), BUILDS),
+        ("{{ '\\t'.expandtabs(999999999) }}".to_owned(), BUILDS),
+        ("{{ ('\\t' * 999999).expandtabs(tabsize=999) }}".to_owned(), BUILDS),
+        ("{{ ('a' * 99999).translate({97: 'b' * 99999}) }}".to_owned(), BUILDS),
+        ("{{ ('a' * 99999).replace('a', 'b' * 99999) }}".to_owned(), BUILDS),
+        ("{{ ([0] * 9999) | tojson(separators=(',' * 99999, ':')) }}".to_owned(), BUILDS),
+        ("{{ ([0] * 9999) | tojson(indent=' ' * 99999) }}".to_owned(), BUILDS),
+        ("{{ (['a' * 999999] * 9999) | sort }}".to_owned(), BUILDS),
+        ("{{ (['a' * 999999] * 9999) | unique }}".to_owned(), BUILDS),
+        ("{{ (['a' * 999999] * 9999).index('b' * 999999) }}".to_owned(), BUILDS),
+        ("{{ ('\\n' * 99999) | indent('a' * 99999, blank=true) }}".to_owned(), BUILDS),
+        ("{{ ('a,' * 9999999).rsplit(sep=',') }}".to_owned(), BUILDS),
+        ("{{ ('\\r' * 9999999).splitlines() }}".to_owned(), BUILDS),
+        ("{{ ('a' * 9999999)[::-1] }}".to_owned(), BUILDS),
         ("{{ '{:>999999999}'.format('a') }}".to_owned(), BUILDS),
         ("{{ 'a' | indent(999999999, true) }}".to_owned(), BUILDS),
         ("{{ ('\\n' * 99999) | indent(width=99999, blank=true) }}".to_owned(), BUILDS),
@@ -110,6 +144,7 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
             BUILDS,
         ),
         ("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}".to_owned(), "levels deep"),
+        ("{% set ns = namespace() %}{% set ns.a = ns %}{{ '' ~ ns }}".to_owned(), "levels deep"),
         (
             format!(
                 "{{% set ns = namespace() %}}{}",
@@ -121,6 +156,9 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
             "levels deep",
         ),
         (loops(1, "{% set n = namespace() %}"), "more than 1000 namespaces"),
+        (nested("cycler(ns.s)"), "levels deep"),
+        (nested("joiner(ns.s)"), "levels deep"),
+        (nested("[ns.s].count"), "levels deep"),
         ("{{ range(10**9) | list }}".to_owned(), "too many elements"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(), "recursion limit"),
         ("{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}".to_owned(), "recursion limit"),

@@ -301,9 +301,10 @@ fn cost(operation: &str, operands: &[Value], limit: usize) -> Result<usize, Erro
                 ".join" => (Some(first.clone()), second),
                 _ => (argument(0, "d"), Some(first)),
             };
-            let joined = list.map_or(0, items) / ITEM;
+            let list = list.map_or(0, items);
             let separator = separator.map_or(Ok(0), |separator| text(&separator, limit))?;
-            all_text()?.saturating_add(joined.saturating_mul(separator))
+            let separators = (list / ITEM).saturating_mul(separator);
+            all_text()?.saturating_add(list).saturating_add(separators)
         }
         "%" if first.as_str().is_none() => SCALAR,
         "%" | "|format" | ".format" | ".format_map" => {
@@ -393,7 +394,9 @@ fn lines(value: &Value) -> usize {
 /// Returns the integers among a value and its items.
 fn scalars(value: &Value) -> Vec<usize> {
     let items = value.as_object().is_some().then(|| value.try_iter().ok()).flatten();
-    let inner = items.into_iter().flatten().map(|item| value.get_item(&item).unwrap_or(item));
+    let is_map = value.kind() == ValueKind::Map;
+    let item = |item: Value| if is_map { value.get_item(&item).unwrap_or(item) } else { item };
+    let inner = items.into_iter().flatten().map(item);
     inner.chain([value.clone()]).filter_map(|value| value.as_usize()).collect()
 }
 

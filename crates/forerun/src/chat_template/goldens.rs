@@ -80,7 +80,7 @@ fn templates_render_as_transformers_renders_them() -> Outcome {
 }
 
 /// What is an error here and not in jinja2, and why.
-const UNSUPPORTED: [(&str, &str); 14] = [
+const UNSUPPORTED: [(&str, &str); 28] = [
     ("{{ 1,2 }}", "minijinja needs parentheses around a tuple"),
     ("{{ text, 1 }}", "minijinja needs parentheses around a tuple"),
     ("{{ +1 }}", "minijinja has no sign +"),
@@ -95,6 +95,20 @@ const UNSUPPORTED: [(&str, &str); 14] = [
     ("| xmlattr", "HTML"),
     ("{% autoescape", "HTML"),
     ("| wordwrap", "a text for a terminal"),
+    ("{:5%}", "percentages have no width"),
+    ("{:=10}", "a fill between sign and digits"),
+    ("'%.3d' %", "integers have no precision"),
+    ("'%5.3d' %", "integers have no precision"),
+    ("'abc'[1:'2']", "jinja2 takes a wrong slice for something undefined"),
+    ("'abc'[1.0:]", "jinja2 takes a wrong slice for something undefined"),
+    ("batch(0)", "a group of no items"),
+    ("{{ -true }}", "minijinja negates only numbers"),
+    ("(-8) ** 0.5", "complex numbers"),
+    ("in 1, 2 %}", "minijinja needs parentheses around a tuple"),
+    ("with a=2, b=a", "minijinja computes the values of a `with` one after the other"),
+    ("strftime_now('%s')", "the clock has no time zone"),
+    ("strftime_now('%E')", "no such field"),
+    ("\\N{", "the names of characters"),
 ];
 /// What depends on chance.
 const RANDOM: [&str; 2] = ["| random", "lipsum()"];

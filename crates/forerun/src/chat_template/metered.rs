@@ -7,8 +7,8 @@
 use super::budget::{CALL, PAY, SETTLE};
 use super::python;
 use minijinja::machinery::{
-    CompiledTemplate, Instruction, Instructions, TemplateConfig, Token, eval, make_string_output,
-    tokenize,
+    CompiledTemplate, Instruction, Instructions, Span, TemplateConfig, Token, eval,
+    make_string_output, tokenize,
 };
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
@@ -65,6 +65,7 @@ const NUMBER: &str = "not_a_constant";
 /// `"a" * 10**8` unpaid, and by minijinja's operators.
 pub(super) fn without_constants(text: &str, syntax: &SyntaxConfig) -> Result<String, Error> {
     let tokens = tokenize(text, false, syntax.clone()).collect::<Result<Vec<_>, _>>()?;
+    check_with(&tokens)?;
     let (mut changed, mut end, mut after_dot) = (String::with_capacity(text.len()), 0, false);
     for (token, span) in &tokens {
         let number = matches!(token, Token::Int(_) | Token::Int128(_) | Token::Float(_));
@@ -89,11 +90,9 @@ pub(super) fn without_constants(text: &str, syntax: &SyntaxConfig) -> Result<Str
     Ok(changed + &text[end..])
 }
 
-/// Returns a literal in which escapes that minijinja does not have are replaced.
+/// Returns a literal in which escapes that minijinja does not have, or has otherwise, are replaced.
 fn python_string(literal: &str, token: &Token<'_>) -> Result<Option<String>, Error> {
-    let escapes = matches!(token, Token::Str(_) | Token::String(_))
-        && ["\\U", "\\N", "\\\n"].iter().any(|escape| literal.contains(escape));
-    if !escapes {
+    if !matches!(token, Token::Str(_) | Token::String(_)) || !literal.contains('\\') {
         return Ok(None);
     }
     let (mut changed, mut rest) = (String::new(), literal);
@@ -101,23 +100,54 @@ fn python_string(literal: &str, token: &Token<'_>) -> Result<Option<String>, Err
         changed += before;
         let length = escape.chars().next().map_or(0, char::len_utf8);
         rest = &escape[length..];
-        match escape.as_bytes().first() {
-            Some(b'\n') => {}
-            Some(b'U') => {
-                let digits =
-                    escape.get(1..9).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        match &escape[..length] {
+            "\n" => {}
+            "a" => changed.push('\x07'),
+            "v" => changed.push('\x0b'),
+            "/" => changed += "\\\\/",
+            "U" => {
+                let digits = escape.get(1..9);
+                let digits = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
                 let character = digits.and_then(char::from_u32);
                 changed.push(character.ok_or_else(|| unsupported("an escape of no character"))?);
                 rest = &escape[9..];
             }
-            Some(b'N') => return Err(unsupported("the escape \\N")),
-            _ => {
+            "N" => return Err(unsupported("the escape \\N")),
+            other => {
                 changed.push('\\');
-                changed += &escape[..length];
+                changed += other;
             }
         }
     }
     Ok(Some(changed + rest))
+}
+
+/// Checks that the values of a `with` do not read its variables: minijinja computes each value after it has set
+/// the variables before it, and jinja2 before all of them.
+fn check_with(tokens: &[(Token<'_>, Span)]) -> Result<(), Error> {
+    let mut names = None;
+    for (index, (token, _)) in tokens.iter().enumerate() {
+        let before = index.checked_sub(1).map(|before| &tokens[before].0);
+        match token {
+            Token::Ident("with") if matches!(before, Some(Token::BlockStart)) => {
+                names = Some(Vec::new());
+            }
+            Token::BlockEnd => names = None,
+            Token::Ident(name) if !matches!(before, Some(Token::Dot)) => {
+                let Some(names) = &mut names else { continue };
+                match tokens.get(index + 1) {
+                    Some((Token::Assign, _)) => names.push(*name),
+                    _ if names.contains(name) => {
+                        let what = format!("a value of `with` that reads its variable {name}");
+                        return Err(unsupported(what));
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Returns the instructions with a payment before each operation, and a check of each new container.
@@ -185,6 +215,7 @@ fn paid_for<'source>(
         I::Add => operator("+", 2, python::ADD),
         I::Rem => operator("%", 2, python::REMAINDER),
         I::Mul => settled(paying("*", 2, original())),
+        I::Pow => paying("**", 2, original()),
         I::Slice => operator("[:]", 4, python::SLICE),
         I::StringConcat => operator("~", 2, python::CONCATENATE),
         I::Lt | I::Lte | I::Gt | I::Gte => paying("<", 2, original()),

@@ -79,10 +79,12 @@ pub(in super::super) fn ends_line(character: char) -> bool {
 
 /// Returns whether `repr` shows a character as it is.
 pub(super) fn printable(character: char) -> bool {
+    if character.is_ascii() {
+        return (' '..='~').contains(&character);
+    }
     // Only the first character of a string is escaped for being a combining mark.
     let text = String::from_iter(['a', character]);
-    let escaped = text.escape_debug().nth(1);
-    escaped != Some('\\') || matches!(character, '\\' | '\'' | '"')
+    text.escape_debug().nth(1) != Some('\\')
 }
 
 /// Returns a character in title case.
@@ -100,6 +102,12 @@ pub(super) fn title(character: char) -> String {
             first.chain(upper.flat_map(char::to_lowercase)).collect()
         }
     }
+}
+
+/// Returns whether a character is a letter. Marks and numbers with letters' properties are none.
+pub(super) fn is_letter(character: char) -> bool {
+    let mark = character.escape_debug().count() > 1;
+    character.is_alphabetic() && !character.is_numeric() && !mark
 }
 
 pub(super) fn has_case(character: char) -> bool {

@@ -78,6 +78,14 @@ impl Method {
     }
 }
 
+/// Checks that a value has a text: a method without a call has none.
+pub(in super::super) fn check_text(value: &Value) -> Result<(), Error> {
+    match value.downcast_object_ref::<Method>() {
+        Some(method) => Err(failure(format!("{} is a method: call it", method.name))),
+        None => Ok(()),
+    }
+}
+
 impl Object for Method {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Plain
@@ -119,7 +127,7 @@ impl Object for View {
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) grouper: Value,
-    pub(super) list: Vec<Value>,
+    pub(super) list: Value,
 }
 
 impl Object for Group {
@@ -130,7 +138,7 @@ impl Object for Group {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         match (key.as_str(), key.as_i64()) {
             (Some("grouper"), _) | (_, Some(0)) => Some(self.grouper.clone()),
-            (Some("list"), _) | (_, Some(1)) => Some(Value::from(self.list.clone())),
+            (Some("list"), _) | (_, Some(1)) => Some(self.list.clone()),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use super::arguments::{bind, flag, integer, integer_or, items, pairs, required, string};
 use super::characters::decimal;
 use super::containers::{Group, Method};
-use super::operators::{add, comparable, compare, integer_of, integer_value};
+use super::operators::{add, compare, integer_of, integer_value};
 use super::strings::{lines, replaced, stripped};
 use super::text::{as_float, float, repr, str, type_name};
 use super::{failure, format};
@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 
 type Filter = fn(&str, &[Value]) -> Result<Value, Error>;
 
-const FILTERS: [(&str, Filter); 34] = [
+const FILTERS: [(&str, Filter); 35] = [
     ("abs", abs),
     ("attr", attr),
     ("capitalize", |_, values| cased(values, "capitalize")),
@@ -25,6 +25,7 @@ const FILTERS: [(&str, Filter); 34] = [
     ("e", |name, values| escaped(name, values, false)),
     ("escape", |name, values| escaped(name, values, false)),
     ("filesizeformat", file_size),
+    ("first", first),
     ("float", to_float),
     ("forceescape", |name, values| escaped(name, values, true)),
     ("format", |name, values| printf(name, values)),
@@ -184,9 +185,6 @@ fn compare_keys(left: &[Value], right: &[Value]) -> Result<Ordering, Error> {
             return compare(a, b);
         }
     }
-    if let ([a], [b]) = (left, right) {
-        comparable(a, b)?;
-    }
     Ok(Ordering::Equal)
 }
 
@@ -330,9 +328,7 @@ fn to_int(name: &str, values: &[Value]) -> Result<Value, Error> {
     let [value, default, base] = bind(name, ["value", "default", "base"], values)?;
     let value = defined(name, value)?;
     let base = integer_or(name, base.as_ref(), 10)?;
-    let base = u32::try_from(base).ok().filter(|base| (2..=36).contains(base));
-    let base = base.ok_or_else(|| failure("the base of int is from 2 to 36"))?;
-    let read = value.as_str().and_then(|text| parse_integer(text, base));
+    let read = value.as_str().and_then(|text| parse_integer(text, u32::try_from(base).ok()?));
     let whole = || {
         let number = number_of(&value).filter(|number| number.abs() < 1.7e38);
         number.map(|number| number as i128)
@@ -347,13 +343,16 @@ fn parse_integer(text: &str, base: u32) -> Option<i128> {
         Some(text) => ("-", text),
         None => ("", text.strip_prefix('+').unwrap_or(&text)),
     };
-    let prefix = match base {
-        2 => "0b",
-        8 => "0o",
-        16 => "0x",
-        _ => "",
+    let prefixes = [("0b", 2), ("0o", 8), ("0x", 16)];
+    let prefix = prefixes.into_iter().find(|(prefix, _)| text.starts_with(prefix));
+    let (text, base) = match prefix {
+        Some((prefix, own)) if base == own || base == 0 => (&text[prefix.len()..], own),
+        None if base == 0 => (text, 10),
+        _ => (text, base),
     };
-    let text = text.strip_prefix(prefix).unwrap_or(text);
+    if !(2..=36).contains(&base) {
+        return None;
+    }
     i128::from_str_radix(&format!("{sign}{text}"), base)
         .ok()
         .filter(|_| !text.starts_with(['-', '+']))
@@ -385,15 +384,17 @@ fn groupby(name: &str, values: &[Value]) -> Result<Value, Error> {
     }
     let keyed = sorted(keyed, &|(a, ..), (b, ..)| compare(a, b))?;
     let groups = keyed.chunk_by(|(a, ..), (b, ..)| a == b).map(|group| {
-        let list = group.iter().map(|(_, _, item)| item.clone()).collect();
-        Value::from_object(Group { grouper: group[0].1.clone(), list })
+        let list: Vec<_> = group.iter().map(|(_, _, item)| item.clone()).collect();
+        let grouper = group[0].1.clone();
+        Value::from_object(Group { grouper, list: Value::from(list) })
     });
     Ok(groups.collect())
 }
 
 fn indent(name: &str, values: &[Value]) -> Result<Value, Error> {
     let [value, width, first, blank] = bind(name, ["value", "width", "first", "blank"], values)?;
-    let text = str(&required(name, "value", value)?) + "\n";
+    let value = required(name, "value", value)?;
+    let text = string(name, &value)?.to_owned() + "\n";
     let indent = match &width {
         Some(width) if width.as_str().is_some() => str(width),
         width => {
@@ -440,6 +441,14 @@ fn join(name: &str, values: &[Value]) -> Result<Value, Error> {
     Ok(Value::from(joined))
 }
 
+fn first(name: &str, values: &[Value]) -> Result<Value, Error> {
+    let value = only(name, values)?;
+    match value.is_none() {
+        true => Err(failure("None is not iterable")),
+        false => Ok(value.try_iter()?.next().unwrap_or_default()),
+    }
+}
+
 fn last(name: &str, values: &[Value]) -> Result<Value, Error> {
     Ok(items(&only(name, values)?)?.pop().unwrap_or_default())
 }
@@ -474,13 +483,18 @@ fn extreme(name: &str, values: &[Value]) -> Result<Value, Error> {
     let [value, case_sensitive, path] =
         bind(name, ["value", "case_sensitive", "attribute"], values)?;
     let case_sensitive = flag(case_sensitive.as_ref());
-    let mut best: Option<(Vec<Value>, Value)> = None;
+    let path = path.filter(|path| !path.is_none());
+    let mut best: Option<(Value, Value)> = None;
     for item in items(&required(name, "value", value)?)? {
-        let key = sort_key(&item, path.as_ref(), case_sensitive)?;
+        let key = match &path {
+            Some(path) => attribute(&item, path, None)?,
+            None => item.clone(),
+        };
+        let key = folded(key, case_sensitive);
         let better = match &best {
             None => true,
-            Some((best, _)) if name == "min" => compare_keys(&key, best)?.is_lt(),
-            Some((best, _)) => compare_keys(&key, best)?.is_gt(),
+            Some((best, _)) if name == "min" => compare(&key, best)?.is_lt(),
+            Some((best, _)) => compare(&key, best)?.is_gt(),
         };
         if better {
             best = Some((key, item));
@@ -546,7 +560,7 @@ fn round(name: &str, values: &[Value]) -> Result<Value, Error> {
             let unit = 10i128.checked_pow(precision.unsigned_abs());
             let rounded = unit.map_or(Some(0), |unit| {
                 let (below, rest) = (integer.div_euclid(unit), integer.rem_euclid(unit));
-                let up = rest * 2 > unit || (rest * 2 == unit && below % 2 != 0);
+                let up = rest > unit - rest || (rest == unit - rest && below % 2 != 0);
                 (below + i128::from(up)).checked_mul(unit)
             });
             let large = || failure("the result of round has more than 127 bits");
@@ -687,13 +701,16 @@ fn urlencode(name: &str, values: &[Value]) -> Result<Value, Error> {
 
 /// Returns a text for a URL, or for the query of one.
 fn quoted(text: &str, query: bool) -> String {
-    let byte = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' => {
-            char::from(byte).to_string()
+    let mut quoted = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' => {
+                quoted.push(char::from(byte));
+            }
+            b'/' if !query => quoted.push('/'),
+            b' ' if query => quoted.push('+'),
+            _ => quoted += &format!("%{byte:02X}"),
         }
-        b'/' if !query => "/".to_owned(),
-        b' ' if query => "+".to_owned(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(byte).collect()
+    }
+    quoted
 }

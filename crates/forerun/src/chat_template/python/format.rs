@@ -27,6 +27,7 @@ pub(super) fn percent_of(
     map: Option<&Value>,
 ) -> Result<Value, Error> {
     let pattern = text.as_str().unwrap_or_default();
+    let collection = matches!(values, [value] if matches!(type_name(value), "list" | "dict"));
     let (mut formatted, mut rest, mut values) = (String::new(), pattern, values.iter());
     let mut named = false;
     while let Some((before, field)) = rest.split_once('%') {
@@ -70,6 +71,7 @@ pub(super) fn percent_of(
                 let value = map.as_object().and_then(|map| map.get_value(&Value::from(name)));
                 value.ok_or_else(|| failure(format!("% has no value named {name}")))?
             }
+            None if named => return Err(failure("% mixes fields with and without names")),
             None => next()?,
         };
         let field = percent_field(&spec, conversion, &value)?;
@@ -77,7 +79,8 @@ pub(super) fn percent_of(
         formatted += &if escaped { escape(&field) } else { field };
     }
     formatted += rest;
-    if map.is_none() && !named && values.next().is_some() {
+    // A list or dictionary may have items that are not used.
+    if !collection && !named && values.next().is_some() {
         return Err(failure("the % of a text has values that the text does not use"));
     }
     Ok(if text.is_safe() { Value::from_safe_string(formatted) } else { Value::from(formatted) })
@@ -125,7 +128,9 @@ fn percent_field(spec: &str, conversion: char, value: &Value) -> Result<String, 
         'c' => (conversion, value.clone()),
         _ => return Err(failure(format!("% has no conversion {conversion}"))),
     };
-    // The sign of a negative width is a flag.
+    if matches!(conversion, 'd' | 'x' | 'X' | 'o') && spec.contains('.') {
+        return Err(failure(format!("%{conversion} with a precision is not supported")));
+    }
     format_one(FormatStyle::Printf, &format!("{spec}{conversion}"), &[value])
 }
 
@@ -272,6 +277,13 @@ fn brace_field(spec: &str, value: &Value) -> Result<String, Error> {
     let spec = match spec.strip_suffix('n') {
         Some(spec) => format!("{spec}{}", if float.is_some() { 'g' } else { 'd' }),
         None => spec.to_owned(),
+    };
+    // A zero before the width fills an alignment, too.
+    let spec = match spec.split_at_checked(1) {
+        Some((align @ ("<" | ">" | "^"), rest)) if rest.starts_with('0') => {
+            format!("0{align}{}", &rest[1..])
+        }
+        _ => spec,
     };
     let formatted = format_one(FormatStyle::StrFormat, &format!("{{:{spec}}}"), &[simple])?;
     string("format", &Value::from(formatted)).map(str::to_owned)

@@ -1,6 +1,6 @@
 //! The filter `tojson`, which is Python's `json.dumps`.
 
-use super::arguments::{bind, flag, integer, items, pairs};
+use super::arguments::{bind, flag, integer, items, pairs, string};
 use super::failure;
 use super::filters::sorted;
 use super::operators::{compare, integer_of};
@@ -33,7 +33,10 @@ pub(super) fn to_json(arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let (item, key) = match separators.map(|separators| items(&separators)).transpose()?.as_deref()
     {
         None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
-        Some([item, key]) => (str(item), str(key)),
+        Some([item, key]) => {
+            let name = "tojson's separators";
+            (string(name, item)?.to_owned(), string(name, key)?.to_owned())
+        }
         Some(_) => return Err(failure("tojson needs two separators")),
     };
     let (ascii, sorted) = (flag(ascii.as_ref()), flag(sorted.as_ref()));

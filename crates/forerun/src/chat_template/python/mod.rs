@@ -21,7 +21,7 @@ pub(super) use arguments::items;
 pub(super) use calls::call;
 pub(super) use characters::{ends_line, is_space};
 use containers::is_method;
-pub(super) use containers::{names_method, namespace};
+pub(super) use containers::{check_text, names_method, namespace};
 pub(super) use macros::{Bound, bind_macros};
 pub(super) use operators::{ADD, ATTRIBUTE, CONCATENATE, ITEM, REMAINDER, SLICE, UNPACKED, check};
 pub(super) use text::str;

@@ -176,6 +176,12 @@ pub(in super::super) fn check(operation: &str, operands: &mut [Value]) -> Result
             _ => Ok(()),
         },
         ("for", [value]) if value.is_none() => Err(failure("None is not iterable")),
+        ("**", [base, exponent]) => match Numbers::of(base, exponent) {
+            Some(Numbers::Floats(base, exponent)) if base < 0.0 && exponent.fract() != 0.0 => {
+                Err(failure("a root of a negative number is not supported"))
+            }
+            _ => Ok(()),
+        },
         ("*", [left, right]) => {
             for (repeated, times) in [(&*left).clone(), (&*right).clone()].iter().zip([right, left])
             {

@@ -168,21 +168,25 @@ pub(super) fn cased(text: &str, name: &str) -> String {
             first.unwrap_or_default() + &characters.as_str().to_lowercase()
         }
         "swapcase" => {
-            let swapped = |character: char| match character.is_uppercase() {
-                true => character.to_lowercase().collect::<String>(),
-                false => character.to_uppercase().collect(),
-            };
-            text.chars().map(swapped).collect()
+            let mut swapped = String::with_capacity(text.len());
+            for character in text.chars() {
+                match character {
+                    _ if is_title(character) => swapped.push(character),
+                    _ if character.is_uppercase() => swapped.extend(character.to_lowercase()),
+                    _ => swapped.extend(character.to_uppercase()),
+                }
+            }
+            swapped
         }
         _ => {
             let mut titled = String::with_capacity(text.len());
-            let mut within_word = false;
-            for character in text.chars() {
-                match within_word {
-                    true => titled.extend(character.to_lowercase()),
-                    false => titled += &characters::title(character),
-                }
-                within_word = has_case(character);
+            for word in text.split_inclusive(|character| !has_case(character)) {
+                let mut characters = word.chars();
+                let first = characters.next();
+                titled += &first.map(characters::title).unwrap_or_default();
+                // The lower case of a letter depends on those before it.
+                let first = first.map_or(0, |first| first.to_lowercase().map(char::len_utf8).sum());
+                titled += &word.to_lowercase()[first..];
             }
             titled
         }
@@ -194,11 +198,11 @@ fn is(text: &str, name: &str) -> bool {
     let some_and_all = |test: fn(char) -> bool| !text.is_empty() && text.chars().all(test);
     let cased = text.chars().any(has_case);
     match name {
-        "isalpha" => some_and_all(char::is_alphabetic),
+        "isalpha" => some_and_all(characters::is_letter),
         "isdecimal" => some_and_all(|character| decimal(character).is_some()),
         "isdigit" => some_and_all(characters::is_digit),
         "isnumeric" => some_and_all(characters::is_numeric),
-        "isalnum" => some_and_all(|one| one.is_alphabetic() || characters::is_numeric(one)),
+        "isalnum" => some_and_all(|one| characters::is_letter(one) || characters::is_numeric(one)),
         "isspace" => some_and_all(is_space),
         "islower" => cased && !text.chars().any(|one| one.is_uppercase() || is_title(one)),
         "isupper" => cased && !text.chars().any(|one| one.is_lowercase() || is_title(one)),
