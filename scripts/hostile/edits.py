@@ -173,16 +173,8 @@ def nested(drawn):
 def replacement(drawn, old):
     """Returns a value for the place of another one."""
     huge = drawn.choice([10_000, 300_000]) if chance(drawn, 0.9) else 9_000_000
-    numbers = [
-        0, -1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -2**63, -2**63 - 1, 10**30,
-        Raw("1e400"),
-        Raw("-1e999"),
-        Raw("1e-400"),
-        Raw("0.1"),
-        Raw("-0"),
-        Raw("1.0"),
-        Raw("9" * 5000)
-    ]
+    numbers = [0, -1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -2**63, -2**63 - 1, 10**30, Raw("1e400"), Raw("-1e999"), Raw("1e-400"),
+               Raw("0.1"), Raw("-0"), Raw("1.0"), Raw("9" * 5000)]
     others = [None, True, False, "", "x", [], {}, [None], {"": None}, [[]], 3, "null", "1", {"type": "x"}]
     return drawn.choice([
         lambda: None, lambda: drawn.choice(numbers), lambda: drawn.choice(numbers), lambda: drawn.choice(others),
