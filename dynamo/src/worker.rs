@@ -142,13 +142,13 @@ impl Serving {
             let _stream = stream;
             let mut ended = self.ended.subscribe();
             let mut outputs = Outputs::of(&task, self.generator.forerun().config());
-            let places = tokio::select! {
+            let Ok(mut admitted) = self.admission.enter(1) else { return yield Err(shut_down()) };
+            let place = tokio::select! {
                 biased;
                 end = interruption(&*context, &mut ended) => return yield end,
-                places = self.admission.enter(1) => places,
+                place = admitted.place() => place,
             };
-            let Ok(places) = places else { return yield Err(shut_down()) };
-            let mut events = self.generator.start(task, Arc::new(places));
+            let mut events = self.generator.start(task, place);
             self.report_load();
             loop {
                 let event = tokio::select! {

@@ -16,7 +16,9 @@ use forerun_core::{DraftShape, Role};
 use forerun_cpu::{BlockHeadWeights, SpeculatorWeights, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::TwoDeviceDrafter;
-use forerun_formats::{FeatureSource, LoadError, Speculator, SpeculatorKind};
+use forerun_formats::{
+    FeatureSource, LoadError, Speculator, SpeculatorArchitecture, SpeculatorKind,
+};
 use forerun_runtime::{DeviceGroup, DeviceGroups, Engine};
 use std::sync::Arc;
 
@@ -127,6 +129,24 @@ impl<'p> OpenDrafter<'p> {
         match &self.checkpoint {
             DrafterCheckpoint::Model { .. } => None,
             DrafterCheckpoint::Speculator(speculator) => Some(SharedPart::of(speculator)),
+        }
+    }
+
+    /// Returns its name, as the options give it.
+    pub(crate) fn name(&self) -> String {
+        self.name.to_string()
+    }
+
+    /// Returns the length of its context in tokens, if it has one of its own.
+    pub(crate) fn context_length(&self) -> Option<usize> {
+        match &self.checkpoint {
+            DrafterCheckpoint::Model { model, .. } => {
+                Some(model.checkpoint.architecture().context_length)
+            }
+            DrafterCheckpoint::Speculator(speculator) => match speculator.architecture() {
+                Ok(SpeculatorArchitecture::Layers(layers)) => Some(layers.context_length),
+                _ => None,
+            },
         }
     }
 

@@ -4,6 +4,7 @@ use crate::answer::Answer;
 use crate::answer_stream::{AnswerEvent, AnswerStream, Sink};
 use crate::decoding::AnswerDecoders;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
+use crate::drafter_context::DrafterContext;
 use crate::error::ForerunError;
 use crate::grammar::{Grammar, GrammarCompiler, GrammarError};
 use crate::loader::Loader;
@@ -14,11 +15,11 @@ use crate::plan::{Method, Plan};
 use crate::ranks::{RankError, RankPart};
 use crate::request::{Request, RequestError};
 use crate::text_stream::TextStream;
-use crate::tokenizer::{LongText, Tokenizer};
+use crate::tokenizer::{LongText, SpecialTokens, Tokenizer};
 use crate::workers::{Loaded, worker_specs};
 use forerun_cache::{PageEvent, PoolUsage};
 use forerun_core::trace::Trace;
-use forerun_core::{Constraint, Need, Role, SequenceId, TokenId};
+use forerun_core::{Constraint, Need, Role, Sampling, SequenceId, TokenId};
 use forerun_cpu::{Isa, Weights};
 use forerun_decode::{AnswerDecoder, DraftPattern, Limits, Sequence};
 use forerun_formats::{Config, ModelTypes};
@@ -71,6 +72,7 @@ pub struct Forerun {
     tokenizer: Arc<Tokenizer>,
     grammars: Arc<GrammarCompiler>,
     translates: bool,
+    drafter_context: DrafterContext,
     reads_features: bool,
     workers: Box<dyn Workers>,
     sequences: AtomicU64,
@@ -85,6 +87,7 @@ pub(crate) struct OpenedPlan {
     config: Config,
     tokenizer: Arc<Tokenizer>,
     translates: bool,
+    drafter_context: DrafterContext,
     loaded: Arc<Loaded>,
 }
 
@@ -99,6 +102,8 @@ impl OpenedPlan {
         let target = open_model(plan.model(), loader)?;
         let mut drafters = OpenDrafter::all(plan, &target, loader)?;
         let translates = drafters.iter().any(OpenDrafter::translates);
+        let context = target.checkpoint.config().max_position_embeddings;
+        let drafter_context = DrafterContext::of(&drafters, context);
         let features = drafters.iter().find_map(OpenDrafter::features);
         let is_here = |role: Role| {
             let mut workers =
@@ -181,7 +186,7 @@ impl OpenedPlan {
         });
         let runtime = Runtime::start(worker_specs(plan, &loaded, part)?)?;
         let (plan, tokenizer) = (plan.clone(), target.tokenizer);
-        Ok((Self { plan, config, tokenizer, translates, loaded }, runtime))
+        Ok((Self { plan, config, tokenizer, translates, drafter_context, loaded }, runtime))
     }
 
     /// Returns the weights of a model that this rank computes together with others.
@@ -214,7 +219,7 @@ impl OpenedPlan {
         workers: Box<dyn Workers>,
         patterns: &[DraftPattern],
     ) -> Forerun {
-        let Self { plan, config, tokenizer, translates, loaded } = self;
+        let Self { plan, config, tokenizer, translates, drafter_context, loaded } = self;
         Forerun {
             learned: Mutex::new(AnswerDecoders::new(&plan, patterns)),
             plan,
@@ -222,6 +227,7 @@ impl OpenedPlan {
             tokenizer,
             grammars: Arc::clone(&loaded.grammars),
             translates,
+            drafter_context,
             reads_features: loaded.features.is_some(),
             workers,
             sequences: AtomicU64::new(0),
@@ -323,6 +329,13 @@ impl Forerun {
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Returns a note, once, if a drafter's context is shorter than a text of this many tokens: the
+    /// rest of the text is written without the drafter.
+    #[must_use]
+    pub fn note_on_drafter_context(&self, tokens: usize) -> Option<String> {
+        self.drafter_context.note(tokens)
     }
 
     /// Returns new decoders with this engine's options, for your own cluster. They do not have what those of the engine learned.
@@ -529,6 +542,26 @@ impl Forerun {
         Ok(stream)
     }
 
+    /// Checks what [`Forerun::stream_tokens`] refuses, without starting the answer.
+    ///
+    /// # Errors
+    /// If the prompt is empty or too long for the context, an option is out of range, or the
+    /// grammar cannot be used.
+    pub fn check_request(
+        &self,
+        prompt: &[TokenId],
+        request: &Request,
+        method: Method,
+    ) -> Result<(), ForerunError> {
+        let method = request.decoded_by(method);
+        self.sampling_of(prompt, request, method)?;
+        if let Some(grammar) = &request.grammar {
+            self.grammars.constraint(grammar, &self.end_tokens(request))?;
+        }
+        self.draft_shape(method, request)?;
+        Ok(())
+    }
+
     /// Measures how long plain decoding takes for a token after the given tokens, in nanoseconds: the
     /// median of up to `count` tokens, and of those of about a second at most. Returns `None` if the
     /// context has no room for two tokens, or if `canceller` stops the measurement before.
@@ -575,12 +608,24 @@ impl Forerun {
         if prompt.is_empty() {
             return Err(ForerunError::EmptyPrompt);
         }
+        self.encode_text(prompt, SpecialTokens { add: true, parse: true })
+    }
+
+    /// Encodes a text, which may be empty.
+    ///
+    /// # Errors
+    /// If the text is too long for the context, or cannot be encoded.
+    pub fn encode_text(
+        &self,
+        text: &str,
+        special: SpecialTokens,
+    ) -> Result<Vec<TokenId>, ForerunError> {
         let context = self.config.max_position_embeddings;
-        if let Some(LongText { bytes, tokens }) = self.tokenizer.too_long(prompt, context)? {
+        if let Some(LongText { bytes, tokens }) = self.tokenizer.too_long(text, context)? {
             let model = self.plan.model().clone();
             return Err(ForerunError::PromptFarTooLong { bytes, tokens, context, model });
         }
-        Ok(self.tokenizer.encode(prompt)?)
+        Ok(self.tokenizer.encode_with(text, special)?)
     }
 
     /// Checks that a grammar can be used with this model, and keeps it for answers.
@@ -655,16 +700,14 @@ impl Forerun {
         unreachable!("a stream ends with its answer or with an error")
     }
 
-    /// Starts an answer that continues tokens.
-    fn stream_with(
+    /// Returns the sampling options of an answer, and checks them and the prompt.
+    fn sampling_of(
         &self,
-        continuation: Continuation,
-        prompt: Vec<TokenId>,
+        prompt: &[TokenId],
         request: &Request,
-        canceller: &Canceller,
-    ) -> Result<AnswerStream<'_>, ForerunError> {
-        let method = request.decoded_by(continuation.method);
-        let mut sampling = request.keyed_sampling(request.verification_by(method)?)?;
+        method: Method,
+    ) -> Result<Sampling, ForerunError> {
+        let sampling = request.keyed_sampling(request.verification_by(method)?)?;
         sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;
         if prompt.is_empty() {
@@ -674,10 +717,30 @@ impl Forerun {
             let model = self.plan.model().clone();
             return Err(ForerunError::PromptTooLong { prompt: prompt.len(), context, model });
         }
-        let mut eos = request.stop_tokens.clone();
+        Ok(sampling)
+    }
+
+    /// Returns the tokens that end an answer.
+    fn end_tokens(&self, request: &Request) -> Vec<TokenId> {
+        let mut ends = request.stop_tokens.clone();
         if !request.ignore_eos {
-            eos.extend(&self.config.eos_token_ids);
+            ends.extend(&self.config.eos_token_ids);
         }
+        ends
+    }
+
+    /// Starts an answer that continues tokens.
+    fn stream_with(
+        &self,
+        continuation: Continuation,
+        prompt: Vec<TokenId>,
+        request: &Request,
+        canceller: &Canceller,
+    ) -> Result<AnswerStream<'_>, ForerunError> {
+        let method = request.decoded_by(continuation.method);
+        let mut sampling = self.sampling_of(&prompt, request, method)?;
+        let context = self.config.max_position_embeddings;
+        let eos = self.end_tokens(request);
         let grammar = match &request.grammar {
             Some(grammar) => Some(self.grammars.constraint(grammar, &eos)?),
             None => None,
@@ -695,7 +758,7 @@ impl Forerun {
         let verification = sampling.verification;
         let mut text = TextStream::new(&self.tokenizer, &prompt);
         if request.special_tokens {
-            text = text.with_special_tokens(limits.eos.clone());
+            text = text.with_special_tokens();
         }
         let sink = Sink::new(text, &request.stop);
         let prompt_tokens = prompt.len();

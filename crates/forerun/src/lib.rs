@@ -33,6 +33,7 @@ mod decoding;
 mod demonstration;
 mod drafter;
 mod drafter_builders;
+mod drafter_context;
 mod drafter_parts;
 mod easyspec;
 mod engine;

@@ -5,119 +5,178 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Places for answers. They are given in the order of the requests.
+/// Places for answers.
+///
+/// Each answer has a place of its own, so a request may have more answers than there are places:
+/// they take places as these become free. A request waits for one place at a time, and waiting
+/// requests take turns. So a request with many answers does not hold up those that come later, and
+/// requests cannot wait for one another.
 pub struct Admission {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// The free places. They are given in the order in which answers begin to wait.
     places: Arc<Semaphore>,
-    parallel: usize,
+    /// The number of requests that wait for their first place.
     waiting: AtomicUsize,
     queue: usize,
     metrics: Arc<Metrics>,
 }
 
-/// Why a request has no place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The queue is full.
-    Busy,
-    /// The request needs more places than there are.
-    TooMany,
+/// A request is refused, because as many others wait as the queue has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the server is busy and its queue is full: try again later")]
+pub struct QueueFull;
+
+/// A request that may run. Dropping it leaves the queue.
+pub struct Admitted {
+    shared: Arc<Shared>,
+    /// The place of the first answer, if one was free.
+    first: Option<OwnedSemaphorePermit>,
+    /// Whether the request is in the queue.
+    in_queue: bool,
+    /// The number of answers that have no place yet.
+    waiting: usize,
 }
 
-/// The places of one request. Dropping it frees them.
-pub struct Places {
+/// The place of one answer. Dropping it frees it.
+pub struct Place {
     _permit: OwnedSemaphorePermit,
-    count: u64,
     metrics: Arc<Metrics>,
 }
 
-impl Drop for Places {
+impl Drop for Place {
     fn drop(&mut self) {
-        self.metrics.running.add(-(self.count as i64));
-    }
-}
-
-/// A request in the queue.
-struct Waiting<'a> {
-    admission: &'a Admission,
-    count: usize,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.admission.waiting.fetch_sub(self.count, Ordering::Relaxed);
-        self.admission.metrics.waiting.add(-(self.count as i64));
+        self.metrics.running.add(-1);
     }
 }
 
 impl Admission {
-    /// Creates `parallel` places, at least one, and a queue for `queue` answers.
+    /// Creates `parallel` places, at least one, and a queue for `queue` requests.
     #[must_use]
     pub fn new(parallel: usize, queue: usize, metrics: Arc<Metrics>) -> Self {
-        let parallel = parallel.max(1);
-        let places = Arc::new(Semaphore::new(parallel));
-        Self { places, parallel, waiting: AtomicUsize::new(0), queue, metrics }
+        let places = Arc::new(Semaphore::new(parallel.max(1)));
+        Self { shared: Arc::new(Shared { places, waiting: AtomicUsize::new(0), queue, metrics }) }
     }
 
-    /// The number of places.
-    pub(crate) fn parallel(&self) -> usize {
-        self.parallel
-    }
-
-    /// Waits for the places of `count` answers.
+    /// Admits a request with `answers` answers, whose places come from [`Admitted::place`].
     ///
     /// # Errors
-    /// If the queue is full, or there are fewer places than answers.
-    pub async fn enter(&self, count: usize) -> Result<Places, Refusal> {
-        let permits = u32::try_from(count).ok().filter(|_| count <= self.parallel);
-        let permits = permits.ok_or(Refusal::TooMany)?;
-        let permit = match Arc::clone(&self.places).try_acquire_many_owned(permits) {
-            Ok(permit) => permit,
-            Err(_) => {
-                let _waiting = self.wait(count).ok_or(Refusal::Busy)?;
-                let permit = Arc::clone(&self.places).acquire_many_owned(permits).await;
-                // The semaphore is never closed.
-                permit.map_err(|_| Refusal::Busy)?
-            }
+    /// If no place is free and the queue is full.
+    pub fn enter(&self, answers: usize) -> Result<Admitted, QueueFull> {
+        let shared = Arc::clone(&self.shared);
+        let first = Arc::clone(&shared.places).try_acquire_owned().ok();
+        let in_queue = first.is_none();
+        if in_queue {
+            let room = |waiting: usize| (waiting < shared.queue).then_some(waiting + 1);
+            let entered = shared.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room);
+            entered.map_err(|_| QueueFull)?;
+        }
+        shared.metrics.waiting.add(answers as i64);
+        Ok(Admitted { shared, first, in_queue, waiting: answers })
+    }
+}
+
+impl Admitted {
+    /// Waits for the place of the next answer. Call it once for each answer.
+    pub async fn place(&mut self) -> Place {
+        let permit = match self.first.take() {
+            Some(permit) => permit,
+            None => match Arc::clone(&self.shared.places).acquire_owned().await {
+                Ok(permit) => permit,
+                Err(_) => unreachable!("the semaphore is never closed"),
+            },
         };
-        self.metrics.running.add(count as i64);
-        Ok(Places { _permit: permit, count: count as u64, metrics: Arc::clone(&self.metrics) })
+        self.leave_queue();
+        let metrics = Arc::clone(&self.shared.metrics);
+        if self.waiting > 0 {
+            self.waiting -= 1;
+            metrics.waiting.add(-1);
+        }
+        metrics.running.add(1);
+        Place { _permit: permit, metrics }
     }
 
-    fn wait(&self, count: usize) -> Option<Waiting<'_>> {
-        let room = |waiting: usize| Some(waiting + count).filter(|&sum| sum <= self.queue);
-        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
-        self.metrics.waiting.add(count as i64);
-        Some(Waiting { admission: self, count })
+    fn leave_queue(&mut self) {
+        if std::mem::take(&mut self.in_queue) {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.leave_queue();
+        self.shared.metrics.waiting.add(-(self.waiting as i64));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+    use tokio::time::timeout;
+
+    fn admission(parallel: usize, queue: usize) -> (Admission, Arc<Metrics>) {
+        let metrics = Arc::new(Metrics::default());
+        (Admission::new(parallel, queue, Arc::clone(&metrics)), metrics)
+    }
+
+    fn load(metrics: &Metrics) -> (i64, i64) {
+        (metrics.running.get(), metrics.waiting.get())
+    }
 
     #[tokio::test]
-    async fn places_and_the_queue_are_limited_and_freed() {
-        let metrics = Arc::new(Metrics::default());
-        let admission = Arc::new(Admission::new(2, 1, Arc::clone(&metrics)));
-        assert_eq!(admission.enter(3).await.err(), Some(Refusal::TooMany));
-        let first = admission.enter(2).await.ok();
-        assert!(first.is_some());
-        assert_eq!((metrics.running.get(), metrics.waiting.get()), (2, 0));
-        let waiting = tokio::spawn({
-            let admission = Arc::clone(&admission);
-            async move { admission.enter(1).await.is_ok() }
-        });
-        while metrics.waiting.get() == 0 {
+    async fn places_and_the_queue_are_limited_and_freed() -> Result<(), QueueFull> {
+        let (admission, metrics) = admission(1, 1);
+        let first = admission.enter(1)?.place().await;
+        assert_eq!(load(&metrics), (1, 0));
+        let mut waiting = admission.enter(1)?;
+        assert_eq!(load(&metrics), (1, 1));
+        assert_eq!(admission.enter(1).err(), Some(QueueFull));
+        drop(first);
+        let second = waiting.place().await;
+        assert_eq!(load(&metrics), (1, 0));
+        // A request that gives up leaves the queue.
+        let mut gone = admission.enter(3)?;
+        assert!(timeout(Duration::from_millis(1), gone.place()).await.is_err());
+        assert_eq!(load(&metrics), (1, 3));
+        drop(gone);
+        assert_eq!(load(&metrics), (1, 0));
+        drop(second);
+        assert_eq!(load(&metrics), (0, 0));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn more_answers_than_places_wait_and_requests_take_turns() -> Result<(), QueueFull> {
+        let (admission, metrics) = admission(2, 2);
+        let mut large = admission.enter(5)?;
+        let mut held = vec![large.place().await, large.place().await];
+        assert_eq!(load(&metrics), (2, 3));
+        let (sender, mut entered) = tokio::sync::mpsc::unbounded_channel();
+        let small = admission.enter(2)?;
+        for (name, mut request, answers) in [("large", large, 3), ("small", small, 2)] {
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                for _ in 0..answers {
+                    let place = request.place().await;
+                    sender.send((name, place)).ok();
+                }
+            });
             tokio::task::yield_now().await;
         }
-        assert_eq!(admission.enter(1).await.err(), Some(Refusal::Busy));
-        drop(first);
-        assert!(waiting.await.is_ok_and(|entered| entered));
-        assert_eq!((metrics.running.get(), metrics.waiting.get()), (0, 0));
-        // A request that gives up leaves the queue.
-        let _both = admission.enter(2).await;
-        let gone = tokio::time::timeout(std::time::Duration::from_millis(1), admission.enter(1));
-        assert!(gone.await.is_err());
-        assert_eq!(metrics.waiting.get(), 0);
+        drop(sender);
+        let mut order = Vec::new();
+        while held.pop().is_some() {
+            if let Some((name, place)) = entered.recv().await {
+                order.push(name);
+                held.insert(0, place);
+            }
+        }
+        assert_eq!(order, ["large", "small", "large", "small", "large"]);
+        assert_eq!(load(&metrics), (0, 0));
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@ mod speculation;
 
 pub use speculation::{Speculation, SpeculationError};
 
-use crate::admission::Places;
+use crate::admission::Place;
 use crate::cache_room::CacheRoom;
 use crate::metrics::Metrics;
 use forerun::{
@@ -92,11 +92,11 @@ impl Generator {
         self.lock().len()
     }
 
-    /// Starts an answer. It holds its places until it has ended.
+    /// Starts an answer. It holds its place until it has ended.
     ///
     /// # Panics
     /// Outside of a Tokio runtime.
-    pub fn start(self: &Arc<Self>, task: Task, places: Arc<Places>) -> Events {
+    pub fn start(self: &Arc<Self>, task: Task, place: Place) -> Events {
         let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
         let canceller = Canceller::new();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Generator {
         let span = tracing::Span::current();
         let (this, events) = (Arc::clone(self), Events { receiver, canceller: canceller.clone() });
         tokio::task::spawn_blocking(move || {
-            let (_places, _span) = (places, span.entered());
+            let (_place, _span) = (place, span.entered());
             this.run(id, task, &canceller, &sender);
             this.lock().remove(&id);
         });
@@ -118,6 +118,7 @@ impl Generator {
         canceller: &Canceller,
         sender: &mpsc::Sender<Result<AnswerEvent, ForerunError>>,
     ) {
+        self.note_drafter_context(method, prompt.len());
         let room = self.waiting(|| self.room.enter(number, prompt.len(), canceller));
         let mut stream = match self.forerun.stream_tokens(prompt, &request, method, canceller) {
             Ok(stream) => stream,
@@ -135,6 +136,7 @@ impl Generator {
                 Ok(AnswerEvent::Finished(answer)) => {
                     self.metrics.finished(answer);
                     log(answer);
+                    self.note_drafter_context(method, answer.prompt_tokens + answer.tokens.len());
                 }
                 Ok(AnswerEvent::Token(_)) if room.grow() => {
                     self.metrics.paused.add(1);
@@ -161,6 +163,15 @@ impl Generator {
         let outcome = wait();
         count(-1);
         outcome
+    }
+
+    /// Says once that a drafter drafts nothing in texts as long as this one.
+    fn note_drafter_context(&self, method: Method, tokens: usize) {
+        if method.drafts()
+            && let Some(note) = self.forerun.note_on_drafter_context(tokens)
+        {
+            tracing::warn!("{note}");
+        }
     }
 
     fn failed(&self, error: &ForerunError) {

@@ -14,7 +14,7 @@ mod metrics;
 mod options;
 mod page;
 
-pub use admission::{Admission, Places, Refusal};
+pub use admission::{Admission, Admitted, Place, QueueFull};
 pub use generation::{Events, Generator, Speculation, SpeculationError, Task};
 pub use metrics::Metrics;
 

@@ -13,7 +13,7 @@ pub struct ServerOptions {
     pub model_name: String,
     /// The number of answers that are generated at the same time, at least 1.
     pub parallel: usize,
-    /// The number of answers that wait for a place. Further requests are refused with 429.
+    /// The number of requests that wait for their first place. Further ones are refused with 429.
     pub queue: usize,
     /// The longest body of a request, in bytes.
     pub max_body_bytes: usize,

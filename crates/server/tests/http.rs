@@ -206,7 +206,7 @@ fn wrong_requests_are_named() {
         ("/v1/completions", json!({"prompt": "x", "top_k": -2}), 400, "top_k"),
         ("/v1/completions", json!({"prompt": "x", "logit_bias": {"a": 1}}), 400, "logit_bias"),
         ("/v1/completions", json!({"prompt": "x", "n": 0}), 400, "n"),
-        ("/v1/completions", json!({"prompt": "x", "n": 100}), 400, "n"),
+        ("/v1/completions", json!({"prompt": "x", "n": 129}), 400, "n"),
         ("/v1/completions", json!({"prompt": "x", "stop": ""}), 400, "stop"),
         ("/v1/completions", json!({"prompt": "x", "logprobs": true}), 400, "logprobs"),
         ("/v1/completions", json!({"prompt": "x", "suffix": "y"}), 400, "suffix"),

@@ -1,6 +1,7 @@
 //! The server. All tests are one program, because each program takes seconds to link.
 
 mod chat_apis;
+mod clients;
 mod common;
 mod http;
 mod load_equality;

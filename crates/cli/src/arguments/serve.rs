@@ -57,7 +57,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "N", env = "FORERUN_PARALLEL", default_value_t = 8, value_parser = values::count(1..=1024), help_heading = headings::LIMITS)]
     pub(crate) parallel: usize,
 
-    /// Number of answers that may wait for a place. Further requests are refused with status 429.
+    /// Number of requests that may wait for a place. Further ones are refused with status 429.
     #[arg(long, value_name = "N", env = "FORERUN_QUEUE", default_value_t = 64, help_heading = headings::LIMITS)]
     pub(crate) queue: usize,
 

@@ -9,13 +9,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tracing::Instrument;
 
 /// The header with the id of a request. A client or a proxy may choose it.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The longest id that a client may choose, in bytes.
 const LONGEST_ID: usize = 128;
 
-/// Writes a line for the response of a request, and returns the request's id with it. Everything that is logged
-/// meanwhile has the id, too.
+/// Writes a line for the response of a request, and returns the request's id with it. Everything
+/// that is logged meanwhile has the id, too. The line of a stream is written when it begins.
 pub(super) async fn log_request(request: Request, next: Next) -> Response {
     let started = Instant::now();
     let id = id_of(&request);

@@ -2,31 +2,67 @@
 
 use super::error::{ApiError, of_engine};
 use super::state::State;
-use crate::admission::{Places, Refusal};
-use crate::generation::{Events, Task};
+use crate::admission::{Admitted, QueueFull};
+use crate::generation::{Events, Generator, Task};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use forerun::{Answer, AnswerEvent, AnswerToken, ForerunError};
+use forerun::{Answer, AnswerEvent, AnswerToken, ForerunError, Method, Request, TokenId};
 use forerun::{ChatParser, ChatPart as Part};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
+use tracing::{Instrument, Span};
 
 /// Events that may wait for a slow client.
 const EVENTS_AHEAD: usize = 16;
+/// How long a stream is silent before it sends a comment. Proxies and clients end silent
+/// connections, some after 10 seconds.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// A request that can be answered.
 pub(crate) struct Prepared {
-    /// The choices: all those of the first prompt, then those of the next.
-    pub(crate) choices: Vec<(Task, ChatParser)>,
+    pub(crate) prompts: Vec<Vec<TokenId>>,
     pub(crate) choices_per_prompt: usize,
+    /// The options of all choices. Their seeds follow one another.
+    pub(crate) request: Request,
+    pub(crate) method: Method,
+    pub(crate) parser: Box<dyn Fn() -> ChatParser + Send>,
     /// The field that holds the prompt.
     pub(crate) prompt_field: &'static str,
+}
+
+impl Prepared {
+    /// Returns the number of choices: all those of the first prompt, then those of the next.
+    fn choices(&self) -> usize {
+        self.prompts.len() * self.choices_per_prompt
+    }
+
+    /// Returns the number of tokens of the first prompt.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompts.first().map_or(0, Vec::len)
+    }
+
+    /// Returns the task of a choice.
+    fn task(&self, choice: usize) -> Task {
+        let (prompt, number) = (choice / self.choices_per_prompt, choice % self.choices_per_prompt);
+        let seed = self.request.seed.map(|seed| seed.wrapping_add(number as u64));
+        let request = Request { seed, ..self.request.clone() };
+        Task { prompt: self.prompts[prompt].clone(), request, method: self.method }
+    }
+
+    /// Checks what can be known before the model runs.
+    fn check(&self, generator: &Generator) -> Result<(), ApiError> {
+        let check = |prompt: &Vec<TokenId>| {
+            generator.forerun().check_request(prompt, &self.request, self.method)
+        };
+        let checked = self.prompts.iter().try_for_each(check);
+        checked.map_err(|error| of_engine(&error, self.prompt_field))
+    }
 }
 
 /// An event of one choice.
@@ -53,45 +89,22 @@ pub(crate) struct Collected {
 }
 
 impl Answers {
-    /// Waits for places, and starts the answers of a request. Errors before an answer's first token are errors of
-    /// the request.
+    /// Checks a request, and starts its answers. They wait for places one after another.
+    ///
+    /// # Errors
+    /// If the request cannot be answered, or the queue is full. Later errors are events.
     pub(crate) async fn start(state: &Arc<State>, prepared: Prepared) -> Result<Self, ApiError> {
         let deadline = Instant::now() + state.options.request_timeout;
-        let Prepared { choices, prompt_field, .. } = prepared;
-        let count = choices.len();
-        let places = timeout_at(deadline, state.admission.enter(count)).await;
-        let places = places.map_err(|_| timed_out())?.map_err(|refusal| match refusal {
-            Refusal::Busy => ApiError::new(
-                StatusCode::TOO_MANY_REQUESTS,
-                "the server is busy and its queue is full: try again later",
-            ),
-            Refusal::TooMany => ApiError::field("n", "the request has too many answers at a time"),
+        let generator = Arc::clone(&state.generator);
+        let checked = prepare(move || prepared.check(&generator).map(|()| prepared));
+        let prepared = timeout_at(deadline, checked).await.map_err(|_| timed_out())??;
+        let count = prepared.choices();
+        let admitted = state.admission.enter(count).map_err(|full: QueueFull| {
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, full.to_string())
         })?;
-        let places: Arc<Places> = Arc::new(places);
-        let start = |(task, parser)| Choice {
-            events: state.generator.start(task, Arc::clone(&places)),
-            parser,
-            tokens: Vec::new(),
-            prompt_field,
-            deadline,
-        };
-        let mut choices: Vec<Choice> = choices.into_iter().map(start).collect();
-        let mut first = Vec::new();
-        for choice in &mut choices {
-            first.push(choice.next_event().await?);
-        }
         let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
-        for (index, (choice, first)) in choices.into_iter().zip(first).enumerate() {
-            let sender = sender.clone();
-            tokio::spawn(async move {
-                let gone = sender.clone();
-                tokio::select! {
-                    () = choice.run(index, first, &sender) => {}
-                    // The client went away.
-                    () = gone.closed() => {}
-                }
-            });
-        }
+        let start = Start { generator: Arc::clone(&state.generator), prepared, deadline, sender };
+        spawn(start.run(admitted));
         Ok(Self { receiver, count })
     }
 
@@ -132,6 +145,51 @@ fn append(parts: &mut Vec<Part>, part: Part) {
     }
 }
 
+/// The answers of a request that have no place yet.
+struct Start {
+    generator: Arc<Generator>,
+    prepared: Prepared,
+    deadline: Instant,
+    sender: mpsc::Sender<(usize, Result<ChoiceEvent, ApiError>)>,
+}
+
+impl Start {
+    /// Starts each answer when there is a place for it, until the client goes away.
+    async fn run(self, mut admitted: Admitted) {
+        let Self { generator, prepared, deadline, sender } = self;
+        for index in 0..prepared.choices() {
+            let place = tokio::select! {
+                place = timeout_at(deadline, admitted.place()) => place,
+                () = sender.closed() => return,
+            };
+            let Ok(place) = place else {
+                sender.send((index, Err(timed_out()))).await.ok();
+                return;
+            };
+            let choice = Choice {
+                events: generator.start(prepared.task(index), place),
+                parser: (prepared.parser)(),
+                tokens: Vec::new(),
+                prompt_field: prepared.prompt_field,
+                deadline,
+            };
+            let sender = sender.clone();
+            spawn(async move {
+                tokio::select! {
+                    () = choice.run(index, &sender) => {}
+                    // The client went away.
+                    () = sender.closed() => {}
+                }
+            });
+        }
+    }
+}
+
+/// Runs a task whose log belongs to the same request.
+fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(task.instrument(Span::current()));
+}
+
 /// A choice in progress.
 struct Choice {
     events: Events,
@@ -152,12 +210,12 @@ impl Choice {
     async fn run(
         mut self,
         index: usize,
-        first: AnswerEvent,
         sender: &mpsc::Sender<(usize, Result<ChoiceEvent, ApiError>)>,
     ) {
-        let mut event = Ok(first);
-        loop {
-            let (events, ended) = match event {
+        let mut ended = false;
+        while !ended {
+            let events;
+            (events, ended) = match self.next_event().await {
                 Ok(event) => self.read(event),
                 Err(error) => (vec![Err(error)], true),
             };
@@ -166,10 +224,6 @@ impl Choice {
                     return;
                 }
             }
-            if ended {
-                return;
-            }
-            event = self.next_event().await;
         }
     }
 
@@ -226,9 +280,17 @@ pub(crate) trait StreamWriter: Send + 'static {
 
     /// Returns the events of an error, which ends the stream.
     fn error(&mut self, error: &ApiError) -> Vec<Event>;
+
+    /// Logs an error, and returns its events.
+    fn failed(&mut self, error: &ApiError) -> Vec<Event> {
+        tracing::warn!(error = error.message(), "stream failed");
+        self.error(error)
+    }
 }
 
-/// Returns a stream of answers.
+/// Returns a stream of answers. Its headers are sent at once, with a comment, and then further
+/// comments until there is something to send. The API's first events are sent together with those
+/// of the first token.
 pub(crate) fn stream(mut answers: Answers, mut writer: impl StreamWriter) -> Response {
     let (sender, receiver) = mpsc::channel::<Result<Event, Infallible>>(EVENTS_AHEAD);
     let gone = sender.clone();
@@ -240,16 +302,20 @@ pub(crate) fn stream(mut answers: Answers, mut writer: impl StreamWriter) -> Res
         }
         Ok(())
     };
+    let count = answers.count;
+    let mut next = async move || {
+        tokio::select! {
+            next = answers.next() => Ok(next),
+            () = gone.closed() => Err(Gone),
+        }
+    };
+    let mut ended: Vec<Option<Box<Answer>>> = (0..count).map(|_| None).collect();
     let mut run = async move || -> Result<(), Gone> {
+        send(vec![Event::default().comment("keep-alive")]).await?;
+        let mut event = next().await?;
         send(writer.begin()).await?;
-        let mut ended: Vec<Option<Box<Answer>>> = (0..answers.count).map(|_| None).collect();
-        loop {
-            let next = tokio::select! {
-                next = answers.next() => next,
-                () = gone.closed() => return Err(Gone),
-            };
-            let Some((choice, event)) = next else { break };
-            match event {
+        while let Some((choice, result)) = event {
+            match result {
                 Ok(ChoiceEvent::Part(part, tokens)) => {
                     send(writer.part(choice, part, &tokens)).await?;
                 }
@@ -257,16 +323,18 @@ pub(crate) fn stream(mut answers: Answers, mut writer: impl StreamWriter) -> Res
                     send(writer.end_choice(choice, &answer)).await?;
                     ended[choice] = Some(answer);
                 }
-                Err(error) => return send(writer.error(&error)).await,
+                Err(error) => return send(writer.failed(&error)).await,
             }
+            event = next().await?;
         }
-        match ended.into_iter().collect::<Option<Vec<Box<Answer>>>>() {
+        match ended.drain(..).collect::<Option<Vec<Box<Answer>>>>() {
             Some(answers) => send(writer.end(&answers)).await,
-            None => send(writer.error(&ended_early())).await,
+            None => send(writer.failed(&ended_early())).await,
         }
     };
-    tokio::spawn(async move { run().await });
-    Sse::new(ReceiverStream::new(receiver)).keep_alive(KeepAlive::default()).into_response()
+    spawn(async move { _ = run().await });
+    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE).text("keep-alive");
+    Sse::new(ReceiverStream::new(receiver)).keep_alive(keep_alive).into_response()
 }
 
 /// The client went away.
@@ -283,6 +351,7 @@ pub(crate) fn new_id(prefix: &str) -> String {
 pub(crate) async fn prepare<T: Send + 'static>(
     prepare: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let prepared = tokio::task::spawn_blocking(prepare).await;
+    let span = Span::current();
+    let prepared = tokio::task::spawn_blocking(move || span.in_scope(prepare)).await;
     prepared.map_err(|error| ApiError::internal(error.to_string()))?
 }

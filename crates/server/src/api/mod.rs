@@ -4,6 +4,7 @@ mod access_log;
 pub(crate) mod answers;
 mod anthropic;
 pub(crate) mod error;
+pub(crate) mod fields;
 mod openai;
 mod props;
 pub(crate) mod state;
@@ -25,7 +26,7 @@ use sha2::{Digest, Sha256};
 use state::{State, unix_seconds};
 use std::sync::{Arc, OnceLock};
 use tower::ServiceExt;
-use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// Returns the routes of a server.
 pub(crate) fn router(state: Arc<State>) -> Router {
@@ -37,7 +38,7 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/messages", post(anthropic::messages))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(models))
-        .route("/v1/models/{id}", get(model))
+        .route("/v1/models/{*id}", get(model))
         .route("/props", get(props::props))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
@@ -85,9 +86,13 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         origins if origins.iter().any(|origin| origin == "*") => AllowOrigin::any(),
         origins => AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok())),
     };
-    let methods = [Method::GET, Method::POST];
-    let headers = [header::AUTHORIZATION, header::CONTENT_TYPE];
-    Some(CorsLayer::new().allow_origin(origin).allow_methods(methods).allow_headers(headers))
+    let cors = CorsLayer::new()
+        .allow_origin(origin)
+        .allow_methods([Method::GET, Method::POST])
+        // Clients send headers of their own, such as x-stainless-lang and anthropic-version.
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([access_log::REQUEST_ID, header::RETRY_AFTER]);
+    Some(cors)
 }
 
 /// Returns the hash of a key.

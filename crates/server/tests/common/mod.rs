@@ -76,6 +76,16 @@ pub(crate) fn run_with(server: Server, engine: Forerun, template: ChatTemplate) 
     running
 }
 
+/// A server with a chat template of its own.
+pub(crate) fn serve_template(pair: &RandomPair, template: &str) -> Running {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("template.jinja");
+    std::fs::write(&file, template).unwrap();
+    let template = ChatTemplate::choose(pair.target(), file.to_str().unwrap()).unwrap();
+    let options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), MODEL);
+    run_with(Server::bind(options).unwrap(), engine(pair), template)
+}
+
 pub(crate) fn serve(pair: &RandomPair) -> Running {
     serve_with(pair, |_| ())
 }

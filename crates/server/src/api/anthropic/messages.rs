@@ -2,10 +2,10 @@
 
 use super::request::{FIELDS, MessagesBody};
 use crate::api::answers::{Answers, StreamWriter, new_id, prepare, stream};
+use crate::api::body_of;
 use crate::api::error::ApiError;
 use crate::api::openai::envelope::Usage;
 use crate::api::state::State;
-use crate::api::{body_of, parse};
 use axum::body::Bytes;
 use axum::extract;
 use axum::extract::rejection::BytesRejection;
@@ -63,15 +63,15 @@ pub(crate) async fn messages(
     let bytes = body_of(body)?;
     let shared = Arc::clone(&state);
     let prepared = prepare(move || {
-        let body: MessagesBody = parse(&bytes)?;
-        let prepared = body.to_chat(true)?.chat(&shared)?;
-        Ok((body, prepared))
+        let body = MessagesBody::parse(&bytes)?;
+        let (streams, stops) = (body.streams(), body.stop_sequences().to_vec());
+        Ok((streams, stops, body.into_chat(true)?.chat(&shared)?))
     });
-    let (body, prepared) = prepared.await?;
-    let prompt_tokens = prepared.choices.first().map_or(0, |(task, _)| task.prompt.len());
+    let (streams, stop_sequences, prepared) = prepared.await?;
+    let prompt_tokens = prepared.prompt_tokens();
     let answers = Answers::start(&state, prepared).await?;
-    let mut writer = MessageWriter::new(state, body.stop_sequences, prompt_tokens);
-    if body.stream.unwrap_or(false) {
+    let mut writer = MessageWriter::new(state, stop_sequences, prompt_tokens);
+    if streams {
         return Ok(stream(answers, writer));
     }
     for choice in answers.collect().await? {
@@ -89,9 +89,7 @@ pub(crate) async fn count_tokens(
 ) -> Result<Response, AnthropicError> {
     let bytes = body_of(body)?;
     let count = prepare(move || {
-        let body: MessagesBody = parse(&bytes)?;
-        let prepared = body.to_chat(false)?.chat(&state)?;
-        Ok(prepared.choices.first().map_or(0, |(task, _)| task.prompt.len()))
+        Ok(MessagesBody::parse(&bytes)?.into_chat(false)?.chat(&state)?.prompt_tokens())
     });
     Ok(axum::Json(json!({"input_tokens": count.await?})).into_response())
 }

@@ -314,3 +314,35 @@ impl Blocks {
 fn unsupported(field: &str, kind: &str) -> ApiError {
     ApiError::field(field, format!("{field}: blocks of type {kind:?} are not supported"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::fields::tests::{fields_are_known, nulls_are_absent};
+    use serde_json::json;
+
+    #[test]
+    fn every_field_but_roles_contents_types_and_names_may_be_null() {
+        fields_are_known::<MessagesFields>(&[Api::Messages]);
+        let message = json!({"role": "user", "content": "a"});
+        let tool = json!({"name": "a", "type": "custom", "description": "b", "input_schema": {}});
+        let format = json!({"type": "json_schema", "schema": {}});
+        let fields = json!({
+            "model": "a", "max_tokens": 1, "messages": [message], "system": "b",
+            "stop_sequences": ["c"], "stream": true, "tools": [tool],
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": null},
+            "thinking": {"type": "disabled"}, "output_config": {}, "output_format": format,
+            "chat_template_kwargs": {}, "speculation": "off",
+        });
+        nulls_are_absent::<MessagesFields>(&fields, &[]);
+        nulls_are_absent::<AnthropicMessage>(&message, &["role", "content"]);
+        nulls_are_absent::<AnthropicTool>(&tool, &[]);
+        let block = json!({
+            "type": "text", "text": "a", "thinking": "b", "id": "c", "name": "d", "input": {},
+            "tool_use_id": "e", "content": "f",
+        });
+        nulls_are_absent::<Block>(&block, &["type"]);
+        nulls_are_absent::<ToolUse>(&json!({"disable_parallel_tool_use": true}), &[]);
+        nulls_are_absent::<OutputConfig>(&json!({"format": format, "effort": "low"}), &[]);
+    }
+}

@@ -189,3 +189,58 @@ impl ToolCall {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::fields::tests::nulls_are_absent;
+
+    #[test]
+    fn every_field_but_the_role_and_the_names_may_be_null() {
+        let call = json!({"id": "a", "function": {"name": "b", "arguments": "{}"}});
+        let message = json!({
+            "role": "assistant", "content": "a", "name": "b", "tool_calls": [call],
+            "tool_call_id": "c", "reasoning_content": "d", "reasoning": "e", "refusal": "f",
+            "function_call": {"name": "g"},
+        });
+        nulls_are_absent::<ChatMessage>(&message, &["role"]);
+        nulls_are_absent::<ToolCall>(&call, &["function"]);
+        nulls_are_absent::<CalledFunction>(&call["function"], &["name"]);
+        let part = json!({"type": "text", "text": "a", "refusal": "b"});
+        nulls_are_absent::<ContentPart>(&part, &["type"]);
+    }
+
+    #[test]
+    fn calls_without_arguments_have_an_empty_object_and_cut_off_ones_are_named() {
+        let arguments = |arguments: Value| {
+            let function = json!({"name": "clock", "arguments": arguments});
+            let call = serde_json::from_value::<ToolCall>(json!({"function": function}));
+            let field = "messages[1].tool_calls[0].function.arguments";
+            Some(call.ok()?.arguments(field).map_err(|error| error.message().to_owned()))
+        };
+        for none in [json!(""), json!(" \n"), Value::Null, json!("null"), json!("{}"), json!({})] {
+            assert_eq!(arguments(none.clone()), Some(Ok(json!({}))), "{none}");
+        }
+        let given = json!({"n": 18_446_744_073_709_551_615_u64, "m": i64::MIN});
+        assert_eq!(arguments(json!(given.to_string())), Some(Ok(given.clone())));
+        assert_eq!(arguments(given.clone()), Some(Ok(given)));
+        for cut in ["{\"n\": ", "{\"n\": 1", "{", "nul"] {
+            let error = arguments(json!(cut)).and_then(Result::err).unwrap_or_default();
+            let start = "messages[1].tool_calls[0].function.arguments: the arguments of the call of \"clock\" are no";
+            assert!(error.starts_with(start), "{error}");
+        }
+    }
+
+    #[test]
+    fn parts_are_joined_and_a_refusal_is_what_the_model_said() {
+        let message = |value: Value| {
+            let message = serde_json::from_value::<ChatMessage>(value).ok()?;
+            message.to_message(0, "\n").ok().map(|message| message.content)
+        };
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]);
+        let content = message(json!({"role": "user", "content": parts}));
+        assert_eq!(content.as_deref(), Some("a\nb"));
+        let content = message(json!({"role": "assistant", "content": null, "refusal": "No."}));
+        assert_eq!(content.as_deref(), Some("No."));
+    }
+}

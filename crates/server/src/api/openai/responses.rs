@@ -5,9 +5,7 @@ use super::envelope::Usage;
 use super::messages::{Arguments, CalledFunction, ChatMessage, Content, ToolCall};
 use super::sampling::SamplingFields;
 use super::structured::{ResponseFormat, StructureFields};
-use super::tools::{
-    FUNCTION, Function, FunctionName, ToolChoice, ToolField, ToolFields, ToolMode,
-};
+use super::tools::{FUNCTION, Function, FunctionName, ToolChoice, ToolField, ToolFields, ToolMode};
 use crate::api::answers::{Answers, StreamWriter, new_id, prepare, stream};
 use crate::api::error::ApiError;
 use crate::api::fields::Api;
@@ -542,5 +540,33 @@ impl StreamWriter for ResponseWriter {
             json!({"code": "server_error", "message": body["error"]["message"]});
         let response = json!({"response": self.response});
         vec![self.event("response.failed", response)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::fields::tests::{fields_are_known, nulls_are_absent};
+
+    #[test]
+    fn every_field_but_the_type_of_a_tool_may_be_null() {
+        fields_are_known::<ResponseFields>(&[Api::Responses]);
+        let tool = json!({"type": "function", "name": "a", "description": "b", "parameters": {}});
+        let fields = json!({
+            "model": "a", "input": "b", "instructions": "c", "max_output_tokens": 1,
+            "temperature": 1, "top_p": 1, "stream": true, "tools": [tool], "tool_choice": "auto",
+            "parallel_tool_calls": true, "text": {}, "reasoning": {}, "metadata": {"a": "b"},
+            "chat_template_kwargs": {}, "speculation": "off",
+        });
+        nulls_are_absent::<ResponseFields>(&fields, &[]);
+        nulls_are_absent::<ResponseTool>(&tool, &["type"]);
+        let item = json!({
+            "type": "message", "role": "user", "content": "a", "call_id": "b", "name": "c",
+            "arguments": "{}", "output": "d",
+        });
+        nulls_are_absent::<Item>(&item, &[]);
+        let text = json!({"format": {"type": "text"}, "verbosity": "low"});
+        nulls_are_absent::<TextOptions>(&text, &[]);
+        nulls_are_absent::<ReasoningOptions>(&json!({"effort": "low"}), &[]);
     }
 }

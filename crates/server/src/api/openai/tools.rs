@@ -76,7 +76,8 @@ pub(crate) struct ChosenTools {
 }
 
 impl ToolFields {
-    /// Returns the tools that may be called. Those that are no functions are left out, with a warning.
+    /// Returns the tools that may be called. Those that are no functions are left out, with a
+    /// warning.
     pub(crate) fn choice(&self) -> Result<ChosenTools, ApiError> {
         let all = || self.tools.iter().flatten().enumerate();
         let left_out = || all().filter(|(_, tool)| !tool.is_function());
@@ -169,5 +170,23 @@ impl ToolField {
             }
         };
         Ok(Tool { name: name.clone(), description: description.clone(), parameters })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::fields::Api;
+    use crate::api::fields::tests::{fields_are_known, nulls_are_absent};
+
+    #[test]
+    fn every_field_but_types_and_names_may_be_null() {
+        fields_are_known::<ToolFields>(&[Api::Chat]);
+        let function = json!({"name": "a", "description": "b", "parameters": {}});
+        let tool = json!({"type": "function", "function": function});
+        let fields = json!({"tools": [tool], "tool_choice": "auto", "parallel_tool_calls": true});
+        nulls_are_absent::<ToolFields>(&fields, &[]);
+        nulls_are_absent::<ToolField>(&tool, &["type"]);
+        nulls_are_absent::<Function>(&function, &["name"]);
     }
 }
