@@ -45,6 +45,7 @@ mod gpus;
 mod grammar;
 #[cfg(feature = "hub")]
 mod hub;
+mod integers;
 mod layer_analysis;
 mod loader;
 mod memory;
@@ -72,7 +73,9 @@ pub use answer::{Answer, Commit, tokens_per_second};
 pub use answer_stream::{AnswerEvent, AnswerStream, AnswerToken, TokenOrigin};
 pub use chat::{Chat, ChatError, Reply};
 pub use chat_output::{ChatParser, ChatPart, ChatSyntax, Tool, UnknownSyntax, with_tools_as_text};
-pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message, TemplateArguments};
+pub use chat_template::{
+    ChatTemplate, ChatTemplateError, EncodeError, Message, PromptEnd, TemplateArguments,
+};
 pub use decoding::AnswerDecoders;
 pub use demonstration::RandomPair;
 pub use easyspec::{EasySpec, LayerStrategy};
@@ -90,6 +93,7 @@ pub use grammar::{Grammar, GrammarError, GrammarKind};
 pub use hub::{
     HubAccess, HubAnswer, HubCache, HubError, HubFile, HubModel, HubRevision, TokenPlace,
 };
+pub use integers::{large_integer, too_large as integer_too_large};
 pub use layer_analysis::{
     LayerAnalysis, LayerAnalysisError, LayerAnalysisOptions, LayerReport, PassCost, PassCosts,
     SearchStep, barrier_us,
@@ -113,7 +117,7 @@ pub use synthetic_pair::{
     synthetic_pair_label,
 };
 pub use text_stream::TextStream;
-pub use tokenizer::{Tokenizer, TokenizerError};
+pub use tokenizer::{SpecialTokens, Tokenizer, TokenizerError};
 pub use unknown_value::UnknownValue;
 
 pub use forerun_cache::{PAGE_ROWS, PageEvent};

@@ -1,7 +1,7 @@
-//! Grammars of answers that must call a tool.
+//! Grammars of answers that call a tool, or have a format.
 
 use super::syntax::{Tool, ToolSyntax};
-use crate::grammar::Grammar;
+use crate::grammar::{Grammar, GrammarKind, without_anchors};
 use crate::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -13,6 +13,44 @@ pub(super) fn of_calls(
     parallel: bool,
     tokenizer: &Tokenizer,
 ) -> Grammar {
+    Grammar::lark(format!("start: calls\n{}", calls(syntax, tools, parallel, tokenizer)))
+}
+
+/// Returns the grammar of such calls, or else of a text with a format, if both can be one grammar.
+pub(super) fn of_calls_or(
+    format: &Grammar,
+    syntax: Option<ToolSyntax>,
+    tools: &[Tool],
+    parallel: bool,
+    tokenizer: &Tokenizer,
+) -> Option<Grammar> {
+    let text = match format.kind() {
+        GrammarKind::JsonSchema => format!("%json {}", format.text()),
+        GrammarKind::Regex => {
+            format!("/{}/", llguidance::regex_to_lark(without_anchors(format.text()), ""))
+        }
+        // They have rules of their own.
+        GrammarKind::Lark | GrammarKind::Gbnf => return None,
+    };
+    let text = match syntax {
+        Some(_) => text,
+        None => format!(
+            "{} \"final\" {} {text}",
+            tag("<|channel|>", tokenizer),
+            tag("<|message|>", tokenizer)
+        ),
+    };
+    let calls = calls(syntax, tools, parallel, tokenizer);
+    Some(Grammar::lark(format!("start: calls | {text}\n{calls}")))
+}
+
+/// Returns the rule `calls`, and those that it needs.
+fn calls(
+    syntax: Option<ToolSyntax>,
+    tools: &[Tool],
+    parallel: bool,
+    tokenizer: &Tokenizer,
+) -> String {
     let tag = |text: &str| tag(text, tokenizer);
     let names = (0..tools.len()).map(|number| format!("call_{number}")).collect::<Vec<_>>();
     let again = |separator: &str| match parallel {
@@ -38,20 +76,20 @@ pub(super) fn of_calls(
         Some(ToolSyntax::Llama3) => format!("call {}", again("\"; \"")),
         None => "call".to_owned(),
     };
-    let mut lark = format!("start: {start}\ncall: {}\n", names.join(" | "));
+    let mut lark = format!("calls: {start}\ncall: {}\n", names.join(" | "));
     for (number, tool) in tools.iter().enumerate() {
         let name = json!(tool.name).to_string();
-        let object = |key: &str| {
+        let call_of = |key: &str| {
             literal(&format!("{{\"name\": {name}, \"{key}\": ")) + &format!(" args_{number} \"}}\"")
         };
         let arguments = format!("args_{number}");
         let call = match syntax {
             Some(ToolSyntax::Hermes) => {
                 let (open, close) = (tag("<tool_call>"), tag("</tool_call>"));
-                format!("{open} \"\\n\" {} \"\\n\" {close}", object("arguments"))
+                format!("{open} \"\\n\" {} \"\\n\" {close}", call_of("arguments"))
             }
-            Some(ToolSyntax::Llama3) => object("parameters"),
-            Some(ToolSyntax::Mistral) if is_list => object("arguments"),
+            Some(ToolSyntax::Llama3) => call_of("parameters"),
+            Some(ToolSyntax::Mistral) if is_list => call_of("arguments"),
             Some(ToolSyntax::Mistral) => {
                 let (open, separator) = (tag("[TOOL_CALLS]"), tag("[ARGS]"));
                 format!("{open} {} {separator} {arguments}", literal(&tool.name))
@@ -95,10 +133,10 @@ pub(super) fn of_calls(
                 let _ = writeln!(lark, "value_{number}_{index}: {}", tagged_value(schema));
             }
         } else {
-            let _ = writeln!(lark, "args_{number}: %json {}", spaced(&tool.parameters));
+            let _ = writeln!(lark, "args_{number}: %json {}", object(&tool.parameters));
         }
     }
-    Grammar::lark(lark)
+    lark
 }
 
 /// Returns arguments that each have a key before and an end after them. Those that are not required may be missing.
@@ -129,11 +167,18 @@ fn tagged_value(schema: &Value) -> String {
     }
 }
 
+/// Returns the schema of arguments. They are an object, whatever else the tool's schema allows.
+fn object(parameters: &Value) -> Value {
+    let mut schema = spaced(parameters);
+    schema["type"] = "object".into();
+    schema
+}
+
 /// Returns a schema whose values have the spaces that chat templates write.
 fn spaced(schema: &Value) -> Value {
     let mut schema = match schema {
         Value::Object(_) => schema.clone(),
-        _ => json!({"type": "object"}),
+        _ => json!({}),
     };
     schema["x-guidance"] =
         json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});

@@ -222,10 +222,27 @@ impl ChatSyntax {
     /// Returns the grammar of an answer that calls one of the tools, or several with `parallel`.
     #[must_use]
     pub fn grammar(self, tools: &[Tool], parallel: bool, tokenizer: &Tokenizer) -> Grammar {
-        let calls = match self.0 {
+        grammar::of_calls(self.calls(), tools, parallel, tokenizer)
+    }
+
+    /// Returns the grammar of an answer that calls tools as in [`ChatSyntax::grammar`], or else is a text with this
+    /// format. `None`: a format with rules of its own cannot be combined with calls.
+    #[must_use]
+    pub fn grammar_or(
+        self,
+        format: &Grammar,
+        tools: &[Tool],
+        parallel: bool,
+        tokenizer: &Tokenizer,
+    ) -> Option<Grammar> {
+        grammar::of_calls_or(format, self.calls(), tools, parallel, tokenizer)
+    }
+
+    /// Returns the syntax of calls; `None` for Harmony.
+    fn calls(self) -> Option<ToolSyntax> {
+        match self.0 {
             Family::Harmony => None,
             Family::Markup { calls, .. } => Some(calls),
-        };
-        grammar::of_calls(calls, tools, parallel, tokenizer)
+        }
     }
 }

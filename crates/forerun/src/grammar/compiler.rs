@@ -1,8 +1,12 @@
 //! Compiles grammars for a tokenizer, and keeps what it compiled.
 
 use super::constraint::GrammarConstraint;
+use super::json_schema::{self, Style};
+use super::keys::Names;
+use super::lark::{self, STYLE};
 use super::vocabulary::Vocabulary;
 use super::{Grammar, GrammarError, GrammarKind, gbnf};
+use crate::integers::{large_integer, too_large};
 use crate::tokenizer::Tokenizer;
 use forerun_core::{CompileConstraint, TokenConstraint, TokenId};
 use llguidance::api::{ParserLimits, TopLevelGrammar};
@@ -12,7 +16,11 @@ use llguidance::{Matcher, ParserFactory};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// The largest grammar, in bytes.
 const MAX_TEXT: usize = 1 << 20;
@@ -23,12 +31,14 @@ const MAX_RULES: usize = 1 << 17;
 /// The most compiled grammars that are kept.
 const KEPT: usize = 32;
 
+/// The longest time that a grammar may take to compile. The library's own limits usually end it much earlier.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// The most grammars that are compiled at the same time. One that took too long counts until it has ended.
+const MOST_AT_A_TIME: usize = 4;
+
 /// The stack of the thread that compiles. Only what is used takes memory.
 const STACK: usize = 1 << 28;
-
-/// Between the parts of a JSON value, as in llama.cpp: a space, or line breaks and an indent. Without a limit, a model
-/// could write spaces for ever.
-const JSON_SPACE: &str = r"(\x20|\x0A{1,2}[\x20\x09]{0,20})";
 
 /// Compiles grammars for one tokenizer.
 pub(crate) struct GrammarCompiler {
@@ -36,7 +46,7 @@ pub(crate) struct GrammarCompiler {
     /// The number of tokens of the model.
     vocab_size: usize,
     /// Made when the first grammar needs it.
-    factory: OnceLock<Result<Factory, GrammarError>>,
+    factory: OnceLock<Result<Arc<Factory>, GrammarError>>,
     /// The newest first.
     kept: Mutex<VecDeque<(Grammar, Arc<CompiledGrammar>)>>,
 }
@@ -45,13 +55,18 @@ pub(crate) struct GrammarCompiler {
 struct Factory {
     tokenizer: Arc<Tokenizer>,
     vocabulary: Arc<Vocabulary>,
+    names: Arc<Names>,
     parsers: ParserFactory,
+    /// How many grammars are being compiled.
+    compiling: AtomicUsize,
 }
 
 /// A grammar in its initial state.
 pub(crate) struct CompiledGrammar {
     pub(super) kind: GrammarKind,
     pub(super) vocabulary: Arc<Vocabulary>,
+    /// Present if the whole text is a JSON value.
+    pub(super) names: Option<Arc<Names>>,
     tokenizer: Arc<Tokenizer>,
     start: Mutex<Matcher>,
 }
@@ -76,9 +91,9 @@ impl GrammarCompiler {
         if let Some(compiled) = self.kept(grammar) {
             return Ok(compiled);
         }
-        let factory = self.factory.get_or_init(|| self.factory()).as_ref();
+        let factory = self.factory.get_or_init(|| self.factory().map(Arc::new)).as_ref();
         let factory = factory.map_err(Clone::clone)?;
-        let compiled = Arc::new(factory.compile(grammar)?);
+        let compiled = Arc::new(factory.compile_in_time(grammar)?);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.truncate(KEPT - 1);
         kept.push_front((grammar.clone(), Arc::clone(&compiled)));
@@ -133,7 +148,14 @@ impl GrammarCompiler {
             verbose_errors: false,
             ..ParserLimits::default()
         };
-        Ok(Factory { tokenizer: Arc::clone(&self.tokenizer), vocabulary, parsers })
+        let names = Arc::new(Names::new(&vocabulary));
+        Ok(Factory {
+            tokenizer: Arc::clone(&self.tokenizer),
+            vocabulary,
+            names,
+            parsers,
+            compiling: AtomicUsize::new(0),
+        })
     }
 }
 
@@ -147,17 +169,54 @@ impl CompileConstraint for GrammarCompiler {
 }
 
 impl Factory {
+    /// Compiles a grammar on a thread of its own, whose stack is large enough for rules within rules. The caller does not
+    /// wait for it longer than allowed, and the end of the process ends it.
+    fn compile_in_time(
+        self: &Arc<Self>,
+        grammar: &Grammar,
+    ) -> Result<CompiledGrammar, GrammarError> {
+        let invalid = |reason: &str| invalid(grammar.kind, reason);
+        if self.compiling.fetch_add(1, Ordering::Relaxed) >= MOST_AT_A_TIME {
+            self.compiling.fetch_sub(1, Ordering::Relaxed);
+            return Err(invalid("too many other grammars are being compiled: try again later"));
+        }
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let (factory, grammar) = (Arc::clone(self), grammar.clone());
+        let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK);
+        let started = thread.spawn(move || {
+            let compile = AssertUnwindSafe(|| factory.compile(&grammar));
+            let compiled = std::panic::catch_unwind(compile);
+            factory.compiling.fetch_sub(1, Ordering::Relaxed);
+            // Nobody waits for a grammar that took too long.
+            let _ = sender.send(compiled);
+        });
+        if let Err(error) = started {
+            self.compiling.fetch_sub(1, Ordering::Relaxed);
+            return Err(invalid(&format!("no thread to compile it: {error}")));
+        }
+        match receiver.recv_timeout(LONGEST) {
+            Ok(Ok(compiled)) => compiled,
+            Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => {
+                Err(invalid("it made the compiler fail"))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                Err(invalid(&format!("it takes longer than {} s to compile", LONGEST.as_secs())))
+            }
+        }
+    }
+
     fn compile(&self, grammar: &Grammar) -> Result<CompiledGrammar, GrammarError> {
         let kind = grammar.kind;
         let source = source(grammar).map_err(|reason| invalid(kind, &reason))?;
-        let matcher = on_large_stack(|| Matcher::new(self.parsers.create_parser(source)));
-        let matcher = matcher.map_err(|reason| invalid(kind, &reason))?;
+        let matcher = Matcher::new(self.parsers.create_parser(source));
         if let Some(reason) = matcher.get_error() {
             return Err(invalid(kind, &message(&reason)));
         }
         let vocabulary = Arc::clone(&self.vocabulary);
         let tokenizer = Arc::clone(&self.tokenizer);
-        let compiled = CompiledGrammar { kind, vocabulary, tokenizer, start: Mutex::new(matcher) };
+        let names = (kind == GrammarKind::JsonSchema).then(|| Arc::clone(&self.names));
+        let start = Mutex::new(matcher);
+        let compiled = CompiledGrammar { kind, vocabulary, names, tokenizer, start };
         match compiled.start().compute_mask() {
             Ok(_) => Ok(compiled),
             Err(reason) => Err(invalid(kind, &stuck(&reason.to_string()))),
@@ -235,60 +294,27 @@ fn source(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
         return Err("it is empty".into());
     }
     Ok(match grammar.kind {
-        GrammarKind::JsonSchema => TopLevelGrammar::from_json_schema(schema(text)?),
+        GrammarKind::JsonSchema => TopLevelGrammar::from_lark(schema(text)?),
         GrammarKind::Regex => TopLevelGrammar::from_regex(without_anchors(text)),
-        GrammarKind::Lark => TopLevelGrammar::from_lark(text.clone()),
+        GrammarKind::Lark => TopLevelGrammar::from_lark(lark::with_schemas_as_rules(text)?),
         GrammarKind::Gbnf => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
     })
 }
 
-/// Returns a schema with our options for the library.
-fn schema(text: &str) -> Result<Value, String> {
-    const OPTIONS: &str = "x-guidance";
-    let mut schema: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    match &mut schema {
-        Value::Object(schema) if schema.contains_key(OPTIONS) => {
-            return Err(format!("`{OPTIONS}` is not supported"));
-        }
-        Value::Object(schema) => {
-            let options = serde_json::json!({ "whitespace_pattern": JSON_SPACE });
-            schema.insert(OPTIONS.into(), options);
-        }
-        Value::Bool(true) => return self::schema("{}"),
-        Value::Bool(false) => return Err("no value satisfies `false`".into()),
-        _ => return Err("a schema is an object or `true`".into()),
+/// Returns the Lark grammar of a schema.
+fn schema(text: &str) -> Result<String, String> {
+    if let Some(number) = large_integer(text.as_bytes()) {
+        return Err(too_large(number));
     }
-    exclude_leap_seconds(&mut schema);
-    Ok(schema)
-}
-
-/// Excludes leap seconds from the formats of times. The library allows them in every minute, but they are
-/// valid in few (RFC 3339, section 5.7).
-fn exclude_leap_seconds(schema: &mut Value) {
-    let seconds = match schema["format"].as_str() {
-        Some("date-time") => Some("^.{17}[0-5]"),
-        Some("time") => Some("^.{6}[0-5]"),
-        _ => None,
-    };
-    match schema {
-        Value::Array(parts) => parts.iter_mut().for_each(exclude_leap_seconds),
-        Value::Object(fields) => {
-            // Values are no schemas.
-            let is_schema =
-                |field: &str| !["const", "enum", "default", "examples"].contains(&field);
-            let parts = fields.iter_mut().filter(|(field, _)| is_schema(field));
-            parts.for_each(|(_, part)| exclude_leap_seconds(part));
-            let all_of = seconds.map(|_| fields.entry("allOf").or_insert(Value::Array(Vec::new())));
-            if let (Some(Value::Array(all_of)), Some(pattern)) = (all_of, seconds) {
-                all_of.push(serde_json::json!({ "pattern": pattern }));
-            }
-        }
-        _ => {}
+    let schema: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if schema.get(STYLE).is_some() {
+        return Err(format!("`{STYLE}` is not supported"));
     }
+    json_schema::to_lark(&schema, &Style::default())
 }
 
 /// Returns a regular expression without `^` and `$` around it, since it matches the whole text anyway.
-fn without_anchors(regex: &str) -> &str {
+pub(crate) fn without_anchors(regex: &str) -> &str {
     let regex = regex.strip_prefix('^').unwrap_or(regex);
     match regex.strip_suffix('$') {
         Some(inner) if (inner.len() - inner.trim_end_matches('\\').len()).is_multiple_of(2) => {
@@ -296,14 +322,4 @@ fn without_anchors(regex: &str) -> &str {
         }
         _ => regex,
     }
-}
-
-/// Runs `compile` on a thread whose stack is large enough for rules within rules.
-fn on_large_stack<T: Send>(compile: impl FnOnce() -> T + Send) -> Result<T, String> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, compile);
-        let thread = thread.map_err(|error| format!("no thread to compile it: {error}"))?;
-        thread.join().map_err(|_| "it made the compiler fail".into())
-    })
 }

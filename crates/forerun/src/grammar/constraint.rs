@@ -108,6 +108,9 @@ impl GrammarConstraint {
                 if let Some(word) = words.get_mut(end as usize / 32) {
                     *word &= !(1 << (end % 32));
                 }
+                if let Some(names) = &self.grammar.names {
+                    names.exclude_repeated(&state.read, &self.grammar.vocabulary, &mut words);
+                }
                 Continuation::Tokens(TokenMask::from_words(words))
             }
             Err(error) => {

@@ -3,12 +3,15 @@
 mod compiler;
 mod constraint;
 mod gbnf;
+mod json_schema;
+mod keys;
+mod lark;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests;
 mod vocabulary;
 
-pub(crate) use compiler::GrammarCompiler;
+pub(crate) use compiler::{GrammarCompiler, without_anchors};
 pub(crate) use constraint::GrammarConstraint;
 
 use crate::unknown_value::UnknownValue;

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 const VOCAB: usize = 600;
-const END: TokenId = 257;
+pub(super) const END: TokenId = 257;
 
 /// Returns a byte-level tokenizer: the bytes, BOS, EOS, and pairs.
-fn byte_level() -> Arc<Tokenizer> {
+pub(super) fn byte_level() -> Arc<Tokenizer> {
     tokenizer(&byte_pair_tokenizer(VOCAB))
 }
 
@@ -23,16 +23,16 @@ fn tokenizer(json: &Value) -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_checkpoint(folder.path()).unwrap())
 }
 
-fn compiler() -> GrammarCompiler {
+pub(super) fn compiler() -> GrammarCompiler {
     GrammarCompiler::new(byte_level(), VOCAB)
 }
 
-fn constraint(compiler: &GrammarCompiler, grammar: &Grammar) -> Arc<GrammarConstraint> {
+pub(super) fn constraint(compiler: &GrammarCompiler, grammar: &Grammar) -> Arc<GrammarConstraint> {
     compiler.constraint(grammar, &[END]).unwrap_or_else(|error| panic!("{grammar:?}: {error}")).1
 }
 
 /// Returns whether the bytes of a text are allowed one after another, and then the end.
-fn accepts(constraint: &GrammarConstraint, text: &str) -> bool {
+pub(super) fn accepts(constraint: &GrammarConstraint, text: &str) -> bool {
     let bytes: Vec<TokenId> = text.bytes().map(TokenId::from).collect();
     let allows = |at: usize, token| {
         constraint.allowed(&bytes[..at]).is_some_and(|mask: TokenMask| mask.allows(token))
@@ -40,7 +40,7 @@ fn accepts(constraint: &GrammarConstraint, text: &str) -> bool {
     (0..bytes.len()).all(|at| allows(at, bytes[at])) && allows(bytes.len(), END)
 }
 
-fn check_texts(grammar: &Grammar, accepted: &[&str], rejected: &[&str]) {
+pub(super) fn check_texts(grammar: &Grammar, accepted: &[&str], rejected: &[&str]) {
     let constraint = constraint(&compiler(), grammar);
     for text in accepted {
         assert!(accepts(&constraint, text), "{grammar:?} must accept {text:?}");
@@ -50,7 +50,7 @@ fn check_texts(grammar: &Grammar, accepted: &[&str], rejected: &[&str]) {
     }
 }
 
-fn schema(text: &str) -> Grammar {
+pub(super) fn schema(text: &str) -> Grammar {
     Grammar::new(GrammarKind::JsonSchema, text)
 }
 
@@ -206,8 +206,8 @@ fn errors_name_the_problem() {
         (schema(r##"{"$ref": "#/$defs/none"}"##), "none"),
         (schema(r##"{"$ref": "https://example.com/schema"}"##), "example.com"),
         (schema(r#"{"not": {"type": "string"}}"#), "not"),
-        (schema(r#"{"type": "string", "format": "colour"}"#), "colour"),
-        (schema(r#"{"type": "integer", "minimum": 2, "maximum": 1}"#), "minimum"),
+        (schema(r#"{"type": "string", "pattern": "a\\Bc"}"#), "boundaries"),
+        (schema(r#"{"type": "integer", "minimum": 2, "maximum": 1}"#), "no value"),
         (schema(&format!("{{\"const\": \"{}\"}}", "a".repeat(1 << 20))), "bytes"),
         (Grammar::regex("(a"), "unclosed group"),
         (Grammar::regex("a(?=b)"), "look-around"),
@@ -314,10 +314,10 @@ fn hostile_grammars_are_answers_or_errors() {
 }
 
 /// A generator of random numbers.
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end
@@ -341,7 +341,7 @@ fn grammars() -> Vec<Grammar> {
 }
 
 /// Draws an answer that the grammar allows. Closing characters are more probable, so that some answers end.
-fn draw(constraint: &GrammarConstraint, dice: &mut Dice, length: usize) -> Vec<TokenId> {
+pub(super) fn draw(constraint: &GrammarConstraint, dice: &mut Dice, length: usize) -> Vec<TokenId> {
     let mut answer = Vec::new();
     while answer.len() < length {
         let mask = constraint.allowed(&answer).unwrap();
@@ -461,6 +461,31 @@ fn an_answer_needs_an_end() {
     assert_eq!(constraint.allowed(&[97]), Some(TokenMask::of([256, END])));
     assert_eq!(constraint.allowed(&[97, END, 5]), Some(TokenMask::of([256, END])));
     assert_eq!(constraint.error_of(&[97, END]), None);
+}
+
+#[test]
+fn a_name_appears_once_in_an_object() {
+    check_texts(
+        &Grammar::json_object(),
+        &[
+            r#"{"a":1,"b":{"a":2},"c":[{"a":1},{"a":1}],"ab":"a"}"#,
+            r#"{"a":"\\",",a":"\\"}"#,
+            r#"{"a\nb":1,"a":2}"#,
+        ],
+        &[
+            r#"{"a":1,"a":2}"#,
+            r#"{"b":[{"a":1,"b":1,"a":1}]}"#,
+            r#"{"\n":1,"\u000A":2}"#,
+            r#"{"a":{"b":1},"a":2}"#,
+        ],
+    );
+    // There are only two names. A third member is possible all the same, so that an answer does not get stuck.
+    let two = r#"{"type":"object","propertyNames":{"pattern":"^[ab]$"},"additionalProperties":{"type":"null"}}"#;
+    check_texts(
+        &schema(two),
+        &[r#"{"a":null,"b":null}"#, r#"{"b":null,"a":null,"b":null}"#],
+        &[r#"{"c":null}"#],
+    );
 }
 
 /// The model has no token for a byte that the grammar requires.
