@@ -19,12 +19,12 @@ impl ApiError {
     /// A field of the request is wrong.
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         let param = Some(param.into());
-        Self { status: StatusCode::BAD_REQUEST, message: message.into(), param, code: None }
+        Self { param, ..Self::new(StatusCode::BAD_REQUEST, message) }
     }
 
     /// The request is wrong as a whole.
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: None }
+        Self { status, message: shortened(message.into()), param: None, code: None }
     }
 
     pub(crate) fn with_param(self, param: &str) -> Self {
@@ -71,6 +71,17 @@ impl ApiError {
         let Self { message, param, code, .. } = self;
         json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
     }
+}
+
+/// The longest message, in characters. Some quote what the client sent, which may have any length.
+const LONGEST: usize = 2_000;
+
+fn shortened(mut message: String) -> String {
+    if let Some((end, _)) = message.char_indices().nth(LONGEST) {
+        message.truncate(end);
+        message.push('…');
+    }
+    message
 }
 
 impl IntoResponse for ApiError {

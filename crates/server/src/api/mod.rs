@@ -126,6 +126,10 @@ pub(crate) fn body_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiE
 
 /// Parses the body of a request. Errors name the field.
 pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
+    if let Some(number) = forerun::large_integer(body) {
+        let message = forerun::integer_too_large(number);
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.inner());

@@ -4,7 +4,7 @@ use super::messages::ChatMessage;
 use super::sampling::SamplingFields;
 use super::structured::StructureFields;
 use super::system_messages::with_accepted_system_messages;
-use super::tools::ToolFields;
+use super::tools::{ChosenTools, ToolFields};
 use crate::api::answers::Prepared;
 use crate::api::error::{ApiError, of_chat, of_engine};
 use crate::api::fields::Api;
@@ -13,7 +13,7 @@ use crate::api::state::State;
 use crate::generation::Speculation;
 use axum::body::Bytes;
 use axum::http::StatusCode;
-use forerun::{ChatParser, ChatTemplate, PromptEnd};
+use forerun::{ChatParser, ChatTemplate, Grammar, PromptEnd};
 use forerun::{Method, Request, TemplateArguments, TokenId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -223,20 +223,14 @@ impl Body {
         let limit = limit.unwrap_or_else(|| room(state, prompt.len()));
         let mut request = self.request(state, limit, logprobs)?;
         let syntax = state.syntax;
-        if choice.required {
-            if request.grammar.is_some() {
-                let message =
-                    "a tool call and another format of the answer cannot both be required";
-                return Err(ApiError::field("tool_choice", message));
-            }
-            let grammar = syntax.grammar(&choice.tools, choice.parallel, forerun.tokenizer());
+        if let Some(grammar) = self.calls_or_format(state, &choice, request.grammar.as_ref())? {
             forerun
                 .check_grammar(&grammar)
                 .map_err(|error| ApiError::field("tools", format!("tools: {}", error.reason())))?;
             request.grammar = Some(grammar);
         }
-        // A format that the request chooses itself has no calls, and no reasoning.
-        let is_structured = request.grammar.is_some() && !choice.required;
+        // An answer that only has a format has no calls, and no reasoning.
+        let is_structured = request.grammar.is_some() && choice.tools.is_empty();
         request.special_tokens |= !is_structured && syntax.has_special_tags(&choice.tools);
         let request = forerun.chat_request(template, &request);
         let tail = prompt.len().saturating_sub(PROMPT_END);
@@ -250,6 +244,27 @@ impl Body {
             }
         };
         self.prepare(state, vec![prompt], request, "messages", parser)
+    }
+
+    /// Returns the grammar of an answer with calls: it must be a call, or else may have the format of the request.
+    fn calls_or_format(
+        &self,
+        state: &State,
+        choice: &ChosenTools,
+        format: Option<&Grammar>,
+    ) -> Result<Option<Grammar>, ApiError> {
+        let (syntax, tokenizer) = (state.syntax, state.generator.forerun().tokenizer());
+        let (tools, parallel) = (&choice.tools, choice.parallel);
+        match format {
+            _ if choice.required => Ok(Some(syntax.grammar(tools, parallel, tokenizer))),
+            Some(format) if !tools.is_empty() => {
+                let both = syntax.grammar_or(format, tools, parallel, tokenizer);
+                let message = "tools cannot be combined with a grammar that has rules: use a JSON schema, a regular \
+                               expression or choices, or tool_choice \"none\"";
+                both.map(Some).ok_or_else(|| ApiError::field("tools", message))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Returns the most tokens of an answer, if the request says it. As in llama-server, −1 is all that the context has
@@ -382,6 +397,7 @@ impl Body {
         prompt_field: &'static str,
         parser: impl Fn() -> ChatParser + Send + 'static,
     ) -> Result<Prepared, ApiError> {
+        self.sampling.check_min_tokens(&request)?;
         let method = self.speculation(state, &mut request)?;
         let (choices_per_prompt, parser) = (self.candidates(), Box::new(parser));
         Ok(Prepared { prompts, choices_per_prompt, request, method, parser, prompt_field })
@@ -392,4 +408,31 @@ impl Body {
 fn room(state: &State, prompt_tokens: usize) -> usize {
     let context = state.generator.forerun().config().max_position_embeddings;
     context.saturating_sub(prompt_tokens).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::fields::tests::{fields_are_known, nulls_are_absent};
+    use serde_json::json;
+
+    #[test]
+    fn every_field_may_be_null() {
+        for api in [Api::Completions, Api::Chat] {
+            fields_are_known::<BodyFields>(&[api]);
+        }
+        let whole = json!({
+            "model": "a", "prompt": "b", "messages": [{"role": "user", "content": "c"}],
+            "max_tokens": 1, "max_completion_tokens": 1, "n_predict": 1, "n": 1, "best_of": 1,
+            "logprobs": 1, "top_logprobs": 1, "stream": true,
+            "stream_options": {"include_usage": true}, "speculation": "off",
+            "chat_template_kwargs": {"a": 1}, "reasoning_effort": "low", "verbosity": "low",
+            "continue_final_message": true, "add_generation_prompt": false, "token_details": true,
+        });
+        nulls_are_absent::<BodyFields>(&whole, &[]);
+        nulls_are_absent::<StreamOptions>(&json!({"include_usage": true}), &[]);
+        let speculation =
+            json!({"method": "pearl", "drafter": "model", "draft_tokens": 3, "tree": "top:2x2"});
+        nulls_are_absent::<Speculation>(&speculation, &[]);
+    }
 }

@@ -164,7 +164,7 @@ impl ToolCall {
         let wrong = |reason: &str| {
             let (name, id) = (&self.function.name, self.id.as_deref().unwrap_or_default());
             let message =
-                format!("{field}: the arguments of the call {id:?} of {name:?} are {reason}");
+                format!("{field}: the arguments of the call {id:?} of {name:?} are wrong: {reason}");
             Err(ApiError::field(field, message))
         };
         let arguments = match &self.function.arguments {
@@ -172,7 +172,10 @@ impl ToolCall {
             Some(Arguments::Json(arguments)) => arguments.clone(),
             Some(Arguments::Text(text)) if text.trim().is_empty() => Value::Null,
             Some(Arguments::Text(text)) => match serde_json::from_str(text) {
-                Ok(arguments) => arguments,
+                Ok(arguments) => match forerun::large_integer(text.as_bytes()) {
+                    None => arguments,
+                    Some(number) => return wrong(&forerun::integer_too_large(number)),
+                },
                 Err(error) => {
                     return wrong(&format!(
                         "no JSON, perhaps because the answer was cut off: {error}"
