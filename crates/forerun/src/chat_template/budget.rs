@@ -7,8 +7,8 @@ use super::{Message, TemplateArguments, python};
 use minijinja::value::{DynObject, ObjectRepr, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-/// The filter that pays for an operation: `operands… | =pay(operation)`. It returns the operands from
-/// last to first. No template can name it.
+/// The filter that pays for an operation: `operands… | =pay(operation)`. It returns the operands
+/// from last to first. No template can name it.
 pub(super) const PAY: &str = "=pay";
 
 /// The filter that checks a new value, and turns a lazy sequence into a list.

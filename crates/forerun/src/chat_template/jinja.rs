@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// The name of an environment's only template.
 const NAME: &str = "chat";
 
-/// The maximum number of steps of a rendering, with those that pay for others. Thousands of messages need
-/// far less. A template is an untrusted program.
+/// The maximum number of steps of a rendering, with those that pay for others. Thousands of
+/// messages need far less. A template is an untrusted program.
 const MAX_STEPS: u64 = 4_000_000;
 
 /// A template. It is compiled for each rendering, which takes far less time than a token.
@@ -51,7 +51,8 @@ impl Jinja {
         &self.text
     }
 
-    /// Renders messages. As in `transformers`, `tools` and `documents` are defined, and `None` if there are none.
+    /// Renders messages. As in `transformers`, `tools` and `documents` are defined, and `None` if
+    /// there are none.
     pub(super) fn render(
         &self,
         messages: &[Message],
@@ -159,8 +160,8 @@ fn with_known_tags(text: &str) -> String {
         rest = &rest[length..];
         let name = name.trim_matches(['-', '+']).trim();
         match (tag.starts_with("{%"), name) {
-            // `generation` marks answers for training. Another block has the tag's effect on variables and
-            // on the whitespace around it.
+            // `generation` marks answers for training. Another block has the tag's effect on
+            // variables and on the whitespace around it.
             (true, "generation") => kept += &tag.replace("generation", "with"),
             (true, "endgeneration") => kept += &tag.replace("endgeneration", "endwith"),
             (true, "raw") => {
@@ -207,8 +208,8 @@ fn tag_length(text: &str) -> Option<usize> {
     end.map(|(end, _)| end + close.len())
 }
 
-/// Returns a format of dates with the fields that `jiff` does not have as Python has them. The clock has no
-/// time zone, as `datetime.now()` has none.
+/// Returns a format of dates in which fields that `jiff` has otherwise are replaced. The clock has
+/// no time zone, as `datetime.now()` has none.
 fn date_format(format: &str) -> String {
     let (mut changed, mut rest) = (String::new(), format);
     while let Some((before, field)) = rest.split_once('%') {

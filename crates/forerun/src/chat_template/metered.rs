@@ -1,8 +1,8 @@
 //! Templates that pay for what they do: a compiled template, rewritten so that every operation that
 //! builds or reads values of any size is paid from a [`Budget`](super::budget) first.
 //!
-//! minijinja bounds the number of steps, but one step can double a string. So payments are added to the
-//! compiled instructions. Operators that differ from Python's are replaced there, too.
+//! minijinja bounds the number of steps, but one step can double a string. So payments are added to
+//! the compiled instructions. Operators that differ from Python's are replaced there, too.
 
 use super::budget::{CALL, PAY, SETTLE};
 use super::python;
@@ -61,8 +61,8 @@ impl<'source> Metered<'source> {
 /// A filter that marks a number as not constant. It is no part of the metered instructions.
 const NUMBER: &str = "not_a_constant";
 
-/// Makes the numbers of a template non-constant, because the compiler would compute constants such as
-/// `"a" * 10**8` unpaid, and by minijinja's operators.
+/// Makes the numbers of a template non-constant, because the compiler would compute constants such
+/// as `"a" * 10**8` unpaid, and by minijinja's operators.
 pub(super) fn without_constants(text: &str, syntax: &SyntaxConfig) -> Result<String, Error> {
     let tokens = tokenize(text, false, syntax.clone()).collect::<Result<Vec<_>, _>>()?;
     check_with(&tokens)?;
@@ -122,8 +122,8 @@ fn python_string(literal: &str, token: &Token<'_>) -> Result<Option<String>, Err
     Ok(Some(changed + rest))
 }
 
-/// Checks that the values of a `with` do not read its variables: minijinja computes each value after it has set
-/// the variables before it, and jinja2 before all of them.
+/// Checks that the values of a `with` do not read its variables: minijinja computes each value
+/// after it has set the variables before it, and jinja2 before it sets any.
 fn check_with(tokens: &[(Token<'_>, Span)]) -> Result<(), Error> {
     let mut names = None;
     for (index, (token, _)) in tokens.iter().enumerate() {
@@ -150,7 +150,8 @@ fn check_with(tokens: &[(Token<'_>, Span)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the instructions with a payment before each operation, and a check of each new container.
+/// Returns the instructions with a payment before each operation, and a check of each new
+/// container.
 fn with_payments<'source>(
     original: &Instructions<'source>,
 ) -> Result<Instructions<'source>, Error> {

@@ -4,7 +4,8 @@ use super::failure;
 use minijinja::value::Value;
 use minijinja::{Error, State};
 
-/// Calls what a name says: `name()`, `.method`, `|filter`, `is test`, or `()` for the first argument itself.
+/// Calls what a name says: `name()`, `.method`, `|filter`, `is test`, or `()` for the first
+/// argument.
 pub(in super::super) fn call(
     state: &mut State,
     what: &str,

@@ -1,5 +1,6 @@
-//! Macros whose parameters are bound as jinja2 binds them: with defaults that may read the parameters before
-//! them, with undefined arguments that are not replaced by a default, and with `varargs` and `kwargs`.
+//! Macros whose parameters are bound as jinja2 binds them: with defaults that may read the
+//! parameters before them, with undefined arguments that no default replaces, and with `varargs`
+//! and `kwargs`.
 
 use super::arguments::pairs;
 use super::failure;
@@ -9,7 +10,8 @@ use minijinja::{Environment, Error, State};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The filter that makes a macro: `minijinja's macro | =macro(name, parameters…)`. No template can name it.
+/// The filter that makes a macro of minijinja's: `macro | =macro(parameters)`. No template can name
+/// it.
 const MACRO: &str = "=macro";
 /// The filter that tells whether an argument is missing.
 const MISSING: &str = "=missing";
@@ -85,14 +87,16 @@ fn bind_macro(bound: &mut Bound<'_>, start: usize, end: usize) {
     bound.after.insert(end, vec![parameters, make]);
 }
 
-/// Makes a macro store all of its arguments before it computes defaults, the first parameter's first.
-/// Returns which parameters have defaults, or `None` if the instructions are not those of a macro.
+/// Makes a macro store all of its arguments before it computes defaults, the first parameter's
+/// first. Returns which parameters have defaults, or `None` if the instructions are not those of a
+/// macro.
 fn order_defaults(
     instructions: &mut [Instruction<'_>],
     start: usize,
     count: usize,
 ) -> Option<Vec<bool>> {
-    // The instructions of each parameter, from the last to the first: of its default, and the one that stores it.
+    // The instructions of each parameter, from the last to the first: of its default, and the one
+    // that stores it.
     let mut parameters = Vec::new();
     let mut next = start;
     for _ in 0..count {

@@ -1,8 +1,9 @@
-//! Values as Python prints, compares and formats them, and Python's methods and Jinja's filters on them.
+//! Values as Python prints, compares and formats them, and Python's methods and Jinja's filters on
+//! them.
 //!
-//! Templates are written for jinja2, whose values are Python's. minijinja's operators and filters differ
-//! in details that change texts, so those are replaced here. The budget pays for each of them before it
-//! runs, as for minijinja's own.
+//! Templates are written for jinja2, whose values are Python's. minijinja's operators and filters
+//! differ in details that change texts, so those are replaced here. The budget pays for each of
+//! them before it runs, as for minijinja's own.
 
 mod arguments;
 mod calls;

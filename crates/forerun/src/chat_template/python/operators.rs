@@ -165,7 +165,8 @@ pub(super) fn compare(left: &Value, right: &Value) -> Result<Ordering, Error> {
     }
 }
 
-/// Checks that Python has an operation for its operands, and changes operands for which minijinja has none.
+/// Checks that Python has an operation for its operands, and changes operands for which minijinja
+/// has none.
 pub(in super::super) fn check(operation: &str, operands: &mut [Value]) -> Result<(), Error> {
     match (operation, operands) {
         ("<", [left, right]) => comparable(left, right),

@@ -383,8 +383,8 @@ fn search(text: &str, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// Returns `text[start:stop]`, and how many characters are before it. There is none if it would start after
-/// the text's end, or after its own.
+/// Returns `text[start:stop]`, and how many characters are before it. There is none if it would
+/// start after the text's end, or after its own.
 fn part(text: &str, start: i64, stop: i64) -> Option<(usize, &str)> {
     let length = text.chars().count();
     let bound = |bound: i64| match usize::try_from(bound) {

@@ -34,7 +34,8 @@ pub(super) fn ascii(value: &Value) -> String {
     text
 }
 
-/// Returns the text of a floating-point number: the shortest one that reads back as the same number.
+/// Returns the text of a floating-point number: the shortest one that reads back as the same
+/// number.
 pub(super) fn float(number: f64) -> String {
     if number.is_nan() {
         return "nan".into();
