@@ -3,7 +3,7 @@
 use super::failure;
 use super::text::type_name;
 use minijinja::Error;
-use minijinja::value::Value;
+use minijinja::value::{DynObject, Value};
 
 /// Binds the arguments of a call to its parameters.
 ///
@@ -43,7 +43,7 @@ pub(super) fn bind<const N: usize>(
 /// Returns the keys and values of a dictionary.
 pub(super) fn pairs(value: &Value) -> Vec<(Value, Value)> {
     let object = value.as_object();
-    object.and_then(|object| object.try_iter_pairs()).into_iter().flatten().collect()
+    object.and_then(DynObject::try_iter_pairs).into_iter().flatten().collect()
 }
 
 /// Returns an argument, which must be there.

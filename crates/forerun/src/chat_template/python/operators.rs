@@ -57,7 +57,6 @@ pub(super) fn integer_of(value: &Value) -> Option<i128> {
 }
 
 fn float_of(value: &Value) -> Option<f64> {
-    #[expect(clippy::cast_precision_loss, reason = "Python rounds, too")]
     let rounded = || integer_of(value).map(|integer| integer as f64);
     as_float(value).or_else(rounded)
 }
@@ -98,7 +97,7 @@ fn remainder(left: &Value, right: &Value) -> Result<Value, Error> {
     let by_zero = || failure("the remainder of a division by zero");
     match Numbers::of(left, right) {
         Some(Numbers::Integers(_, 0)) => Err(by_zero()),
-        Some(Numbers::Floats(_, b)) if b == 0.0 => Err(by_zero()),
+        Some(Numbers::Floats(_, 0.0)) => Err(by_zero()),
         Some(Numbers::Integers(a, b)) => {
             let rest = a.checked_rem(b).unwrap_or(0);
             let same_sign = rest == 0 || (rest < 0) == (b < 0);
@@ -184,8 +183,7 @@ pub(in super::super) fn check(operation: &str, operands: &mut [Value]) -> Result
             _ => Ok(()),
         },
         ("*", [left, right]) => {
-            for (repeated, times) in [(&*left).clone(), (&*right).clone()].iter().zip([right, left])
-            {
+            for (repeated, times) in [left.clone(), right.clone()].iter().zip([right, left]) {
                 let list = repeated.as_str().is_some() || repeated.as_object().is_some();
                 // Python repeats nothing a negative number of times.
                 if list && integer_of(times).is_some_and(|times| times < 0) {

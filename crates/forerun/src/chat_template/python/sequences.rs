@@ -12,7 +12,7 @@ use std::sync::Arc;
 const MAX_RANGE: u64 = 100_000;
 
 pub(super) fn install(environment: &mut Environment<'_>) {
-    environment.add_function("range", Range::new);
+    environment.add_function("range", |arguments: Rest<Value>| Range::of(&arguments));
 }
 
 /// What `range` returns.
@@ -24,7 +24,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    fn new(arguments: Rest<Value>) -> Result<Value, Error> {
+    fn of(arguments: &[Value]) -> Result<Value, Error> {
         let numbers = arguments.iter().map(|argument| integer("range", argument));
         let (start, stop, step) = match numbers.collect::<Result<Vec<_>, Error>>()?[..] {
             [stop] => (0, stop, 1),

@@ -22,6 +22,9 @@ use numbers::{abs, file_size, round, to_float, to_int};
 use std::cmp::Ordering;
 use texts::{cased, center, escaped, indent, pretty, printf, replace, trim, truncate, urlencode};
 
+/// Names of a test, and what it says of the order of a value and its argument.
+type Order = (&'static [&'static str], fn(Ordering) -> bool);
+
 type Filter = fn(&str, &[Value]) -> Result<Value, Error>;
 
 const FILTERS: [(&str, Filter); 39] = [
@@ -88,7 +91,7 @@ pub(super) fn install(environment: &mut Environment<'_>) {
     }
     environment.remove_test("startingwith");
     environment.remove_test("endingwith");
-    let orders: [(&[&str], fn(Ordering) -> bool); 4] = [
+    let orders: [Order; 4] = [
         (&["lt", "lessthan", "<"], Ordering::is_lt),
         (&["le", "<="], Ordering::is_le),
         (&["gt", "greaterthan", ">"], Ordering::is_gt),
