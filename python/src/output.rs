@@ -92,7 +92,8 @@ impl Pieces {
     /// Adds a token. Its text follows.
     pub(crate) fn token(&mut self, token: AnswerToken) -> TokenFields {
         let AnswerToken { token: token_id, origin, rejected, round, logprob, .. } = token;
-        let (piece, origin) = (self.piece(token_id), name(origin));
+        let piece = if token.ends_answer { String::new() } else { self.piece(token_id) };
+        let origin = name(origin);
         if let Some(&candidate) = rejected.first() {
             self.pending.push((self.piece(candidate), REJECTED));
         }

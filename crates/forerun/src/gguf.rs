@@ -175,7 +175,9 @@ fn tokenizer_metadata(model: &OpenModel) -> Result<TokenizerMetadata, ExportErro
         let pieces = llama2c::read_pieces(&std::fs::read(file).map_err(read)?);
         scored_pieces(&pieces.map_err(|reason| unsupported(file, &reason))?, vocab_size)
     } else {
-        byte_level(&std::fs::read_to_string(file).map_err(read)?, file, vocab_size)?
+        // With the tokens of tokenizer_config.json.
+        let json = model.tokenizer.to_json().map_err(ForerunError::from)?;
+        byte_level(&json, file, vocab_size)?
     };
     metadata.entries.extend(named(ends(model)?));
     metadata.entries.extend(chat_template(model)?);

@@ -334,13 +334,16 @@ fn tokens_and_texts_are_converted() {
     let pair = RandomPair::make().unwrap();
     let (server, engine) = (serve(&pair), engine(&pair));
     let tokens = engine.encode_prompt("Once upon a time").unwrap();
-    for field in ["prompt", "content"] {
-        let body = server.post("/tokenize", &json!({field: "Once upon a time"})).json();
+    for fields in [
+        json!({"prompt": "Once upon a time"}),
+        json!({"content": "Once upon a time", "add_special": true}),
+    ] {
+        let body = server.post("/tokenize", &fields).json();
         assert_eq!(body["tokens"], json!(tokens));
         assert_eq!(body["count"], tokens.len());
     }
     let text = server.post("/detokenize", &json!({"tokens": tokens})).json();
-    assert_eq!(text["prompt"], engine.tokenizer().decode(&tokens));
+    assert_eq!(text["prompt"], engine.tokenizer().decode_with_special(&tokens));
     assert_eq!(server.get(&format!("/v1/models/{MODEL}")).json()["object"], "model");
     assert_eq!(server.get("/v1/models/other").status, 404);
 }

@@ -3,6 +3,8 @@
 mod chat_apis;
 mod clients;
 mod common;
+mod fields;
 mod http;
 mod load_equality;
 mod page;
+mod tokens;
