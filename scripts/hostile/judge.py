@@ -10,6 +10,7 @@ import re
 
 import bodies
 from answers import Doubled, Refused, Wrong, given, loads, streamed, whole
+from guesses import guesses
 
 try:
     import jsonschema
@@ -22,7 +23,7 @@ TIMEOUT = "longer than this server allows"
 # The longest message of an error.
 LONGEST_MESSAGE = 4000
 # Schemas and answers with which `jsonschema` fails itself.
-UNJUDGED = (RecursionError, OverflowError, TypeError, AttributeError, ValueError, KeyError, re.error,
+UNJUDGED = (RecursionError, ArithmeticError, TypeError, AttributeError, ValueError, KeyError, re.error,
             jsonschema.exceptions.UnknownType, jsonschema.exceptions._WrappedReferencingError,
             referencing.exceptions.Unresolvable)
 
@@ -156,7 +157,9 @@ def judge(path, request, status, body):
         if status >= 500:
             raise Wrong(f"status {status}: {body[:500].decode(errors='replace')}")
         if status >= 400:
-            return Verdict("refused", check_error(status, loads(body.decode())["error"], sent, request))
+            message = check_error(status, loads(body.decode())["error"], sent, request)
+            check_refusal(path, sent, message)
+            return Verdict("refused", message)
         if isinstance(sent, ValueError) and not isinstance(sent, Doubled):
             raise Wrong(f"status {status} though the body is no JSON: {sent}")
         if path in (bodies.COUNT, bodies.TOKENIZE, bodies.DETOKENIZE):
@@ -194,6 +197,22 @@ def check_error(status, error, sent, request):
         if not any(name in message for name in keys(sent) if name):
             raise Wrong(f"an error that names no field: {message[:500]}")
     return message
+
+
+def check_refusal(path, sent, message):
+    """Checks that no value satisfies a schema of which the server says so."""
+    if not isinstance(sent, dict) or not re.search(r"no value satisfies|[Uu]nsatisfiable", message):
+        return
+    try:
+        found = asked(path, sent)
+        schemas = ([found.schema] if found.has_schema else []) + list(found.tools.values())
+        # The server knows formats that are not checked here.
+        if "format" in keys(schemas):
+            return
+        values = [next(value for value in guesses(schema) if violation(schema, value) is None) for schema in schemas]
+    except (StopIteration, *UNJUDGED):
+        return
+    raise Wrong(f"a schema is refused that can be satisfied: {message[:200]}: {str(values)[:200]} satisfies {str(schemas)[:300]}")
 
 
 def keys(value):
@@ -244,9 +263,10 @@ def check_counts(path, sent, answer):
         raise Wrong(f"{len(answer.choices)} choices instead of {count}")
     most = sent.get("max_output_tokens" if path == bodies.RESPONSES else "max_tokens")
     most = sent.get("max_completion_tokens") or most if path == bodies.CHAT else most
-    if isinstance(most,
-                  int) and 0 < most and answer.tokens is not None and not sent.get("best_of") and answer.tokens > most * count:
-        raise Wrong(f"{answer.tokens} tokens, though {most} are the most")
+    # Other fields mean other numbers of tokens.
+    counted = answer.tokens is not None and not sent.get("best_of") and sent.get("n_predict") is None
+    if counted and isinstance(most, int) and 0 < most and answer.tokens > most * count:
+        raise Wrong(f"too many tokens: {answer.tokens}, though {most} are the most")
     stops = sent.get("stop_sequences" if path == bodies.MESSAGES else "stop") if path != bodies.RESPONSES else None
     stops = [stops] if isinstance(stops, str) else stops or []
     if not any(sent.get(name) for name in ("min_tokens", "include_stop_str_in_output", "echo", "continue_final_message")):
@@ -275,7 +295,7 @@ def check_choice(found, choice, sent):
     elif isinstance(found.regex, str):
         try:
             matches = searches(f"^(?:{found.regex})$", choice.text)
-        except (ValueError, re.error, RecursionError, OverflowError):
+        except (ValueError, re.error, RecursionError, ArithmeticError):
             return False
         if not matches:
             raise Wrong(f"the text does not match its expression: {choice.text[:300]!r}, {found.regex[:300]!r}")
