@@ -123,8 +123,9 @@ fn idioms_render_as_jinja2_renders_them() -> Outcome {
     let tools = header["tools"].as_array().cloned().unwrap_or_default();
     let variables = header["variables"].as_object().cloned().unwrap_or_default();
     let arguments = TemplateArguments { tools, variables };
-    let mut differences = Vec::new();
+    let (mut differences, mut count) = (Vec::new(), 0);
     for record in goldens["records"].as_array().ok_or("no records")? {
+        count += 1;
         let template = text(&record["template"]);
         let source = Source { text: template.clone(), origin: "a golden".into() };
         let rendered = Jinja::at(source, move || today)
@@ -140,5 +141,6 @@ fn idioms_render_as_jinja2_renders_them() -> Outcome {
         }
     }
     assert!(differences.is_empty(), "{}\n{}", differences.join("\n"), differences.len());
+    assert!(count > 2000, "{count}");
     Ok(())
 }
