@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import json
 import re
-import shutil
 import time
 
 from bodies import Request
@@ -50,8 +49,9 @@ def write(failures, folder, alone):
     kinds = collections.defaultdict(list)
     for failure in failures:
         kinds[failure.kind()].append(failure)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("[0-9][0-9]-*.json"):
+        old.unlink()
     first = [(min(alike, key=lambda one: len(one.request.body)), len(alike)) for alike in kinds.values()]
     shrunk = [(shrink(failure, alone) if number < MOST_KINDS and failure.request.kind != "other" else failure, count)
               for number, (failure, count) in enumerate(first)]
@@ -60,11 +60,9 @@ def write(failures, folder, alone):
         name = f"{number:02}-{re.sub(r'[^a-z]+', '-', failure.kind().lower())[:40].strip('-')}.json"
         (folder / name).write_bytes(failure.request.body)
         request = failure.request
-        lines += [
-            f"{number}. {request.number} ({count} of this kind): {failure.reason[:600]}\n", "   ```sh",
-            f"   curl -s -H 'content-type: {request.content_type}' --data-binary @{name} http://127.0.0.1:8080{request.path}",
-            "   ```"
-        ]
+        command = f"curl -s -H 'content-type: {request.content_type}' --data-binary @{name} http://127.0.0.1:8080{request.path}"
+        reason = " ".join(failure.reason[:600].split())
+        lines += [f"{number}. {request.number} ({count} of this kind): {reason}\n", "   ```sh", f"   {command}", "   ```"]
         if len(request.body) < 600:
             lines += ["   ```json", "   " + request.body.decode(errors="replace"), "   ```"]
     (folder / "failures.md").write_text("\n".join(lines) + "\n")
