@@ -22,10 +22,10 @@ pub struct Drafts {
 /// three).
 pub(crate) const LEAST_DRAFTED: usize = 60;
 
-/// The least number of accepted ones among them: mistakes that show in more than one of 5 are
-/// excluded. What follows an accepted token, such as a wrong cache or position, shows at once and
-/// in all later tokens, so fewer of them suffice.
-pub(crate) const LEAST_ACCEPTED: usize = 15;
+/// The least number of accepted ones among them: mistakes that show in more than three of 10 are
+/// excluded. What follows an accepted token, such as a wrong cache or position, shows in all later
+/// tokens, so fewer of them suffice.
+pub(crate) const LEAST_ACCEPTED: usize = 10;
 
 impl Drafts {
     /// Counts the drafts of an answer.
@@ -83,7 +83,7 @@ mod tests {
         assert!(shortfall(0, 0).contains("drafted only 0 tokens"));
         assert!(shortfall(LEAST_DRAFTED - 1, LEAST_DRAFTED - 1).contains("drafted only 59 tokens"));
         let hopeless = shortfall(2_000, LEAST_ACCEPTED - 1);
-        assert!(hopeless.contains("only 14 of 2000") && hopeless.contains("acceptance was not"));
+        assert!(hopeless.contains("only 9 of 2000") && hopeless.contains("acceptance was not"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ struct Extent {
 }
 
 /// Some seconds with small models.
-const QUICK: Extent = Extent { tokens: 300, answer_tokens: 32, known_answers: 4_000 };
+const QUICK: Extent = Extent { tokens: 300, answer_tokens: 32, known_answers: 2_000 };
 /// `--full`.
 const FULL: Extent = Extent { tokens: 1_000, answer_tokens: 100, known_answers: 40_000 };
 
@@ -207,10 +207,11 @@ pub(crate) fn read_prompts(file: &Path) -> anyhow::Result<Vec<String>> {
     Ok(prompts)
 }
 
-/// Texts of several kinds: what is easy to draft, and what is not.
+/// Texts of several kinds: what is easy to draft, and what is not. The first one repeats itself, so that
+/// what is looked up is often right: it is used most, and first without penalties.
 const PROMPTS: [&str; 12] = [
+    "Tom has a red ball. Tom has a red ball. Tom has a red ball. Tom has a red",
     "Once upon a time, there was a little fox who lived at the edge of a forest.",
-    "The three most important things to know about the ocean are",
     "def fibonacci(n):\n    \"\"\"Returns the n-th Fibonacci number.\"\"\"\n",
     "Question: A farmer has 17 sheep and buys 25 more. How many sheep are there?\nAnswer:",
     "1, 2, 3, 4, 5, 6, 7,",

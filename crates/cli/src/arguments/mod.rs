@@ -327,7 +327,7 @@ pub(crate) struct CertifyArguments {
     pub(crate) sampled_tokens: Option<usize>,
 
     /// Number of answers of built-in models to count for each configuration and rule of
-    /// verification; 0 for none [default: 4000; with `--full`, 40000].
+    /// verification; 0 for none [default: 2000; with `--full`, 40000].
     ///
     /// Each configuration also decodes with these tiny models, as with a seed and as without one. The probability of each short text is known, so small errors show.
     #[arg(long, value_name = "N", value_parser = values::count(0..=1_000_000_000))]

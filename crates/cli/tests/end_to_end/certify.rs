@@ -43,7 +43,7 @@ fn all_configurations_of_a_pair_are_certified() {
         assert!(outcome["seeded"]["logprobs"].as_u64() >= Some(200 * 21), "{outcome}");
         for answers in ["greedy", "seeded", "sampled"] {
             assert!(outcome[answers]["drafted"].as_u64() >= Some(60), "{answers}: {outcome}");
-            assert!(outcome[answers]["accepted"].as_u64() >= Some(15), "{answers}: {outcome}");
+            assert!(outcome[answers]["accepted"].as_u64() >= Some(10), "{answers}: {outcome}");
         }
         assert_eq!(outcome["sampled"]["plausible"], true, "{outcome}");
         let known = &outcome["known"]["counted"];
