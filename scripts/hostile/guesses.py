@@ -3,6 +3,8 @@
 import random
 import urllib.parse
 
+# The most characters or items of a guess.
+MOST = 3000
 VALUES = [None, True, False, 0, 1, -1, 7, 10, 100, "", "a", "b", "ab", "red", "abc", "12", "A", "xa", "a" * 30, [], [0], ["a"], {}, {"a": 1}]
 TEXTS = ["", "a", "b", "ab", "c", "x", "1", "12", "123", "A", "Abc", "red", "blue", "abc", "abcd", "-", ".", "+1", " ", "é", "à", "name", "a b", "😀"]
 # The keywords that tell the type of a schema without one.
@@ -43,13 +45,13 @@ def guess(drawn, schema, root, depth):
     if kind in ("integer", "number"):
         return number(drawn, schema)
     if kind == "string":
-        least = schema.get("minLength", 0)
-        return drawn.choice([*TEXTS, "a" * least, "a" * schema.get("maxLength", least), "b" * least, "1" * least])
+        least = min(schema.get("minLength", 0), MOST)
+        return drawn.choice([*TEXTS, "a" * least, "a" * min(schema.get("maxLength", least), MOST), "b" * least, "1" * least])
     if kind == "array":
         first = schema.get("prefixItems", [])
         least = max(schema.get("minItems", 0), schema.get("minContains", 0))
-        length = drawn.choice([least, least, schema.get("maxItems", least), len(first)])
-        parts = [*first, *[schema.get("items", schema.get("contains", True))] * max(length - len(first), 0)][:min(length, 3000)]
+        length = min(drawn.choice([least, least, schema.get("maxItems", least), len(first)]), MOST)
+        parts = [*first, *[schema.get("items", schema.get("contains", True))] * max(length - len(first), 0)][:length]
         return [guess(drawn, part, root, depth - 1) for part in parts]
     if kind == "object":
         properties = schema.get("properties", {})
