@@ -1,6 +1,6 @@
 # The checks of CI, longer tests, and the documentation. `just --list` shows all recipes.
 
-# All features but `mpi`, which needs Open MPI: see docs/decisions/0100-mpi-is-the-only-feature-outside-full.md
+# All features but `mpi`, which needs Open MPI: see docs/decisions/0100-heavy-requirements-stay-outside-the-default-build.md
 full := "--features forerun-cli/full"
 
 # All checks of CI

@@ -5,7 +5,7 @@
 #   scripts/compare_drafters.sh OUT
 #
 # The target writes the texts itself, sampled at temperature 1, so that held-out acceptance is the one of sampling
-# (docs/decisions/0052). OUT gets the texts, the drafters, their logs (NAME.training/log.jsonl) and the results of the
+# (docs/decisions/0047). OUT gets the texts, the drafters, their logs (NAME.training/log.jsonl) and the results of the
 # benchmark. An interrupted run goes on where it was. FORERUN is the program, THREADS the number of cores that train (1), STEPS
 # the number of steps (600).
 set -eu
