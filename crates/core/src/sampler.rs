@@ -212,7 +212,8 @@ impl AnswerConstraint<'_> {
 
 /// The temperature of the probabilities by which greedy candidates of different nodes are compared.
 ///
-/// With it, trees of the demonstration drafters have the most accepted tokens at 0.5 to 0.7 (LOG.md).
+/// With it, trees of the demonstration drafters have the most accepted tokens at 0.5 to 0.7
+/// (docs/experiments/trees-and-verification.md).
 const GREEDY_CANDIDATES: f32 = 0.6;
 
 /// The number of best tokens among which the probabilities of coupled candidates are computed. The

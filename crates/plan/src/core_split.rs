@@ -2,8 +2,8 @@
 
 use crate::rounds::ParallelRounds;
 
-/// The speed of a pass grows with the number of cores to this power, because cores share the memory. Measured on up to
-/// 16 cores (LOG.md, 2026-11-26).
+/// The speed of a pass grows with the number of cores to this power, because cores share the memory.
+/// Measured on up to 16 cores (docs/experiments/cores-and-threads.md).
 const SCALING: f64 = 0.7;
 /// The acceptance rate of the drafts for which cores are divided.
 const ACCEPTANCE: f64 = 0.75;

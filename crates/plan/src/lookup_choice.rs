@@ -22,8 +22,9 @@ pub struct LookupChoice {
 
 /// The number of classes of scores: below 2, below 4, and so on.
 const CLASSES: usize = 6;
-/// The acceptance rates of the classes before anything is known, and the number of tokens that this knowledge is worth. They
-/// are a little below those of suffix decoding in greedy answers of SmolLM2-135M to prompts of Spec-Bench (LOG.md, 2026-11-26).
+/// The acceptance rates of the classes before anything is known, and the number of tokens that this
+/// knowledge is worth. They are a little below those of suffix decoding in greedy answers of
+/// SmolLM2-135M to prompts of Spec-Bench (docs/experiments/lookups.md).
 const RATES: [f64; CLASSES] = [0.15, 0.25, 0.4, 0.5, 0.75, 0.85];
 const RATE_TOKENS: f64 = 2.0;
 /// The tokens that a drafter has accepted before anything is known, which is worth one draft.

@@ -1,8 +1,8 @@
 //! Linear kernels for AMX: tiles of 16 outputs × up to 16 rows in the registers of the matrix unit.
 //!
 //! Only bf16 weights use them: their tiles have the layout of the unit's second operand as they are stored, `[inputs/2][16][2]`.
-//! Blocks of quants do not: their sums leave the unit after every 32 inputs to be scaled, which takes as long as AVX-512 takes for
-//! all of it (LOG.md, 2026-11-26).
+//! Blocks of quants do not: their sums leave the unit after every 32 inputs to be scaled, which takes
+//! as long as AVX-512 takes for all of it (docs/experiments/quantised-kernels.md).
 //!
 //! The compiler never uses the unit's registers, so they keep their contents between `asm!` blocks. A kernel sets their shapes
 //! first, and releases them at its end.

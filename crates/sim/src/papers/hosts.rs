@@ -8,8 +8,8 @@ use crate::{AcceptanceModel, Cost, ForwardCost, Gathers, SimError, SimulatedMeth
 const HOST_BYTES_PER_SECOND: f64 = 392e9;
 /// The share of a pass that each further row takes.
 const ROW: f64 = 0.03;
-/// What a gathering takes without the link, and half of what a job takes to a rank and back, both measured over shared memory
-/// on one machine (LOG.md).
+/// What a gathering takes without the link, and half of what a job takes to a rank and back, both
+/// measured over shared memory on one machine (docs/experiments/ranks.md).
 const GATHERING_MS: f64 = 0.005;
 const MESSAGE_NS: u64 = 75_000;
 

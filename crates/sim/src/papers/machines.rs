@@ -4,7 +4,8 @@ use super::divisions::{Division, Divisions, fastest_cells};
 use super::{PublishedTable, headings};
 use crate::{AcceptanceModel, Cost, ForwardCost, SimError, SimulatedMethod, Simulation};
 
-/// What plain decoding read in gigabytes per second on so many cores of a Xeon with 16: 480 MB a token (LOG.md, "Sixteen cores").
+/// What plain decoding read in gigabytes per second on so many cores of a Xeon with 16: 480 MB a token
+/// (docs/experiments/cores-and-threads.md, "Sixteen cores").
 const READ: [(usize, f64); 5] = [(1, 15.4), (2, 29.8), (4, 53.8), (8, 79.2), (16, 111.4)];
 const MEASURED_CORES: usize = 16;
 /// The time of a pass over so many rows, relative to one, on these cores.
@@ -13,7 +14,8 @@ const ROWS_ON_CORES: [(usize, f64); 3] = [(1, 1.0), (8, 1.4), (32, 2.8)];
 const TARGET_GB: f64 = 0.977;
 const DRAFTER_GB: f64 = 0.269;
 
-/// The time of a pass over so many rows of Llama 3 8B in bf16 on an H100 in milliseconds (LOG.md, "The second run on an H100").
+/// The time of a pass over so many rows of Llama 3 8B in bf16 on an H100 in milliseconds
+/// (docs/experiments/gpu.md, "The second run on an H100").
 const TARGET_ON_GPU_MS: [(usize, f64); 6] =
     [(1, 8.31), (2, 8.79), (4, 10.54), (8, 15.92), (16, 27.43), (64, 85.1)];
 /// Estimated: 2.4 GB at 2.5 TB/s, and half of the 8B model's 323 dispatches of 4.4 µs.

@@ -207,7 +207,8 @@ fn specs(
         specs.push(ParameterSpec::one(FC_BIAS, "fc.bias", &[hidden], Initial::Zeros));
     }
     // The layer starts as a copy of the target's first layer, which reads embeddings, too. Its heads
-    // already attend to nearby tokens. Masks learn this only slowly from random weights (LOG.md).
+    // already attend to nearby tokens. Masks learn this only slowly from random weights
+    // (docs/experiments/drafters-and-training.md).
     // EAGLE's published layer has no norm here. The copied attention expects one: without it, its softmax may saturate.
     let layer = |name: &str, parts: &[LayerTensor]| copied_layer(name.to_owned(), parts, 0, config);
     specs.push(layer(ATTENTION_NORM, &[LayerTensor::AttentionNorm]));
