@@ -122,6 +122,9 @@ impl LayerSizes {
     /// Divides the layers into stages so that the largest stage is as small as possible. `cuts` are the layers with which a
     /// stage other than the first may begin: at least `stages - 1`, in ascending order.
     ///
+    /// The fullest device decides whether a model fits. Dynamic programming over the cuts is exact,
+    /// also where layers must stay together; filling stages one by one is not.
+    ///
     /// # Panics
     /// If there are fewer cuts: a programming error.
     pub(crate) fn divide(&self, cuts: &[usize], stages: usize) -> Vec<Range<usize>> {

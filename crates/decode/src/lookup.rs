@@ -3,6 +3,9 @@
 //! *SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications*, Oliaro et al. 2025, arXiv 2411.04975: the
 //! hybrid of suffix decoding with another drafter.
 //!
+//! The decoder chooses, not a drafter around the drafter. It alone knows which tokens were accepted,
+//! how many may still follow, and whether the drafter pauses, and a guess needs no worker.
+//!
 //! 1. Guess the tokens after the text by looking them up in it. That needs no forward pass.
 //! 2. If a round with the guess is expected to have at least as many tokens as one with a draft of the drafter's, verify the
 //!    guess. The drafter reads its tokens before its next draft. The automatic draft length compares tokens a second instead,

@@ -1,4 +1,9 @@
 //! The target replicas: which are free, which are slow, and which have failed.
+//!
+//! A job goes to the replica that is expected to finish it first. A fixed share for each replica by
+//! its speed would not do: rows are used in order, so a slow replica with its share of the jobs at
+//! the frontier would set the pace. Trials of slow replicas are for those with hardware of their
+//! own: where replicas share cores, they slow down the others.
 
 use forerun_core::Ticket;
 use std::collections::BTreeMap;

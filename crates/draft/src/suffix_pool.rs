@@ -1,4 +1,7 @@
 //! Earlier answers of an engine, in which suffix decoding also finds continuations.
+//!
+//! It is a drafter of its own, because its speed tells users whether others got similar answers. It
+//! holds answers, not prompts, as in the paper.
 
 use crate::suffix_automaton::{State, SuffixAutomaton};
 use forerun_core::TokenId;

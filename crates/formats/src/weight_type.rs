@@ -89,7 +89,9 @@ pub enum CacheType {
     F16,
     /// bfloat16: the range of f32, with 8 significant bits.
     Bf16,
-    /// 8-bit integers in blocks of 32 dimensions of a head, with an f32 scale each.
+    /// 8-bit integers in blocks of 32 dimensions of a head, with an f32 scale each. So every finite
+    /// number fits, unlike with scales in half precision, and a row depends on no other row. A block
+    /// with a number that is not finite has the scale NaN, so the error reaches the logits.
     Q8,
 }
 

@@ -3,6 +3,9 @@
 //! They are seven: the router, the choice of experts, tiles of rows with the same expert, the gate and up projection, the
 //! activation, the down projection, and the weighted sum. A tile has at most eight rows, and a product reads its expert
 //! once. A projection whose experts do not fit in one buffer is a dispatch for each.
+//!
+//! The choice stays on the GPU, since reading it back would cost a wait in every layer. The outputs of
+//! experts are stored and then added in ascending order: atomic additions have no order.
 
 use crate::expert_matrix::ExpertMatrix;
 use crate::kernel::{EXPERT_OUTPUTS, Kernel, TEAMS};

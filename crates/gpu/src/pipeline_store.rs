@@ -4,6 +4,10 @@
 //! then the driver's data. A file that another version wrote, or that is damaged, is as good as none. It is read once, when a
 //! GPU is opened, and written whole and under its name at once, so processes may share it. Two that run different models may
 //! overwrite each other's pipelines.
+//!
+//! The checksum is there because drivers trust what they get back, and damaged data may crash them.
+//! Drivers that compute on the processor have no file unless one is asked for: lavapipe gives away a
+//! header without code.
 
 use crate::closing::begin_call;
 use crate::cuda;

@@ -468,7 +468,8 @@ pub fn sigmoid(x: f32) -> f32 {
 }
 
 /// Returns `ln(1 + exp(x))`, to about 3 · 10⁻⁷ of the result. With `y = exp(−|x|)` it is `max(x, 0) + ln(1 + y)`, and
-/// `ln(1 + y) = 2 artanh(y / (2 + y))` by its Taylor series, whose argument is at most 1/3.
+/// `ln(1 + y) = 2 artanh(y / (2 + y))` by its Taylor series, whose argument is at most 1/3. It needs only
+/// operations that every device rounds correctly, unlike the system's logarithm.
 #[inline(always)]
 #[must_use]
 pub fn softplus(x: f32) -> f32 {

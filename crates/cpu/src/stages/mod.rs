@@ -8,6 +8,9 @@
 //! that drafters read. It sends the other members ([`StageFollower`]) the rows of each pass, and what happens to the
 //! pages of its caches. So the members, which are numbered from the leader on, form a ring: member 1 has the first
 //! stage, and the leader, member 0, follows the last member.
+//!
+//! Everything that is sent has the number of its pass, so what belongs to a cancelled pass is dropped,
+//! and a member that is out of step is an error.
 
 mod follower;
 mod leader;

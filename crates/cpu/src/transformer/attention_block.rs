@@ -24,6 +24,7 @@ pub enum GroupParallelism {
     Layers,
     /// The whole team computes all layers' query, key and value projections together, and all their
     /// output projections together. Attention in between runs as with [`GroupParallelism::Layers`].
+    /// It took 1 to 8 % longer on two cores.
     Products,
 }
 

@@ -12,6 +12,10 @@ use crate::config::RopeScaling;
 /// and as the expansion of values can follow their weighted sum, each head attends to the same cached row,
 /// `[rotated key, latent]`. That is attention with one key head of `rope_dim + rank` numbers whose last `rank`
 /// numbers are the value.
+///
+/// They do so whatever the number of rows. Expanding would be faster for passes of hundreds of rows,
+/// but the two ways round differently. The expansion is float under every weight type: absorbing
+/// transposes the part of the keys, and blocks would have to be quantised again along the other axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latent {
     /// Width of the latent vector from which queries are expanded; `None` if they are projected in one step.

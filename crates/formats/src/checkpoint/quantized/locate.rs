@@ -61,6 +61,8 @@ impl Shards<'_> {
             Quantization::Gptq { bits, group_size, zeros_less_one, ordered_by_activation }
                 if is_stored("qweight") =>
             {
+                // Version 1 stores zero points less one, and a zero point of 0 as −1 with a borrow from the
+                // next integer of its word. So ones are added to whole words, as GPTQModel does.
                 let added = match (zeros_less_one, bits) {
                     (false, _) => 0,
                     (true, 4) => 0x1111_1111,
