@@ -63,7 +63,7 @@ fn chats_are_the_engines_streamed_or_not() {
         "model": MODEL,
         "messages": [
             {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo?"}]},
+            {"role": "user", "content": [{"type": "text", "text": "Hello?"}]},
         ],
         "max_completion_tokens": 20, "temperature": 0.8, "top_p": 0.9, "seed": 11,
         "logprobs": true, "top_logprobs": 2, "ignore_eos": true,
@@ -200,7 +200,7 @@ fn wrong_requests_are_named() {
         ("/v1/completions", json!({"prompt": "x ".repeat(20_000)}), 400, "prompt"),
         ("/v1/completions", json!({"prompt": "x", "model": "gpt-5"}), 404, "model"),
         ("/v1/completions", json!({"prompt": "x", "max_tokens": 0}), 400, "max_tokens"),
-        ("/v1/completions", json!({"prompt": "x", "max_tokens": -1}), 400, "max_tokens"),
+        ("/v1/completions", json!({"prompt": "x", "max_tokens": -2}), 400, "max_tokens"),
         ("/v1/completions", json!({"prompt": "x", "temperature": "hot"}), 400, "temperature"),
         ("/v1/completions", json!({"prompt": "x", "temperature": -1}), 400, "temperature"),
         ("/v1/completions", json!({"prompt": "x", "top_k": -2}), 400, "top_k"),
@@ -235,7 +235,7 @@ fn wrong_requests_are_named() {
             "/v1/chat/completions",
             with(chat.clone(), json!({"response_format": {"type": "json_schema"}})),
             400,
-            "response_format",
+            "response_format.json_schema",
         ),
         (
             "/v1/chat/completions",

@@ -7,7 +7,7 @@ mod table;
 #[cfg(test)]
 mod page;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use super::error::ApiError;
 use axum::body::Bytes;
@@ -52,6 +52,11 @@ impl Api {
     fn field(self, name: &str) -> Option<&'static Field> {
         let mut fields = TABLE.iter().flat_map(|(_, fields)| *fields);
         fields.find(|field| field.name == name && field.apis.contains(&self))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn obeys(self, name: &str) -> bool {
+        self.field(name).is_some_and(|field| matches!(field.decision, Decision::Obeyed))
     }
 
     /// Returns whether the table has members of a field.

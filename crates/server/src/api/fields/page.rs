@@ -28,22 +28,29 @@ const SECTIONS: [(Api, &str, &str); 4] = [
     (
         Api::Chat,
         "/v1/chat/completions",
-        "If the last message is one of the assistant with a text and without calls, the model continues it, and the answer is \
-         only the rest, as in llama-server. `continue_final_message: false` or `add_generation_prompt: true` begins a new \
-         message instead. `continue_final_message: true` continues any last message. `add_generation_prompt: false` with \
-         another last message begins none.\n\nThe text parts of a message are joined as in vLLM: with a line break, or one \
-         after another if the template itself goes through them.",
+        "\
+If the last message is one of the assistant with a text and without calls, the model continues it, and the answer is only the
+rest, as in llama-server. `continue_final_message: false` or `add_generation_prompt: true` begins a new message instead.
+`continue_final_message: true` continues any last message. `add_generation_prompt: false` with another last message begins none.
+
+The text parts of a message are joined as in vLLM: with a line break, or one after another if the template itself goes through
+them.
+",
     ),
     (Api::Completions, "/v1/completions", ""),
     (
         Api::Responses,
         "/v1/responses",
-        "A message of the assistant at the end of the input is complete: the answer is a new one.",
+        "\
+A message of the assistant at the end of the input is complete: the answer is a new one.
+",
     ),
     (
         Api::Messages,
         "/v1/messages` and `/v1/messages/count_tokens",
-        "If the last message is one of the assistant with a text, the model continues it, and the answer is only the rest.",
+        "\
+If the last message is one of the assistant with a text, the model continues it, and the answer is only the rest.
+",
     ),
 ];
 
@@ -52,17 +59,14 @@ fn page() -> String {
     for (api, path, text) in SECTIONS {
         page += &format!("\n## `{path}`\n");
         if !text.is_empty() {
-            page += &format!("\n{text}\n");
+            page += &format!("\n{text}");
         }
-        for (title, head, is_listed) in [
-            (
-                "Obeyed",
-                "what it does",
-                (|it| matches!(it, Decision::Obeyed)) as fn(&Decision) -> bool,
-            ),
+        let parts: [(&str, &str, fn(&Decision) -> bool); 3] = [
+            ("Obeyed", "what it does", |it| matches!(it, Decision::Obeyed)),
             ("Refused", "why", |it| matches!(it, Decision::Refused(_))),
             ("Ignored", "why", |it| matches!(it, Decision::Ignored)),
-        ] {
+        ];
+        for (title, head, is_listed) in parts {
             page += &format!("\n**{title}**\n\n| field | of | {head} |\n|---|---|---|\n");
             for (from, fields) in TABLE {
                 let listed =

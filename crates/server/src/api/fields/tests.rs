@@ -3,9 +3,84 @@
 use super::table::TABLE;
 use super::{Api, Decision};
 use axum::body::Bytes;
+use serde::de::{self, DeserializeOwned, Visitor};
+use serde::{Deserializer, forward_to_deserialize_any};
 use serde_json::{Value, json};
+use std::fmt;
 
-const APIS: [Api; 4] = [Api::Completions, Api::Chat, Api::Responses, Api::Messages];
+pub(crate) const ALL: [Api; 4] = [Api::Completions, Api::Chat, Api::Responses, Api::Messages];
+
+/// Returns the names of a type's fields.
+pub(crate) fn names<T: DeserializeOwned>() -> &'static [&'static str] {
+    T::deserialize(Names).err().unwrap().0
+}
+
+/// Checks that the table has the fields of a type as obeyed ones, so that the page shows them.
+pub(crate) fn fields_are_known<T: DeserializeOwned>(apis: &[Api]) {
+    for name in names::<T>() {
+        for api in apis {
+            // Some fields are of one API only. Others refuse them before they are read.
+            assert!(api.field(name).is_some(), "the table has no field {name} of {api:?}");
+        }
+    }
+}
+
+/// Checks that every field of a type may be null, apart from the required ones. `whole` has all fields.
+pub(crate) fn nulls_are_absent<T: DeserializeOwned>(whole: &Value, required: &[&str]) {
+    let names = names::<T>();
+    let accepts = |value: &Value| serde_json::from_value::<T>(value.clone()).is_ok();
+    assert!(!names.is_empty() && accepts(whole), "{whole}");
+    assert_eq!(whole.as_object().unwrap().len(), names.len(), "not all of {names:?} are given");
+    for name in names {
+        let mut value = whole.clone();
+        value[name] = Value::Null;
+        assert_eq!(accepts(&value), !required.contains(name), "{name} is null");
+        value.as_object_mut().unwrap().remove(*name).unwrap();
+        assert_eq!(accepts(&value), !required.contains(name), "{name} is absent");
+    }
+}
+
+/// Returns the names of a type's fields as an error.
+struct Names;
+
+#[derive(Debug)]
+struct Found(&'static [&'static str]);
+
+impl<'de> Deserializer<'de> for Names {
+    type Error = Found;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Found> {
+        Err(Found(&[]))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Found> {
+        Err(Found(fields))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?}", self.0)
+    }
+}
+
+impl std::error::Error for Found {}
+
+impl de::Error for Found {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self(&[])
+    }
+}
 
 fn check(api: Api, body: &Value) -> Result<(), String> {
     let body = Bytes::from(body.to_string());
@@ -14,7 +89,7 @@ fn check(api: Api, body: &Value) -> Result<(), String> {
 
 #[test]
 fn a_field_has_one_decision_in_each_api() {
-    for api in APIS {
+    for api in ALL {
         let fields = TABLE.iter().flat_map(|(_, fields)| *fields);
         let mut names: Vec<&str> =
             fields.filter(|field| field.apis.contains(&api)).map(|field| field.name).collect();

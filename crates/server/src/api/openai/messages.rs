@@ -163,8 +163,9 @@ impl ToolCall {
     pub(crate) fn arguments(&self, field: &str) -> Result<Value, ApiError> {
         let wrong = |reason: &str| {
             let (name, id) = (&self.function.name, self.id.as_deref().unwrap_or_default());
-            let message =
-                format!("{field}: the arguments of the call {id:?} of {name:?} are wrong: {reason}");
+            let message = format!(
+                "{field}: the arguments of the call {id:?} of {name:?} are wrong: {reason}"
+            );
             Err(ApiError::field(field, message))
         };
         let arguments = match &self.function.arguments {
@@ -217,7 +218,8 @@ mod tests {
     fn calls_without_arguments_have_an_empty_object_and_cut_off_ones_are_named() {
         let arguments = |arguments: Value| {
             let function = json!({"name": "clock", "arguments": arguments});
-            let call = serde_json::from_value::<ToolCall>(json!({"function": function}));
+            let call =
+                serde_json::from_value::<ToolCall>(json!({"id": "c1", "function": function}));
             let field = "messages[1].tool_calls[0].function.arguments";
             Some(call.ok()?.arguments(field).map_err(|error| error.message().to_owned()))
         };
@@ -229,8 +231,11 @@ mod tests {
         assert_eq!(arguments(given.clone()), Some(Ok(given)));
         for cut in ["{\"n\": ", "{\"n\": 1", "{", "nul"] {
             let error = arguments(json!(cut)).and_then(Result::err).unwrap_or_default();
-            let start = "messages[1].tool_calls[0].function.arguments: the arguments of the call of \"clock\" are no";
-            assert!(error.starts_with(start), "{error}");
+            let start = "messages[1].tool_calls[0].function.arguments: the arguments of the call";
+            assert!(
+                error.starts_with(&format!("{start} \"c1\" of \"clock\" are wrong")),
+                "{error}"
+            );
         }
     }
 

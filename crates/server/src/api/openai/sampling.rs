@@ -29,6 +29,7 @@ pub(crate) struct SamplingFields {
     pub(crate) stop: Option<OneOrMany>,
     stop_token_ids: Option<Vec<TokenId>>,
     ignore_eos: Option<bool>,
+    min_tokens: Option<u64>,
     skip_special_tokens: Option<bool>,
 }
 
@@ -96,6 +97,29 @@ impl SamplingFields {
         Ok(())
     }
 
+    /// Checks that nothing ends an answer before it has the least number of tokens, given the whole request to the engine.
+    pub(crate) fn check_min_tokens(&self, request: &Request) -> Result<(), ApiError> {
+        let has_ends = !request.ignore_eos
+            || !request.stop.is_empty()
+            || !request.stop_tokens.is_empty()
+            || request.grammar.is_some();
+        match self.min_tokens {
+            Some(count) if count > 0 && has_ends => {
+                let message = "min_tokens is supported only if nothing ends an answer early: set ignore_eos to true, and \
+                               leave stop strings, stop tokens and formats out";
+                Err(ApiError::field("min_tokens", message))
+            }
+            Some(count) if usize::try_from(count).is_ok_and(|count| count > request.max_tokens) => {
+                let message = format!(
+                    "min_tokens is {count}, but the answer has at most {} tokens",
+                    request.max_tokens
+                );
+                Err(ApiError::field("min_tokens", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks that penalties count the last tokens that the request says: all of them, or none.
     fn limit_penalties(
         &self,
@@ -154,6 +178,21 @@ impl Visitor<'_> for SeedVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::fields::tests::{ALL, fields_are_known, nulls_are_absent};
+    use serde_json::json;
+
+    #[test]
+    fn every_field_may_be_null() {
+        fields_are_known::<SamplingFields>(&ALL);
+        let whole = json!({
+            "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "presence_penalty": 1,
+            "frequency_penalty": 1, "repetition_penalty": 1.1, "repeat_penalty": 1.1,
+            "repeat_last_n": -1, "logit_bias": {"1": 2}, "seed": 3, "stop": ["a"],
+            "stop_token_ids": [1], "ignore_eos": true, "min_tokens": 1,
+            "skip_special_tokens": false,
+        });
+        nulls_are_absent::<SamplingFields>(&whole, &[]);
+    }
 
     #[test]
     fn seeds_are_all_integers_of_64_bits_and_one_of_them_is_random() {

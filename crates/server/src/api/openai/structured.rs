@@ -42,10 +42,9 @@ pub(crate) struct NamedSchema {
 }
 
 impl ResponseFormat {
-    /// A schema in the form of OpenAI's API.
+    /// The format of a schema, which is where the Responses API and Anthropic's have it.
     pub(crate) fn of_schema(schema: &Value) -> Self {
-        let json_schema = Some(NamedSchema { schema: Some(schema.clone()) });
-        Self::JsonSchema { json_schema, schema: None }
+        Self::JsonSchema { json_schema: None, schema: Some(schema.clone()) }
     }
 
     /// Returns the field that says what answers look like, and their grammar, if there is one. A schema is where OpenAI's
@@ -133,5 +132,70 @@ fn json_schema(schema: &Value) -> Grammar {
     match schema {
         Value::String(text) => Grammar::new(forerun::GrammarKind::JsonSchema, text),
         schema => Grammar::json_schema(schema),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::fields::Api;
+    use crate::api::fields::tests::{ALL, fields_are_known, nulls_are_absent};
+    use serde_json::json;
+
+    #[test]
+    fn every_field_may_be_null() {
+        fields_are_known::<StructureFields>(&[Api::Completions, Api::Chat]);
+        let fields = json!({
+            "response_format": {"type": "json_object"}, "json_schema": {}, "grammar": "a",
+            "structured_outputs": {}, "guided_json": {}, "guided_regex": "a",
+            "guided_choice": ["a"], "guided_grammar": "a",
+        });
+        nulls_are_absent::<StructureFields>(&fields, &[]);
+        let outputs = json!({
+            "json": {}, "json_object": true, "regex": "a", "choice": ["a"], "grammar": "a",
+        });
+        nulls_are_absent::<StructuredOutputs>(&outputs, &[]);
+        nulls_are_absent::<NamedSchema>(&json!({"schema": {}}), &[]);
+        for member in crate::api::fields::tests::names::<StructuredOutputs>() {
+            for api in ALL {
+                assert!(api.obeys(&format!("structured_outputs.{member}")), "{member}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_format_has_its_schema_where_openai_or_llama_server_put_it() {
+        let field = |format: Value| {
+            let format = serde_json::from_value::<ResponseFormat>(format).ok()?;
+            Some(
+                format
+                    .grammar()
+                    .map(|grammar| grammar.map(|(field, _)| field))
+                    .map_err(|error| error.message().to_owned()),
+            )
+        };
+        let schema = json!({"type": "integer"});
+        for (format, name) in [
+            (json!({"type": "text", "schema": schema}), None),
+            (json!({"type": "json_object"}), Some("response_format")),
+            (json!({"type": "json_object", "schema": null}), Some("response_format")),
+            (json!({"type": "json_object", "schema": schema}), Some("response_format.schema")),
+            (json!({"type": "json_schema", "schema": schema}), Some("response_format.schema")),
+            (
+                json!({"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}),
+                Some("response_format.json_schema.schema"),
+            ),
+        ] {
+            assert_eq!(field(format.clone()), Some(Ok(name)), "{format}");
+        }
+        for (format, name) in [
+            (json!({"type": "json_schema"}), "response_format.json_schema"),
+            (
+                json!({"type": "json_schema", "json_schema": {"name": "a"}}),
+                "response_format.json_schema.schema",
+            ),
+        ] {
+            assert_eq!(field(format), Some(Err(format!("{name} is required"))));
+        }
     }
 }
