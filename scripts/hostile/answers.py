@@ -24,7 +24,10 @@ def exact(text):
     if exponent and abs(int(exponent)) > LARGEST_EXPONENT:
         text = f"{mantissa}e{LARGEST_EXPONENT if int(exponent) > 0 else -LARGEST_EXPONENT}"
     value = fractions.Fraction(text)
-    return int(value) if value.denominator == 1 else value
+    if value.denominator == 1:
+        return int(value)
+    # Other numbers have the digits that f64 tells apart.
+    return value if len(re.sub(r"\D", "", mantissa).strip("0")) <= 17 else fractions.Fraction(repr(float(text)))
 
 
 def constant(text):

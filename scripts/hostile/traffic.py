@@ -423,6 +423,8 @@ def main():
     parser.add_argument("--failures", type=pathlib.Path, default=pathlib.Path("target/traffic"), help="folder for failures")
     parser.add_argument("serve", nargs="*", help="options of the server, after --")
     options = parser.parse_args()
+    if not os.access(options.binary, os.X_OK):
+        parser.error(f"{options.binary} is no program")
     # Requests may be nested deeply.
     sys.setrecursionlimit(30_000)
     sys.set_int_max_str_digits(0)
