@@ -250,8 +250,9 @@ fn errors_after_the_headers_are_events_and_earlier_ones_have_their_status() {
     let server = serve_engine(endless_engine(), |options| {
         (options.parallel, options.request_timeout) = (1, limit);
     });
+    let requests = streams(1_000_000);
     std::thread::scope(|scope| {
-        for (path, body) in &streams(1_000_000) {
+        for (path, body) in &requests {
             let server = &server;
             scope.spawn(move || {
                 // Some of them never have a place.
