@@ -504,12 +504,12 @@ fn tokens_with_the_same_text_are_all_decoded_and_the_last_one_is_encoded() {
     assert_eq!((tokenizer.vocab_size(), tokenizer.token("a")), (7, Some(3)));
     // Pieces with scores, an ordinary token with the text of a control token, and one of an added token.
     let mut metadata = few_pieces();
-    for (key, value) in &mut metadata {
+    for (_, value) in &mut metadata {
         match value {
             GgufValue::Texts(texts) => texts.extend(["ab", "</s>", "<new>"].map(str::to_owned)),
             GgufValue::I32s(types) => types.extend([1, 1, 1]),
             GgufValue::F32s(scores) => scores.extend([-1.0, -2.0, -3.0]),
-            _ => drop(key),
+            _ => {}
         }
     }
     let tokenizer = open(268, &metadata);
@@ -545,7 +545,7 @@ fn known_ends_are_control_tokens_whatever_their_type() {
             assert_eq!(tokenizer.encode(&format!("a{end}")).unwrap(), [1, 259, 265], "{end}");
             assert!(tokenizer.is_special(265), "{end}");
             assert_eq!(tokenizer.decode(&[262, 265, 263]), "ab", "{end}");
-            assert_eq!(tokenizer.decode_with_special(&[262, 265, 263]), format!("a{end}b"));
+            assert_eq!(tokenizer.bytes_with_special(265), end.as_bytes());
         }
     }
 }

@@ -332,7 +332,7 @@ fn tokens_of_the_configuration_alone_are_added_with_their_flags() {
         (json!({"6": token("<y>", &[])}), ["\"<y>\" as token 6", "there it is \"<x>\""]),
         (json!({"1": token("<y>", &[])}), ["\"<y>\" as token 1", "there it is \"a\""]),
         (json!({"7": token("<y>", &[]), "9": token("<z>", &[])}), ["\"<z>\" as token 9", "is 8"]),
-        (json!({"7": {"special": true}}), ["added_tokens_decoder", "content"]),
+        (json!({"7": {"special": true}}), ["content", "line 1"]),
     ] {
         let error = listed(&folder, &json!([known]), &tokens).err().unwrap();
         for word in words.iter().chain(&["tokenizer_config.json"]) {
@@ -367,10 +367,8 @@ fn the_bytes_of_tokens_are_those_of_their_text() {
             let tokens = tokenizer.encode_with(text, special).unwrap();
             let bytes = tokens.iter().flat_map(|token| tokenizer.bytes(*token));
             let bytes = String::from_utf8(bytes.collect()).unwrap();
-            assert_eq!(
-                bytes.strip_prefix(' ').unwrap_or(&bytes),
-                text.strip_prefix(' ').unwrap_or(text)
-            );
+            // Llama 2 puts a space in front of a text.
+            assert!(bytes == text || bytes == format!(" {text}"), "{bytes:?}");
         }
     }
 }
