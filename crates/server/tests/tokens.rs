@@ -94,7 +94,7 @@ fn tokenize_renders_a_conversation_as_chat_completions_do() {
     let begun = json!([user, {"role": "assistant", "content": "Hello"}]);
     let continued =
         json!({"messages": begun, "continue_final_message": true, "add_generation_prompt": false});
-    assert_eq!(text(continued), "<s>User: Hi\nAssistant: Hello");
+    assert_eq!(text(continued), "<s>User: Hi\nAssistant:Hello");
 }
 
 #[test]

@@ -27,9 +27,10 @@ fn details(tokens: &[AnswerToken], text: &str, tokenizer: &Tokenizer) -> Vec<Val
     };
     let mut pieces: Vec<String> = tokens.iter().map(piece).collect();
     if pieces.concat() != text {
-        // A character of several tokens belongs to the last of them.
+        // A character of several tokens belongs to the last of them, but not to the end of the answer.
         pieces.fill(String::new());
-        if let Some(last) = pieces.last_mut() {
+        let last = tokens.iter().rposition(|token| !token.ends_answer);
+        if let Some(last) = last.and_then(|last| pieces.get_mut(last)) {
             text.clone_into(last);
         }
     }
