@@ -309,8 +309,8 @@ fn errors_after_the_headers_are_events_and_earlier_ones_have_their_status() {
 fn more_answers_than_places_wait_for_them() {
     let pair = RandomPair::make().unwrap();
     let engine = engine(&pair);
-    // Not even the queue has room for as many.
-    let server = serve_with(&pair, |options| (options.parallel, options.queue) = (2, 2));
+    // The queue has room for all requests, but not for all answers.
+    let server = serve_with(&pair, |options| (options.parallel, options.queue) = (2, 4));
     let prompts = ["Once", "Twice", "Upon a time"];
     let fields = json!({"prompt": prompts, "n": 4, "temperature": 1, "seed": 5});
     let body = with(completion("", 12), fields);
@@ -379,94 +379,110 @@ fn function() -> Value {
     json!({"name": "clock", "parameters": {"type": "object", "properties": {}, "additionalProperties": false}})
 }
 
+/// Tools of an API, and choices among them.
+struct Tools {
+    path: &'static str,
+    /// Tools that are no functions.
+    unknown: Value,
+    /// A function.
+    own: Value,
+    accepted: [Value; 3],
+    /// Choices that are errors, and what these name.
+    refused: [(Value, &'static str); 2],
+    required: Value,
+}
+
+impl Tools {
+    fn of_all_apis() -> [Self; 3] {
+        let chat = Self {
+            path: "/v1/chat/completions",
+            unknown: json!([
+                {"type": "custom", "custom": {"name": "shell"}}, {"type": "web_search"},
+                {"type": "x", "y": {"name": "z"}},
+            ]),
+            own: json!({"type": "function", "function": function()}),
+            accepted: [Value::Null, json!("auto"), json!("none")],
+            refused: [
+                (json!({"type": "custom", "custom": {"name": "shell"}}), "custom"),
+                (json!({"type": "function", "function": {"name": "other"}}), "other"),
+            ],
+            required: json!("required"),
+        };
+        let responses = Self {
+            path: "/v1/responses",
+            unknown: json!([
+                {"type": "custom", "name": "shell"}, {"type": "web_search"},
+                {"type": "mcp", "server_label": "x"}, {"type": "local_shell"},
+                {"type": "file_search", "vector_store_ids": []},
+            ]),
+            own: with(function(), json!({"type": "function"})),
+            accepted: [Value::Null, json!("auto"), json!("none")],
+            refused: [
+                (json!({"type": "web_search"}), "web_search"),
+                (json!({"type": "custom", "name": "clock"}), "custom"),
+            ],
+            required: json!("required"),
+        };
+        let messages = Self {
+            path: "/v1/messages",
+            unknown: json!([
+                {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+                {"type": "bash_20250124", "name": "bash"},
+                {"type": "mcp_toolset", "mcp_server_name": "x"},
+            ]),
+            own: json!({"name": "clock", "input_schema": function()["parameters"]}),
+            accepted: [Value::Null, json!({"type": "auto"}), json!({"type": "none"})],
+            refused: [
+                (json!({"type": "tool", "name": "web_search"}), "web_search_20250305"),
+                (json!({"type": "tool", "name": "other"}), "other"),
+            ],
+            required: json!({"type": "any"}),
+        };
+        [chat, responses, messages]
+    }
+
+    fn request(&self, tools: &Value, choice: &Value) -> Value {
+        let user = json!([{"role": "user", "content": "Time?"}]);
+        let fields = json!({"tools": tools, "tool_choice": choice});
+        let body = match self.path {
+            "/v1/responses" => json!({"input": user, "max_output_tokens": 200}),
+            _ => json!({"messages": user, "max_tokens": 200}),
+        };
+        with(body, fields)
+    }
+}
+
 #[test]
 fn tools_of_unknown_types_are_left_out() {
     let pair = RandomPair::make().unwrap();
     let server = serve(&pair);
-    let user = json!([{"role": "user", "content": "Time?"}]);
-    let chat = |tools: &Value, choice: &Value| json!({"messages": user, "max_tokens": 200, "tools": tools, "tool_choice": choice});
-    let responses = |tools: &Value, choice: &Value| json!({"input": user, "max_output_tokens": 200, "tools": tools, "tool_choice": choice});
-    let messages = |tools: &Value, choice: &Value| json!({"messages": user, "max_tokens": 200, "tools": tools, "tool_choice": choice});
-    type Make<'a> = &'a dyn Fn(&Value, &Value) -> Value;
-    let unknown = json!([
-        {"type": "custom", "custom": {"name": "shell"}}, {"type": "web_search"}, {"type": "x", "y": {"name": "z"}},
-    ]);
-    let unknown_items = json!([
-        {"type": "custom", "name": "shell"}, {"type": "web_search"}, {"type": "mcp", "server_label": "x"},
-        {"type": "file_search", "vector_store_ids": []}, {"type": "local_shell"},
-    ]);
-    let unknown_tools = json!([
-        {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}, {"type": "bash_20250124", "name": "bash"},
-        {"type": "mcp_toolset", "mcp_server_name": "x"},
-    ]);
-    let named = |name: &str| json!({"type": "function", "function": {"name": name}});
-    let own = json!({"type": "function", "function": function()});
-    let own_item = with(function(), json!({"type": "function"}));
-    let own_tool = json!({"name": "clock", "input_schema": function()["parameters"]});
-    let cases: [(&str, Make<'_>, &Value, &Value, Value, [Value; 3], [(Value, &str); 2]); 3] = [
-        (
-            "/v1/chat/completions",
-            &chat,
-            &unknown,
-            &own,
-            Value::Null,
-            [Value::Null, json!("auto"), json!("none")],
-            [
-                (json!({"type": "custom", "custom": {"name": "shell"}}), "custom"),
-                (named("other"), "other"),
-            ],
-        ),
-        (
-            "/v1/responses",
-            &responses,
-            &unknown_items,
-            &own_item,
-            Value::Null,
-            [Value::Null, json!("auto"), json!("none")],
-            [
-                (json!({"type": "web_search"}), "web_search"),
-                (json!({"type": "custom", "name": "clock"}), "custom"),
-            ],
-        ),
-        (
-            "/v1/messages",
-            &messages,
-            &unknown_tools,
-            &own_tool,
-            Value::Null,
-            [Value::Null, json!({"type": "auto"}), json!({"type": "none"})],
-            [
-                (json!({"type": "tool", "name": "web_search"}), "web_search_20250305"),
-                (json!({"type": "tool", "name": "other"}), "other"),
-            ],
-        ),
-    ];
-    for (path, make, unknown, own, none, accepted, refused) in cases {
+    for tools in Tools::of_all_apis() {
+        let (path, unknown) = (tools.path, &tools.unknown);
         let mut all = unknown.as_array().unwrap().clone();
-        all.push(own.clone());
+        all.push(tools.own.clone());
         let all = Value::from(all);
         // The model sees what it would see without them.
-        for (with_unknown, without) in [(unknown, &none), (&all, &json!([own]))] {
-            for choice in &accepted {
-                let counts = [with_unknown, without]
-                    .map(|tools| prompt_tokens(&server, path, &make(tools, choice)));
-                assert_eq!(counts[0], counts[1], "{path} {with_unknown} {choice}");
+        for (given, expected) in [(unknown, &Value::Null), (&all, &json!([tools.own]))] {
+            for choice in &tools.accepted {
+                let count =
+                    |list: &Value| prompt_tokens(&server, path, &tools.request(list, choice));
+                assert_eq!(count(given), count(expected), "{path} {given} {choice}");
             }
         }
-        for (choice, name) in refused {
-            let wrong = server.post(path, &make(&all, &choice));
+        let error = |list: &Value, choice: &Value| -> String {
+            let wrong = server.post(path, &tools.request(list, choice));
             assert_eq!(wrong.status, 400, "{path} {choice}: {}", wrong.body);
-            let message = wrong.json()["error"]["message"].as_str().unwrap().to_owned();
+            wrong.json()["error"]["message"].as_str().unwrap().to_owned()
+        };
+        for (choice, name) in &tools.refused {
+            let message = error(&all, choice);
             assert!(message.contains("tool_choice") && message.contains(name), "{path}: {message}");
         }
         // The answer must be a call, but no tool can be called.
-        let required =
-            if path == "/v1/messages" { json!({"type": "any"}) } else { json!("required") };
-        let wrong = server.post(path, &make(unknown, &required));
-        assert_eq!(wrong.status, 400, "{path}: {}", wrong.body);
+        let message = error(unknown, &tools.required);
         let kind = unknown[0]["type"].as_str().unwrap();
-        assert!(wrong.body.contains(kind) && wrong.body.contains("tools[0]"), "{}", wrong.body);
-        let called = server.post(path, &make(&all, &required));
+        assert!(message.contains(kind) && message.contains("tools[0]"), "{path}: {message}");
+        let called = server.post(path, &tools.request(&all, &tools.required));
         assert_eq!(called.status, 200, "{path}: {}", called.body);
         assert!(called.body.contains("\"clock\""), "{path}: {}", called.body);
     }

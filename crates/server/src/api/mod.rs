@@ -21,6 +21,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router, extract};
 use error::ApiError;
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use state::{State, unix_seconds};
@@ -133,13 +134,12 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.inner());
-        match &*path {
-            "." => ApiError::new(
-                StatusCode::BAD_REQUEST,
-                format!("the body is not a valid request: {inner}"),
-            ),
-            path => ApiError::field(path, format!("{path}: {inner}")),
-        }
+        let message = match inner.classify() {
+            Category::Syntax | Category::Eof => format!("the body is not valid JSON: {inner}"),
+            _ if path == "." => format!("the body is not a valid request: {inner}"),
+            _ => return ApiError::field(&*path, format!("{path}: {inner}")),
+        };
+        ApiError::new(StatusCode::BAD_REQUEST, message)
     })?;
     deserializer.end().map_err(|error| {
         let message = format!("the body is not one JSON object: {error}");
