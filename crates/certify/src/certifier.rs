@@ -511,12 +511,7 @@ mod tests {
             assert!(known.passes(), "{known:?}");
         }
         let page = certificate.to_string();
-        assert!(
-            page.contains("equal")
-                && page.contains("known distributions")
-                && page.contains("exact: all"),
-            "{page}"
-        );
+        assert!(page.contains("equal") && page.contains("known distributions"), "{page}");
         let json = serde_json::to_string(&certificate).unwrap();
         assert!(serde_json::from_str::<Certificate>(&json).unwrap().is_exact());
     }

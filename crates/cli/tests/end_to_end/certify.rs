@@ -9,42 +9,49 @@ use forerun_formats::checkpoint::random::example_config;
 use serde_json::Value;
 use std::fs;
 
+/// The models are random, so little of what is looked up is accepted, and not all is certified.
 #[test]
-fn all_configurations_of_a_pair_are_certified() {
+fn all_configurations_of_a_pair_are_checked() {
     let models = Models::pair();
     let report = models.folder().join("certificate.json");
     let run = Run::forerun().with(&["certify", "--tokens", "200", "-n", "20"]);
     let run = run.with(&["--known-answers", "400"]);
     let run = run.with_path("--model", &models.target());
     let run = run.with_path("--draft-model", &models.drafter()).with_path("--report", &report);
-    let finished = run.succeed();
+    let finished = run.finish();
     assert!(finished.errors.contains("this is expected to take about"), "{}", finished.errors);
     let output = finished.output();
     for words in [
         "plain decoding",
         "Draft lengths are fixed",
-        "auto with its methods in turn",
         "speculative, drafter model",
         "model + suffix",
         "top:3x3",
         "built-in models",
-        "exact: all",
     ] {
         assert!(output.contains(words), "{words}: {output}");
+    }
+    for words in ["DIFFERENT", "NOT from", "NOT as often", "NOT EXACT", "FAILED"] {
+        assert!(!output.contains(words), "{words}: {output}");
     }
     let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
     let checks = report["checks"].as_array().unwrap();
     assert_eq!(checks.len(), 14, "{report}");
+    let with_model = checks.iter().filter(|check| {
+        check["configuration"].as_str().is_some_and(|name| name.contains("drafter model"))
+    });
+    for check in with_model {
+        for answers in ["greedy", "seeded", "sampled"] {
+            let drafted = check["result"]["compared"][answers]["drafted"].as_u64();
+            assert!(drafted >= Some(60), "drafting never pauses, {answers}: {check}");
+        }
+    }
     // PEARL, DSI and SSD need two cores.
     let ran: Vec<_> = checks.iter().filter_map(|check| check["result"].get("compared")).collect();
     assert!(ran.len() >= 6, "{report}");
     for outcome in &ran[1..] {
         assert!(outcome["greedy"]["tokens"].as_u64() >= Some(200), "{outcome}");
         assert!(outcome["seeded"]["logprobs"].as_u64() >= Some(200 * 21), "{outcome}");
-        for answers in ["greedy", "seeded", "sampled"] {
-            assert!(outcome[answers]["drafted"].as_u64() >= Some(60), "{answers}: {outcome}");
-            assert!(outcome[answers]["accepted"].as_u64() >= Some(10), "{answers}: {outcome}");
-        }
         assert_eq!(outcome["sampled"]["plausible"], true, "{outcome}");
         let known = &outcome["known"]["counted"];
         assert_eq!(known["plausible"], true, "{outcome}");
@@ -52,6 +59,13 @@ fn all_configurations_of_a_pair_are_certified() {
         assert_eq!(groups.len(), 2, "with a seed and without one: {outcome}");
         assert!(groups.iter().all(|group| group["drafted"].as_u64() > Some(0)), "{outcome}");
     }
+}
+
+#[test]
+fn the_built_in_pair_is_certified() {
+    let run = Run::forerun().with(&["certify", "--method", "speculative", "--tokens", "200"]);
+    let output = run.with(&["--known-answers", "400"]).succeed().output();
+    assert!(output.contains("exact: all 2 configurations"), "{output}");
 }
 
 /// A few tokens certify nothing, although none differs.
