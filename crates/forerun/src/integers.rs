@@ -1,7 +1,7 @@
 //! Integers that JSON values cannot hold exactly.
 
-/// Returns the first integer of a JSON text that is neither within −2^63 to 2^63 − 1 nor within 0 to 2^64 − 1. Reading
-/// it would give another number.
+/// Returns the first integer of a JSON text that is neither within −2^63 to 2^63 − 1 nor within 0
+/// to 2^64 − 1. Reading it would give another number.
 #[must_use]
 pub fn large_integer(json: &[u8]) -> Option<&str> {
     let mut at = 0;

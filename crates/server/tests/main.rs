@@ -7,4 +7,5 @@ mod fields;
 mod http;
 mod load_equality;
 mod page;
+mod schemas;
 mod tokens;

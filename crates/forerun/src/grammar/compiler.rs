@@ -25,16 +25,19 @@ use std::time::Duration;
 /// The largest grammar, in bytes.
 const MAX_TEXT: usize = 1 << 20;
 
-/// The largest grammar with rules of its own, in bytes. Its rules may be nested as deep as it is long.
+/// The largest grammar with rules of its own, in bytes. Its rules may be nested as deep as it is
+/// long.
 const MAX_RULES: usize = 1 << 17;
 
 /// The most compiled grammars that are kept.
 const KEPT: usize = 32;
 
-/// The longest time that a grammar may take to compile. The library's own limits usually end it much earlier.
+/// The longest time that a grammar may take to compile. The library's own limits usually end it
+/// much earlier.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The most grammars that are compiled at the same time. One that took too long counts until it has ended.
+/// The most grammars that are compiled at the same time. One that took too long counts until it has
+/// ended.
 const MOST_AT_A_TIME: usize = 4;
 
 /// The stack of the thread that compiles. Only what is used takes memory.
@@ -100,7 +103,8 @@ impl GrammarCompiler {
         Ok(compiled)
     }
 
-    /// Returns the constraint of an answer that ends with one of `end_tokens`, and its specification.
+    /// Returns the constraint of an answer that ends with one of `end_tokens`, and its
+    /// specification.
     ///
     /// # Errors
     /// As [`GrammarCompiler::compile`], or if there is no end token.
@@ -169,8 +173,9 @@ impl CompileConstraint for GrammarCompiler {
 }
 
 impl Factory {
-    /// Compiles a grammar on a thread of its own, whose stack is large enough for rules within rules. The caller does not
-    /// wait for it longer than allowed, and the end of the process ends it.
+    /// Compiles a grammar on a thread of its own, whose stack is large enough for rules within
+    /// rules. The caller does not wait for it longer than allowed, and the end of the process ends
+    /// it.
     fn compile_in_time(
         self: &Arc<Self>,
         grammar: &Grammar,
@@ -230,8 +235,8 @@ impl CompiledGrammar {
         self.start.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
     }
 
-    /// Returns the tokens with which the tokenizer continues `last` with a text, without those at the end of the
-    /// text, which depend on what follows it. They may be none.
+    /// Returns the tokens with which the tokenizer continues `last` with a text, without those at
+    /// the end of the text, which depend on what follows it. They may be none.
     pub(super) fn spell(&self, last: Option<TokenId>, text: &[u8]) -> Vec<TokenId> {
         let (vocabulary, last) = (&self.vocabulary, last.as_slice());
         let encode = |before: &[TokenId]| {
@@ -256,7 +261,8 @@ fn invalid(kind: GrammarKind, reason: &str) -> GrammarError {
     GrammarError::Invalid { kind, reason: reason.to_owned() }
 }
 
-/// The longest message of the library that is passed on, in characters. Some quote the whole grammar.
+/// The longest message of the library that is passed on, in characters. Some quote the whole
+/// grammar.
 const MAX_MESSAGE: usize = 400;
 
 /// Returns the library's message without its notes for debugging.
@@ -313,7 +319,8 @@ fn schema(text: &str) -> Result<String, String> {
     json_schema::to_lark(&schema, &Style::default())
 }
 
-/// Returns a regular expression without `^` and `$` around it, since it matches the whole text anyway.
+/// Returns a regular expression without `^` and `$` around it, since it matches the whole text
+/// anyway.
 pub(crate) fn without_anchors(regex: &str) -> &str {
     let regex = regex.strip_prefix('^').unwrap_or(regex);
     match regex.strip_suffix('$') {

@@ -21,7 +21,8 @@ impl Names {
         Self { tokens: texts.map(quotes).filter(|(_, quotes)| *quotes > 0).collect() }
     }
 
-    /// Removes from a mask the tokens that would write a name again. If no token is left, all remain.
+    /// Removes from a mask the tokens that would write a name again. If no token is left, all
+    /// remain.
     pub(super) fn exclude_repeated(
         &self,
         answer: &[TokenId],

@@ -4,11 +4,13 @@ use super::json_schema::{self, Style};
 use crate::integers::{large_integer, too_large};
 use serde_json::Value;
 
-/// The member of a schema within a Lark grammar that says what stands between the parts of its values.
+/// The member of a schema within a Lark grammar that says what stands between the parts of its
+/// values.
 pub(super) const STYLE: &str = "x-guidance";
 
-/// Returns the grammar with rules in place of each `%json {…}`. So all schemas are read in the same way, and llguidance
-/// need not change between grammars, which fails where several of them may go on.
+/// Returns the grammar with rules in place of each `%json {…}`. So all schemas are read in the same
+/// way, and llguidance need not change between grammars, which fails where several of them may go
+/// on.
 ///
 /// # Errors
 /// What is wrong with a schema.

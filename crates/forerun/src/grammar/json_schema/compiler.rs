@@ -1,9 +1,8 @@
 //! From conjunctions of schemas to rules.
 
 use super::Style;
-use super::decimal::{Bound, Decimal, range};
+use super::decimal::Decimal;
 use super::document::{Document, Kind, Part, at, below};
-use super::multiples::Multiples;
 use super::rules::{Rule, Rules, Symbol, Terminal, Written};
 use super::strings::{self, Strings};
 use serde_json::{Map, Value};
@@ -21,7 +20,8 @@ pub(super) struct Compiler<'a> {
     known: HashMap<Vec<Part>, Rule>,
     /// Conjunctions whose rules have no text yet.
     waiting: VecDeque<(Vec<Part>, Rule)>,
-    /// Rules that must have no text, because the options of `oneOf` must exclude each other, and the place.
+    /// Rules that must have no text, because the options of `oneOf` must exclude each other, and
+    /// the place.
     excluded: Vec<(Rule, String)>,
     /// The regular expressions of patterns.
     patterns: HashMap<String, String>,
@@ -238,25 +238,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn numbers(&mut self, all: &[Part], integer: bool, rule: Rule) -> Result<(), String> {
-        let mut bounds = Bounds::default();
-        for &part in all {
-            match self.document.kind(part) {
-                Kind::Schema(schema) => {
-                    let added = bounds.add(schema);
-                    added.map_err(|reason| at(self.document.place(part), &reason))?;
-                }
-                Kind::Const(Value::Number(number)) => bounds.require(&Decimal::new(number)),
-                _ => {}
-            }
-        }
-        let place = self.first_place(all, "multipleOf").to_owned();
-        let allowed = bounds.allow(integer, &mut self.rules, rule);
-        allowed.map_err(|reason| at(&place, &reason))
-    }
-
     /// Returns the place of the first part with a keyword.
-    fn first_place(&self, all: &[Part], keyword: &str) -> &str {
+    pub(super) fn first_place(&self, all: &[Part], keyword: &str) -> &str {
         let has = |part: &&Part| matches!(self.document.kind(**part), Kind::Schema(schema) if schema.contains_key(keyword));
         all.iter().find(has).map_or("", |part| self.document.place(*part))
     }
@@ -321,250 +304,12 @@ impl<'a> Compiler<'a> {
         Ok(quoted)
     }
 
-    fn arrays(&mut self, all: &[Part], rule: Rule) -> Result<(), String> {
-        let (mut least, mut most, mut prefix) = (0, None, 0);
-        for &part in all {
-            match self.document.kind(part) {
-                Kind::Const(Value::Array(items)) => {
-                    let count = items.len() as u64;
-                    (least, most) = (least.max(count), smaller(most, Some(count)));
-                    prefix = prefix.max(items.len());
-                }
-                Kind::Schema(schema) => {
-                    let place = self.document.place(part);
-                    let (min_items, max_items) = counts(schema, "minItems", "maxItems", place)?;
-                    (least, most) = (least.max(min_items), smaller(most, max_items));
-                    prefix = prefix.max(items_of(schema, place)?.0.len());
-                }
-                _ => {}
-            }
-        }
-        let most = most.filter(|most| *most < MOST_COUNTED);
-        if most.is_some_and(|most| most < least) || least >= MOST_COUNTED {
-            return Ok(());
-        }
-        let prefix = most.map_or(prefix, |most| prefix.min(most as usize));
-        let separator = self.rules.text(&self.style.item_separator);
-        let mut next = self.array_tail(all, prefix, least, most)?;
-        for index in (0..prefix).rev() {
-            let parts = self.items_at(all, index)?;
-            let item = self.conjunction(parts)?;
-            let rest = std::mem::replace(&mut next, self.rules.add()?);
-            let mut sequence = vec![Symbol::Rule(item), Symbol::Rule(rest)];
-            if index > 0 {
-                sequence.insert(0, separator.clone());
-            }
-            self.rules.allow(next, sequence);
-            if index as u64 >= least {
-                self.rules.allow(next, Vec::new());
-            }
-        }
-        let (open, close) = (self.rules.text("["), self.rules.text("]"));
-        self.rules.allow(rule, vec![open, Symbol::Rule(next), close]);
-        Ok(())
-    }
-
-    /// Returns the rule of the items after the first `prefix` ones.
-    fn array_tail(
-        &mut self,
-        all: &[Part],
-        prefix: usize,
-        least: u64,
-        most: Option<u64>,
-    ) -> Result<Rule, String> {
-        let tail = self.rules.add()?;
-        let least = least.saturating_sub(prefix as u64);
-        let most = most.map(|most| most.saturating_sub(prefix as u64));
-        if least == 0 {
-            self.rules.allow(tail, Vec::new());
-        }
-        if most == Some(0) {
-            return Ok(tail);
-        }
-        let parts = self.items_at(all, usize::MAX)?;
-        let item = Symbol::Rule(self.conjunction(parts)?);
-        let further = self.separated(vec![item.clone()])?;
-        let counted = |first: u64| {
-            Symbol::Repeated(further, least.saturating_sub(first), most.map(|most| most - first))
-        };
-        let sequence = match prefix {
-            0 => vec![item, counted(1)],
-            _ => vec![self.rules.text(&self.style.item_separator), item, counted(1)],
-        };
-        self.rules.allow(tail, sequence);
-        Ok(tail)
-    }
-
     /// Returns the rule of a separator and what follows it.
     pub(super) fn separated(&mut self, symbols: Vec<Symbol>) -> Result<Rule, String> {
         let rule = self.rules.add()?;
         let separator = self.rules.text(&self.style.item_separator);
         self.rules.allow(rule, [vec![separator], symbols].concat());
         Ok(rule)
-    }
-
-    /// Returns the conjunction of the item with this number.
-    fn items_at(&mut self, all: &[Part], index: usize) -> Result<Vec<Part>, String> {
-        let mut parts = Vec::new();
-        for &part in all {
-            match self.document.kind(part) {
-                Kind::Const(Value::Array(items)) => parts.push(match items.get(index) {
-                    Some(item) => {
-                        let place = self.document.place(part).to_owned();
-                        self.document.constant(item, &place)
-                    }
-                    None => Document::NEVER,
-                }),
-                Kind::Schema(schema) => {
-                    let place = self.document.place(part).to_owned();
-                    let (prefix, rest) = items_of(schema, &place)?;
-                    if let Some((item, keyword)) =
-                        prefix.get(index).map(|item| (item, "prefixItems")).or(rest)
-                    {
-                        parts.extend(self.document.schema(item, &below(&place, keyword))?);
-                    }
-                }
-                _ => {}
-            }
-        }
-        Ok(parts)
-    }
-}
-
-/// What schemas say about numbers.
-#[derive(Default)]
-struct Bounds {
-    lower: Option<Bound>,
-    upper: Option<Bound>,
-    multiples: Vec<Decimal>,
-}
-
-impl Bounds {
-    fn add(&mut self, schema: &Map<String, Value>) -> Result<(), String> {
-        let number = |keyword: &str| match schema.get(keyword) {
-            None => Ok(None),
-            Some(Value::Number(number)) => Ok(Some(Decimal::new(number))),
-            // In draft 4, it says whether the bound itself is excluded.
-            Some(Value::Bool(_)) if keyword.starts_with("exclusive") => Ok(None),
-            Some(other) => Err(format!("`{keyword}` must be a number, not {other}")),
-        };
-        let is_true = |keyword: &str| schema.get(keyword) == Some(&Value::Bool(true));
-        let bound = |value: Option<Decimal>, inclusive| Some(Bound { value: value?, inclusive });
-        let lower = [
-            bound(number("minimum")?, !is_true("exclusiveMinimum")),
-            bound(number("exclusiveMinimum")?, false),
-        ];
-        let upper = [
-            bound(number("maximum")?, !is_true("exclusiveMaximum")),
-            bound(number("exclusiveMaximum")?, false),
-        ];
-        lower.into_iter().flatten().for_each(|bound| self.add_lower(bound));
-        upper.into_iter().flatten().for_each(|bound| self.add_upper(bound));
-        if let Some(multiple) = number("multipleOf")? {
-            self.multiples.push(multiple);
-        }
-        Ok(())
-    }
-
-    fn require(&mut self, value: &Decimal) {
-        self.add_lower(Bound { value: value.clone(), inclusive: true });
-        self.add_upper(Bound { value: value.clone(), inclusive: true });
-    }
-
-    fn add_lower(&mut self, bound: Bound) {
-        if self.lower.as_ref().is_none_or(|lower| bound.is_above(lower)) {
-            self.lower = Some(bound);
-        }
-    }
-
-    fn add_upper(&mut self, bound: Bound) {
-        if self.upper.as_ref().is_none_or(|upper| bound.is_below(upper)) {
-            self.upper = Some(bound);
-        }
-    }
-
-    /// Allows the numbers as texts of `rule`.
-    fn allow(&self, integer: bool, rules: &mut Rules, rule: Rule) -> Result<(), String> {
-        let round = |bound: &Option<Bound>, lower| match integer {
-            true => bound.as_ref().map(|bound| bound.to_integer(lower)),
-            false => bound.clone(),
-        };
-        let (lower, upper) = (round(&self.lower, true), round(&self.upper, false));
-        let Some(mut all) = range(lower.as_ref(), upper.as_ref(), integer) else { return Ok(()) };
-        if let Some((step, places)) = self.multiple(integer)? {
-            let zeros = step.to_string().len() - 1;
-            if step != 10_i128.pow(zeros as u32) || (places == 0) != integer {
-                let multiples = self.multiples(step, places, lower.as_ref(), upper.as_ref())?;
-                return multiples.allow(rules, rule);
-            }
-            all.push(match places {
-                0 => format!("0|-?[1-9][0-9]*0{{{zeros}}}"),
-                _ => format!(r"-?[0-9]+(?:\.[0-9]{{1,{places}}})?"),
-            });
-            if strings::is_empty(&all, &[])? {
-                return Ok(());
-            }
-        }
-        let terminal = rules.terminal(Terminal::Regex(all, Vec::new()));
-        rules.allow(rule, vec![terminal]);
-        Ok(())
-    }
-
-    /// Returns the multiples of a number within bounds.
-    fn multiples(
-        &self,
-        step: i128,
-        places: usize,
-        lower: Option<&Bound>,
-        upper: Option<&Bound>,
-    ) -> Result<Multiples, String> {
-        let bounds = lower.into_iter().chain(upper);
-        let finest = bounds.map(|bound| bound.value.places()).max().unwrap_or(0).max(places);
-        let fine_step = step * 10_i128.pow((finest - places) as u32);
-        let steps = |bound: Option<&Bound>, sign: i128| match bound {
-            None => Ok(None),
-            Some(bound) => {
-                let value = bound.value.scaled(finest);
-                let value =
-                    value.ok_or("bounds next to `multipleOf` may have at most 18 digits")?;
-                let value = sign * value + i128::from(!bound.inclusive);
-                Ok::<_, String>(Some(sign * -(-value).div_euclid(fine_step)))
-            }
-        };
-        Ok(Multiples { step, places, first: steps(lower, 1)?, last: steps(upper, -1)? })
-    }
-
-    /// Returns the number that all numbers are multiples of, and the place of its last digit.
-    fn multiple(&self, integer: bool) -> Result<Option<(i128, usize)>, String> {
-        let mut places = self.multiples.iter().map(Decimal::places).max().unwrap_or(0);
-        let mut common = 1;
-        if self.multiples.is_empty() {
-            return Ok(None);
-        }
-        if places > 6 {
-            return Err("`multipleOf` may have at most 6 digits after the point".into());
-        }
-        if integer {
-            common = 10_i128.pow(places as u32);
-        }
-        for multiple in &self.multiples {
-            let scaled = multiple.scaled(places).map(i128::abs);
-            let scaled = scaled.filter(|value| *value > 0);
-            let scaled =
-                scaled.ok_or("`multipleOf` must be a positive number of at most 18 digits")?;
-            let (mut a, mut b) = (common, scaled);
-            while b > 0 {
-                (a, b) = (b, a % b);
-            }
-            common = (common / a)
-                .checked_mul(scaled)
-                .ok_or("its `multipleOf` are too large together")?;
-        }
-        while places > 0 && common % 10 == 0 {
-            (common, places) = (common / 10, places - 1);
-        }
-        let is_any = integer && places == 0 && common == 1;
-        Ok((!is_any).then_some((common, places)))
     }
 }
 
@@ -629,26 +374,6 @@ fn options<'a>(
     let options = options.as_array().ok_or_else(wrong)?;
     let place = below(place, keyword);
     Ok(options.iter().enumerate().map(|(index, one)| (one, format!("{place}/{index}"))).collect())
-}
-
-/// Returns the schemas of the first items, and that of the others with its keyword.
-#[expect(clippy::type_complexity, reason = "a list and a schema with its keyword")]
-fn items_of<'a>(
-    schema: &'a Map<String, Value>,
-    place: &str,
-) -> Result<(&'a [Value], Option<(&'a Value, &'static str)>), String> {
-    // Before draft 2020-12, a list of `items` is the prefix.
-    let (prefix, rest) = match schema.get("items") {
-        Some(Value::Array(prefix)) => (Some(&prefix[..]), "additionalItems"),
-        _ => (None, "items"),
-    };
-    let prefix = match (prefix, schema.get("prefixItems")) {
-        (Some(prefix), _) => prefix,
-        (None, None) => &[],
-        (None, Some(Value::Array(prefix))) => prefix,
-        (None, Some(_)) => return Err(at(place, "`prefixItems` must be a list of schemas")),
-    };
-    Ok((prefix, schema.get(rest).map(|schema| (schema, rest))))
 }
 
 /// Returns two counts of a schema: the least and the most.

@@ -3,8 +3,8 @@
 use serde_json::Number;
 use std::cmp::Ordering;
 
-/// Bounds are compared digit by digit up to this many digits. Numbers that agree with a bound in all of them are left
-/// out, so that what is allowed is always within the bound.
+/// Bounds are compared digit by digit up to this many digits. Numbers that agree with a bound in
+/// all of them are left out, so that what is allowed is always within the bound.
 const COMPARED: usize = 40;
 
 /// A decimal number of any size.
@@ -58,7 +58,8 @@ impl Decimal {
         self.fraction.is_empty()
     }
 
-    /// Returns the number as an integer after moving the point `places` to the right, if it is one of at most 18 digits.
+    /// Returns the number as an integer after moving the point `places` to the right, if it is one
+    /// of at most 18 digits.
     pub(super) fn scaled(&self, places: usize) -> Option<i128> {
         if self.fraction.len() > places || self.whole.len() + places > 18 {
             return None;
@@ -158,7 +159,8 @@ impl Bound {
     }
 }
 
-/// Returns the regular expressions of the numbers in a range: a number matches all of them. `None`: there is no number.
+/// Returns the regular expressions of the numbers in a range: a number matches all of them. `None`:
+/// there is no number.
 pub(super) fn range(
     lower: Option<&Bound>,
     upper: Option<&Bound>,
@@ -247,7 +249,8 @@ fn either(options: &[String]) -> String {
 
 const FRACTION: &str = r"(?:\.[0-9]+)?";
 
-/// Returns the regular expression of the numbers without a sign that are at least the magnitude of `bound`.
+/// Returns the regular expression of the numbers without a sign that are at least the magnitude of
+/// `bound`.
 fn at_least(bound: &Decimal, inclusive: bool, integer: bool) -> String {
     let Decimal { whole, fraction, .. } = bound;
     let any_fraction = if integer { "" } else { FRACTION };
@@ -288,8 +291,8 @@ fn fraction_above(fraction: &str, inclusive: bool) -> String {
     format!("(?:{})", either(&options))
 }
 
-/// Returns the regular expression of the numbers without a sign that are at most the magnitude of `bound`, if there are
-/// any.
+/// Returns the regular expression of the numbers without a sign that are at most the magnitude of
+/// `bound`, if there are any.
 fn at_most(bound: &Decimal, inclusive: bool, integer: bool) -> Option<String> {
     let Decimal { whole, fraction, .. } = bound;
     let any_fraction = if integer { "" } else { FRACTION };
@@ -321,7 +324,8 @@ fn at_most(bound: &Decimal, inclusive: bool, integer: bool) -> Option<String> {
     (!options.is_empty()).then(|| either(&options))
 }
 
-/// Returns the regular expression of the digits after a point that are at most `fraction`, which is not empty.
+/// Returns the regular expression of the digits after a point that are at most `fraction`, which is
+/// not empty.
 fn fraction_below(fraction: &str, inclusive: bool) -> String {
     let mut options = Vec::new();
     let digits = fraction.as_bytes();

@@ -1,18 +1,21 @@
 //! JSON schemas, as Lark grammars.
 //!
-//! A value often has to satisfy several schemas at once: those of `allOf`, what `$ref` refers to and the keywords beside
-//! it, the schemas of a property in several schemas. So the compiler works on *conjunctions*, sets of such parts. Each
-//! conjunction becomes a rule. If one of its parts offers a choice (`anyOf`, `oneOf`, `enum`), the rule's alternatives
-//! are the conjunctions with one of the options each; otherwise, it has an alternative for each type of values. A schema
-//! has finitely many parts, so recursive schemas become recursive rules.
+//! A value often has to satisfy several schemas at once: those of `allOf`, what `$ref` refers to
+//! and the keywords beside it, the schemas of a property in several schemas. So the compiler works
+//! on *conjunctions*, sets of such parts. Each conjunction becomes a rule. If one of its parts
+//! offers a choice (`anyOf`, `oneOf`, `enum`), the rule's alternatives are the conjunctions with
+//! one of the options each; otherwise, it has an alternative for each type of values. A schema has
+//! finitely many parts, so recursive schemas become recursive rules.
 //!
-//! Rules without any text are then left out with everything that needs them. So an answer within the grammar can
-//! always be completed, and a schema that no value satisfies is an error.
+//! Rules without any text are then left out with everything that needs them. So an answer within
+//! the grammar can always be completed, and a schema that no value satisfies is an error.
 
+mod arrays;
 mod compiler;
 mod decimal;
 mod document;
 mod multiples;
+mod numbers;
 mod objects;
 mod rules;
 mod strings;
@@ -24,8 +27,8 @@ use compiler::Compiler;
 use rules::Written;
 use serde_json::Value;
 
-/// Between the parts of a JSON value, as in llama.cpp: a space, or line breaks and an indent. Without a limit, a model
-/// could write spaces for ever.
+/// Between the parts of a JSON value, as in llama.cpp: a space, or line breaks and an indent.
+/// Without a limit, a model could write spaces for ever.
 const SPACE: &str = r"\x{20}|\x{A}{1,2}[\x{20}\x{9}]{0,20}";
 
 /// What stands between the parts of a value.
@@ -53,8 +56,8 @@ pub(super) fn to_lark(schema: &Value, style: &Style) -> Result<String, String> {
     Ok(lark)
 }
 
-/// Writes the rules of a schema for a grammar that has other rules, too. All names begin with `prefix`. The first rule is
-/// `start` with the prefix.
+/// Writes the rules of a schema for a grammar that has other rules, too. All names begin with
+/// `prefix`. The first rule is `start` with the prefix.
 ///
 /// # Errors
 /// As [`to_lark`].

@@ -1,4 +1,5 @@
-//! Multiples of a number, written digit by digit: a rule knows the remainder of the digits before it.
+//! Multiples of a number, written digit by digit: a rule knows the remainder of the digits before
+//! it.
 
 use super::decimal::Decimal;
 use super::rules::{Rule, Rules, Symbol};

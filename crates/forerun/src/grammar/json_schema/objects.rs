@@ -134,8 +134,8 @@ impl Compiler<'_> {
         })
     }
 
-    /// Returns the conjunction of a property, given its name, if it has a schema of its own, and whether it matches a
-    /// pattern.
+    /// Returns the conjunction of a property, given its name, if it has a schema of its own, and
+    /// whether it matches a pattern.
     fn parts_where(
         &mut self,
         all: &[Part],
@@ -197,7 +197,8 @@ impl Compiler<'_> {
         };
         let known: Vec<String> =
             properties.names.iter().map(|name| strings::literal(name)).collect();
-        // The names that match one of the patterns so far, or none, with the regular expressions that say so.
+        // The names that match one of the patterns so far, or none, with the regular expressions
+        // that say so.
         let mut classes = vec![(Vec::new(), required, known)];
         for pattern in &properties.patterns {
             let regex = self.pattern(pattern, &place)?;
@@ -279,7 +280,8 @@ impl Compiler<'_> {
             compiler.rules.allow(rule, sequence);
             Ok(rule)
         };
-        // The rules after the items so far, by the number of properties. The first list is for those that follow another.
+        // The rules after the items so far, by the number of properties. The first list is for
+        // those that follow another.
         let mut following =
             (0..=counted).map(|count| end(self, count, true)).collect::<Result<Vec<_>, _>>()?;
         let mut first = end(self, 0, false)?;

@@ -113,13 +113,15 @@ impl Rules {
         Productive(found)
     }
 
-    /// Writes what `start` needs. Sequences without a text are left out, so that an answer never gets stuck.
+    /// Writes what `start` needs. Sequences without a text are left out, so that an answer never
+    /// gets stuck.
     pub(super) fn write(&self, start: Rule, productive: &Productive, written: &mut Written<'_>) {
         let mut is_used = vec![false; self.sequences.len()];
         let mut uses_terminal = vec![false; self.terminals.len()];
         let mut next = vec![start];
         is_used[start.0] = true;
-        // Usually, the lexer leaves spaces out. It would do so within numbers, too, that consist of characters.
+        // Usually, the lexer leaves spaces out. It would do so within numbers, too, that consist of
+        // characters.
         written.spaces(self.has_characters);
         written.rule_name(start);
         while let Some(rule) = next.pop() {

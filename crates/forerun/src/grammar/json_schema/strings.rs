@@ -5,11 +5,12 @@ use llguidance::derivre::{RegexAst, RegexBuilder};
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look};
 use std::fmt::Write as _;
 
-/// How much work it may be to find out whether a regular expression matches anything, in llguidance's units (about
-/// 100 ns each).
+/// How much work it may be to find out whether a regular expression matches anything, in
+/// llguidance's units (about 100 ns each).
 const FUEL: u64 = 500_000;
 
-/// A character of a JSON string. Characters that need no escape have none, so that each text has few spellings.
+/// A character of a JSON string. Characters that need no escape have none, so that each text has
+/// few spellings.
 const CHARACTER: &str =
     r#"(?:[^"\\\x00-\x1F\x7F]|\\["\\bfnrt]|\\u00(?:0[0-9a-fA-F]|1[0-9a-fA-F]|7[fF]))"#;
 
@@ -23,7 +24,8 @@ pub(super) struct Strings {
 }
 
 impl Strings {
-    /// Returns regular expressions that a string's JSON text must all match, or `None` if there is no such string.
+    /// Returns regular expressions that a string's JSON text must all match, or `None` if there is
+    /// no such string.
     ///
     /// # Errors
     /// If it is too much work to find out whether there is one.
@@ -93,8 +95,8 @@ pub(super) fn quoted(pattern: &str) -> Result<String, String> {
     Ok(format!("\"{inner}\""))
 }
 
-/// Returns the regular expressions of the JSON texts of a format's strings. There are none for a format that is not
-/// known: such formats are annotations, as the specification has it.
+/// Returns the regular expressions of the JSON texts of a format's strings. There are none for a
+/// format that is not known: such formats are annotations, as the specification has it.
 ///
 /// # Errors
 /// Never for the formats here.

@@ -1,4 +1,5 @@
-//! Tests of schemas without a model: which texts they allow, and that whatever they allow satisfies them.
+//! Tests of schemas without a model: which texts they allow, and that whatever they allow satisfies
+//! them.
 
 use crate::grammar::tests::{
     Dice, END, accepts, byte_level, check_texts, compiler, constraint, draw, schema,
@@ -494,7 +495,8 @@ impl Schemas<'_> {
     }
 }
 
-/// Finishes the answers of random schemas, and checks them with another implementation. `FORERUN_CASES` sets how many.
+/// Finishes the answers of random schemas, and checks them with another implementation.
+/// `FORERUN_CASES` sets how many.
 #[test]
 fn answers_satisfy_random_schemas_and_always_end() {
     let cases =
@@ -576,7 +578,8 @@ fn text_of(answer: &[TokenId]) -> String {
     byte_level().decode(answer)
 }
 
-/// A model that always takes the first token it may take gets to an end, too, or writes on within a string or number.
+/// A model that always takes the first token it may take gets to an end, too, or writes on within a
+/// string or number.
 #[test]
 fn nothing_is_allowed_that_cannot_be_completed() {
     for schema in [
