@@ -77,7 +77,7 @@ class Server:
 
     def __init__(self, options, folder):
         self.log = folder / f"log-{time.monotonic_ns()}"
-        argv = [options.binary, "serve", "--port", "0", "--request-seconds", str(options.request_seconds), "--cache-bytes", "64M"]
+        argv = [options.binary, "serve", "--port", "0", "--request-seconds", str(options.request_seconds), "--cache-bytes", "16M"]
         argv += ["--drain-seconds", "2", "--log-level", "warn", "--served-model-name", "forerun", *options.serve]
         env = {key: value for key, value in os.environ.items() if not key.startswith("FORERUN_")} | {"RUST_BACKTRACE": "0"}
         with open(self.log, "w") as log:
