@@ -348,8 +348,8 @@ impl Draft {
 
     /// Appends a draft that was made after this chain's last token.
     ///
-    /// The two may be of different kinds. A candidate that is a function of the tokens before it was drawn from
-    /// the distribution that is certain of it, and verification treats both alike.
+    /// The two may be of different kinds. A candidate that is a function of the tokens before it
+    /// was drawn from the distribution that is certain of it, and verification treats both alike.
     pub fn extend(&mut self, further: Self) {
         if self.tree.is_empty() {
             *self = further;

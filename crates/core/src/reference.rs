@@ -163,8 +163,9 @@ impl TokenConstraint for EveryNth {
     }
 }
 
-/// A constraint for tests, under which a run of tokens follows some tokens: `2 1` after a 0, and `1` after a 2 and at the start.
-/// The 2 is the only allowed token there. In place of the 1, a 0 is allowed, too, as a text has several spellings.
+/// A constraint for tests, under which a run of tokens follows some tokens: `2 1` after a 0, and
+/// `1` after a 2 and at the start. The 2 is the only allowed token there. In place of the 1, a 0 is
+/// allowed, too, as a text has several spellings.
 #[derive(Clone, Copy, Debug)]
 pub struct Runs {
     /// The number of tokens in the vocabulary, at least three.

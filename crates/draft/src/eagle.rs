@@ -18,7 +18,8 @@
 //! * A draft may continue another one before the target has verified it, for PEARL. It then continues with the
 //!   features that were predicted, also after the target's come: to compute the draft's rows again takes as long as
 //!   drafting it. Only a draft that starts afresh uses the target's.
-//! * Tokens that others drafted, such as those that a grammar determines, are read with predicted features, too.
+//! * Tokens that others drafted, such as those that a grammar determines, are read with predicted
+//!   features, too.
 //! * EAGLE's code draws the siblings of its sampled trees without replacement. Here they
 //!   are drawn independently. Trees of the most probable candidates are verified as in EAGLE's code.
 
@@ -44,8 +45,8 @@ struct LastDraft {
 }
 
 impl LastDraft {
-    /// Returns whether `tokens` are this draft's, or go on after it. `readable`: how many can be read with the target's features. A
-    /// draft is not continued once the target has read it.
+    /// Returns whether `tokens` are this draft's, or go on after it. `readable`: how many can be
+    /// read with the target's features. A draft is not continued once the target has read it.
     fn goes_on_to(&self, tokens: &[TokenId], readable: usize) -> bool {
         (self.read..=self.tokens.len()).contains(&readable) && tokens.starts_with(&self.tokens)
     }
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(fresh(5).1, 6);
         // Once the target has read a draft, the next one starts afresh, also after further tokens.
         let drafted = [&tokens[..], &after].concat();
-        for further in [&[0][..], &[0, 3]] {
+        for further in [&[0, 3][..], &[0]] {
             let tokens = [&drafted[..], further].concat();
             draft(&mut drafter, &tokens, drafted.len(), 1);
             assert_eq!(drafter.model().requests.last(), Some(&(drafted.len() + 1)));

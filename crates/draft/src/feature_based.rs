@@ -11,8 +11,9 @@ pub(crate) fn readable_tokens(context: &DraftContext<'_>) -> Option<usize> {
     Some(context.tokens.len().min(features + 1)).filter(|&tokens| tokens >= 2)
 }
 
-/// Calls `draft` with the contexts that a model can read, and the number of first tokens that it reads in each. The drafts of
-/// the others are empty: in an answer's first round there are no features.
+/// Calls `draft` with the contexts that a model can read, and the number of first tokens that it
+/// reads in each. The drafts of the others are empty: in an answer's first round there are no
+/// features.
 pub(crate) fn draft_readable<'a>(
     contexts: &[DraftContext<'a>],
     done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
@@ -32,8 +33,8 @@ pub(crate) fn draft_readable<'a>(
     draft(&ready, &read, &mut |index, result| done(indices[index], result));
 }
 
-/// Drafts with a model from the features of the first `read` tokens of each context. The tokens after them become nodes of
-/// the requests' trees.
+/// Drafts with a model from the features of the first `read` tokens of each context. The tokens
+/// after them become nodes of the requests' trees.
 pub(crate) fn draft_from_features<M: FeatureModel>(
     drafter: &mut ModelDrafter<M>,
     contexts: &[DraftContext<'_>],

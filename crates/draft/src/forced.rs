@@ -1,18 +1,22 @@
-//! Drafts that begin with the tokens that a constraint determines. These need no pass of the drafter.
+//! Drafts that begin with the tokens that a constraint determines. These need no pass of the
+//! drafter.
 //!
-//! 1. Where a grammar determines how an answer goes on, a draft begins with these tokens, in the tokenizer's own spelling.
-//! 2. If they are fewer than requested, the drafter goes on after them, as after draft tokens that are not verified yet.
+//! 1. Where a grammar determines how an answer goes on, a draft begins with these tokens, in the
+//!    tokenizer's own spelling.
+//! 2. If they are fewer than requested, the drafter goes on after them, as after draft tokens that
+//!    are not verified yet.
 //!
-//! A model may spell the same text otherwise, so the tokens are verified like others. They are a function of the tokens
-//! before them. A tree has them only if they fill its depth: its candidates are allowed tokens anyway.
+//! A model may spell the same text otherwise, so the tokens are verified like others. They are a
+//! function of the tokens before them. A tree has them only if they fill all of its depths, and
+//! these are several: its candidates are allowed tokens anyway.
 
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, DraftShape, Key, Purpose, Randomness, TokenId, TokenTree, Verification};
 use forerun_lm::ModelError;
 use std::borrow::Cow;
 
-/// Drafts for several sequences, as [`Drafter::draft_batch`] does. Drafts begin with the tokens that the constraints of
-/// their sequences determine.
+/// Drafts for several sequences, as [`Drafter::draft_batch`] does. Drafts begin with the tokens
+/// that the constraints of their sequences determine.
 pub fn draft_with_forced_tokens(
     drafter: &mut dyn Drafter,
     contexts: &[DraftContext<'_>],
@@ -21,6 +25,9 @@ pub fn draft_with_forced_tokens(
     let mut starts = Vec::new();
     for (index, context) in contexts.iter().enumerate() {
         let forced = forced_tokens(context);
+        if !forced.is_empty() {
+            drafter.record_forced(context, &forced);
+        }
         match context.shape.depth() == forced.len() && !forced.is_empty() {
             true => done(index, Ok(Draft::deterministic(TokenTree::chain(&forced)))),
             false => starts.push(Start::new(index, context, forced)),
@@ -50,7 +57,9 @@ fn forced_tokens(context: &DraftContext<'_>) -> Vec<TokenId> {
             | DraftShape::ConfidentChain { .. }
             | DraftShape::ChainWithSiblings { .. }
     );
-    if is_chain || forced.len() == depth { forced } else { Vec::new() }
+    // A tree of one depth asks for alternatives.
+    let fills_tree = depth > 1 && forced.len() == depth;
+    if is_chain || fills_tree { forced } else { Vec::new() }
 }
 
 /// The first tokens of a draft, which do not fill it, if there are any.
@@ -99,8 +108,9 @@ impl<'a> Start<'a> {
     }
 }
 
-/// The draws of a drafter that goes on after forced tokens. The keys of block verification name the draft's start and the
-/// node ([`draft_key`](forerun_core::draft_key)), and the forced tokens are the draft's first nodes.
+/// The draws of a drafter that goes on after forced tokens. The keys of block verification name the
+/// draft's start and the node ([`draft_key`](forerun_core::draft_key)), and the forced tokens are
+/// the draft's first nodes.
 struct FurtherRandomness<'a> {
     randomness: &'a dyn Randomness,
     verification: Verification,
@@ -222,6 +232,8 @@ mod tests {
             let shape = DraftShape::Top { width: 2, depth, budget: Some(4) };
             assert_eq!(draft(&[0], &shape, rule).0.tree.len(), nodes, "depth {depth}");
         }
+        let alternatives = DraftShape::Top { width: 2, depth: 1, budget: None };
+        assert_eq!(draft(&[2], &alternatives, rule).0.tree.len(), 2);
         let nothing = DraftShape::Chain { length: 0 };
         assert!(draft(&[0], &nothing, rule).0.tree.is_empty());
     }

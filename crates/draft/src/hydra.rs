@@ -7,8 +7,8 @@
 //! 2. Head `h` reads that feature and the tokens after it: the last committed token and `h`
 //!    candidates.
 //! 3. So a tree grows depth by depth, and every node has a row of its own.
-//! 4. A draft may go on after tokens that the target has not read, such as those that a grammar determines. Then the first
-//!    heads read these.
+//! 4. A draft may go on after tokens that the target has not read, such as those that a grammar
+//!    determines. Then the first heads read these.
 //!
 //! Deviations: "typical acceptance" changes the distribution of the output, and is not implemented.
 //! The paper searches for the shape of its tree; here a tree holds the most probable paths.

@@ -124,33 +124,44 @@ impl<M: LayeredModel> LayerParallelDrafter<M> {
         self.drafter.model()
     }
 
-    /// Returns the number of tokens that must be exact in this round's forwards.
-    fn exact_tokens(&self, context: &DraftContext<'_>) -> usize {
+    /// Returns the round of a draft.
+    fn round(&self, context: &DraftContext<'_>) -> Round {
         // Ignore drafts of other answers. An answer without tokens yet has no draft.
         let begun = context.tokens.len() > context.prompt_len;
         let is_same_answer = |last: &&LastDraft| begun && last.prompt_len == context.prompt_len;
         let last = self.last_drafts.get(&context.sequence).filter(is_same_answer);
-        let continues = || last.is_some_and(|last| last.is_continued_by(context.tokens));
-        let round_start = || {
-            let last = last?;
-            let same_round = last.is_extended_to(context.tokens)
-                && context.tokens.len() < last.round_start + self.round_length;
-            same_round.then_some(last.round_start)
+        let now = context.tokens.len();
+        let continued = || last.filter(|last| last.is_continued_by(context.tokens));
+        let extended = || {
+            let is_same_round = |last: &&LastDraft| {
+                last.is_extended_to(context.tokens) && now < last.round_start + self.round_length
+            };
+            last.filter(is_same_round)
         };
+        let starting = |last: Option<&LastDraft>| last.map_or(now, |last| last.round_start);
+        let exact_from = |start| Round { start, exact_tokens: start };
         match self.calibration {
-            CalibrationPolicy::EveryRound => round_start().unwrap_or(context.tokens.len()),
-            CalibrationPolicy::DuringVerification if is_calibration(context) => {
-                context.tokens.len()
-            }
+            CalibrationPolicy::EveryRound => exact_from(starting(extended())),
+            CalibrationPolicy::DuringVerification if is_calibration(context) => exact_from(now),
             CalibrationPolicy::DuringVerification => {
-                let start = round_start().unwrap_or(context.tokens.len());
+                let start = starting(extended());
                 let is_prompt = start <= context.prompt_len;
-                if is_prompt { start } else { start - 1 }
+                Round { start, exact_tokens: if is_prompt { start } else { start - 1 } }
             }
-            CalibrationPolicy::OnMismatch if continues() => 0,
-            CalibrationPolicy::OnMismatch => context.tokens.len(),
-            CalibrationPolicy::PrefillOnly => context.prompt_len.min(context.tokens.len()),
-            CalibrationPolicy::Never => 0,
+            CalibrationPolicy::OnMismatch => exact_from(starting(continued())),
+            CalibrationPolicy::PrefillOnly => exact_from(context.prompt_len.min(now)),
+            CalibrationPolicy::Never => exact_from(0),
+        }
+    }
+
+    /// Returns whether the policy depends on the last draft.
+    fn needs_last_draft(&self) -> bool {
+        match self.calibration {
+            CalibrationPolicy::EveryRound | CalibrationPolicy::DuringVerification => {
+                self.round_length > 1
+            }
+            CalibrationPolicy::OnMismatch => true,
+            CalibrationPolicy::PrefillOnly | CalibrationPolicy::Never => false,
         }
     }
 }
@@ -165,14 +176,8 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
         contexts: &[DraftContext<'a>],
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
-        let exact: Vec<usize> = contexts.iter().map(|context| self.exact_tokens(context)).collect();
-        let needs_last_draft = match self.calibration {
-            CalibrationPolicy::EveryRound | CalibrationPolicy::DuringVerification => {
-                self.round_length > 1
-            }
-            CalibrationPolicy::OnMismatch => true,
-            CalibrationPolicy::PrefillOnly | CalibrationPolicy::Never => false,
-        };
+        let rounds: Vec<Round> = contexts.iter().map(|context| self.round(context)).collect();
+        let needs_last_draft = self.needs_last_draft();
         // A forward needs a row to compute: that of the last token, whose draft is not used.
         static ONE_TOKEN: DraftShape = DraftShape::Chain { length: 1 };
         let calibrates = self.calibration == CalibrationPolicy::DuringVerification;
@@ -183,7 +188,8 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
         let to_compute: Vec<DraftContext<'_>> = contexts.iter().map(with_shape).collect();
         let Self { drafter, groups, last_drafts, .. } = self;
         let request = |index: usize, request| {
-            let (order, exact_tokens) = (LayerOrder::Groups(groups), exact[index]);
+            let exact_tokens = rounds[index].exact_tokens;
+            let order = LayerOrder::Groups(groups);
             ForwardRequest { order, exact_tokens, ..request }
         };
         drafter.draft_with(&to_compute, request, &mut |index, draft| {
@@ -197,10 +203,18 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
                     DraftShape::ChainWithSiblings { .. } => draft.chain_len().unwrap_or_default(),
                     _ => draft.tree.len(),
                 };
-                last.record(&contexts[index], exact[index], &draft.tree, drafted);
+                last.record(&contexts[index], rounds[index].start, &draft.tree, drafted);
             }
             done(index, draft);
         });
+    }
+
+    fn record_forced(&mut self, context: &DraftContext<'_>, forced: &[TokenId]) {
+        if self.needs_last_draft() {
+            let (start, tree) = (self.round(context).start, TokenTree::chain(forced));
+            let last = self.last_drafts.entry(context.sequence).or_default();
+            last.record(context, start, &tree, tree.len());
+        }
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -212,6 +226,15 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
 /// Returns whether a job drafts nothing, and so only reads its tokens.
 fn is_calibration(context: &DraftContext<'_>) -> bool {
     context.shape.depth() == 0
+}
+
+/// A round of drafts.
+#[derive(Clone, Copy)]
+struct Round {
+    /// The number of tokens when it started.
+    start: usize,
+    /// The number of tokens that must be exact in its forwards.
+    exact_tokens: usize,
 }
 
 /// The last draft of a sequence, and the tokens before it.

@@ -156,6 +156,13 @@ pub trait Drafter {
         }
     }
 
+    /// Learns that a draft begins with `forced`, which a constraint determines. The drafter is
+    /// asked for what follows, if anything does. A drafter whose drafts depend on its last one
+    /// records it.
+    fn record_forced(&mut self, context: &DraftContext<'_>, forced: &[TokenId]) {
+        let _ = (context, forced);
+    }
+
     /// Drops everything that is stored for a sequence.
     fn release(&mut self, sequence: SequenceId);
 }
@@ -171,6 +178,10 @@ impl<D: Drafter + ?Sized> Drafter for Box<D> {
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
         (**self).draft_batch(contexts, done);
+    }
+
+    fn record_forced(&mut self, context: &DraftContext<'_>, forced: &[TokenId]) {
+        (**self).record_forced(context, forced);
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -9,8 +9,8 @@
 //!    token to draft.
 //! 3. All candidates of a depth share the distribution of its head. They form a chain, or a product
 //!    of the heads' best tokens.
-//! 4. A draft may go on after tokens that the target has not read, such as those that a grammar determines. The heads of
-//!    their positions are left out.
+//! 4. A draft may go on after tokens that the target has not read, such as those that a grammar
+//!    determines. The heads of their positions are left out.
 //!
 //! Deviations: the paper's "typical acceptance" changes the distribution of the output, and is not
 //! implemented. The paper searches for the shape of its tree; here a tree holds the most probable

@@ -126,8 +126,9 @@ impl<M: LanguageModel> ParallelDrafter<M> {
         Self { candidates: self.candidates.with_vocab_size(vocab_size), ..self }
     }
 
-    /// Drafts for several sequences, in one forward. The model reads the first `read` tokens of each context, or all. With
-    /// `read`, it gets the target's features, and the tokens without them are the first ones after those that it reads.
+    /// Drafts for several sequences, in one forward. The model reads the first `read` tokens of
+    /// each context, or all. With `read`, it gets the target's features, and the tokens without
+    /// them are the first ones after those that it reads.
     fn draft_with(
         &mut self,
         contexts: &[DraftContext<'_>],

@@ -11,7 +11,7 @@
 //! Deviation: a draft of a single token runs on the device that is free.
 
 use crate::{DraftContext, Drafter};
-use forerun_core::{Draft, SequenceId};
+use forerun_core::{Draft, SequenceId, TokenId};
 use forerun_lm::ModelError;
 
 /// Makes each draft in two halves, on the two devices of its drafter's model.
@@ -46,6 +46,10 @@ impl<D: Drafter> Drafter for TwoDeviceDrafter<D> {
     ) {
         let contexts: Vec<_> = contexts.iter().map(in_halves).collect();
         self.drafter.draft_batch(&contexts, done);
+    }
+
+    fn record_forced(&mut self, context: &DraftContext<'_>, forced: &[TokenId]) {
+        self.drafter.record_forced(context, forced);
     }
 
     fn release(&mut self, sequence: SequenceId) {

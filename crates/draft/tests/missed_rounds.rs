@@ -218,7 +218,8 @@ fn drafters_that_miss_rounds_draft_as_those_that_do_not() {
     }
 }
 
-/// Others have drafted the first tokens, as where a grammar determines them. The drafter may have seen them before, or not.
+/// Others have drafted the first tokens, as where a grammar determines them. The drafter may have
+/// seen them before, or not.
 #[test]
 fn a_draft_goes_on_after_tokens_that_the_target_has_not_read() {
     let models = Models::new();

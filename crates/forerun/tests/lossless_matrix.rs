@@ -25,7 +25,7 @@ use forerun_core::{
     reference as sampling_reference,
 };
 use forerun_decode::{
-    Autoregressive, DecodeError, Decoder, DraftLength, Sequence, Speculative,
+    AUTO_IN_TURNS, Autoregressive, DecodeError, Decoder, DraftLength, Sequence, Speculative,
     SpeculativeDraftLength,
 };
 use forerun_formats::ModelTypes;
@@ -136,8 +136,15 @@ fn cells_on_tokens(drafter: DrafterKind) -> Vec<Cell> {
         // DSI does not wait for late drafters.
         in_parallel(Method::Dsi, 3, "eager", 0),
         in_parallel(Method::Ssd, 3, "eager", 1),
+        in_parallel(auto_in_turns(), 3, "eager", 0),
     ]);
     cells
+}
+
+/// Returns `auto` with all of its methods in turn: in so short texts, the fastest one would decode
+/// most.
+fn auto_in_turns() -> Method {
+    Method::new(&AUTO_IN_TURNS)
 }
 
 /// Returns a cell with default options.
@@ -253,6 +260,7 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         },
         Cell { additional: &[ExtraDrafter::Target], ..pearl(MODEL, Auto, "eager", 0) },
         cell(Method::Auto, MODEL),
+        Cell { draft_tokens: Fixed(3), ..cell(auto_in_turns(), MODEL) },
         Cell { additional: &[ExtraDrafter::PromptLookup], ..cell(Method::Auto, MODEL) },
         Cell { additional: &[ExtraDrafter::PromptLookup], ..cell(Method::Speculative, MODEL) },
         Cell {
@@ -302,6 +310,8 @@ const FEW_PROMPTS: usize = 3;
 struct Case {
     prompt: Vec<TokenId>,
     request: Request,
+    /// Whether its grammar determines runs of tokens.
+    is_forced: bool,
     expected: Vec<TokenId>,
     logprobs: Option<Vec<TokenLogprob>>,
 }
@@ -393,6 +403,50 @@ fn requests(number: usize) -> Vec<Request> {
     filters.into_iter().chain(others).collect()
 }
 
+/// Returns requests whose grammars determine runs of tokens, from the start or after tokens that
+/// the model chooses. Biases and penalties are for or against these tokens.
+fn forced_requests(number: usize) -> Vec<Request> {
+    let schema = serde_json::json!({
+        "type": "object",
+        "properties": {
+            "kind": {"enum": ["weather", "wind"]},
+            "temperature": {"type": "integer"},
+            "unit": {"const": "celsius"},
+        },
+        "required": ["kind", "temperature", "unit"],
+        "additionalProperties": false,
+    });
+    let grammars = [Grammar::regex("(abc)+"), Grammar::json_schema(&schema)];
+    let options = [
+        SamplingOptions::default(),
+        SamplingOptions { temperature: 1.0, ..SamplingOptions::default() },
+        SamplingOptions {
+            temperature: 0.9,
+            repetition_penalty: 1.4,
+            frequency_penalty: 0.8,
+            logit_bias: [(98, -20.0), (99, -100.0), (101, 5.0)].into(),
+            ..SamplingOptions::default()
+        },
+        SamplingOptions {
+            presence_penalty: -0.6,
+            logit_bias: [(97, 10.0), (116, -100.0)].into(),
+            ..SamplingOptions::default()
+        },
+    ];
+    let all = grammars.iter().flat_map(|grammar| options.iter().map(move |of| (grammar, of)));
+    let request = |(grammar, sampling): (&Grammar, &SamplingOptions)| Request {
+        max_tokens: TOKENS,
+        grammar: Some(grammar.clone()),
+        sampling: sampling.clone(),
+        seed: Some(number as u64),
+        logprobs: number.is_multiple_of(2).then_some(3),
+        verification: VerificationChoice::Always(Verification::Coupled),
+        ..Request::default()
+    };
+    // Two prompts have all of them.
+    all.skip(number % 2).step_by(2).map(request).collect()
+}
+
 fn sampling(engine: &Forerun, request: &Request) -> Sampling {
     let constraint = |grammar| engine.constraint(grammar, &engine.config().eos_token_ids).unwrap();
     Sampling {
@@ -427,8 +481,12 @@ fn cases(pair: &Pair, count: usize) -> Vec<Case> {
     for index in start..start + count {
         let text = &pair.prompts[index % pair.prompts.len()];
         let prompt = tokenizer.encode(text).unwrap();
-        let requests = requests(index).into_iter();
-        for request in requests.filter(|request| has_ascii || request.grammar.is_none()) {
+        let requests = requests(index).into_iter().map(|request| (request, false));
+        let forced = forced_requests(index).into_iter().map(|request| (request, true));
+        let all = requests.chain(forced);
+        for (request, is_forced) in
+            all.filter(|(request, _)| has_ascii || request.grammar.is_none())
+        {
             let answer = answer(&engine, &prompt, &request);
             if request.grammar.is_none() || answer.finish != Finish::Eos {
                 assert_eq!(answer.tokens.len(), TOKENS);
@@ -436,7 +494,7 @@ fn cases(pair: &Pair, count: usize) -> Vec<Case> {
             let sampling = sampling(&engine, &request);
             check_against_reference(&reference, &prompt, &answer, &request, &sampling);
             let (expected, logprobs) = (answer.tokens, answer.logprobs);
-            cases.push(Case { prompt: prompt.clone(), request, expected, logprobs });
+            cases.push(Case { prompt: prompt.clone(), request, is_forced, expected, logprobs });
         }
     }
     println!("{count} prompts from number {start}: {} oracle texts", cases.len());
@@ -587,11 +645,22 @@ fn run_cases(
         // Fewer texts may have nothing to look up.
         let parts = parts(&cell);
         let parts = if cell.lookup == Lookup::None { parts } else { parts.min(3) };
-        for case in cases.iter().skip(number % parts).step_by(parts) {
+        let (forced, free): (Vec<&Case>, Vec<&Case>) =
+            cases.iter().partition(|case| case.is_forced);
+        let free = free.into_iter().skip(number % parts).step_by(parts);
+        // Each cell runs some of them.
+        let forced_parts = parts.min(forced.len().max(1));
+        let forced = forced.into_iter().skip(number % forced_parts).step_by(forced_parts);
+        for case in free.chain(forced) {
             let answer = answer(&engine, &case.prompt, &case.request);
             let what = format!("{name}, {}, {:?}", plan.placement(), case.request);
             assert_eq!(answer.tokens, case.expected, "{what}");
             assert_eq!(answer.logprobs, case.logprobs, "{what}");
+            assert!(
+                answer.statistics.failures.is_empty(),
+                "{what}: {:?}",
+                answer.statistics.failures
+            );
             total.add(&answer.statistics);
             runs += 1;
         }
@@ -928,7 +997,9 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
             runs_in_parallel(Method::Pearl, 3, "paper"),
         ]);
         if !reads_features {
-            cells.push(runs_in_parallel(Method::Dsi, 2, "eager"));
+            let methods = [Method::Dsi, Method::Ssd];
+            cells.extend(methods.map(|method| runs_in_parallel(method, 2, "eager")));
+            cells.push(runs_in_parallel(auto_in_turns(), 3, "eager"));
         }
     }
     cells

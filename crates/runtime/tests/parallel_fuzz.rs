@@ -1,6 +1,7 @@
-//! Randomised tests of speculative decoding, PEARL and DSI: with jobs in any order and of any duration; with drafters that fail,
-//! have a short context or a small vocabulary, or find nothing; with replicas that fail; with answers
-//! that end anywhere; and with constraints that determine tokens.
+//! Randomised tests of speculative decoding, PEARL and DSI: with jobs in any order and of any
+//! duration; with drafters that fail, have a short context or a small vocabulary, or find nothing;
+//! with replicas that fail; with answers that end anywhere; and with constraints that determine
+//! tokens.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

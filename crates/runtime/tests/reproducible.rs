@@ -164,8 +164,8 @@ fn generated(
     (sequence.generated().to_vec(), sequence.statistics().clone())
 }
 
-/// Asserts that a decoder generates the same text for many orders of jobs, with every kind of drafter, with and without
-/// tokens that a constraint determines.
+/// Asserts that a decoder generates the same text for many orders of jobs, with every kind of
+/// drafter, with and without tokens that a constraint determines.
 fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
     for constraint in constraints() {
         let constraint = constraint.as_ref();

@@ -1,4 +1,4 @@
-//! Answers under load are those of the same requests alone, bit for bit.
+//! Answers under load are those of the same requests alone, bit for bit, and no drafter fails.
 //!
 //! `FORERUN_ANSWERS` is the number of answers (default 300), `FORERUN_SEED` chooses the requests.
 
@@ -54,12 +54,20 @@ impl Case {
             "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer"}},
             "required": ["name", "age"],
         });
-        let (grammar, structure) = match below(6) {
+        // A grammar that determines runs of tokens.
+        let (kind, runs) = (json!({"const": "temperature"}), "(abc){2,9}");
+        let constant = json!({
+            "type": "object", "properties": {"kind": kind, "unit": {"enum": ["celsius", "kelvin"]}},
+            "required": ["kind", "unit"], "additionalProperties": false,
+        });
+        let (grammar, structure) = match below(8) {
             0 => (Some(Grammar::json_schema(&schema)), json!({"json_schema": schema})),
             1 => (
                 Some(Grammar::regex("[a-c]+[0-9]{2,9}")),
                 json!({"guided_regex": "[a-c]+[0-9]{2,9}"}),
             ),
+            2 => (Some(Grammar::json_schema(&constant)), json!({"json_schema": constant})),
+            3 => (Some(Grammar::regex(runs)), json!({"guided_regex": runs})),
             _ => (None, json!({})),
         };
         let methods = [json!("off"), json!({"method": "speculative"}), Value::Null];
@@ -91,20 +99,30 @@ fn post(agent: &ureq::Agent, address: SocketAddr, body: &Value) -> ureq::BodyRea
 
 fn answer(agent: &ureq::Agent, address: SocketAddr, body: &Value) -> Value {
     let answer: Value = serde_json::from_reader(post(agent, address, body)).unwrap();
+    assert_no_failures(&answer["forerun"], body);
     answer["choices"][0].clone()
+}
+
+/// Asserts that no drafter failed in the only answer to a request, by the server's statistics.
+fn assert_no_failures(statistics: &Value, body: &Value) {
+    assert_eq!(statistics["choices"][0]["failures"], json!([]), "{body}");
 }
 
 /// Returns the text of a stream, and why it ended. A slow client waits between its reads.
 fn streamed(agent: &ureq::Agent, address: SocketAddr, body: &Value, slow: bool) -> (String, Value) {
     let mut body = body.clone();
     body["stream"] = true.into();
-    let (mut text, mut finish) = (String::new(), Value::Null);
+    body["stream_options"] = json!({"include_usage": true});
+    let (mut text, mut finish, mut statistics) = (String::new(), Value::Null, Value::Null);
     for line in BufReader::new(post(agent, address, &body)).lines() {
         let line = line.unwrap();
         let Some(data) = line.strip_prefix("data: ").filter(|&data| data != "[DONE]") else {
             continue;
         };
         let event: Value = serde_json::from_str(data).unwrap();
+        if !event["forerun"].is_null() {
+            statistics = event["forerun"].clone();
+        }
         let choice = &event["choices"][0];
         text += choice["text"].as_str().unwrap_or_default();
         if !choice["finish_reason"].is_null() {
@@ -114,6 +132,7 @@ fn streamed(agent: &ureq::Agent, address: SocketAddr, body: &Value, slow: bool) 
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+    assert_no_failures(&statistics, &body);
     (text, finish)
 }
 

@@ -6,7 +6,7 @@ use crate::drafters::{
 use crate::exactness::assert_exact_with;
 use crate::experiment::Experiment;
 use crate::methods::{chain, iid, speculative, top};
-use crate::options::{more_options, sampling};
+use crate::options::{more_options, sampling, with_runs};
 use crate::tables::{DRAFT_MODEL, FeatureTable, VOCAB};
 use forerun_core::{Sampling, TokenId, Verification};
 use forerun_draft::{
@@ -28,6 +28,9 @@ fn speculative_decoding_in_blocks_is_exact() {
         (chain(2), 3, sampling(1.0, 0, 1.0)),
         (chain(2), 4, sampling(1.0, 0, 1.0)),
         (chain(2), 3, penalised.clone()),
+        // Drafts after forced tokens, drawn with keys of the draft's start.
+        (chain(2), 4, with_runs()[0].clone()),
+        (chain(3), 4, with_runs()[1].clone()),
         (iid(&[3]), 2, sampling(1.0, 0, 1.0)),
         (iid(&[2, 1]), 2, sampling(1.0, 0, 1.0)),
         (iid(&[2, 1]), 2, penalised),

@@ -1,7 +1,7 @@
 //! The assertions that a combination is exact.
 
 use crate::experiment::Experiment;
-use crate::options::{more_options, sampling};
+use crate::options::{more_options, sampling, with_runs};
 use crate::tables::target;
 use forerun_core::{Sampling, Verification};
 use forerun_decode::Decoder;
@@ -71,7 +71,7 @@ fn assert_exact_by(
             sampling(1.5, 2, 1.0),
             sampling(0.8, 0, 0.75),
         ];
-        for sampling in filters.into_iter().chain(more_options()) {
+        for sampling in filters.into_iter().chain(more_options()).chain(with_runs()) {
             let target = target(seed);
             let sampling = Sampling { verification, ..sampling };
             let experiment = Experiment::of(sampling, drafter, decoder);
@@ -93,8 +93,10 @@ pub(crate) fn assert_exact_in_any_order(
 ) {
     let mut branches = 0;
     let options = [sampling(1.0, 0, 1.0), more_options().pop().unwrap()];
-    for (sampling, order) in options.iter().cycle().zip([None, Some(1), Some(2), Some(3), Some(4)])
-    {
+    let orders = || [None, Some(1), Some(2), Some(3), Some(4)];
+    let cases = options.iter().cycle().zip(orders());
+    let runs = with_runs();
+    for (sampling, order) in cases.chain(runs.iter().cycle().zip(orders())) {
         let experiment = Experiment::of(sampling.clone(), drafter, decoder);
         let experiment = Experiment { tokens: 3, order, ..experiment };
         let (deviation, count) = experiment.deviation_and_branches();

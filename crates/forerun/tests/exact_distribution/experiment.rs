@@ -9,6 +9,7 @@ use forerun_core::{
 };
 use forerun_decode::{Decoder, Limits, Sequence, generate};
 use forerun_draft::Drafter;
+use forerun_lm::ModelError;
 use forerun_lm::fake::TableModel;
 use forerun_runtime::{Engine, InlineCluster};
 use std::collections::BTreeMap;
@@ -98,6 +99,10 @@ impl<'a> Experiment<'a> {
             }
         })
         .unwrap();
+        // Only the drafters that fail on purpose do.
+        let on_purpose = ModelError::Empty.to_string();
+        let failures = &sequence.statistics().failures;
+        assert!(failures.iter().all(|failure| failure.contains(&on_purpose)), "{failures:?}");
         sequence.generated()[..self.tokens].to_vec()
     }
 

@@ -17,6 +17,20 @@ pub(crate) fn constraint(nth: TokenId) -> Option<Constraint> {
     Some(reference::EveryNth { vocab_size: VOCAB as TokenId, nth }.constraint())
 }
 
+/// Returns options under which a run of tokens follows some tokens, so that drafts begin with it or
+/// have it in their middle, with and without penalties and a bias against it.
+pub(crate) fn with_runs() -> [Sampling; 2] {
+    let constraint = Some(reference::Runs { vocab_size: VOCAB as TokenId }.constraint());
+    let warm = Sampling { constraint, ..sampling(1.0, 0, 1.0) };
+    let options = SamplingOptions {
+        repetition_penalty: 1.6,
+        frequency_penalty: 0.7,
+        logit_bias: [(1, -1.5), (2, -3.0)].into(),
+        ..warm.options.clone()
+    };
+    [warm.clone(), Sampling { options, ..warm }]
+}
+
 /// Returns options that change rows of a tree differently, and all others, alone and together.
 pub(crate) fn more_options() -> Vec<Sampling> {
     let warm = || sampling(1.0, 0, 1.0);

@@ -7,12 +7,60 @@ use crate::drafters::{
 use crate::exactness::{assert_exact, assert_exact_in_any_order, assert_exact_of};
 use crate::experiment::Experiment;
 use crate::methods::{Counting, InTurn, dsi, guessing_pearl, pearl, pearl_with_siblings, ssd};
-use crate::options::{more_options, sampling};
+use crate::options::{more_options, sampling, with_runs};
 use crate::tables::{DRAFT_MODEL, FeatureTable, VOCAB};
 use forerun_core::testing::is_complete;
 use forerun_core::{Sampling, TokenId, Verification};
 use forerun_decode::{Decoder, DraftLength, Pearl, PearlDraftLength, PearlOptions};
 use forerun_draft::{CalibrationPolicy, Drafter, EagleDrafter, PromptLookup};
+
+type MakeDecoder = Box<dyn Fn() -> Box<dyn Decoder>>;
+
+/// Chains of drawn tokens and of runs that a constraint determines, over several rounds, with
+/// drafters of all kinds.
+#[test]
+fn chains_of_drawn_and_forced_tokens_are_exact() {
+    let mut on_tokens: Vec<(String, MakeDecoder)> = Vec::new();
+    for (replicas, lookahead) in [(1, 1), (1, 3), (2, 2), (3, 1)] {
+        let name = format!("dsi, {replicas} replicas, {lookahead}");
+        on_tokens.push((name, Box::new(move || Box::new(dsi(replicas, lookahead)))));
+    }
+    for length in [1, 3] {
+        on_tokens.push((format!("ssd, {length}"), Box::new(move || ssd(length, 3))));
+    }
+    let mut on_features: Vec<(String, MakeDecoder)> = Vec::new();
+    for (length, options, siblings) in
+        [(1, "eager", 0), (2, "eager", 0), (3, "eager", 1), (2, "paper", 0), (3, "paper", 1)]
+    {
+        let name = format!("pearl {options}, {length}, {siblings} siblings");
+        let decoder = move || -> Box<dyn Decoder> {
+            Box::new(pearl_with_siblings(length, options, siblings))
+        };
+        on_features.push((name, Box::new(decoder)));
+    }
+    let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(FeatureTable(DRAFT_MODEL))) };
+    let drafters: [(&str, Make<'_>, bool); 3] = [
+        ("model", &model_drafter, false),
+        ("lookup", &lookup_drafter, false),
+        ("eagle", &eagle, true),
+    ];
+    for (drafter_name, drafter, features) in drafters {
+        let on_tokens = on_tokens.iter().filter(|_| !features);
+        for (name, decoder) in on_features.iter().chain(on_tokens) {
+            for (number, sampling) in with_runs().into_iter().enumerate() {
+                for order in [None, Some(1), Some(2)] {
+                    let label = format!("{name}, {drafter_name}, {order:?}, runs {number}");
+                    let experiment = Experiment::of(sampling.clone(), drafter, &**decoder);
+                    // The first round has no features.
+                    let tokens = 3 + usize::from(features);
+                    let experiment = Experiment { tokens, features, order, ..experiment };
+                    let deviation = experiment.deviation();
+                    assert!(deviation < 1e-6, "{label}: off by {deviation}");
+                }
+            }
+        }
+    }
+}
 
 /// Rounds with and without unverified tokens, which are all accepted, partly accepted, or rejected.
 #[test]
