@@ -13,18 +13,20 @@ pub(crate) struct ApiError {
     /// The field that is wrong.
     param: Option<String>,
     code: Option<&'static str>,
+    /// Whether the field has the name of the request's own API.
+    is_renamed: bool,
 }
 
 impl ApiError {
     /// A field of the request is wrong.
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
-        let param = Some(param.into());
-        Self { param, ..Self::new(StatusCode::BAD_REQUEST, message) }
+        Self { param: Some(param.into()), ..Self::new(StatusCode::BAD_REQUEST, message) }
     }
 
     /// The request is wrong as a whole.
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: shortened(message.into()), param: None, code: None }
+        let message = shortened(message.into());
+        Self { status, message, param: None, code: None, is_renamed: false }
     }
 
     pub(crate) fn with_param(self, param: &str) -> Self {
@@ -35,8 +37,16 @@ impl ApiError {
         Self { code: Some(code), ..self }
     }
 
+    /// Returns the error of a field that has the name of the request's own API.
+    pub(crate) fn with_own_name(self) -> Self {
+        Self { is_renamed: true, ..self }
+    }
+
     /// Returns the error with another API's names of fields.
     pub(crate) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        if self.is_renamed {
+            return self;
+        }
         let param = self.param.as_deref().unwrap_or_default();
         // Only the first part of a path, such as `messages[0].content`, has another name.
         let first = param.split(['[', '.']).next().unwrap_or_default();

@@ -94,7 +94,7 @@ impl Field {
         };
         let message =
             format!("{name} is not supported by this server: {note}. Leave it out{instead}");
-        Err(ApiError::field(*name, message))
+        Err(ApiError::field(*name, message).with_own_name())
     }
 }
 
