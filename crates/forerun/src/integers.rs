@@ -23,6 +23,9 @@ pub fn large_integer(json: &[u8]) -> Option<&str> {
                 let length = json[at..].iter().position(|byte| !is_part(byte));
                 let length = length.unwrap_or(json.len() - at);
                 let number = std::str::from_utf8(&json[at..at + length]).ok()?;
+                if is_other_float(number) {
+                    return Some(number);
+                }
                 let is_integer =
                     number.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit());
                 if is_integer && number.parse::<i64>().is_err() && number.parse::<u64>().is_err() {
@@ -36,12 +39,20 @@ pub fn large_integer(json: &[u8]) -> Option<&str> {
     None
 }
 
+/// Returns whether a number such as `9007199254740993.0` is an integer that is another one as a
+/// floating-point number.
+fn is_other_float(number: &str) -> bool {
+    let Some((whole, fraction)) = number.split_once('.') else { return false };
+    let is_integer = !fraction.is_empty() && fraction.bytes().all(|digit| digit == b'0');
+    is_integer && number.parse::<f64>().is_ok_and(|value| format!("{value:.0}") != whole)
+}
+
 /// Returns what is wrong with such a number.
 #[must_use]
 pub fn too_large(number: &str) -> String {
     let shown: String = number.chars().take(40).collect();
     let dots = if shown.len() < number.len() { "…" } else { "" };
-    format!("the integer {shown}{dots} has more than 64 bits: send it as a string")
+    format!("the integer {shown}{dots} has more digits than JSON numbers keep: send it as a string")
 }
 
 #[cfg(test)]
@@ -65,6 +76,8 @@ mod tests {
             Some("18446744073709551616")
         );
         assert_eq!(found("-9223372036854775809").as_deref(), Some("-9223372036854775809"));
+        assert_eq!(found("[9007199254740993.0]").as_deref(), Some("9007199254740993.0"));
+        assert_eq!(found("[9007199254740992.0, -1.0, 0.0, 1.50]"), None);
         assert!(too_large(&"9".repeat(1000)).len() < 200);
     }
 }

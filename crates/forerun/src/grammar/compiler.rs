@@ -149,6 +149,9 @@ impl GrammarCompiler {
         *parsers.limits_mut() = ParserLimits {
             // About 2 kB each.
             max_lexer_states: 50_000,
+            // An object may have thousands of properties.
+            max_items_in_row: 60_000,
+            step_max_items: 300_000,
             verbose_errors: false,
             ..ParserLimits::default()
         };

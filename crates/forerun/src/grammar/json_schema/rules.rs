@@ -113,6 +113,29 @@ impl Rules {
         Productive(found)
     }
 
+    /// Returns the terminals that a rule consists of, if there are many: the values of `enum`. As
+    /// one lexeme, they are one thing for the parser to follow. Each comes with its own rule.
+    fn terminals_of(&self, rule: Rule) -> Option<Vec<(usize, Rule)>> {
+        const MANY: usize = 4;
+        let sequences = &self.sequences[rule.0];
+        if sequences.len() < MANY {
+            return None;
+        }
+        let terminal = |sequence: &Vec<Symbol>| {
+            let [Symbol::Rule(option)] = sequence[..] else { return None };
+            match &self.sequences[option.0][..] {
+                // No value satisfies it.
+                [] => Some((usize::MAX, option)),
+                [only] => match only[..] {
+                    [Symbol::Terminal(number)] => Some((number, option)),
+                    _ => None,
+                },
+                _ => None,
+            }
+        };
+        sequences.iter().map(terminal).collect()
+    }
+
     /// Writes what `start` needs. Sequences without a text are left out, so that an answer never
     /// gets stuck.
     pub(super) fn write(&self, start: Rule, productive: &Productive, written: &mut Written<'_>) {
@@ -128,6 +151,13 @@ impl Rules {
             let usable = |sequence: &&Vec<Symbol>| {
                 sequence.iter().filter_map(Symbol::needs).all(|rule| productive.has(rule))
             };
+            if let Some(terminals) = self.terminals_of(rule) {
+                let used = terminals.iter().filter(|(_, rule)| productive.has(*rule));
+                let used: Vec<usize> = used.map(|(terminal, _)| *terminal).collect();
+                used.iter().for_each(|terminal| uses_terminal[*terminal] = true);
+                written.any_terminal(rule, &used);
+                continue;
+            }
             for (index, sequence) in self.sequences[rule.0].iter().filter(usable).enumerate() {
                 written.begin_sequence(rule, index);
                 let start = written.lark.len();
@@ -205,6 +235,16 @@ impl Written<'_> {
             0 => write!(self.lark, "{}r{}:", self.prefix, rule.0),
             _ => write!(self.lark, " |"),
         };
+    }
+
+    /// Writes a rule that is one of these terminals.
+    fn any_terminal(&mut self, rule: Rule, terminals: &[usize]) {
+        let name = self.prefix.to_uppercase();
+        let _ = write!(self.lark, "{}r{}: {name}E{}", self.prefix, rule.0, rule.0);
+        self.space();
+        let options: Vec<String> =
+            terminals.iter().map(|number| format!("{name}T{number}")).collect();
+        let _ = writeln!(self.lark, "\n{name}E{}: {}", rule.0, options.join(" | "));
     }
 
     fn rule(&mut self, rule: Rule) {
