@@ -132,14 +132,23 @@ python profile="dev":
 wheel:
     maturin build --manifest-path python/Cargo.toml --release --locked
 
-# Update the guide's option reference from the command-line definitions
+# Update the guide's references of options and of fields of requests from their definitions
 reference:
     FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-cli --features full --locked --lib option_reference
+    FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-server --locked --lib page_of_fields
 
 # Broken files, wrong options, signals and impatient clients: more than 2,000 runs of the program (docs/hostile-cases.md)
 hostile data *options:
     cargo build --release --locked -p forerun-cli --features laboratory
     python3 scripts/hostile/run.py --binary target/release/forerun --data {{data}} {{options}}
+
+# Random and edited requests to a server, beside clients whose answers must stay equal
+traffic random="10000" edited="2000" *options:
+    cargo build --release --locked -p forerun-cli
+    python3 -m venv target/jsonschema
+    target/jsonschema/bin/pip install --quiet jsonschema
+    target/jsonschema/bin/python scripts/hostile/traffic.py --binary target/release/forerun \
+        --random {{random}} --edited {{edited}} {{options}}
 
 # A server under mixed load
 soak minutes="10":
@@ -169,13 +178,15 @@ links:
     lychee --offline --include-fragments --no-progress --root-dir "$PWD" '*.md' 'docs/**/*.md' 'models/**/*.md' 'bench/**/*.md' 'scripts/**/*.md' --remap 'https://github.com/forerun/forerun/(blob|tree)/main/(.*) file://{{justfile_directory()}}/$2'
     [ ! -d target/guide ] || lychee --offline --include-fragments --no-progress --root-dir "$PWD/target/guide" --remap 'https://github.com/forerun/forerun/(blob|tree)/main/(.*) file://{{justfile_directory()}}/$2' 'target/guide/**/*.html'
 
-# Drive `forerun serve` with the official clients of OpenAI, Anthropic and LangChain: just clients URL
+# Drive `forerun serve --cors-origin '*'` with the official clients of OpenAI, Anthropic and LangChain, also in a browser:
+# just clients URL
 clients url="http://127.0.0.1:8080":
     python3 -m venv target/clients
-    target/clients/bin/pip install --quiet openai anthropic langchain-openai
+    target/clients/bin/pip install --quiet openai anthropic langchain-openai openai-agents
     target/clients/bin/python scripts/check_clients.py {{url}}
     cp scripts/check_clients.mjs target/clients/
-    cd target/clients && npm install --silent --no-save openai && node check_clients.mjs {{url}}
+    cd target/clients && npm install --silent --no-save openai @anthropic-ai/sdk esbuild && \
+        node check_clients.mjs {{url}} && node check_clients.mjs {{url}} --browser
 
 # Compare a running server with its OpenAPI document. The document does not say which fields exclude one another.
 openapi url="http://127.0.0.1:8080" examples="200":
