@@ -130,7 +130,7 @@ python profile="dev":
 
 # The wheel for users, in target/wheels; needs maturin
 wheel:
-    maturin build --manifest-path python/Cargo.toml --release --locked
+    maturin build --manifest-path python/Cargo.toml --profile dist --locked
 
 # Update the guide's references of options and of fields of requests from their definitions
 reference:

@@ -75,13 +75,12 @@ CONTROL
 for target in "${targets[@]}"; do
     echo "== $target"
     rustup target add "$target" >/dev/null 2>&1 || true
-    cargo build --release --locked --package forerun-cli --target "$target" --features "$features" \
-        --config 'profile.release.debug=false' --config 'profile.release.strip="symbols"'
+    cargo build --profile dist --locked --package forerun-cli --target "$target" --features "$features"
     name=forerun-$version-$target
     stage=$dist/$name
     rm -rf "$stage"
     mkdir -p "$stage/completions" "$stage/man/man1"
-    binary=target/$target/release/forerun
+    binary=target/$target/dist/forerun
     [ -e "$binary" ] || binary=$binary.exe
     cp "$binary" README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$stage"
     # The same for all targets, by the first binary that runs here.
