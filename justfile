@@ -137,7 +137,7 @@ reference:
     FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-cli --features full --locked --lib option_reference
     FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-server --locked --lib page_of_fields
 
-# Broken files, wrong options, signals and impatient clients: more than 2,000 runs of the program (docs/hostile-cases.md)
+# Broken files, wrong options, signals and impatient clients: more than 2,000 runs of the program (docs/testing.md)
 hostile data *options:
     cargo build --release --locked -p forerun-cli --features laboratory
     python3 scripts/hostile/run.py --binary target/release/forerun --data {{data}} {{options}}
