@@ -20,8 +20,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, extract};
 use error::ApiError;
-use serde::de::DeserializeOwned;
-use serde_json::error::Category;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use state::{State, unix_seconds};
@@ -131,21 +130,18 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
         let message = forerun::integer_too_large(number);
         return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
     }
+    let bad_request = |message| ApiError::new(StatusCode::BAD_REQUEST, message);
+    // A body that is no JSON says so, whatever else is wrong with it.
+    serde_json::from_slice::<IgnoredAny>(body)
+        .map_err(|error| bad_request(format!("the body is not valid JSON: {error}")))?;
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+    serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.inner());
-        let message = match inner.classify() {
-            Category::Syntax | Category::Eof => format!("the body is not valid JSON: {inner}"),
-            _ if path == "." => format!("the body is not a valid request: {inner}"),
-            _ => return ApiError::field(&*path, format!("{path}: {inner}")),
-        };
-        ApiError::new(StatusCode::BAD_REQUEST, message)
-    })?;
-    deserializer.end().map_err(|error| {
-        let message = format!("the body is not one JSON object: {error}");
-        ApiError::new(StatusCode::BAD_REQUEST, message)
-    })?;
-    Ok(value)
+        match &*path {
+            "." => bad_request(format!("the body is not a valid request: {inner}")),
+            path => ApiError::field(path, format!("{path}: {inner}")),
+        }
+    })
 }
 
 /// Returns the key of a request. Anthropic's clients send it in a header of their own.
