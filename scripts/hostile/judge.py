@@ -193,8 +193,10 @@ def check_error(status, error, sent, request):
     if inside and inside.group().encode() not in request:
         raise Wrong(f"an error shows the server's inside: {message[:500]}")
     if isinstance(sent, dict) and status == 400 and not error.get("param"):
+        # What is wrong with the text of the body is found before its fields are read.
+        in_text = ["the body is not valid JSON", "digits than JSON numbers keep"]
         # Anthropic's errors have no field for it.
-        if not any(name in message for name in keys(sent) if name):
+        if not any(words in message for words in in_text) and not any(name in message for name in keys(sent) if name):
             raise Wrong(f"an error that names no field: {message[:500]}")
     return message
 
@@ -205,7 +207,10 @@ def check_refusal(path, sent, message):
         return
     try:
         found = asked(path, sent)
-        schemas = ([found.schema] if found.has_schema else []) + list(found.tools.values())
+        # The parameters of a tool are an object, whatever else their schema allows.
+        tools = [{"allOf": [schema, {"type": "object"}], **{key: schema[key] for key in ("$defs", "definitions") if key in schema}}
+                 if isinstance(schema, dict) else schema for schema in found.tools.values()]
+        schemas = ([found.schema] if found.has_schema else []) + tools
         # The server knows formats that are not checked here.
         if "format" in keys(schemas):
             return

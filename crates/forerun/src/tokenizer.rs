@@ -227,13 +227,13 @@ impl Tokenizer {
         };
         let json = match std::fs::read_to_string(&file) {
             Ok(json) => json,
-            Err(error) => return Err(broken(file, error)),
+            Err(error) => return Err(broken(file, &error)),
         };
         let config_file = file.with_file_name(CONFIG);
         let config = match std::fs::read_to_string(&config_file) {
             Ok(config) => Some(config),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(broken(config_file, error)),
+            Err(error) => return Err(broken(config_file, &error)),
         };
         Self::from_json(file, &json, config.as_deref())
     }
@@ -254,7 +254,7 @@ impl Tokenizer {
         configured_bos: impl FnOnce(&tokenizers::Tokenizer) -> Result<Option<TokenId>, TokenizerError>,
     ) -> Result<Self, TokenizerError> {
         refuse_unknown_characters(&mut inner);
-        let empty = inner.encode("", true).map_err(|error| broken(&file, error))?;
+        let empty = inner.encode("", true).map_err(|error| broken(&file, &error))?;
         let adds_special_tokens = empty.get_special_tokens_mask().contains(&1);
         let bos = if adds_special_tokens { None } else { configured_bos(&inner)? };
         Self::with(inner, file, bos, HashSet::new())
@@ -271,7 +271,7 @@ impl Tokenizer {
         // Neither the alphabet of byte-level tokenizers nor that of sentencepiece is shorter than the
         // text that it stands for.
         let longest_token = vocabulary.keys().map(String::len).max().unwrap_or(0);
-        let ends = mark_ends(&mut inner, &vocabulary).map_err(|error| broken(&file, error))?;
+        let ends = mark_ends(&mut inner, &vocabulary).map_err(|error| broken(&file, &error))?;
         let added = inner.get_added_tokens_decoder().into_iter();
         control.extend(added.filter(|(_, token)| token.special).map(|(id, _)| id));
         let decoder = serde_json::to_value(inner.get_decoder()).unwrap_or_default();
@@ -296,7 +296,7 @@ impl Tokenizer {
 
     /// Builds the tokenizer of a llama2.c file from its pieces.
     fn from_llama2c(file: PathBuf, pieces: &[llama2c::Piece]) -> Result<Self, TokenizerError> {
-        let inner = llama2c::byte_pair_tokenizer(pieces).map_err(|error| broken(&file, error))?;
+        let inner = llama2c::byte_pair_tokenizer(pieces).map_err(|error| broken(&file, &error))?;
         Self::with(inner, file, Some(1), HashSet::from([0, 1, 2]))
     }
 
@@ -305,7 +305,7 @@ impl Tokenizer {
     /// # Errors
     /// If the tokenizer cannot be serialized.
     pub fn to_json(&self) -> Result<String, TokenizerError> {
-        self.inner.to_string(false).map_err(|error| broken(&self.file, error))
+        self.inner.to_string(false).map_err(|error| broken(&self.file, &error))
     }
 
     /// Returns the entries of `tokenizer_config.json` that [`Self::to_json`] does not contain.
@@ -643,7 +643,7 @@ fn mark_ends(
 
 /// Parses the contents of a `tokenizer.json`.
 fn parse(file: &Path, json: &str) -> Result<tokenizers::Tokenizer, TokenizerError> {
-    let broken = |error| broken(file, error);
+    let broken = |error: tokenizers::Error| broken(file, &error);
     let mut inner: tokenizers::Tokenizer = json.parse().map_err(broken)?;
     // Files may have the truncation and padding of training. A prompt must stay whole.
     inner.with_padding(None);
@@ -651,7 +651,7 @@ fn parse(file: &Path, json: &str) -> Result<tokenizers::Tokenizer, TokenizerErro
     Ok(inner)
 }
 
-fn broken(file: &Path, error: tokenizers::Error) -> TokenizerError {
+fn broken(file: &Path, error: &tokenizers::Error) -> TokenizerError {
     TokenizerError::Broken { file: file.to_owned(), reason: error.to_string() }
 }
 

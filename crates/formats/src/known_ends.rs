@@ -46,7 +46,7 @@ pub fn known_ends<'a>(tokens: impl Iterator<Item = (u32, &'a str, bool)>) -> Vec
         .map(|(id, text, is_control)| (id, (text, is_control)))
         .collect();
     let has = |text: &&str| candidates.values().any(|(other, _)| other == text);
-    let family = ENDS_OF_MESSAGES.iter().find(|ends| ends.iter().all(|end| has(end)));
+    let family = ENDS_OF_MESSAGES.iter().find(|ends| ends.iter().all(&has));
     let is_end = |(text, is_control): (&str, bool)| match text {
         // An answer of several messages goes on after the end of one.
         END_OF_MESSAGE => family.is_none(),

@@ -227,7 +227,8 @@ fn formats_have_their_schemas_where_each_api_puts_them() {
     });
     let wrong = json!({"type": "text"});
     let anthropic = |schema: &Value| json!({"type": "json_schema", "schema": schema});
-    let cases: [(&str, fn(&Value) -> Value, &str, &str); 5] = [
+    type Body = fn(&Value) -> Value;
+    let cases: [(&str, Body, &str, &str); 5] = [
         (
             "/v1/chat/completions",
             |schema| json!({"response_format": {"type": "json_object", "schema": schema}}),

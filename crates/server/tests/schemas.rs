@@ -1,5 +1,7 @@
 //! What answers must look like: exact numbers, tools next to a format, and schemas that are refused.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use crate::common::{Running, serve, serve_template};
 use forerun::RandomPair;
 use serde_json::{Value, json};
@@ -17,9 +19,8 @@ fn with_schema(schema: &Value) -> Vec<(&'static str, Value)> {
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         body
     };
-    let completion = |field: &str| {
-        json!({"prompt": "x", "max_tokens": 200, "temperature": 1.5, field: schema})
-    };
+    let completion =
+        |field: &str| json!({"prompt": "x", "max_tokens": 200, "temperature": 1.5, field: schema});
     let message = |fields: Value| {
         let mut body = chat(fields);
         body.as_object_mut().unwrap().remove("temperature");
@@ -52,7 +53,9 @@ fn with_schema(schema: &Value) -> Vec<(&'static str, Value)> {
         ),
         (
             "/v1/messages",
-            message(json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}})),
+            message(
+                json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}}),
+            ),
         ),
     ]
 }
@@ -121,7 +124,9 @@ fn what_cannot_be_exact_or_bounded_is_refused_by_name() {
         let bodies = [
             format!(r#"{{"prompt":"x","json_schema":{schema}}}"#),
             format!(r#"{{"prompt":"x","guided_json":{schema}}}"#),
-            format!(r#"{{"prompt":"x","response_format":{{"type":"json_object","schema":{schema}}}}}"#),
+            format!(
+                r#"{{"prompt":"x","response_format":{{"type":"json_object","schema":{schema}}}}}"#
+            ),
         ];
         for body in bodies {
             let answer = server.send("POST", "/v1/completions", "", &body);
@@ -130,7 +135,10 @@ fn what_cannot_be_exact_or_bounded_is_refused_by_name() {
         }
     }
     // In histories of calls.
-    for arguments in [r#"{"id":99999999999999999999}"#.to_owned(), json!("{\"id\":99999999999999999999}").to_string()] {
+    for arguments in [
+        r#"{"id":99999999999999999999}"#.to_owned(),
+        json!("{\"id\":99999999999999999999}").to_string(),
+    ] {
         let body = format!(
             r#"{{"messages":[{{"role":"user","content":"x"}},{{"role":"assistant","content":null,"tool_calls":
             [{{"id":"c1","type":"function","function":{{"name":"f","arguments":{arguments}}}}}]}}]}}"#
@@ -211,7 +219,11 @@ fn an_answer_next_to_tools_is_a_call_or_has_the_format() {
 fn parameters_without_a_type_are_objects() {
     let pair = RandomPair::make().unwrap();
     let server = serve(&pair);
-    for parameters in [json!({"minLength": 4}), json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({"allOf": [{"$ref": "#"}]})] {
+    for parameters in [
+        json!({"minLength": 4}),
+        json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+        json!({"allOf": [{"$ref": "#"}]}),
+    ] {
         let body = json!({
             "messages": [{"role": "user", "content": "x"}], "max_tokens": 300, "tool_choice": "required",
             "tools": [{"type": "function", "function": {"name": "fi", "parameters": parameters}}],

@@ -78,7 +78,11 @@ struct OpenString {
 impl Reader {
     /// Reads more. Returns whether a name was there before.
     fn read(&mut self, bytes: &[u8]) -> bool {
-        bytes.iter().fold(false, |repeated, byte| self.step(*byte) || repeated)
+        let mut is_repeated = false;
+        for byte in bytes {
+            is_repeated |= self.step(*byte);
+        }
+        is_repeated
     }
 
     fn step(&mut self, byte: u8) -> bool {

@@ -188,16 +188,16 @@ pub(super) fn range(
     }];
     if let Some(Bound { value, inclusive }) = lower {
         all.push(match value.negative {
-            true => either(&["[0-9.]+".into(), signed(at_most(value, *inclusive, integer)?)]),
+            true => either(&["[0-9.]+".into(), signed(&at_most(value, *inclusive, integer)?)]),
             false => at_least(value, *inclusive, integer),
         });
     }
     if let Some(Bound { value, inclusive }) = upper {
         all.push(match value.negative {
-            true => signed(at_least(value, *inclusive, integer)),
+            true => signed(&at_least(value, *inclusive, integer)),
             false => match at_most(value, *inclusive, integer) {
-                Some(positive) => either(&[signed("[0-9.]+".into()), positive]),
-                None => signed("[0-9.]+".into()),
+                Some(positive) => either(&[signed("[0-9.]+"), positive]),
+                None => signed("[0-9.]+"),
             },
         });
     }
@@ -239,7 +239,7 @@ pub(super) fn literal(value: &Decimal) -> String {
     value.to_string().replace('.', r"\.")
 }
 
-fn signed(magnitude: String) -> String {
+fn signed(magnitude: &str) -> String {
     format!("-(?:{magnitude})")
 }
 
@@ -268,7 +268,7 @@ fn at_least(bound: &Decimal, inclusive: bool, integer: bool) -> String {
             (true, false) => {}
             (false, true) if fraction.is_empty() => options.push(format!("{whole}{FRACTION}")),
             (false, _) => {
-                options.push(format!(r"{whole}\.{}", fraction_above(fraction, inclusive)))
+                options.push(format!(r"{whole}\.{}", fraction_above(fraction, inclusive)));
             }
         }
     }

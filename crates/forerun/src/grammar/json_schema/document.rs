@@ -17,8 +17,11 @@ pub(super) enum Kind<'a> {
     Never,
 }
 
+/// Returns whether a keyword's value forbids nothing in its schema.
+type ForbidsNothing = fn(&Value, &Map<String, Value>) -> bool;
+
 /// Keywords that forbid something and are not supported, with the values that forbid nothing.
-const UNSUPPORTED: [(&str, fn(&Value, &Map<String, Value>) -> bool); 12] = [
+const UNSUPPORTED: [(&str, ForbidsNothing); 12] = [
     ("not", |value, _| *value == Value::Bool(false)),
     ("if", |_, schema| !schema.contains_key("then") && !schema.contains_key("else")),
     ("contains", |_, schema| {

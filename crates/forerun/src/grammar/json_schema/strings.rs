@@ -157,7 +157,7 @@ fn search(hir: &Hir, out: &mut String) -> Result<(), &'static str> {
     match hir.kind() {
         HirKind::Capture(capture) => return search(&capture.sub, out),
         HirKind::Alternation(options) => {
-            return joined(options, out, |option, out| search(option, out));
+            return joined(options, out, search);
         }
         _ => {}
     }

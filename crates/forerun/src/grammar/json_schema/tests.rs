@@ -464,17 +464,17 @@ impl Schemas<'_> {
             10 => schema["exclusiveMaximum"] = number(self),
             11 => {
                 schema["multipleOf"] =
-                    json!(self.one_of(&[1.0, 2.0, 3.0, 7.0, 0.5, 0.1, 10.0, 100.0]))
+                    json!(self.one_of(&[1.0, 2.0, 3.0, 7.0, 0.5, 0.1, 10.0, 100.0]));
             }
             12 => schema["minLength"] = small(self),
             13 => schema["maxLength"] = small(self),
             14 => {
                 schema["pattern"] =
-                    json!(self.one_of(&["a", "^a", "b$", "^[a-c]*$", "^.?$", "\\d+", "^(x|é)+$"]))
+                    json!(self.one_of(&["a", "^a", "b$", "^[a-c]*$", "^.?$", "\\d+", "^(x|é)+$"]));
             }
             15 => {
                 schema["format"] =
-                    json!(self.one_of(&["date", "ipv4", "uuid", "time", "email", "path"]))
+                    json!(self.one_of(&["date", "ipv4", "uuid", "time", "email", "path"]));
             }
             16 | 17 => schema["items"] = self.schema(depth - 1),
             18 => schema["prefixItems"] = self.schemas(depth - 1),

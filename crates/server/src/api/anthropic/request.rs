@@ -245,7 +245,7 @@ impl AnthropicMessage {
             let field = format!("{field}[{number}]");
             match &*block.r#type {
                 "text" => {
-                    texts.push(ContentPart::text(block.required(&block.text, &field, "text")?))
+                    texts.push(ContentPart::text(block.required(&block.text, &field, "text")?));
                 }
                 "thinking" => message.reasoning_content.clone_from(&block.thinking),
                 "redacted_thinking" => {}

@@ -61,7 +61,8 @@ fn page() -> String {
         if !text.is_empty() {
             page += &format!("\n{text}");
         }
-        let parts: [(&str, &str, fn(&Decision) -> bool); 3] = [
+        type IsListed = fn(&Decision) -> bool;
+        let parts: [(&str, &str, IsListed); 3] = [
             ("Obeyed", "what it does", |it| matches!(it, Decision::Obeyed)),
             ("Refused", "why", |it| matches!(it, Decision::Refused(_))),
             ("Ignored", "why", |it| matches!(it, Decision::Ignored)),
