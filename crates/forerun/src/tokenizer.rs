@@ -227,13 +227,13 @@ impl Tokenizer {
         };
         let json = match std::fs::read_to_string(&file) {
             Ok(json) => json,
-            Err(error) => return Err(broken(file, &error)),
+            Err(error) => return Err(broken(file, error)),
         };
         let config_file = file.with_file_name(CONFIG);
         let config = match std::fs::read_to_string(&config_file) {
             Ok(config) => Some(config),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(broken(config_file, &error)),
+            Err(error) => return Err(broken(config_file, error)),
         };
         Self::from_json(file, &json, config.as_deref())
     }
