@@ -170,7 +170,9 @@ fn tagged_value(schema: &Value) -> String {
 /// Returns the schema of arguments. They are an object, whatever else the tool's schema allows.
 fn object(parameters: &Value) -> Value {
     let mut schema = spaced(parameters);
-    schema["type"] = "object".into();
+    let mut all = schema["allOf"].as_array().cloned().unwrap_or_default();
+    all.push(json!({"type": "object"}));
+    schema["allOf"] = all.into();
     schema
 }
 
