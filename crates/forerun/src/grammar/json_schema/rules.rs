@@ -1,6 +1,6 @@
 //! The rules of a grammar, and how they are written in Lark.
 
-use serde_json::Value;
+use super::strings;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
@@ -269,8 +269,8 @@ impl Written<'_> {
         };
         let _ = match terminal {
             Terminal::Text(text) | Terminal::Character(text) => {
-                let text = Value::from(&**text).to_string().replace('\u{7F}', "\\u007f");
-                writeln!(self.lark, "{name}T{number}: {text}")
+                // Lark writes texts as JSON does.
+                writeln!(self.lark, "{name}T{number}: {}", strings::text_of(text))
             }
             Terminal::Regex(all, none) if none.is_empty() => {
                 writeln!(self.lark, "{name}T{number}: {}", regexes(all, " & "))

@@ -1,3 +1,5 @@
+//! Tests of the table of fields, for every type of request.
+
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use super::table::TABLE;
