@@ -16,10 +16,10 @@ import urllib.request
 
 
 def events(response):
-    """Yields the JSON objects of a stream of server-sent events."""
+    """Yields the JSON objects of a stream of server-sent events. Lines that begin with a colon are comments."""
     for line in response:
-        data = line.decode().strip().removeprefix("data: ")
-        if data and data != "[DONE]":
+        name, _, data = line.decode().strip().partition(": ")
+        if name == "data" and data != "[DONE]":
             yield json.loads(data)
 
 
