@@ -2,8 +2,10 @@
 
 Usage: check_papers.py BINARY [--update] [FILE …]      (BINARY has the feature `laboratory`)
 
-A command stands in a heading, or after "**Simulated** (" at the beginning of a line. Its table is the first one after it. Tables have
-the means of 400 texts, unless the command has `--texts` (docs/papers/README.md). `--update` writes the new tables.
+A command stands in a heading, or after "**Simulated** (" at the beginning of a line. Its table is
+the first one after it. It may be an excerpt: some of the rows and columns, in the order of the
+command. Tables have the means of 400 texts, unless the command has `--texts`
+(docs/papers/README.md). `--update` writes the new tables.
 """
 
 import concurrent.futures
@@ -47,6 +49,30 @@ def cells(row):
     return [cell.strip() for cell in row.strip("|").split("|")]
 
 
+def excerpt(printed, now):
+    """Returns the rows and columns of `now` that a document prints, or all of it if it lacks some.
+
+    A row of the document is the one with which it has the most cells in common.
+    """
+    headings, wanted = cells(now[0]), cells(printed[0])
+    columns = []
+    for heading in wanted:
+        start = columns[-1] + 1 if columns else 0
+        if heading not in headings[start:]:
+            return now
+        columns.append(headings.index(heading, start))
+    left = [[cells(row)[column] for column in columns] for row in now[2:]]
+    rows = []
+    for row in map(cells, printed[2:]):
+        if not left:
+            return now
+        nearest = max(left, key=lambda other: sum(map(str.__eq__, row, other)))
+        left.remove(nearest)
+        rows.append(nearest)
+    table = [wanted, ["---"] * len(wanted), *rows]
+    return [f"| {' | '.join(row)} |" for row in table]
+
+
 def differences(printed, now):
     """Returns what differs between two tables, a line each."""
     if len(printed) != len(now) or cells(printed[0]) != cells(now[0]):
@@ -74,7 +100,8 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda table: simulated(binary, table[1]), found))
     changed = 0
-    for (path, command, printed), now in zip(found, results, strict=True):
+    for (path, command, printed), whole in zip(found, results, strict=True):
+        now = excerpt(printed, whole)
         lines = differences(printed, now)
         compared = sum(len(cells(row)) for row in now[2:])
         print(f"{path.name}: {command}: {compared - len(lines) if len(printed) == len(now) else 0} of {compared} cells are equal")
