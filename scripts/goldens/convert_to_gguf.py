@@ -10,7 +10,7 @@ Usage:
 
     python convert_to_gguf.py --families DIR --out DIR [MODEL ...]
 
-README.md in the same folder explains the models.
+README.md in the same folder has the commands.
 """
 
 import argparse

@@ -14,7 +14,7 @@ Usage:
 
     python make_dspark.py --out DIR
 
-README.md in the same folder explains the folders and the fields.
+README.md in the same folder explains the fields.
 """
 
 import numpy

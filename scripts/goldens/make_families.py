@@ -11,7 +11,7 @@ Usage:
 
     python make_families.py --out DIR
 
-README.md in the same folder explains the folders and the fields.
+README.md in the same folder explains the fields.
 """
 
 import argparse

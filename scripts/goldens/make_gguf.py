@@ -11,7 +11,7 @@ Usage:
 
     python make_gguf.py --out DIR
 
-README.md in the same folder explains the models.
+README.md in the same folder has the commands.
 """
 
 import argparse

@@ -16,7 +16,7 @@ Usage:
 
     python make_mtp.py --out DIR
 
-README.md in the same folder explains the folders and the fields.
+README.md in the same folder explains the fields.
 """
 
 import argparse

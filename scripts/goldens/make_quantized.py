@@ -15,7 +15,7 @@ Usage:
 
 With `--check`, the packages that define the formats restore the same weights:
 `transformers`, `compressed_tensors` and, from the files given, AutoAWQ and
-GPTQModel. README.md in the same folder explains the folders.
+GPTQModel. README.md in the same folder explains the fields.
 """
 
 import argparse
