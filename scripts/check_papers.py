@@ -104,7 +104,9 @@ def main():
         now = excerpt(printed, whole)
         lines = differences(printed, now)
         compared = sum(len(cells(row)) for row in now[2:])
-        print(f"{path.name}: {command}: {compared - len(lines) if len(printed) == len(now) else 0} of {compared} cells are equal")
+        equal = compared - len(lines) if len(printed) == len(now) else 0
+        rows = f"{len(now) - 2} of {len(whole) - 2} rows"
+        print(f"{path.name}: {command}: {rows}, {equal} of {compared} cells are equal")
         print("\n".join(lines), end="\n" if lines else "")
         changed += bool(lines)
         if lines and "--update" in sys.argv:
