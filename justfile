@@ -3,8 +3,31 @@
 # All features but `mpi`, which needs Open MPI: see docs/decisions/0100-heavy-requirements-stay-outside-the-default-build.md
 full := "--features forerun-cli/full"
 
-# All checks of CI
-check: fmt clippy doc deny test
+# What every change must pass, and the parts that it touches: see docs/testing.md
+check:
+    .ci/run
+
+# Every check and every test, in its long version: hours
+nightly: nightly-checks nightly-tests nightly-servers
+
+nightly-checks:
+    .ci/run all
+    just deny platforms aarch64 examples python guide papers
+
+nightly-tests:
+    just lossless 120 "$(date +%Y%j)"
+    just samples exact certified rows batches gpu cuda worlds wire training mpi fuzz
+
+nightly-servers:
+    just load traffic soak page
+    just served clients openapi
+
+# Run a recipe that needs a server, such as `clients` or `openapi`
+[private]
+served +recipes:
+    cargo build --release --locked
+    target/release/forerun serve --cors-origin '*' --quiet & server=$!; \
+        trap 'kill $server' EXIT; sleep 5; for recipe in {{recipes}}; do just $recipe || exit 1; done
 
 fmt:
     cargo fmt --all -- --check
@@ -21,7 +44,7 @@ deny:
     scripts/check_dependencies.sh --always
     cargo deny --all-features check advisories
 
-# All tests, with the lossless matrix on a sample of prompts
+# All tests of all crates and features but `mpi`, each in a process of its own
 test:
     cargo nextest run --workspace {{full}} --locked
     cargo nextest run -p forerun-cli --no-default-features --locked missing without_a_model

@@ -250,7 +250,8 @@ def check_answer(path, sent, body):
         return Verdict("answered")
     check_counts(path, sent, answer)
     # Other fields than a format may begin or end the text.
-    begun = path == bodies.MESSAGES and sent["messages"][-1]["role"] == "assistant"
+    messages = given(sent, "messages")
+    begun = path == bodies.MESSAGES and isinstance(messages, list) and given(messages[-1], "role") == "assistant"
     others = ("stop", "stop_sequences", "stop_token_ids", "echo", "continue_final_message", "ignore_eos", "bad_words",
               "functions", "suffix", "skip_special_tokens")
     if begun or any(sent.get(name) for name in others):

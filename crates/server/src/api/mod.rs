@@ -119,21 +119,20 @@ async fn require_key(
     ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key").into_response()
 }
 
-/// The body of a request, within the limits.
+/// The body of a request: JSON within the limits, whose integers are kept as they are.
 pub(crate) fn body_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
-    body.map_err(|rejection| ApiError::new(rejection.status(), rejection.body_text()))
+    let body =
+        body.map_err(|rejection| ApiError::new(rejection.status(), rejection.body_text()))?;
+    if let Some(number) = forerun::large_integer(&body) {
+        return Err(bad_request(forerun::integer_too_large(number)));
+    }
+    serde_json::from_slice::<IgnoredAny>(&body)
+        .map_err(|error| bad_request(format!("the body is not valid JSON: {error}")))?;
+    Ok(body)
 }
 
-/// Parses the body of a request. Errors name the field.
+/// Parses some fields of a request. Errors name the field.
 pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
-    if let Some(number) = forerun::large_integer(body) {
-        let message = forerun::integer_too_large(number);
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
-    }
-    let bad_request = |message| ApiError::new(StatusCode::BAD_REQUEST, message);
-    // A body that is no JSON says so, whatever else is wrong with it.
-    serde_json::from_slice::<IgnoredAny>(body)
-        .map_err(|error| bad_request(format!("the body is not valid JSON: {error}")))?;
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.inner());
@@ -142,6 +141,10 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
             path => ApiError::field(path, format!("{path}: {inner}")),
         }
     })
+}
+
+fn bad_request(message: String) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, message)
 }
 
 /// Returns the key of a request. Anthropic's clients send it in a header of their own.
