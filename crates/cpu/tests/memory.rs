@@ -147,7 +147,8 @@ struct MemoryMonitor {
 
 impl MemoryMonitor {
     fn start() -> Self {
-        let [peak, resident_peak] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let now = [own_memory(), resident_memory()];
+        let [peak, resident_peak] = now.map(|bytes| Arc::new(AtomicU64::new(bytes)));
         let stop = Arc::new(AtomicBool::new(false));
         let (shared_peak, shared_stop) = (Arc::clone(&peak), Arc::clone(&stop));
         let shared_resident_peak = Arc::clone(&resident_peak);

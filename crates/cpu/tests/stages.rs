@@ -22,6 +22,7 @@ use forerun_lm::{CachePart, ForwardRequest, LanguageModel, LayerGroups, LayerOrd
 use forerun_model::{CachedTransformer, Forward};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
 /// Hidden states of all stages: the last ones first.
@@ -230,18 +231,32 @@ fn a_member_that_fails_or_is_out_of_step_ends_the_passes() {
     }
     // A member goes on without having handed over its rows, and the leader waits until the pass is cancelled. The next
     // pass is right.
-    let mut pipeline = passes(2, Behaviour::Skips);
-    let cancel = AtomicBool::new(false);
+    let (skips, skipped) = channel();
+    let disturbance = |member| -> Disturbance {
+        let skips = skips.clone();
+        Box::new(move |count| match (member, count) == (2, 0) {
+            true => {
+                skips.send(()).unwrap();
+                Behaviour::Skips
+            }
+            false => Behaviour::Normal,
+        })
+    };
+    let (types, none) = (ModelTypes::default(), FeatureSource::Layers(Vec::new()));
+    let pipeline = Pipeline::disturbed(&checkpoint, types, 3, disturbance, none.clone());
+    let mut pipeline = pipeline.unwrap();
+    let cancel = &AtomicBool::new(false);
     let outcome = thread::scope(|scope| {
-        scope.spawn(|| {
+        scope.spawn(move || {
+            skipped.recv().unwrap();
+            // The leader looks several times in vain.
             thread::sleep(std::time::Duration::from_millis(5));
             cancel.store(true, Ordering::SeqCst);
         });
-        logits(&mut pipeline.model, &tokens(5, 1), &cancel)
+        logits(&mut pipeline.model, &tokens(5, 1), cancel)
     });
     assert_eq!(outcome, Err(ModelError::Cancelled));
-    let none = FeatureSource::Layers(Vec::new());
-    let mut alone = alone(&checkpoint, ModelTypes::default(), none);
+    let mut alone = alone(&checkpoint, types, none);
     let expected = logits(&mut alone, &tokens(6, 1), &never);
     assert_eq!(logits(&mut pipeline.model, &tokens(6, 1), &never), expected);
     assert_eq!(pipeline.end(), [false, false]);

@@ -570,12 +570,21 @@ fn answers_go_on_without_a_drafter_whose_process_dies_and_report_it() {
         without_hanging(move || {
             let dies = Some((Role::Drafter(0), 2));
             let (engine, _) = open_remote(&plan, &Conditions { dies, ..Conditions::default() });
-            for _ in 0..2 {
+            // DSI does not wait for a late drafter, which may die during a later answer.
+            let (most, mut reports) = (if plan.method() == Method::Dsi { 1_000 } else { 2 }, 0);
+            for _ in 0..most {
                 let answer = engine.complete(&prompt, &request).unwrap();
                 let failures = answer.statistics.failures.join(", ");
-                assert!(failures.contains(&closed), "{}: {failures}", plan.method());
                 assert_eq!(Content::from(answer), expected, "{}", plan.method());
+                let is_reported = failures.contains(&closed);
+                let is_alive = reports == 0 && failures.is_empty();
+                assert!(is_reported || is_alive, "{}: {failures}", plan.method());
+                reports += usize::from(is_reported);
+                if reports == 2 {
+                    break;
+                }
             }
+            assert_eq!(reports, 2, "{}", plan.method());
         });
     }
 }

@@ -287,6 +287,10 @@ fn dsi_goes_on_without_a_lost_gpu_and_others_name_it() {
         let name = &lost.adapter().name;
         if seed % 2 == 0 {
             let (runtime, mut dice) = (start(&healthy, &[&healthy, &weights]), Dice::new(seed));
+            if seed == 0 {
+                // However late the thread that loses the others is, one of each kind fails.
+                lost.destroy();
+            }
             let mut dsi = Dsi::new(2, DsiLookahead::new(2, DraftLength::Fixed, 2));
             let (sequence, outcome) = decode(&mut dsi, &runtime, &mut dice, Some(&lost));
             outcome.unwrap();
@@ -296,6 +300,9 @@ fn dsi_goes_on_without_a_lost_gpu_and_others_name_it() {
             replicas_failed += failures.len();
         } else {
             let (runtime, mut dice) = (start(&healthy, &[&weights]), Dice::new(seed));
+            if seed == 1 {
+                lost.destroy();
+            }
             let length = SpeculativeDraftLength::new(
                 forerun_core::DraftShape::Chain { length: 3 },
                 DraftLength::Fixed,
@@ -391,6 +398,10 @@ fn answers_go_on_without_a_lost_drafter() {
                 let mut dice = Dice::new(seed);
                 let sequence = sequence(&mut dice).with_features();
                 let lost = is_lost.then_some(drafter);
+                if seed == 0 && is_lost {
+                    // However late the thread that loses the others is, one fails.
+                    drafter.destroy();
+                }
                 let (sequence, outcome) =
                     decode_sequence(decoder, &runtime, (sequence, &mut dice), lost);
                 outcome.unwrap();

@@ -927,7 +927,7 @@ fn a_lost_rank_ends_the_job_with_an_error_that_names_it() {
         for process in ended.lines("process ") {
             let files = Path::new("/proc").join(process.trim());
             let gone = Instant::now();
-            while files.exists() && gone.elapsed() < Duration::from_secs(3) {
+            while files.exists() && gone.elapsed() < DEADLINE {
                 thread::sleep(Duration::from_millis(50));
             }
             assert!(!files.exists(), "{name}: process {process} is still there");

@@ -46,7 +46,7 @@ impl Nearness {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     #[test]
     fn a_thread_moves_to_the_worker_with_which_it_takes_turns() {
@@ -56,16 +56,19 @@ mod tests {
             let [first, .., last] = cores[..] else { return };
             let mut set = CpuSet::new();
             set.set(first);
-            sched_setaffinity(None, &set).unwrap();
-            sched_setaffinity(None, &all).unwrap();
             let mut nearness = Nearness::default();
             // It does not take turns with one of several workers, or if there are other jobs.
             (0..100).for_each(|job| nearness.observe(job % 2, Some(last), true));
             (0..100).for_each(|_| nearness.observe(0, Some(last), false));
             assert_eq!(nearness.patience, PATIENCE);
-            (0..=PATIENCE).for_each(|_| nearness.observe(0, Some(last), true));
-            // Other load may have moved it, before or since.
-            assert!(nearness.patience == 2 * PATIENCE || sched_getcpu() == last);
+            // Other load may move it there before, so that it has nothing to do.
+            let moves = |_| {
+                sched_setaffinity(None, &set).unwrap();
+                sched_setaffinity(None, &all).unwrap();
+                (0..=PATIENCE).for_each(|_| nearness.observe(0, Some(last), true));
+                nearness.patience == 2 * PATIENCE
+            };
+            assert!((0..1_000).any(moves));
             assert_eq!(sched_getaffinity(None).unwrap().count(), all.count());
         };
         // On a thread of its own, so that the affinity of other tests' threads does not matter.

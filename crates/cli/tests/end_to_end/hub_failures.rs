@@ -4,7 +4,6 @@
 
 use crate::common::{Hub, Models, Quirk};
 use std::fs;
-use std::net::TcpListener;
 
 #[test]
 fn a_file_with_a_wrong_hash_is_an_error_and_is_deleted() {
@@ -75,10 +74,9 @@ fn offline_without_the_model_says_how_to_fetch_it() {
 fn an_address_that_does_not_answer_is_named() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
-    // An unused port.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let endpoint = format!("http://127.0.0.1:{port}");
-    let run = || hub.generate("owner/name").variable("HF_ENDPOINT", &endpoint);
+    // Nothing listens on this port, which no other test can get.
+    let endpoint = "http://127.0.0.1:1";
+    let run = || hub.generate("owner/name").variable("HF_ENDPOINT", endpoint);
     let words = [
         &format!("cannot reach {endpoint}/api/models/owner/name/revision/main"),
         "check the network and HF_ENDPOINT",

@@ -322,7 +322,9 @@ fn an_interrupted_run_resumes() {
             code => assert_eq!(code, Some(0), "{}", finished.errors),
         }
         // The run ended before the interrupt, so it is repeated.
-        fs::remove_dir_all(folder.join("target.training")).unwrap();
+        for written in ["target.training", "target"] {
+            fs::remove_dir_all(folder.join(written)).unwrap();
+        }
     };
     assert!(interrupted.errors.contains("to resume"), "{}", interrupted.errors);
     assert!(!folder.join("target").exists());

@@ -25,8 +25,11 @@ pub(super) struct Solo {
 impl Solo {
     /// Returns whether the leader should work alone now.
     pub(super) fn is_active(&mut self) -> bool {
+        self.period.is_some() && self.is_active_at(Instant::now())
+    }
+
+    fn is_active_at(&mut self, now: Instant) -> bool {
         let Some((length, end)) = self.period else { return false };
-        let now = Instant::now();
         if now >= end + length * CALM_PERIODS {
             self.period = None;
         }
@@ -35,10 +38,12 @@ impl Solo {
 
     /// Takes note of a run with the helpers, after which the leader waited for them.
     pub(super) fn after_run(&mut self, waited: Duration) {
-        if waited < STALL {
-            return;
+        if waited >= STALL {
+            self.after_stall(Instant::now());
         }
-        let now = Instant::now();
+    }
+
+    fn after_stall(&mut self, now: Instant) {
         let length = self.period.map_or(FIRST, |(last, _)| LONGEST.min(last * 2));
         self.period = Some((length, now + length));
     }
@@ -54,17 +59,21 @@ mod tests {
         solo.after_run(STALL / 2);
         assert!(!solo.is_active());
         solo.after_run(STALL);
-        assert!(solo.is_active());
         let length = |solo: &Solo| solo.period.map(|(length, _)| length);
         assert_eq!(length(&solo), Some(FIRST));
+        let now = Instant::now();
         for doublings in 1..8 {
-            solo.after_run(STALL);
-            assert_eq!(length(&solo), Some(LONGEST.min(FIRST * (1 << doublings))));
+            solo.after_stall(now);
+            let expected = LONGEST.min(FIRST * (1 << doublings));
+            assert_eq!(length(&solo), Some(expected));
+            assert!(
+                solo.is_active_at(now + expected - STALL) && !solo.is_active_at(now + expected)
+            );
         }
         // A calm time ends the memory.
-        solo.period = Some((LONGEST, Instant::now() - LONGEST * CALM_PERIODS));
-        assert!(!solo.is_active());
-        solo.after_run(STALL);
+        let later = now + LONGEST * (1 + CALM_PERIODS);
+        assert!(!solo.is_active_at(later));
+        solo.after_stall(later);
         assert_eq!(length(&solo), Some(FIRST));
     }
 }

@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Time after which a run is considered stuck.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Interval at which a process is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
