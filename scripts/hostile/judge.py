@@ -68,9 +68,21 @@ def check_pattern_properties(validator, patterns, value, _schema):
                 yield from validator.descend(item, schema, path=key, schema_path=pattern)
 
 
+def check_additional_properties(validator, additional, value, schema):
+    """Also with the pattern "", which matches every key. `jsonschema` takes it for none."""
+    for key, item in value.items() if validator.is_type(value, "object") else ():
+        patterns = schema.get("patternProperties", {})
+        if key not in schema.get("properties", {}) and not any(searches(pattern, key) for pattern in patterns):
+            yield from validator.descend(item, additional, path=key)
+
+
 Validator = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator,
-    {"pattern": check_pattern, "multipleOf": check_multiple, "patternProperties": check_pattern_properties})
+    jsonschema.Draft202012Validator, {
+        "pattern": check_pattern,
+        "multipleOf": check_multiple,
+        "patternProperties": check_pattern_properties,
+        "additionalProperties": check_additional_properties
+    })
 
 
 def violation(schema, value):
@@ -92,8 +104,8 @@ class Asked:
     has_schema: bool = False
     regex: object = None
     choice: object = None
-    # The schemas of tools by name.
-    tools: dict = dataclasses.field(default_factory=dict)
+    # The names of tools and their schemas.
+    tools: list = dataclasses.field(default_factory=list)
     must_call: bool = False
 
 
@@ -123,10 +135,10 @@ def asked(path, body):
         found.choice = given(body, "guided_choice") or given(outputs, "choice")
     found.has_schema, found.schema = bool(schemas), schemas[0] if schemas else None
     for tool in given(body, "tools") or []:
-        function = given(tool, "function") if path == bodies.CHAT else tool
+        function = given(tool, "function") or tool
         if isinstance(function, dict) and isinstance(function.get("name"), str):
             parameters = function.get("input_schema" if path == bodies.MESSAGES else "parameters")
-            found.tools[function["name"]] = parameters if parameters is not None else {"type": "object"}
+            found.tools.append((function["name"], parameters if parameters is not None else {"type": "object"}))
     choice = given(body, "tool_choice")
     kind = choice if isinstance(choice, str) else given(choice, "type")
     found.must_call = kind in ("required", "function", "any", "tool")
@@ -209,10 +221,10 @@ def check_refusal(path, sent, message):
         found = asked(path, sent)
         # The parameters of a tool are an object, whatever else their schema allows.
         tools = [{"allOf": [schema, {"type": "object"}], **{key: schema[key] for key in ("$defs", "definitions") if key in schema}}
-                 if isinstance(schema, dict) else schema for schema in found.tools.values()]
+                 if isinstance(schema, dict) else schema for _, schema in found.tools]
         schemas = ([found.schema] if found.has_schema else []) + tools
         # The server knows formats that are not checked here.
-        if "format" in keys(schemas):
+        if not schemas or "format" in keys(schemas):
             return
         values = [next(value for value in guesses(schema) if violation(schema, value) is None) for schema in schemas]
     except (StopIteration, *UNJUDGED):
@@ -288,9 +300,12 @@ def check_choice(found, choice, sent):
         raise Wrong(f"no call, though one is required: {choice.text[:300]!r}")
     if found.must_call or choice.calls and found.has_schema:
         for name, arguments in choice.calls:
-            if name not in found.tools:
+            schemas = [schema for tool, schema in found.tools if tool == name]
+            if not schemas:
                 raise Wrong(f"a call of no tool: {name!r}")
-            compared |= check_schema(found.tools[name], arguments, f"the arguments of {name!r}")
+            # Of several tools with a name, no one knows which is called.
+            if len(schemas) == 1:
+                compared |= check_schema(schemas[0], arguments, f"the arguments of {name!r}")
         single = sent.get("parallel_tool_calls") is False or given(sent, "tool_choice", "disable_parallel_tool_use")
         if single and len(choice.calls) > 1:
             raise Wrong(f"{len(choice.calls)} calls, though one is allowed")

@@ -236,18 +236,20 @@ class Traffic:
     # ---- The requests.
 
     def perform(self, request):
-        """Returns the verdict on a request. Raises `Hangs` or `Gone` if there is none."""
+        """Returns the verdict on a request, and the seconds of its answer. Raises `Hangs` or `Gone` if there is none."""
+        began = time.monotonic()
         if request.manner == LEAVES:
             leave(self.server.port, request)
             self.left.append(request)
-            return judge.Verdict("left")
+            return judge.Verdict("left"), time.monotonic() - began
         try:
             status, body = send(self.server.port, request, self.limit)
         except Gone:
             if len(request.body) > LARGEST_BODY and self.server.alive():
-                return judge.Verdict("refused", "a body beyond the limit")
+                return judge.Verdict("refused", "a body beyond the limit"), time.monotonic() - began
             raise
-        return judge.judge(request.path, request.body, status, body)
+        seconds = time.monotonic() - began
+        return judge.judge(request.path, request.body, status, body), seconds
 
     def note(self, request, verdict, seconds=0.0):
         with self.lock:
@@ -267,11 +269,10 @@ class Traffic:
                 request = next(requests, None)
             if request is None:
                 return
-            began = time.monotonic()
             try:
                 if not self.server.alive():
                     raise Gone("the server has ended")
-                self.note(request, self.perform(request), time.monotonic() - began)
+                self.note(request, *self.perform(request))
             except (Hangs, Gone) as error:
                 self.broken.set()
                 with self.lock:
@@ -287,7 +288,7 @@ class Traffic:
     def alone(self, request):
         """Returns the verdict on a request that nothing runs beside. The server is new afterwards if it failed."""
         try:
-            return self.perform(dataclasses.replace(request, manner=bodies.READS))
+            return self.perform(dataclasses.replace(request, manner=bodies.READS))[0]
         except Hangs as error:
             reason = f"hangs: {error}"
         except Gone as error:
