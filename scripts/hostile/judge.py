@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import fractions
 import re
+import unicodedata
 
 import bodies
 from answers import Doubled, Refused, Wrong, given, loads, streamed, whole
@@ -48,6 +49,8 @@ def searches(pattern, text):
     """Returns whether a pattern is found, as in ECMAScript. Raises if Python cannot say."""
     if EXPLODES.search(pattern) or re.search(r"\\[pPAzZbBGuxc]|&&|\(\?[^:]|\\\d", pattern) and pattern.isascii():
         raise ValueError("Python has other patterns")
+    if any(unicodedata.category(character) == "Cn" for character in text):
+        raise ValueError("Python does not know all characters")
     return re.search(re.sub(r"(?<!\\)\$", r"\\Z", pattern), text)
 
 
