@@ -28,7 +28,8 @@ fn requests() -> [(&'static str, Value, &'static str); 5] {
 fn fields_of_page() -> Vec<(String, Value)> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/src/server-fields.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let names = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let cells = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+    let names = cells.flat_map(|cell| cell.trim_end_matches('`').split("`, `"));
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();
     names.dedup();

@@ -29,7 +29,7 @@ pub(crate) struct LayersArguments {
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
     pub(crate) target: Option<ModelSource>,
 
-    /// Type of the weights in memory.
+    /// Type of the weights in memory; mixes are llama.cpp's.
     #[arg(
         long,
         value_name = "TYPE",
@@ -91,8 +91,8 @@ pub(crate) struct LayersArguments {
     #[arg(long, value_name = "N", default_value_t = 128, help_heading = headings::PROMPTS)]
     pub(crate) tokens: usize,
 
-    /// Number of threads [default: see `forerun devices`]
-    #[arg(long, value_name = "N", help_heading = headings::MEASUREMENT)]
+    /// Number of threads, one for each core [default: see `forerun devices`]
+    #[arg(long, short = 't', value_name = "N", help_heading = headings::MEASUREMENT)]
     pub(crate) threads: Option<usize>,
 
     /// Number of rows of the timed forward passes.
@@ -100,9 +100,6 @@ pub(crate) struct LayersArguments {
     pub(crate) rows: usize,
 
     /// Number of times each forward pass is measured; 0 measures none.
-    ///
-    /// Each pass is measured on all threads and on one, with the layers of a group on parts of the
-    /// threads and with their projections as one product.
     #[arg(long, value_name = "N", default_value_t = 51, value_parser = values::count(0..=1_000_000), help_heading = headings::MEASUREMENT)]
     pub(crate) rounds: usize,
 }

@@ -27,8 +27,7 @@ pub(crate) struct RunBenchArguments {
 
     /// Types of the weights in memory to compare [default: each checkpoint's own].
     ///
-    /// Each type is compared with autoregressive decoding of the same type. Sweeps of a file that
-    /// name no types have these.
+    /// Each is compared with autoregressive decoding of the same type.
     #[arg(
         long,
         value_name = "TYPES",
@@ -38,7 +37,7 @@ pub(crate) struct RunBenchArguments {
     )]
     pub(crate) dtype: Vec<WeightTypes>,
 
-    /// Use only hub models that are already in the cache.
+    /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
     #[arg(long, help_heading = headings::MODEL)]
     pub(crate) offline: bool,
 
@@ -63,9 +62,8 @@ pub(crate) struct RunBenchArguments {
     )]
     pub(crate) drafter: Vec<DrafterKind>,
 
-    /// Additional drafter of each configuration whose method takes several: a model, or `prompt-lookup`.
-    ///
-    /// May be given several times.
+    /// Additional drafter of each configuration whose method takes several. May be given several
+    /// times.
     #[arg(long, value_name = "MODEL|prompt-lookup", help_heading = headings::DRAFTING)]
     pub(crate) also_draft: Vec<AdditionalDrafter>,
 
@@ -81,34 +79,26 @@ pub(crate) struct RunBenchArguments {
     )]
     pub(crate) lookup: Vec<Lookup>,
 
-    /// Numbers of draft tokens to compare: numbers, `auto`, `assisted` [default: auto].
-    ///
-    /// Example: `--draft-tokens 2,4,auto`. `forerun generate --help` explains the values.
+    /// Numbers of draft tokens to compare: numbers, `auto`, `assisted` [default: auto]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', help_heading = headings::DRAFTING)]
     pub(crate) draft_tokens: Vec<DraftTokens>,
 
-    /// Tree of candidates to draft, as for `forerun generate` [default: none].
-    ///
-    /// May be given several times to compare shapes.
+    /// Tree of candidates to draft. May be given several times, to compare shapes [default: none]
     #[arg(long, value_name = "TREE", help_heading = headings::DRAFTING)]
     pub(crate) tree: Vec<Tree>,
 
-    /// Variant of PEARL, as for `forerun generate` [default: eager].
-    ///
-    /// May be given several times to compare variants.
+    /// Variant of PEARL. May be given several times, to compare variants [default: eager]
     #[arg(long, value_name = "OPTIONS", help_heading = headings::DRAFTING)]
     pub(crate) pearl: Vec<PearlOptions>,
 
-    /// Number of the drafter's next best tokens to verify, as for `forerun generate` [default: 0].
-    ///
-    /// May be given several times to compare numbers.
+    /// Numbers of the drafter's next best tokens to verify [default: 0]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', help_heading = headings::DRAFTING)]
     pub(crate) siblings: Vec<usize>,
 
     /// How drafts are verified above temperature 0.
     ///
-    /// The benchmark always uses a seed, so `auto` is `coupled`. With `block` and `rejection`, answers are
-    /// not compared with those of autoregressive decoding, since their texts differ.
+    /// The benchmark has a seed, so `auto` is `coupled`. Texts of `block` and `rejection` are not
+    /// compared with others.
     #[arg(
         long,
         value_name = "VERIFICATION",
@@ -122,9 +112,7 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', help_heading = headings::EASYSPEC)]
     pub(crate) lp: Vec<usize>,
 
-    /// Layer groups for the drafter `easyspec`, as for `forerun generate`.
-    ///
-    /// May be given several times, and in addition to `--lp`.
+    /// Layer groups for the drafter `easyspec`, in addition to `--lp`. May be given several times.
     #[arg(
         long,
         value_name = "GROUPS|@FILE",
@@ -145,11 +133,11 @@ pub(crate) struct RunBenchArguments {
 
     /// Read configurations from a TOML file.
     ///
-    /// Each `[[sweep]]` table has any of `method`, `drafter`, `draft-model`, `lookup`, `draft-tokens`,
-    /// `tree`, `pearl`, `siblings`, `placement`, `dtype`, `temperature`, `lp`, `layer-groups` and
-    /// `calibration`. Each of these is a value or a list, and every combination is compared.
-    /// `also-draft` lists drafters that each configuration of the table has in addition. Before the tables, the file may name `model` and `draft-model`. A `[[peer]]` table adds another
-    /// engine, as described in `bench/peers`.
+    /// A `[[sweep]]` table has values or lists of `method`, `drafter`, `draft-model`, `lookup`,
+    /// `draft-tokens`, `tree`, `pearl`, `siblings`, `placement`, `dtype`, `temperature`, `lp`,
+    /// `layer-groups` and `calibration`; every combination is compared. `also-draft` lists drafters
+    /// that each of them has in addition. The file may begin with `model` and `draft-model`. A
+    /// `[[peer]]` table adds another engine (`bench/peers`).
     #[arg(long, value_name = "FILE", help_heading = headings::CONFIGURATIONS)]
     pub(crate) sweep: Option<PathBuf>,
 
@@ -180,9 +168,8 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "DIR", help_heading = headings::PROMPTS)]
     pub(crate) data: Option<PathBuf>,
 
-    /// Use N prompts of each category, evenly chosen [default: 2 of the suite `default`, all of others]
-    ///
-    /// Without other options, a run on the demonstration pair then takes about two minutes.
+    /// Use N prompts of each category, evenly chosen [default: 2 of the suite `default`, all of
+    /// others]
     #[arg(long, value_name = "N", conflicts_with = "full", help_heading = headings::PROMPTS)]
     pub(crate) limit: Option<usize>,
 
@@ -212,14 +199,12 @@ pub(crate) struct RunBenchArguments {
     )]
     pub(crate) max_tokens: usize,
 
-    /// Continue after the model's end-of-text token, so that all answers have the same length.
+    /// Continue after the model's end-of-text token.
     #[arg(long, help_heading = headings::STOPPING)]
     pub(crate) ignore_eos: bool,
 
-    /// Sampling temperatures to compare; 0 always takes the most probable token [default: 0, or the
-    /// preset's].
-    ///
-    /// Each temperature is compared with autoregressive decoding at the same temperature.
+    /// Sampling temperatures to compare, each with autoregressive decoding at the same temperature
+    /// [default: 0, or the preset's]
     #[arg(long, value_name = "T", value_delimiter = ',', help_heading = headings::SAMPLING)]
     pub(crate) temperature: Vec<f32>,
 
@@ -235,10 +220,10 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "P", default_value_t = 1.0, help_heading = headings::SAMPLING)]
     pub(crate) top_p: f32,
 
-    /// Cores that run the drafter and the target, as for `forerun generate`.
+    /// Devices that run the drafter and the target. May be given several times, to compare
+    /// placements.
     ///
-    /// May be given several times to compare placements. If no model drafts, the target has all
-    /// cores of the placement.
+    /// If no model drafts, the target has all of them.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Vec<Placement>,
 
@@ -254,8 +239,8 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = headings::MEASUREMENT)]
     pub(crate) warm_ups: usize,
 
-    /// Compare the speeds with the predictions of this profile, which `forerun plan --save-profile` has written for the
-    /// same models on this machine.
+    /// Compare the speeds with the predictions of a profile of `forerun plan --save-profile` for
+    /// the same models on this machine.
     #[arg(long, value_name = "FILE", help_heading = headings::MEASUREMENT)]
     pub(crate) profile: Option<PathBuf>,
 

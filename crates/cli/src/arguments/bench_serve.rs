@@ -7,12 +7,15 @@ use std::path::PathBuf;
 /// Options of `forerun bench serve`.
 #[derive(Args, Debug)]
 pub(crate) struct ServeBenchArguments {
-    /// Server to measure, such as `http://127.0.0.1:8080`. May be given several times, then with names. Servers
-    /// are measured in turn.
+    /// Server to measure, such as `http://127.0.0.1:8080`.
+    ///
+    /// May be given several times, then with names. Servers are measured in turn.
     #[arg(long, value_name = "[NAME=]URL", required = true)]
     pub(crate) server: Vec<String>,
 
-    /// Further fields of a server's requests, such as `plain={"speculation":"off"}`. May be given several times.
+    /// Further fields of a server's requests, such as `plain={"speculation":"off"}`.
+    ///
+    /// May be given several times.
     #[arg(long, value_name = "NAME=JSON")]
     pub(crate) fields: Vec<String>,
 
@@ -28,24 +31,28 @@ pub(crate) struct ServeBenchArguments {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = values::count(1..))]
     pub(crate) requests: usize,
 
-    /// Tokens of each answer.
+    /// Number of tokens of each answer.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64, value_parser = values::count(1..))]
     pub(crate) max_tokens: usize,
 
-    /// Temperature.
+    /// Sampling temperature; 0 always takes the most probable token.
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     pub(crate) temperature: f64,
 
-    /// Measurements of each server and number of clients. The table shows the one with the median speed.
+    /// Number of measurements of each server and number of clients; the median speed counts.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::count(1..))]
     pub(crate) repeats: usize,
 
-    /// Prompts: suites and files, as in `forerun bench run`
+    /// Prompts: suites or files, separated by commas.
+    ///
+    /// Suites are `default`, `spec-bench`, `humaneval`, `gsm8k`, `mbpp` and `mgsm`; all but
+    /// `default` need `--data`. Files are `.jsonl` or `.jsonl.gz` (with a field `prompt` or
+    /// `turns`), `.tsv`, or plain text with blank lines between prompts.
     #[arg(long, value_name = "SUITES", value_delimiter = ',', default_value = "default")]
     pub(crate) suite: Vec<String>,
 
-    /// Folder with the files of the suites.
-    #[arg(long, value_name = "FOLDER", env = "FORERUN_DATA")]
+    /// Directory with the files of the suites.
+    #[arg(long, value_name = "DIR", env = "FORERUN_DATA")]
     pub(crate) data: Option<PathBuf>,
 
     /// Print all measurements as JSON.

@@ -13,21 +13,20 @@ use forerun::{
 pub struct EngineArguments {
     /// Target model: a Hugging Face directory, a GGUF or llama2.c file, or a hub id.
     ///
-    /// A hub id is `owner/name` or `owner/name@revision`, and `owner/name:Q4_K_M` for a GGUF file. Its
-    /// files are downloaded to the Hugging Face cache on first use. `demo` is the built-in demonstration pair, which `generate`
-    /// and `chat` also use without `--model`.
+    /// A hub id is `owner/name`, `owner/name@revision`, or `owner/name:Q4_K_M` for a GGUF file, and
+    /// is downloaded on first use. `demo` is the built-in demonstration pair, the default of
+    /// `generate` and `chat`.
     #[arg(long, value_name = "MODEL", value_parser = values::model, help_heading = headings::MODEL)]
     pub(crate) model: Option<ModelSource>,
 
     /// Draft model: a smaller model, or a drafter trained for the target.
     ///
-    /// Drafters trained for a target (Medusa, Hydra, EAGLE, P-EAGLE, DFlash, DFlash 2, DSpark, ParallelSpec) and
-    /// PARD models are recognised from the checkpoint. If the draft model's vocabulary differs from the target's,
-    /// drafts are translated through their text; this works for chains, not for trees.
+    /// The checkpoint says which kind of drafter it is. A model with another vocabulary than the
+    /// target's can draft chains, but not trees.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
     pub(crate) draft_model: Option<ModelSource>,
 
-    /// Type of the weights in memory.
+    /// Type of the weights in memory; mixes are llama.cpp's.
     #[arg(
         long,
         value_name = "TYPE",
@@ -49,8 +48,8 @@ pub struct EngineArguments {
 
     /// Memory for the key/value cache of each model, such as `512M` or `8G` [default: 4G]
     ///
-    /// If it is full, the least recently used tokens are dropped, and computed again when they are
-    /// needed. The text does not depend on it. With `--method auto` and no `--placement`, a drafter may use it twice.
+    /// A full cache drops the least recently used tokens and computes them again when they are
+    /// needed. With `--method auto` and no `--placement`, a drafter may use the memory twice.
     #[arg(
         long,
         value_name = "BYTES",
@@ -59,17 +58,14 @@ pub struct EngineArguments {
     )]
     pub(crate) cache_bytes: Option<usize>,
 
-    /// Use only hub models that are already in the cache.
-    ///
-    /// Setting the environment variable `HF_HUB_OFFLINE=1` has the same effect.
+    /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
     #[arg(long, help_heading = headings::MODEL)]
     pub(crate) offline: bool,
 
     /// When to draft and when to verify.
     ///
-    /// The default is `speculative` if there is a drafter, otherwise `autoregressive`. It is `auto` if `--placement` gives
-    /// drafter and target devices of their own, and `--draft-tokens` is `auto`. `auto` is `speculative` if no other method
-    /// supports the drafter, the tree, the lookup or `--draft-tokens assisted`.
+    /// The default is `speculative` with a drafter, otherwise `autoregressive`. It is `auto` if
+    /// `--placement` gives drafter and target separate devices and `--draft-tokens` is `auto`.
     #[arg(
         long,
         value_name = "METHOD",
@@ -80,8 +76,7 @@ pub struct EngineArguments {
 
     /// What proposes tokens.
     ///
-    /// The default is the kind of drafter that `--draft-model` contains, or `none` without a draft
-    /// model.
+    /// The default is the kind that `--draft-model` contains, or `none` without a draft model.
     #[arg(
         long,
         value_name = "DRAFTER",
@@ -90,14 +85,10 @@ pub struct EngineArguments {
     )]
     pub(crate) drafter: Option<DrafterKind>,
 
-    /// Guess tokens from earlier text in the rounds where that is expected to be better than the drafter.
+    /// Guess tokens from earlier text in the rounds where that is expected to beat the drafter.
     ///
-    /// Each round looks up what followed the end of the text earlier, which takes no time. The target verifies that if it is
-    /// expected to have at least as many tokens accepted as a draft of the drafter's or, with `--draft-tokens auto`, at least
-    /// as many tokens a second. Otherwise the drafter drafts. The expectation follows what was accepted in this answer. A
-    /// looked-up draft has up to 16 tokens; `--draft-tokens` does not limit it.
-    ///
-    /// With `--method speculative` or `ssd`, and with all drafters but `lookahead` and `ouroboros`.
+    /// A guess has up to 16 tokens; `--draft-tokens` does not limit it. Needs `--method
+    /// speculative` or `ssd`, and any drafter but `lookahead` and `ouroboros`.
     #[arg(
         long,
         value_name = "LOOKUP",
@@ -109,16 +100,12 @@ pub struct EngineArguments {
 
     /// Number of tokens to draft before the target verifies them.
     ///
-    /// A number from 1 to 64: always this many.
+    /// `auto` chooses it from measured times and acceptance, and pauses drafting while that would
+    /// slow generation down. A number from 1 to 64 is fixed. `assisted` drafts two more tokens
+    /// after a fully accepted draft, otherwise one fewer, as Hugging Face's assisted generation
+    /// does.
     ///
-    /// `auto`: chosen from measured times and acceptance, and shorter where the drafter is unsure. Drafting pauses when it would slow
-    /// generation down, and is retried periodically.
-    ///
-    /// `assisted`: two more tokens after a fully accepted draft, otherwise one fewer, as in Hugging
-    /// Face's assisted generation.
-    ///
-    /// With `--method pearl`, the number is the paper's γ. With `--method dsi`, it is the
-    /// lookahead: the number of tokens per verification.
+    /// A number is the paper's γ with `--method pearl`, and the lookahead with `--method dsi`.
     #[arg(
         long,
         value_name = "N|auto|assisted",
@@ -129,15 +116,12 @@ pub struct EngineArguments {
 
     /// Draft a tree of candidates instead of a chain.
     ///
-    /// `auto` grows a tree for each draft: node by node, the candidate that is accepted most often, while that gives
-    /// more tokens a second. It learns how often the drafter's best, second and further tokens are accepted at each
-    /// depth, and what rows cost. `--draft-tokens` is the largest depth. `ranked:16` always drafts the 16 nodes that
-    /// are accepted most often with a typical drafter.
-    ///
-    /// `top:4x5` drafts the 4 most probable nodes at each of 5 depths; without `x5`, the depth is
-    /// the number of `--draft-tokens`, or 5. `top:4x5:16` expands those nodes and keeps the 16 most
-    /// probable of all their children. `sampled:3,2,1` draws 3 children at the first depth, then 2
-    /// children of each, then 1.
+    /// `auto` grows each tree while that gives more tokens a second, to the depth of
+    /// `--draft-tokens` at most. `ranked:16` drafts the 16 nodes that are accepted most often with
+    /// a typical drafter. `top:4x5` drafts the 4 most probable nodes at each of 5 depths; without
+    /// `x5`, the depth is `--draft-tokens`, or 5. `top:4x5:16` expands those nodes and keeps the 16
+    /// most probable of all their children. `sampled:3,2,1` draws 3 children at the first depth,
+    /// then 2 of each, then 1.
     ///
     /// Trees need `--method speculative`.
     #[arg(long, value_name = "TREE", default_value = "none", help_heading = headings::DRAFTING)]
@@ -145,26 +129,23 @@ pub struct EngineArguments {
 
     /// Additional drafter: a model, or `prompt-lookup`. May be given several times.
     ///
-    /// `speculative`, `pearl` and `auto` use the one that is expected to be the fastest on the text at hand. With `dsi`, all of them
-    /// draft at the same time, and if several agree with the target, the first one's tokens are kept.
+    /// `--method speculative`, `pearl` and `auto` use the drafter that is expected to be the
+    /// fastest on the text at hand. With `dsi`, all of them draft at the same time.
     #[arg(long, value_name = "MODEL|prompt-lookup", help_heading = headings::DRAFTING)]
     pub(crate) also_draft: Vec<AdditionalDrafter>,
 
-    /// Variant of `--method pearl`: when a round ends, and which parts are added or left out.
+    /// Variant of `--method pearl`.
     ///
-    /// `eager`: a round ends with the target's forward pass. `paper`: drafter and target wait for
-    /// each other. Add `,no-pre-verify` or `,no-post-verify` to leave out that part, as in the
-    /// paper's ablations.
-    ///
-    /// Add `,pre-verify-lookup` or `,pre-verify-suffix` to also guess tokens from earlier text (prompt
-    /// lookup, suffix decoding) while no draft token is there to verify, such as after a rejection.
+    /// With `eager`, a round ends with the target's forward pass; with `paper`, drafter and target
+    /// wait for each other. Add `,no-pre-verify` or `,no-post-verify` to leave out that part. Add
+    /// `,pre-verify-lookup` or `,pre-verify-suffix` to guess tokens from earlier text (prompt
+    /// lookup, suffix decoding) while there is no draft token to verify.
     #[arg(long, value_name = "OPTIONS", default_value = "eager", help_heading = headings::DRAFTING)]
     pub(crate) pearl: PearlOptions,
 
-    /// Number of the drafter's next best tokens to verify next to each drafted one, up to 16.
+    /// Number of the drafter's next best tokens to verify beside each drafted one, up to 16.
     ///
-    /// If one of them is the correction, the target's next token often comes with the same pass. For `--method pearl`
-    /// and, with one drafter, `--method dsi`.
+    /// For `--method pearl` and, with one drafter, `--method dsi`.
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = headings::DRAFTING)]
     pub(crate) siblings: usize,
 
@@ -175,38 +156,32 @@ pub struct EngineArguments {
     #[arg(long, short = 't', value_name = "N", help_heading = headings::DEVICES)]
     pub(crate) threads: Option<usize>,
 
-    /// Cores that run the drafter and the target.
+    /// Devices that run the drafter and the target [default: see `forerun devices`]
     ///
     /// `drafter=cpu:0,target=cpu:1-3` gives each its own cores,
-    /// `drafter=cpu:0-3,target=cpu:0-3,shared` the same ones, in alternation. `target=cpu:0/cpu:1`
-    /// puts half of the target's layers on each core. With `--method dsi`, several `target=` groups
+    /// `drafter=cpu:0-3,target=cpu:0-3,shared` the same ones, in alternation. The threads stay on
+    /// their cores. With `--method dsi`, several `target=` groups
     /// are replicas, and several `drafter=` groups are drafters.
     ///
-    /// By default, drafter and target share all cores. With `--method pearl`, `dsi`, `ssd` or `auto`, the
-    /// drafter has the first core, and the target or its replicas have the others. With `pearl` and `auto`, the drafter has more
-    /// of the first cores if that pays by the bytes that both read. `forerun devices` shows the defaults. The threads of a given placement stay on their cores, even if other programs use them.
+    /// `target=cpu:0/cpu:1` puts half of the target's layers on each core. `target=gpu:0` is a GPU
+    /// (feature `gpu`); `target=gpu:0/cpu:0-7` puts as many of the first layers there as fit, and
+    /// `target=gpu:0:20/cpu:0-7` puts 20 there.
     ///
-    /// `target=gpu:0` is a GPU, in a build with the feature `gpu`. `target=gpu:0/cpu:0-7` puts the first layers there, as
-    /// many as fit, and everything else on the cores; `target=gpu:0:20/cpu:0-7` puts 20 layers there.
-    ///
-    /// `drafter=rank:0,target=rank:1` runs on the processes that `mpirun -n 2 forerun generate ...` starts,
-    /// on one machine or several (`generate` and `serve`, in a build with the feature `mpi`). The ranks of
-    /// `target=rank:1+rank:2` compute one target together, and those of `target=rank:1/rank:2` have some of its layers
-    /// each; so do those of a drafter.
+    /// `drafter=rank:0,target=rank:1` runs `generate` and `serve` on the processes of `mpirun`
+    /// (feature `mpi`). The ranks of `target=rank:1+rank:2` compute one target together; those of
+    /// `target=rank:1/rank:2` have some of its layers each.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Option<Placement>,
 
     /// Number of the target's first layers on a GPU (`-ngl` of llama.cpp).
     ///
-    /// The cores have the other layers, the embedding and the head. The default for
-    /// `--placement target=gpu:0/cpu:0-7` is as many layers as fit in the GPU's memory. Without such a placement, the
-    /// first GPU is used, with the target's cores.
+    /// The cores have the other layers, the embedding and the head. Without a GPU in `--placement`,
+    /// the first one is used; with one, the default is as many layers as fit in its memory.
     #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", help_heading = headings::DEVICES)]
     pub(crate) gpu_layers: Option<usize>,
 
-    /// Seconds without a heartbeat after which a rank counts as lost and the job ends.
-    ///
-    /// Only with ranks in `--placement`. A process that dies ends the job at once.
+    /// Seconds without a heartbeat after which a rank of `--placement` counts as lost and the job
+    /// ends.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -216,9 +191,7 @@ pub struct EngineArguments {
     )]
     pub(crate) rank_timeout: u64,
 
-    /// Keep each thread on its core, also in the default placement.
-    ///
-    /// Otherwise, the threads of a device leave their cores for a while when other programs need them.
+    /// Keep each thread on its core in the default placement, even if other programs need it.
     #[arg(long, help_heading = headings::DEVICES)]
     pub(crate) pin: bool,
 }
@@ -226,9 +199,8 @@ pub struct EngineArguments {
 /// Options of `--drafter easyspec`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EasySpecArguments {
-    /// Number of layers to compute at a time, in the paper's default groups [default: 4].
-    ///
-    /// 1 is ordinary drafting. Only with `--drafter easyspec`.
+    /// Number of layers that `--drafter easyspec` computes at a time, in the paper's default
+    /// groups; 1 is ordinary drafting [default: 4]
     #[arg(
         long,
         value_name = "N",
@@ -237,9 +209,8 @@ pub(crate) struct EasySpecArguments {
     )]
     pub(crate) lp: Option<usize>,
 
-    /// Groups of layers to compute at a time, such as `0,1-3,4-7,8`, or `@FILE` with such groups.
-    ///
-    /// `forerun analyze layers --search FILE` writes such a file. Only with `--drafter easyspec`.
+    /// Groups of layers that `--drafter easyspec` computes at a time, such as `0,1-3,4-7,8`, or
+    /// `@FILE`, which `forerun analyze layers --search FILE` writes.
     #[arg(
         long,
         value_name = "GROUPS|@FILE",
@@ -248,9 +219,7 @@ pub(crate) struct EasySpecArguments {
     )]
     pub(crate) layer_groups: Option<LayerStrategy>,
 
-    /// When the drafter's cache is made exact [default: every-round].
-    ///
-    /// Only with `--drafter easyspec`.
+    /// When the cache of `--drafter easyspec` is made exact [default: every-round]
     #[arg(
         long,
         value_name = "POLICY",

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Options of `forerun export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArguments {
-    /// Model to convert, of the families Llama, Mistral, Qwen2 or Qwen3: a Hugging Face directory, or a hub id.
+    /// Model to convert: a Hugging Face directory, or a hub id.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: ModelSource,
 
@@ -25,14 +25,12 @@ pub(crate) struct ExportArguments {
     )]
     pub(crate) types: WeightTypes,
 
-    /// Text that shows which inputs of matrices matter, for block types: UTF-8, like the model's future texts.
-    ///
-    /// The blocks then keep the outputs of matrices close on such texts, rather than the weights. Up to
-    /// 16,384 tokens are used.
+    /// UTF-8 text like the model's future texts, to keep its quality with block types (an
+    /// importance matrix).
     #[arg(long, value_name = "FILE")]
     pub(crate) importance: Option<PathBuf>,
 
-    /// Use only hub models that are already in the cache.
+    /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
     #[arg(long)]
     pub(crate) offline: bool,
 }

@@ -16,10 +16,10 @@ pub(crate) struct MakePairArguments {
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Grow the pair from this model: it drafts for a target that is the same model, followed by random layers.
+    /// Llama model to draft for a target that is the same model with random layers added.
     ///
-    /// The model is a directory, a GGUF file or a hub id of a Llama model. `--layers` is the number of the
-    /// target's layers, more than the model has. The acceptance is measured on the prompts of `--suite`.
+    /// A directory, a GGUF file or a hub id. The acceptance is measured on the prompts of
+    /// `--suite`.
     #[arg(
         long,
         value_name = "MODEL",
@@ -29,9 +29,7 @@ pub(crate) struct MakePairArguments {
     )]
     pub(crate) from: Option<ModelSource>,
 
-    /// With `--from`, the prompts: suites or files, separated by commas, as for `forerun bench run`.
-    ///
-    /// If the model has a chat template, they are messages.
+    /// With `--from`, the prompts, as for `forerun bench run`.
     #[arg(
         long,
         value_name = "SUITES",
@@ -50,15 +48,11 @@ pub(crate) struct MakePairArguments {
     pub(crate) offline: bool,
 
     /// Acceptance rate of the pair: accepted out of tested draft tokens.
-    ///
-    /// It is reached by scaling the target's layers that the drafter does not have.
     #[arg(long, value_name = "RATE", default_value_t = 0.8)]
     pub(crate) acceptance: f64,
 
-    /// Largest difference between the requested and the measured acceptance (and overlap) [default: 0.02;
-    /// 0.05 with `--from`].
-    ///
-    /// Real prompts differ more in acceptance than random ones.
+    /// Largest difference between the requested and the measured acceptance (and overlap)
+    /// [default: 0.02; 0.05 with `--from`].
     #[arg(long, value_name = "T")]
     pub(crate) tolerance: Option<f64>,
 
@@ -70,11 +64,8 @@ pub(crate) struct MakePairArguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// Make a deep drafter for EasySpec, with this overlap of approximate and exact rows.
-    ///
-    /// The contribution of the drafter's layers after the first is scaled until rows computed four
-    /// layers at a time have this overlap (1 − TV) with exact rows, as in trained models. Without
-    /// this option, random layers have almost no overlap.
+    /// Make a deep drafter for EasySpec: rows computed four layers at a time have this overlap (1 −
+    /// TV) with exact rows, as in trained models.
     #[arg(long, value_name = "OVERLAP")]
     pub(crate) fuzzy_overlap: Option<f64>,
 
@@ -86,7 +77,7 @@ pub(crate) struct MakePairArguments {
     #[arg(long, short = 'n', value_name = "N", default_value_t = 96, value_parser = values::count(1..=1_000_000))]
     pub(crate) max_tokens: usize,
 
-    /// Number of layers of the target. With `--from`, they include those of the model.
+    /// Number of layers of the target, including those of `--from`.
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = values::count(1..=4_096), help_heading = headings::MODEL)]
     pub(crate) layers: usize,
 
@@ -110,10 +101,7 @@ pub(crate) struct MakePairArguments {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = values::count(1..=65_536), help_heading = headings::MODEL)]
     pub(crate) kv_heads: usize,
 
-    /// Vocabulary size, at least 258.
-    ///
-    /// With 4096 tokens, the pair gets the demonstration pair's tokenizer, otherwise a synthetic
-    /// one.
+    /// Vocabulary size, at least 258; with 4096, the tokenizer is that of the demonstration pair.
     #[arg(long, value_name = "N", default_value_t = 4096, help_heading = headings::MODEL)]
     pub(crate) vocab_size: usize,
 

@@ -72,11 +72,11 @@ pub(crate) mod headings {
     pub(crate) const EASYSPEC: &str = "EasySpec";
     pub(crate) const STOPPING: &str = "Stopping";
     pub(crate) const STRUCTURE: &str = "Structured output";
+    pub(crate) const CHAT: &str = "Chat";
     pub(crate) const SAMPLING: &str = "Sampling";
     pub(crate) const DEVICES: &str = "Devices";
     #[cfg(feature = "laboratory")]
     pub(crate) const CONFIGURATIONS: &str = "Configurations";
-    #[cfg(feature = "laboratory")]
     pub(crate) const PROMPTS: &str = "Prompts";
     #[cfg(feature = "laboratory")]
     pub(crate) const MEASUREMENT: &str = "Measurement";
@@ -104,8 +104,10 @@ const AFTER_HELP: &str = "Every option can also be set by an environment variabl
 #[derive(Debug, Parser)]
 #[command(name = "forerun", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// TOML file with options, such as `temperature = 0.7`. Options in a table, such as `[serve]`, are for
-    /// that command alone. The command line and environment variables take precedence.
+    /// TOML file with options, such as `temperature = 0.7`.
+    ///
+    /// Options in a table, such as `[serve]`, are for that command alone. The command line and
+    /// environment variables take precedence.
     #[arg(id = "config", long, global = true, value_name = "FILE", env = "FORERUN_CONFIG")]
     _config: Option<PathBuf>,
 
@@ -115,7 +117,7 @@ pub(crate) struct Arguments {
 
     /// Report only errors on standard error.
     ///
-    /// Without `--verbose` and `--quiet`, the variable `RUST_LOG` decides: `debug` is verbose, `error` is quiet.
+    /// Without it and `--verbose`, `RUST_LOG` decides: `debug` is verbose, `error` is quiet.
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
@@ -128,7 +130,7 @@ pub(crate) enum Command {
     /// Continue a prompt.
     ///
     /// The text goes to standard output as it is generated, followed by one line of statistics on
-    /// standard error. Without `--model`, a small built-in demonstration pair is used.
+    /// standard error.
     ///
     /// Example: `forerun generate --model TARGET --draft-model DRAFTER --prompt "Once upon a time"`
     #[command(allow_negative_numbers = true)]
@@ -141,8 +143,8 @@ pub(crate) enum Command {
     Chat(Box<ChatArguments>),
     /// Run a model: answer a prompt, or chat.
     ///
-    /// As `forerun chat`, but the model's name comes first, a prompt is answered once, piped text is one message,
-    /// answers end only with the end-of-text token or the context, and sampling is as the checkpoint suggests. `--verbose` prints
+    /// As `forerun chat`, but the model's name comes first, piped text is one message, answers have
+    /// no limit but the context, and sampling is as the checkpoint suggests. `--verbose` prints
     /// statistics after each answer.
     ///
     /// Example: `forerun run HuggingFaceTB/SmolLM2-135M-Instruct "Why is the sky blue?"`
@@ -156,7 +158,8 @@ pub(crate) enum Command {
     Models(Models),
     /// Serve a model over HTTP, with OpenAI's and Anthropic's APIs.
     ///
-    /// Answers to several clients share forward passes. A client's text does not depend on the others.
+    /// Answers to several clients share forward passes. A client's text does not depend on the
+    /// others.
     ///
     /// Example: `forerun serve --model TARGET --draft-model DRAFTER --port 8080`
     #[cfg(feature = "server")]
@@ -168,29 +171,27 @@ pub(crate) enum Command {
     Serve(Missing),
     /// Show how all methods write the same text.
     ///
-    /// Plain decoding, speculative decoding, PEARL and DSI run one after another. Then the terminal shows them
-    /// side by side, much slower, and what the devices did. Without `--model`, a small built-in
-    /// demonstration pair is used.
-    ///
-    /// Example: `forerun demo`
+    /// Plain decoding, speculative decoding, PEARL and DSI run one after another. Then the terminal
+    /// shows them side by side, much slower, and what the devices did. Without `--model`, a small
+    /// built-in demonstration pair is used.
     #[command(allow_negative_numbers = true)]
     Demo(DemoArguments),
     /// Check that every method gives the text of plain decoding, on your models and prompts.
     ///
-    /// Compares greedy and seeded answers token by token, and the target's log-probabilities bit by
-    /// bit. Tests the tokens of rejection sampling against the target's distributions, and counts
-    /// answers of built-in models with known distributions. Without `--method`, checks all methods,
-    /// drafters and shapes that can run here. Draft lengths are fixed, so that drafting never
-    /// pauses: what is not drafted is not checked. The exit status is 1 if a text differs, a
-    /// drafter fails, or a configuration drafts or accepts too few tokens.
+    /// Compares greedy and seeded answers token by token and log-probabilities bit by bit, and
+    /// tests sampled tokens against the distributions of the target and of built-in models. Without
+    /// `--method`, checks all methods, drafters and shapes that can run here. The exit status is 1
+    /// if a text differs, a drafter fails, or a configuration drafts or accepts too few tokens.
     ///
     /// Example: `forerun certify --model TARGET --draft-model DRAFTER --report certificate.json`
     #[command(allow_negative_numbers = true)]
     Certify(Box<CertifyArguments>),
-    /// Find the fastest method, drafter, draft length, tree and placement for your models and devices.
+    /// Find the fastest method, drafter, draft length, tree and placement for your models and
+    /// devices.
     ///
-    /// Measures short answers for some seconds, predicts every other configuration by simulation, prints the ranking with
-    /// reasons, and writes the best options to a file that every command takes: `--config forerun-plan.toml`.
+    /// Measures short answers for some seconds, predicts every other configuration by simulation,
+    /// prints the ranking with reasons, and writes the best options to a file that every command
+    /// takes: `--config forerun-plan.toml`.
     ///
     /// Example: `forerun plan --model TARGET --draft-model DRAFTER`
     #[cfg(feature = "laboratory")]
@@ -206,8 +207,8 @@ pub(crate) enum Command {
     Devices(DevicesArguments),
     /// Check this machine, and say what would make forerun faster.
     ///
-    /// Looks at the processor, cores, quotas, memory and its bandwidth, the model cache, and the hub. Changes
-    /// nothing, and succeeds without a network.
+    /// Looks at the processor, cores, quotas, memory and its bandwidth, the model cache, and the
+    /// hub. Changes nothing, and succeeds without a network.
     Doctor(DoctorArguments),
     /// Measure speed and quality on this machine.
     #[command(subcommand)]
@@ -218,14 +219,14 @@ pub(crate) enum Command {
     /// pair is at hand. The text they generate is noise.
     #[cfg(feature = "laboratory")]
     MakePair(Box<MakePairArguments>),
-    /// Make a synthetic target and drafter with a given acceptance rate (needs the feature `laboratory`).
+    /// Make a synthetic target and drafter with a given acceptance rate (needs the feature
+    /// `laboratory`).
     #[cfg(not(feature = "laboratory"))]
     #[command(disable_help_flag = true)]
     MakePair(Missing),
     /// Convert a model to GGUF.
     ///
-    /// Writes models of the families Llama, Mistral, Qwen2 and Qwen3, and refuses others, such as
-    /// Gemma.
+    /// Writes models of the families Llama, Mistral, Qwen2 and Qwen3, and refuses others.
     Export(ExportArguments),
     /// Analyse a model.
     #[cfg(feature = "laboratory")]
@@ -264,7 +265,8 @@ pub(crate) enum Command {
     Distill(Missing),
     /// Print a completion script for a shell.
     ///
-    /// Example: `forerun completions bash > ~/.forerun-completion.bash`, then `source` it in `~/.bashrc`
+    /// Example: `forerun completions bash > ~/.forerun-completion.bash`, then `source` it in
+    /// `~/.bashrc`
     Completions(CompletionsArguments),
     /// Print the manual page, or write the pages of all commands to a folder.
     ///
@@ -307,9 +309,9 @@ pub(crate) struct DoctorArguments {
 /// Options of `forerun certify`.
 #[derive(Args, Debug)]
 pub(crate) struct CertifyArguments {
-    /// File with prompts: text with blank lines between prompts, or `.jsonl` with a field `prompt` or
-    /// `text` [default: twelve texts of several kinds]
-    #[arg(long, value_name = "FILE")]
+    /// File with prompts: text with blank lines between prompts, or `.jsonl` with a field `prompt`
+    /// or `text` [default: twelve texts of several kinds]
+    #[arg(long, value_name = "FILE", help_heading = headings::PROMPTS)]
     pub(crate) prompts: Option<PathBuf>,
 
     /// Compare more and longer answers, which takes minutes.
@@ -320,16 +322,13 @@ pub(crate) struct CertifyArguments {
     #[arg(long, value_name = "N", value_parser = values::count(1..=100_000_000))]
     pub(crate) tokens: Option<usize>,
 
-    /// Number of tokens of rejection sampling and block verification to test [default: that of `--tokens`].
-    ///
-    /// More tokens find rarer errors. Prompts are continued again with other seeds.
+    /// Number of tokens of rejection sampling and block verification to test [default: that of
+    /// `--tokens`].
     #[arg(long, value_name = "N", value_parser = values::count(1..=100_000_000))]
     pub(crate) sampled_tokens: Option<usize>,
 
-    /// Number of answers of built-in models to count for each configuration and rule of
-    /// verification; 0 for none [default: 2000; with `--full`, 40000].
-    ///
-    /// Each configuration also decodes with these tiny models, as with a seed and as without one. The probability of each short text is known, so small errors show.
+    /// Number of answers of built-in models with known distributions to count for each
+    /// configuration and rule of verification; 0 for none [default: 2000; with `--full`, 40000].
     #[arg(long, value_name = "N", value_parser = values::count(0..=1_000_000_000))]
     pub(crate) known_answers: Option<usize>,
 
@@ -347,9 +346,9 @@ pub(crate) struct CertifyArguments {
 
     /// Compare the greedy answers of servers instead, of any engine with OpenAI's API.
     ///
-    /// May be given several times. The first server is the reference, such as one without speculation; each
-    /// other one is compared with it. The name may be left out.
-    #[arg(long, value_name = "NAME=URL", conflicts_with_all = ["model", "draft_model", "method"])]
+    /// May be given several times. The others are compared with the first, such as one without
+    /// speculation.
+    #[arg(long, value_name = "[NAME=]URL", conflicts_with_all = ["model", "draft_model", "method"])]
     pub(crate) endpoint: Vec<String>,
 
     /// Key for the servers of `--endpoint`.
@@ -385,11 +384,11 @@ pub(crate) struct DemoArguments {
     )]
     pub(crate) prompt: String,
 
-    /// Maximum number of tokens.
+    /// Maximum number of tokens of an answer.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 200, value_parser = values::count(2..=100_000))]
     pub(crate) max_tokens: usize,
 
-    /// Sampling temperature. 0 is greedy decoding.
+    /// Sampling temperature; 0 always takes the most probable token.
     #[arg(long, value_name = "T", default_value_t = 0.7)]
     pub(crate) temperature: f32,
 
@@ -401,7 +400,7 @@ pub(crate) struct DemoArguments {
     #[arg(long, value_name = "S", default_value_t = 8, value_parser = values::count(1..=600))]
     pub(crate) seconds: usize,
 
-    /// Use only hub models that are already in the cache.
+    /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
     #[arg(long)]
     pub(crate) offline: bool,
 }
@@ -409,14 +408,11 @@ pub(crate) struct DemoArguments {
 /// Options of `forerun devices`.
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArguments {
-    /// Model to measure: memory bandwidth, and the time of a forward pass by rows.
-    ///
-    /// A Hugging Face directory, a llama2.c file, or a hub id. Without it, only the cores and the
-    /// default placements are shown.
+    /// Model to measure: a Hugging Face directory, a llama2.c file, or a hub id.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<ModelSource>,
 
-    /// Type of the weights in memory.
+    /// Type of the weights in memory; mixes are llama.cpp's.
     #[arg(
         long,
         value_name = "TYPE",
@@ -425,8 +421,8 @@ pub(crate) struct DevicesArguments {
     )]
     pub(crate) dtype: ChosenTypes,
 
-    /// Number of threads [default: see `forerun devices`]
-    #[arg(long, value_name = "N")]
+    /// Number of threads, one for each core [default: see `forerun devices`]
+    #[arg(long, short = 't', value_name = "N")]
     pub(crate) threads: Option<usize>,
 
     /// GPU to measure the model on, as `forerun devices` numbers them, instead of the cores.
@@ -453,7 +449,7 @@ pub(crate) struct DevicesArguments {
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = values::count(1..=1_000_000))]
     pub(crate) rounds: usize,
 
-    /// Use only hub models that are already in the cache.
+    /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
     #[arg(long)]
     pub(crate) offline: bool,
 }
@@ -472,7 +468,8 @@ pub(crate) enum Bench {
     #[cfg(not(feature = "laboratory"))]
     #[command(disable_help_flag = true)]
     Run(Missing),
-    /// Measure servers with OpenAI's API under load: tokens per second and latencies, by number of clients.
+    /// Measure servers with OpenAI's API under load: tokens per second and latencies, by number of
+    /// clients.
     ///
     /// Example: `forerun bench serve --server http://127.0.0.1:8080 --clients 1,4,16`
     #[cfg(feature = "laboratory")]
@@ -546,10 +543,8 @@ pub(crate) struct QualityBenchArguments {
     #[arg(long, value_name = "MODEL", num_args = 1..)]
     pub(crate) draft_model: Vec<ModelSource>,
 
-    /// Also measure how well a drafter can guess N tokens ahead without the tokens between.
-    ///
-    /// Prints the highest acceptance rate at each place for a drafter that drafts all tokens in one
-    /// pass, such as Medusa or ParallelSpec. It is measured on sampled continuations of the text.
+    /// Also measure how well a drafter can guess N tokens ahead without the tokens between, such as
+    /// Medusa or ParallelSpec.
     #[arg(long, value_name = "N", value_parser = values::count(1..=16))]
     pub(crate) ceiling: Option<usize>,
 
@@ -566,8 +561,8 @@ pub(crate) struct QualityBenchArguments {
     #[arg(long, value_name = "W")]
     pub(crate) window: Option<usize>,
 
-    /// Number of threads [default: see `forerun devices`]
-    #[arg(long, value_name = "N")]
+    /// Number of threads, one for each core [default: see `forerun devices`]
+    #[arg(long, short = 't', value_name = "N")]
     pub(crate) threads: Option<usize>,
 }
 
@@ -597,28 +592,25 @@ pub(crate) struct GenerateArguments {
 
     /// Mark accepted and rejected draft tokens in the text.
     ///
-    /// `{+accepted+}` draft tokens, `[-rejected-]` draft tokens (of a tree, the first candidate), and
-    /// the target's own tokens without marks. On a terminal, colours replace the marks unless
-    /// `NO_COLOR` is set. Accepted draft tokens have their colour there without this option, too.
+    /// `{+accepted+}`, `[-rejected-]` (of a tree, the first candidate); the target's own tokens
+    /// have no marks. On a terminal, colours replace the marks unless `NO_COLOR` is set.
     #[arg(long, conflicts_with = "json", help_heading = headings::OUTPUT)]
     pub(crate) show_drafts: bool,
 
-    /// Print one JSON object instead of text.
-    ///
-    /// It contains the text, the tokens, why the answer ended, and all statistics.
+    /// Print one JSON object instead of text, with the tokens, why the answer ended, and all
+    /// statistics.
     #[arg(long, help_heading = headings::OUTPUT)]
     pub(crate) json: bool,
 
-    /// With `--json`, report each token's log-probability and those of the N best alternatives.
+    /// With `--json`, report each token's log-probability and those of the N best alternatives, up
+    /// to 20.
     ///
-    /// N is from 0 to 20. The log-probabilities are the target's own, before all sampling options.
+    /// They are the target's own, before all sampling options.
     #[arg(long, value_name = "N", requires = "json", help_heading = headings::OUTPUT)]
     pub(crate) logprobs: Option<usize>,
 
-    /// Write a timeline of all devices to a file.
-    ///
-    /// The file's extension selects the format: `.txt` for text, `.svg` for a picture, anything
-    /// else for JSON that Perfetto (ui.perfetto.dev) opens.
+    /// Write a timeline of all devices to a file: text (`.txt`), a picture (`.svg`), or else JSON
+    /// that Perfetto (ui.perfetto.dev) opens.
     #[arg(long, value_name = "FILE", help_heading = headings::OUTPUT)]
     pub(crate) trace: Option<PathBuf>,
 }
@@ -627,21 +619,25 @@ pub(crate) struct GenerateArguments {
 #[derive(Args, Debug)]
 pub(crate) struct ChatArguments {
     /// System message: instructions for the whole chat.
-    #[arg(long, visible_alias = "system-prompt", value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        visible_alias = "system-prompt",
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        help_heading = headings::CHAT
+    )]
     pub(crate) system: Option<String>,
 
-    /// Chat template: a Jinja file, or the name of a template that the checkpoint ships.
-    ///
-    /// `plain` renders messages as "User: …" and "Assistant: …". The default is the checkpoint's
-    /// template, or `plain` if it has none.
-    #[arg(long, value_name = "FILE|NAME")]
+    /// Chat template: a Jinja file, the name of a template that the checkpoint ships, or `plain`
+    /// ("User: …", "Assistant: …") [default: the checkpoint's, or `plain`]
+    #[arg(long, value_name = "FILE|NAME", help_heading = headings::CHAT)]
     pub(crate) chat_template: Option<String>,
 
     /// Do not save what you type.
     ///
-    /// Otherwise, lines typed at a terminal are saved in `$XDG_STATE_HOME/forerun/history` (by
-    /// default `~/.local/state/forerun/history`, on Windows `%LOCALAPPDATA%\forerun\history`).
-    #[arg(long)]
+    /// Otherwise, lines typed at a terminal are saved in `~/.local/state/forerun/history`
+    /// (or below `$XDG_STATE_HOME`), on Windows in `%LOCALAPPDATA%\forerun\history`.
+    #[arg(long, help_heading = headings::CHAT)]
     pub(crate) no_history: bool,
 
     #[command(flatten)]
@@ -652,10 +648,9 @@ pub(crate) struct ChatArguments {
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 pub(crate) struct StructureArguments {
-    /// Answer with a JSON value that follows a JSON schema.
+    /// Answer with a JSON value that follows a JSON schema: a file, or JSON that begins with `{`.
     ///
-    /// The schema is a file, or JSON that begins with `{`. Objects have their properties in the order
-    /// of the schema.
+    /// Objects have their properties in the order of the schema.
     #[arg(long, value_name = "FILE|JSON", help_heading = headings::STRUCTURE)]
     pub(crate) json_schema: Option<String>,
 
@@ -665,7 +660,7 @@ pub(crate) struct StructureArguments {
 
     /// Answer with a text of a grammar: GBNF (llama.cpp) or Lark (llguidance).
     ///
-    /// The extension `.gbnf` or `.lark` says which. In other files, rules with `::=` are GBNF.
+    /// The extension `.gbnf` or `.lark` says which; in other files, rules with `::=` are GBNF.
     #[arg(long, value_name = "FILE", help_heading = headings::STRUCTURE)]
     pub(crate) grammar: Option<PathBuf>,
 
@@ -690,8 +685,8 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) verify: VerificationChoice,
 
-    /// Maximum number of tokens to generate [default: 200; with `forerun run` and for the demonstration pair until
-    /// the context is full]
+    /// Maximum number of tokens of an answer [default: 200; with `forerun run` and for the
+    /// demonstration pair, no limit but the context]
     #[arg(long, short = 'n', value_name = "N", help_heading = headings::STOPPING)]
     pub(crate) max_tokens: Option<usize>,
 
@@ -708,11 +703,8 @@ pub(crate) struct AnswerArguments {
     #[command(flatten)]
     pub(crate) structure: StructureArguments,
 
-    /// Sampling temperature; 0 always takes the most probable token [default: 0; with `forerun run`, and
-    /// for the demonstration pair, as the checkpoint's `generation_config.json` suggests, unless another option says how
-    /// to sample]
-    ///
-    /// At temperature 0, `--top-k`, `--top-p` and `--min-p` have no effect.
+    /// Sampling temperature; 0 always takes the most probable token [default: 0; with `forerun run`
+    /// and for the demonstration pair, as the checkpoint suggests if no option says how to sample]
     #[arg(long, value_name = "T", help_heading = headings::SAMPLING)]
     pub(crate) temperature: Option<f32>,
 
@@ -735,9 +727,6 @@ pub(crate) struct AnswerArguments {
     pub(crate) min_p: f32,
 
     /// Penalty for tokens that occur in the prompt or the answer; 1 disables it.
-    ///
-    /// Their positive logits are divided by P, their negative logits multiplied by P, at any
-    /// temperature.
     #[arg(
         long,
         visible_alias = "repeat-penalty",
@@ -747,21 +736,18 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) repetition_penalty: f32,
 
-    /// Penalty for each time that a token occurs in the answer, from -2 to 2.
-    ///
-    /// It is subtracted from the token's logit, at any temperature.
+    /// Penalty for each time that a token occurs in the answer, from -2 to 2: subtracted from its
+    /// logit.
     #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = headings::SAMPLING)]
     pub(crate) frequency_penalty: f32,
 
-    /// Penalty for tokens that occur in the answer, from -2 to 2.
-    ///
-    /// It is subtracted from the token's logit, at any temperature.
+    /// Penalty for tokens that occur in the answer, from -2 to 2: subtracted from their logits.
     #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = headings::SAMPLING)]
     pub(crate) presence_penalty: f32,
 
-    /// Add a bias from -100 to 100 to a token's logit, at any temperature.
+    /// Add a bias from -100 to 100 to a token's logit. May be given several times.
     ///
-    /// `TOKEN` is a token id. May be given several times. Example: `--logit-bias 15043=-2.5`
+    /// `TOKEN` is a token id. Example: `--logit-bias 15043=-2.5`
     #[arg(
         long,
         value_name = "TOKEN=BIAS",
@@ -778,7 +764,8 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) suggested_sampling: bool,
 
-    /// Whether the suggested sampling is used, if there is any, unless an option says how to sample.
+    /// Whether the suggested sampling is used, if there is any, unless an option says how to
+    /// sample.
     #[arg(skip)]
     pub(crate) prefers_suggested_sampling: bool,
 }

@@ -42,7 +42,7 @@ pub(crate) struct ShowModelArguments {
     #[arg(value_name = "MODEL", value_parser = values::named_model)]
     pub(crate) name: ModelSource,
 
-    /// Type of the weights in memory.
+    /// Type of the weights in memory; mixes are llama.cpp's.
     #[arg(
         long,
         value_name = "TYPE",

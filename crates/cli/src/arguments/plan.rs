@@ -34,11 +34,10 @@ const OF_MEASUREMENTS: [&str; 22] = [
 /// Options of `forerun plan`.
 #[derive(Args, Debug)]
 pub(crate) struct PlanArguments {
-    /// Plan for the hardware of this profile; nothing is measured.
+    /// Plan for the hardware of this profile, which `--save-profile` or a person wrote; nothing is
+    /// measured.
     ///
-    /// `--save-profile` writes such a file on another machine, or write it by hand. `--method`, `--drafter`,
-    /// `--placement`, `--draft-tokens` and `--tree` limit the plan; options of models and measurements do not
-    /// apply.
+    /// `--method`, `--drafter`, `--placement`, `--draft-tokens` and `--tree` limit the plan.
     #[arg(
         long,
         value_name = "FILE",
@@ -71,7 +70,7 @@ pub(crate) struct PlanArguments {
     )]
     pub(crate) check_rounds: usize,
 
-    /// Maximum number of tokens of a measured answer.
+    /// Maximum number of tokens of an answer.
     #[arg(
         short = 'n',
         long,
@@ -82,8 +81,8 @@ pub(crate) struct PlanArguments {
     )]
     pub(crate) max_tokens: usize,
 
-    /// File with prompts: text with blank lines between prompts, or `.jsonl` with a field `prompt` or
-    /// `text` [default: beginnings of stories]
+    /// File with prompts: text with blank lines between prompts, or `.jsonl` with a field `prompt`
+    /// or `text` [default: beginnings of stories]
     #[arg(long, value_name = "FILE", help_heading = headings::PROMPTS)]
     pub(crate) prompts: Option<PathBuf>,
 

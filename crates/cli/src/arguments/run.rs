@@ -7,8 +7,8 @@ use forerun::ModelSource;
 /// Options of `forerun run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArguments {
-    /// Model: a hub id such as `owner/name` or `owner/name:Q4_K_M`, a GGUF file, a Hugging Face directory, or `demo`,
-    /// the built-in demonstration pair
+    /// Model: a hub id such as `owner/name` or `owner/name:Q4_K_M`, a GGUF file, a Hugging Face
+    /// directory, or `demo`, the built-in demonstration pair
     #[arg(value_name = "MODEL", value_parser = values::named_model)]
     pub(crate) name: Option<ModelSource>,
 

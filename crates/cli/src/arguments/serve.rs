@@ -26,26 +26,26 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "PORT", env = "FORERUN_PORT", default_value_t = 8080, help_heading = headings::SERVER)]
     pub(crate) port: u16,
 
-    /// Name of the model in requests and answers [default: the name of its file or directory, or its hub id]
+    /// Name of the model in requests and answers [default: the name of its file or directory, or
+    /// its hub id]
     #[arg(long, visible_alias = "alias", value_name = "NAME", env = "FORERUN_SERVED_MODEL_NAME", help_heading = headings::SERVER)]
     pub(crate) served_model_name: Option<String>,
 
-    /// Chat template: a Jinja file, or the name of a template that the checkpoint ships.
-    ///
-    /// `plain` renders messages as "User: …" and "Assistant: …". The default is the checkpoint's
-    /// template, or `plain` if it has none.
+    /// Chat template: a Jinja file, the name of a template that the checkpoint ships, or `plain`
+    /// ("User: …", "Assistant: …") [default: the checkpoint's, or `plain`]
     #[arg(long, value_name = "FILE|NAME", env = "FORERUN_CHAT_TEMPLATE", help_heading = headings::SERVER)]
     pub(crate) chat_template: Option<String>,
 
-    /// How the model writes reasoning and tool calls: `hermes` (also Qwen), `llama3_json`, `mistral`, `deepseek`,
-    /// `glm`, `qwen3_coder` or `harmony` (gpt-oss) [default: recognised by the chat template]
+    /// How the model writes reasoning and tool calls: `hermes` (also Qwen), `llama3_json`,
+    /// `mistral`, `deepseek`, `glm`, `qwen3_coder` or `harmony` (gpt-oss) [default: recognised by
+    /// the chat template]
     #[arg(long, value_name = "NAME", env = "FORERUN_TOOL_PARSER", help_heading = headings::SERVER)]
     pub(crate) tool_parser: Option<ChatSyntax>,
 
     /// Key that requests must have, as `Authorization: Bearer KEY`. May be given several times.
     ///
-    /// A key on the command line is visible to other users of the machine; the environment variable
-    /// `FORERUN_API_KEY` is not. Several keys in it are separated by commas.
+    /// Other users of the machine see the command line, but not `FORERUN_API_KEY` (keys separated
+    /// by commas).
     #[arg(long, value_name = "KEY", env = "FORERUN_API_KEY", value_delimiter = ',', hide_env_values = true, help_heading = headings::SERVER)]
     pub(crate) api_key: Vec<String>,
 
@@ -61,7 +61,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "N", env = "FORERUN_QUEUE", default_value_t = 64, help_heading = headings::LIMITS)]
     pub(crate) queue: usize,
 
-    /// Longest body of a request, such as `8M`.
+    /// Longest body of a request.
     #[arg(long, value_name = "BYTES", env = "FORERUN_MAX_BODY_BYTES", default_value = "8M", value_parser = values::bytes, help_heading = headings::LIMITS)]
     pub(crate) max_body_bytes: usize,
 
@@ -73,8 +73,9 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "SECONDS", env = "FORERUN_DRAIN_SECONDS", default_value_t = 30, help_heading = headings::LIMITS)]
     pub(crate) drain_seconds: u64,
 
-    /// What the server reports on standard error: `error`, `warn`, `info`, `debug`, or `off`; also by crate, such
-    /// as `warn,forerun_server=debug` [default: info; `debug` with `--verbose`, `error` with `--quiet`]
+    /// What the server reports on standard error: `error`, `warn`, `info`, `debug`, or `off`; also
+    /// by crate, such as `warn,forerun_server=debug` [default: info; `debug` with `--verbose`,
+    /// `error` with `--quiet`]
     #[arg(long, value_name = "LEVEL", env = "RUST_LOG", value_parser = log_level, help_heading = headings::SERVER)]
     pub(crate) log_level: Option<Targets>,
 

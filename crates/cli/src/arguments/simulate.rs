@@ -42,7 +42,7 @@ pub(crate) enum Simulate {
 /// Options of `forerun simulate paper`.
 #[derive(Args, Debug)]
 pub(crate) struct PaperArguments {
-    /// Table to reproduce.
+    /// Table to reproduce. Those after `ssd` are in no paper.
     #[arg(value_name = "TABLE", value_parser = values::laboratory::paper_table())]
     pub(crate) table: PaperTable,
 
@@ -156,7 +156,8 @@ pub(crate) struct SimulatedRunArguments {
     #[arg(long, value_name = "MS", help_heading = headings::DRAFTER)]
     pub(crate) draft_first_ms: Option<f64>,
 
-    /// Milliseconds of each further pass of a draft; 0 is a drafter of one pass, such as DFlash [default: as the first pass]
+    /// Milliseconds of each further pass of a draft; 0 is a drafter of one pass, such as DFlash
+    /// [default: as the first pass]
     #[arg(long, value_name = "MS", help_heading = headings::DRAFTER)]
     pub(crate) draft_next_ms: Option<f64>,
 
@@ -205,10 +206,7 @@ pub(crate) struct SimulatedRunArguments {
     #[arg(long, help_heading = headings::OUTPUT)]
     pub(crate) real_time: bool,
 
-    /// Write the timeline to a file.
-    ///
-    /// The file's extension selects the format: `.txt` for text, `.svg` for a picture, anything
-    /// else for JSON that Perfetto (ui.perfetto.dev) opens.
+    /// Write the timeline to a file, as `forerun generate --trace` does.
     #[arg(long, visible_alias = "timeline", value_name = "FILE", help_heading = headings::OUTPUT)]
     pub(crate) trace: Option<PathBuf>,
 }
@@ -218,12 +216,9 @@ pub(crate) struct SimulatedRunArguments {
 pub(crate) struct SweepArguments {
     /// Grid in TOML: options of `forerun simulate run`, without their dashes.
     ///
-    /// Each option is a value, a list such as `[1, 5, 10]`, or a range: `{ from = 0, to = 1, step =
-    /// 0.1 }` or `{ from = 0.3, to = 30, steps = 100 }`. `repeats = N` simulates each configuration
-    /// with N seeds.
-    ///
-    /// Example: a file with the lines `draft-tokens = [1, 5, 10]` and
-    /// `acceptance = { from = 0, to = 1, step = 0.01 }`
+    /// Each is a value, a list such as `[1, 5, 10]`, or a range: `{ from = 0, to = 1, step = 0.1 }`
+    /// or `{ from = 0.3, to = 30, steps = 100 }`. `repeats = N` simulates each configuration with N
+    /// seeds.
     #[arg(value_name = "FILE.toml")]
     pub(crate) file: PathBuf,
 
@@ -260,18 +255,21 @@ pub(crate) struct CalibrateArguments {
     )]
     pub(crate) dtype: Option<WeightTypes>,
 
-    /// Use only hub models that are already in the cache.
+    /// Use only hub models that are already in the cache, as with `HF_HUB_OFFLINE=1`.
     #[arg(long, help_heading = headings::MODEL)]
     pub(crate) offline: bool,
 
-    /// Cores that run the drafter and the target, as for `forerun generate`.
+    /// Devices that run the drafter and the target, as for `forerun generate`.
     ///
-    /// By default, the drafter has the first cores and the target the others, as for methods that
-    /// run both at the same time.
+    /// By default, the drafter has the first cores and the target the others.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Option<Placement>,
 
-    /// Prompts: suites or files, as for `forerun bench run`.
+    /// Prompts: suites or files, separated by commas.
+    ///
+    /// Suites are `default`, `spec-bench`, `humaneval`, `gsm8k`, `mbpp` and `mgsm`; all but
+    /// `default` need `--data`. Files are `.jsonl` or `.jsonl.gz` (with a field `prompt` or
+    /// `turns`), `.tsv`, or plain text with blank lines between prompts.
     #[arg(
         long,
         value_name = "SUITES",

@@ -19,7 +19,8 @@ pub(crate) enum Train {
     Medusa(Box<HeadArguments>),
     /// Train Hydra heads for a target.
     ///
-    /// Each head drafts one further token from the target's last hidden state and the tokens drafted before.
+    /// Each head drafts one further token from the target's last hidden state and the tokens
+    /// drafted before.
     Hydra(Box<HeadArguments>),
     /// Train an EAGLE layer for a target.
     ///
@@ -33,10 +34,10 @@ pub(crate) enum Train {
     ///
     /// They read hidden states of several of the target's layers as context.
     Dflash(Box<DflashArguments>),
-    /// Train layers that draft a block in one forward pass, and heads that correct it token by token (DSpark).
+    /// Train DFlash's layers with heads that correct the block token by token (DSpark).
     ///
-    /// The layers are those of `dflash`. A Markov head adds to the scores of each token what the token before it says, and a
-    /// confidence head predicts whether the target accepts it, which ends drafts early.
+    /// A Markov head corrects each token by the one before it, and a confidence head ends drafts
+    /// early.
     Dspark(Box<DsparkArguments>),
 }
 
@@ -53,16 +54,12 @@ pub(crate) struct TextArguments {
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = headings::TEXT)]
     pub(crate) validation: Vec<PathBuf>,
 
-    /// Share of the documents to hold out.
-    ///
-    /// If they are too few, the end of the text is held out. The default is 0 with `--validation`, else
-    /// 0.01, and up to 0.1 of a short text.
+    /// Share of the documents to hold out, or of the text if they are too few [default: 0 with
+    /// `--validation`, else 0.01; up to 0.1 of a short text]
     #[arg(long, value_name = "SHARE", help_heading = headings::TEXT)]
     pub(crate) held_out: Option<f64>,
 
-    /// Read the text of special tokens, such as the markers of a chat template, as these tokens.
-    ///
-    /// Without this option it is ordinary text.
+    /// Read the text of special tokens, such as a chat template's markers, as these tokens.
     #[arg(long, help_heading = headings::TEXT)]
     pub(crate) special_tokens: bool,
 
@@ -70,21 +67,19 @@ pub(crate) struct TextArguments {
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) out: PathBuf,
 
-    /// Directory of the run: checkpoints, log, plots and tokens.
+    /// Directory of the run: checkpoints, log, plots and tokens [default: `--out` with `.training`
+    /// appended]
     ///
-    /// If it contains a run, that run resumes. The default is the `--out` directory's name with
-    /// `.training` appended.
+    /// If it contains a run, that run resumes.
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) run: Option<PathBuf>,
 
-    /// Start over: delete the checkpoints, the log, the trained tokenizer and the encoded text in the
-    /// directory of the run.
+    /// Start over: delete the checkpoints, log, tokenizer and encoded text of the run.
     #[arg(long, help_heading = headings::OUTPUT)]
     pub(crate) restart: bool,
 
-    /// Directory of the encoded text, which several runs can share.
-    ///
-    /// The default is `shards` in the directory of the run.
+    /// Directory of the encoded text, which several runs can share [default: `shards` in that of
+    /// the run]
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) shards: Option<PathBuf>,
 
@@ -102,7 +97,8 @@ pub(crate) struct TextArguments {
 pub(crate) enum OptimizerName {
     /// AdamW for all parameters
     Adamw,
-    /// Muon for the matrices of layers, AdamW for all other parameters; fewer steps for the same loss
+    /// Muon for the matrices of layers, AdamW for all other parameters; fewer steps for the same
+    /// loss
     Muon,
 }
 
@@ -171,10 +167,8 @@ pub(crate) struct LmArguments {
     #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
     pub(crate) from: Option<PathBuf>,
 
-    /// Tokenizer: a `tokenizer.json`, a directory that contains one, or a GGUF file.
-    ///
-    /// The default is the tokenizer of `--from` or `--teacher`. Without either, a tokenizer is
-    /// trained.
+    /// Tokenizer: a `tokenizer.json`, a directory that contains one, or a GGUF file [default: that
+    /// of `--from` or `--teacher`, or a trained one]
     #[arg(long, value_name = "PATH", help_heading = headings::MODEL)]
     pub(crate) tokenizer: Option<PathBuf>,
 
@@ -248,14 +242,13 @@ pub(crate) struct EagleArguments {
     #[arg(long, value_name = "K", default_value_t = 4, value_parser = value_parser!(u64).range(1..=8))]
     pub(crate) test_tokens: u64,
 
-    /// Number of positions that the layer learns to draft from its own features (training-time test of EAGLE-3); 0 is
-    /// EAGLE's method
-    ///
-    /// A draft reads predicted features from its second token on. With 1 or 2, the layer meets them in training.
+    /// Number of positions that the layer learns to draft from its own features (training-time test
+    /// of EAGLE-3); 0 is EAGLE's method.
     #[arg(long, value_name = "K", default_value_t = 0, value_parser = value_parser!(u64).range(0..=8))]
     pub(crate) drafted_positions: u64,
 
-    /// Share of the positions that start a draft of `--drafted-positions`; a smaller share makes steps faster.
+    /// Share of the positions that start a draft of `--drafted-positions`; a smaller share makes
+    /// steps faster.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub(crate) group_share: f32,
 
@@ -309,7 +302,8 @@ pub(crate) struct DsparkArguments {
     #[arg(long, value_name = "K", default_value_t = 7, value_parser = value_parser!(u64).range(2..=32))]
     pub(crate) block_size: u64,
 
-    /// Width of the Markov head: numbers that describe the token before a position. DSpark's authors have 256.
+    /// Width of the Markov head: numbers that describe the token before a position. DSpark's
+    /// authors have 256.
     #[arg(
         long,
         value_name = "N",
@@ -330,7 +324,8 @@ pub(crate) struct DsparkArguments {
     pub(crate) drafter: DrafterArguments,
 }
 
-/// Options that block drafters have in common: their blocks, their layers, and what they read of the target.
+/// Options that block drafters have in common: their blocks, their layers, and what they read of
+/// the target.
 #[derive(Args, Debug)]
 pub(crate) struct BlockArguments {
     /// Share of the positions that start a block; a smaller share makes steps faster.
@@ -347,12 +342,13 @@ pub(crate) struct BlockArguments {
     )]
     pub(crate) layers: u64,
 
-    /// Hidden states to read: those after these numbers of the target's layers [default: five, evenly spread from 2 to the
+    /// The target's layers whose hidden states are read [default: five, evenly spread from 2 to the
     /// number of layers minus 2]
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', help_heading = headings::MODEL)]
     pub(crate) target_layers: Vec<usize>,
 
-    /// Id of the token that stands for masks [default: the last token with an embedding of normal size]
+    /// Id of the token that stands for masks [default: the last token with an embedding of normal
+    /// size]
     #[arg(long, value_name = "ID", help_heading = headings::MODEL)]
     pub(crate) mask_token: Option<u32>,
 }
@@ -378,8 +374,9 @@ pub(crate) struct FeatureArguments {
     pub(crate) feature_noise: Option<f32>,
 }
 
-/// Options of all drafters trained for a target. The defaults are those of ParallelSpec
-/// (arXiv 2410.05589, table 3), for DFlash those of its paper (arXiv 2602.06036), and for DSpark those of its authors.
+/// Options of all drafters trained for a target. The defaults are those of ParallelSpec (arXiv
+/// 2410.05589, table 3), for DFlash those of its paper (arXiv 2602.06036), and for DSpark those of
+/// its authors.
 #[derive(Args, Debug)]
 #[command(
     mut_arg("sequences", |arg| arg.default_value("4")),
@@ -388,7 +385,8 @@ pub(crate) struct FeatureArguments {
     mut_arg("evaluation_tokens", |arg| arg.default_value("16384"))
 )]
 pub(crate) struct DrafterArguments {
-    /// Target model: a GGUF file, or a Hugging Face directory or llama2.c file with its `tokenizer.json`.
+    /// Target model: a GGUF file, or a Hugging Face directory or llama2.c file with its
+    /// `tokenizer.json`.
     #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
     pub(crate) target: PathBuf,
 
@@ -397,20 +395,19 @@ pub(crate) struct DrafterArguments {
 
     /// Start with the weights of this drafter, which `forerun train` wrote, instead of random ones.
     ///
-    /// It must be of the same kind and for the same target. `--draft-vocab` chooses its tokens again, from this text. A
-    /// run that is resumed goes on from its own checkpoint.
+    /// It must be of the same kind and for the same target.
     #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
     pub(crate) init: Option<PathBuf>,
 
     /// Draft only the N most frequent tokens of the text [default: all].
     ///
-    /// The drafter then reads only these rows of the target's head, which is most of what a small drafter reads.
+    /// The drafter then reads only these rows of the target's head, so it drafts faster.
     #[arg(long, value_name = "N", help_heading = headings::MODEL)]
     pub(crate) draft_vocab: Option<usize>,
 
     /// Learn from N texts that the target writes instead of from `--data` (self-distillation).
     ///
-    /// Each text continues the beginning of a line of `--data`.
+    /// Each continues the beginning of a line of `--data`.
     #[arg(long, value_name = "N", help_heading = headings::TEXT)]
     pub(crate) self_distillation: Option<usize>,
 
@@ -426,9 +423,8 @@ pub(crate) struct DrafterArguments {
 
     /// Directory for the target's features, which several runs can share.
     ///
-    /// The target reads each sequence once. Every epoch, and every run with the same `--data` and `--context`, uses
-    /// the same features: with a cache, all epochs cut the text at the same places. A token takes 4 bytes times
-    /// the target's hidden size.
+    /// The target then reads each sequence once, for all epochs and all runs with the same `--data`
+    /// and `--context`. A token takes 4 bytes times the target's hidden size.
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) feature_cache: Option<PathBuf>,
 
@@ -447,15 +443,12 @@ pub(crate) struct DrafterArguments {
     /// Share of the divergence from the target's distributions in the token loss [default: 1 for
     /// `eagle`, 0.9 for `dspark`, else 0].
     ///
-    /// The rest is the loss of the text's own tokens. For DSpark, the divergence is the sum of the differences between
-    /// probabilities.
+    /// The rest is the loss of the text's own tokens.
     #[arg(long, value_name = "SHARE", help_heading = headings::TRAINING)]
     pub(crate) distillation_share: Option<f32>,
 
-    /// Decay of the loss by position [default: 0.8; 1 for EAGLE; for DFlash and DSpark, 0.78 with drafts of 7 tokens and 0.87 of 15].
-    ///
-    /// The loss of the K-th head or mask is weighted by this value to the power of K, and that of the K-th mask of a block
-    /// by this value to the power of K minus 1.
+    /// Weight of each further position's loss, as a share of the one before [default: 0.8; 1 for
+    /// EAGLE; for DFlash and DSpark, 0.78 with drafts of 7 tokens and 0.87 of 15]
     #[arg(long, value_name = "DECAY", help_heading = headings::TRAINING)]
     pub(crate) decay: Option<f32>,
 

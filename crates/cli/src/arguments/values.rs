@@ -56,18 +56,18 @@ const WEIGHT_TYPES: [Name; 16] = [
     BF16,
     F16,
     ("int8", "8-bit integers in blocks of 32, as GGUF's q8_0"),
-    ("q4_0", "4 bits, in blocks of 32 with a scale"),
-    ("q4_1", "4 bits, in blocks of 32 with a scale and a minimum"),
-    ("q5_0", "5 bits, in blocks of 32 with a scale"),
-    ("q5_1", "5 bits, in blocks of 32 with a scale and a minimum"),
-    ("q2_k", "2 bits, in blocks of 256"),
-    ("q3_k", "3 bits, in blocks of 256"),
-    ("q4_k", "4 bits, in blocks of 256"),
-    ("q5_k", "5 bits, in blocks of 256"),
-    ("q6_k", "6 bits, in blocks of 256"),
-    ("iq4_nl", "4 bits with uneven steps, in blocks of 32"),
-    ("iq4_xs", "4 bits with uneven steps, in blocks of 256"),
-    ("mxfp4", "4-bit floats, in blocks of 32"),
+    ("q4_0", "4 bits, blocks of 32 with a scale"),
+    ("q4_1", "4 bits, blocks of 32 with a scale and a minimum"),
+    ("q5_0", "5 bits, blocks of 32 with a scale"),
+    ("q5_1", "5 bits, blocks of 32 with a scale and a minimum"),
+    ("q2_k", "2 bits, blocks of 256"),
+    ("q3_k", "3 bits, blocks of 256"),
+    ("q4_k", "4 bits, blocks of 256"),
+    ("q5_k", "5 bits, blocks of 256"),
+    ("q6_k", "6 bits, blocks of 256"),
+    ("iq4_nl", "4 bits with uneven steps, blocks of 32"),
+    ("iq4_xs", "4 bits with uneven steps, blocks of 256"),
+    ("mxfp4", "4-bit floats, blocks of 32"),
 ];
 
 const CACHE_TYPES: [Name; 5] = [
@@ -79,15 +79,15 @@ const CACHE_TYPES: [Name; 5] = [
 ];
 
 const MIXES: [Name; 9] = [
-    ("q2_k_s", "llama.cpp's mix: most matrices in q2_k"),
-    ("q2_k_m", "llama.cpp's mix Q2_K: q2_k and q3_k"),
-    ("q3_k_s", "llama.cpp's mix: most matrices in q3_k"),
-    ("q3_k_m", "llama.cpp's mix of q3_k, q4_k and q5_k"),
-    ("q3_k_l", "llama.cpp's mix of q3_k and q5_k"),
-    ("q4_k_s", "llama.cpp's mix: most matrices in q4_k"),
-    ("q4_k_m", "llama.cpp's mix of q4_k and q6_k"),
-    ("q5_k_s", "llama.cpp's mix: most matrices in q5_k"),
-    ("q5_k_m", "llama.cpp's mix of q5_k and q6_k"),
+    ("q2_k_s", "mix: mostly q2_k"),
+    ("q2_k_m", "mix: q2_k and q3_k"),
+    ("q3_k_s", "mix: mostly q3_k"),
+    ("q3_k_m", "mix: q3_k, q4_k and q5_k"),
+    ("q3_k_l", "mix: q3_k and q5_k"),
+    ("q4_k_s", "mix: mostly q4_k"),
+    ("q4_k_m", "mix: q4_k and q6_k"),
+    ("q5_k_s", "mix: mostly q5_k"),
+    ("q5_k_m", "mix: q5_k and q6_k"),
 ];
 
 /// A parser of values with fixed names. The help lists the names with their descriptions; errors
@@ -218,7 +218,8 @@ pub(crate) fn layer_groups(text: &str) -> Result<LayerStrategy, String> {
     LayerStrategy::from_file_text(&text).map_err(|error| format!("{file}: {error}"))
 }
 
-/// Parses a number of bytes, such as `1048576`, `512M` or `8G`. `K`, `M` and `G` are powers of 1024.
+/// Parses a number of bytes, such as `1048576`, `512M` or `8G`. `K`, `M` and `G` are powers of
+/// 1024.
 pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..].to_ascii_uppercase()[..] {

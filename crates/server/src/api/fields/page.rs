@@ -1,6 +1,7 @@
 //! The guide's page about fields, written from the table.
 //!
-//! `just reference` updates `docs/guide/src/server-fields.md`; the test fails if the file is out of date.
+//! `just reference` updates `docs/guide/src/server-fields.md`; the test fails if the file is out of
+//! date.
 
 use super::table::TABLE;
 use super::{Api, Decision, Field};
@@ -11,86 +12,107 @@ const INTRODUCTION: &str = "\
 
 # Fields of requests
 
-This page says what [the server](server.md) does with every field that clients of OpenAI, Anthropic, vLLM and llama-server
-know. A field is one of these:
+This page says what [the server](server.md) does with the fields that clients of OpenAI, Anthropic,
+vLLM and llama-server know. The columns are `/v1/completions`, `/v1/chat/completions`,
+`/v1/responses`, and `/v1/messages` with `/v1/messages/count_tokens`. A field is one of these:
 
 * **obeyed**: it does what it says;
 * **ignored**: it changes nothing about the text;
-* **refused**: the request gets status 400 and the field's name, unless the value asks for nothing. Such values are listed.
-  Empty texts, lists and objects are among them.
+* **refused**: the request gets status 400 and the field's name. Values that ask for nothing pass:
+  empty texts, lists and objects, and those that the last column names.
 
-`null` means that a field is absent, everywhere. Fields that are not on this page are ignored. The log warns of each of them
-once.
+`null` means that a field is absent. Other fields are ignored, also where a column is empty; the log
+warns of each of them once. `object.member` is a member of an object.
+
+## The last message
+
+In chat completions and Anthropic's messages, the model continues a last message of the assistant
+that is a text without calls, and the answer is only the rest, as in llama-server. In chat
+completions, two fields change this: `continue_final_message: false` or `add_generation_prompt: true`
+begins a new message, `continue_final_message: true` continues any last message, and
+`add_generation_prompt: false` after another message begins none. A response is always a new message.
+
+The text parts of a message are joined as in vLLM: with a line break, or without one if the template
+itself goes through them.
 ";
 
-/// The APIs, their paths, and what else is to be known.
-const SECTIONS: [(Api, &str, &str); 4] = [
-    (
-        Api::Chat,
-        "/v1/chat/completions",
-        "\
-If the last message is one of the assistant with a text and without calls, the model continues it, and the answer is only the
-rest, as in llama-server. `continue_final_message: false` or `add_generation_prompt: true` begins a new message instead.
-`continue_final_message: true` continues any last message. `add_generation_prompt: false` with another last message begins none.
-
-The text parts of a message are joined as in vLLM: with a line break, or one after another if the template itself goes through
-them.
-",
-    ),
-    (Api::Completions, "/v1/completions", ""),
-    (
-        Api::Responses,
-        "/v1/responses",
-        "\
-A message of the assistant at the end of the input is complete: the answer is a new one.
-",
-    ),
-    (
-        Api::Messages,
-        "/v1/messages` and `/v1/messages/count_tokens",
-        "\
-If the last message is one of the assistant with a text, the model continues it, and the answer is only the rest.
-",
-    ),
+/// The APIs in the order of the columns, with their names.
+const COLUMNS: [(Api, &str); 4] = [
+    (Api::Completions, "completions"),
+    (Api::Chat, "chat"),
+    (Api::Responses, "responses"),
+    (Api::Messages, "messages"),
 ];
+
+/// Fields with equal decisions and remarks.
+struct Row {
+    names: Vec<&'static str>,
+    cells: [&'static str; 4],
+    remark: String,
+}
 
 fn page() -> String {
     let mut page = INTRODUCTION.to_owned();
-    for (api, path, text) in SECTIONS {
-        page += &format!("\n## `{path}`\n");
-        if !text.is_empty() {
-            page += &format!("\n{text}");
+    for (from, fields) in TABLE {
+        page += &format!("\n## Fields of {from}\n\n| field |");
+        for (_, name) in COLUMNS {
+            page += &format!(" {name} |");
         }
-        type IsListed = fn(&Decision) -> bool;
-        let parts: [(&str, &str, IsListed); 3] = [
-            ("Obeyed", "what it does", |it| matches!(it, Decision::Obeyed)),
-            ("Refused", "why", |it| matches!(it, Decision::Refused(_))),
-            ("Ignored", "why", |it| matches!(it, Decision::Ignored)),
-        ];
-        for (title, head, is_listed) in parts {
-            page += &format!("\n**{title}**\n\n| field | of | {head} |\n|---|---|---|\n");
-            for (from, fields) in TABLE {
-                let listed =
-                    fields.iter().filter(|it| it.apis.contains(&api) && is_listed(&it.decision));
-                for field in listed {
-                    page += &row(field, from);
-                }
-            }
+        page += " remark |\n|---|---|---|---|---|---|\n";
+        for Row { names, cells, remark } in rows(fields) {
+            let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            page += &format!("| {} | {} | {remark} |\n", names.join(", "), cells.join(" | "));
         }
     }
     page
 }
 
-fn row(field: &Field, from: &str) -> String {
-    let Field { name, note, .. } = field;
-    let neutral = match field.decision {
+/// Returns the rows of a table. A field has one row for all APIs.
+fn rows(fields: &[Field]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for (index, Field { name, .. }) in fields.iter().enumerate() {
+        if fields[..index].iter().any(|field| field.name == *name) {
+            continue;
+        }
+        let all: Vec<&Field> = fields.iter().filter(|field| field.name == *name).collect();
+        let of = |api: Api| all.iter().find(|field| field.apis.contains(&api));
+        let cells = COLUMNS.map(|(api, _)| of(api).map_or("", |field| word(&field.decision)));
+        let remarks: Vec<String> = all.iter().map(|field| remark(field, all.len() > 1)).collect();
+        let remark = remarks.join("; ");
+        match rows.iter_mut().find(|row| row.cells == cells && row.remark == remark) {
+            Some(row) => row.names.push(name),
+            None => rows.push(Row { names: vec![name], cells, remark }),
+        }
+    }
+    rows
+}
+
+fn word(decision: &Decision) -> &'static str {
+    match decision {
+        Decision::Obeyed => "obeyed",
+        Decision::Ignored => "ignored",
+        Decision::Refused(_) => "refused",
+    }
+}
+
+/// Returns what a field does or why it does not, with the values that pass. `is_one_of_several`
+/// says whether the APIs differ.
+fn remark(field: &Field, is_one_of_several: bool) -> String {
+    let Field { apis, decision, note, .. } = field;
+    let mut remark = (*note).to_owned();
+    if is_one_of_several && !matches!(decision, Decision::Obeyed) {
+        let apis = COLUMNS.iter().filter(|(api, _)| apis.contains(api));
+        let apis: Vec<&str> = apis.map(|(_, name)| *name).collect();
+        remark = format!("{}: {remark}", apis.join(", "));
+    }
+    match decision {
         Decision::Refused(neutral) if !neutral.is_empty() => {
             let neutral: Vec<String> = neutral.iter().map(|text| format!("`{text}`")).collect();
-            format!("; {} may be given", neutral.join(" or "))
+            let pass = if neutral.len() == 1 { "passes" } else { "pass" };
+            format!("{remark} ({} {pass})", neutral.join(", "))
         }
-        _ => String::new(),
-    };
-    format!("| `{name}` | {from} | {note}{neutral} |\n")
+        _ => remark,
+    }
 }
 
 #[test]
