@@ -13,6 +13,15 @@
 //! Both have `markov_head.markov_w1` and `markov_w2`, `gate_proj` (gated) or `joint_proj` (rnn), and
 //! `confidence_head.proj`. [`BlockHeads`](crate::BlockHeads) says what they compute.
 //!
+//! The tensors say which heads there are. These options may be left out, and must agree with the tensors otherwise:
+//!
+//! | option | meaning |
+//! |---|---|
+//! | `markov_rank` | the number of columns of `markov_head.markov_w1`; 0 without a Markov head |
+//! | `markov_head_type` | `vanilla` (the default), `gated` or `rnn` |
+//! | `enable_confidence_head` | whether `confidence_head.proj` is stored |
+//! | `confidence_head_with_markov` | whether the confidence head also reads the Markov head's embedding of the token before. Default: whether its weights are wider than the hidden state |
+//!
 //! Heads in other packages are refused, because their readers disagree about what a row predicts.
 
 use super::dflash::{OF_TRAINER, TARGET_LAYERS};
