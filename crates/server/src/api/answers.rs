@@ -7,7 +7,9 @@ use crate::generation::{Events, Generator, Task};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use forerun::{Answer, AnswerEvent, AnswerToken, ForerunError, Method, Request, TokenId};
+use forerun::{
+    Answer, AnswerEvent, AnswerToken, ForerunError, GrammarError, Method, Request, TokenId,
+};
 use forerun::{ChatParser, ChatPart as Part};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,8 +34,28 @@ pub(crate) struct Prepared {
     pub(crate) request: Request,
     pub(crate) method: Method,
     pub(crate) parser: Box<dyn Fn() -> ChatParser + Send>,
-    /// The field that holds the prompt.
-    pub(crate) prompt_field: &'static str,
+    pub(crate) fields: FieldNames,
+}
+
+/// The fields of a request that errors of the engine are about.
+#[derive(Clone, Copy)]
+pub(crate) struct FieldNames {
+    pub(crate) prompt: &'static str,
+    /// What says how the text looks.
+    pub(crate) grammar: &'static str,
+}
+
+impl FieldNames {
+    /// An error of the engine before or during an answer.
+    fn error(self, error: &ForerunError) -> ApiError {
+        match error {
+            ForerunError::Grammar(stuck @ GrammarError::Stuck { .. }) => {
+                let message = format!("{}: {stuck}; give a simpler one", self.grammar);
+                ApiError::field(self.grammar, message)
+            }
+            error => of_engine(error, self.prompt),
+        }
+    }
 }
 
 impl Prepared {
@@ -61,7 +83,7 @@ impl Prepared {
             generator.forerun().check_request(prompt, &self.request, self.method)
         };
         let checked = self.prompts.iter().try_for_each(check);
-        checked.map_err(|error| of_engine(&error, self.prompt_field))
+        checked.map_err(|error| self.fields.error(&error))
     }
 }
 
@@ -170,7 +192,7 @@ impl Start {
                 events: generator.start(prepared.task(index), place),
                 parser: (prepared.parser)(),
                 tokens: Vec::new(),
-                prompt_field: prepared.prompt_field,
+                fields: prepared.fields,
                 deadline,
             };
             let sender = sender.clone();
@@ -196,7 +218,7 @@ struct Choice {
     parser: ChatParser,
     /// The tokens since the last part.
     tokens: Vec<AnswerToken>,
-    prompt_field: &'static str,
+    fields: FieldNames,
     deadline: Instant,
 }
 
@@ -204,7 +226,7 @@ impl Choice {
     async fn next_event(&mut self) -> Result<AnswerEvent, ApiError> {
         let next = timeout_at(self.deadline, self.events.next()).await;
         let next: Option<Result<AnswerEvent, ForerunError>> = next.map_err(|_| timed_out())?;
-        next.ok_or_else(ended_early)?.map_err(|error| of_engine(&error, self.prompt_field))
+        next.ok_or_else(ended_early)?.map_err(|error| self.fields.error(&error))
     }
 
     async fn run(

@@ -5,7 +5,7 @@ use super::sampling::SamplingFields;
 use super::structured::StructureFields;
 use super::system_messages::with_accepted_system_messages;
 use super::tools::{ChosenTools, ToolFields};
-use crate::api::answers::Prepared;
+use crate::api::answers::{FieldNames, Prepared};
 use crate::api::error::{ApiError, of_chat, of_engine};
 use crate::api::fields::Api;
 use crate::api::parse;
@@ -400,7 +400,9 @@ impl Body {
         self.sampling.check_min_tokens(&request)?;
         let method = self.speculation(state, &mut request)?;
         let (choices_per_prompt, parser) = (self.candidates(), Box::new(parser));
-        Ok(Prepared { prompts, choices_per_prompt, request, method, parser, prompt_field })
+        let grammar = self.structure.field().unwrap_or("tools");
+        let fields = FieldNames { prompt: prompt_field, grammar };
+        Ok(Prepared { prompts, choices_per_prompt, request, method, parser, fields })
     }
 }
 

@@ -103,6 +103,13 @@ impl StructureFields {
         }
     }
 
+    /// Returns the field that gives the grammar, if there is one.
+    pub(crate) fn field(&self) -> Option<&'static str> {
+        let format = self.response_format.as_ref().and_then(|format| format.grammar().ok()?);
+        let mut others = self.given().into_iter().filter(|(_, grammar)| grammar.is_some());
+        format.map(|(field, _)| field).or_else(|| others.next().map(|(field, _)| field))
+    }
+
     fn given(&self) -> [(&'static str, Option<Grammar>); 11] {
         let json = |value: &Option<Value>| value.as_ref().map(json_schema);
         let choice = |texts: &Option<Vec<String>>| texts.as_deref().map(Grammar::choice);
